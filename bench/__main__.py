@@ -1,7 +1,8 @@
 """`python -m bench`: pgflow and its peers in turn on the same Postgres, in the same run.
 
-Without options everything is measured, five times, on a server that is made for it; that takes an hour or two
-and a machine that has nothing else to do. `--only pgflow,dbos --quick` takes a minute and a half.
+Without options everything is measured, five times, on a server that is made for it; that takes an
+hour or two and a machine that has nothing else to do. `--only pgflow,dbos --quick` takes a minute
+and a half.
 """
 
 from __future__ import annotations
@@ -24,30 +25,71 @@ COUNT_LOOKS = 2
 
 def read_options() -> argparse.Namespace:
     names = [OURSELVES, COMPILED, LIMIT, *read_peers()]
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dsn", help="a server on which databases may be made; else a new one, with settings as in production")
-    parser.add_argument("--postgres", metavar="VERSION[,NAME=VALUE...]", help="programs and settings of that new server: 15,jit=on for one with LLVM")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--dsn",
+        help="a server on which databases may be made; else a new one, with settings as in "
+        "production",
+    )
+    parser.add_argument(
+        "--postgres",
+        metavar="VERSION[,NAME=VALUE...]",
+        help="programs and settings of that new server: 15,jit=on for one with LLVM",
+    )
     parser.add_argument("--only", help=f"engines, with commas: {', '.join(names)}")
     parser.add_argument("--scenarios", help=f"with commas: {', '.join(s.name for s in SCENARIOS)}")
-    parser.add_argument("--quick", action="store_true", help="small sizes, one round, at most 90 seconds")
-    parser.add_argument("--rounds", type=int, help=f"alternations; {FULL_ROUNDS}, or 1 in a quick run")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, one round, at most 90 seconds"
+    )
+    parser.add_argument(
+        "--rounds", type=int, help=f"alternations; {FULL_ROUNDS}, or 1 in a quick run"
+    )
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--markdown", type=Path, help="write the tables there, too")
     parser.add_argument("--plot", type=Path, help="draw the comparison there (PNG)")
-    parser.add_argument("--out", type=Path, help="a folder for RESULTS.md, results.json, results.png and parts.json")
-    parser.add_argument("--add", action="store_true", help="with --out: keep what is there of scenarios that are not measured now")
-    parser.add_argument("--goals", action="store_true", help="judge the goals of bench/goals.toml; exit code 1 if one is unmet")
-    parser.add_argument("--from", dest="source", type=Path, help="with --goals or --plot: figures of an earlier run, from its JSON")
-    parser.add_argument("--counts", action="store_true", help="pgflow only: judge what a step, a run and a claim may cost")
+    parser.add_argument(
+        "--out", type=Path, help="a folder for RESULTS.md, results.json, results.png and parts.json"
+    )
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="with --out: keep what is there of scenarios that are not measured now",
+    )
+    parser.add_argument(
+        "--goals",
+        action="store_true",
+        help="judge the goals of bench/goals.toml; exit code 1 if one is unmet",
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        help="with --goals or --plot: figures of an earlier run, from its JSON",
+    )
+    parser.add_argument(
+        "--counts",
+        action="store_true",
+        help="pgflow only: judge what a step, a run and a claim may cost",
+    )
     options = parser.parse_args()
     if options.add and not options.out:
         parser.error("--add: say with --out to what")
     options.engines = _chosen(parser, "--only", options.only, names)
-    options.chosen = set(_chosen(parser, "--scenarios", options.scenarios, [s.name for s in SCENARIOS])) if options.scenarios else set()
+    options.chosen = (
+        set(_chosen(parser, "--scenarios", options.scenarios, [s.name for s in SCENARIOS]))
+        if options.scenarios
+        else set()
+    )
     return options
 
 
-def _chosen(parser: argparse.ArgumentParser, option: str, given: str | None, known: list[str]) -> list[str]:
+def _chosen(
+    parser: argparse.ArgumentParser, option: str, given: str | None, known: list[str]
+) -> list[str]:
     if given is None:
         return known
     names = [name.strip() for name in given.split(",") if name.strip()]
@@ -61,7 +103,14 @@ def plan_of(options: argparse.Namespace) -> Plan:
     rounds = options.rounds or (1 if options.quick else FULL_ROUNDS)
     if not options.quick:
         return Plan(options.engines, options.chosen, rounds=rounds)
-    return Plan(options.engines, options.chosen, quick=True, rounds=rounds, seconds=QUICK_SECONDS, each_seconds=QUICK_EACH_SECONDS)
+    return Plan(
+        options.engines,
+        options.chosen,
+        quick=True,
+        rounds=rounds,
+        seconds=QUICK_SECONDS,
+        each_seconds=QUICK_EACH_SECONDS,
+    )
 
 
 def tell(line: str) -> None:
@@ -87,7 +136,9 @@ def main() -> int:
 
 
 def _count(server: Server, path: Path | None) -> int:
-    """Judges what things cost. Whatever else goes on only adds to a count: a second look takes the least."""
+    """Judges what things cost. Whatever else goes on only adds to a count: a second look takes the
+    least.
+    """
     found: list[report.Record] = []
     for _ in range(COUNT_LOOKS):
         results = run(server, Plan([OURSELVES], {"accounts"}, quick=True, rounds=1), {}, tell)
@@ -112,7 +163,10 @@ def _write_all(options: argparse.Namespace, part: document.Part) -> list[report.
         parts = document.added(document.read_parts(kept) if options.add else [], part)
         records = document.records_in(parts)
         drawn = _draw(options.out / "results.png", records)
-        _write(options.out / "RESULTS.md", document.markdown(parts, plot="results.png" if drawn else None))
+        _write(
+            options.out / "RESULTS.md",
+            document.markdown(parts, plot="results.png" if drawn else None),
+        )
         _write(options.out / "results.json", report.as_json(records))
         document.write_parts(kept, parts)
     return records
@@ -143,7 +197,10 @@ def _judge(section: str, records: list[report.Record]) -> int:
     if reason:
         print(reason)
     out_of_reach = sum(one.is_out_of_reach for one in judged)
-    print(f"{len(judged) - unmet} of {len(judged)} met" + (f", {out_of_reach} out of reach" if out_of_reach else ""))
+    print(
+        f"{len(judged) - unmet} of {len(judged)} met"
+        + (f", {out_of_reach} out of reach" if out_of_reach else "")
+    )
     return 1 if unmet or reason else 0
 
 

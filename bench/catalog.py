@@ -1,7 +1,9 @@
-"""The catalog of measurements: every scenario with its sizes, and every figure that comes out of one.
+"""The catalog of measurements: every scenario with its sizes, and every figure that comes out of
+one.
 
-A scenario is a function of the same name in an engine's program (`bench/engines`); an engine that has none
-is not measured there. The order is that of importance: a quick run that runs out of time leaves out the last.
+A scenario is a function of the same name in an engine's program (`bench/engines`); an engine that
+has none is not measured there. The order is that of importance: a quick run that runs out of time
+leaves out the last.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def cost(name: str, unit: str, says: str) -> Metric:
 
 
 def delay(name: str, says: str) -> tuple[Metric, Metric]:
-    return cost(f"{name}_p50_ms", "ms", f"{says}, p50"), cost(f"{name}_p99_ms", "ms", f"{says}, p99")
+    return cost(f"{name}_p50_ms", "ms", f"{says}, p50"), cost(
+        f"{name}_p99_ms", "ms", f"{says}, p99"
+    )
 
 
 def costs(unit: str, says: str, *, cpu: bool = False) -> tuple[Metric, ...]:
@@ -54,7 +58,11 @@ def costs(unit: str, says: str, *, cpu: bool = False) -> tuple[Metric, ...]:
         cost(f"wal_bytes_per_{unit}", "B", f"WAL per {says}"),
         cost(f"dead_tuples_per_{unit}", "", f"dead tuples per {says}"),
     )
-    return (*found, cost(f"client_cpu_ms_per_{unit}", "ms", f"client CPU per {says}")) if cpu else found
+    return (
+        (*found, cost(f"client_cpu_ms_per_{unit}", "ms", f"client CPU per {says}"))
+        if cpu
+        else found
+    )
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,10 @@ class Scenario:
         sizes = self.quick if quick else self.full
         if sizes is None:
             return None
-        return {name: max(1, round(size * share)) if name in self.work else size for name, size in sizes.items()}
+        return {
+            name: max(1, round(size * share)) if name in self.work else size
+            for name, size in sizes.items()
+        }
 
 
 SCENARIOS = (
@@ -94,29 +105,37 @@ SCENARIOS = (
             rate("steps_per_second_at_128", "steps", "runs of 10 steps, 128 at once"),
             rate("steps_per_second_at_32", "steps", "runs of 10 steps, 32 at once"),
             rate("steps_per_second_at_1", "steps", "runs of 10 steps, one at a time"),
-            cost("client_cpu_seconds_per_1000_steps_at_128", "s", "client CPU per 1,000 steps, 128 at once"),
-            cost("client_cpu_seconds_per_1000_steps_at_32", "s", "client CPU per 1,000 steps, 32 at once"),
-            cost("client_cpu_seconds_per_1000_steps_at_1", "s", "client CPU per 1,000 steps, one at a time"),
+            cost("client_cpu_seconds_per_1000_steps_at_128", "s", "client CPU per 1,000 steps, 128 "
+                                                                  "at once"),
+            cost("client_cpu_seconds_per_1000_steps_at_32", "s", "client CPU per 1,000 steps, 32 "
+                                                                 "at once"),
+            cost("client_cpu_seconds_per_1000_steps_at_1", "s", "client CPU per 1,000 steps, one "
+                                                                "at a time"),
         ),
         work=("runs_at_128", "runs_at_32", "runs_at_1"),
     ),
     Scenario(
         "floor", {"runs": 200, "starts": 40_000}, None,
         (
-            rate("steps_per_second_of_protocol_at_1", "steps", "what the engine asks of the server for runs of 10 steps, one at a time"),
+            rate("steps_per_second_of_protocol_at_1", "steps", "what the engine asks of the server "
+                                                               "for runs of 10 steps, one at a time"),
             rate("steps_per_second_of_protocol_and_bodies_at_1", "steps", "the same, with each step's body run as a task of the event loop"),
             rate("transactional_steps_per_second_of_protocol", "steps", "what the engine asks for transactional steps, with the application's insert"),
-            rate("batched_starts_per_second_of_rows", "runs", "the rows of runs that are started, with their inputs, 500 a commit, by bare inserts"),
+            rate("batched_starts_per_second_of_rows", "runs", "the rows of runs that are started, "
+                                                              "with their inputs, 500 a commit, by "
+                                                              "bare inserts"),
         ),
     ),
     Scenario(
         "transactional", {"runs": 100}, {"runs": 15},
-        (rate("transactional_steps_per_second", "steps", "transactional steps, one at a time (raw: begin, insert, commit)"),),
+        (rate("transactional_steps_per_second", "steps", "transactional steps, one at a time (raw: "
+                                                         "begin, insert, commit)"),),
     ),
     Scenario(
         "drain", {"runs": 20_000}, {"runs": 3000},
         (
-            rate("noop_runs_per_second", "runs", "draining runs that do nothing, one worker (pgflow: 200 at once; pgmq: 100 a batch)"),
+            rate("noop_runs_per_second", "runs", "draining runs that do nothing, one worker "
+                                                 "(pgflow: 200 at once; pgmq: 100 a batch)"),
             cost("client_cpu_seconds_per_1000_noop_runs", "s", "client CPU per 1,000 of these"),
         ),
         work=("runs",),
@@ -124,7 +143,8 @@ SCENARIOS = (
     Scenario(
         "enqueue", {"batched": 40_000, "single": 1000, "batch": 500}, {"batched": 5000, "single": 100, "batch": 500},
         (
-            rate("batched_starts_per_second", "runs", "starting runs on one connection, 500 a commit"),
+            rate("batched_starts_per_second", "runs", "starting runs on one connection, 500 a "
+                                                      "commit"),
             rate("single_starts_per_second", "runs", "starting runs on one connection, one a commit"),
         ),
         work=("batched", "single"),
@@ -165,8 +185,10 @@ SCENARIOS = (
         (
             cost("claim_of_10_ms_empty", "ms", "claim of ten, empty tables"),
             cost("claim_of_10_ms_with_parked", "ms", "claim of ten, 100,000 parked"),
-            cost("claim_of_10_ms_with_finished_and_ready", "ms", "claim of ten, 1,000,000 finished and 100,000 ready"),
-            cost("claim_of_10_ms_behind_unclaimable", "ms", "claim of ten behind 100,000 of workflows that are not served"),
+            cost("claim_of_10_ms_with_finished_and_ready", "ms", "claim of ten, 1,000,000 finished "
+                                                                 "and 100,000 ready"),
+            cost("claim_of_10_ms_behind_unclaimable", "ms", "claim of ten behind 100,000 of "
+                                                            "workflows that are not served"),
         ),
     ),
     Scenario(
@@ -176,31 +198,39 @@ SCENARIOS = (
                 metric
                 for when, says in (("before", "before a snapshot is held"), ("with", "held since 100,000 runs"), ("after", "once it is gone"))
                 for metric in (
-                    cost(f"claim_of_10_ms_{when}_snapshot", "ms", f"claims of ten, on the average, {says}"),
+                    cost(f"claim_of_10_ms_{when}_snapshot", "ms", "claims of ten, on the average, "
+                                                                  f"{says}"),
                     rate(f"noop_runs_per_second_{when}_snapshot", "runs", f"draining runs that do nothing, {says}"),
                 )
             ),
-            cost("claim_of_10_ms_from_head_with_snapshot", "ms", "claims of ten, held since 100,000 runs, always from the head"),
+            cost("claim_of_10_ms_from_head_with_snapshot", "ms", "claims of ten, held since "
+                                                                 "100,000 runs, always from the "
+                                                                 "head"),
         ),
     ),
     Scenario(
         "replay", {"steps": 1000, "times": 5}, {"steps": 1000, "times": 2},
-        (cost("replay_of_1000_steps_ms", "ms", "signal to the line after its wait, behind 1,000 steps"),),
+        (cost("replay_of_1000_steps_ms", "ms", "signal to the line after its wait, behind 1,000 "
+                                               "steps"),),
     ),
     Scenario("fanout", {"children": 1000}, {"children": 200}, (rate("children_per_second", "runs", "a parent with 1,000 children"),), work=("children",)),
     Scenario(
         "payloads", {"runs_of_1_kb": 1280, "runs_of_5_kb": 1280, "runs_of_100_kb": 256, "runs_of_900_kb": 32},
         {"runs_of_1_kb": 128, "runs_of_5_kb": 128, "runs_of_100_kb": 16, "runs_of_900_kb": 2},
         tuple(
-            rate(f"steps_per_second_of_{kb}_kb", "steps", f"runs of 10 steps that return {kb} kB of text, 128 at once")
+            rate(f"steps_per_second_of_{kb}_kb", "steps", f"runs of 10 steps that return {kb} kB "
+                                                          "of text, 128 at once")
             for kb in (1, 5, 100, 900)
         ),
     ),
     Scenario(
         "colours", {"runs_at_128": 1000, "runs_at_100": 200}, {"runs_at_128": 128, "runs_at_100": 20},
         (
-            rate("def_steps_per_second_at_128", "steps", "runs of 10 steps whose code and bodies are plain functions in threads, 128 at once"),
-            rate("transactional_steps_per_second_at_100", "steps", "transactional steps, 100 runs at once"),
+            rate("def_steps_per_second_at_128", "steps", "runs of 10 steps whose code and bodies "
+                                                         "are plain functions in threads, 128 at "
+                                                         "once"),
+            rate("transactional_steps_per_second_at_100", "steps", "transactional steps, 100 runs "
+                                                                   "at once"),
             rate("def_transactional_steps_per_second_at_100", "steps", "transactional steps that are plain functions, 100 runs at once"),
         ),
     ),
@@ -215,27 +245,32 @@ SCENARIOS = (
     Scenario(
         "parks", {"runs": 20_000}, {"runs": 2000},
         (
-            rate("parks_per_second", "runs", "runs that come to a wait for a signal and park, 200 at once"),
-            rate("signalled_runs_per_second", "runs", "parked runs whose signals have come, to their ends"),
+            rate("parks_per_second", "runs", "runs that come to a wait for a signal and park, 200 "
+                                             "at once"),
+            rate("signalled_runs_per_second", "runs", "parked runs whose signals have come, to "
+                                                      "their ends"),
         ),
         quick_peers=False,
     ),
     Scenario(
         "children", {"runs": 1000, "children": 10_000}, {"runs": 100, "children": 1000},
         (
-            rate("children_in_turn_per_second", "runs", "children one after the other, of 128 parents at once"),
+            rate("children_in_turn_per_second", "runs", "children one after the other, of 128 "
+                                                        "parents at once"),
             rate("children_at_once_per_second", "runs", "a map over 10,000 children"),
         ),
         quick_peers=False,
     ),
     Scenario(
         "awaiting", {"runs": 2000}, {"runs": 300},
-        (rate("awaiting_steps_per_second", "steps", "steps whose bodies await 10 ms, 100 runs at once: at most 10,000"),),
+        (rate("awaiting_steps_per_second", "steps", "steps whose bodies await 10 ms, 100 runs at "
+                                                    "once: at most 10,000"),),
         quick_peers=False,
     ),
     Scenario(
         "recovery", {"runs": 40, "dead_after": 10.0}, {"runs": 10, "dead_after": 1.0},
-        (cost("recovery_beyond_timeout_seconds", "s", "kill -9 to its runs going on elsewhere, beyond the time-out"),),
+        (cost("recovery_beyond_timeout_seconds", "s", "kill -9 to its runs going on elsewhere, "
+                                                      "beyond the time-out"),),
         quick_peers=False,
     ),
     Scenario(
@@ -262,15 +297,22 @@ SCENARIOS = (
             metric
             for n in (1, 2, 4)
             for metric in (
-                rate(f"steps_per_second_of_{n}_workers", "steps", f"runs of 10 steps, {n} worker process(es)"),
-                cost(f"lock_waits_percent_of_{n}_workers", "%", "busy sessions seen waiting for a lock of another"),
+                rate(f"steps_per_second_of_{n}_workers", "steps", f"runs of 10 steps, {n} worker "
+                                                                  "process(es)"),
+                cost(f"lock_waits_percent_of_{n}_workers", "%", "busy sessions seen waiting for a "
+                                                                "lock of another"),
             )
         ),
     ),
 )  # fmt: skip
 
-CALIBRATION = rate("bare_commits_per_second", "commits", "calibration: bare one-row commits, once a round")
-METRICS = {metric.name: metric for metric in (CALIBRATION, *(metric for scenario in SCENARIOS for metric in scenario.metrics))}
+CALIBRATION = rate(
+    "bare_commits_per_second", "commits", "calibration: bare one-row commits, once a round"
+)
+METRICS = {
+    metric.name: metric
+    for metric in (CALIBRATION, *(metric for scenario in SCENARIOS for metric in scenario.metrics))
+}
 
 
 def program_of(engine: str) -> str:
@@ -280,7 +322,9 @@ def program_of(engine: str) -> str:
 
 @cache
 def functions_of(engine: str) -> frozenset[str]:
-    """Return the scenarios of an engine's program, read from its text: its library need not be here."""
+    """Return the scenarios of an engine's program, read from its text: its library need not be
+    here.
+    """
     names: set[str] = set()
     for node in ast.parse((ENGINES / f"{program_of(engine)}.py").read_text()).body:
         if isinstance(node, ast.FunctionDef):

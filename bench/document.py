@@ -1,7 +1,9 @@
-"""The document that people read: one part a run of the bench, with machine, versions, tables and evidence.
+"""The document that people read: one part a run of the bench, with machine, versions, tables and
+evidence.
 
-A whole run takes hours. With ``--add`` its scenarios may be measured one after the other: each part replaces what the ones
-before it say of the same scenarios, and figures are compared within a part only.
+A whole run takes hours. With ``--add`` its scenarios may be measured one after the other: each part
+replaces what the ones before it say of the same scenarios, and figures are compared within a part
+only.
 """
 
 from __future__ import annotations
@@ -44,7 +46,13 @@ class Part:
     missing: dict[str, str]
 
     @classmethod
-    def of(cls, results: Results, machine: dict[str, str], settings: dict[str, str], peers: dict[str, Peer]) -> Self:
+    def of(
+        cls,
+        results: Results,
+        machine: dict[str, str],
+        settings: dict[str, str],
+        peers: dict[str, Peer],
+    ) -> Self:
         """Return the part for the run that has just ended."""
         records = records_of(results)
         server = {**settings}
@@ -52,10 +60,14 @@ class Part:
         facts = {
             "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "machine": f"{machine['processors']}, {machine['system']}, Python {machine['python']}",
-            "server": f"Postgres {server.pop('server_version')}, " + ", ".join(f"{name} {value}" for name, value in server.items()),
-            "versions": ", ".join(f"{name} {version}" for name, version in _versions(records, peers, results.forms)),
+            "server": f"Postgres {server.pop('server_version')}, "
+            + ", ".join(f"{name} {value}" for name, value in server.items()),
+            "versions": ", ".join(
+                f"{name} {version}" for name, version in _versions(records, peers, results.forms)
+            ),
             "took": f"{results.took_seconds / 60:.1f} min, {results.rounds} alternation(s)",
-            "calibration": f"{number(statistics.median(commits))} bare commits/s, {number(min(commits))} to {number(max(commits))}",
+            "calibration": f"{number(statistics.median(commits))} bare commits/s, "
+            f"{number(min(commits))} to {number(max(commits))}",
         }
         return cls(facts, records, list(_evidence(results)), results.missing)
 
@@ -63,12 +75,28 @@ class Part:
     def scenarios(self) -> set[str]:
         """The scenarios of which it has figures."""
         metrics = {record.metric for record in self.records}
-        return {scenario.name for scenario in SCENARIOS if metrics & {metric.name for metric in scenario.metrics}}
+        return {
+            scenario.name
+            for scenario in SCENARIOS
+            if metrics & {metric.name for metric in scenario.metrics}
+        }
 
     def without(self, scenarios: set[str]) -> Part | None:
-        """Return the part without scenarios that have been measured again; None if nothing is left."""
-        gone = {metric.name for scenario in SCENARIOS if scenario.name in scenarios for metric in scenario.metrics}
-        left = Part(self.facts, [r for r in self.records if r.metric not in gone], self.evidence, self.missing)
+        """Return the part without scenarios that have been measured again; None if nothing is
+        left.
+        """
+        gone = {
+            metric.name
+            for scenario in SCENARIOS
+            if scenario.name in scenarios
+            for metric in scenario.metrics
+        }
+        left = Part(
+            self.facts,
+            [r for r in self.records if r.metric not in gone],
+            self.evidence,
+            self.missing,
+        )
         return left if left.scenarios else None
 
 
@@ -87,7 +115,10 @@ def read_parts(path: Path) -> list[Part]:
     """Parts from the file that :func:`write_parts` wrote; none if there is no file."""
     if not path.exists():
         return []
-    return [Part(**{**part, "records": [Record(**record) for record in part["records"]]}) for part in json.loads(path.read_text())]
+    return [
+        Part(**{**part, "records": [Record(**record) for record in part["records"]]})
+        for part in json.loads(path.read_text())
+    ]
 
 
 def write_parts(path: Path, parts: Iterable[Part]) -> None:
@@ -102,7 +133,10 @@ def markdown(parts: list[Part], *, plot: str | None = None) -> str:
         lines += [f"![How many times as good pgflow is]({plot})", ""]
     for part in parts:
         if len(parts) > 1:
-            lines += [f"## {', '.join(scenario.name for scenario in SCENARIOS if scenario.name in part.scenarios)}", ""]
+            lines += [
+                f"## {', '.join(scenario.name for scenario in SCENARIOS if scenario.name in part.scenarios)}",
+                "",
+            ]
         lines += _lines_of(part)
     return "\n".join(lines)
 
@@ -113,12 +147,27 @@ def _lines_of(part: Part) -> Iterator[str]:
         yield f"- **{reason}**"
     yield ""
     yield from tables(part.records)
-    yield from ("Settings of the committing sessions, from inside them; and what was counted after the timings:", "", *part.evidence, "")
+    yield from (
+        (
+            "Settings of the committing sessions, from inside them; and what was counted after the "
+            "timings:"
+        ),
+        "",
+        *part.evidence,
+        "",
+    )
     if part.missing:
-        yield from ("Not measured:", "", *(f"- {what}: {why}" for what, why in part.missing.items()), "")
+        yield from (
+            "Not measured:",
+            "",
+            *(f"- {what}: {why}" for what, why in part.missing.items()),
+            "",
+        )
 
 
-def _versions(records: list[Record], peers: dict[str, Peer], forms: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _versions(
+    records: list[Record], peers: dict[str, Peer], forms: dict[str, str]
+) -> Iterator[tuple[str, str]]:
     for name in (OURSELVES, COMPILED):
         if any(record.engine == name for record in records):
             yield name, f"{__version__} ({forms[name]})" if name in forms else __version__
@@ -128,6 +177,9 @@ def _versions(records: list[Record], peers: dict[str, Peer], forms: dict[str, st
 
 def _evidence(results: Results) -> Iterator[str]:
     for engine in sorted(results.settings.keys() | results.counted.keys()):
-        settings = [f"{name} {'/'.join(values)}" for name, values in results.settings.get(engine, {}).items()]
+        settings = [
+            f"{name} {'/'.join(values)}"
+            for name, values in results.settings.get(engine, {}).items()
+        ]
         counted = [f"{count:,} {what}" for what, count in results.counted.get(engine, {}).items()]
         yield f"- {engine}: {', '.join(settings + counted)}"

@@ -28,10 +28,14 @@ class Goal:
     floor: str | None = None
 
     def __post_init__(self) -> None:
-        others = [name for name in (self.per, self.floor, self.beyond and self.beyond["metric"]) if name]
+        others = [
+            name for name in (self.per, self.floor, self.beyond and self.beyond["metric"]) if name
+        ]
         unknown = [name for name in (self.metric, *others) if name not in METRICS]
         assert not unknown, f"goals.toml: no such metric: {unknown}"
-        assert (self.at_least is None) != (self.at_most is None), f"goals.toml: {self.name}: one of at_least and at_most"
+        assert (self.at_least is None) != (self.at_most is None), (
+            f"goals.toml: {self.name}: one of at_least and at_most"
+        )
 
     @property
     def other(self) -> tuple[str, str] | None:
@@ -45,7 +49,9 @@ class Goal:
 
 @dataclass(frozen=True)
 class Judged:
-    """A goal, and what became of it: ``figure`` is None where something was not measured, ``bare`` what a bare loop came to."""
+    """A goal, and what became of it: ``figure`` is None where something was not measured, ``bare``
+    what a bare loop came to.
+    """
 
     goal: Goal
     figure: float | None
@@ -70,8 +76,18 @@ class Judged:
 
     def __str__(self) -> str:
         goal = self.goal
-        wanted = f">= {number(goal.at_least)}" if goal.at_least is not None else f"<= {number(goal.at_most or 0)}"
-        unit = f" x {goal.times}" if goal.times else f" x {goal.per}" if goal.per else f" {METRICS[goal.metric].unit}".rstrip()
+        wanted = (
+            f">= {number(goal.at_least)}"
+            if goal.at_least is not None
+            else f"<= {number(goal.at_most or 0)}"
+        )
+        unit = (
+            f" x {goal.times}"
+            if goal.times
+            else f" x {goal.per}"
+            if goal.per
+            else f" {METRICS[goal.metric].unit}".rstrip()
+        )
         found = "not measured" if self.figure is None else f"{number(self.figure)}{unit}"
         bare = "" if self.bare is None or self.met else f"; a bare loop {number(self.bare)}{unit}"
         bare += ": out of reach" if self.is_out_of_reach else ""
@@ -94,11 +110,15 @@ def _judge(goal: Goal, known: dict[tuple[str, str], Record]) -> Judged:
     ours = known.get((goal.metric, OURSELVES))
     other = known.get(goal.other) if goal.other else None
     compared = [(goal.metric, OURSELVES), *([goal.other] if goal.other else [])]
-    evidence = ", ".join(_say(metric, engine, known.get((metric, engine))) for metric, engine in compared)
+    evidence = ", ".join(
+        _say(metric, engine, known.get((metric, engine))) for metric, engine in compared
+    )
     if ours is None or (goal.other and other is None):
         return Judged(goal, None, evidence)
     bare = known.get((goal.floor, OURSELVES)) if goal.floor else None
-    return Judged(goal, _compared(goal, ours, other), evidence, _compared(goal, bare, other) if bare else None)
+    return Judged(
+        goal, _compared(goal, ours, other), evidence, _compared(goal, bare, other) if bare else None
+    )
 
 
 def _compared(goal: Goal, ours: Record, other: Record | None) -> float:

@@ -1,7 +1,8 @@
-"""pgflow as it is measured: as `pip install` makes it, and compiled, as HATCH_BUILD_HOOKS_ENABLE=1 makes it.
+"""pgflow as it is measured: as `pip install` makes it, and compiled, as HATCH_BUILD_HOOKS_ENABLE=1
+makes it.
 
-Each is in a virtual environment of its own like the peers', kept beside theirs and made anew when something of it has
-changed. `bench` itself is found behind its packages.
+Each is in a virtual environment of its own like the peers', kept beside theirs and made anew when
+something of it has changed. `bench` itself is found behind its packages.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from pathlib import Path
 from bench.peers import NotInstalled, cache, make_environment
 
 REPOSITORY = Path(__file__).parents[1]
-SOURCES = ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "pgflow", "cli", "sql", "migrations")
+SOURCES = (
+    "pyproject.toml",
+    "hatch_build.py",
+    "README.md",
+    "LICENSE",
+    "pgflow",
+    "cli",
+    "sql",
+    "migrations",
+)
 """All that a wheel is made of."""
 MADE = {".so", ".pyc"}
 
@@ -32,7 +42,9 @@ def source_files() -> Iterator[Path]:
 
 
 def copy_sources(folder: Path) -> None:
-    """Copies them: a build writes beside what it builds from, and hides its pyproject.toml meanwhile."""
+    """Copies them: a build writes beside what it builds from, and hides its pyproject.toml
+    meanwhile.
+    """
     for file in source_files():
         copy = folder / file.relative_to(REPOSITORY)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """The peers: which versions of them, and a virtual environment for each.
 
-Environments live in the user's cache, named by the version, and are made when they are first needed. A peer
-that cannot be installed is skipped, and said to be.
+Environments live in the user's cache, named by the version, and are made when they are first
+needed. A peer that cannot be installed is skipped, and said to be.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class Peer:
                 candidate = Path(folder) / f"python3.{minor}"
                 if _runs(candidate):
                     return str(candidate)
-        raise NotInstalled(f"needs Python {self.python}, and this is {sys.version_info.major}.{sys.version_info.minor}")
+        raise NotInstalled(
+            f"needs Python {self.python}, and this is "
+            f"{sys.version_info.major}.{sys.version_info.minor}"
+        )
 
 
 def cache() -> Path:
@@ -68,7 +71,12 @@ def cache() -> Path:
 
 
 def make_environment(
-    folder: Path, base: str, stamp: str, *requires: str, prepare: Callable[[], None] = lambda: None, **variables: str
+    folder: Path,
+    base: str,
+    stamp: str,
+    *requires: str,
+    prepare: Callable[[], None] = lambda: None,
+    **variables: str,
 ) -> str:
     """The Python of an environment, which is made if there is none with this stamp.
 
@@ -88,7 +96,18 @@ def make_environment(
         shutil.rmtree(folder, ignore_errors=True)
         prepare()
         _run(base, "-m", "venv", "--without-pip", str(folder))
-        _run(base, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install", "--quiet", *requires, **variables)
+        _run(
+            base,
+            "-m",
+            "pip",
+            "--python",
+            str(python),
+            "--disable-pip-version-check",
+            "install",
+            "--quiet",
+            *requires,
+            **variables,
+        )
         stamped.write_text(stamp)
     return str(python)
 
@@ -96,19 +115,41 @@ def make_environment(
 def _run(*command: str, **variables: str) -> None:
     environment = {**os.environ, **variables}
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_SECONDS, env=environment)
+        subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_SECONDS,
+            env=environment,
+        )
     except subprocess.CalledProcessError as error:
-        said = [line.strip() for line in (error.stderr + error.stdout).splitlines() if line.strip() and not line.startswith("WARNING")]
-        reasons = [line for line in said if _REASON.search(line)] or said[-1:] or [f"exit code {error.returncode}"]
+        said = [
+            line.strip()
+            for line in (error.stderr + error.stdout).splitlines()
+            if line.strip() and not line.startswith("WARNING")
+        ]
+        reasons = (
+            [line for line in said if _REASON.search(line)]
+            or said[-1:]
+            or [f"exit code {error.returncode}"]
+        )
         raise NotInstalled(reasons[-1]) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotInstalled(str(error)) from error
 
 
 def _runs(python: Path) -> bool:
-    """Return True if it is a Python that may be run, and no shim of a version that is not installed."""
+    """Return True if it is a Python that may be run, and no shim of a version that is not
+    installed.
+    """
     try:
-        return subprocess.run([python, "-c", "import venv"], capture_output=True, timeout=30, check=False).returncode == 0
+        return (
+            subprocess.run(
+                [python, "-c", "import venv"], capture_output=True, timeout=30, check=False
+            ).returncode
+            == 0
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
 

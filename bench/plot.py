@@ -35,7 +35,13 @@ def draw(records: list[Record], path: Path) -> None:
     for index, engine in enumerate(engines):
         chosen = [r for r in compared if r.engine == engine]
         marker = "x" if engine == LIMIT else "osD^vPX*"[index % 8]
-        axes.scatter([r.behind for r in chosen], [metrics.index(r.metric) for r in chosen], label=engine, marker=marker, s=60)
+        axes.scatter(
+            [r.behind for r in chosen],
+            [metrics.index(r.metric) for r in chosen],
+            label=engine,
+            marker=marker,
+            s=60,
+        )
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.set_yticks(range(len(metrics)), [METRICS[name].says for name in metrics], fontsize=8)

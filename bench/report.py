@@ -14,6 +14,7 @@ from bench.runner import Results, measured, rank
 DBOS_STEPS_AT_32 = 230.0
 VALID_SHARE = 0.7
 
+
 @dataclass(frozen=True)
 class Record:
     """One engine's figure.
@@ -54,7 +55,17 @@ def records_of(results: Results) -> list[Record]:
         for engine in measured(results, [name]):
             runs = results.runs[name, engine]
             median = statistics.median(runs)
-            records.append(Record(name, engine, metric.unit, metric.better, runs, median, median / base if base else None))
+            records.append(
+                Record(
+                    name,
+                    engine,
+                    metric.unit,
+                    metric.better,
+                    runs,
+                    median,
+                    median / base if base else None,
+                )
+            )
     return records
 
 
@@ -79,9 +90,13 @@ def read_json(path: Path) -> list[Record]:
 def verdict(records: Iterable[Record]) -> str | None:
     """Return the reason why the run does not count; None if it does, or if nothing tells."""
     for record in records:
-        if (record.metric, record.engine) == ("steps_per_second_at_32", "dbos") and record.median < VALID_SHARE * DBOS_STEPS_AT_32:
+        if (record.metric, record.engine) == (
+            "steps_per_second_at_32",
+            "dbos",
+        ) and record.median < VALID_SHARE * DBOS_STEPS_AT_32:
             return (
-                f"void: DBOS makes {record.median:.0f} steps/s at 32 threads, less than {VALID_SHARE} of the {DBOS_STEPS_AT_32:.0f} "
+                f"void: DBOS makes {record.median:.0f} steps/s at 32 threads, less than "
+                f"{VALID_SHARE} of the {DBOS_STEPS_AT_32:.0f} "
                 "of this machine when it is quiet"
             )
     return None
@@ -115,5 +130,9 @@ def _cell(record: Record | None) -> str:
     if record is None:
         return ""
     spread = f" ±{record.spread:.0%}" if len(record.runs) > 1 else ""
-    behind = f" ({record.behind:.3g}x)" if record.behind is not None and record.engine != OURSELVES else ""
+    behind = (
+        f" ({record.behind:.3g}x)"
+        if record.behind is not None and record.engine != OURSELVES
+        else ""
+    )
     return f"{number(record.median)}{spread}{behind}"

@@ -1,7 +1,8 @@
-"""Running the engines in turn, A B A B: every round goes through all scenarios, every scenario through all engines.
+"""Running the engines in turn, A B A B: every round goes through all scenarios, every scenario
+through all engines.
 
-A measurement is a process of its own with a database of its own, copied from one in which the engine was
-installed; nothing of the one before is left. Each round begins with a calibration.
+A measurement is a process of its own with a database of its own, copied from one in which the
+engine was installed; nothing of the one before is left. Each round begins with a calibration.
 """
 
 from __future__ import annotations
@@ -19,7 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from bench import ourselves
-from bench.catalog import CALIBRATION, COMPILED, LIMIT, METRICS, OURSELVES, SCENARIOS, Scenario, functions_of, program_of
+from bench.catalog import (
+    CALIBRATION,
+    COMPILED,
+    LIMIT,
+    METRICS,
+    OURSELVES,
+    SCENARIOS,
+    Scenario,
+    functions_of,
+    program_of,
+)
 from bench.engines.kit import DSN_VARIABLE
 from bench.peers import NotInstalled, Peer
 from bench.server import Server
@@ -51,7 +62,9 @@ class Results:
 
     def add(self, engine: str, answer: dict[str, Any]) -> None:
         for metric, value in answer["figures"].items():
-            assert metric in METRICS, f"{engine} measures {metric}, which bench/catalog.py does not know"
+            assert metric in METRICS, (
+                f"{engine} measures {metric}, which bench/catalog.py does not know"
+            )
             self.runs.setdefault((metric, engine), []).append(value)
         for name, values in answer["settings"].items():
             known = self.settings.setdefault(engine, {}).setdefault(name, [])
@@ -75,14 +88,26 @@ class Engine:
     shares: dict[str, float] = field(default_factory=dict)
     variables: dict[str, str] = field(default_factory=dict)
 
-    def ask(self, scenario: str, dsn: str, sizes: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
+    def ask(
+        self, scenario: str, dsn: str, sizes: dict[str, Any], timeout_seconds: float
+    ) -> dict[str, Any]:
         """Runs its program, and reads the last line of what it says.
 
         Raises:
             EngineFailed: It ended otherwise, or did not.
         """
-        command = [self.python, "-m", f"bench.engines.{program_of(self.name)}", scenario, json.dumps(sizes)]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PGFLOW_", "PYTHON", "DATABASE_URL"))}
+        command = [
+            self.python,
+            "-m",
+            f"bench.engines.{program_of(self.name)}",
+            scenario,
+            json.dumps(sizes),
+        ]
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PGFLOW_", "PYTHON", "DATABASE_URL"))
+        }
         program = subprocess.Popen(
             command, cwd=REPOSITORY, env={**environment, **self.variables, DSN_VARIABLE: dsn}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -96,7 +121,9 @@ class Engine:
                 os.killpg(program.pid, signal.SIGKILL)
                 program.communicate()
         if program.returncode != 0:
-            raise EngineFailed((complaints.strip().splitlines() or [f"exit code {program.returncode}"])[-1])
+            raise EngineFailed(
+                (complaints.strip().splitlines() or [f"exit code {program.returncode}"])[-1]
+            )
         answer: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
         return answer
 
@@ -125,33 +152,68 @@ class Plan:
 
     def left_seconds(self, scenario: Scenario) -> float:
         """Return the seconds that one measurement may take now."""
-        return min(self.began + self.seconds - time.monotonic(), self.each_seconds, scenario.timeout_seconds)
+        return min(
+            self.began + self.seconds - time.monotonic(),
+            self.each_seconds,
+            scenario.timeout_seconds,
+        )
 
     def chosen(self) -> list[Scenario]:
-        return [s for s in SCENARIOS if (not self.scenarios or s.name in self.scenarios) and (s.full if not self.quick else s.quick)]
+        return [
+            s
+            for s in SCENARIOS
+            if (not self.scenarios or s.name in self.scenarios)
+            and (s.full if not self.quick else s.quick)
+        ]
 
     def takes_part(self, engine: str, scenario: Scenario) -> bool:
         is_peer = engine not in (OURSELVES, COMPILED, LIMIT)
-        return scenario.name in functions_of(engine) and not (self.quick and is_peer and not scenario.quick_peers)
+        return scenario.name in functions_of(engine) and not (
+            self.quick and is_peer and not scenario.quick_peers
+        )
 
 
-def run(server: Server, plan: Plan, peers: dict[str, Peer], tell: Callable[[str], None], *, apart: bool = False) -> Results:
-    """Everything that the plan says; what cannot be measured is in ``missing``. ``apart``: pgflow in an environment of its own, not as it is here."""
+def run(
+    server: Server,
+    plan: Plan,
+    peers: dict[str, Peer],
+    tell: Callable[[str], None],
+    *,
+    apart: bool = False,
+) -> Results:
+    """Everything that the plan says; what cannot be measured is in ``missing``. ``apart``: pgflow
+    in an environment of its own, not as it is here.
+    """
     results = Results()
     with ExitStack() as stack:
         engines = _prepare(server, plan, peers, results, stack, tell, apart=apart)
         for number in range(1, plan.rounds + 1):
-            results.runs.setdefault((CALIBRATION.name, LIMIT), []).append(server.commits_per_second())
+            results.runs.setdefault((CALIBRATION.name, LIMIT), []).append(
+                server.commits_per_second()
+            )
             pairs = [(s, e) for s in plan.chosen() for e in engines if plan.takes_part(e.name, s)]
             for scenario, engine in pairs:
-                _measure(server, plan, engine, scenario, results, lambda what, n=number: tell(f"round {n} of {plan.rounds}: {what}"))
+                _measure(
+                    server,
+                    plan,
+                    engine,
+                    scenario,
+                    results,
+                    lambda what, n=number: tell(f"round {n} of {plan.rounds}: {what}"),
+                )
             results.rounds = number
     results.took_seconds = time.monotonic() - plan.began
     return results
 
 
 def _prepare(
-    server: Server, plan: Plan, peers: dict[str, Peer], results: Results, stack: ExitStack, tell: Callable[[str], None], *,
+    server: Server,
+    plan: Plan,
+    peers: dict[str, Peer],
+    results: Results,
+    stack: ExitStack,
+    tell: Callable[[str], None],
+    *,
     apart: bool = False,
 ) -> list[Engine]:
     """The engines that can be had, each with a database in which it is installed."""
@@ -178,12 +240,21 @@ def _prepare(
 
 
 def _ourselves(name: str) -> Engine:
-    """pgflow from an environment of its own. What is installed goes before the folder from which the program is started."""
-    return Engine(name, ourselves.interpreter(compiled=name == COMPILED), variables={"PYTHONSAFEPATH": "1"})
+    """pgflow from an environment of its own. What is installed goes before the folder from which
+    the program is started.
+    """
+    return Engine(
+        name, ourselves.interpreter(compiled=name == COMPILED), variables={"PYTHONSAFEPATH": "1"}
+    )
 
 
 def _measure(
-    server: Server, plan: Plan, engine: Engine, scenario: Scenario, results: Results, tell: Callable[[str], None]
+    server: Server,
+    plan: Plan,
+    engine: Engine,
+    scenario: Scenario,
+    results: Results,
+    tell: Callable[[str], None],
 ) -> None:
     what = f"{engine.name}, {scenario.name}"
     sizes = scenario.sizes(quick=plan.quick, share=engine.shares.get(scenario.name, 1.0))

@@ -1,4 +1,6 @@
-"""The server that everything is measured on: one that is named, or one of our own with settings as in production."""
+"""The server that everything is measured on: one that is named, or one of our own with settings as
+in production.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,15 @@ SETTINGS = {
     "max_connections": "200",
     "jit": "off",
 }
-SHOWN = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "max_wal_size", "jit")
+SHOWN = (
+    "server_version",
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "shared_buffers",
+    "max_wal_size",
+    "jit",
+)
 
 
 class Server:
@@ -58,7 +68,11 @@ class Server:
 
     def dsn_of(self, database: str) -> str:
         """A database of this server, as a URL, which every library understands."""
-        parts = {name: str(value) for name, value in conninfo_to_dict(self.dsn).items() if value is not None}
+        parts = {
+            name: str(value)
+            for name, value in conninfo_to_dict(self.dsn).items()
+            if value is not None
+        }
         user, password = quote(parts.get("user", ""), safe=""), parts.get("password")
         userinfo = f"{user}:{quote(password, safe='')}@" if password else f"{user}@" if user else ""
         return f"postgresql://{userinfo}{parts.get('host', 'localhost')}:{parts.get('port', '5432')}/{database}"
@@ -70,8 +84,14 @@ class Server:
 
     def commits_per_second(self, seconds: float = 0.4) -> float:
         """Measure how many rows a second one connection commits one at a time, just now."""
-        with self.database() as (_, dsn), psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as conn:
-            conn.execute("create table bench_app (id bigint generated always as identity primary key, v jsonb)")
+        with (
+            self.database() as (_, dsn),
+            psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as conn,
+        ):
+            conn.execute(
+                "create table bench_app (id bigint generated always as identity primary key, v "
+                "jsonb)"
+            )
             count, began = 0, time.perf_counter()
             while (elapsed := time.perf_counter() - began) < seconds:
                 conn.execute("insert into bench_app (v) values (%s)", ('{"a": 1}',))
@@ -85,8 +105,8 @@ def open_server(dsn: str | None, spec: str | None = None) -> Iterator[Server]:
 
     Args:
         dsn: Of a server that runs.
-        spec: Version or folder of programs and settings of a new one, as ``python -m tests.proof`` takes them; those of the
-            embedded server, if neither is given.
+        spec: Version or folder of programs and settings of a new one, as ``python -m tests.proof``
+            takes them; those of the embedded server, if neither is given.
     """
     if dsn is not None:
         yield Server(dsn)
@@ -96,7 +116,9 @@ def open_server(dsn: str | None, spec: str | None = None) -> Iterator[Server]:
         from ownserver import OwnServer
 
         wanted, *settings = spec.split(",")
-        with OwnServer(wanted, **{**SETTINGS, **dict(setting.split("=", 1) for setting in settings)}) as own:
+        with OwnServer(
+            wanted, **{**SETTINGS, **dict(setting.split("=", 1) for setting in settings)}
+        ) as own:
             yield Server(own.dsn)
         return
     from pgflow.embedded import acquire, stop
@@ -105,12 +127,20 @@ def open_server(dsn: str | None, spec: str | None = None) -> Iterator[Server]:
     try:
         with acquire(home) as server, psycopg.connect(server.dsn, autocommit=True) as admin:
             for name, value in SETTINGS.items():
-                admin.execute(sql.SQL("alter system set {} = {}").format(sql.Identifier(name), sql.Literal(value)))
+                admin.execute(
+                    sql.SQL("alter system set {} = {}").format(
+                        sql.Identifier(name), sql.Literal(value)
+                    )
+                )
         stop(home)
         with acquire(home) as server:
             password = secrets.token_urlsafe()
             with psycopg.connect(server.dsn, autocommit=True) as admin:
-                admin.execute(sql.SQL("create role bench superuser login password {}").format(sql.Literal(password)))
+                admin.execute(
+                    sql.SQL("create role bench superuser login password {}").format(
+                        sql.Literal(password)
+                    )
+                )
             yield Server(f"postgresql://bench:{password}@127.0.0.1:{server.port}/postgres")
         stop(home)
     finally:
@@ -122,7 +152,14 @@ def machine() -> dict[str, str]:
     model = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+        model = next(
+            (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+            model,
+        )
     except OSError:
         pass
-    return {"processors": f"{os.cpu_count()} x {model}", "system": platform.platform(terse=True), "python": platform.python_version()}
+    return {
+        "processors": f"{os.cpu_count()} x {model}",
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+    }

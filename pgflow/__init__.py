@@ -1,8 +1,8 @@
 """pgflow: durable execution with nothing but the Postgres you already have.
 
 The public surface is what this module names. ``pgflow.sync`` holds the twins for sync workflows,
-``pgflow.inspect`` the readers of the database, ``pgflow.testing`` the testing kit, ``pgflow.sqlalchemy`` and ``pgflow.django`` the
-integrations.
+``pgflow.inspect`` the readers of the database, ``pgflow.testing`` the testing kit,
+``pgflow.sqlalchemy`` and ``pgflow.django`` the integrations.
 """
 
 from pgflow import sync as sync
@@ -45,13 +45,28 @@ from pgflow._model.effects import Absent, Accepted, Confirmed, Ref, Risk, StillU
 from pgflow._model.envelopes import PayloadCodec
 from pgflow._model.exceptions import register_errors
 from pgflow._model.fingerprints import fingerprint
-from pgflow._model.gates import Answer, Approve, Approved, Escalate, Escalated, Expired, GateRequest, Reject, Rejected
+from pgflow._model.gates import (
+    Answer,
+    Approve,
+    Approved,
+    Escalate,
+    Escalated,
+    Expired,
+    GateRequest,
+    Reject,
+    Rejected,
+)
 from pgflow._model.kinds import Status
 from pgflow._model.messages import Delivery, Message
 from pgflow._model.options import Admit, MapResult, Retries, Slot, StartOptions
 from pgflow._model.pages import Page
 from pgflow._model.upcasters import upcaster
-from pgflow._transactions.provider import AsyncTransaction, AsyncTransactionProvider, Transaction, TransactionProvider
+from pgflow._transactions.provider import (
+    AsyncTransaction,
+    AsyncTransactionProvider,
+    Transaction,
+    TransactionProvider,
+)
 from pgflow._version import __version__
 from pgflow.app import App, AsyncApp
 from pgflow.errors import (

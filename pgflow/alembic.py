@@ -1,7 +1,7 @@
 """Alembic: autogenerate leaves the schema ``pgflow`` alone.
 
-pgflow has migrations of its own (``pgflow migrate``). An ``env.py`` that looks at all schemas would see tables
-that no model of the application knows, and propose to drop them::
+pgflow has migrations of its own (``pgflow migrate``). An ``env.py`` that looks at all schemas would
+see tables that no model of the application knows, and propose to drop them::
 
     context.configure(..., include_schemas=True, include_name=pgflow.alembic.include_name)
 

@@ -10,16 +10,16 @@
         ├── StepCommitted        PF005   a transactional step ended its transaction itself
         ├── WrongState           PF006   the run is not in a state that allows this
         ├── NotAllowed           PF021   an operator may do this, and not this role
-        ├── HasActed             PF020   what would be dropped of a run has acted, and nobody said what is to become of it
-        ├── RunFailed                    the workflow raised; its error is the __cause__
+        ├── HasActed PF020 what would be dropped of a run has acted, and nobody said what is to
+        become of it ├── RunFailed the workflow raised; its error is the __cause__
         ├── RunCancelled                 the run was cancelled, or its deadline passed
         ├── RunStuck                     the run cannot go on without a person
-        ├── WorkerFailed                 the worker in this process cannot go on; its runs go on elsewhere
+        ├── WorkerFailed the worker in this process cannot go on; its runs go on elsewhere
         ├── StepFailed                   a step raised an error of a class that is not known here
         ├── NeedsGate                    the policy asks for somebody's leave; nothing was done
-        ├── Stale                        the precondition of an effect did not hold; nothing was done
-        ├── Diverged                     what an effect was to act on is not what its decision rested on; nothing was done
-        ├── EffectFailed                 somebody has said that an effect was not done
+        ├── Stale the precondition of an effect did not hold; nothing was done
+        ├── Diverged what an effect was to act on is not what its decision rested on; nothing was
+        done ├── EffectFailed                 somebody has said that an effect was not done
         ├── TooManyFailures              map() lost more items than it may
         ├── NonDeterminismError          the code does not repeat what the journal says it did
         ├── NotInRunError                only workflow or step code may call this
@@ -38,8 +38,8 @@
             ├── ServerUnsupported        the server is too old, or the database not in UTF-8
             └── EmbeddedServerError      the embedded server does not start
 
-Those with a code are raised by the stored functions under that SQLSTATE. Messages say what happened,
-to which run or step, and what to do next.
+Those with a code are raised by the stored functions under that SQLSTATE. Messages say what
+happened, to which run or step, and what to do next.
 """
 
 from __future__ import annotations
@@ -73,10 +73,12 @@ class InvalidArgument(PgflowError, ValueError):
 
 
 class NotStorable(InvalidArgument):
-    """A value that cannot be written as JSON within the limits, or not be read back as its annotation says.
+    """A value that cannot be written as JSON within the limits, or not be read back as its
+    annotation says.
 
     Attributes:
-        outline: Of one that cannot be read back, its text without the words of a validator, which may quote the value.
+        outline: Of one that cannot be read back, its text without the words of a validator, which
+            may quote the value.
     """
 
     outline: str | None = None
@@ -89,7 +91,9 @@ class LeaseLost(PgflowError):
 
 
 class StepCommitted(PgflowError):
-    """A transactional step committed or rolled back by itself; the run is held, since that cannot be undone."""
+    """A transactional step committed or rolled back by itself; the run is held, since that cannot
+    be undone.
+    """
 
     sqlstate = "PF005"
 
@@ -107,7 +111,9 @@ class NotAllowed(PgflowError):
 
 
 class HasActed(PgflowError):
-    """A fork, rewind or restart would drop a part that has acted outside; the message names it. Say ``effects="reuse"`` or ``"repeat"``."""
+    """A fork, rewind or restart would drop a part that has acted outside; the message names it. Say
+    ``effects="reuse"`` or ``"repeat"``.
+    """
 
     sqlstate = "PF020"
 
@@ -125,11 +131,14 @@ class RunStuck(PgflowError):
 
 
 class WorkerFailed(PgflowError):
-    """The worker in this process cannot go on: it hands its runs back, and nobody works on them here."""
+    """The worker in this process cannot go on: it hands its runs back, and nobody works on them
+    here.
+    """
 
 
 class StepFailed(PgflowError):
-    """A step raised an error whose class is known neither to Python, nor to ``raises=``, nor to the app.
+    """A step raised an error whose class is known neither to Python, nor to ``raises=``, nor to the
+    app.
 
     Attributes:
         error_type: Module and qualified name of the error's class.
@@ -153,7 +162,8 @@ class Stale(PgflowError):
 
 
 class Diverged(PgflowError):
-    """An effect found something else than it was called to expect, immediately before it acted; nothing was done.
+    """An effect found something else than it was called to expect, immediately before it acted;
+    nothing was done.
 
     Catch it to decide again on what there is now, or let it end the run.
 
@@ -189,7 +199,9 @@ class NotInWorkflowError(PgflowError):
 
 
 class WrongColourError(PgflowError):
-    """The function of the other colour (async or sync) must be called here; the message names it."""
+    """The function of the other colour (async or sync) must be called here; the message names
+    it.
+    """
 
 
 class DefinitionError(PgflowError):
@@ -197,10 +209,12 @@ class DefinitionError(PgflowError):
 
 
 class InvalidWorkflow(DefinitionError):
-    """A file that declares a workflow (a YAML DAG, an Agent SOP, an ICM workspace) and cannot be used.
+    """A file that declares a workflow (a YAML DAG, an Agent SOP, an ICM workspace) and cannot be
+    used.
 
     Attributes:
-        problems: Everything that is wrong with it, in the order of the file: `pgflow.declare.problems.Problem`.
+        problems: Everything that is wrong with it, in the order of the file:
+            `pgflow.declare.problems.Problem`.
     """
 
     def __init__(self, message: str, problems: Sequence[Any] = ()) -> None:
@@ -217,7 +231,9 @@ class BudgetExceeded(PgflowError):
 
 
 class CodecError(PgflowError):
-    """A value cannot be encoded or decoded here: the app has no codec, the codec does not know the key, or it has failed."""
+    """A value cannot be encoded or decoded here: the app has no codec, the codec does not know the
+    key, or it has failed.
+    """
 
 
 class SetupError(PgflowError):
@@ -250,7 +266,17 @@ class EmbeddedServerError(SetupError):
 
 BY_SQLSTATE: dict[str, type[PgflowError]] = {
     cls.sqlstate: cls
-    for cls in (RunNotFound, KeyConflict, InvalidArgument, LeaseLost, StepCommitted, WrongState, NotAllowed, HasActed, NotBuiltError)
+    for cls in (
+        RunNotFound,
+        KeyConflict,
+        InvalidArgument,
+        LeaseLost,
+        StepCommitted,
+        WrongState,
+        NotAllowed,
+        HasActed,
+        NotBuiltError,
+    )
     if cls.sqlstate
 }
 """The error class of each SQLSTATE that the stored functions raise."""

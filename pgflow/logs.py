@@ -1,11 +1,13 @@
 """Log records of pgflow: how they are written to a stream, and what must not be in them.
 
-Everything is logged to the standard library's logger ``pgflow`` and its child ``pgflow.run``, which is the one
-behind :data:`pgflow.logger`. Records that are about a run carry the attributes of :data:`FIELDS` that apply to
-them, so any handler can use them; the formatters here are two ways to show them.
+Everything is logged to the standard library's logger ``pgflow`` and its child ``pgflow.run``, which
+is the one behind :data:`pgflow.logger`. Records that are about a run carry the attributes of
+:data:`FIELDS` that apply to them, so any handler can use them; the formatters here are two ways to
+show them.
 
-A record never carries inputs, results or payloads. What servers and drivers say may quote a connection string or a
-row, so errors go into messages through :func:`said`, and the formatters hide what looks like a password.
+A record never carries inputs, results or payloads. What servers and drivers say may quote a
+connection string or a row, so errors go into messages through :func:`said`, and the formatters hide
+what looks like a password.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from pgflow._db.dsn import redact_text
 from pgflow.texts import printable, visible
 
 FIELDS: Final = ("run", "run_id", "workflow", "generation", "step", "call", "attempt")
-"""Attributes of records: the run's key, its number, its workflow and generation; the step, the number of its call, which try."""
+"""Attributes of records: the run's key, its number, its workflow and generation; the step, the
+number of its call, which try.
+"""
 
 TEXT_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -32,17 +36,24 @@ _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def redacted(error: BaseException) -> str:
-    """Return an error's message in one line, without the details in which a server quotes rows and parameters."""
+    """Return an error's message in one line, without the details in which a server quotes rows and
+    parameters.
+    """
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return redact_text(" ".join((primary or str(error)).split())) or type(error).__name__
 
 
 class _OneLine(logging.Filter):
-    """Makes what the engine's records quote - keys, names, errors - harmless, whatever formatter the application has."""
+    """Makes what the engine's records quote - keys, names, errors - harmless, whatever formatter
+    the application has.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
-            record.args = tuple(visible(str(arg)) if isinstance(arg, (str, BaseException)) else arg for arg in record.args)
+            record.args = tuple(
+                visible(str(arg)) if isinstance(arg, (str, BaseException)) else arg
+                for arg in record.args
+            )
         return True
 
 
@@ -56,7 +67,8 @@ class TextFormatter(logging.Formatter):
 
     Example::
 
-        2026-03-01 09:30:12,511 INFO pgflow: step charge failed with ... [run=order-1 step=charge call=2 attempt=1]
+        2026-03-01 09:30:12,511 INFO pgflow: step charge failed with ... [run=order-1 step=charge
+        call=2 attempt=1]
     """
 
     def __init__(self) -> None:
@@ -64,7 +76,11 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name of the standard library
         """The line without its traceback."""
-        about = " ".join(f"{name}={_word(value)}" for name in _SHOWN if (value := getattr(record, name, None)) is not None)
+        about = " ".join(
+            f"{name}={_word(value)}"
+            for name in _SHOWN
+            if (value := getattr(record, name, None)) is not None
+        )
         harmless = logging.makeLogRecord(vars(record))
         harmless.message = printable(record.message, keep="\n\t").replace("\n", "\n    ")
         return super().formatMessage(harmless) + (f" [{about}]" if about else "")
@@ -75,7 +91,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object a line: ``time``, ``level``, ``logger``, ``message``, :data:`FIELDS`, the record's own ``extra``, ``exception``.
+    """A JSON object a line: ``time``, ``level``, ``logger``, ``message``, :data:`FIELDS`, the
+    record's own ``extra``, ``exception``.
 
     Example::
 
@@ -85,12 +102,18 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": redact_text(record.getMessage()),
         }
-        line |= {name: _jsonable(value) for name, value in vars(record).items() if name not in _OF_EVERY_RECORD and name not in line}
+        line |= {
+            name: _jsonable(value)
+            for name, value in vars(record).items()
+            if name not in _OF_EVERY_RECORD and name not in line
+        }
         if record.exc_info and record.exc_info[0] is not None:
             line["exception"] = redact_text(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False, default=_jsonable)

@@ -1,7 +1,9 @@
-"""The meter: a worker counts its own work if asked to, in plain numbers, read by whoever exports them.
+"""The meter: a worker counts its own work if asked to, in plain numbers, read by whoever exports
+them.
 
-Counting is done on the worker's event loop, one addition an event; reading may be done from any thread, which sees
-each number as it is at that moment. A worker without a meter spends one comparison on it.
+Counting is done on the worker's event loop, one addition an event; reading may be done from any
+thread, which sees each number as it is at that moment. A worker without a meter spends one
+comparison on it.
 """
 
 from __future__ import annotations
@@ -62,21 +64,25 @@ class Histogram:
 
 
 class Meter:
-    """Counts what one worker does; give each worker its own, and read it with :mod:`pgflow.prometheus`.
+    """Counts what one worker does; give each worker its own, and read it with
+    :mod:`pgflow.prometheus`.
 
     Attributes:
         worker: The worker that counts here; None before it starts.
         claimed: Runs claimed, by workflow.
         finished: Runs ended here, by (workflow, status).
-        left: Runs that left for another reason, by (workflow, place): ``waiting``, ``held``, ``continued`` as new,
-            ``ended`` from outside, ``elsewhere``.
-        attempts: Tries of bodies that came to something, by (effect, outcome): ``completed``, ``failed`` for good, ``retried``.
-        retries: Tries that follow another, by (effect, why): ``failure``, ``infrastructure``, ``contention``.
+        left: Runs that left for another reason, by (workflow, place): ``waiting``, ``held``,
+            ``continued`` as new, ``ended`` from outside, ``elsewhere``.
+        attempts: Tries of bodies that came to something, by (effect, outcome): ``completed``,
+            ``failed`` for good, ``retried``.
+        retries: Tries that follow another, by (effect, why): ``failure``, ``infrastructure``,
+            ``contention``.
         threads_lost: Bodies in threads that went on after their time-out or cancel.
         units: Units of journals written by group commits.
         commits: Group commits.
         commit_failures: Group commits that had to be sent again.
-        losses: Fail-overs that lost what was acknowledged to this worker, or a piece of the log that it knew to be durable.
+        losses: Fail-overs that lost what was acknowledged to this worker, or a piece of the log
+            that it knew to be durable.
         lost_runs: Runs of which something was lost so.
         batch_runs: Runs in one group commit.
         commit_seconds: Durations of group commits.
@@ -133,7 +139,9 @@ class Meter:
 
     def attempt_ended(self, effect: str, *, failed: bool = False, again: bool = False) -> None:
         """A body came back: ``effect`` is the letter of its class."""
-        self.attempts[EFFECTS[effect], "retried" if again else "failed" if failed else "completed"] += 1
+        self.attempts[
+            EFFECTS[effect], "retried" if again else "failed" if failed else "completed"
+        ] += 1
         if again:
             self.retries[EFFECTS[effect], "failure"] += 1
 

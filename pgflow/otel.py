@@ -1,20 +1,22 @@
 """Traces with OpenTelemetry: one trace a run, over workers, waits, crashes and children.
 
-The trace is stored with the run: a start puts the W3C keys ``traceparent`` and ``tracestate`` of a span of its own
-into the run's metadata, which travel on to its children and to what its steps start. So a run that an HTTP request
-starts belongs to the request's trace, whoever works on it, and whenever.
+The trace is stored with the run: a start puts the W3C keys ``traceparent`` and ``tracestate`` of a
+span of its own into the run's metadata, which travel on to its children and to what its steps
+start. So a run that an HTTP request starts belongs to the request's trace, whoever works on it, and
+whenever.
 
-A worker adds a span for each *activation* - from the moment at which it takes the run up until the run parks, ends
-or goes elsewhere - and below it one for each try of a step's body. There is no span over the whole life of a run:
-it would be seen only at the end, weeks later, and be lost with a worker that dies; activations are seen at once, and
-the gaps between them are the waits. A run that somebody started without a trace, from SQL for example, gets one that
-is made of its root UUID, so that all workers make the same.
+A worker adds a span for each *activation* - from the moment at which it takes the run up until the
+run parks, ends or goes elsewhere - and below it one for each try of a step's body. There is no span
+over the whole life of a run: it would be seen only at the end, weeks later, and be lost with a
+worker that dies; activations are seen at once, and the gaps between them are the waits. A run that
+somebody started without a trace, from SQL for example, gets one that is made of its root UUID, so
+that all workers make the same.
 
-A replay repeats what is on record: it runs no bodies, and what the workflow's code itself traces meanwhile is not
-sampled (by any sampler that respects its parent, as the default does).
+A replay repeats what is on record: it runs no bodies, and what the workflow's code itself traces
+meanwhile is not sampled (by any sampler that respects its parent, as the default does).
 
-Needs ``pip install "pgflow-engine[otel]"``, and the OpenTelemetry SDK to send spans anywhere. Without an SDK no span
-is made.
+Needs ``pip install "pgflow-engine[otel]"``, and the OpenTelemetry SDK to send spans anywhere.
+Without an SDK no span is made.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ try:
     from opentelemetry import trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:  # pragma: no cover - needs an environment without it
-    raise ImportError('pgflow.otel needs OpenTelemetry: pip install "pgflow-engine[otel]"') from error
+    raise ImportError(
+        'pgflow.otel needs OpenTelemetry: pip install "pgflow-engine[otel]"'
+    ) from error
 
 from pgflow import Interceptor, RunInfo, StartOptions, __version__
 from pgflow._flow.interceptor import checking, outcome_of, replaying
@@ -47,15 +51,20 @@ class Tracing(Interceptor):
 
     Args:
         tracer_provider: Receiver of spans; the global one if not given.
-        record_exceptions: True if spans carry the text and traceback of errors, which may quote what a run works on;
-            else only their class, as ``error.type``.
+        record_exceptions: True if spans carry the text and traceback of errors, which may quote
+            what a run works on; else only their class, as ``error.type``.
 
     Example::
 
         app = AsyncApp(include=[checkout], interceptors=[Tracing()])
     """
 
-    def __init__(self, tracer_provider: trace.TracerProvider | None = None, *, record_exceptions: bool = False) -> None:
+    def __init__(
+        self,
+        tracer_provider: trace.TracerProvider | None = None,
+        *,
+        record_exceptions: bool = False,
+    ) -> None:
         self._tracer = trace.get_tracer("pgflow", __version__, tracer_provider)
         self._record_exceptions = record_exceptions
         self._activations: dict[int, trace.Span] = {}
@@ -66,10 +75,14 @@ class Tracing(Interceptor):
         attributes: dict[str, Any] = {"pgflow.workflow": workflow, "pgflow.queue": options.queue}
         if options.key is not None:
             attributes["pgflow.run.key"] = options.key
-        span = self._tracer.start_span(f"start {workflow}", kind=trace.SpanKind.PRODUCER, attributes=attributes)
+        span = self._tracer.start_span(
+            f"start {workflow}", kind=trace.SpanKind.PRODUCER, attributes=attributes
+        )
         span.end()
         # Without an SDK there is no span; what has come from outside is passed on all the same.
-        return _with_trace(options, span if span.get_span_context().is_valid else trace.get_current_span())
+        return _with_trace(
+            options, span if span.get_span_context().is_valid else trace.get_current_span()
+        )
 
     def start_child(self, info: RunInfo, workflow: str, options: StartOptions) -> StartOptions:
         """The child goes on with the trace, below the activation that asked for it."""
@@ -79,15 +92,25 @@ class Tracing(Interceptor):
 
     @contextmanager
     def around_workflow(self, info: RunInfo) -> Iterator[None]:
-        """A span for the activation; the current one for what the code of the workflow traces itself."""
+        """A span for the activation; the current one for what the code of the workflow traces
+        itself.
+        """
         if checking():
-            context_api.attach(trace.set_span_in_context(_QuietInReplay(trace.NonRecordingSpan(self._derived(info)))))
+            context_api.attach(
+                trace.set_span_in_context(
+                    _QuietInReplay(trace.NonRecordingSpan(self._derived(info)))
+                )
+            )
             yield
             return
         span = self._tracer.start_span(
-            f"run {info.workflow}", self._context_of(info), kind=trace.SpanKind.CONSUMER, attributes=_attributes(info)
+            f"run {info.workflow}",
+            self._context_of(info),
+            kind=trace.SpanKind.CONSUMER,
+            attributes=_attributes(info),
         )
-        # Never detached: the context is the activation's own, ends with it, and may be left from another.
+        # Never detached: the context is the activation's own, ends with it, and may be left from
+        # another.
         context_api.attach(trace.set_span_in_context(_QuietInReplay(span)))
         with self._lock:
             self._activations[info.run_id] = span
@@ -101,10 +124,18 @@ class Tracing(Interceptor):
 
     @contextmanager
     def around_step(self, info: RunInfo) -> Iterator[None]:
-        """A span for a try of a body; the current one meanwhile, so that clients that the body uses hang theirs below it."""
+        """A span for a try of a body; the current one meanwhile, so that clients that the body uses
+        hang theirs below it.
+        """
         activation = self._activations.get(info.run_id)
-        parent = self._context_of(info) if activation is None else trace.set_span_in_context(activation, context_api.Context())
-        span = self._tracer.start_span(f"{info.effect} {info.step}", parent, attributes=_attributes(info))
+        parent = (
+            self._context_of(info)
+            if activation is None
+            else trace.set_span_in_context(activation, context_api.Context())
+        )
+        span = self._tracer.start_span(
+            f"{info.effect} {info.step}", parent, attributes=_attributes(info)
+        )
         token = context_api.attach(trace.set_span_in_context(span, parent))
         try:
             with self._ending(span):
@@ -122,7 +153,10 @@ class Tracing(Interceptor):
             outcome = outcome_of(error)
             if outcome == "failed":
                 span.set_attribute("error.type", _class_name(error))
-                span.set_status(trace.StatusCode.ERROR, str(error) if self._record_exceptions else _class_name(error))
+                span.set_status(
+                    trace.StatusCode.ERROR,
+                    str(error) if self._record_exceptions else _class_name(error),
+                )
                 if self._record_exceptions:
                     span.record_exception(error)
             raise
@@ -135,23 +169,36 @@ class Tracing(Interceptor):
         stored = _propagator.extract(_carrier(info.metadata), context_api.Context())
         if trace.get_current_span(stored).get_span_context().is_valid:
             return stored
-        return trace.set_span_in_context(trace.NonRecordingSpan(self._derived(info)), context_api.Context())
+        return trace.set_span_in_context(
+            trace.NonRecordingSpan(self._derived(info)), context_api.Context()
+        )
 
     def _derived(self, info: RunInfo) -> trace.SpanContext:
-        digest = hashlib.blake2b(info.root.encode(), digest_size=24, person=b"pgflow trace").digest()
+        digest = hashlib.blake2b(
+            info.root.encode(), digest_size=24, person=b"pgflow trace"
+        ).digest()
         trace_id, span_id = int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1
         sampler = getattr(self._tracer, "sampler", None)  # the SDK's: a start would have asked it
-        sampled = sampler is None or sampler.should_sample(None, trace_id, f"start {info.workflow}").decision.is_sampled()
-        return trace.SpanContext(trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(int(sampled)))
+        sampled = (
+            sampler is None
+            or sampler.should_sample(None, trace_id, f"start {info.workflow}").decision.is_sampled()
+        )
+        return trace.SpanContext(
+            trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(int(sampled))
+        )
 
 
 class _QuietInReplay(trace.NonRecordingSpan):
-    """An activation's span as the code of the workflow sees it: a parent that is not sampled as long as the code replays."""
+    """An activation's span as the code of the workflow sees it: a parent that is not sampled as
+    long as the code replays.
+    """
 
     def __init__(self, span: trace.Span) -> None:
         own = span.get_span_context()
         super().__init__(own)
-        self._quiet = trace.SpanContext(own.trace_id, own.span_id, is_remote=False, trace_state=own.trace_state)
+        self._quiet = trace.SpanContext(
+            own.trace_id, own.span_id, is_remote=False, trace_state=own.trace_state
+        )
 
     def get_span_context(self) -> trace.SpanContext:
         return self._quiet if replaying() else super().get_span_context()
@@ -164,7 +211,9 @@ def _with_trace(options: StartOptions, span: trace.Span) -> StartOptions:
 
 
 def _carrier(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the trace headers in metadata, without those that are no text; anybody may have written it."""
+    """Return the trace headers in metadata, without those that are no text; anybody may have
+    written it.
+    """
     return {key: value for key in METADATA_KEYS if isinstance(value := metadata.get(key), str)}
 
 
@@ -184,4 +233,8 @@ def _attributes(info: RunInfo) -> dict[str, Any]:
 
 def _class_name(error: BaseException) -> str:
     kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )

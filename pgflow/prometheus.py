@@ -1,9 +1,10 @@
-"""A worker's figures for Prometheus, over HTTP: what it counts itself, and how much stands in the database.
+"""A worker's figures for Prometheus, over HTTP: what it counts itself, and how much stands in the
+database.
 
-The worker's own figures come from its :class:`~pgflow.meter.Meter`. Those of the database are asked for when
-somebody scrapes, at most every few seconds, on a connection that is closed again: they are the same on every worker,
-so take ``max by (queue)`` of them and not the sum. If the database cannot be asked, ``pgflow_database_up`` is 0 and
-they are missing; the worker's own are always there.
+The worker's own figures come from its :class:`~pgflow.meter.Meter`. Those of the database are asked
+for when somebody scrapes, at most every few seconds, on a connection that is closed again: they are
+the same on every worker, so take ``max by (queue)`` of them and not the sum. If the database cannot
+be asked, ``pgflow_database_up`` is 0 and they are missing; the worker's own are always there.
 
 Needs ``pip install "pgflow-engine[metrics]"``.
 """
@@ -22,10 +23,17 @@ import psycopg
 
 try:
     from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+    )
     from prometheus_client.registry import Collector
 except ImportError as error:  # pragma: no cover - needs an environment without it
-    raise ImportError('pgflow.prometheus needs prometheus-client: pip install "pgflow-engine[metrics]"') from error
+    raise ImportError(
+        'pgflow.prometheus needs prometheus-client: pip install "pgflow-engine[metrics]"'
+    ) from error
 
 from pgflow import __version__, inspect
 from pgflow._transactions.join import connect_within
@@ -50,31 +58,90 @@ class WorkerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The figures at this moment."""
         meter = self._meter
-        yield _counts("pgflow_runs_claimed", "Runs that this worker has taken up, replays included", ("workflow",), meter.claimed)
-        yield _counts("pgflow_runs_finished", "Runs that ended on this worker", ("workflow", "status"), meter.finished)
-        yield _counts("pgflow_runs_left", "Runs that left this worker without an end of their own", ("workflow", "place"), meter.left)
-        yield _counts("pgflow_step_attempts", "Tries of steps' bodies, by what they came to", ("effect", "outcome"), meter.attempts)
-        yield _counts("pgflow_step_retries", "Tries of steps' bodies after the first", ("effect", "reason"), meter.retries)
-        yield _count("pgflow_threads_lost", "Bodies that went on in their threads after a time-out or cancel", meter.threads_lost)
-        yield _count("pgflow_units_committed", "Units of journals that this worker has sent with group commits", meter.units)
+        yield _counts(
+            "pgflow_runs_claimed",
+            "Runs that this worker has taken up, replays included",
+            ("workflow",),
+            meter.claimed,
+        )
+        yield _counts(
+            "pgflow_runs_finished",
+            "Runs that ended on this worker",
+            ("workflow", "status"),
+            meter.finished,
+        )
+        yield _counts(
+            "pgflow_runs_left",
+            "Runs that left this worker without an end of their own",
+            ("workflow", "place"),
+            meter.left,
+        )
+        yield _counts(
+            "pgflow_step_attempts",
+            "Tries of steps' bodies, by what they came to",
+            ("effect", "outcome"),
+            meter.attempts,
+        )
+        yield _counts(
+            "pgflow_step_retries",
+            "Tries of steps' bodies after the first",
+            ("effect", "reason"),
+            meter.retries,
+        )
+        yield _count(
+            "pgflow_threads_lost",
+            "Bodies that went on in their threads after a time-out or cancel",
+            meter.threads_lost,
+        )
+        yield _count(
+            "pgflow_units_committed",
+            "Units of journals that this worker has sent with group commits",
+            meter.units,
+        )
         yield _count("pgflow_commits", "Group commits", meter.commits)
         yield _count("pgflow_losses", "Fail-overs that lost what was acknowledged", meter.losses)
-        yield _count("pgflow_lost_runs", "Runs of which something acknowledged was lost", meter.lost_runs)
-        yield _count("pgflow_commit_failures", "Group commits that had to be sent again", meter.commit_failures)
+        yield _count(
+            "pgflow_lost_runs", "Runs of which something acknowledged was lost", meter.lost_runs
+        )
+        yield _count(
+            "pgflow_commit_failures",
+            "Group commits that had to be sent again",
+            meter.commit_failures,
+        )
         yield _histogram("pgflow_commit_batch_runs", "Runs in one group commit", meter.batch_runs)
-        yield _histogram("pgflow_commit_seconds", "Time that a group commit took", meter.commit_seconds)
-        yield _histogram("pgflow_claim_seconds", "Time that a claim took that did not ride with a commit", meter.claim_seconds)
+        yield _histogram(
+            "pgflow_commit_seconds", "Time that a group commit took", meter.commit_seconds
+        )
+        yield _histogram(
+            "pgflow_claim_seconds",
+            "Time that a claim took that did not ride with a commit",
+            meter.claim_seconds,
+        )
         worker = meter.worker
         if worker is not None:
-            yield GaugeMetricFamily("pgflow_active_runs", "Runs that this worker works on", value=worker.active)
             yield GaugeMetricFamily(
-                "pgflow_lost_threads", "Threads of this worker at bodies that nobody waits for any more", value=worker.lost_threads
+                "pgflow_active_runs", "Runs that this worker works on", value=worker.active
             )
-            yield GaugeMetricFamily("pgflow_concurrency", "Runs that this worker may work on at once", value=worker.concurrency)
             yield GaugeMetricFamily(
-                "pgflow_heartbeat_age_seconds", "Time since the database last heard that this worker lives", value=worker.beat_age_seconds
+                "pgflow_lost_threads",
+                "Threads of this worker at bodies that nobody waits for any more",
+                value=worker.lost_threads,
             )
-            info = GaugeMetricFamily("pgflow_worker_info", "Always 1: which worker this is", labels=("worker_id", "version"))
+            yield GaugeMetricFamily(
+                "pgflow_concurrency",
+                "Runs that this worker may work on at once",
+                value=worker.concurrency,
+            )
+            yield GaugeMetricFamily(
+                "pgflow_heartbeat_age_seconds",
+                "Time since the database last heard that this worker lives",
+                value=worker.beat_age_seconds,
+            )
+            info = GaugeMetricFamily(
+                "pgflow_worker_info",
+                "Always 1: which worker this is",
+                labels=("worker_id", "version"),
+            )
             info.add_metric((str(worker.worker_id), __version__), 1)
             yield info
 
@@ -113,11 +180,23 @@ class DatabaseCollector(Collector):
         try:
             found = [*self._figures()]
         except psycopg.Error as error:
-            log.log(logging.WARNING if self._was_up else logging.DEBUG, "cannot ask the database for figures: %s", redacted(error))
+            log.log(
+                logging.WARNING if self._was_up else logging.DEBUG,
+                "cannot ask the database for figures: %s",
+                redacted(error),
+            )
             found = []
         self._was_up = bool(found)
-        up = GaugeMetricFamily("pgflow_database_up", "Whether the database answered the last time it was asked", value=float(self._was_up))
-        took = GaugeMetricFamily("pgflow_database_scrape_seconds", "Time that asking the database took", value=time.monotonic() - began)
+        up = GaugeMetricFamily(
+            "pgflow_database_up",
+            "Whether the database answered the last time it was asked",
+            value=float(self._was_up),
+        )
+        took = GaugeMetricFamily(
+            "pgflow_database_scrape_seconds",
+            "Time that asking the database took",
+            value=time.monotonic() - began,
+        )
         return [up, took, *found]
 
     def _figures(self) -> Iterator[Metric]:
@@ -131,22 +210,33 @@ class DatabaseCollector(Collector):
             workers = inspect.ask(connection, inspect.count_workers())
             work = inspect.ask(connection, inspect.read_idleness())
         yield from _of_queues(queues, work.now)
-        yield GaugeMetricFamily("pgflow_workers", "Workers that count as alive", value=workers.workers)
         yield GaugeMetricFamily(
-            "pgflow_workers_silence_seconds", "Time since the last sign of life of the most silent of them",
+            "pgflow_workers", "Workers that count as alive", value=workers.workers
+        )
+        yield GaugeMetricFamily(
+            "pgflow_workers_silence_seconds", "Time since the last sign of life of the most silent "
+                                              "of them",
             value=workers.silence_seconds or 0.0,
         )  # fmt: skip
         yield from _of_timers(work)
 
 
 def _of_queues(queues: list[inspect.QueueRow], now: datetime) -> Iterator[Metric]:
-    runs = GaugeMetricFamily("pgflow_queue_runs", "Open runs in each queue", labels=("queue", "status"))
-    age = GaugeMetricFamily("pgflow_queue_oldest_ready_age_seconds", "For how long the oldest run has been ready", labels=("queue",))
+    runs = GaugeMetricFamily(
+        "pgflow_queue_runs", "Open runs in each queue", labels=("queue", "status")
+    )
+    age = GaugeMetricFamily(
+        "pgflow_queue_oldest_ready_age_seconds",
+        "For how long the oldest run has been ready",
+        labels=("queue",),
+    )
     for queue in queues:
         for state in STATES:
             runs.add_metric((queue.queue, state), getattr(queue, state))
         since = queue.oldest_queued_at
-        age.add_metric((queue.queue,), 0.0 if since is None else max(0.0, (now - since).total_seconds()))
+        age.add_metric(
+            (queue.queue,), 0.0 if since is None else max(0.0, (now - since).total_seconds())
+        )
     yield runs
     yield age
 
@@ -155,10 +245,22 @@ def _of_timers(work: inspect.Idleness) -> Iterator[Metric]:
     """A timer that is due is taken within milliseconds: one that is late says that nobody polls."""
     due = work.next_due_at
     late = 0.0 if due is None else max(0.0, (work.now - due).total_seconds())
-    yield GaugeMetricFamily("pgflow_timers_due", "Timers and deadlines that are due and not taken yet", value=work.due_timers)
-    yield GaugeMetricFamily("pgflow_timer_lateness_seconds", "For how long the oldest due timer has been due; 0 if none is", value=late)
+    yield GaugeMetricFamily(
+        "pgflow_timers_due",
+        "Timers and deadlines that are due and not taken yet",
+        value=work.due_timers,
+    )
+    yield GaugeMetricFamily(
+        "pgflow_timer_lateness_seconds",
+        "For how long the oldest due timer has been due; 0 if none is",
+        value=late,
+    )
     if due is not None:
-        yield GaugeMetricFamily("pgflow_timer_next_due_timestamp_seconds", "When the next timer is due", value=due.timestamp())
+        yield GaugeMetricFamily(
+            "pgflow_timer_next_due_timestamp_seconds",
+            "When the next timer is due",
+            value=due.timestamp(),
+        )
 
 
 def _counts(name: str, what: str, labels: tuple[str, ...], numbers: Mapping[Any, int]) -> Metric:
@@ -198,13 +300,15 @@ class Server:
 
 
 def serve(meter: Meter, dsn: str, *, port: int, host: str = "127.0.0.1") -> Server:
-    """Serves the figures of a worker and of its database, and those of the process, in Prometheus' text format.
+    """Serves the figures of a worker and of its database, and those of the process, in Prometheus'
+    text format.
 
     Args:
         meter: Meter of the worker.
         dsn: The database.
         port: Port to listen on; 0 for any that is free.
-        host: Address to listen on. Nobody is asked for a password, so the default is this machine alone.
+        host: Address to listen on. Nobody is asked for a password, so the default is this machine
+            alone.
 
     Returns:
         The server, to be closed.

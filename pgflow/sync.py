@@ -47,25 +47,41 @@ def sleep(delay: Duration) -> None:
 
 @overload
 def call(
-    name: str, fn: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts, returns: Any = None, retries: Retries | int = 3,
-    timeout: Duration | None = None, raises: Sequence[type[Exception]] = (),
+    name: str,
+    fn: Callable[[*Ts], Coroutine[Any, Any, R]],
+    /,
+    *args: *Ts,
+    returns: Any = None,
+    retries: Retries | int = 3,
+    timeout: Duration | None = None,
+    raises: Sequence[type[Exception]] = (),
 ) -> R: ...
 @overload
 def call(
-    name: str, fn: Callable[[*Ts], R], /, *args: *Ts, returns: Any = None, retries: Retries | int = 3,
-    timeout: Duration | None = None, raises: Sequence[type[Exception]] = (),
+    name: str,
+    fn: Callable[[*Ts], R],
+    /,
+    *args: *Ts,
+    returns: Any = None,
+    retries: Retries | int = 3,
+    timeout: Duration | None = None,
+    raises: Sequence[type[Exception]] = (),
 ) -> R: ...
 def call(name: str, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]  # mypy on TypeVarTuple
     """Calls a function as a step that is named here; see :func:`pgflow.call`."""
     step = dynamic.make(name, fn, **options)
     scope = current.get()
     if isinstance(scope, WorkflowScope) and scope.thread is None:
-        raise WrongColourError("pgflow.sync.call() is for sync workflows: in this async one, await pgflow.call()")
+        raise WrongColourError(
+            "pgflow.sync.call() is for sync workflows: in this async one, await pgflow.call()"
+        )
     return step.sync(*args)
 
 
 def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Starts another workflow as a child of this run and waits for its result; see :func:`pgflow.run_child`."""
+    """Starts another workflow as a child of this run and waits for its result; see
+    :func:`pgflow.run_child`.
+    """
     scope, thread = sync_scope("pgflow.sync.run_child()", "pgflow.run_child()")
     call = issue_child(scope, workflow, args, kwargs)
     try:
@@ -77,7 +93,9 @@ def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) ->
 
 
 def start_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> SyncChild[R]:
-    """Starts another workflow as a child of this run and goes on as soon as it exists; see :func:`pgflow.start_child`."""
+    """Starts another workflow as a child of this run and goes on as soon as it exists; see
+    :func:`pgflow.start_child`.
+    """
     scope, thread = sync_scope("pgflow.sync.start_child()", "pgflow.start_child()")
     call = issue_child(scope, workflow, args, kwargs, waits_for_start=True)
     if call.start is not None:
@@ -98,7 +116,9 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
     min_successful: int | None = None,
     tolerated_failures: int = 0,
 ) -> MapResult[T, R]:
-    """Calls a step, or runs a child workflow, for every item, in parallel; see :func:`pgflow.map`."""
+    """Calls a step, or runs a child workflow, for every item, in parallel; see
+    :func:`pgflow.map`.
+    """
     scope, thread = sync_scope("pgflow.sync.map()", "pgflow.map()")
     tally: Tally[T, R] = Tally(list(items), max_parallel, min_successful, tolerated_failures)
     waiting = dict(enumerate(tally.items))
@@ -108,7 +128,11 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
             while waiting and len(running) < tally.max_parallel:
                 index = next(iter(waiting))
                 item = waiting.pop(index)
-                running[index] = step.issue(scope, (item,), {}) if isinstance(step, Step) else issue_child(scope, step, (item,), {})
+                running[index] = (
+                    step.issue(scope, (item,), {})
+                    if isinstance(step, Step)
+                    else issue_child(scope, step, (item,), {})
+                )
             thread.block(list(running.values()), any_of_them=True)
             for index in [i for i, call in running.items() if call.waiter.done()]:  # type: ignore[union-attr]
                 _count(tally, index, running.pop(index))
@@ -132,13 +156,26 @@ def _count(tally: Tally[Any, Any], index: int, call: Call) -> None:
 
 @overload
 def gate(
-    name: str, request: T, *, approvers: Sequence[str] = (), quorum: int = 1, timeout: Duration | None = None,
-    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire", notify: Step[[GateRequest], Any] | None = None,
+    name: str,
+    request: T,
+    *,
+    approvers: Sequence[str] = (),
+    quorum: int = 1,
+    timeout: Duration | None = None,
+    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire",
+    notify: Step[[GateRequest], Any] | None = None,
 ) -> Verdict[T]: ...
 @overload
 def gate(
-    name: str, request: Any, *, answer: type[A], approvers: Sequence[str] = (), quorum: int = 1, timeout: Duration | None = None,
-    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire", notify: Step[[GateRequest], Any] | None = None,
+    name: str,
+    request: Any,
+    *,
+    answer: type[A],
+    approvers: Sequence[str] = (),
+    quorum: int = 1,
+    timeout: Duration | None = None,
+    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire",
+    notify: Step[[GateRequest], Any] | None = None,
 ) -> Verdict[A]: ...
 @declared_only("gates")
 def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the surface stands, the gate does not
@@ -147,7 +184,12 @@ def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the 
 
 
 def saga(
-    *, goal: str | None = None, planner: Step[[Any], Decision[Any]] | None = None, steps: Sequence[Step[..., Any]] = ()
+    *,
+    goal: str | None = None,
+    planner: Step[[Any], Decision[Any]] | None = None,
+    steps: Sequence[Step[..., Any]] = (),
 ) -> AbstractContextManager[None]:
-    """A block whose effects are taken back, the last first, when an exception leaves it; see :func:`pgflow.saga`."""
+    """A block whose effects are taken back, the last first, when an exception leaves it; see
+    :func:`pgflow.saga`.
+    """
     return sync_saga(goal=goal, planner=planner, steps=steps)

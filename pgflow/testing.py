@@ -10,14 +10,16 @@ As a pytest plugin it brings two fixtures, ``flow`` and ``aflow``, each on a fre
         await aflow.skip(timedelta(hours=9))
         assert await run.result() == "late"
 
-At the end of the test every run is replayed against the code, and the database's own audit must be empty.
-``replay_histories`` is a third one, which needs no database: it replays histories that ``pgflow export`` wrote::
+At the end of the test every run is replayed against the code, and the database's own audit must be
+empty. ``replay_histories`` is a third one, which needs no database: it replays histories that
+``pgflow export`` wrote::
 
     def test_recorded_runs_still_fit(replay_histories: ReplayHistories) -> None:
         replay_histories("tests/histories", shop)
 
-The server is the one of ``PGFLOW_TEST_DSN`` (a superuser's; databases are made and dropped on it), else the
-embedded one. Override the fixture ``pgflow_dsn`` to bring databases of your own, with the schema installed.
+The server is the one of ``PGFLOW_TEST_DSN`` (a superuser's; databases are made and dropped on it),
+else the embedded one. Override the fixture ``pgflow_dsn`` to bring databases of your own, with the
+schema installed.
 """
 
 from __future__ import annotations
@@ -89,7 +91,11 @@ class AsyncHarness:
         await self._stack.__aexit__(*details)  # type: ignore[arg-type]
 
     def __call__(
-        self, *, errors: Sequence[type[Exception]] = (), interceptors: Sequence[Interceptor] = (), providers: Sequence[Any] = (),
+        self,
+        *,
+        errors: Sequence[type[Exception]] = (),
+        interceptors: Sequence[Interceptor] = (),
+        providers: Sequence[Any] = (),
         codec: PayloadCodec | None = None,
     ) -> Self:
         """Gives the app more of what it could have been made with, before anything is started.
@@ -107,7 +113,10 @@ class AsyncHarness:
             WrongState: Its worker is at work already.
         """
         if self._worker is not None:
-            raise WrongState("the harness is at work: give it errors, interceptors, providers and a codec before the first start()")
+            raise WrongState(
+                "the harness is at work: give it errors, interceptors, providers and a codec "
+                "before the first start()"
+            )
         _equip(self.app, errors, interceptors, codec)
         self.app.definitions.providers.extend(providers)
         return self
@@ -117,14 +126,20 @@ class AsyncHarness:
         self.app.include(*things)
 
     @overload
-    def replace(self, step: AsyncStep[P, R, Any], fake: Callable[P, Coroutine[Any, Any, R]]) -> None: ...
+    def replace(
+        self, step: AsyncStep[P, R, Any], fake: Callable[P, Coroutine[Any, Any, R]]
+    ) -> None: ...
     @overload
     def replace(self, step: SyncStep[P, R, Any], fake: Callable[P, R]) -> None: ...
     def replace(self, step: Step[Any, Any], fake: Callable[..., Any]) -> None:
-        """Runs a fake instead of a step's body; a fake of a ``@transaction`` gets the connection too."""
+        """Runs a fake instead of a step's body; a fake of a ``@transaction`` gets the connection
+        too.
+        """
         self.app.definitions.replacements[step.origin] = fake
 
-    async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun[R]:
+    async def start(
+        self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncRun[R]:
         """Starts a run; :meth:`until_idle` works on it."""
         await self._work()
         return await self.app.start(workflow, *args, **kwargs)
@@ -132,7 +147,12 @@ class AsyncHarness:
     async def _work(self) -> Worker:
         if self._worker is None:
             served = {w.start_options.queue for w in self.app.definitions.workflows.values()}
-            options = WorkerOptions(queues=sorted(served | {"default"}), concurrency=20, poll_seconds=0.2, grace_seconds=5.0)
+            options = WorkerOptions(
+                queues=sorted(served | {"default"}),
+                concurrency=20,
+                poll_seconds=0.2,
+                grace_seconds=5.0,
+            )
             self._worker = await self._stack.enter_async_context(self.app._run_worker(options))
         return self._worker
 
@@ -154,7 +174,10 @@ class AsyncHarness:
                         return state.next_due_at
                     await asyncio.sleep(0.005)
         except TimeoutError:
-            raise TimeoutError(f"not idle after {IDLE_TIMEOUT_SECONDS:g} s: a step that does not end, or a run that cannot") from None
+            raise TimeoutError(
+                f"not idle after {IDLE_TIMEOUT_SECONDS:g} s: a step that does not end, or a run "
+                "that cannot"
+            ) from None
 
     async def skip(self, by: Duration) -> None:
         """Moves the database's clock forward, and lets happen what is due then.
@@ -169,11 +192,15 @@ class AsyncHarness:
         await self.until_idle()
 
     async def crash(self) -> None:
-        """Kills the worker, in the middle of whatever it does, and lets its death be noticed; the next call starts another."""
+        """Kills the worker, in the middle of whatever it does, and lets its death be noticed; the
+        next call starts another.
+        """
         worker = await self._work()
         await worker.abandon()
         beats = await self.app.ask(worker_calls.observe_workers())
-        await self.app.ask(worker_calls.reap_worker(worker.worker_id, beats.get(worker.worker_id, -1)))
+        await self.app.ask(
+            worker_calls.reap_worker(worker.worker_id, beats.get(worker.worker_id, -1))
+        )
         self._worker = None
 
 
@@ -194,10 +221,16 @@ class Harness:
         self._portal.call(self._harness.__aenter__())
 
     def __call__(
-        self, *, errors: Sequence[type[Exception]] = (), interceptors: Sequence[Interceptor] = (), providers: Sequence[Any] = (),
+        self,
+        *,
+        errors: Sequence[type[Exception]] = (),
+        interceptors: Sequence[Interceptor] = (),
+        providers: Sequence[Any] = (),
         codec: PayloadCodec | None = None,
     ) -> Self:
-        """Gives the app more of what it could have been made with, before anything is started; see :class:`AsyncHarness`."""
+        """Gives the app more of what it could have been made with, before anything is started; see
+        :class:`AsyncHarness`.
+        """
         self._harness(errors=errors, interceptors=interceptors, providers=providers, codec=codec)
         _equip(self.app, errors, interceptors, codec)
         return self
@@ -212,11 +245,15 @@ class Harness:
         self.app.include(*things)
 
     @overload
-    def replace(self, step: AsyncStep[P, R, Any], fake: Callable[P, Coroutine[Any, Any, R]]) -> None: ...
+    def replace(
+        self, step: AsyncStep[P, R, Any], fake: Callable[P, Coroutine[Any, Any, R]]
+    ) -> None: ...
     @overload
     def replace(self, step: SyncStep[P, R, Any], fake: Callable[P, R]) -> None: ...
     def replace(self, step: Step[Any, Any], fake: Callable[..., Any]) -> None:
-        """Runs a fake instead of a step's body; a fake of a ``@transaction`` gets the connection too."""
+        """Runs a fake instead of a step's body; a fake of a ``@transaction`` gets the connection
+        too.
+        """
         self.app.definitions.replacements[step.origin] = fake
 
     def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
@@ -225,7 +262,9 @@ class Harness:
         return self.app.start(workflow, *args, **kwargs)
 
     def until_idle(self) -> datetime | None:
-        """Lets the worker work until nothing is left to do before time passes; see :meth:`AsyncHarness.until_idle`."""
+        """Lets the worker work until nothing is left to do before time passes; see
+        :meth:`AsyncHarness.until_idle`.
+        """
         return self._portal.call(self._harness.until_idle())
 
     def skip(self, by: Duration) -> None:
@@ -238,7 +277,10 @@ class Harness:
 
 
 def _equip(
-    app: App | AsyncApp, errors: Sequence[type[Exception]], interceptors: Sequence[Interceptor], codec: PayloadCodec | None
+    app: App | AsyncApp,
+    errors: Sequence[type[Exception]],
+    interceptors: Sequence[Interceptor],
+    codec: PayloadCodec | None,
 ) -> None:
     if codec is not None:
         app._envelopes = app.definitions.envelopes = envelopes_of(codec)
@@ -252,8 +294,13 @@ class ReplayHistories:
     """Replays recorded histories against the code at hand; no body runs."""
 
     def __call__(
-        self, path: str | Path, /, *things: Workflow[..., Any] | ModuleType | App | AsyncApp,
-        errors: Sequence[type[Exception]] = (), ignore_unknown: bool = False, codec: PayloadCodec | None = None,
+        self,
+        path: str | Path,
+        /,
+        *things: Workflow[..., Any] | ModuleType | App | AsyncApp,
+        errors: Sequence[type[Exception]] = (),
+        ignore_unknown: bool = False,
+        codec: PayloadCodec | None = None,
     ) -> int:
         """Fails the test if the code does not repeat a history.
 
@@ -262,14 +309,17 @@ class ReplayHistories:
             *things: The code: workflows, modules of them, or an app.
             errors: Classes as which recorded errors are raised again, as for an app.
             ignore_unknown: True to pass over runs of workflows that are not among these.
-            codec: Codec that decodes the histories, as for an app; that of an app among the code if not given.
+            codec: Codec that decodes the histories, as for an app; that of an app among the code if
+                not given.
 
         Returns:
             How many runs were replayed.
 
         Raises:
-            NonDeterminismError: The code does not repeat some of them; says which, with both sides and source lines.
-            InvalidArgument: There is no history at this path, one cannot be read, or it is of a workflow that is not here.
+            NonDeterminismError: The code does not repeat some of them; says which, with both sides
+                and source lines.
+            InvalidArgument: There is no history at this path, one cannot be read, or it is of a
+                workflow that is not here.
         """
         definitions = _definitions_of(things, tuple(errors))
         if codec is not None:
@@ -282,20 +332,39 @@ class ReplayHistories:
                 diverged.append(str(verdict.divergence))
         if replayed.unknown and not ignore_unknown:
             others = ", ".join(sorted(replayed.unknown))
-            raise InvalidArgument(f"{path} holds runs of {others}: pass these workflows too, or ignore_unknown=True")
+            raise InvalidArgument(
+                f"{path} holds runs of {others}: pass these workflows too, or ignore_unknown=True"
+            )
         if diverged:
-            raise NonDeterminismError("\n".join([f"{len(diverged)} of {replayed.repeated + len(diverged)} runs diverge", *diverged]))
+            raise NonDeterminismError(
+                "\n".join(
+                    [
+                        f"{len(diverged)} of {replayed.repeated + len(diverged)} runs diverge",
+                        *diverged,
+                    ]
+                )
+            )
         return replayed.repeated
 
 
-def _definitions_of(things: Sequence[Workflow[..., Any] | ModuleType | App | AsyncApp], errors: tuple[type[Exception], ...]) -> Definitions:
+def _definitions_of(
+    things: Sequence[Workflow[..., Any] | ModuleType | App | AsyncApp],
+    errors: tuple[type[Exception], ...],
+) -> Definitions:
     apps = [thing for thing in things if isinstance(thing, (App, AsyncApp))]
     loose = [thing for thing in things if not isinstance(thing, (App, AsyncApp))]
     return Definitions(
-        workflows=collect_workflows([*(w for app in apps for w in app.definitions.workflows.values()), *loose]),
-        errors=tuple(dict.fromkeys((*errors, *(error for app in apps for error in app.definitions.errors)))),
+        workflows=collect_workflows(
+            [*(w for app in apps for w in app.definitions.workflows.values()), *loose]
+        ),
+        errors=tuple(
+            dict.fromkeys((*errors, *(error for app in apps for error in app.definitions.errors)))
+        ),
         interceptors=[interceptor for app in apps for interceptor in app.definitions.interceptors],
-        envelopes=next((app.definitions.envelopes for app in apps if app.definitions.envelopes is not None), None),
+        envelopes=next(
+            (app.definitions.envelopes for app in apps if app.definitions.envelopes is not None),
+            None,
+        ),
     )
 
 
@@ -309,27 +378,41 @@ def replay_histories() -> ReplayHistories:
 
 
 def set_clock(dsn: str, ahead: timedelta) -> None:
-    """Replaces the clock of a test database by one that goes ahead. There is no setting that could: only its owner can do this."""
+    """Replaces the clock of a test database by one that goes ahead. There is no setting that could:
+    only its owner can do this.
+    """
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
             sql.SQL(
-                "create or replace function pgflow.now_() returns timestamptz language sql volatile "
-                "set search_path = pg_catalog, pg_temp as $$ select clock_timestamp() + {} * interval '1 second' $$"
+                "create or replace function pgflow.now_() returns timestamptz language sql "
+                "volatile "
+                "set search_path = pg_catalog, pg_temp as $$ select clock_timestamp() + {} * "
+                "interval '1 second' $$"
             ).format(sql.Literal(ahead.total_seconds()))
         )
 
 
 def replay_all(app: AsyncApp | App) -> None:
-    """Replays every run of the app's workflows, save those that are stuck; raises the first divergence."""
+    """Replays every run of the app's workflows, save those that are stuck; raises the first
+    divergence.
+    """
     definitions = app.definitions
     with psycopg.connect(app.dsn, autocommit=True) as connection:
         chains = ask(connection, list_chains())
         for recorded in histories.read_database(connection, chains):
             workflow = definitions.workflows.get(recorded.claim.workflow)
             if workflow is not None and recorded.status != "stuck":
-                divergence = replay(recorded, workflow, definitions.errors, definitions.interceptors, definitions.envelopes)
+                divergence = replay(
+                    recorded,
+                    workflow,
+                    definitions.errors,
+                    definitions.interceptors,
+                    definitions.envelopes,
+                )
                 if divergence is not None:
-                    raise NonDeterminismError(f"replayed after the test: {divergence}") from divergence
+                    raise NonDeterminismError(
+                        f"replayed after the test: {divergence}"
+                    ) from divergence
 
 
 def audit(dsn: str) -> None:
@@ -400,7 +483,9 @@ def flow(pgflow_dsn: str) -> Iterator[Harness]:
 
 @pytest.fixture
 def aflow(pgflow_dsn: str) -> Iterator[AsyncHarness]:
-    """An :class:`AsyncHarness` on a fresh database; tests that use it may be coroutines without any other plugin."""
+    """An :class:`AsyncHarness` on a fresh database; tests that use it may be coroutines without any
+    other plugin.
+    """
     with asyncio.Runner() as runner:
         harness = AsyncHarness(pgflow_dsn)
         harness._runner = runner  # type: ignore[attr-defined]
@@ -425,7 +510,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     harness = pyfuncitem.funcargs.get("aflow")
     if not isinstance(harness, AsyncHarness) or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    arguments = {
+        name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters
+    }
     runner: asyncio.Runner = harness._runner  # type: ignore[attr-defined]
     runner.run(pyfuncitem.obj(**arguments))
     return True

@@ -1,7 +1,8 @@
 """Texts of somebody else, shown without what a terminal, a log or a page would obey.
 
-Keys, labels, names and inputs come from anywhere. An escape sequence in one moves the cursor, a reversal of the
-writing direction hides half of it, and a newline makes a second line of a log out of one.
+Keys, labels, names and inputs come from anywhere. An escape sequence in one moves the cursor, a
+reversal of the writing direction hides half of it, and a newline makes a second line of a log out
+of one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
 
 
 def visible(text: str) -> str:
-    """A text on one line with no character in it that a reader cannot see: no controls, no reversals, no halves of pairs."""
+    """A text on one line with no character in it that a reader cannot see: no controls, no
+    reversals, no halves of pairs.
+    """
     return " ".join(printable(text).split())
 
 
@@ -24,7 +27,11 @@ def printable(text: str, *, keep: str = "") -> str:
         text: Anything.
         keep: Characters that stay, as a newline may.
     """
-    return text if text.isprintable() else "".join(char if char in keep else _seen(char) for char in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(char if char in keep else _seen(char) for char in text)
+    )
 
 
 def _seen(char: str) -> str:

@@ -1,8 +1,9 @@
 """The whole schema as text, read from the catalogs: what reviews and the snapshot test compare.
 
-The text is the same on every server version. What servers print or can do differently (bodies of views,
-compression) comes only ``with_server_details``, for comparing two databases of one server; NOT NULL as a
-constraint and the privilege MAINTAIN, which newer servers have, are left out. So are the owner's own rights.
+The text is the same on every server version. What servers print or can do differently (bodies of
+views, compression) comes only ``with_server_details``, for comparing two databases of one server;
+NOT NULL as a constraint and the privilege MAINTAIN, which newer servers have, are left out. So are
+the owner's own rights.
 """
 
 from __future__ import annotations
@@ -112,7 +113,10 @@ from pgflow.unit_kind k
 
 def touched(assets: Assets) -> Assets:
     """Files whose text has changed, and nothing in it."""
-    return dataclasses.replace(assets, sources=tuple(dataclasses.replace(f, text=f"{f.text}\n-- again\n") for f in assets.sources))
+    return dataclasses.replace(
+        assets,
+        sources=tuple(dataclasses.replace(f, text=f"{f.text}\n-- again\n") for f in assets.sources),
+    )
 
 
 def dump_catalog(conn: psycopg.Connection[Any], *, with_server_details: bool = False) -> str:

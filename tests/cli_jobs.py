@@ -24,8 +24,6 @@ async def price(sku: str) -> int:
     return len(sku)
 
 
-
-
 @step(retries=Retries(2, first_delay=timedelta(milliseconds=20)))
 async def charge(sku: str) -> str:
     """Fails the first time."""

@@ -1,4 +1,6 @@
-"""The command line in tests: run in this process, on a terminal or into a pipe, and what it answered."""
+"""The command line in tests: run in this process, on a terminal or into a pipe, and what it
+answered.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def environment(**values: str | None) -> Iterator[None]:
             os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
-def pgflow(dsn: str | None, *arguments: str, tty: bool = False, width: int = 120, typed: str | None = None) -> Answer:
+def pgflow(
+    dsn: str | None, *arguments: str, tty: bool = False, width: int = 120, typed: str | None = None
+) -> Answer:
     """Runs a command in this process.
 
     Args:
@@ -84,7 +88,13 @@ def pgflow(dsn: str | None, *arguments: str, tty: bool = False, width: int = 120
     out, err = Screen(is_terminal=tty), Screen(is_terminal=tty)
     stdin, sys.stdin = sys.stdin, Screen(typed or "", is_terminal=typed is not None)
     try:
-        with environment(PGFLOW_DSN=dsn, DATABASE_URL=None, COLUMNS=str(width), NO_COLOR="1", PGFLOW_TRACEBACK=None):
+        with environment(
+            PGFLOW_DSN=dsn,
+            DATABASE_URL=None,
+            COLUMNS=str(width),
+            NO_COLOR="1",
+            PGFLOW_TRACEBACK=None,
+        ):
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 code = run(list(arguments))
     finally:
@@ -94,11 +104,22 @@ def pgflow(dsn: str | None, *arguments: str, tty: bool = False, width: int = 120
 
 def process(dsn: str | None, *arguments: str, **variables: str) -> subprocess.Popen[str]:
     """Starts a command as a process of its own."""
-    env = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PGFLOW_DSN")}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("DATABASE_URL", "PGFLOW_DSN")
+    }
     env |= {"PGFLOW_DSN": dsn} if dsn is not None else {}
     command = [sys.executable, "-m", "pgflow_cli", *arguments]
     with interruptible():
-        return subprocess.Popen(command, env=env | variables, cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command,
+            env=env | variables,
+            cwd=TESTS,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
 
 def finish(started: subprocess.Popen[str], timeout_seconds: float = 60) -> Answer:
@@ -107,7 +128,8 @@ def finish(started: subprocess.Popen[str], timeout_seconds: float = 60) -> Answe
     return Answer(started.returncode, out, err)
 
 
-# ---------------------------------------------------------------- a database with some of everything
+# ---------------------------------------------------------------- a database with some of
+# everything
 
 
 def prepare(dsn: str) -> None:
@@ -115,21 +137,31 @@ def prepare(dsn: str) -> None:
     asyncio.run(_work(dsn))
     with psycopg.connect(dsn, autocommit=True) as conn:
         make_stuck(conn, "stuck-1")
-        conn.execute("select pgflow.start_run('greet', '{\"name\": \"later\"}', 'later-1', run_at => now() + interval '2 hours')")
+        conn.execute(
+            "select pgflow.start_run('greet', '{\"name\": \"later\"}', 'later-1', run_at => now() "
+            "+ interval '2 hours')"
+        )
         conn.execute("select pgflow.start_run('greet', '{\"name\": \"held\"}', 'paused-1')")
         conn.execute("select pgflow.pause_run('paused-1', 'a look first', sent_by => 'ada')")
         conn.execute("select pgflow.start_run('greet', '{\"name\": \"gone\"}', 'cancelled-1')")
         conn.execute("select pgflow.cancel_run('cancelled-1', 'not needed')")
         conn.execute("select pgflow.wake()")
-        conn.execute("select pgflow.start_run('greet', '{\"name\": \"idle\"}', 'queued-1', 'unserved')")
+        conn.execute(
+            "select pgflow.start_run('greet', '{\"name\": \"idle\"}', 'queued-1', 'unserved')"
+        )
 
 
 async def _work(dsn: str) -> None:
     app = AsyncApp(dsn, include=[cli_jobs])
     async with app, app.worker(poll_seconds=0.1, grace_seconds=5.0):
         labels = {"customer": "acme", "region": "eu"}
-        await app.start(cli_jobs.checkout.options(key="order-1", labels=labels), cli_jobs.Order("lamp"))
-        await app.start(cli_jobs.checkout.options(key="order-2", labels=labels | {"region": "us"}), cli_jobs.Order("desk", 2))
+        await app.start(
+            cli_jobs.checkout.options(key="order-1", labels=labels), cli_jobs.Order("lamp")
+        )
+        await app.start(
+            cli_jobs.checkout.options(key="order-2", labels=labels | {"region": "us"}),
+            cli_jobs.Order("desk", 2),
+        )
         first = app.get("order-1", cli_jobs.checkout)
         failed = await app.start(cli_jobs.failing.options(key="bad-1"), 7)
         done = await app.start(cli_jobs.greet.options(key="hello-1"), "Ada")
@@ -155,7 +187,12 @@ def make_stuck(conn: psycopg.Connection[Any], key: str) -> None:
     conn.execute("select pgflow.limit_queue('fragile', null, 1)")
     worker_id = ask(conn, worker_calls.register_worker("elsewhere", 1, ["fragile"], 1, "0"))
     lanes = ask(conn, claim_calls.serve_lanes(["fragile"], ["poisoned"]))
-    claimed = ask(conn, claim_calls.claim_runs(claim_calls.ClaimRequest(worker_id, [lane.lane_id for lane in lanes], 10)))
+    claimed = ask(
+        conn,
+        claim_calls.claim_runs(
+            claim_calls.ClaimRequest(worker_id, [lane.lane_id for lane in lanes], 10)
+        ),
+    )
     assert len(claimed) == 1
     assert ask(conn, worker_calls.reap_worker(worker_id, 0)).stuck
 

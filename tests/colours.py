@@ -1,9 +1,11 @@
-"""Makes the sync twins of async modules: `python -m tests.colours`, and with `--check` only says which are out of date.
+"""Makes the sync twins of async modules: `python -m tests.colours`, and with `--check` only says
+which are out of date.
 
-Async code is what is written: the modules of folders named ``_async``, and those whose own name begins so. Each has a twin,
-``_sync``, that is the same text without ``async`` and ``await``, and with the names of the other colour: ``AsyncRun`` is ``Run``
-there, and ``run_async`` is ``run``. So what differs in more than that has no place in such a module. What needs no colour
-does not either: it stands once, beside the two.
+Async code is what is written: the modules of folders named ``_async``, and those whose own name
+begins so. Each has a twin, ``_sync``, that is the same text without ``async`` and ``await``, and
+with the names of the other colour: ``AsyncRun`` is ``Run`` there, and ``run_async`` is ``run``. So
+what differs in more than that has no place in such a module. What needs no colour does not either:
+it stands once, beside the two.
 """
 
 from __future__ import annotations
@@ -26,11 +28,15 @@ RENAMED = (
     (r"(?<!\w)_async(?=_|\b)", "_sync"),
     (r"\bAwaitable\[(\w+)\]", r"\1"),
 )
-"""Patterns of what is not the same in both, and what stands there in sync code, in docstrings and comments too."""
+"""Patterns of what is not the same in both, and what stands there in sync code, in docstrings and
+comments too.
+"""
 
 
 def of_the_other_colour(text: str) -> str:
-    """Return a text with the names of the sync colour: of an annotation, a docstring or a path as well as of code."""
+    """Return a text with the names of the sync colour: of an annotation, a docstring or a path as
+    well as of code.
+    """
     for pattern, name in RENAMED:
         text = re.sub(pattern, name, text)
     return text
@@ -39,7 +45,11 @@ def of_the_other_colour(text: str) -> str:
 def _without_waits(source: str) -> str:
     """Drop each ``async`` and ``await`` that is a keyword, and the blanks behind it."""
     lines = source.splitlines(keepends=True)
-    words = [t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type == tokenize.NAME and t.string in ("async", "await")]
+    words = [
+        t
+        for t in tokenize.generate_tokens(io.StringIO(source).readline)
+        if t.type == tokenize.NAME and t.string in ("async", "await")
+    ]
     for word in reversed(words):
         (row, start), (_, end) = word.start, word.end
         line = lines[row - 1]
@@ -50,7 +60,9 @@ def _without_waits(source: str) -> str:
 def _sorted_import(found: re.Match[str]) -> str:
     """The same import, in the order that the linter wants, without what only async code needs."""
     names = set(re.findall(r"\w+", found[2])) - {"Awaitable"}
-    ordered = sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name.lower()))
+    ordered = sorted(
+        names, key=lambda name: (not name.isupper(), not name[0].isupper(), name.lower())
+    )
     line = f"from {found[1]} import {', '.join(ordered)}"
     if len(line) <= LINE_LENGTH:
         return line
@@ -65,10 +77,13 @@ def twin_of(source: str, where: str) -> str:
         where: Its path in the repository.
 
     Raises:
-        SyntaxError: The twin is not Python: it awaits in an f-string, which Python 3.11 does not look into, or has a name like ``is``.
+        SyntaxError: The twin is not Python: it awaits in an f-string, which Python 3.11 does not
+            look into, or has a name like ``is``.
     """
     text = of_the_other_colour(_without_waits(source))
-    text = re.sub(r"^from (\S+) import (\([\w,\s]+\)|[\w, ]+)$", _sorted_import, text, flags=re.MULTILINE)
+    text = re.sub(
+        r"^from (\S+) import (\([\w,\s]+\)|[\w, ]+)$", _sorted_import, text, flags=re.MULTILINE
+    )
     compile(text, f"the sync twin of {where}", "exec")
     return f"# Made by tests/colours.py from {where}; edit that one.\n{text}"
 
@@ -81,16 +96,28 @@ def sources(root: Path = REPOSITORY) -> list[Path]:
 def twins(root: Path = REPOSITORY) -> dict[Path, str]:
     """Return the text that each sync twin should have."""
     places = {source: source.relative_to(root).as_posix() for source in sources(root)}
-    return {root / of_the_other_colour(place): twin_of(source.read_text(), place) for source, place in places.items()}
+    return {
+        root / of_the_other_colour(place): twin_of(source.read_text(), place)
+        for source, place in places.items()
+    }
 
 
 def stale(root: Path = REPOSITORY) -> dict[Path, str]:
-    """Return those twins that are not what they should be, each with the difference; also those that nothing makes any more."""
+    """Return those twins that are not what they should be, each with the difference; also those
+    that nothing makes any more.
+    """
     made = twins(root)
     found = {path for pattern in PATTERNS for path in root.glob(of_the_other_colour(pattern))}
     texts = {path: path.read_text() if path.exists() else "" for path in sorted({*made, *found})}
     return {
-        path: "".join(difflib.unified_diff(text.splitlines(keepends=True), made.get(path, "").splitlines(keepends=True), "is", "should be"))
+        path: "".join(
+            difflib.unified_diff(
+                text.splitlines(keepends=True),
+                made.get(path, "").splitlines(keepends=True),
+                "is",
+                "should be",
+            )
+        )
         for path, text in texts.items()
         if text != made.get(path)
     }
@@ -98,8 +125,14 @@ def stale(root: Path = REPOSITORY) -> dict[Path, str]:
 
 def main(arguments: list[str] | None = None, root: Path = REPOSITORY) -> int:
     """Write the twins; with ``--check``, answer 1 if that would change any."""
-    parser = argparse.ArgumentParser(prog="python -m tests.colours", description="Makes the sync twins of async modules.")
-    parser.add_argument("--check", action="store_true", help="write nothing; the exit code is 1 if a twin is out of date")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.colours", description="Makes the sync twins of async modules."
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; the exit code is 1 if a twin is out of date",
+    )
     is_check = parser.parse_args(arguments).check
     made, changed = twins(root), stale(root)
     for path, difference in changed.items():

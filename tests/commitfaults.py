@@ -1,11 +1,13 @@
-"""Has COMMIT itself fail on every path through the API: `python -m tests.commitfaults DSN [--seconds N] [--seed S] [--path NAME]`.
+"""Has COMMIT itself fail on every path through the API: `python -m tests.commitfaults DSN
+[--seconds N] [--seed S] [--path NAME]`.
 
-The server says that a statement is complete and commits only then. What it raises at that moment comes behind
-the answer, and an engine that stops reading there takes a failed commit for a commit. A deferred constraint
-trigger on every table of the engine raises it: each SQLSTATE below, or the end of the session, in the n-th
-transaction of a role that writes. The paths are those of `tests/wirepaths.py`, and so are the judges: the work
-of each key must be done, once, and nothing of the fault may be in a journal. A path on which no commit was
-refused proves nothing, and makes the whole void.
+The server says that a statement is complete and commits only then. What it raises at that moment
+comes behind the answer, and an engine that stops reading there takes a failed commit for a commit.
+A deferred constraint trigger on every table of the engine raises it: each SQLSTATE below, or the
+end of the session, in the n-th transaction of a role that writes. The paths are those of
+`tests/wirepaths.py`, and so are the judges: the work of each key must be done, once, and nothing of
+the fault may be in a journal. A path on which no commit was refused proves nothing, and makes the
+whole void.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from tests.wirepaths import HEART, PATHS, SCHEMA, Path, Stage, judge
 
 ENDS_SESSION = "ends"
 REFUSALS = ("40001", "40P01", "53100", "53200", "55P03", "57P01", "08006", ENDS_SESSION)
-"""Raised by COMMIT: the conflicts of isolation levels and deferred constraints, a server without room, one that stops."""
+"""Raised by COMMIT: the conflicts of isolation levels and deferred constraints, a server without
+room, one that stops.
+"""
 SECONDS_FOR_EVERY_COMMIT = 120.0
 HEART_SECONDS = 0.5
 
@@ -80,7 +84,8 @@ end $$;
 """
 
 FAULTS = {
-    "G1": "COMMIT itself refused around a step", "G2": "COMMIT itself refused: rows whose step is not recorded",
+    "G1": "COMMIT itself refused around a step", "G2": "COMMIT itself refused: rows whose step is "
+                                                       "not recorded",
     "G3": "COMMIT itself refused: a failed commit is not taken for one", "G4": "COMMIT of a start refused, said again under its key",
     "G5": "COMMIT of a caller's transaction refused", "G10": "each SQLSTATE raised by COMMIT itself",
 }  # fmt: skip
@@ -144,7 +149,9 @@ class Refusing:
         return self.tally
 
     async def _count_commits(self) -> Counter[str]:
-        """Commits that wrote, by role, of the roles that the path is about: counted by the trigger, on a second round."""
+        """Commits that wrote, by role, of the roles that the path is about: counted by the trigger,
+        on a second round.
+        """
         await self._act("nothing")
         await self.stage.direct.execute("insert into app.refusal values ('', 0, 'count')")
         await self._act("nothing, counted")
@@ -152,13 +159,16 @@ class Refusing:
             await asyncio.sleep(HEART_SECONDS)
         await self.stage.direct.execute("delete from app.refusal")
         rows = await self.stage.rows("select role, count(*) from app.committed group by role")
-        return Counter({role: min(times, 12) for role, times in rows if role and role in self.stage.path.cuts})
+        return Counter(
+            {role: min(times, 12) for role, times in rows if role and role in self.stage.path.cuts}
+        )
 
     async def _trial(self, refusal: Refusal) -> None:
         rows = self.stage.rows
         self.tally.trials += 1
         ((before,),) = await rows("select last_value + is_called::int from app.refusals")
-        await rows("with reset as (select setval('app.commits', 1, false)) insert into app.refusal select %s, %s, %s from reset returning 1",
+        await rows("with reset as (select setval('app.commits', 1, false)) insert into app.refusal "
+                   "select %s, %s, %s from reset returning 1",
                    refusal.role, refusal.nth, refusal.sqlstate)  # fmt: skip
         await self._act(str(refusal))
         await rows("delete from app.refusal returning 1")
@@ -173,13 +183,17 @@ class Refusing:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self.stage.path.act(self.stage, key)
         except TimeoutError:
-            where = await self.stage.rows("select key, status, reason from pgflow.runs where starts_with(key, %s)", key)
+            where = await self.stage.rows(
+                "select key, status, reason from pgflow.runs where starts_with(key, %s)", key
+            )
             self.tally.wrong.append(f"{key} hangs: {what}: {where}")
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
             self.tally.wrong.append(f"{key}: {type(error).__qualname__}: {error}: {what}")
 
 
-async def refuse_on_paths(server_dsn: str, seconds: float, seed: int, names: Sequence[str] | None = None, most: int = 64) -> list[Tally]:
+async def refuse_on_paths(
+    server_dsn: str, seconds: float, seed: int, names: Sequence[str] | None = None, most: int = 64
+) -> list[Tally]:
     """Goes these paths, some at a time, again and again for so long, with so many refusals each."""
     portal = Portal()
     template = servers.create_database(server_dsn)
@@ -205,7 +219,11 @@ async def refuse_on_paths(server_dsn: str, seconds: float, seed: int, names: Seq
             conn.execute(SCHEMA)
             conn.execute(REFUSING)
             conn.execute(conn.execute(STRAYS).fetchone()[0])  # type: ignore[index]
-        paths = [path for name, path in PATHS.items() if (names is None or name in names) and name not in UNWRITTEN]
+        paths = [
+            path
+            for name, path in PATHS.items()
+            if (names is None or name in names) and name not in UNWRITTEN
+        ]
         tallies: list[Tally] = []
         while not tallies or time.monotonic() < began + seconds:
             turn = await asyncio.gather(*(one(path, len(tallies)) for path in paths))
@@ -236,7 +254,9 @@ def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
         shared = sum(t.refused.total() for t in of) - own
         counted |= {t.path for t in of}
         lost, doubled = sum(t.lost for t in of), sum(t.doubled for t in of)
-        findings.evidence.append(Evidence(guarantee, fault, own, lost, doubled, wrong, f"{len(of)} paths", shared))
+        findings.evidence.append(
+            Evidence(guarantee, fault, own, lost, doubled, wrong, f"{len(of)} paths", shared)
+        )
     for t in tallies:
         findings.fired[f"commits refused: {t.path}"] = (t.refused.total(), 1)
     refused = sum((t.refused for t in tallies), Counter[str]())
@@ -248,12 +268,18 @@ def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
     """Refusals of commits on every path, again as long as there is time."""
     began = time.monotonic()
-    tallies = asyncio.run(refuse_on_paths(server_dsn, seconds, seed, most=64 if seconds >= SECONDS_FOR_EVERY_COMMIT else 12))
+    tallies = asyncio.run(
+        refuse_on_paths(
+            server_dsn, seconds, seed, most=64 if seconds >= SECONDS_FOR_EVERY_COMMIT else 12
+        )
+    )
     return findings_of(tallies, seed, time.monotonic() - began)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dsn", help="a superuser's; databases are made beside its own")
     parser.add_argument("--seconds", type=float, default=0, help="go on for so long")
     parser.add_argument("--seed", type=int, default=1)
@@ -262,18 +288,26 @@ def main() -> int:
     logging.getLogger("psycopg").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     logging.getLogger("pgflow").setLevel(logging.CRITICAL)
-    names = [name for name in PATHS if not options.path or any(part in name for part in options.path)]
+    names = [
+        name for name in PATHS if not options.path or any(part in name for part in options.path)
+    ]
     began = time.monotonic()
     tallies = asyncio.run(refuse_on_paths(options.dsn, options.seconds, options.seed, names))
     findings = findings_of(tallies, options.seed, time.monotonic() - began)
     for t in tallies:
-        print(f"{t.path:50} {t.commits:3} commits  {t.trials:4} trials  {t.refused.total():4} refused  lost {t.lost} doubled {t.doubled}  {t.seconds:.1f} s")
+        print(
+            f"{t.path:50} {t.commits:3} commits  {t.trials:4} trials  {t.refused.total():4} "
+            f"refused  lost {t.lost} doubled {t.doubled}  {t.seconds:.1f} s"
+        )
     wrong = [f"{t.path}: {w}" for t in tallies for w in t.wrong]
     for line in wrong[:100]:
         print(f"FAILED {line}")
     for line in findings.void:
         print(f"VOID {line}")
-    print(f"{len(tallies)} paths, {sum(t.refused.total() for t in tallies)} commits refused, {findings.seconds:.1f} s")
+    print(
+        f"{len(tallies)} paths, {sum(t.refused.total() for t in tallies)} commits refused, "
+        f"{findings.seconds:.1f} s"
+    )
     return 1 if wrong or findings.void else 0
 
 

@@ -1,7 +1,8 @@
 """Fixtures: one server a session, one database a test, and the engine's own audit after each.
 
-The schema is installed once, into a template; each test gets a copy of it, which costs some hundredths of a
-second. A test that breaks the database on purpose says so with ``@pytest.mark.unsound``.
+The schema is installed once, into a template; each test gets a copy of it, which costs some
+hundredths of a second. A test that breaks the database on purpose says so with
+``@pytest.mark.unsound``.
 """
 
 from __future__ import annotations
@@ -22,19 +23,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# Each test has a database of its own, a thousand small files: half of the time is the file system's, if it is one on a disk.
+# Each test has a database of its own, a thousand small files: half of the time is the file
+# system's, if it is one on a disk.
 if (memory := servers.find_memory(8)) is not None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Return the number of processes that test: they often wait for servers, so a small machine bears more than it has processors."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of processes that test: they often wait for servers, so a small machine
+    bears more than it has processors.
+    """
+    processors = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(processors, min(4, 2 * processors))
 
 
 def pytest_report_header() -> str:
-    """Return a line on the engine under test: there may be a compiled one beside the text, or before it on the path."""
+    """Return a line on the engine under test: there may be a compiled one beside the text, or
+    before it on the path.
+    """
     return f"engine: {'compiled' if pgflow._engine.is_compiled() else 'interpreted'}, {Path(pgflow._engine.__file__).parent}"
 
 
@@ -43,10 +51,14 @@ def server_dsn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     """DSN of a database of the tests' server that stays, as superuser."""
     if dsn := os.environ.get("PGFLOW_TEST_DSN"):
         return dsn
-    request.config.option.postgresql_exec = str(servers.write_pg_ctl(tmp_path_factory.mktemp("bin")))
+    request.config.option.postgresql_exec = str(
+        servers.write_pg_ctl(tmp_path_factory.mktemp("bin"))
+    )
     request.config.option.postgresql_unixsocketdir = str(tmp_path_factory.mktemp("run"))
     process = request.getfixturevalue("postgresql_proc")
-    address = psycopg.conninfo.make_conninfo(host=process.host, port=process.port, user=process.user, password=process.password)
+    address = psycopg.conninfo.make_conninfo(
+        host=process.host, port=process.port, user=process.user, password=process.password
+    )
     dsn = servers.dsn_of(address, "postgres")
     servers.make_logins_cheap(dsn, process.user, process.password)
     return dsn
@@ -54,7 +66,9 @@ def server_dsn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="session")
 def template(server_dsn: str) -> Iterator[str]:
-    """Name of a database with the schema installed, with which nobody is connected; ``PGFLOW_TEST_TEMPLATE`` names one that is there."""
+    """Name of a database with the schema installed, with which nobody is connected;
+    ``PGFLOW_TEST_TEMPLATE`` names one that is there.
+    """
     if name := os.environ.get("PGFLOW_TEST_TEMPLATE"):
         yield name
         return
@@ -102,15 +116,24 @@ def shared_dsn(server_dsn: str, template: str) -> Iterator[str]:
 
 @pytest.fixture
 def db(request: pytest.FixtureRequest, shared_dsn: str) -> Iterator[psycopg.Connection]:
-    """A connection inside a transaction that is rolled back after the test: cheap, for tests that need no second connection."""
-    with psycopg.connect(shared_dsn, autocommit=True) as connection, connection.transaction(force_rollback=True):
+    """A connection inside a transaction that is rolled back after the test: cheap, for tests that
+    need no second connection.
+    """
+    with (
+        psycopg.connect(shared_dsn, autocommit=True) as connection,
+        connection.transaction(force_rollback=True),
+    ):
         yield connection
         is_open = connection.info.transaction_status == TransactionStatus.INTRANS
         if is_open and request.node.get_closest_marker("unsound") is None:
-            assert connection.execute("select invariant, detail from pgflow.check()").fetchall() == []
+            assert (
+                connection.execute("select invariant, detail from pgflow.check()").fetchall() == []
+            )
 
 
 @pytest.fixture
 def pgflow_dsn(dsn: str) -> str:
-    """The testing kit's fixtures (`flow`, `aflow`) work on the same databases as everything else here."""
+    """The testing kit's fixtures (`flow`, `aflow`) work on the same databases as everything else
+    here.
+    """
     return dsn

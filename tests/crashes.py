@@ -1,10 +1,10 @@
 """Kill -9 at named points, again and again: `python -m tests.crashes DSN [--kills N] [--seed S]`.
 
-Workers are forked from this process, which holds no connection and no thread of its own then. Each victim
-is told a point and a number, and kills itself with SIGKILL when it reaches that point for the n-th time.
-Others go on. At the end every run must have completed, each of its transactional steps booked exactly once,
-each keyed step seen under exactly one key, and `pgflow.check()` must find nothing. A point that fired too
-seldom makes the whole run void.
+Workers are forked from this process, which holds no connection and no thread of its own then. Each
+victim is told a point and a number, and kills itself with SIGKILL when it reaches that point for
+the n-th time. Others go on. At the end every run must have completed, each of its transactional
+steps booked exactly once, each keyed step seen under exactly one key, and `pgflow.check()` must
+find nothing. A point that fired too seldom makes the whole run void.
 """
 
 from __future__ import annotations
@@ -43,8 +43,19 @@ import servers
 from evidence import Evidence, Findings
 
 POINTS = (
-    "before claim commit", "after claim", "before body", "in body", "in transaction", "after body", "before commit",
-    "after commit before ack", "before transaction commit", "after transaction commit before ack", "at park", "at wake", "at completion",
+    "before claim commit",
+    "after claim",
+    "before body",
+    "in body",
+    "in transaction",
+    "after body",
+    "before commit",
+    "after commit before ack",
+    "before transaction commit",
+    "after transaction commit before ack",
+    "at park",
+    "at wake",
+    "at completion",
 )
 STEPS = 4
 RHYTHM = Rhythm(beat=0.2, look=0.05, dead_after=1.0)
@@ -65,9 +76,15 @@ async def book(conn: psycopg.AsyncConnection[Any], key: str, n: int) -> int:
 
 @step(retries=10)
 async def tell(key: str, n: int) -> str:
-    """An outside write: the witness is another connection, which no transaction of the engine can take back."""
-    async with await psycopg.AsyncConnection.connect(servers.witness(os.environ["CRASH_DSN"]), autocommit=True) as witness:
-        await witness.execute("insert into app.told values (%s, %s, %s)", (key, n, pgflow.idempotency_key()))
+    """An outside write: the witness is another connection, which no transaction of the engine can
+    take back.
+    """
+    async with await psycopg.AsyncConnection.connect(
+        servers.witness(os.environ["CRASH_DSN"]), autocommit=True
+    ) as witness:
+        await witness.execute(
+            "insert into app.told values (%s, %s, %s)", (key, n, pgflow.idempotency_key())
+        )
     _reach("in body")
     return f"told {n}"
 
@@ -124,9 +141,17 @@ def _arm(name: str, nth: int) -> None:
     """Puts the point where it belongs, by wrapping one method of the worker."""
     _Point.name, _Point.remaining = name, nth
     wrap = {
-        "before claim commit": _arm_claim, "after claim": _arm_claimed, "before body": _arm_body, "after body": _arm_return,
-        "before commit": _arm_commit, "after commit before ack": _arm_commit, "at park": _arm_commit, "at completion": _arm_commit,
-        "before transaction commit": _arm_transaction, "after transaction commit before ack": _arm_transaction, "at wake": _arm_wake,
+        "before claim commit": _arm_claim,
+        "after claim": _arm_claimed,
+        "before body": _arm_body,
+        "after body": _arm_return,
+        "before commit": _arm_commit,
+        "after commit before ack": _arm_commit,
+        "at park": _arm_commit,
+        "at completion": _arm_commit,
+        "before transaction commit": _arm_transaction,
+        "after transaction commit before ack": _arm_transaction,
+        "at wake": _arm_wake,
     }.get(name)
     if wrap is not None:
         wrap(name)
@@ -186,7 +211,9 @@ def _concerns(name: str, flush: Flush) -> bool:
 
 def _arm_commit(name: str) -> None:
     original = Committer._commit
-    before = random.random() < 0.5 if name in ("at park", "at completion") else name == "before commit"
+    before = (
+        random.random() < 0.5 if name in ("at park", "at completion") else name == "before commit"
+    )
 
     async def _commit(self: Committer, wire: Any, items: list[Any], *, careful: bool) -> None:
         concerned = any(_concerns(name, flush) for _, flush in items)
@@ -194,7 +221,9 @@ def _arm_commit(name: str) -> None:
             _reach(name)
         if concerned and not before and _Point.remaining <= 1:
             apart: list[str] = []
-            await wire.ask(commit_calls.commit_units(self._document(items, apart), apart, careful=careful))
+            await wire.ask(
+                commit_calls.commit_units(self._document(items, apart), apart, careful=careful)
+            )
         if concerned and not before:
             _reach(name)
         await original(self, wire, items, careful=careful)
@@ -251,7 +280,10 @@ def fork_worker(dsn: str, point: str | None, nth: int) -> int:
 
 async def _work(dsn: str) -> None:
     app = AsyncApp(dsn, include=[job, part])
-    async with app, app._work(WorkerOptions(concurrency=CONCURRENCY, poll_seconds=0.2, rhythm=RHYTHM)):
+    async with (
+        app,
+        app._work(WorkerOptions(concurrency=CONCURRENCY, poll_seconds=0.2, rhythm=RHYTHM)),
+    ):
         await asyncio.Event().wait()
 
 
@@ -261,7 +293,9 @@ class Driver:
     points: tuple[str, ...] = POINTS
     fork = staticmethod(fork_worker)
 
-    def __init__(self, dsn: str, kills: int, seed: int, seconds: float = 0, workers_dsn: str | None = None) -> None:
+    def __init__(
+        self, dsn: str, kills: int, seed: int, seconds: float = 0, workers_dsn: str | None = None
+    ) -> None:
         self.dsn = dsn
         self.workers_dsn = workers_dsn or dsn
         self.wanted = kills
@@ -276,18 +310,25 @@ class Driver:
         self.suspects = 0
 
     def run(self) -> dict[str, Any]:
-        """Kills until every point has fired often enough and the time is over, then lets everything drain."""
+        """Kills until every point has fired often enough and the time is over, then lets everything
+        drain.
+        """
         with psycopg.connect(servers.witness(self.dsn), autocommit=True) as conn:
             self._prepare(conn)
             self.healthy = [self.fork(self.workers_dsn, None, 0)]
             started = time.monotonic()
-            while min(self.fired[p] for p in self.points) < self.wanted or time.monotonic() - started < self.seconds:
+            while (
+                min(self.fired[p] for p in self.points) < self.wanted
+                or time.monotonic() - started < self.seconds
+            ):
                 self._start_runs(conn)
                 self._arm_victims()
                 self._bury(conn)
                 self._observe(conn)
                 time.sleep(0.005)
-                assert time.monotonic() - started < (2 * self.seconds + 240 if self.seconds else 1200), f"too slow: {self.fired}"
+                assert time.monotonic() - started < (
+                    2 * self.seconds + 240 if self.seconds else 1200
+                ), f"too slow: {self.fired}"
             for pid in self.victims:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
@@ -300,15 +341,23 @@ class Driver:
         return figures
 
     def _prepare(self, conn: psycopg.Connection[Any]) -> None:
-        conn.execute("create schema app; create table app.booked (key text, n int); create table app.told (key text, n int, idempotency_key text)")
+        conn.execute(
+            "create schema app; create table app.booked (key text, n int); create table app.told "
+            "(key text, n int, idempotency_key text)"
+        )
         conn.execute("select pgflow.limit_queue('default', null, 1000)")
 
     def _start_runs(self, conn: psycopg.Connection[Any]) -> None:
-        open_runs = conn.execute("select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled')").fetchone()[0]  # type: ignore[index]
+        open_runs = conn.execute(
+            "select count(*) from pgflow.runs where status not in ('completed', 'failed', "
+            "'cancelled')"
+        ).fetchone()[0]  # type: ignore[index]
         for _ in range(max(0, 24 - open_runs)):
             key = f"job-{len(self.keys)}"
             self.keys.append(key)
-            conn.execute("select pgflow.start_run('job', %s::json, %s)", (json.dumps({"key": key}), key))
+            conn.execute(
+                "select pgflow.start_run('job', %s::json, %s)", (json.dumps({"key": key}), key)
+            )
             conn.execute("select pgflow.send_signal(%s, 'go', '1')", (key,))
 
     def _arm_victims(self) -> None:
@@ -322,7 +371,9 @@ class Driver:
             if os.waitpid(pid, os.WNOHANG)[0] == pid:
                 self.fired[self.victims.pop(pid)] += 1
                 held = conn.execute(
-                    "select l.run_id, l.token from pgflow.lease l join pgflow.worker w using (worker_id) where w.pid = %s and l.suspect = 0", (pid,)
+                    "select l.run_id, l.token from pgflow.lease l join pgflow.worker w using "
+                    "(worker_id) where w.pid = %s and l.suspect = 0",
+                    (pid,),
                 ).fetchall()
                 for run_id, token in held:
                     self.pending[run_id] = (time.monotonic(), token)
@@ -332,13 +383,25 @@ class Driver:
         if not self.pending:
             return
         waiting = {
-            run_id for (run_id,) in conn.execute(
-                "select run_id from pgflow.lease l where l.run_id = any(%s) and l.token = any(%s) union "
+            run_id
+            for (run_id,) in conn.execute(
+                "select run_id from pgflow.lease l where l.run_id = any(%s) and l.token = any(%s) "
+                "union "
                 "select run_id from pgflow.ready where run_id = any(%s) and suspect = 0",
-                (list(self.pending), [token for _, token in self.pending.values()], list(self.pending)),
+                (
+                    list(self.pending),
+                    [token for _, token in self.pending.values()],
+                    list(self.pending),
+                ),
             )
         }
-        suspects = {r for (r,) in conn.execute("select run_id from pgflow.ready where run_id = any(%s) and suspect > 0", (list(self.pending),))}
+        suspects = {
+            r
+            for (r,) in conn.execute(
+                "select run_id from pgflow.ready where run_id = any(%s) and suspect > 0",
+                (list(self.pending),),
+            )
+        }
         for run_id in list(self.pending):
             if run_id in suspects:
                 self.suspects += 1
@@ -349,10 +412,16 @@ class Driver:
     def _drain(self, conn: psycopg.Connection[Any]) -> None:
         self.healthy.append(self.fork(self.workers_dsn, None, 0))
         deadline = time.monotonic() + 120
-        while conn.execute("select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled')").fetchone()[0]:  # type: ignore[index]
+        while conn.execute(
+            "select count(*) from pgflow.runs where status not in ('completed', 'failed', "
+            "'cancelled')"
+        ).fetchone()[0]:  # type: ignore[index]
             self._observe(conn)
             if time.monotonic() > deadline:
-                left = conn.execute("select key, status, reason, attempt from pgflow.runs where status not in ('completed')").fetchall()
+                left = conn.execute(
+                    "select key, status, reason, attempt from pgflow.runs where status not in "
+                    "('completed')"
+                ).fetchall()
                 raise AssertionError(f"not drained: {left[:5]}")
             time.sleep(0.02)
 
@@ -368,9 +437,15 @@ class Driver:
             "lost": expected - one("select count(distinct (key, n)) from app.booked"),
             "doubled": one("select count(*) - count(distinct (key, n)) from app.booked"),
             "told": one("select count(*) from app.told"),
-            "keys_per_step": one("select max(c) from (select count(distinct idempotency_key) c from app.told group by key, n) x"),
+            "keys_per_step": one(
+                "select max(c) from (select count(distinct idempotency_key) c from app.told group "
+                "by key, n) x"
+            ),
             "doubles_not_shown": one(DOUBLES_NOT_SHOWN),
-            "wrong_results": one(f"select count(*) from pgflow.runs where workflow = 'job' and (status <> 'completed' or output::text <> '{EXPECTED}')"),
+            "wrong_results": one(
+                "select count(*) from pgflow.runs where workflow = 'job' and (status <> "
+                f"'completed' or output::text <> '{EXPECTED}')"
+            ),
             "violations": conn.execute("select invariant, detail from pgflow.check()").fetchall(),
             "suspects": self.suspects,
             "recovered": len(self.recoveries),
@@ -381,7 +456,11 @@ class Driver:
 
 def verdict(figures: dict[str, Any], kills: int) -> list[str]:
     """Return complaints; none if nothing is wrong."""
-    wrong = [f"point {p!r} fired {figures['kills'].get(p, 0)} times: the run is void" for p in POINTS if figures["kills"].get(p, 0) < kills]
+    wrong = [
+        f"point {p!r} fired {figures['kills'].get(p, 0)} times: the run is void"
+        for p in POINTS
+        if figures["kills"].get(p, 0) < kills
+    ]
     for name in ("lost", "doubled", "wrong_results", "doubles_not_shown"):
         if figures[name]:
             wrong.append(f"{name}: {figures[name]}")
@@ -407,16 +486,37 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
     kills = sum(figures["kills"].values())
     steps, lost, doubled = figures["transactional_steps"], figures["lost"], figures["doubled"]
     slowest = f"slowest {figures['slowest_recovery_seconds']} s at a dead timeout of {figures['dead_after_seconds']} s"
-    return Findings("crashes", seed, [
-        Evidence("G1", "kill -9 at 13 named points", steps, lost, doubled, said),
-        Evidence("G12", "kill -9 at 13 named points", figures["told"], doubled=figures["keys_per_step"] - 1),
-        Evidence("G13", "kill -9 at 13 named points", 0, lost=figures["wrong_results"], shared=figures["runs"]),
-        Evidence("G14", "kill -9 at 13 named points", 0, figure=slowest, shared=figures["recovered"]),
-    ], {f"kill {point}": (figures["kills"].get(point, 0), 5) for point in POINTS} | {"kill": (kills, 65)})
+    return Findings(
+        "crashes",
+        seed,
+        [
+            Evidence("G1", "kill -9 at 13 named points", steps, lost, doubled, said),
+            Evidence(
+                "G12",
+                "kill -9 at 13 named points",
+                figures["told"],
+                doubled=figures["keys_per_step"] - 1,
+            ),
+            Evidence(
+                "G13",
+                "kill -9 at 13 named points",
+                0,
+                lost=figures["wrong_results"],
+                shared=figures["runs"],
+            ),
+            Evidence(
+                "G14", "kill -9 at 13 named points", 0, figure=slowest, shared=figures["recovered"]
+            ),
+        ],
+        {f"kill {point}": (figures["kills"].get(point, 0), 5) for point in POINTS}
+        | {"kill": (kills, 65)},
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dsn")
     parser.add_argument("--kills", type=int, default=20, help="times that each point must fire")
     parser.add_argument("--seed", type=int, default=1)

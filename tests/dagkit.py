@@ -1,4 +1,6 @@
-"""The shared parts of tests of workflow files in YAML: the corpus, and files made of a few lines."""
+"""The shared parts of tests of workflow files in YAML: the corpus, and files made of a few
+lines.
+"""
 
 from __future__ import annotations
 

@@ -83,14 +83,18 @@ CONTRACT = """\
 def write_examples(folder: Path) -> None:
     """``review.yaml`` with ``stubs.json``, ``greet.sop.md``, and the workspace ``essays``."""
     (folder / "review.yaml").write_text(REVIEW)
-    (folder / "stubs.json").write_text(json.dumps({"size": "large", "thorough": "it is fine", "report": "Fine."}))
+    (folder / "stubs.json").write_text(
+        json.dumps({"size": "large", "thorough": "it is fine", "report": "Fine."})
+    )
     (folder / "greet.sop.md").write_text(SOP)
     make_workspace(folder / "essays")
 
 
 def make_workspace(root: Path) -> None:
     """An ICM workspace of two stages, without workflow.yaml and frontmatter."""
-    for number, (name, source) in enumerate([("draft", "../../brief.md"), ("polish", "../01-draft/output/text.md")], 1):
+    for number, (name, source) in enumerate(
+        [("draft", "../../brief.md"), ("polish", "../01-draft/output/text.md")], 1
+    ):
         stage = root / "stages" / f"{number:02}-{name}"
         (stage / "output").mkdir(parents=True)
         (stage / "output" / ".gitkeep").touch()

@@ -1,10 +1,11 @@
 """A deploy under fire: `python -m tests.deploys SERVER_DSN [--runs N] [--kills N] [--seed S]`.
 
-Runs of version 1 are in flight - a third of them served by any code, a third pinned to their version, a third
-with a patch in the code - when workers of version 2 come, each a process of its own. Messages bring the runs
-on, clients of both versions begin more, and workers of both are killed with SIGKILL while they hold runs; each
-is replaced by one of its version. At the end every run must have come to what its code says, none may be stuck,
-and what bodies did, which a table of the application tells, must be what the journals say, under the same keys.
+Runs of version 1 are in flight - a third of them served by any code, a third pinned to their
+version, a third with a patch in the code - when workers of version 2 come, each a process of its
+own. Messages bring the runs on, clients of both versions begin more, and workers of both are killed
+with SIGKILL while they hold runs; each is replaced by one of its version. At the end every run must
+have come to what its code says, none may be stuck, and what bodies did, which a table of the
+application tells, must be what the journals say, under the same keys.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def code(version: int, act: Any) -> list[Workflow[..., Any]]:
 
 
 def right(name: str, n: int, output: Sequence[str], begun_by: str) -> bool:
-    """Return True if a run came to the result of its code; `begun_by` is the version that it is pinned to."""
+    """Return True if a run came to the result of its code; `begun_by` is the version that it is
+    pinned to.
+    """
     if name == "auto":
         return output == [f"begin {n}", "end"]
     if name == "pinned":
@@ -96,7 +99,10 @@ def right(name: str, n: int, output: Sequence[str], begun_by: str) -> bool:
 
 def start_worker(dsn: str, version: int) -> subprocess.Popen[bytes]:
     """Starts a process that works with the code of a version."""
-    return subprocess.Popen([sys.executable, "-m", "tests.deploys", dsn, "--worker", str(version)], cwd=Path(__file__).parent.parent)  # noqa: S603
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.deploys", dsn, "--worker", str(version)],
+        cwd=Path(__file__).parent.parent,
+    )  # noqa: S603
 
 
 async def _work(dsn: str, version: int) -> None:
@@ -104,11 +110,16 @@ async def _work(dsn: str, version: int) -> None:
 
     @step(name="act", retries=10)
     async def act(what: str) -> str:
-        await witness.execute("insert into app.acted values (%s, %s)", (pgflow.idempotency_key(), version))
+        await witness.execute(
+            "insert into app.acted values (%s, %s)", (pgflow.idempotency_key(), version)
+        )
         return what
 
     app = AsyncApp(dsn, include=code(version, act))
-    async with app, app._work(WorkerOptions(concurrency=CONCURRENCY, poll_seconds=0.2, rhythm=RHYTHM)):
+    async with (
+        app,
+        app._work(WorkerOptions(concurrency=CONCURRENCY, poll_seconds=0.2, rhythm=RHYTHM)),
+    ):
         await asyncio.Event().wait()
 
 
@@ -145,7 +156,13 @@ class Deploy:
         in_flight = self._count(conn, "waiting")
         for _ in range(EACH_VERSION):
             self._add(2)
-        self._wait(lambda: conn.execute("select count(*) from pgflow.workers").fetchone() == (2 * EACH_VERSION,), "both versions are at work")
+        self._wait(
+            lambda: (
+                conn.execute("select count(*) from pgflow.workers").fetchone()
+                == (2 * EACH_VERSION,)
+            ),
+            "both versions are at work",
+        )
         more = max(1, self.each // 10)
         for version in (1, 2):  # those that both versions begin come first
             self._start(app, version, range(version * self.each, version * self.each + more))
@@ -157,7 +174,11 @@ class Deploy:
             if at % every == 0 and self.killed.total() < self.wanted:
                 self._kill(conn)
         self._wait(lambda: self._count(conn, "completed") == len(keys), "all runs end")
-        return {"in_flight": in_flight, **self._judge(conn, len(keys)), "seconds": round(time.monotonic() - self.started, 1)}
+        return {
+            "in_flight": in_flight,
+            **self._judge(conn, len(keys)),
+            "seconds": round(time.monotonic() - self.started, 1),
+        }
 
     def _add(self, version: int) -> None:
         self.live.append((version, start_worker(self.dsn, version)))
@@ -171,7 +192,9 @@ class Deploy:
             app.start_many(flow, [(n,) for n in numbers])
 
     def _kill(self, conn: psycopg.Connection[Any]) -> None:
-        """Kills the worker that holds most, of each version in turn, as soon as one holds anything."""
+        """Kills the worker that holds most, of each version in turn, as soon as one holds
+        anything.
+        """
         version = 1 + self.killed.total() % 2
         held = "select w.pid, count(*) from pgflow.lease join pgflow.worker w using (worker_id) where w.pid = any(%s) group by 1 order by 2 desc limit 1"
         theirs = {process.pid: process for its, process in self.live if its == version}
@@ -189,34 +212,60 @@ class Deploy:
 
     def _wait(self, holds: Callable[[], bool], what: str) -> None:
         while not holds():
-            assert time.monotonic() - self.started < PATIENCE_SECONDS, f"not within {PATIENCE_SECONDS} s: {what}"
+            assert time.monotonic() - self.started < PATIENCE_SECONDS, (
+                f"not within {PATIENCE_SECONDS} s: {what}"
+            )
             time.sleep(0.05)
 
     def _count(self, conn: psycopg.Connection[Any], status: str) -> int:
-        return int(conn.execute("select count(*) from pgflow.runs where status = %s", (status,)).fetchone()[0])  # type: ignore[index]
+        return int(
+            conn.execute(
+                "select count(*) from pgflow.runs where status = %s", (status,)
+            ).fetchone()[0]
+        )  # type: ignore[index]
 
     def _judge(self, conn: psycopg.Connection[Any], started: int) -> dict[str, Any]:
-        rows = conn.execute("select workflow, input->>'n', output, version, status from pgflow.runs").fetchall()
-        recorded = {key for (key,) in conn.execute("select idempotency_key from pgflow.steps where status = 'completed'")}
-        acted = Counter(dict(conn.execute("select key, count(*) from app.acted group by 1").fetchall()))
+        rows = conn.execute(
+            "select workflow, input->>'n', output, version, status from pgflow.runs"
+        ).fetchall()
+        recorded = {
+            key
+            for (key,) in conn.execute(
+                "select idempotency_key from pgflow.steps where status = 'completed'"
+            )
+        }
+        acted = Counter(
+            dict(conn.execute("select key, count(*) from app.acted group by 1").fetchall())
+        )
         both = conn.execute("select count(*) from pgflow.steps").fetchone()[0]  # type: ignore[index]
         return {
             "runs": started,
             "by_status": dict(Counter(row[4] for row in rows)),
             "killed_by_version": dict(self.killed),
             "runs_held_by_the_killed": self.orphaned,
-            "wrong_results": sum(not right(row[0], int(row[1]), row[2] or [], row[3]) for row in rows),
-            "patched_on_the_new_side": sum(row[0] == "patched" and len(row[2] or []) == 3 for row in rows),
+            "wrong_results": sum(
+                not right(row[0], int(row[1]), row[2] or [], row[3]) for row in rows
+            ),
+            "patched_on_the_new_side": sum(
+                row[0] == "patched" and len(row[2] or []) == 3 for row in rows
+            ),
             "steps": both,
             "acted_and_not_recorded": len(set(acted) - recorded),
             "recorded_and_not_acted": len(recorded - set(acted)),
             "acted_again_under_the_same_key": sum(n - 1 for n in acted.values()),
-            "versions_still_needed": conn.execute("select count(*) from pgflow.versions where pinned and not safe_to_remove").fetchone()[0],  # type: ignore[index]
+            "versions_still_needed": conn.execute(
+                "select count(*) from pgflow.versions where pinned and not safe_to_remove"
+            ).fetchone()[0],  # type: ignore[index]
             "violations": conn.execute("select invariant, detail from pgflow.check()").fetchall(),
         }
 
 
-MUST_BE_NONE = ("wrong_results", "acted_and_not_recorded", "recorded_and_not_acted", "versions_still_needed")
+MUST_BE_NONE = (
+    "wrong_results",
+    "acted_and_not_recorded",
+    "recorded_and_not_acted",
+    "versions_still_needed",
+)
 
 
 def verdict(figures: dict[str, Any], kills: int) -> list[str]:
@@ -234,12 +283,26 @@ def verdict(figures: dict[str, Any], kills: int) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("server_dsn", help="a superuser's; a database is made, and dropped at the end")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "server_dsn", help="a superuser's; a database is made, and dropped at the end"
+    )
     parser.add_argument("--runs", type=int, default=1000, help="in flight at the deploy")
-    parser.add_argument("--kills", type=int, default=20, help="workers killed while the runs are brought to their end")
+    parser.add_argument(
+        "--kills",
+        type=int,
+        default=20,
+        help="workers killed while the runs are brought to their end",
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--worker", type=int, choices=(1, 2), help="be a worker of this version, in the database that is named")
+    parser.add_argument(
+        "--worker",
+        type=int,
+        choices=(1, 2),
+        help="be a worker of this version, in the database that is named",
+    )
     options = parser.parse_args()
     if options.worker:
         logging.disable(logging.CRITICAL)

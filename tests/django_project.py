@@ -1,4 +1,6 @@
-"""A Django project without a folder: settings made here once a process, pointed at the database of each test."""
+"""A Django project without a folder: settings made here once a process, pointed at the database of
+each test.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Stock(models.Model):
     class Meta:
         app_label = "shop"
         db_table = "stock"
-        constraints = [models.CheckConstraint(condition=models.Q(n__gte=0), name="never_below_nothing")]
+        constraints = [
+            models.CheckConstraint(condition=models.Q(n__gte=0), name="never_below_nothing")
+        ]
 
 
 # Decorators of ours read the settings, and workflows name models: both come after the set-up.

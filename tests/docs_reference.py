@@ -1,4 +1,5 @@
-"""Makes the pages of docs/reference/ from what they are about: docstrings, the catalog's comments, the tree of errors.
+"""Makes the pages of docs/reference/ from what they are about: docstrings, the catalog's comments,
+the tree of errors.
 
 ``PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/docs/test_docs_reference.py`` writes them anew.
 """
@@ -26,22 +27,30 @@ MADE = "<!-- Made by tests/docs_reference.py; do not edit. -->\n"
 
 PARTS: list[tuple[str, str, list[Any]]] = [
     ("Declare", "Workflows and steps.", [pgflow.workflow, pgflow.read, pgflow.step, pgflow.transaction, pgflow.Retries, pgflow.Signal, pgflow.upcaster]),
-    ("Apps and clients", "`App` for sync code, `AsyncApp` for async code; their methods are the same, awaited or not.", [pgflow.App, pgflow.PayloadCodec, pgflow.Client, pgflow.Run, pgflow.Delivery, pgflow.Message, pgflow.AsyncApp, pgflow.AsyncClient, pgflow.AsyncRun]),
+    ("Apps and clients", ("`App` for sync code, `AsyncApp` for async code; their methods are the "
+                         "same, awaited or not."), [pgflow.App, pgflow.PayloadCodec, pgflow.Client, pgflow.Run, pgflow.Delivery, pgflow.Message, pgflow.AsyncApp, pgflow.AsyncClient, pgflow.AsyncRun]),
     ("Options of a start", "", [pgflow.Workflow.options, pgflow.StartOptions]),
     ("Workers", "What `app.worker(...)` takes beyond `concurrency` and `queues`.", [options.WorkerOptions, options.Tally]),
-    ("In workflow code: what waits", "Coroutines, for async workflows. The twins for sync ones are in `pgflow.sync`.", [pgflow.sleep, pgflow.call, pgflow.run_child, pgflow.start_child, pgflow.Child, pgflow.SyncChild, pgflow.map, pgflow.MapResult, pgflow.as_completed, pgflow.continue_as_new]),
+    ("In workflow code: what waits", ("Coroutines, for async workflows. The twins for sync ones are "
+                                     "in `pgflow.sync`."), [pgflow.sleep, pgflow.call, pgflow.run_child, pgflow.start_child, pgflow.Child, pgflow.SyncChild, pgflow.map, pgflow.MapResult, pgflow.as_completed, pgflow.continue_as_new]),
     ("In workflow code: what does not", "Plain calls in both colours.", [pgflow.now, pgflow.random, pgflow.uuid, pgflow.patched, pgflow.deprecate_patch, pgflow.set_state, pgflow.set_labels, pgflow.emit, pgflow.close_stream, pgflow.run_info, pgflow.RunInfo, pgflow.in_workflow, pgflow.inline]),
     ("In a step", "`idempotency_key` and `run_info` work in workflow code too.", [pgflow.idempotency_key, pgflow.heartbeat, pgflow.heartbeat_details]),
     ("Effects and decisions", "See [Charge, book, send](../how-to/effects.md).", [pgflow.effect, pgflow.AsyncEffect, pgflow.Accepted, pgflow.Confirmed, pgflow.Absent, pgflow.StillUnknown, pgflow.fingerprint, pgflow.Ref, pgflow.Page, pgflow.saga, pgflow.UndoRequest, pgflow.PlannedCall, pgflow.PlannedSql, pgflow.decision, pgflow.Choice, pgflow.Decision, pgflow.Usage, pgflow.because]),
     ("Around runs", "", [pgflow.Interceptor, pgflow.register_errors, provider.TransactionProvider, provider.AsyncTransactionProvider]),
     ("Testing", "See [Test workflows](../how-to/testing.md).", [testing.AsyncHarness, testing.Harness, testing.ReplayHistories]),
-    ("Declared, not built yet", "Each raises `NotBuiltError` when it is used, or, for a schedule, when a worker would have to keep it.", [pgflow.schedule, pgflow.gate, pgflow.charge, pgflow.owe]),
+    ("Declared, not built yet", ("Each raises `NotBuiltError` when it is used, or, for a schedule, "
+                                "when a worker would have to keep it."), [pgflow.schedule, pgflow.gate, pgflow.charge, pgflow.owe]),
 ]  # fmt: skip
 
 
 def python_page() -> str:
     """The public surface, from its docstrings."""
-    parts = [MADE, "# Python\n", f"{_first_words(pgflow)}\n", "[Errors](errors.md) and [readers of the database](inspect.md) have pages of their own.\n"]
+    parts = [
+        MADE,
+        "# Python\n",
+        f"{_first_words(pgflow)}\n",
+        "[Errors](errors.md) and [readers of the database](inspect.md) have pages of their own.\n",
+    ]
     for title, words, things in PARTS:
         parts.append(f"## {title}\n")
         if words:
@@ -83,12 +92,22 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
 
 def readers_page() -> str:
     """The readers of the database, from their docstrings."""
-    parts = [MADE, "# Readers of the database\n", f"{_first_words(readers)}\n", "[Read runs from Python](../how-to/read-runs.md) shows them at work.\n"]
+    parts = [
+        MADE,
+        "# Readers of the database\n",
+        f"{_first_words(readers)}\n",
+        "[Read runs from Python](../how-to/read-runs.md) shows them at work.\n",
+    ]
     for title, words, things in PARTS_OF_READERS:
         parts.append(f"## {title}\n")
         if words:
             parts.append(f"{words}\n")
-        parts.extend(_row(thing) if inspect.isclass(thing) and thing is not readers.RunFilter else _entry(thing) for thing in things)
+        parts.extend(
+            _row(thing)
+            if inspect.isclass(thing) and thing is not readers.RunFilter
+            else _entry(thing)
+            for thing in things
+        )
     return "\n".join(parts)
 
 
@@ -109,13 +128,25 @@ def _entry(thing: Any) -> str:
     if not inspect.isclass(thing):
         return f"### `{name}`\n\n`{_signature(thing)}`\n\n{_prose(doc)}\n"
     said = [f"### `{name}`\n"]
-    made = (thing.__init__.__doc__ and inspect.getdoc(thing.__init__)) or "" if getattr(thing.__init__, "__module__", "").startswith("pgflow") else ""
+    made = (
+        (thing.__init__.__doc__ and inspect.getdoc(thing.__init__)) or ""
+        if getattr(thing.__init__, "__module__", "").startswith("pgflow")
+        else ""
+    )
     if hasattr(thing, "__dataclass_fields__") or made or "Args:" in doc:
         said.append(f"`{thing.__name__}{_parameters(thing.__init__)}`\n")
     said.append(f"{_prose(doc.replace('; see :class:`AppBase` for its arguments', ''))}\n")
     if made:
         said.append(f"{_prose(made)}\n")
-    twin = next((other for _, _, things in PARTS for other in things if other.__name__ == of_the_other_colour(name) != name), None)
+    twin = next(
+        (
+            other
+            for _, _, things in PARTS
+            for other in things
+            if other.__name__ == of_the_other_colour(name) != name
+        ),
+        None,
+    )
     methods = [line for member in _methods(thing) if (line := _method(*member, twin))]
     if methods:
         said.append("\n".join(methods) + "\n")
@@ -123,13 +154,23 @@ def _entry(thing: Any) -> str:
 
 
 def _methods(cls: type) -> list[tuple[str, Any]]:
-    """Public methods and properties, those of our bases too if these are not documented by themselves."""
+    """Public methods and properties, those of our bases too if these are not documented by
+    themselves.
+    """
     documented = {thing for _, _, things in PARTS for thing in things}
-    own = [base for base in cls.__mro__ if base is cls or (base.__module__.startswith("pgflow") and base not in documented)]
+    own = [
+        base
+        for base in cls.__mro__
+        if base is cls or (base.__module__.startswith("pgflow") and base not in documented)
+    ]
     found: dict[str, Any] = {}
     for base in own:
         for name, member in vars(base).items():
-            if not name.startswith("_") and name not in found and (callable(member) or isinstance(member, (property, staticmethod))):
+            if (
+                not name.startswith("_")
+                and name not in found
+                and (callable(member) or isinstance(member, (property, staticmethod)))
+            ):
                 found[name] = member
     return list(found.items())
 
@@ -141,12 +182,22 @@ INTERNAL = {"ask", "wait", "definitions", "listens", "on"} | {
 
 
 def _method(name: str, member: Any, twin: type | None) -> str | None:
-    """A method and its docstring; of that only the first line, if the twin of the other colour has the same."""
+    """A method and its docstring; of that only the first line, if the twin of the other colour has
+    the same.
+    """
     fn = member.fget if isinstance(member, property) else member
     doc = inspect.getdoc(fn)
-    if doc is None or (name in INTERNAL and "wait" not in doc.lower().split()[0]) or "For handles of runs" in doc:
+    if (
+        doc is None
+        or (name in INTERNAL and "wait" not in doc.lower().split()[0])
+        or "For handles of runs" in doc
+    ):
         return None
-    if twin is not None and "\n" in doc and of_the_other_colour(doc) == inspect.getdoc(getattr(twin, name, None)):
+    if (
+        twin is not None
+        and "\n" in doc
+        and of_the_other_colour(doc) == inspect.getdoc(getattr(twin, name, None))
+    ):
         doc = f"{doc.splitlines()[0].removesuffix('.')}; see :meth:`{twin.__name__}.{name}`."
     head = f"- `{name}`" if isinstance(member, property) else f"- `{_signature(fn)}`"
     return f"{head}: {textwrap.indent(_prose(doc), '  ').lstrip()}"
@@ -188,7 +239,11 @@ def _field(parameter: inspect.Parameter) -> str:
 
 def _prose(doc: str) -> str:
     """A docstring in Markdown: sections as lists, cross-references as code, examples as blocks."""
-    doc = re.sub(r":(?:func|class|meth|mod):`~?(?:pgflow\.(?:(?:_\w+\.)+(?:[a-z_]+\.)*(?=\w+`)|(?=[a-z_]+`)))?([^`]*)`", r"`\1`", doc).replace("``", "`")
+    doc = re.sub(
+        r":(?:func|class|meth|mod):`~?(?:pgflow\.(?:(?:_\w+\.)+(?:[a-z_]+\.)*(?=\w+`)|(?=[a-z_]+`)))?([^`]*)`",
+        r"`\1`",
+        doc,
+    ).replace("``", "`")
     out: list[str] = []
     lines = doc.splitlines()
     at = 0
@@ -208,7 +263,12 @@ def _prose(doc: str) -> str:
         elif section and section[1] == "Returns":
             out += [f"Returns: {' '.join(part.strip() for part in body)}", ""]
         elif section:
-            out += [*([""] if out and out[-1] else []), *(["Raises:", ""] if section[1] == "Raises" else []), *_items(body), ""]
+            out += [
+                *([""] if out and out[-1] else []),
+                *(["Raises:", ""] if section[1] == "Raises" else []),
+                *_items(body),
+                "",
+            ]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(out)).strip()
 
 
@@ -237,16 +297,26 @@ def _items(body: list[str]) -> list[str]:
 def errors_page() -> str:
     """The tree of errors, with the SQLSTATE of those that the stored functions raise."""
     said = [
-        MADE, "# Errors\n",
-        ("Every error is a `PgflowError`. Those with a code are raised by the stored functions under that SQLSTATE, so SQL sees them too. "
-        "A message says what happened, to which run or step, and what to do next.\n"),
+        MADE,
+        "# Errors\n",
+        (
+            "Every error is a `PgflowError`. Those with a code are raised by the stored functions "
+            "under that SQLSTATE, so SQL sees them too. "
+            "A message says what happened, to which run or step, and what to do next.\n"
+        ),
         "| error | SQLSTATE | |\n|---|---|---|",
     ]
-    said += [f"| {'· ' * depth}`{cls.__name__}` | {_code(cls)} | {_sentence(cls)} |" for cls, depth in _tree(errors.PgflowError, 0)]
+    said += [
+        f"| {'· ' * depth}`{cls.__name__}` | {_code(cls)} | {_sentence(cls)} |"
+        for cls, depth in _tree(errors.PgflowError, 0)
+    ]
     said.append(
-        "\nThe dots show what is derived from what: `except InvalidArgument` catches `NotStorable` too, and `except SetupError` all that follow it.\n\n"
-        "What a step raises is rebuilt in the workflow as itself where its class is a builtin, or is named in the step's `raises=` or the app's "
-        "`errors=`; else it is a `StepFailed`. What a workflow raises is the `__cause__` of the `RunFailed` that `result()` raises.\n\n"
+        "\nThe dots show what is derived from what: `except InvalidArgument` catches `NotStorable` "
+        "too, and `except SetupError` all that follow it.\n\n"
+        "What a step raises is rebuilt in the workflow as itself where its class is a builtin, or "
+        "is named in the step's `raises=` or the app's "
+        "`errors=`; else it is a `StepFailed`. What a workflow raises is the `__cause__` of the "
+        "`RunFailed` that `result()` raises.\n\n"
         "The exit codes of the command line are in [its page](../cli.md#exit-codes).\n"
     )  # fmt: skip
     return "\n".join(said)
@@ -254,7 +324,10 @@ def errors_page() -> str:
 
 def _tree(cls: type, depth: int) -> list[tuple[type, int]]:
     order = list(vars(errors).values())
-    children = sorted((child for child in cls.__subclasses__() if child.__module__ == errors.__name__), key=order.index)
+    children = sorted(
+        (child for child in cls.__subclasses__() if child.__module__ == errors.__name__),
+        key=order.index,
+    )
     return [(cls, depth), *(found for child in children for found in _tree(child, depth + 1))]
 
 
@@ -271,21 +344,39 @@ def _sentence(cls: type) -> str:
 # ---------------------------------------------------------------- rules of the lint
 
 PARTS_OF_RULES = {
-    "PF1": ("What a replay cannot repeat", "In workflow code: the functions under `@workflow`, and what they use of the same module. Bodies of steps may do all of this."),
+    "PF1": (
+        "What a replay cannot repeat",
+        (
+            "In workflow code: the functions under `@workflow`, and what they use of the same module. "
+            "Bodies of steps may do all of this."
+        ),
+    ),
     "PF2": ("How code flows around calls", "In workflow code too."),
     "PF3": ("What is declared", "Wherever it is declared."),
-    "PF9": ("Comments to the check", "A comment `# pgflow: ignore[PF101]` on the line of a finding allows it."),
+    "PF9": (
+        "Comments to the check",
+        "A comment `# pgflow: ignore[PF101]` on the line of a finding allows it.",
+    ),
 }
 
 
 def rules_page() -> str:
     """Every rule of `pgflow check`, with a module that breaks it and one that does not."""
     said = [
-        MADE, "# Rules of pgflow check\n",
-        "[Check workflow code](../how-to/check-workflows.md) says how to use it. A code never changes its meaning. Of each rule: what goes wrong, what to do, a module with a finding and one without.\n",
+        MADE,
+        "# Rules of pgflow check\n",
+        (
+            "[Check workflow code](../how-to/check-workflows.md) says how to use it. A code never "
+            "changes its meaning. Of each rule: what goes wrong, what to do, a module with a finding "
+            "and one without.\n"
+        ),
         "| code | |\n|---|---|",
     ]
-    said += [f"| [{rule.code}](#{rule.code.lower()}-{rule.title.lower().replace(' ', '-')}) | {rule.title} |" for rule in lint.RULES]
+    said += [
+        f"| [{rule.code}](#{rule.code.lower()}-{rule.title.lower().replace(' ', '-')}) | "
+        f"{rule.title} |"
+        for rule in lint.RULES
+    ]
     for prefix, (title, words) in PARTS_OF_RULES.items():
         said += [f"\n## {title}\n\n{words}"]
         said += [_rule(rule) for rule in lint.RULES if rule.code.startswith(prefix)]
@@ -293,12 +384,19 @@ def rules_page() -> str:
 
 
 def _rule(rule: lint.Rule) -> str:
-    blocks = [f"```python\n# {rule.code.lower()}_{name}.py\n{text}```" for name, text in (("bad", rule.bad), ("good", rule.good))]
+    blocks = [
+        f"```python\n# {rule.code.lower()}_{name}.py\n{text}```"
+        for name, text in (("bad", rule.bad), ("good", rule.good))
+    ]
     return f"\n### {rule.code} {rule.title}\n\n{_capital(rule.why)}. {_capital(rule.instead)}.\n\n{blocks[0]}\n\nWithout a finding:\n\n{blocks[1]}"
 
 
 def _capital(text: str) -> str:
-    return text if "(" in text.split(maxsplit=1)[0] or text.startswith(("pgflow", "asyncio")) else text[0].upper() + text[1:]
+    return (
+        text
+        if "(" in text.split(maxsplit=1)[0] or text.startswith(("pgflow", "asyncio"))
+        else text[0].upper() + text[1:]
+    )
 
 
 # ---------------------------------------------------------------- SQL
@@ -320,8 +418,10 @@ def sql_page(conn: psycopg.Connection[Any]) -> str:
     """Views, functions, tables and kinds of units, from the catalog and its comments."""
     said = [
         MADE, "# SQL\n",
-        ("Everything is in the schema `pgflow`. Views may be read by the four roles; functions are granted as shown; tables are granted to nobody, "
-        "and are here for those who want to understand. See [roles](../how-to/managed-postgres.md#roles).\n"),
+        ("Everything is in the schema `pgflow`. Views may be read by the four roles; functions are "
+         "granted as shown; tables are granted to nobody, "
+        "and are here for those who want to understand. See "
+        "[roles](../how-to/managed-postgres.md#roles).\n"),
         "## Views\n",
     ]  # fmt: skip
     said += [_relation(*row) for row in conn.execute(RELATIONS, (["v"],))]
@@ -329,17 +429,36 @@ def sql_page(conn: psycopg.Connection[Any]) -> str:
     verbs = list(conn.execute(VERBS))
     public = [verb for verb in verbs if {"pgflow_client", "pgflow_operator"} & set(verb[5])]
     said += [_function(*verb) for verb in public]
-    said.append("## Functions of workers\n\nGranted to `pgflow_worker` only, and subject to change: the library calls them.\n")
-    said += [f"- `{name}`: {words}" for name, _, _, _, words, roles in verbs if roles == ["pgflow_worker"]]
+    said.append(
+        "## Functions of workers\n\nGranted to `pgflow_worker` only, and subject to change: the "
+        "library calls them.\n"
+    )
+    said += [
+        f"- `{name}`: {words}"
+        for name, _, _, _, words, roles in verbs
+        if roles == ["pgflow_worker"]
+    ]
     said.append("\n## Tables\n")
     said += [_relation(*row) for row in conn.execute(RELATIONS, (["r", "p"],))]
-    said.append("## Kinds of units\n\nWhat `timeline` shows as `event`. A kind that ends its call is its outcome.\n\n| event | ends its call | |\n|---|---|---|")
-    said += [f"| `{name}` | {'yes' if ends else ''} | {words} |" for name, ends, words in conn.execute(_kinds(conn))]
+    said.append(
+        "## Kinds of units\n\nWhat `timeline` shows as `event`. A kind that ends its call is its "
+        "outcome.\n\n| event | ends its call | |\n|---|---|---|"
+    )
+    said += [
+        f"| `{name}` | {'yes' if ends else ''} | {words} |"
+        for name, ends, words in conn.execute(_kinds(conn))
+    ]
     return "\n".join(said) + "\n"
 
 
 def _kinds(conn: psycopg.Connection[Any]) -> LiteralString:
-    columns = [name for (name,) in conn.execute("select attname from pg_attribute where attrelid = 'pgflow.unit_kind'::regclass and attnum > 0 order by attnum")]
+    columns = [
+        name
+        for (name,) in conn.execute(
+            "select attname from pg_attribute where attrelid = 'pgflow.unit_kind'::regclass and "
+            "attnum > 0 order by attnum"
+        )
+    ]
     assert columns[:3] == ["kind", "name", "is_terminal"], columns
     return "select name, is_terminal, written_by from pgflow.unit_kind order by name"
 
@@ -350,7 +469,9 @@ def _relation(name: str, words: str | None, columns: list[str]) -> str:
     return f"### `{name}`\n\n{words}.\n\n| column | type | |\n|---|---|---|\n{lines}\n"
 
 
-def _function(name: str, _identity: str, arguments: str, result: str, words: str, roles: list[str]) -> str:
+def _function(
+    name: str, _identity: str, arguments: str, result: str, words: str, roles: list[str]
+) -> str:
     taken = re.sub(r"::[a-z []+\]?(?=,|$)", "", re.sub(r"(?:, )?OUT .*", "", arguments))
     given = ", ".join(re.findall(r"OUT (\w+ [^,]+)", arguments)) or result
     return f"### `{name}`\n\n`{name}({taken})` → `{given}`\n\n{words}. For {', '.join(f'`{role}`' for role in roles)}.\n"

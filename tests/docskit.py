@@ -1,13 +1,16 @@
-"""Runs the code blocks of a Markdown page, in their order, in a folder and a database of the page's own.
+"""Runs the code blocks of a Markdown page, in their order, in a folder and a database of the page's
+own.
 
-- ``python``: run in one namespace. A block whose first line is ``# name.py`` is written to that file
-  instead; ``# test_name.py`` is then run by pytest.
+- ``python``: run in one namespace. A block whose first line is ``# name.py`` is written to that
+  file instead; ``# test_name.py`` is then run by pytest.
 - ``sql``: run as it stands.
 - ``console``: each line after ``$`` is run; what follows is compared with what it says, with times,
-  durations, numbers of processes and the bars of a timeline masked, and ``...`` standing for anything. A
-  command that only looks is asked again until it says so: a worker needs its time. ``&`` runs it in the background.
-- ``yaml``, ``ini``, ``toml``: must parse, and the command lines of ``pgflow`` in them too. YAML whose first line is
-  ``# name.yaml``, and ``markdown`` whose first line is ``<!-- name.md -->``, is written to that file.
+  durations, numbers of processes and the bars of a timeline masked, and ``...`` standing for
+  anything. A command that only looks is asked again until it says so: a worker needs its time.
+  ``&`` runs it in the background.
+- ``yaml``, ``ini``, ``toml``: must parse, and the command lines of ``pgflow`` in them too. YAML
+  whose first line is ``# name.yaml``, and ``markdown`` whose first line is ``<!-- name.md -->``, is
+  written to that file.
 - ``text``: what somebody else says. Any other language is a mistake.
 """
 
@@ -39,12 +42,26 @@ from typer.main import get_command
 
 from pgflow.embedded._binaries import find_programs
 
-ONLY_READ = ("pip install", "pytest", "python -m venv", "cd ", "git ", "pgflow demo", "pgflow pg", "pgflow import", "kubectl", "sudo", "journalctl")
+ONLY_READ = (
+    "pip install",
+    "pytest",
+    "python -m venv",
+    "cd ",
+    "git ",
+    "pgflow demo",
+    "pgflow pg",
+    "pgflow import",
+    "kubectl",
+    "sudo",
+    "journalctl",
+)
 """Command lines that are tested elsewhere, or speak with something that is not here."""
 
 SKILL = servers.REPOSITORY / "cli" / "pgflow_cli" / "skill" / "SKILL.md"
 FINDS = ("pgflow doctor", "pgflow check")
-"""Ends with 1 if it finds something: a server for tests may not sync what it writes, and a page may show what is wrong."""
+"""Ends with 1 if it finds something: a server for tests may not sync what it writes, and a page may
+show what is wrong.
+"""
 LOOKS = ("list", "show", "timeline", "queues", "sql", "workers")
 OWN_PROCESS = ("run", "tick", "workers")
 PATIENCE_SECONDS = 15.0
@@ -61,7 +78,11 @@ class Block:
 
 def pages() -> list[Path]:
     """README, the skill, and every page of docs/."""
-    return [servers.REPOSITORY / "README.md", SKILL, *sorted((servers.REPOSITORY / "docs").rglob("*.md"))]
+    return [
+        servers.REPOSITORY / "README.md",
+        SKILL,
+        *sorted((servers.REPOSITORY / "docs").rglob("*.md")),
+    ]
 
 
 def blocks(page: Path) -> list[Block]:
@@ -88,7 +109,11 @@ def understood(line: str) -> None:
     while hasattr(command, "resolve_command") and words:
         name, inner, rest = command.resolve_command(context, words)
         assert inner is not None, line
-        context, command, words = inner.make_context(name, list(rest), parent=context), inner, [word for word in rest if not word.startswith("-")]
+        context, command, words = (
+            inner.make_context(name, list(rest), parent=context),
+            inner,
+            [word for word in rest if not word.startswith("-")],
+        )
 
 
 MASKS = [
@@ -123,8 +148,14 @@ class Reader:
         self._names: dict[str, Any] = {"__name__": "__page__"}
         self._files: set[str] = set()
         self._jobs: list[subprocess.Popen[str]] = []
-        path = os.pathsep.join([str(Path(sys.executable).parent), str(find_programs()), os.environ["PATH"]])
-        env = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "GITHUB_ACTIONS", "COLUMNS", "PGFLOW_TEST_DSN")}
+        path = os.pathsep.join(
+            [str(Path(sys.executable).parent), str(find_programs()), os.environ["PATH"]]
+        )
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("DATABASE_URL", "GITHUB_ACTIONS", "COLUMNS", "PGFLOW_TEST_DSN")
+        }
         self._env = {**env, "PGFLOW_DSN": dsn, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         self.done = 0
 
@@ -170,12 +201,37 @@ class Reader:
             self._pytest(f"{named[1]}.py")
 
     def _pytest(self, name: str) -> None:
-        """With nothing but our plugin, on copies of the page's database, which costs less than another installation."""
+        """With nothing but our plugin, on copies of the page's database, which costs less than
+        another installation.
+        """
         database = conninfo_to_dict(self._dsn)["dbname"]
-        (self._folder / "conftest.py").write_text(f"import pytest\n@pytest.fixture(scope='session')\ndef pgflow_template():\n    return {database!r}\n")
-        options = ["-q", "-p", "pgflow.testing", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={self._folder}"]
-        env = {**self._env, "PGFLOW_TEST_DSN": servers.dsn_of(self._dsn, "postgres"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        done = subprocess.run([sys.executable, "-m", "pytest", *options, name], env=env, capture_output=True, text=True, check=False, timeout=50)
+        (self._folder / "conftest.py").write_text(
+            "import pytest\n@pytest.fixture(scope='session')\ndef pgflow_template():\n    return "
+            f"{database!r}\n"
+        )
+        options = [
+            "-q",
+            "-p",
+            "pgflow.testing",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            os.devnull,
+            f"--rootdir={self._folder}",
+        ]
+        env = {
+            **self._env,
+            "PGFLOW_TEST_DSN": servers.dsn_of(self._dsn, "postgres"),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, name],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=50,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         assert " passed" in done.stdout
 
@@ -249,8 +305,21 @@ class Reader:
 
     def _start(self, line: str) -> subprocess.Popen[str]:
         words = shlex.split(line)
-        words[:1] = [sys.executable, "-m", "pgflow_cli"] if words[0] == "pgflow" else [sys.executable] if words[0] == "python" else words[:1]
-        return subprocess.Popen(words, env=self._env, cwd=self._folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        words[:1] = (
+            [sys.executable, "-m", "pgflow_cli"]
+            if words[0] == "pgflow"
+            else [sys.executable]
+            if words[0] == "python"
+            else words[:1]
+        )
+        return subprocess.Popen(
+            words,
+            env=self._env,
+            cwd=self._folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def _answer(self, line: str, expected: str) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -260,14 +329,24 @@ class Reader:
             fine = (0, 1) if line.startswith(FINDS) else (0,)
             if code in fine and (not expected or fits(expected, said)):
                 return
-            assert looks and code == 0 and time.monotonic() < deadline, f"{line} ended with {code} and said:\n{said}\nthe page says:\n{expected}\nmasked:\n{masked(said)}"
+            assert looks and code == 0 and time.monotonic() < deadline, (
+                f"{line} ended with {code} and said:\n{said}\nthe page "
+                f"says:\n{expected}\nmasked:\n{masked(said)}"
+            )
             time.sleep(0.1)
 
     def _at_terminal(self, words: list[str]) -> tuple[int, str]:
         """Return the exit code and the screen of a command that ends its own process."""
         ours, theirs = pty.openpty()
         env = {**self._env, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "xterm"}
-        done = subprocess.Popen([sys.executable, "-m", "pgflow_cli", *words], env=env, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
+        done = subprocess.Popen(
+            [sys.executable, "-m", "pgflow_cli", *words],
+            env=env,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+        )
         os.close(theirs)
         said = b""
         with contextlib.suppress(OSError):  # the end of a terminal
@@ -278,13 +357,25 @@ class Reader:
 
     def _ask(self, line: str) -> tuple[int, str]:
         words = shlex.split(line, comments=True)
-        if words[0] == "pgflow" and ">" not in words and (words[1] not in OWN_PROCESS or line == "pgflow workers"):
+        if (
+            words[0] == "pgflow"
+            and ">" not in words
+            and (words[1] not in OWN_PROCESS or line == "pgflow workers")
+        ):
             answer = pgflow(self._dsn, *words[1:], tty=True, width=100)
         elif words[0] == "pgflow" and ">" not in words:
             return self._at_terminal(words[1:])
         elif words[0] == "python":
             answer = finish(self._start(line))
         else:
-            done = subprocess.run(["bash", "-c", line], env=self._env, cwd=self._folder, capture_output=True, text=True, check=False, timeout=60)
+            done = subprocess.run(
+                ["bash", "-c", line],
+                env=self._env,
+                cwd=self._folder,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
             return done.returncode, done.stdout + done.stderr
         return answer.code, answer.out + answer.err

@@ -1,11 +1,12 @@
 """Kill -9 around effects: `python -m tests.effectcrashes DSN [--kills N] [--seed S] [--control]`.
 
-A witness - a process of its own, with a book that it syncs to disk before it answers - counts what reaches
-the outside. Workers die before an intent, after it, in the call, after the reply, after the outcome, while
-they settle, and at the same five points of each single compensation. Half of the sagas that fail have continued
-as new on the way. At the end every effect must have one key, what has no key must have
-reached the witness once, what a failed run did must be undone, and the ledger must say what the book says.
-`--control` runs the same workflow with steps that know nothing of intents: the same judge must find doubles.
+A witness - a process of its own, with a book that it syncs to disk before it answers - counts what
+reaches the outside. Workers die before an intent, after it, in the call, after the reply, after the
+outcome, while they settle, and at the same five points of each single compensation. Half of the
+sagas that fail have continued as new on the way. At the end every effect must have one key, what
+has no key must have reached the witness once, what a failed run did must be undone, and the ledger
+must say what the book says. `--control` runs the same workflow with steps that know nothing of
+intents: the same judge must find doubles.
 """
 
 from __future__ import annotations
@@ -48,9 +49,16 @@ CHARGES = 3
 """Effects of a saga that must be taken back if it fails."""
 
 PLACES = ("before intent", "after intent", "in the call", "after the reply", "after the outcome")
-COMPENSATIONS = tuple(f"compensation {n} of {CHARGES}: {place}" for n in range(1, CHARGES + 1) for place in PLACES)
+COMPENSATIONS = tuple(
+    f"compensation {n} of {CHARGES}: {place}" for n in range(1, CHARGES + 1) for place in PLACES
+)
 POINTS = (*PLACES, "in settle", *COMPENSATIONS)
-ASKING = Retries(max_attempts=1000, first_delay=timedelta(seconds=0.1), backoff=1.5, max_delay=timedelta(seconds=1))
+ASKING = Retries(
+    max_attempts=1000,
+    first_delay=timedelta(seconds=0.1),
+    backoff=1.5,
+    max_delay=timedelta(seconds=1),
+)
 LOST = 0.2
 """Share of the acts whose reply is lost though nobody dies."""
 
@@ -62,7 +70,9 @@ SETTLED_AFTER = timedelta(seconds=1.5)
 
 
 class Witness:
-    """The counterparty: a process that writes what it is asked into a book, on disk before it answers."""
+    """The counterparty: a process that writes what it is asked into a book, on disk before it
+    answers.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.address = str(folder / "witness")
@@ -80,7 +90,9 @@ class Witness:
         book = os.open(self.book, os.O_WRONLY | os.O_APPEND)
 
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(ConnectionError, json.JSONDecodeError):  # whoever asked may have died
+            with contextlib.suppress(
+                ConnectionError, json.JSONDecodeError
+            ):  # whoever asked may have died
                 request = json.loads(await reader.readline())
                 act, name, key = request
                 if act != "find":
@@ -149,7 +161,12 @@ async def _(run: str, n: int) -> Confirmed[str] | Absent | StillUnknown:
 
 @charge.compensate
 async def refund(key: str, run: str, n: int) -> int:
-    await ask("undo", f"charge {run}", f"{key} {pgflow.idempotency_key()}", lambda: _reach(_of_refund(n, "in the call")))
+    await ask(
+        "undo",
+        f"charge {run}",
+        f"{key} {pgflow.idempotency_key()}",
+        lambda: _reach(_of_refund(n, "in the call")),
+    )
     return n
 
 
@@ -158,7 +175,13 @@ def _of_refund(n: int, place: str) -> str:
     return f"compensation {CHARGES + 1 - n} of {CHARGES}: {place}"
 
 
-@effect(risk="irreversible", keyed=False, timeout=ATTEMPT, settle_after=SETTLED_AFTER, settle_retries=ASKING)
+@effect(
+    risk="irreversible",
+    keyed=False,
+    timeout=ATTEMPT,
+    settle_after=SETTLED_AFTER,
+    settle_retries=ASKING,
+)
 async def post(run: str) -> str:
     """Post without a key for the counterparty: twice done is done twice."""
     await ask("do", f"post {run}", "", lambda: _reach("in the call"))
@@ -214,7 +237,9 @@ def _arm(name: str, nth: int) -> None:
 
 
 def _reach_at(place: str, name: str, n: Any) -> None:
-    """An effect has come to a place: a point of all effects that are no compensation, or of this one."""
+    """An effect has come to a place: a point of all effects that are no compensation, or of this
+    one.
+    """
     _reach(_of_refund(n, place) if name == "refund" else place)
 
 
@@ -270,7 +295,10 @@ def fork_worker(dsn: str, point: str | None, nth: int) -> int:
 
     async def work() -> None:
         app = AsyncApp(dsn, include=[deal, blind_deal])
-        async with app, app._work(WorkerOptions(concurrency=CONCURRENCY, poll_seconds=0.2, rhythm=RHYTHM)):
+        async with (
+            app,
+            app._work(WorkerOptions(concurrency=CONCURRENCY, poll_seconds=0.2, rhythm=RHYTHM)),
+        ):
             await asyncio.Event().wait()
 
     return _fork(work, point, nth)
@@ -294,12 +322,23 @@ def _fork(work: Callable[[], Coroutine[Any, Any, None]], point: str | None, nth:
 
 
 class EffectDriver(Driver):
-    """Starts runs, keeps workers going, answers for what only a person can say, and judges by the witness's book."""
+    """Starts runs, keeps workers going, answers for what only a person can say, and judges by the
+    witness's book.
+    """
 
     points = POINTS
     fork = staticmethod(fork_worker)
 
-    def __init__(self, dsn: str, witness: Witness, kills: int, seed: int, seconds: float = 0, *, control: bool = False) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        witness: Witness,
+        kills: int,
+        seed: int,
+        seconds: float = 0,
+        *,
+        control: bool = False,
+    ) -> None:
         super().__init__(dsn, kills, seed, seconds)
         self.witness = witness
         self.workflow = "blind_deal" if control else "deal"
@@ -311,12 +350,17 @@ class EffectDriver(Driver):
         conn.execute("select pgflow.limit_queue('default', null, 1000)")
 
     def _start_runs(self, conn: psycopg.Connection[Any]) -> None:
-        open_runs = conn.execute("select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled')").fetchone()[0]  # type: ignore[index]
+        open_runs = conn.execute(
+            "select count(*) from pgflow.runs where status not in ('completed', 'failed', "
+            "'cancelled')"
+        ).fetchone()[0]  # type: ignore[index]
         for _ in range(max(0, 16 - open_runs)):
             key = f"deal-{len(self.keys)}"
             self.keys.append(key)
             asked = {"run": key, "fails": len(self.keys) % 3 > 0, "carries": len(self.keys) % 3 > 1}
-            conn.execute("select pgflow.start_run(%s, %s::json, %s)", (self.workflow, json.dumps(asked), key))
+            conn.execute(
+                "select pgflow.start_run(%s, %s::json, %s)", (self.workflow, json.dumps(asked), key)
+            )
         self._answer(conn)
 
     def _observe(self, conn: psycopg.Connection[Any]) -> None:
@@ -324,9 +368,12 @@ class EffectDriver(Driver):
         self._answer(conn)
 
     def _answer(self, conn: psycopg.Connection[Any]) -> None:
-        """The person: of what has no key and is unknown, looks into the book, once nobody can be at it any more."""
+        """The person: of what has no key and is unknown, looks into the book, once nobody can be at
+        it any more.
+        """
         rows = conn.execute(
-            "select o.effect, o.key from pgflow.obligations o join pgflow.held h on h.run_id = o.run_id "
+            "select o.effect, o.key from pgflow.obligations o join pgflow.held h on h.run_id = "
+            "o.run_id "
             "where h.reason = 'effect' and o.state = 'unknown'"
         ).fetchall()
         if not rows:
@@ -337,7 +384,11 @@ class EffectDriver(Driver):
             with contextlib.suppress(psycopg.errors.RaiseException, psycopg.Error):
                 conn.execute(
                     "select pgflow.settle_effect(%s, %s, %s::json, 'the book says so', 'clerk')",
-                    (effect_key, "confirmed" if is_there else "absent", json.dumps(run if is_there else None)),
+                    (
+                        effect_key,
+                        "confirmed" if is_there else "absent",
+                        json.dumps(run if is_there else None),
+                    ),
                 )
                 conn.execute("select pgflow.wake()")
                 self.answered += 1
@@ -356,9 +407,18 @@ class EffectDriver(Driver):
                 else:
                     undone[run].add(key.split()[0])
                     undo_keys[key.split()[0]].add(key.split()[1])
-        failed = {key for key, in conn.execute("select key from pgflow.runs where status = 'failed'").fetchall()}
-        ended = conn.execute("select count(*) from pgflow.runs where status in ('completed', 'failed')").fetchone()[0]  # type: ignore[index]
-        said = conn.execute("select count(*) from pgflow.effects where status <> 'confirmed'").fetchone()[0]  # type: ignore[index]
+        failed = {
+            key
+            for (key,) in conn.execute(
+                "select key from pgflow.runs where status = 'failed'"
+            ).fetchall()
+        }
+        ended = conn.execute(
+            "select count(*) from pgflow.runs where status in ('completed', 'failed')"
+        ).fetchone()[0]  # type: ignore[index]
+        said = conn.execute(
+            "select count(*) from pgflow.effects where status <> 'confirmed'"
+        ).fetchone()[0]  # type: ignore[index]
         return {
             "kills": dict(self.fired),
             "runs": len(self.keys),
@@ -366,9 +426,12 @@ class EffectDriver(Driver):
             "done": len(lines),
             "lost": sum(posts[f"post {key}"] == 0 for key in self.keys),
             "doubled": sum(n - 1 for n in posts.values()),
-            "keys_too_many": sum(len(keys) > CHARGES for keys in charged.values()) + sum(len(keys) > 1 for keys in undo_keys.values()),
+            "keys_too_many": sum(len(keys) > CHARGES for keys in charged.values())
+            + sum(len(keys) > 1 for keys in undo_keys.values()),
             "failed": len(failed),
-            "failed_after_continuing": conn.execute("select count(*) from pgflow.runs where status = 'failed' and generation > 1").fetchone()[0],  # type: ignore[index]
+            "failed_after_continuing": conn.execute(
+                "select count(*) from pgflow.runs where status = 'failed' and generation > 1"
+            ).fetchone()[0],  # type: ignore[index]
             "not_undone": sum(charged[run] != undone[run] for run in failed),
             "undone_for_nothing": sum(bool(undone[run]) for run in self.keys if run not in failed),
             "not_ended": len(self.keys) - ended,
@@ -378,17 +441,32 @@ class EffectDriver(Driver):
         }
 
 
-WRONG = ("lost", "doubled", "keys_too_many", "not_undone", "undone_for_nothing", "not_ended", "not_confirmed", "owed")
+WRONG = (
+    "lost",
+    "doubled",
+    "keys_too_many",
+    "not_undone",
+    "undone_for_nothing",
+    "not_ended",
+    "not_confirmed",
+    "owed",
+)
 
 
 def verdict(figures: dict[str, Any], kills: int) -> list[str]:
     """Return complaints; none if nothing is wrong."""
-    wrong = [f"point {p!r} fired {figures['kills'].get(p, 0)} times: the run is void" for p in POINTS if figures["kills"].get(p, 0) < kills]
+    wrong = [
+        f"point {p!r} fired {figures['kills'].get(p, 0)} times: the run is void"
+        for p in POINTS
+        if figures["kills"].get(p, 0) < kills
+    ]
     wrong += [f"{name}: {figures[name]}" for name in WRONG if figures[name]]
     return wrong + ([f"check(): {figures['violations'][:3]}"] if figures["violations"] else [])
 
 
-def campaign(dsn: str, kills: int, seed: int, seconds: float = 0, *, control: bool = False) -> dict[str, Any]:
+def campaign(
+    dsn: str, kills: int, seed: int, seconds: float = 0, *, control: bool = False
+) -> dict[str, Any]:
     """Runs it in a database with the schema; answers the figures."""
     with tempfile.TemporaryDirectory(prefix="pgflow-witness-") as folder:
         witness = Witness(Path(folder))
@@ -409,20 +487,56 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
     finally:
         servers.drop_database(server_dsn, name)
     wrong = tuple(verdict(figures, 0))
-    return Findings("effects", seed, [
-        Evidence("G11", f"kill -9 at {len(POINTS)} points around effects without a key", figures["runs"], figures["lost"], figures["doubled"], wrong),
-        Evidence("G12", f"kill -9 at {len(POINTS)} points around effects with a key", CHARGES * figures["runs"], doubled=figures["keys_too_many"]),
-        Evidence("G35", f"kill -9 at {len(POINTS)} points of sagas that fail", 0, figures["not_undone"], figures["undone_for_nothing"], shared=figures["failed"]),
-        Evidence("G45", f"kill -9 at {len(POINTS)} points: ledger against the witness's book", 0, figures["owed"] + figures["not_confirmed"], shared=figures["done"]),
-    ], {f"kill {point}": (figures["kills"].get(point, 0), 2) for point in POINTS})
+    return Findings(
+        "effects",
+        seed,
+        [
+            Evidence(
+                "G11",
+                f"kill -9 at {len(POINTS)} points around effects without a key",
+                figures["runs"],
+                figures["lost"],
+                figures["doubled"],
+                wrong,
+            ),
+            Evidence(
+                "G12",
+                f"kill -9 at {len(POINTS)} points around effects with a key",
+                CHARGES * figures["runs"],
+                doubled=figures["keys_too_many"],
+            ),
+            Evidence(
+                "G35",
+                f"kill -9 at {len(POINTS)} points of sagas that fail",
+                0,
+                figures["not_undone"],
+                figures["undone_for_nothing"],
+                shared=figures["failed"],
+            ),
+            Evidence(
+                "G45",
+                f"kill -9 at {len(POINTS)} points: ledger against the witness's book",
+                0,
+                figures["owed"] + figures["not_confirmed"],
+                shared=figures["done"],
+            ),
+        ],
+        {f"kill {point}": (figures["kills"].get(point, 0), 2) for point in POINTS},
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dsn")
     parser.add_argument("--kills", type=int, default=100, help="times that each point must fire")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--control", action="store_true", help="steps without intents instead of effects: must be found out")
+    parser.add_argument(
+        "--control",
+        action="store_true",
+        help="steps without intents instead of effects: must be found out",
+    )
     options = parser.parse_args()
     figures = campaign(options.dsn, options.kills, options.seed, control=options.control)
     print(json.dumps(figures, indent=2, default=str))

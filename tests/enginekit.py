@@ -1,9 +1,10 @@
 """A worker that a test drives move by move, over a store in memory.
 
-A :class:`Worker` is the host of executions, cut into *moves*: a flush is taken, committed, acknowledged; a
-body returns; a timer is looked at. Each is offered under a label ("commit 1", "body add 2") and nothing
-happens until somebody plays it, so that a test, or a seeded random order, decides what comes before what -
-and where the process dies. What was committed is in the store, everything else dies with the worker.
+A :class:`Worker` is the host of executions, cut into *moves*: a flush is taken, committed,
+acknowledged; a body returns; a timer is looked at. Each is offered under a label ("commit 1", "body
+add 2") and nothing happens until somebody plays it, so that a test, or a seeded random order,
+decides what comes before what - and where the process dies. What was committed is in the store,
+everything else dies with the worker.
 """
 
 from __future__ import annotations
@@ -61,7 +62,6 @@ def put_back(rows: list[list[Any]], into: int, place: int, apart: list[str]) -> 
     return rows
 
 
-
 class WatchedSteps(Steps):
     """Steps that are asked for through the execution, which tests override."""
 
@@ -111,14 +111,18 @@ class WatchedNotes(Notes):
 
 
 class WatchedExecution(Execution):
-    """An execution that remembers what its code asked for and saw, each with the seq that it rested on."""
+    """An execution that remembers what its code asked for and saw, each with the seq that it rested
+    on.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.trace: list[tuple[int, Any]] = []
         super().__init__(*args, **kwargs)
 
         parts = self.agenda, self.code, self.history
-        self._steps = WatchedSteps(self.claim, self.clock, *parts, self.values, self.keys, is_undoing=False)
+        self._steps = WatchedSteps(
+            self.claim, self.clock, *parts, self.values, self.keys, is_undoing=False
+        )
         self._signals = WatchedSignals(*parts, self.timers)
         self._children = WatchedChildren(self.claim, *parts, self.values)
         self._timers = WatchedTimers(self.buffer, *parts)
@@ -180,7 +184,9 @@ def _seen(value: Any) -> Any:
 
 
 class LockstepDriver(ThreadDriver):
-    """A thread that has come to a standstill whenever control is given back, so that moves keep their order."""
+    """A thread that has come to a standstill whenever control is given back, so that moves keep
+    their order.
+    """
 
     def __init__(self, main: Callable[[], Any], context: contextvars.Context) -> None:
         self._still = threading.Semaphore(0)
@@ -201,7 +207,9 @@ class LockstepDriver(ThreadDriver):
         self._yield_control = lambda: None
         super().close()
         if not was_done:
-            assert self._ended.acquire(timeout=STANDSTILL_SECONDS), "a workflow's thread would not be unwound"
+            assert self._ended.acquire(timeout=STANDSTILL_SECONDS), (
+                "a workflow's thread would not be unwound"
+            )
 
     def _run(self) -> None:
         try:
@@ -210,7 +218,9 @@ class LockstepDriver(ThreadDriver):
             self._ended.release()
 
     def _stand_still(self) -> None:
-        assert self._still.acquire(timeout=STANDSTILL_SECONDS), "a workflow's thread neither waits nor ends"
+        assert self._still.acquire(timeout=STANDSTILL_SECONDS), (
+            "a workflow's thread neither waits nor ends"
+        )
         self.land()
 
 
@@ -218,7 +228,9 @@ def _spawn_daemon(job: Callable[[], None]) -> None:
     threading.Thread(target=job, daemon=True).start()
 
 
-def make_driver(execution: Execution, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = ()) -> Driver:
+def make_driver(
+    execution: Execution, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = ()
+) -> Driver:
     """Make the driver that ``pgflow._flow.main.make_driver`` makes, with threads in lockstep."""
     scope = WorkflowScope(execution, errors, workflow)
     context = contextvars.Context()
@@ -251,9 +263,15 @@ class Worker:
     """The host of executions, move by move; see the module."""
 
     def __init__(
-        self, store: Store, *, errors: tuple[type[Exception], ...] = (), seed: Any = 0,
+        self,
+        store: Store,
+        *,
+        errors: tuple[type[Exception], ...] = (),
+        seed: Any = 0,
         execution: Callable[..., WatchedExecution] = WatchedExecution,
-        driver: Callable[[Execution, Workflow[..., Any], tuple[type[Exception], ...]], Driver] = make_driver,
+        driver: Callable[
+            [Execution, Workflow[..., Any], tuple[type[Exception], ...]], Driver
+        ] = make_driver,
     ) -> None:
         self.store = store
         self.errors = errors
@@ -299,20 +317,28 @@ class Worker:
         """Return True if parents may wait for their children in memory."""
         return self.is_roomy
 
-    def retry_body_later(self, execution: WatchedExecution, call: StepCall, delay_seconds: float) -> None:
+    def retry_body_later(
+        self, execution: WatchedExecution, call: StepCall, delay_seconds: float
+    ) -> None:
         """Offers the move "retry", once it is time."""
         self.retries.append((self.store.now_us + int(delay_seconds * SECOND), execution, call))
 
     def start_body(self, execution: WatchedExecution, call: StepCall) -> None:
-        """Offers the move "body", or "fence" for a transactional step; refuses what must not start."""
+        """Offers the move "body", or "fence" for a transactional step; refuses what must not
+        start.
+        """
         run = self.store.runs[execution.run_id]
         key = f"{execution.claim.stem}/{call.name}/{call.ordinal}"
         if call.spec.effect == "s":
             licence = run.licensed().get(call.number)
             assert licence is not None, f"{call} starts before its licence is durable"
-            assert licence[1:] == ["s", call.name, call.ordinal, call.args_hash], f"{call} is licensed as {licence}"
+            assert licence[1:] == ["s", call.name, call.ordinal, call.args_hash], (
+                f"{call} is licensed as {licence}"
+            )
             same = (call.name, key, repr((call.args, call.kwargs)))
-            assert self.keys.setdefault((execution.run_id, call.number), same) == same, f"{call} is not what it was"
+            assert self.keys.setdefault((execution.run_id, call.number), same) == same, (
+                f"{call} is not what it was"
+            )
         self.bodies.append(Body(execution, call, call.failed_attempts + 1, key))
 
     def stop_body(self, execution: WatchedExecution, call: StepCall) -> None:
@@ -329,20 +355,44 @@ class Worker:
         """Everything that could happen next, except that time passes."""
         now_us = self.store.now_us
         moves: list[Move] = [
-            (f"claim {run.run_id}", lambda run=run: self._claim(run)) for run in self.store.runs.values() if run.place == "ready"
+            (f"claim {run.run_id}", lambda run=run: self._claim(run))
+            for run in self.store.runs.values()
+            if run.place == "ready"
         ]
-        moves += [(f"wake {chain}", lambda chain=chain: self._wake(chain)) for chain in dict.fromkeys(self.store.nudged)]
-        moves += [(f"send {e.run_id}", lambda e=e: self._send(e)) for e in self.wanting.values() if e.inflight is None and not e.locked]
-        moves += [("advance", lambda callback=callback: self._advance(callback)) for callback in self.advances]
-        moves += [(f"commit {item[0].run_id}", lambda item=item: self._commit(item)) for item in self.on_the_way]
-        moves += [(f"ack {item[0].run_id}", lambda item=item: self._acknowledge(item)) for item in self.durable]
+        moves += [
+            (f"wake {chain}", lambda chain=chain: self._wake(chain))
+            for chain in dict.fromkeys(self.store.nudged)
+        ]
+        moves += [
+            (f"send {e.run_id}", lambda e=e: self._send(e))
+            for e in self.wanting.values()
+            if e.inflight is None and not e.locked
+        ]
+        moves += [
+            ("advance", lambda callback=callback: self._advance(callback))
+            for callback in self.advances
+        ]
+        moves += [
+            (f"commit {item[0].run_id}", lambda item=item: self._commit(item))
+            for item in self.on_the_way
+        ]
+        moves += [
+            (f"ack {item[0].run_id}", lambda item=item: self._acknowledge(item))
+            for item in self.durable
+        ]
         for body in self.bodies:
             moves += self._moves_of(body)
         moves += [
             (f"retry {call.name} {call.number}", lambda item=item: self._retry(item))
-            for item in self.retries for due_us, execution, call in [item] if due_us <= now_us and not execution.over
+            for item in self.retries
+            for due_us, execution, call in [item]
+            if due_us <= now_us and not execution.over
         ]
-        moves += [(f"look {e.run_id}", lambda e=e: self._look(e)) for e, due_us in self.looks.items() if due_us <= now_us and not e.over]
+        moves += [
+            (f"look {e.run_id}", lambda e=e: self._look(e))
+            for e, due_us in self.looks.items()
+            if due_us <= now_us and not e.over
+        ]
         return moves
 
     def _moves_of(self, body: Body) -> Iterator[Move]:
@@ -358,7 +408,11 @@ class Worker:
 
     def _claim(self, run: StoredRun) -> None:
         execution = self.make_execution(
-            self.store.claim(run), self, lambda e: self.make_driver(e, run.workflow, self.errors), run.workflow.result_codec, "code"
+            self.store.claim(run),
+            self,
+            lambda e: self.make_driver(e, run.workflow, self.errors),
+            run.workflow.result_codec,
+            "code",
         )
         self.executions[run.run_id] = execution
         self.attempts.append(execution)
@@ -412,9 +466,13 @@ class Worker:
             fn = call.spec.definition.fn
             arguments = (SimpleNamespace(), *call.args) if call.spec.effect == "t" else call.args
             value = contextvars.Context().run(_call_in, scope, fn, arguments, call.kwargs)
-            return StepResult(call, call.spec.result.encode(value, f"the result of step {call.name}"), None)
+            return StepResult(
+                call, call.spec.result.encode(value, f"the result of step {call.name}"), None
+            )
         except Exception as error:
-            random.seed(self.random.random())  # the wait before the next try is left to chance: to this worker's
+            random.seed(
+                self.random.random()
+            )  # the wait before the next try is left to chance: to this worker's
             return judge_error(call, error)
 
     def _return(self, body: Body) -> None:
@@ -436,7 +494,9 @@ class Worker:
     # ------------------------------------------------------------ transactional steps
 
     def _is_turn_free(self, execution: WatchedExecution) -> bool:
-        """Return True if the worker would let a transactional step fence now: its own condition is asked."""
+        """Return True if the worker would let a transactional step fence now: its own condition is
+        asked.
+        """
         return Turns.is_free(execution)
 
     def go_on(self, execution: WatchedExecution) -> None:
@@ -444,10 +504,14 @@ class Worker:
         execution.advance()
 
     def fenced(self, execution: WatchedExecution, seq: int) -> None:
-        """Nobody here claims suspects one at a time, or compares what was acknowledged with a server that took over."""
+        """Nobody here claims suspects one at a time, or compares what was acknowledged with a
+        server that took over.
+        """
 
     def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
-        """Offers the move "advance": the event loop's next turn, before which another fence may be quicker."""
+        """Offers the move "advance": the event loop's next turn, before which another fence may be
+        quicker.
+        """
         self.advances.append(lambda: callback(*args))
 
     def _begin_fence(self, body: Body) -> None:
@@ -466,7 +530,9 @@ class Worker:
         at = body.fence.rows[-1].at_us
         apart: list[str] = []
         rows = json.loads(f"[{body.fence.unit_rows(lambda: at, apart)}]")
-        body.committed_us = self.store.fence(run, body.fence.token, json.dumps(put_back(rows, 5, 11, apart))[1:-1])
+        body.committed_us = self.store.fence(
+            run, body.fence.token, json.dumps(put_back(rows, 5, 11, apart))[1:-1]
+        )
 
     def _end_fence(self, body: Body) -> None:
         """The answer of COMMIT, or of a ROLLBACK, after which the body runs again."""
@@ -479,7 +545,9 @@ class Worker:
         asyncio._set_running_loop(self)  # type: ignore[arg-type]
         try:
             queue = FenceQueue(self, body.execution)  # type: ignore[arg-type]
-            assert _ends_at_once(queue.end_turn(body.call, flush, committed_us is not None, committed_us or 0))
+            assert _ends_at_once(
+                queue.end_turn(body.call, flush, committed_us is not None, committed_us or 0)
+            )
         finally:
             asyncio._set_running_loop(None)
 
@@ -488,8 +556,12 @@ class Worker:
     def play(self, *prefixes: str) -> None:
         """Plays the first move offered under each label that begins so, in this order."""
         for prefix in prefixes:
-            label, move = next(((m for m in self.moves() if f"{m[0]} ".startswith(f"{prefix} "))), (None, None))
-            assert move is not None, f"no move {prefix!r}; offered are {self.offered()}, played were {self.played}"
+            label, move = next(
+                ((m for m in self.moves() if f"{m[0]} ".startswith(f"{prefix} "))), (None, None)
+            )
+            assert move is not None, (
+                f"no move {prefix!r}; offered are {self.offered()}, played were {self.played}"
+            )
             self._play(label or "", move)
 
     def _play(self, label: str, move: Callable[[], Any]) -> None:
@@ -502,11 +574,15 @@ class Worker:
 
     def settle(self) -> None:
         """Plays everything but what bodies and time do."""
-        while (move := next((m for m in self.moves() if m[0].split()[0] in _SETTLING), None)) is not None:
+        while (
+            move := next((m for m in self.moves() if m[0].split()[0] in _SETTLING), None)
+        ) is not None:
             self._play(*move)
 
     def finish(self) -> None:
-        """Plays whatever is first, and lets time pass when nothing else is left, until nothing is."""
+        """Plays whatever is first, and lets time pass when nothing else is left, until nothing
+        is.
+        """
         for _ in range(MAX_MOVES):
             moves = self.moves()
             if moves:
@@ -516,7 +592,9 @@ class Worker:
         raise AssertionError(f"no end after {MAX_MOVES} moves: {self.played[-40:]}")
 
     def play_at_random(self) -> Iterator[str]:
-        """Plays moves, events of the world outside and the passing of time in an order left to chance; yields after each."""
+        """Plays moves, events of the world outside and the passing of time in an order left to
+        chance; yields after each.
+        """
         coming = self.store.coming
         for _ in range(MAX_MOVES):
             moves = self.moves()
@@ -541,11 +619,18 @@ class Worker:
         if self.on_the_way:
             return False
         for execution in self.executions.values():
-            if execution.oldest_unflushed_us is not None and execution.run_id not in self.wanting and execution.inflight is None and not execution.locked:
+            if (
+                execution.oldest_unflushed_us is not None
+                and execution.run_id not in self.wanting
+                and execution.inflight is None
+                and not execution.locked
+            ):
                 self.store.now_us = max(self.store.now_us, execution.oldest_unflushed_us + 100_000)
                 self.want_flush(execution)
                 return True
-        due = [due_us for due_us, execution, _ in self.retries if not execution.over] + list(self.looks.values())
+        due = [due_us for due_us, execution, _ in self.retries if not execution.over] + list(
+            self.looks.values()
+        )
         due += [d for d in [self.store.next_due_us()] if d is not None]
         if not due:
             return False
@@ -554,7 +639,9 @@ class Worker:
         return True
 
     def crash(self) -> Worker:
-        """Dies: nothing more is written, and the runs are ready again for the worker that is returned."""
+        """Dies: nothing more is written, and the runs are ready again for the worker that is
+        returned.
+        """
         for execution in list(self.executions.values()):
             self._remove(execution)
         self.on_the_way.clear()
@@ -563,12 +650,20 @@ class Worker:
         return self._successor(self.store)
 
     def _successor(self, store: Store) -> Worker:
-        other = Worker(store, errors=self.errors, seed=self.random.random(), execution=self.make_execution, driver=self.make_driver)
+        other = Worker(
+            store,
+            errors=self.errors,
+            seed=self.random.random(),
+            execution=self.make_execution,
+            driver=self.make_driver,
+        )
         other.keys = dict(self.keys)
         return other
 
     def fork_as_crashed(self) -> Worker:
-        """A worker that goes on from a copy of what is durable, as if this one had died here. This one lives on."""
+        """A worker that goes on from a copy of what is durable, as if this one had died here. This
+        one lives on.
+        """
         store = self.store.fork()
         store.release_all()
         return self._successor(store)
@@ -592,7 +687,9 @@ def _ends_at_once(coroutine: Coroutine[Any, Any, Any]) -> bool:
     return False
 
 
-def _call_in(scope: StepScope, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_in(
+    scope: StepScope, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     current.set(scope)
     value = fn(*args, **kwargs)
     if not hasattr(value, "send"):
@@ -612,7 +709,9 @@ class NoHost:
 
     def start_body(self, execution: Execution, call: StepCall) -> None: ...
     def stop_body(self, execution: Execution, call: StepCall) -> None: ...
-    def retry_body_later(self, execution: Execution, call: StepCall, delay_seconds: float) -> None: ...
+    def retry_body_later(
+        self, execution: Execution, call: StepCall, delay_seconds: float
+    ) -> None: ...
     def want_flush(self, execution: Execution) -> None: ...
     def look_later(self, execution: Execution, delay_seconds: float) -> None: ...
     def has_room(self) -> bool:
@@ -623,22 +722,40 @@ class NoHost:
         return 0
 
 
-def replay(run: StoredRun, workflow: Workflow[..., Any] | None = None, errors: tuple[type[Exception], ...] = ()) -> WatchedExecution:
+def replay(
+    run: StoredRun,
+    workflow: Workflow[..., Any] | None = None,
+    errors: tuple[type[Exception], ...] = (),
+) -> WatchedExecution:
     """Replays a journal against the code, changing nothing; the execution is closed."""
     workflow = workflow or run.workflow
-    execution = WatchedExecution(run.claim(0, run.created_us), NoHost(), lambda e: make_driver(e, workflow, errors), workflow.result_codec)
+    execution = WatchedExecution(
+        run.claim(0, run.created_us),
+        NoHost(),
+        lambda e: make_driver(e, workflow, errors),
+        workflow.result_codec,
+    )
     execution.start()
     execution.close()
     return execution
 
 
-def divergence(run: StoredRun, workflow: Workflow[..., Any] | None = None) -> NonDeterminismError | None:
-    """Return the error of code that diverges from a recorded run; None if it comes to the same end."""
+def divergence(
+    run: StoredRun, workflow: Workflow[..., Any] | None = None
+) -> NonDeterminismError | None:
+    """Return the error of code that diverges from a recorded run; None if it comes to the same
+    end.
+    """
     execution = replay(run, workflow)
     return execution.divergence or judge_replay(run.recorded(), execution)
 
 
-def run_to_end(workflow: Workflow[..., Any], *args: Any, errors: tuple[type[Exception], ...] = (), **kwargs: Any) -> tuple[Store, StoredRun]:
+def run_to_end(
+    workflow: Workflow[..., Any],
+    *args: Any,
+    errors: tuple[type[Exception], ...] = (),
+    **kwargs: Any,
+) -> tuple[Store, StoredRun]:
     """Runs a workflow to its end, first things first."""
     store = Store(workflow)
     run = store.start(workflow, *args, **kwargs)

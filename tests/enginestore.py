@@ -1,10 +1,12 @@
-"""The database's part in memory: what ``sql/runs/commit.sql`` and ``sql/runs/answer.sql`` do, without a database.
+"""The database's part in memory: what ``sql/runs/commit.sql`` and ``sql/runs/answer.sql`` do,
+without a database.
 
 `tests/engine/test_engine_store.py` holds it to the database, history by history.
 
-A :class:`Store` keeps runs, units, mail and a clock. It takes the very documents that a worker sends and
-gives the answers that the stored functions give. Time is a number that moves when a test says so, and
-what the world outside will do is a list (`coming`), so that a copy of a store has the same future.
+A :class:`Store` keeps runs, units, mail and a clock. It takes the very documents that a worker
+sends and gives the answers that the stored functions give. Time is a number that moves when a test
+says so, and what the world outside will do is a list (`coming`), so that a copy of a store has the
+same future.
 """
 
 from __future__ import annotations
@@ -89,7 +91,9 @@ class StoredRun:
         if self.status == "failed":
             assert self.error is not None
             raise rebuild_error(json.loads(self.error), ErrorClasses(self.workflow.raises))
-        raise AssertionError(f"run {self.run_id} is {self.place}, {self.status}, {self.held}: {self.units}")
+        raise AssertionError(
+            f"run {self.run_id} is {self.place}, {self.status}, {self.held}: {self.units}"
+        )
 
     def recorded(self) -> RecordedRun:
         """The run as it is recorded."""
@@ -99,9 +103,22 @@ class StoredRun:
     def claim(self, token: int, now_us: int = 0, *, has_mail: bool = False) -> Claim:
         """The run as a worker claims it."""
         return Claim(
-            run_id=self.run_id, token=token, chain_id=self.chain_id, lane_id=1, generation=self.generation, attempt=self.attempt,
-            suspect=0, last_seq=self.last_seq, key=self.key, root=self.root, input=self.input, units=list(self.units),
-            has_mail=has_mail, created_us=self.created_us, now_us=max(now_us, self.created_us), workflow=self.workflow.name,
+            run_id=self.run_id,
+            token=token,
+            chain_id=self.chain_id,
+            lane_id=1,
+            generation=self.generation,
+            attempt=self.attempt,
+            suspect=0,
+            last_seq=self.last_seq,
+            key=self.key,
+            root=self.root,
+            input=self.input,
+            units=list(self.units),
+            has_mail=has_mail,
+            created_us=self.created_us,
+            now_us=max(now_us, self.created_us),
+            workflow=self.workflow.name,
             parent_run_id=self.parent[0] if self.parent else None,
         )
 
@@ -109,7 +126,9 @@ class StoredRun:
 class Store:
     """See the module."""
 
-    def __init__(self, *workflows: Workflow[..., Any], now_us: int = 1_700_000_000 * SECOND) -> None:
+    def __init__(
+        self, *workflows: Workflow[..., Any], now_us: int = 1_700_000_000 * SECOND
+    ) -> None:
         self.workflows = {workflow.name: workflow for workflow in workflows}
         self.now_us = now_us
         self.runs: dict[int, StoredRun] = {}
@@ -126,10 +145,17 @@ class Store:
         """A copy that goes its own way."""
         other = Store(now_us=self.now_us)
         vars(other).update(vars(self))
-        other.keys, other.mail, other.nudged, other.coming = dict(self.keys), list(self.mail), list(self.nudged), list(self.coming)
+        other.keys, other.mail, other.nudged, other.coming = (
+            dict(self.keys),
+            list(self.mail),
+            list(self.nudged),
+            list(self.coming),
+        )
         other._writers = dict(self._writers)
         other.runs = {
-            run_id: replace(run, units=list(run.units), waits=dict(run.waits), due_us=list(run.due_us))
+            run_id: replace(
+                run, units=list(run.units), waits=dict(run.waits), due_us=list(run.due_us)
+            )
             for run_id, run in self.runs.items()
         }
         return other
@@ -142,11 +168,26 @@ class Store:
         options = workflow.start_options
         return self._insert(workflow, workflow.encode_input(args, kwargs), options.key, None, "c")
 
-    def _insert(self, workflow: Workflow[..., Any], text: str, key: str | None, parent: tuple[int, int] | None, policy: str) -> StoredRun:
+    def _insert(
+        self,
+        workflow: Workflow[..., Any],
+        text: str,
+        key: str | None,
+        parent: tuple[int, int] | None,
+        policy: str,
+    ) -> StoredRun:
         self._ids += 1
         run = StoredRun(
-            run_id=self._ids, chain_id=self._ids, generation=1, workflow=workflow, key=key or f"key-{self._ids}",
-            root=f"root-{self._ids}", input=text, created_us=self.now_us, parent=parent, close_policy=policy,
+            run_id=self._ids,
+            chain_id=self._ids,
+            generation=1,
+            workflow=workflow,
+            key=key or f"key-{self._ids}",
+            root=f"root-{self._ids}",
+            input=text,
+            created_us=self.now_us,
+            parent=parent,
+            close_policy=policy,
         )
         self.runs[run.run_id] = run
         self.keys[run.key] = run.run_id
@@ -170,17 +211,40 @@ class Store:
 
     def newest(self, run: StoredRun) -> StoredRun:
         """The newest generation of its chain."""
-        return max((r for r in self.runs.values() if r.chain_id == run.chain_id), key=lambda r: r.generation)
+        return max(
+            (r for r in self.runs.values() if r.chain_id == run.chain_id),
+            key=lambda r: r.generation,
+        )
 
     def _post(
-        self, chain_id: int, kind: str, name: str, payload: str | None, run_id: int | None = None, call: int | None = None, sent_by: str | None = None
+        self,
+        chain_id: int,
+        kind: str,
+        name: str,
+        payload: str | None,
+        run_id: int | None = None,
+        call: int | None = None,
+        sent_by: str | None = None,
     ) -> None:
         self._mail_ids += 1
-        self.mail.append(Mail(self._mail_ids, chain_id, kind, name, self.now_us, payload, run_id, call, sent_by))
+        self.mail.append(
+            Mail(self._mail_ids, chain_id, kind, name, self.now_us, payload, run_id, call, sent_by)
+        )
         self.nudged.append(chain_id)
 
     def _note_operator(self, run: StoredRun, name: str, why: str | None = None) -> None:
-        run.units.append(Unit(run.last_seq + 1, 0, Kind.OPERATOR, name, json.dumps({"why": why}), None, self.now_us, None))
+        run.units.append(
+            Unit(
+                run.last_seq + 1,
+                0,
+                Kind.OPERATOR,
+                name,
+                json.dumps({"why": why}),
+                None,
+                self.now_us,
+                None,
+            )
+        )
 
     # ------------------------------------------------------------ places
 
@@ -214,7 +278,9 @@ class Store:
         return run if run.place == "leased" else None
 
     def _apply_controls(self, run: StoredRun) -> None:
-        """Apply people's requests to a run that no worker holds: the last word of pause and resume counts, a cancel above both."""
+        """Apply people's requests to a run that no worker holds: the last word of pause and resume
+        counts, a cancel above both.
+        """
         asked = [m for m in self.mail if m.chain_id == run.chain_id and m.kind in "pr"]
         is_cancelled = any(m.chain_id == run.chain_id and m.kind == "x" for m in self.mail)
         if run.place in ("leased", "ended") or not (asked or is_cancelled):
@@ -234,7 +300,14 @@ class Store:
         mine = [m for m in self.mail if m.chain_id == run.chain_id]
         if any(m.kind == "x" for m in mine):
             return True
-        return any(m.kind == "s" and m.name in names or m.kind == "c" and m.run_id == run.run_id and run.waits.get("child_calls") for m in mine)
+        return any(
+            m.kind == "s"
+            and m.name in names
+            or m.kind == "c"
+            and m.run_id == run.run_id
+            and run.waits.get("child_calls")
+            for m in mine
+        )
 
     def _unpark(self, run: StoredRun) -> None:
         run.place, run.waits, run.due_us, run.attempt, run.held = "ready", {}, [], 0, None
@@ -247,12 +320,17 @@ class Store:
 
     def next_due_us(self) -> int | None:
         """Return the time of the next timer of a parked run, or None."""
-        return min((due for run in self.runs.values() if run.place == "parked" for due in run.due_us), default=None)
+        return min(
+            (due for run in self.runs.values() if run.place == "parked" for due in run.due_us),
+            default=None,
+        )
 
     # ------------------------------------------------------------ commit
 
     def commit(self, document: str) -> tuple[str | None, dict[str, Any] | None]:
-        """``commit_units`` for one run: the verdict, if it is not well, and the answer to the question, if there was one."""
+        """``commit_units`` for one run: the verdict, if it is not well, and the answer to the
+        question, if there was one.
+        """
         batch = json.loads(document)
         ((run_id, token, expected),) = batch["r"]
         run = self.runs[run_id]
@@ -263,9 +341,15 @@ class Store:
         self.now_us += 1
         self.append(run, batch["u"])
         for of_run, chain_id, name, mail_id in batch.get("m", ()):
-            (taken,) = [m for m in self.mail if (m.mail_id, m.chain_id, m.name, m.kind) == (mail_id, chain_id, name, "s")]
+            (taken,) = [
+                m
+                for m in self.mail
+                if (m.mail_id, m.chain_id, m.name, m.kind) == (mail_id, chain_id, name, "s")
+            ]
             assert (of_run, chain_id) == (run_id, run.chain_id)
-            assert any(row[3:6] == [Kind.SIGNAL_RECEIVED, name, taken.payload] for row in batch["u"])
+            assert any(
+                row[3:6] == [Kind.SIGNAL_RECEIVED, name, taken.payload] for row in batch["u"]
+            )
             self.mail.remove(taken)
         answer = self._answer(run, batch["x"][0]) if "x" in batch else None
         for _, status, reason, output, error, *_ in batch.get("o", ()):
@@ -278,7 +362,18 @@ class Store:
             assert run_id == run.run_id
             assert seq == run.last_seq + 1, f"seq {seq} after {run.last_seq}"
             due_us = None if delay is None else self.now_us + round(delay * SECOND)
-            run.units.append(Unit(seq, call, kind, name, payload, None if starts is None else json.loads(starts), at_us, due_us))
+            run.units.append(
+                Unit(
+                    seq,
+                    call,
+                    kind,
+                    name,
+                    payload,
+                    None if starts is None else json.loads(starts),
+                    at_us,
+                    due_us,
+                )
+            )
             self._writers[run_id, seq] = token
 
     def fence(self, run: StoredRun, token: int, rows: str) -> int | None:
@@ -294,7 +389,15 @@ class Store:
     def _answer(self, run: StoredRun, q: dict[str, Any]) -> dict[str, Any]:
         assert q["seq"] == run.last_seq
         for chain_id in q.get("unwanted", ()):
-            self._post(chain_id, "x", "cancel", json.dumps({"why": "the parent gave up waiting for it", "reason": "parent_gave_up"}), sent_by="pgflow")
+            self._post(
+                chain_id,
+                "x",
+                "cancel",
+                json.dumps(
+                    {"why": "the parent gave up waiting for it", "reason": "parent_gave_up"}
+                ),
+                sent_by="pgflow",
+            )
         units: list[list[Any]] = [self._start_child(run, child) for child in q.get("children", ())]
         place, pause = "leased", False
         if "hold" in q:
@@ -311,9 +414,17 @@ class Store:
             elif not more and not pause and q.get("park"):
                 self._park(run, q)
                 place = "parked"
-        return {"run": run.run_id, "units": units, "place": place, "at": self.now_us, "pause": pause}
+        return {
+            "run": run.run_id,
+            "units": units,
+            "place": place,
+            "at": self.now_us,
+            "pause": pause,
+        }
 
-    def _decide(self, run: StoredRun, call: int, kind: str, name: str | None, payload: str | None) -> list[Any]:
+    def _decide(
+        self, run: StoredRun, call: int, kind: str, name: str | None, payload: str | None
+    ) -> list[Any]:
         unit = Unit(run.last_seq + 1, call, kind, name, payload, None, self.now_us, None)
         run.units.append(unit)
         self._writers[run.run_id, unit.seq] = run.token
@@ -324,21 +435,52 @@ class Store:
         known = self.runs.get(self.keys.get(key or "", 0))
         if known is None:
             made = self._insert(self.workflows[workflow], text, key, (run.run_id, call), policy)
-            return self._decide(run, call, Kind.CHILD_STARTED, workflow, json.dumps({"run_id": made.run_id, "key": made.key}))
-        if (known.workflow.name, json.loads(known.input), known.parent) == (workflow, json.loads(text), (run.run_id, call)):
-            return self._decide(run, call, Kind.CHILD_STARTED, workflow, json.dumps({"run_id": known.run_id, "key": known.key}))
+            return self._decide(
+                run,
+                call,
+                Kind.CHILD_STARTED,
+                workflow,
+                json.dumps({"run_id": made.run_id, "key": made.key}),
+            )
+        if (known.workflow.name, json.loads(known.input), known.parent) == (
+            workflow,
+            json.loads(text),
+            (run.run_id, call),
+        ):
+            return self._decide(
+                run,
+                call,
+                Kind.CHILD_STARTED,
+                workflow,
+                json.dumps({"run_id": known.run_id, "key": known.key}),
+            )
         clash = f"key {key!r} already names a run of {known.workflow.name} with another workflow, input or parent"
-        error = {"type": "pgflow.errors.KeyConflict", "mro": ["pgflow.errors.KeyConflict"], "args": [clash], "message": clash}
-        return self._decide(run, call, Kind.CHILD_FINISHED, workflow, json.dumps({"status": "refused", "error": error}))
+        error = {
+            "type": "pgflow.errors.KeyConflict",
+            "mro": ["pgflow.errors.KeyConflict"],
+            "args": [clash],
+            "message": clash,
+        }
+        return self._decide(
+            run,
+            call,
+            Kind.CHILD_FINISHED,
+            workflow,
+            json.dumps({"status": "refused", "error": error}),
+        )
 
     def _look(self, run: StoredRun, q: dict[str, Any]) -> tuple[list[list[Any]], bool]:
-        """Return the units of things that have happened, first things first; a signal or a cancel only as the first of its look."""
+        """Return the units of things that have happened, first things first; a signal or a cancel
+        only as the first of its look.
+        """
         units: list[list[Any]] = []
         asked = [m for m in self.mail if m.chain_id == run.chain_id and m.kind in "pr"]
         pause = bool(asked) and asked[-1].kind == "p"
         if not pause:
             self.mail = [m for m in self.mail if m not in asked]
-        for _at, call, _id, kind, name, mail in sorted(self._happenings(run, q), key=lambda h: h[:3]):
+        for _at, call, _id, kind, name, mail in sorted(
+            self._happenings(run, q), key=lambda h: h[:3]
+        ):
             if kind in ("x", Kind.SIGNAL_RECEIVED):
                 if units:
                     break
@@ -350,18 +492,28 @@ class Store:
             payload = mail.payload if mail is not None else None
             if kind == "x":
                 payload = json.dumps({**json.loads(payload), "by": mail.sent_by})
-            named = self.runs[json.loads(payload)["run_id"]].workflow.name if kind == Kind.CHILD_FINISHED else name
+            named = (
+                self.runs[json.loads(payload)["run_id"]].workflow.name
+                if kind == Kind.CHILD_FINISHED
+                else name
+            )
             units.append(self._decide(run, call, kind, named, payload))
             if kind in ("x", Kind.SIGNAL_RECEIVED):
                 break
         return units, pause
 
-    def _happenings(self, run: StoredRun, q: dict[str, Any]) -> Iterator[tuple[int, int, float, str, str | None, Any]]:
+    def _happenings(
+        self, run: StoredRun, q: dict[str, Any]
+    ) -> Iterator[tuple[int, int, float, str, str | None, Any]]:
         mine = [m for m in self.mail if m.chain_id == run.chain_id]
         for m in mine:
             if m.kind == "x":
                 yield m.sent_us, 0, m.mail_id, m.kind, m.name, m
-            elif m.kind == "c" and m.run_id == run.run_id and _is_in(m.call, q.get("child_calls", "{}")):
+            elif (
+                m.kind == "c"
+                and m.run_id == run.run_id
+                and _is_in(m.call, q.get("child_calls", "{}"))
+            ):
                 yield m.sent_us, m.call, m.mail_id, Kind.CHILD_FINISHED, m.name, m
         for call, name in q.get("signals", ()):
             first = next((m for m in mine if m.kind == "s" and m.name == name), None)
@@ -376,7 +528,9 @@ class Store:
     def _park(self, run: StoredRun, q: dict[str, Any]) -> None:
         run.place = "parked"
         run.waits = {name: q[name] for name in ("signals", "child_calls") if q.get(name)}
-        run.due_us = [run.units[w[1] - 1].due_us for w in [*q.get("timers", ()), *q.get("retries", ())]]
+        run.due_us = [
+            run.units[w[1] - 1].due_us for w in [*q.get("timers", ()), *q.get("retries", ())]
+        ]
         if run.waits:
             self.nudged.append(run.chain_id)
 
@@ -390,24 +544,57 @@ class Store:
         self._ids += 1
         self._decide(run, 0, Kind.CONTINUED, None, json.dumps({"run_id": self._ids}))
         self.runs[self._ids] = replace(
-            run, run_id=self._ids, generation=run.generation + 1, input=text, created_us=self.now_us, units=[], place="ready", token=0,
-            attempt=0, waits={}, due_us=[],
+            run,
+            run_id=self._ids,
+            generation=run.generation + 1,
+            input=text,
+            created_us=self.now_us,
+            units=[],
+            place="ready",
+            token=0,
+            attempt=0,
+            waits={},
+            due_us=[],
         )
         run.place, run.status = "ended", "continued"
 
-    def _end(self, run: StoredRun, status: str, reason: str | None, output: str | None, error: str | None) -> None:
-        run.place, run.status, run.reason, run.output, run.error = "ended", status, reason, output, error
+    def _end(
+        self, run: StoredRun, status: str, reason: str | None, output: str | None, error: str | None
+    ) -> None:
+        run.place, run.status, run.reason, run.output, run.error = (
+            "ended",
+            status,
+            reason,
+            output,
+            error,
+        )
         self.mail = [m for m in self.mail if m.chain_id != run.chain_id]
         if run.parent is not None and self.runs[run.parent[0]].place != "ended":
             head = {"status": status, "reason": reason, "run_id": run.run_id}
             payload = f'{json.dumps(head)[:-1]}, "output" : {output or "null"}, "error" : {error or "null"}}}'
             parent = self.runs[run.parent[0]]
-            self._post(parent.chain_id, "c", str(run.parent[1]), payload, parent.run_id, run.parent[1])
+            self._post(
+                parent.chain_id, "c", str(run.parent[1]), payload, parent.run_id, run.parent[1]
+            )
         for child in list(self.runs.values()):
-            if child.parent is not None and child.parent[0] == run.run_id and child.place != "ended" and child.close_policy == "c":
-                self._post(child.chain_id, "x", "cancel", json.dumps({"why": "the parent run ended", "reason": "parent_ended"}), sent_by="pgflow")
+            if (
+                child.parent is not None
+                and child.parent[0] == run.run_id
+                and child.place != "ended"
+                and child.close_policy == "c"
+            ):
+                self._post(
+                    child.chain_id,
+                    "x",
+                    "cancel",
+                    json.dumps({"why": "the parent run ended", "reason": "parent_ended"}),
+                    sent_by="pgflow",
+                )
 
 
 def _is_in(number: int | None, ranges: str) -> bool:
     """Return True if a number is in ranges as a question writes them: ``{[1,3],[7,7]}``."""
-    return any(number is not None and first <= number <= last for first, last in json.loads(f"[{ranges[1:-1]}]"))
+    return any(
+        number is not None and first <= number <= last
+        for first, last in json.loads(f"[{ranges[1:-1]}]")
+    )

@@ -1,8 +1,9 @@
 """A store in memory beside a real database: each is told the same, and must come to the same.
 
-`enginestore.Store` stands in for ``sql/runs/commit.sql`` and ``sql/runs/answer.sql`` in the tests of the engine, thousands of
-times a second. A :class:`Twin` makes every call of it on a database too, first, and takes numbers and tokens from there. Then it
-compares: the answer of the call, and after it the place, the journal and the outcome of every run, and the mail of every chain.
+`enginestore.Store` stands in for ``sql/runs/commit.sql`` and ``sql/runs/answer.sql`` in the tests
+of the engine, thousands of times a second. A :class:`Twin` makes every call of it on a database
+too, first, and takes numbers and tokens from there. Then it compares: the answer of the call, and
+after it the place, the journal and the outcome of every run, and the mail of every chain.
 """
 
 from __future__ import annotations
@@ -65,7 +66,14 @@ class Twin(Store):
         query = "select run_id, key, root::text from pgflow.run where run_id > %s order by run_id"
         self._new = self._conn.execute(query, (self._ids,)).fetchall()
 
-    def _insert(self, workflow: Workflow[..., Any], text: str, key: str | None, parent: tuple[int, int] | None, policy: str) -> StoredRun:
+    def _insert(
+        self,
+        workflow: Workflow[..., Any],
+        text: str,
+        key: str | None,
+        parent: tuple[int, int] | None,
+        policy: str,
+    ) -> StoredRun:
         run_id, made_key, root = self._new.pop(0)
         self._ids = run_id - 1
         run = super()._insert(workflow, text, made_key, parent, policy)
@@ -76,7 +84,12 @@ class Twin(Store):
 
     def start(self, workflow: Workflow[..., Any], *args: Any, **kwargs: Any) -> StoredRun:
         text = workflow.encode_input(args, kwargs)
-        self._one("select run_id from pgflow.start_run(%s, %s::json, %s)", workflow.name, text, workflow.start_options.key)
+        self._one(
+            "select run_id from pgflow.start_run(%s, %s::json, %s)",
+            workflow.name,
+            text,
+            workflow.start_options.key,
+        )
         self._find_new_runs()
         run = super().start(workflow, *args, **kwargs)
         self.compare()
@@ -105,11 +118,16 @@ class Twin(Store):
     # ------------------------------------------------------------ places
 
     def claim(self, run: StoredRun) -> Claim:
-        self._conn.execute("update pgflow.ready set priority = case when run_id = %s then -1 else 0 end", (run.run_id,))
+        self._conn.execute(
+            "update pgflow.ready set priority = case when run_id = %s then -1 else 0 end",
+            (run.run_id,),
+        )
         (row,) = sqlkit.rows(
             self._conn,
-            "select run_id, token, last_seq, has_mail, extra from pgflow.claim_runs(%s, array(select lane_id from pgflow.lane), 1, %s)",
-            self._worker, sqlkit.tokens(1),
+            "select run_id, token, last_seq, has_mail, extra from pgflow.claim_runs(%s, "
+            "array(select lane_id from pgflow.lane), 1, %s)",
+            self._worker,
+            sqlkit.tokens(1),
         )
         self._conn.execute("update pgflow.lease set priority = 0")
         run_id, token, last_seq, has_mail, extra = row
@@ -117,13 +135,22 @@ class Twin(Store):
         claim = super().claim(run)
         offer = (extra or {}).get("offer")
         offered = None if claim.offer is None else [claim.offer.signal_id, claim.offer.name]
-        assert (run_id, last_seq, has_mail, offer and offer[:2]) == (run.run_id, claim.last_seq, claim.has_mail, offered)
+        assert (run_id, last_seq, has_mail, offer and offer[:2]) == (
+            run.run_id,
+            claim.last_seq,
+            claim.has_mail,
+            offered,
+        )
         self.compare()
         return claim
 
     def release_all(self) -> None:
         held = [run for run in self.runs.values() if run.place == "leased"]
-        self._one("select pgflow.release_runs(%s, %s)", [run.run_id for run in held], [run.token for run in held])
+        self._one(
+            "select pgflow.release_runs(%s, %s)",
+            [run.run_id for run in held],
+            [run.token for run in held],
+        )
         super().release_all()
         self.compare()
 
@@ -143,11 +170,16 @@ class Twin(Store):
     def commit(self, document: str) -> tuple[str | None, dict[str, Any] | None]:
         self.now_us += 1
         batch = json.loads(document)
-        raw = self._one("select pgflow.commit_units(%s)", json.dumps(batch | {"w": self._worker})) or {}
+        raw = (
+            self._one("select pgflow.commit_units(%s)", json.dumps(batch | {"w": self._worker}))
+            or {}
+        )
         self.now_us -= 1
         self._find_new_runs()
         verdict, answer = super().commit(document)
-        assert [bad for _, bad in raw.get("bad") or ()] == [v for v in (verdict,) if v is not None], raw
+        assert [bad for _, bad in raw.get("bad") or ()] == [
+            v for v in (verdict,) if v is not None
+        ], raw
         theirs = next(iter(raw.get("x") or ()), None)
         assert _comparable(theirs) == _comparable(answer), (theirs, answer)
         self.compare()
@@ -158,7 +190,9 @@ class Twin(Store):
         self.now_us += 1
         with self._conn.transaction():
             self._one("select pgflow.begin_step(%s, %s, %s)", run.run_id, token, call)
-            at_us = self._one("select pgflow.fence_step(%s, %s, %s, %s)", run.run_id, token, call, f"[{rows}]")
+            at_us = self._one(
+                "select pgflow.fence_step(%s, %s, %s, %s)", run.run_id, token, call, f"[{rows}]"
+            )
         self.now_us -= 1
         ours = super().fence(run, token, rows)
         assert at_us == ours
@@ -173,20 +207,29 @@ class Twin(Store):
         assert {i: (r.place, r.status, _json(r.output)) for i, r in self.runs.items()} == {
             i: (place, status, _json(output)) for i, (place, status, output) in theirs.items()
         }
-        journals = {run_id: [_unit(*row[1:]) for row in rows] for run_id, rows in groupby(self._conn.execute(UNITS).fetchall(), lambda r: r[0])}
+        journals = {
+            run_id: [_unit(*row[1:]) for row in rows]
+            for run_id, rows in groupby(self._conn.execute(UNITS).fetchall(), lambda r: r[0])
+        }
         for run_id, run in self.runs.items():
             ours = [_unit(u.seq, u.call, u.kind, u.name, u.payload, u.due_us) for u in run.units]
-            assert journals.get(run_id, []) == ours, f"run {run_id}: the database has {journals.get(run_id)}, the store {ours}"
+            assert journals.get(run_id, []) == ours, (
+                f"run {run_id}: the database has {journals.get(run_id)}, the store {ours}"
+            )
         self._compare_mail()
 
     def _compare_mail(self) -> None:
         theirs = self._conn.execute(MAIL).fetchall()
         numbers: dict[Any, list[int]] = {}
         for signal_id, chain_id, kind, name, run_id, call, payload in theirs:
-            numbers.setdefault((chain_id, kind, name, run_id, call, _mail_payload(kind, payload)), []).append(signal_id)
+            numbers.setdefault(
+                (chain_id, kind, name, run_id, call, _mail_payload(kind, payload)), []
+            ).append(signal_id)
         mail = []
         for m in self.mail:
-            known = numbers.get((m.chain_id, m.kind, m.name, m.run_id, m.call, _mail_payload(m.kind, m.payload)))
+            known = numbers.get(
+                (m.chain_id, m.kind, m.name, m.run_id, m.call, _mail_payload(m.kind, m.payload))
+            )
             assert known, f"only the store has {m}, the database has {theirs}"
             mail.append(m._replace(mail_id=known.pop(0)))
         assert not any(numbers.values()), f"only the database has {numbers}"
@@ -205,7 +248,9 @@ def _mail_payload(kind: str, text: str | None) -> str | None:
     return str(said.get("why", said.get("status")))
 
 
-def _unit(seq: int, call: int, kind: str, name: str | None, payload: str | None, due_us: int | None) -> tuple[Any, ...]:
+def _unit(
+    seq: int, call: int, kind: str, name: str | None, payload: str | None, due_us: int | None
+) -> tuple[Any, ...]:
     """A unit as far as both write it: what an operator said stands in the database alone."""
     return seq, call, kind, name, None if kind == Kind.OPERATOR else _json(payload), due_us
 
@@ -214,4 +259,9 @@ def _comparable(answer: dict[str, Any] | None) -> dict[str, Any] | None:
     if answer is None:
         return None
     units = [[*unit[:4], _json(unit[4])] for unit in answer["units"]]
-    return {"run": answer["run"], "units": units, "place": answer["place"], "pause": answer["pause"]}
+    return {
+        "run": answer["run"],
+        "units": units,
+        "place": answer["place"],
+        "pause": answer["pause"],
+    }

@@ -1,8 +1,10 @@
-"""The evidence of a layer of the proof: which promise was put to which fault, how often, and with which result.
+"""The evidence of a layer of the proof: which promise was put to which fault, how often, and with
+which result.
 
-Every layer has a function ``prove(server_dsn, seconds, seed) -> Findings`` and is a program of its own; the
-proof (`python -m tests.proof`) runs them all and writes `docs/GUARANTEES.md` from what they return.
-``server_dsn`` is a superuser's; a layer makes the databases that it needs and drops them.
+Every layer has a function ``prove(server_dsn, seconds, seed) -> Findings`` and is a program of its
+own; the proof (`python -m tests.proof`) runs them all and writes `docs/GUARANTEES.md` from what
+they return. ``server_dsn`` is a superuser's; a layer makes the databases that it needs and drops
+them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ class Evidence:
     figure: str = ""
     """Another measurement, such as the slowest recovery, with its unit."""
     shared: int = 0
-    """Number of another line's ``runs`` by which this promise was judged too: no sum counts one of them twice."""
+    """Number of another line's ``runs`` by which this promise was judged too: no sum counts one of
+    them twice.
+    """
 
     @property
     def holds(self) -> bool:
@@ -46,7 +50,11 @@ class Findings:
     @property
     def void(self) -> list[str]:
         """Faults that did not happen often enough: nothing is proven then."""
-        return [f"{fault}: {times} of {minimum}" for fault, (times, minimum) in self.fired.items() if times < minimum]
+        return [
+            f"{fault}: {times} of {minimum}"
+            for fault, (times, minimum) in self.fired.items()
+            if times < minimum
+        ]
 
     @property
     def broken(self) -> list[Evidence]:

@@ -1,7 +1,8 @@
-"""Workflows that between them use everything the engine offers, each with what happens to it from outside.
+"""Workflows that between them use everything the engine offers, each with what happens to it from
+outside.
 
-Used by the tests of replay, divergence and determinism; run as a program, this file runs or replays them and
-speaks JSON, so that another Python can be asked to do the same.
+Used by the tests of replay, divergence and determinism; run as a program, this file runs or replays
+them and speaks JSON, so that another Python can be asked to do the same.
 """
 
 from __future__ import annotations
@@ -157,7 +158,9 @@ async def charged_child(cents: int) -> str:
 
 @workflow
 async def having_children(n: int) -> list[Any]:
-    results = await asyncio.gather(*(pgflow.run_child(charged_child, 99 + i) for i in range(n)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(pgflow.run_child(charged_child, 99 + i) for i in range(n)), return_exceptions=True
+    )
     saw(*results)
     for result in results:
         saw(result.__cause__ if isinstance(result, BaseException) else result)
@@ -495,11 +498,24 @@ def _resume(store: Store) -> None:
 
 
 EXAMPLES = [
-    Example(in_sequence, 3, [{"name": "ababab", "size": 6, "pair": [1, 2]}, 3, ["x", 1], {"shipped": [1, 2], "7": [1, 2]}]),
+    Example(
+        in_sequence,
+        3,
+        [
+            {"name": "ababab", "size": 6, "pair": [1, 2]},
+            3,
+            ["x", 1],
+            {"shipped": [1, 2], "7": [1, 2]},
+        ],
+    ),
     Example(gathering, 3, [2, 3, 4]),
     Example(timing_out, 2),
-    Example(waiting_for_signals, 2, events=(_send("paid", 5), _send("paid", 6), _send("news", "good"))),
-    Example(having_children, 3, ["receipt 99", "receipt 100", "RunFailed"], children=(charged_child,)),
+    Example(
+        waiting_for_signals, 2, events=(_send("paid", 5), _send("paid", 6), _send("news", "good"))
+    ),
+    Example(
+        having_children, 3, ["receipt 99", "receipt 100", "RunFailed"], children=(charged_child,)
+    ),
     Example(telling_of_children, 3, 6, children=(charged_child,)),
     Example(leaving_children, 3, children=(charged_child,)),
     Example(napping, 3, 4),
@@ -540,22 +556,57 @@ def record(example: Example, seed: int) -> list[dict[str, Any]]:
     store, _ = example.start()
     for _ in Worker(store, seed=seed).play_at_random():
         pass
-    fields = ("run_id", "chain_id", "generation", "key", "root", "input", "created_us", "parent", "place", "status", "output", "error")
-    return [{**{name: getattr(run, name) for name in fields}, "workflow": run.workflow.name, "units": run.units} for run in store.runs.values()]
+    fields = (
+        "run_id",
+        "chain_id",
+        "generation",
+        "key",
+        "root",
+        "input",
+        "created_us",
+        "parent",
+        "place",
+        "status",
+        "output",
+        "error",
+    )
+    return [
+        {
+            **{name: getattr(run, name) for name in fields},
+            "workflow": run.workflow.name,
+            "units": run.units,
+        }
+        for run in store.runs.values()
+    ]
 
 
 def restore(history: dict[str, Any]) -> StoredRun:
     """A run as it was written down."""
     known = {w.name: w for e in EXAMPLES for w in (e.workflow, *e.children)}
-    return StoredRun(**{**history, "workflow": known[history["workflow"]], "units": [Unit(*unit) for unit in history["units"]]})
+    return StoredRun(
+        **{
+            **history,
+            "workflow": known[history["workflow"]],
+            "units": [Unit(*unit) for unit in history["units"]],
+        }
+    )
 
 
 def obey() -> None:
-    """Does what standard input asks for, in JSON: ``record`` these examples with so many ``seeds``, or ``replay`` these histories."""
+    """Does what standard input asks for, in JSON: ``record`` these examples with so many ``seeds``,
+    or ``replay`` these histories.
+    """
     order = json.load(sys.stdin)
     if "record" in order:
-        answer: Any = {f"{name} {seed}": record(BY_NAME[name], seed) for name in order["record"] for seed in range(order["seeds"])}
+        answer: Any = {
+            f"{name} {seed}": record(BY_NAME[name], seed)
+            for name in order["record"]
+            for seed in range(order["seeds"])
+        }
     else:
-        found = {name: [str(d) for run in runs if (d := divergence(restore(run)))] for name, runs in order["replay"].items()}
+        found = {
+            name: [str(d) for run in runs if (d := divergence(restore(run)))]
+            for name, runs in order["replay"].items()
+        }
         answer = {name: divergences for name, divergences in found.items() if divergences}
     json.dump(answer, sys.stdout)

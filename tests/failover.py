@@ -1,9 +1,10 @@
 """Fail-overs: `python -m tests.failover [--postgres VERSION] [--seconds N] [--seed S]`.
 
-A primary and a standby, made for each round, two worker processes and a client, all with both hosts in their DSN. The primary
-is killed or frozen, the standby promoted; a frozen one thaws later and finds itself alone. What was acknowledged - starts,
-results, bookings that a later step rested on - is compared with what the new primary has. Where replication is synchronous
-nothing may be lost; where it is not, something must be, and the engine must have said of which runs.
+A primary and a standby, made for each round, two worker processes and a client, all with both hosts
+in their DSN. The primary is killed or frozen, the standby promoted; a frozen one thaws later and
+finds itself alone. What was acknowledged - starts, results, bookings that a later step rested on -
+is compared with what the new primary has. Where replication is synchronous nothing may be lost;
+where it is not, something must be, and the engine must have said of which runs.
 """
 
 from __future__ import annotations
@@ -74,7 +75,10 @@ class Clients:
         self._dsn = dsn
         self._prefix = prefix
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._start_runs, self._wait_for_results)]
+        self._threads = [
+            threading.Thread(target=work, daemon=True)
+            for work in (self._start_runs, self._wait_for_results)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -83,7 +87,9 @@ class Clients:
             for n in itertools.count():
                 key = f"{self._prefix}-{n}"
                 while not self._stop.is_set():
-                    with contextlib.suppress(psycopg.OperationalError):  # not acknowledged: sent again
+                    with contextlib.suppress(
+                        psycopg.OperationalError
+                    ):  # not acknowledged: sent again
                         app.start(failover_jobs.tale.options(key=key), key)
                         self.started.append((key, time.monotonic()))
                         break
@@ -99,7 +105,9 @@ class Clients:
                 key = self.started[n][0]
                 while not self._stop.is_set():
                     try:
-                        app.get(key, failover_jobs.tale).result()  # no time-out: nobody but the engine leaves the old primary
+                        app.get(
+                            key, failover_jobs.tale
+                        ).result()  # no time-out: nobody but the engine leaves the old primary
                     except psycopg.OperationalError:
                         continue
                     except Exception:  # noqa: BLE001 - a run whose start was lost is not there; the judge counts it
@@ -130,12 +138,20 @@ def play(synchronous: bool, fault: str, wanted: str | None = None) -> Round:
         for worker in workers:
             stack.callback(worker.kill)
         with psycopg.connect(pair.primary.dsn, autocommit=True) as conn:
-            servers.wait_until(lambda: conn.execute("select count(*) from pgflow.workers").fetchone() == (2,), "both workers register", 60)
+            servers.wait_until(
+                lambda: conn.execute("select count(*) from pgflow.workers").fetchone() == (2,),
+                "both workers register",
+                60,
+            )
         clients = Clients(dsn, "run")
         servers.wait_until(lambda: len(clients.ended) > 10, "runs end before anything happens")
         time.sleep(WORK_SECONDS)
         promoted_at = fail_over(pair, fault)
-        before = {"starts": len(clients.started), "results": len(clients.ended), "steps": len(notes_of(folder))}
+        before = {
+            "starts": len(clients.started),
+            "results": len(clients.ended),
+            "steps": len(notes_of(folder)),
+        }
 
         def going_on() -> bool:
             now = {"starts": clients.started, "results": clients.ended, "steps": notes_of(folder)}
@@ -143,9 +159,13 @@ def play(synchronous: bool, fault: str, wanted: str | None = None) -> Round:
 
         servers.wait_until(going_on, "starts, results and steps go on after the promotion", 90)
         done.going_on_seconds = time.monotonic() - promoted_at
-        with psycopg.connect(pair.standby.dsn, autocommit=True) as conn:  # else one of them might go on with the old, as nothing forbids
+        with psycopg.connect(
+            pair.standby.dsn, autocommit=True
+        ) as conn:  # else one of them might go on with the old, as nothing forbids
             fresh = "select count(*) from pgflow.workers where beat_at > clock_timestamp() - interval '3 s'"
-            servers.wait_until(lambda: conn.execute(fresh).fetchone() == (2,), "both workers have come over", 60)
+            servers.wait_until(
+                lambda: conn.execute(fresh).fetchone() == (2,), "both workers have come over", 60
+            )
         pair.thaw()
         time.sleep(WORK_SECONDS)
         clients.stop()
@@ -154,21 +174,29 @@ def play(synchronous: bool, fault: str, wanted: str | None = None) -> Round:
             worker.terminate()
             code = worker.wait(60)
             if code != 0:
-                done.wrong.append(f"a worker ended with {code}: {(folder / f'log{number}').read_text()[-500:]}")
+                done.wrong.append(
+                    f"a worker ended with {code}: {(folder / f'log{number}').read_text()[-500:]}"
+                )
     return done
 
 
 def work(dsn: str, log: Path) -> subprocess.Popen[bytes]:
     """A worker process; it says more than a pipe would hold."""
     here = Path(__file__).parent
-    environment = {**os.environ, "PGFLOW_DSN": dsn, "PYTHONPATH": f"{here}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    environment = {
+        **os.environ,
+        "PGFLOW_DSN": dsn,
+        "PYTHONPATH": f"{here}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
     command = [sys.executable, "-m", "pgflow_cli", "workers", "failover_jobs", "--poll", "0.2"]
     with log.open("wb") as out:
         return subprocess.Popen(command, env=environment, cwd=here, stderr=out)
 
 
 def fail_over(pair: Pair, fault: str) -> float:
-    """The primary is gone, the standby is promoted; when it was. An asynchronous one has missed the last half second."""
+    """The primary is gone, the standby is promoted; when it was. An asynchronous one has missed the
+    last half second.
+    """
     if not pair.synchronous:
         pair.cut_off()
         time.sleep(0.5)
@@ -191,18 +219,37 @@ def judge(done: Round, pair: Pair, clients: Clients, notes: list[list[str]]) -> 
     with psycopg.connect(pair.standby.dsn, autocommit=True) as conn:
         open_runs = "select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled')"
         try:
-            servers.wait_until(lambda: conn.execute(open_runs).fetchone() == (0,), "every run ends", 60)
+            servers.wait_until(
+                lambda: conn.execute(open_runs).fetchone() == (0,), "every run ends", 60
+            )
         except AssertionError:
             left = "select key, status, reason, worker_id, (select count(*) from pgflow.unit u where u.run_id = r.run_id) from pgflow.runs r"
-            done.wrong += [f"not ended: {row}" for row in conn.execute(f"{left} where status not in ('completed', 'failed', 'cancelled') limit 5")]
+            done.wrong += [
+                f"not ended: {row}"
+                for row in conn.execute(
+                    f"{left} where status not in ('completed', 'failed', 'cancelled') limit 5"
+                )
+            ]
         booked = conn.execute("select key, n from app.booked").fetchall()
         runs = dict(conn.execute("select key, status from pgflow.runs").fetchall())
-        ended = conn.execute("select key, status, error::text from pgflow.runs where status <> 'completed' limit 3").fetchall()
+        ended = conn.execute(
+            "select key, status, error::text from pgflow.runs where status <> 'completed' limit 3"
+        ).fetchall()
         done.wrong += [f"run {key} {status}: {error}" for key, status, error in ended]
-        done.reported = {run["key"] for (lost,) in conn.execute("select runs from pgflow.losses") for run in lost}
-        done.wrong += [f"check(): {row}" for row in conn.execute("select invariant, detail from pgflow.check()").fetchall()]
+        done.reported = {
+            run["key"] for (lost,) in conn.execute("select runs from pgflow.losses") for run in lost
+        }
+        done.wrong += [
+            f"check(): {row}"
+            for row in conn.execute("select invariant, detail from pgflow.check()").fetchall()
+        ]
     there = set(booked)
-    holes = [key for key, status in runs.items() if status == "completed" and not all((key, n) in there for n in range(failover_jobs.BOOKINGS))]
+    holes = [
+        key
+        for key, status in runs.items()
+        if status == "completed"
+        and not all((key, n) in there for n in range(failover_jobs.BOOKINGS))
+    ]
     done.wrong += [f"run {key} has completed without its bookings" for key in holes[:3]]
     lost_bookings = noted - set(booked)
     done.lost_keys = {key for key, _ in lost_bookings}
@@ -220,7 +267,9 @@ def judge(done: Round, pair: Pair, clients: Clients, notes: list[list[str]]) -> 
 
 
 def evidence(rounds: list[Round]) -> list[Evidence]:
-    """A line for each kind of round. Where commits do not wait, what counts is that the loss was reported."""
+    """A line for each kind of round. Where commits do not wait, what counts is that the loss was
+    reported.
+    """
     found = []
     for name in dict.fromkeys(done.name for done in rounds):
         same = [done for done in rounds if done.name == name]
@@ -236,7 +285,9 @@ def evidence(rounds: list[Round]) -> list[Evidence]:
 
 
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
-    """Fail-overs for about this long, on servers of the same version; two at least: one that must lose nothing, and one that must say what."""
+    """Fail-overs for about this long, on servers of the same version; two at least: one that must
+    lose nothing, and one that must say what.
+    """
     with psycopg.connect(server_dsn) as conn:
         major = conn.info.server_version // 10000
     rounds = campaign(servers.programs_of(major), seconds, seed)
@@ -251,26 +302,40 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
 def campaign(wanted: str, seconds: float, seed: int) -> list[Round]:
     """Rounds until the time is over."""
     began = time.monotonic()
-    offset = random.Random(seed).randrange(2) * 2  # which of the faults meets which kind of standby in the first two
+    offset = (
+        random.Random(seed).randrange(2) * 2
+    )  # which of the faults meets which kind of standby in the first two
     rounds: list[Round] = []
     for synchronous, fault in itertools.islice(itertools.cycle(ROUNDS), offset, None):
-        if len(rounds) >= 2 and time.monotonic() - began > seconds * len(rounds) / (len(rounds) + 1):
+        if len(rounds) >= 2 and time.monotonic() - began > seconds * len(rounds) / (
+            len(rounds) + 1
+        ):
             return rounds
         rounds.append(play(synchronous, fault, wanted))
     raise AssertionError
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--postgres", default="", help="a version or a folder of programs, as PGFLOW_TEST_POSTGRES")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--postgres", default="", help="a version or a folder of programs, as PGFLOW_TEST_POSTGRES"
+    )
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     rounds = campaign(options.postgres, options.seconds, options.seed)
     wrong: list[Any] = []
     for line in evidence(rounds):
-        print(f"{line.fault}: {line.runs} acknowledged, {line.lost} lost, {line.doubled} doubled; {line.figure}")
-        wrong += [*line.wrong, *([f"{line.lost} lost, {line.doubled} doubled"] if line.lost or line.doubled else [])]
+        print(
+            f"{line.fault}: {line.runs} acknowledged, {line.lost} lost, {line.doubled} doubled; "
+            f"{line.figure}"
+        )
+        wrong += [
+            *line.wrong,
+            *([f"{line.lost} lost, {line.doubled} doubled"] if line.lost or line.doubled else []),
+        ]
     for said in wrong:
         print(f"FAILED {said}")
     return 1 if wrong else 0

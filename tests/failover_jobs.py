@@ -1,4 +1,6 @@
-"""The workflow that goes on through fail-overs: what it has booked it notes outside, where no server can lose it."""
+"""The workflow that goes on through fail-overs: what it has booked it notes outside, where no
+server can lose it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Histories that are checked in: every example workflow, run on a real database and exported.
 
-``python -m tests.goldens DSN [NAME...]`` records them anew into tests/histories: only after a change of what is recorded.
+``python -m tests.goldens DSN [NAME...]`` records them anew into tests/histories: only after a
+change of what is recorded.
 """
 
 from __future__ import annotations
@@ -31,21 +32,31 @@ class World:
         self._connection = connection
 
     def send(self, key: str, name: str, payload: Any) -> None:
-        self._connection.execute("select pgflow.send_signal(%s, %s, %s::json)", (key, name, json.dumps(payload)))
+        self._connection.execute(
+            "select pgflow.send_signal(%s, %s, %s::json)", (key, name, json.dumps(payload))
+        )
 
     def cancel(self, key: str, why: str) -> None:
         self._connection.execute("select pgflow.cancel_run(%s, %s)", (key, why))
 
     def confirm(self, ref: str) -> bool:
         """False if it is not owed yet."""
-        if not self._connection.execute("select from pgflow.obligations where ref = %s", (ref,)).fetchall():
+        if not self._connection.execute(
+            "select from pgflow.obligations where ref = %s", (ref,)
+        ).fetchall():
             return False
-        self._connection.execute("select pgflow.confirm_effect(%s, why => 'the letter of the day', sent_by => 'bank')", (ref,))
+        self._connection.execute(
+            "select pgflow.confirm_effect(%s, why => 'the letter of the day', sent_by => 'bank')",
+            (ref,),
+        )
         return True
 
     def settle(self, verdict: str, value: Any) -> None:
         ((key,),) = self._connection.execute("select effect from pgflow.obligations").fetchall()
-        self._connection.execute("select pgflow.settle_effect(%s, %s, %s::json, 'seen', 'ada')", (key, verdict, json.dumps(value)))
+        self._connection.execute(
+            "select pgflow.settle_effect(%s, %s, %s::json, 'seen', 'ada')",
+            (key, verdict, json.dumps(value)),
+        )
 
     def pause(self, key: str) -> None:
         self._connection.execute("select pgflow.pause_run(%s, 'a look')", (key,))
@@ -81,8 +92,13 @@ async def record(dsn: str, example: Example, folder: Path) -> None:
         flow.include(*{example.workflow, *example.children, charged_child})
         flow.app.ref_checker("shelf")(is_on_shelf)
         await play(flow, example)
-        with psycopg.connect(dsn, autocommit=True) as connection, (folder / f"{example.name}.jsonl").open("w") as out:
-            for (chain,) in connection.execute("select distinct chain_id from pgflow.runs order by 1").fetchall():
+        with (
+            psycopg.connect(dsn, autocommit=True) as connection,
+            (folder / f"{example.name}.jsonl").open("w") as out,
+        ):
+            for (chain,) in connection.execute(
+                "select distinct chain_id from pgflow.runs order by 1"
+            ).fetchall():
                 export_chain(connection, chain, out)
 
 

@@ -1,4 +1,6 @@
-"""Workspaces made for a test: a folder with an identity, a routing file, and stages whose contracts the test gives."""
+"""Workspaces made for a test: a folder with an identity, a routing file, and stages whose contracts
+the test gives.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ CONTRACT = """
 """
 
 
-def workspace(root: Path, stages: dict[str, str] | None = None, workflow: str | None = None) -> Path:
+def workspace(
+    root: Path, stages: dict[str, str] | None = None, workflow: str | None = None
+) -> Path:
     """A workspace with these stages (name of the folder: contract) and this workflow.yaml."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "CLAUDE.md").write_text("# Workspace\n")

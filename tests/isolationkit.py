@@ -1,12 +1,13 @@
-"""Interleavings: every pair of API calls that can meet, in every order, under Postgres' own `isolationtester`.
+"""Interleavings: every pair of API calls that can meet, in every order, under Postgres' own
+`isolationtester`.
 
-The specs in `isolation/specs` are written from the table in `isolation/situations.py`, play on the stage of
-`isolation/world.sql`. `isolation/expected` has a hash of what each order prints (`NAME_1.sums` where a version of
-Postgres may print something else); an order that prints something else is shown. What is printed is judged by rules
-besides, see `faults`.
+The specs in `isolation/specs` are written from the table in `isolation/situations.py`, play on the
+stage of `isolation/world.sql`. `isolation/expected` has a hash of what each order prints
+(`NAME_1.sums` where a version of Postgres may print something else); an order that prints something
+else is shown. What is printed is judged by rules besides, see `faults`.
 
-`python -m tests.isolation [DSN] [--write] [NAME ...]` plays them and shows what differs; `--write` writes the
-specs and, given a DSN, what they print.
+`python -m tests.isolation [DSN] [--write] [NAME ...]` plays them and shows what differs; `--write`
+writes the specs and, given a DSN, what they print.
 """
 
 from __future__ import annotations
@@ -42,14 +43,18 @@ EXPECTED = HERE / "expected"
 TESTER = "isolationtester"
 STEP_TIMEOUT_SECONDS = 15
 STAGES = 4
-"""Number of specs that play at once, each in a database of its own: they mostly wait for the tester to look again."""
+"""Number of specs that play at once, each in a database of its own: they mostly wait for the tester
+to look again.
+"""
 OPTIONS = "-c jit=off -c deadlock_timeout=50ms"
 
 # ---------------------------------------------------------------- playing
 
 
 def find_tester() -> Path:
-    """Postgres' own tester: it comes with the embedded server's programs, and with those that the tests can fetch."""
+    """Postgres' own tester: it comes with the embedded server's programs, and with those that the
+    tests can fetch.
+    """
     programs = []
     if importlib.util.find_spec(PACKAGE) is not None:
         programs.append(find_programs())
@@ -58,9 +63,14 @@ def find_tester() -> Path:
         if wanted.isdecimal():
             programs.append(servers.CACHE / f"postgres-{wanted}" / "bin")
     for folder in programs:
-        for tester in (folder.parent / "lib/pgxs/src/test/isolation" / TESTER, folder.parent / "lib/postgresql/pgxs/src/test/isolation" / TESTER):
+        for tester in (
+            folder.parent / "lib/pgxs/src/test/isolation" / TESTER,
+            folder.parent / "lib/postgresql/pgxs/src/test/isolation" / TESTER,
+        ):
             if tester.exists():
-                if not os.access(tester, os.X_OK):  # some installers unpack wheels without the permissions in them
+                if not os.access(
+                    tester, os.X_OK
+                ):  # some installers unpack wheels without the permissions in them
                     tester.chmod(tester.stat().st_mode | 0o111)
                 return tester
     return Path(servers.find_program(TESTER, "postgresql-15"))
@@ -99,32 +109,58 @@ def play(spec: Path, dsn: str) -> str:
     command = [find_tester(), make_conninfo(dsn, options=OPTIONS)]
     environment = {**os.environ, "PG_TEST_TIMEOUT_DEFAULT": str(STEP_TIMEOUT_SECONDS)}
     with spec.open() as source:
-        done = subprocess.run(command, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=environment)
-    return done.stdout if done.returncode == 0 else f"{done.stdout}\nthe tester ended with {done.returncode}\n"
+        done = subprocess.run(
+            command,
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            env=environment,
+        )
+    return (
+        done.stdout
+        if done.returncode == 0
+        else f"{done.stdout}\nthe tester ended with {done.returncode}\n"
+    )
 
 
 STARTING = "starting permutation: "
 
 
 def orders(printed: str) -> list[tuple[str, str]]:
-    """Return the steps of each order that a spec plays, and what they print; what comes before the first has no steps."""
+    """Return the steps of each order that a spec plays, and what they print; what comes before the
+    first has no steps.
+    """
     parts = re.split(rf"^{STARTING}(.*)\n", printed, flags=re.MULTILINE)
     return [("", parts[0]), *zip(parts[1::2], parts[2::2], strict=True)]
 
 
 def summed(printed: str) -> str:
     """Return what a spec prints as it is kept: a line for each order, its hash and its steps."""
-    return "".join(f"{hashlib.sha256(text.encode()).hexdigest()[:16]} {steps}".rstrip() + "\n" for steps, text in orders(printed))
+    return "".join(
+        f"{hashlib.sha256(text.encode()).hexdigest()[:16]} {steps}".rstrip() + "\n"
+        for steps, text in orders(printed)
+    )
 
 
 def difference(name: str, printed: str) -> str:
-    """Return each order that prints something else than expected, in full, or is new or missing; empty if there is none."""
+    """Return each order that prints something else than expected, in full, or is new or missing;
+    empty if there is none.
+    """
     sums = summed(printed)
-    known = [path.read_text() for path in (EXPECTED / f"{name}.sums", *sorted(EXPECTED.glob(f"{name}_[0-9].sums"))) if path.exists()]
+    known = [
+        path.read_text()
+        for path in (EXPECTED / f"{name}.sums", *sorted(EXPECTED.glob(f"{name}_[0-9].sums")))
+        if path.exists()
+    ]
     if sums in known:
         return ""
     wanted = (known or [""])[0].splitlines()
-    told = [f"{name}, {line.partition(' ')[2]}: expected, and not printed" for line in sorted({*wanted} - {*sums.splitlines()})]
+    told = [
+        f"{name}, {line.partition(' ')[2]}: expected, and not printed"
+        for line in sorted({*wanted} - {*sums.splitlines()})
+    ]
     for line, (steps, text) in zip(sums.splitlines(), orders(printed), strict=True):
         if line not in wanted:
             told.append(f"{name}, {steps}: prints this, which is not expected\n{text}")
@@ -133,16 +169,45 @@ def difference(name: str, printed: str) -> str:
 
 # ---------------------------------------------------------------- judging
 
-# What a caller may be told, by the step that may be told so. Nothing else is an error that a call may raise.
+# What a caller may be told, by the step that may be told so. Nothing else is an error that a call
+# may raise.
 ALLOWED = (
-    ("a step of which another try has committed", r"fence\w*", r'duplicate key value violates unique constraint "unit_\d+_pkey"'),
-    ("a caller with an old snapshot tries again", r"\w+_(rr|ser)(_2)?", r"could not serialize access due to .*"),
-    ("a step whose run was taken or handed back", r"\w*fence\w*", r"run \d+ is no longer held by this worker"),
-    ("a claim of a worker that was declared dead", r"claim\w*", r"worker \d+ is not registered, or was declared dead"),
-    ("a message to a run that is not there yet", r"signal|deliver|cancel|force|pause|resume|retry", r"no run has the key 'k'"),
-    ("a retry of a run that has ended", r"retry", r"run 'k' is \w+: only a stuck or failed run can be retried"),
+    (
+        "a step of which another try has committed",
+        r"fence\w*",
+        r'duplicate key value violates unique constraint "unit_\d+_pkey"',
+    ),
+    (
+        "a caller with an old snapshot tries again",
+        r"\w+_(rr|ser)(_2)?",
+        r"could not serialize access due to .*",
+    ),
+    (
+        "a step whose run was taken or handed back",
+        r"\w*fence\w*",
+        r"run \d+ is no longer held by this worker",
+    ),
+    (
+        "a claim of a worker that was declared dead",
+        r"claim\w*",
+        r"worker \d+ is not registered, or was declared dead",
+    ),
+    (
+        "a message to a run that is not there yet",
+        r"signal|deliver|cancel|force|pause|resume|retry",
+        r"no run has the key 'k'",
+    ),
+    (
+        "a retry of a run that has ended",
+        r"retry",
+        r"run 'k' is \w+: only a stuck or failed run can be retried",
+    ),
     ("a key that names another run", r"start\w*", r"key '\w+' already names a run of .*"),
-    ("what follows an error", r"\w+", r"current transaction is aborted, commands ignored until end of transaction block"),
+    (
+        "what follows an error",
+        r"\w+",
+        r"current transaction is aborted, commands ignored until end of transaction block",
+    ),
 )
 
 
@@ -172,7 +237,9 @@ class Play:
 
 
 def is_allowed(step: str, error: str) -> bool:
-    return any(re.fullmatch(steps, step) and re.fullmatch(text, error) for _, steps, text in ALLOWED)
+    return any(
+        re.fullmatch(steps, step) and re.fullmatch(text, error) for _, steps, text in ALLOWED
+    )
 
 
 def read_plays(spec: str, printed: str) -> list[Play]:
@@ -180,7 +247,9 @@ def read_plays(spec: str, printed: str) -> list[Play]:
     plays = []
     for part in printed.split(f"\n{STARTING}")[1:]:
         lines = part.splitlines()
-        play = Play(spec, lines[0].split(), part.count("<waiting ...>"), [], 0, 0, "", "", complete=False)
+        play = Play(
+            spec, lines[0].split(), part.count("<waiting ...>"), [], 0, 0, "", "", complete=False
+        )
         step = ""
         for n, line in enumerate(lines):
             if found := re.match(r"step (\w+): ", line):
@@ -189,7 +258,12 @@ def read_plays(spec: str, printed: str) -> list[Play]:
                 play.errors.append((step, found[1]))
             if line.startswith("place ") and lines[n + 1].startswith("---"):
                 columns = [column.strip() for column in lines[n + 2].split("|")]
-                play.seen, play.lost, play.doubled, play.unsound = columns[0], int(columns[4]), int(columns[5]), columns[6]
+                play.seen, play.lost, play.doubled, play.unsound = (
+                    columns[0],
+                    int(columns[4]),
+                    int(columns[5]),
+                    columns[6],
+                )
                 play.complete = True
         plays.append(play)
     if "the tester ended with" in printed and plays:
@@ -201,7 +275,11 @@ def faults(spec: str, printed: str) -> list[str]:
     """Return complaints on the engine from a spec's output, expected or not."""
     plays = read_plays(spec, printed)
     found = [line for play in plays for line in play.wrong]
-    found += [f"{spec}, {' '.join(p.steps)}: {p.lost} lost, {p.doubled} doubled" for p in plays if p.lost or p.doubled]
+    found += [
+        f"{spec}, {' '.join(p.steps)}: {p.lost} lost, {p.doubled} doubled"
+        for p in plays
+        if p.lost or p.doubled
+    ]
     return found if plays else [f"{spec}: nothing was played: {printed[-500:]}"]
 
 
@@ -231,13 +309,23 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:  # noqa: ARG0
         told = [play for play in plays if any(re.fullmatch(steps, step) for step in play.steps)]
         wrong = [line for play in told for line in play.wrong]
         if guarantee == "G29":
-            wrong += [f"{name}: prints something else than expected" for name, text in printed.items() if difference(name, text)]
+            wrong += [
+                f"{name}: prints something else than expected"
+                for name, text in printed.items()
+                if difference(name, text)
+            ]
         deadlocks = sum("deadlock" in error for play in told for _, error in play.errors)
         own = {id(play) for play in told} - counted
         counted |= own
         findings.evidence.append(
             Evidence(
-                guarantee, fault, len(own), sum(p.lost for p in told), sum(p.doubled for p in told), tuple(wrong), f"{deadlocks} deadlocks",
+                guarantee,
+                fault,
+                len(own),
+                sum(p.lost for p in told),
+                sum(p.doubled for p in told),
+                tuple(wrong),
+                f"{deadlocks} deadlocks",
                 shared=len(told) - len(own),
             )
         )
@@ -266,17 +354,27 @@ def write_specs() -> None:
 
 def main() -> int:
     """Plays specs and shows what differs and what is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dsn", nargs="?", help="a superuser's")
     parser.add_argument("names", nargs="*", help="specs; all, if none is named")
-    parser.add_argument("--write", action="store_true", help="write the specs, and what they print as what is expected")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="write the specs, and what they print as what is expected",
+    )
     options = parser.parse_args()
     if options.write:
         write_specs()
     if options.dsn is None:
         return 0
     began = time.monotonic()
-    paths = [path for path in sorted(SPECS.glob("*.spec"), key=lambda p: -p.stat().st_size) if not options.names or path.stem in options.names]
+    paths = [
+        path
+        for path in sorted(SPECS.glob("*.spec"), key=lambda p: -p.stat().st_size)
+        if not options.names or path.stem in options.names
+    ]
     with stages(options.dsn) as play_next, ThreadPoolExecutor(STAGES) as pool:
         printed = dict(zip((path.stem for path in paths), pool.map(play_next, paths), strict=True))
     wrong = [line for name, text in printed.items() for line in faults(name, text)]
@@ -289,5 +387,8 @@ def main() -> int:
         print(text)
     for line in wrong:
         print(f"FAILED {line}")
-    print(f"{len(paths)} specs, {len(plays)} permutations, {len(differ)} differ, {len(wrong)} wrong, {time.monotonic() - began:.0f} seconds")
+    print(
+        f"{len(paths)} specs, {len(plays)} permutations, {len(differ)} differ, {len(wrong)} wrong, "
+        f"{time.monotonic() - began:.0f} seconds"
+    )
     return 1 if wrong or (differ and not options.write) else 0

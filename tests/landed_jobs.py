@@ -1,6 +1,8 @@
-"""The jobs of a landed version's workers and clients while its schema is upgraded; nothing here but the public API.
+"""The jobs of a landed version's workers and clients while its schema is upgraded; nothing here but
+the public API.
 
-`python landed_jobs.py DSN start FIRST LAST` starts runs, `signal FIRST LAST` brings those on that wait.
+`python landed_jobs.py DSN start FIRST LAST` starts runs, `signal FIRST LAST` brings those on that
+wait.
 """
 
 from __future__ import annotations
@@ -29,8 +31,12 @@ async def book(conn: psycopg.AsyncConnection[Any], key: str, n: int) -> int:
 
 async def _witness(key: str, n: int) -> None:
     """On a connection of its own, which no transaction of the engine takes back."""
-    async with await psycopg.AsyncConnection.connect(os.environ["PGFLOW_DSN"], autocommit=True) as witness:
-        await witness.execute("insert into app.told values (%s, %s, %s)", (key, n, pgflow.idempotency_key()))
+    async with await psycopg.AsyncConnection.connect(
+        os.environ["PGFLOW_DSN"], autocommit=True
+    ) as witness:
+        await witness.execute(
+            "insert into app.told values (%s, %s, %s)", (key, n, pgflow.idempotency_key())
+        )
 
 
 @step(retries=10)

@@ -1,4 +1,6 @@
-"""Workflows whose journals between them hold every unit of the ledgers, each with what people say meanwhile."""
+"""Workflows whose journals between them hold every unit of the ledgers, each with what people say
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,24 @@ from typing import Any
 from exampleflows import Example
 
 import pgflow
-from pgflow import Absent, Accepted, Choice, Confirmed, Ref, Retries, StillUnknown, decision, effect, read, step, workflow
+from pgflow import (
+    Absent,
+    Accepted,
+    Choice,
+    Confirmed,
+    Ref,
+    Retries,
+    StillUnknown,
+    decision,
+    effect,
+    read,
+    step,
+    workflow,
+)
 
-SLOWLY = Retries(max_attempts=3, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1))
+SLOWLY = Retries(
+    max_attempts=3, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1)
+)
 
 
 class Refused(Exception):
@@ -42,7 +59,12 @@ async def search(most: int) -> list[Offer]:
 
 @decision()
 async def choose(offers: list[Offer]) -> Choice[Offer]:
-    return Choice(offers[-1], why="the best", evidence=[f"{len(offers)} offers"], alternatives=[offer.item for offer in offers[:-1]])
+    return Choice(
+        offers[-1],
+        why="the best",
+        evidence=[f"{len(offers)} offers"],
+        alternatives=[offer.item for offer in offers[:-1]],
+    )
 
 
 @effect(risk="compensable", raises=[Refused], settle_retries=SLOWLY)
@@ -154,9 +176,19 @@ def _settle(verdict: str, value: Any) -> Callable[[Any], None]:
 
 
 LEDGERS = [
-    Example(ordering, 500, ["order of tent", "order of lost", "order of patience", "no", "number of later"], events=(_confirm("number of later"),)),
+    Example(
+        ordering,
+        500,
+        ["order of tent", "order of lost", "order of patience", "no", "number of later"],
+        events=(_confirm("number of later"),),
+    ),
     Example(undoing, 2, ["order of leg 0", "order of leg 1", "refused"]),
-    Example(asking_a_person, 2, ["on the statement", "there too"], events=(_settle("confirmed", "on the statement"), _settle("confirmed", "there too"))),
+    Example(
+        asking_a_person,
+        2,
+        ["on the statement", "there too"],
+        events=(_settle("confirmed", "on the statement"), _settle("confirmed", "there too")),
+    ),
     Example(letting_go, 1, "in vain"),
     Example(shelving, 1, "a tent in place 2"),
 ]

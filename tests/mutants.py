@@ -1,9 +1,10 @@
-"""Breaks pgflow on purpose, one defect at a time, and shows which test notices: `python -m tests.mutants [DSN] [NAME ...]`.
+"""Breaks pgflow on purpose, one defect at a time, and shows which test notices: `python -m
+tests.mutants [DSN] [NAME ...]`.
 
-A test that no defect fails proves little. Each of :data:`tests.defects.DEFECTS` is made in a copy of the
-repository, of which there are two, so that two can be tried at a time; the test named beside it must fail
-there. First all those tests must pass in copies without a defect. Prints a line for each and
-`mutants caught k/k`. Without a DSN the tests find a server as they always do.
+A test that no defect fails proves little. Each of :data:`tests.defects.DEFECTS` is made in a copy
+of the repository, of which there are two, so that two can be tried at a time; the test named beside
+it must fail there. First all those tests must pass in copies without a defect. Prints a line for
+each and `mutants caught k/k`. Without a DSN the tests find a server as they always do.
 """
 
 from __future__ import annotations
@@ -31,18 +32,47 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 REPOSITORY = Path(__file__).parents[1]
-COPIED = ("pgflow", "cli", "sql", "migrations", "tests", "docs", "examples", "pyproject.toml", "README.md")
+COPIED = (
+    "pgflow",
+    "cli",
+    "sql",
+    "migrations",
+    "tests",
+    "docs",
+    "examples",
+    "pyproject.toml",
+    "README.md",
+)
 COPIES = 2
 SAMPLE = 50
-"""Number of defects, drawn by the seed, that are made where there is no time for all: in the quick proof."""
+"""Number of defects, drawn by the seed, that are made where there is no time for all: in the quick
+proof.
+"""
 
 ALL_SECONDS = 600
 """Seconds for the layer from which on all defects are made, as a full run does."""
 
 HANGS_AFTER_SECONDS = 100
-"""Less than the limit of a single test. Who hangs has not noticed: on a busy machine that could be any test."""
+"""Less than the limit of a single test. Who hangs has not noticed: on a busy machine that could be
+any test.
+"""
 
-PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "-n", "0", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:anyio")
+PYTEST = (
+    sys.executable,
+    "-m",
+    "pytest",
+    "-x",
+    "-q",
+    "-rfE",
+    "-n",
+    "0",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:hypothesispytest",
+    "-p",
+    "no:anyio",
+)
 
 
 class Trial(NamedTuple):
@@ -69,26 +99,43 @@ class Copy:
         self.folder = folder
         for name in COPIED:
             if (source / name).is_dir():
-                shutil.copytree(source / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*", "*.so"))
+                shutil.copytree(
+                    source / name,
+                    folder / name,
+                    ignore=shutil.ignore_patterns("__pycache__", ".*", "*.so"),
+                )
             else:
                 shutil.copy2(source / name, folder / name)
         path = os.pathsep.join([str(folder), str(folder / "cli")])
-        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {"PYTHONPATH": path}
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {
+            "PYTHONPATH": path
+        }
         if server_dsn is not None:
             self._environment["PGFLOW_TEST_DSN"] = server_dsn
         self._check_that_it_is_what_runs()
 
     def _run(self, code: str, *args: str) -> str:
         command = [sys.executable, "-c", code, *args]
-        return subprocess.run(command, cwd=self.folder, env=self._environment, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
 
     def _check_that_it_is_what_runs(self) -> None:
         found = self._run("import pgflow, pgflow_cli; print(pgflow.__file__, pgflow_cli.__file__)")
-        assert found.count(str(self.folder)) == 2, f"the tests would run {found} and not the copy in {self.folder}"
+        assert found.count(str(self.folder)) == 2, (
+            f"the tests would run {found} and not the copy in {self.folder}"
+        )
 
     @contextmanager
     def shared_template(self) -> Iterator[str]:
-        """A database with the schema as it is without a defect, for all whose defect is not in the schema."""
+        """A database with the schema as it is without a defect, for all whose defect is not in the
+        schema.
+        """
         prologue = "import sys; sys.path.insert(0, 'tests'); import servers; dsn = sys.argv[1]; "
         dsn = self._environment["PGFLOW_TEST_DSN"]
         name = self._run(prologue + MAKE_TEMPLATE, dsn).strip()
@@ -97,12 +144,24 @@ class Copy:
         finally:
             self._run(prologue + DROP_TEMPLATE, dsn, name)
 
-    def test(self, tests: Sequence[str], patience_seconds: float, template: str | None) -> tuple[int | None, str]:
-        """Runs these tests; the answer is the exit code of pytest, None if it hung, and what it printed."""
+    def test(
+        self, tests: Sequence[str], patience_seconds: float, template: str | None
+    ) -> tuple[int | None, str]:
+        """Runs these tests; the answer is the exit code of pytest, None if it hung, and what it
+        printed.
+        """
         command = [*PYTEST, *(f"tests/{test}" for test in tests)]
-        environment = self._environment | ({"PGFLOW_TEST_TEMPLATE": template} if template is not None else {})
+        environment = self._environment | (
+            {"PGFLOW_TEST_TEMPLATE": template} if template is not None else {}
+        )
         process = subprocess.Popen(
-            command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command,
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
         try:
             output, _ = process.communicate(timeout=patience_seconds)
@@ -117,10 +176,15 @@ class Copy:
         sound, sound_stat = file.read_text(), file.stat()
         began = time.monotonic()
         file.write_text(defect.break_text(sound))
-        # Compiled code is recognised by size and whole seconds: two defects of a file must not have the same time.
+        # Compiled code is recognised by size and whole seconds: two defects of a file must not have
+        # the same time.
         os.utime(file, (sound_stat.st_atime, sound_stat.st_mtime - 100 - number))
         try:
-            code, output = self.test([defect.test], HANGS_AFTER_SECONDS, template if defect.file.endswith(".py") else None)
+            code, output = self.test(
+                [defect.test],
+                HANGS_AFTER_SECONDS,
+                template if defect.file.endswith(".py") else None,
+            )
         finally:
             file.write_text(sound)
             os.utime(file, (sound_stat.st_atime, sound_stat.st_mtime))
@@ -128,8 +192,15 @@ class Copy:
         if code is None:
             return Trial(defect, caught=False, seconds=seconds, how="  (hung)")
         if code not in (0, 1):
-            return Trial(defect, caught=False, seconds=seconds, how=f"  (the test did not run: {output[-1000:]})")
-        assert "ERROR at setup" not in output, f"{defect.name}: nothing can run with it, which any test notices:\n{output[-3000:]}"
+            return Trial(
+                defect,
+                caught=False,
+                seconds=seconds,
+                how=f"  (the test did not run: {output[-1000:]})",
+            )
+        assert "ERROR at setup" not in output, (
+            f"{defect.name}: nothing can run with it, which any test notices:\n{output[-3000:]}"
+        )
         return Trial(defect, caught=code == 1, seconds=seconds, how="")
 
 
@@ -144,7 +215,9 @@ def try_all(defects: Sequence[Defect], server_dsn: str | None) -> Iterator[Trial
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgflow-mutants-")))
         first = Copy(root / "0", REPOSITORY, server_dsn)
         for defect in defects:
-            defect.break_text((first.folder / defect.file).read_text())  # before anything takes long
+            defect.break_text(
+                (first.folder / defect.file).read_text()
+            )  # before anything takes long
         copies = [first, *(Copy(root / str(n), first.folder, server_dsn) for n in range(1, COPIES))]
         template = stack.enter_context(first.shared_template()) if server_dsn is not None else None
         pool = stack.enter_context(ThreadPoolExecutor(COPIES))
@@ -163,16 +236,27 @@ def try_all(defects: Sequence[Defect], server_dsn: str | None) -> Iterator[Trial
         yield from pool.map(attempt, range(len(defects)), defects)
 
 
-def _check_that_all_pass(pool: ThreadPoolExecutor, copies: Sequence[Copy], tests: Sequence[str], template: str | None) -> None:
+def _check_that_all_pass(
+    pool: ThreadPoolExecutor, copies: Sequence[Copy], tests: Sequence[str], template: str | None
+) -> None:
     shares = [tests[n :: len(copies)] for n in range(len(copies))]
     patience_seconds = HANGS_AFTER_SECONDS + 10.0 * len(tests)
-    for code, output in pool.map(lambda copy, share: copy.test(share, patience_seconds, template) if share else (0, ""), copies, shares):
+    for code, output in pool.map(
+        lambda copy, share: copy.test(share, patience_seconds, template) if share else (0, ""),
+        copies,
+        shares,
+    ):
         if code != 0:
-            raise Unfounded(f"tests fail where nothing is broken, so their failures for a defect would say nothing:\n{output[-4000:]}")
+            raise Unfounded(
+                "tests fail where nothing is broken, so their failures for a defect would say "
+                f"nothing:\n{output[-4000:]}"
+            )
 
 
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
-    """The findings of this layer of the proof: every defect is made if there is time, else a sample."""
+    """The findings of this layer of the proof: every defect is made if there is time, else a
+    sample.
+    """
     began = time.monotonic()
     chosen = DEFECTS if seconds >= ALL_SECONDS else random.Random(seed).sample(DEFECTS, SAMPLE)  # noqa: S311
     trials: list[Trial] = []
@@ -181,10 +265,26 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
         trials += try_all(chosen, server_dsn)
     except Unfounded as error:
         wrong = (str(error),)
-    alive = tuple(f"{t.defect.name} in {t.defect.file}: not noticed by {t.defect.test}{t.how}" for t in trials if not t.caught)
+    alive = tuple(
+        f"{t.defect.name} in {t.defect.file}: not noticed by {t.defect.test}{t.how}"
+        for t in trials
+        if not t.caught
+    )
     caught = len(trials) - len(alive)
-    evidence = Evidence("mutants", "a defect made on purpose, which a test must notice", len(trials), wrong=wrong + alive, figure=f"{caught}/{len(chosen)}")
-    return Findings("mutants", seed, [evidence], {"defects made": (len(trials), len(chosen))}, time.monotonic() - began)
+    evidence = Evidence(
+        "mutants",
+        "a defect made on purpose, which a test must notice",
+        len(trials),
+        wrong=wrong + alive,
+        figure=f"{caught}/{len(chosen)}",
+    )
+    return Findings(
+        "mutants",
+        seed,
+        [evidence],
+        {"defects made": (len(trials), len(chosen))},
+        time.monotonic() - began,
+    )
 
 
 def _is_dsn(word: str) -> bool:
@@ -193,8 +293,16 @@ def _is_dsn(word: str) -> bool:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="Breaks pgflow on purpose and shows which test notices.")
-    parser.add_argument("words", nargs="*", metavar="DSN | NAME", help="a superuser's DSN; names of defects, all if none is given")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants",
+        description="Breaks pgflow on purpose and shows which test notices.",
+    )
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="DSN | NAME",
+        help="a superuser's DSN; names of defects, all if none is given",
+    )
     words = parser.parse_args().words
     server_dsn = next(filter(_is_dsn, words), None)
     names = {word for word in words if not _is_dsn(word)}

@@ -31,14 +31,19 @@ class OwnServer:
     """Starts when entered, and is gone with its data when left.
 
     Args:
-        wanted: A major version or a folder of programs, as ``PGFLOW_TEST_POSTGRES``; None asks that variable.
+        wanted: A major version or a folder of programs, as ``PGFLOW_TEST_POSTGRES``; None asks that
+            variable.
         root: Folder to make its own in; None is that of temporary files.
         settings: More lines of postgresql.conf.
     """
 
-    def __init__(self, wanted: str | None = None, *, root: Path | None = None, **settings: str) -> None:
+    def __init__(
+        self, wanted: str | None = None, *, root: Path | None = None, **settings: str
+    ) -> None:
         self.wanted = wanted
-        self.folder = Path(tempfile.mkdtemp(prefix="pgf", dir=root))  # short: the path of a socket has a limit
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="pgf", dir=root)
+        )  # short: the path of a socket has a limit
         self.data = self.folder / "data"
         self._pg_ctl = servers.write_pg_ctl(self.folder, wanted)
         self._settings = {**SETTINGS, **settings}
@@ -60,17 +65,26 @@ class OwnServer:
     @property
     def label(self) -> str:
         """The version, and what was asked for beside it."""
-        return f"{self.version} ({', '.join(f'{name}={value}' for name, value in self._said.items())})" if self._said else self.version
+        return (
+            f"{self.version} ({', '.join(f'{name}={value}' for name, value in self._said.items())})"
+            if self._said
+            else self.version
+        )
 
     @property
     def has_odd_level(self) -> bool:
         """True if transactions are not read committed by default."""
-        return self._settings.get("default_transaction_isolation", "read committed") != "read committed"
+        return (
+            self._settings.get("default_transaction_isolation", "read committed")
+            != "read committed"
+        )
 
     def _run(self, *arguments: str) -> None:
         log = self.folder / "log"
         with log.open("a") as out:
-            done = subprocess.run([self._pg_ctl, "-D", self.data, *arguments], stdout=out, stderr=out, check=False)
+            done = subprocess.run(
+                [self._pg_ctl, "-D", self.data, *arguments], stdout=out, stderr=out, check=False
+            )
         assert done.returncode == 0, log.read_text()[-2000:]
 
     def __enter__(self) -> Self:
@@ -78,9 +92,20 @@ class OwnServer:
         self.find_port()
         passwords = self.folder / "password"
         passwords.write_text(self.password)
-        self._run("initdb", "-s", "-o", f"-U postgres -A scram-sha-256 --pwfile={passwords} -E UTF8 --locale=C --no-sync")
+        self._run(
+            "initdb",
+            "-s",
+            "-o",
+            f"-U postgres -A scram-sha-256 --pwfile={passwords} -E UTF8 --locale=C --no-sync",
+        )
         with (self.data / "postgresql.conf").open("a") as conf:
-            conf.writelines(f"{name} = '{value}'\n" for name, value in {**self._settings, "unix_socket_directories": str(self.folder)}.items())
+            conf.writelines(
+                f"{name} = '{value}'\n"
+                for name, value in {
+                    **self._settings,
+                    "unix_socket_directories": str(self.folder),
+                }.items()
+            )
             conf.write(f"port = {self.port}\n")
         self.start()
         return self
@@ -98,7 +123,12 @@ class OwnServer:
         """Stops it: `immediate` leaves recovery to the next start."""
         self._run("-w", "-s", "-m", mode, "stop")
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Stops it and removes its data."""
         self.stop("immediate")
         shutil.rmtree(self.folder, ignore_errors=True)

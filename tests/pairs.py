@@ -1,6 +1,8 @@
-"""A primary and its standby, made by pg_basebackup, with faults: the primary is killed or frozen, the standby promoted.
+"""A primary and its standby, made by pg_basebackup, with faults: the primary is killed or frozen,
+the standby promoted.
 
-Both run on this machine; a DSN names both, the standby first if asked to. Replication is synchronous or not.
+Both run on this machine; a DSN names both, the standby first if asked to. Replication is
+synchronous or not.
 """
 
 from __future__ import annotations
@@ -22,7 +24,13 @@ from ownserver import OwnServer
 if TYPE_CHECKING:
     from types import TracebackType
 
-SETTINGS = {"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on", "wal_keep_size": "256MB", "shared_buffers": "64MB"}
+SETTINGS = {
+    "wal_level": "replica",
+    "max_wal_senders": "4",
+    "hot_standby": "on",
+    "wal_keep_size": "256MB",
+    "shared_buffers": "64MB",
+}
 
 
 class Standby(OwnServer):
@@ -37,12 +45,35 @@ class Standby(OwnServer):
         """Copies the primary's data and follows it."""
         self.find_port()
         tool = servers.find_test_programs(self.wanted) / "pg_basebackup"
-        command = [sys.executable, "-m", "pgflow.embedded._namespace", str(tool), "-D", str(self.data), "-R", "-X", "stream", "-c", "fast"]
-        address = psycopg.conninfo.make_conninfo(self._primary.dsn, application_name="standby", dbname=None)
-        done = subprocess.run([*command, "-d", address], cwd=servers.REPOSITORY, capture_output=True, text=True, check=False)
+        command = [
+            sys.executable,
+            "-m",
+            "pgflow.embedded._namespace",
+            str(tool),
+            "-D",
+            str(self.data),
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+        ]
+        address = psycopg.conninfo.make_conninfo(
+            self._primary.dsn, application_name="standby", dbname=None
+        )
+        done = subprocess.run(
+            [*command, "-d", address],
+            cwd=servers.REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         with (self.data / "postgresql.conf").open("a") as conf:
-            conf.write(f"port = {self.port}\nunix_socket_directories = '{self.folder}'\nsynchronous_standby_names = ''\n")
+            conf.write(
+                f"port = {self.port}\nunix_socket_directories = "
+                f"'{self.folder}'\nsynchronous_standby_names = ''\n"
+            )
         self.start()
         return self
 
@@ -81,32 +112,49 @@ class Pair:
             self._stack.enter_context(stack.pop_all())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Ends both."""
         self._stack.close()
 
     def _follows(self) -> bool:
         wanted = "sync" if self.synchronous else "async"
         with psycopg.connect(self.primary.dsn) as conn:
-            return conn.execute("select from pg_stat_replication where state = 'streaming' and sync_state = %s", (wanted,)).fetchone() is not None
+            return (
+                conn.execute(
+                    "select from pg_stat_replication where state = 'streaming' and sync_state = %s",
+                    (wanted,),
+                ).fetchone()
+                is not None
+            )
 
     def dsn(self, *, standby_first: bool = False, database: str = "postgres") -> str:
         """Return the address of both."""
         ports = [self.primary.port, self.standby.port]
-        addresses = ",".join(f"127.0.0.1:{port}" for port in (reversed(ports) if standby_first else ports))
+        addresses = ",".join(
+            f"127.0.0.1:{port}" for port in (reversed(ports) if standby_first else ports)
+        )
         return f"postgresql://postgres:{self.primary.password}@{addresses}/{database}"
 
     # ------------------------------------------------------------ what happens to them
 
     def kill(self) -> None:
-        """The primary and all its processes are gone at once, as with its machine; nothing if they are already."""
+        """The primary and all its processes are gone at once, as with its machine; nothing if they
+        are already.
+        """
         for pid in self._frozen or processes_of(self.primary):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         servers.wait_until(lambda: not processes_of(self.primary), "the primary is gone")
 
     def freeze(self) -> None:
-        """The primary answers nothing any more, and its kernel goes on acknowledging what is sent to it."""
+        """The primary answers nothing any more, and its kernel goes on acknowledging what is sent
+        to it.
+        """
         self._frozen = processes_of(self.primary)
         for pid in self._frozen:
             os.kill(pid, signal.SIGSTOP)
@@ -119,7 +167,9 @@ class Pair:
         self._frozen = []
 
     def cut_off(self) -> None:
-        """The standby hears nothing of what the primary does from now on: its stream stands still."""
+        """The standby hears nothing of what the primary does from now on: its stream stands
+        still.
+        """
         senders = [pid for pid in processes_of(self.primary) if b"walsender" in command_of(pid)]
         assert senders, "nobody sends to the standby"
         for pid in senders:

@@ -1,16 +1,20 @@
 """A large database, and the plans that Postgres really used for the hot statements in it.
 
-The statements stand inside stored functions, so nothing is gained by explaining copies of them: `auto_explain`
-reports the plan of every statement that a call ran, nested ones too, with the buffers it touched. Each call is made
-with statistics from when the tables were nearly empty (``small``), of now (``fresh``), from when all rows of those that
-are worked off were dead (``drained``), and from when all were empty (``empty``), with generic and with custom plans; everything is rolled back.
+The statements stand inside stored functions, so nothing is gained by explaining copies of them:
+`auto_explain` reports the plan of every statement that a call ran, nested ones too, with the
+buffers it touched. Each call is made with statistics from when the tables were nearly empty
+(``small``), of now (``fresh``), from when all rows of those that are worked off were dead
+(``drained``), and from when all were empty (``empty``), with generic and with custom plans;
+everything is rolled back.
 
-A call passes if it reads large tables only in the ways that it names (by addresses of rows it always may), and touches
-no more buffers (of 8 KiB) than its bound, by plans that cost less than those that a server with LLVM compiles (`jit`).
-`lease` may be read from end to end by what looks for the runs of a worker or of a queue with a limit: it has as many
-rows as all workers hold runs, and every claim would pay for a further index. `queues` counts every open run.
+A call passes if it reads large tables only in the ways that it names (by addresses of rows it
+always may), and touches no more buffers (of 8 KiB) than its bound, by plans that cost less than
+those that a server with LLVM compiles (`jit`). `lease` may be read from end to end by what looks
+for the runs of a worker or of a queue with a limit: it has as many rows as all workers hold runs,
+and every claim would pay for a further index. `queues` counts every open run.
 
-`prove` puts it into words for the proof, `tests/proof/test_plans.py` asserts it, and `python -m tests.plans DSN` prints it all.
+`prove` puts it into words for the proof, `tests/proof/test_plans.py` asserts it, and `python -m
+tests.plans DSN` prints it all.
 """
 
 from __future__ import annotations
@@ -44,7 +48,9 @@ STATISTICS = ("small", "fresh", "drained", "empty")
 PLANS = ("force_generic_plan", "force_custom_plan")
 
 JIT_ABOVE_COST = 100_000
-"""A server with LLVM compiles a statement whose plan costs more, by default, each time before it runs it."""
+"""A server with LLVM compiles a statement whose plan costs more, by default, each time before it
+runs it.
+"""
 LARGE_ROWS = 5_000
 """A table with more rows than this is never to be read from end to end."""
 
@@ -84,7 +90,14 @@ class Ids:
     @classmethod
     def after(cls, last: int, sizes: Sizes) -> Ids:
         starts = [last + 1]
-        for size in (sizes.finished, sizes.unclaimable, sizes.ready, sizes.parked, sizes.leased, sizes.held):
+        for size in (
+            sizes.finished,
+            sizes.unclaimable,
+            sizes.ready,
+            sizes.parked,
+            sizes.leased,
+            sizes.held,
+        ):
             starts.append(starts[-1] + size)
         return cls(*starts)
 
@@ -106,7 +119,8 @@ insert into pgflow.worker_code (worker_id, code_id) select w.worker_id, c.code_i
 insert into pgflow.code_signal (code_id, signal, shape) select code_id, 'go', '{"is": ["number"], "whole": true}' from pgflow.code;
 """
 
-# The first `kin` ready runs go on where the first finished ones ended; the next are children of the first leased ones.
+# The first `kin` ready runs go on where the first finished ones ended; the next are children of the
+# first leased ones.
 PLACES = """
 insert into pgflow.run (
   run_id, chain_id, root_run_id, parent_run_id, parent_call, close_policy, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels
@@ -203,7 +217,9 @@ insert into pgflow.step_beat (run_id, call, attempt, beat_at) select i, 2, 1, no
 
 
 def build(dsn: str, sizes: Sizes) -> Ids:
-    """Fill a database with the schema; its statistics stay those of a few rows, since nobody looks again."""
+    """Fill a database with the schema; its statistics stay those of a few rows, since nobody looks
+    again.
+    """
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute(LANES)
         few = _fill(conn, dsn, FEW, 0)
@@ -213,14 +229,20 @@ def build(dsn: str, sizes: Sizes) -> Ids:
 
 def _fill(conn: psycopg.Connection[Any], dsn: str, sizes: Sizes, last: int) -> Ids:
     ids = Ids.after(last, sizes)
-    values: dict[str, sql.Composable] = {name: sql.Literal(value) for name, value in {**vars(ids), "kin": sizes.kin}.items()}
+    values: dict[str, sql.Composable] = {
+        name: sql.Literal(value) for name, value in {**vars(ids), "kin": sizes.kin}.items()
+    }
     conn.execute("select setval('pgflow.run_id_seq', %s)", (ids.end,))
     for name in _names(conn):
         if name.startswith("unit_") and name != "unit_kind" and not _has_more(conn, name, 0):
             conn.execute(sql.SQL("drop table pgflow.{}").format(sql.Identifier(name)))
     conn.execute("select pgflow.add_unit_partitions(2, %s)", (PARTITION_WIDTH,))
     for (table,) in conn.execute(TABLES).fetchall():
-        conn.execute(sql.SQL("alter table pgflow.{} set (autovacuum_enabled = false)").format(sql.Identifier(table)))
+        conn.execute(
+            sql.SQL("alter table pgflow.{} set (autovacuum_enabled = false)").format(
+                sql.Identifier(table)
+            )
+        )
     values["base"] = sql.SQL("(date_trunc('day', now()) - interval '30 days')")
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda text: _insert(dsn, text, values), (PLACES, FACTS)))
@@ -251,7 +273,9 @@ TABLES = "select relname from pg_class where relnamespace = 'pgflow'::regnamespa
 
 @dataclass(frozen=True)
 class Case:
-    """A call, and what it may read. ``buffers`` is the bound, about one and a half times what was measured."""
+    """A call, and what it may read. ``buffers`` is the bound, about one and a half times what was
+    measured.
+    """
 
     name: str
     query: str
@@ -262,13 +286,21 @@ class Case:
     before: tuple[str, ...] = ()
     """Statements run before it in the same transaction, not measured."""
     by_people: bool = False
-    """Asked for by a person, with the values in the statement, so that its plan is never a generic one; not while tables seem drained."""
+    """Asked for by a person, with the values in the statement, so that its plan is never a generic
+    one; not while tables seem drained.
+    """
     stale: int | None = None
-    """For what people ask: the bound, instead of `buffers` and `uses`, until autovacuum has seen the tables full."""
+    """For what people ask: the bound, instead of `buffers` and `uses`, until autovacuum has seen
+    the tables full.
+    """
     is_dear: bool = False
-    """Its function forbids ways to read on purpose, by settings that price them, and is called so seldom that a high cost does not matter."""
+    """Its function forbids ways to read on purpose, by settings that price them, and is called so
+    seldom that a high cost does not matter.
+    """
     drained: int | None = None
-    """The bound, instead of `buffers` and `uses`, while statistics say that there is no row: for what reads many rows in any case."""
+    """The bound, instead of `buffers` and `uses`, while statistics say that there is no row: for
+    what reads many rows in any case.
+    """
 
 
 def tokens(count: int) -> list[int]:
@@ -290,19 +322,30 @@ def batch(
     seq: int = 1,
     question: Callable[[int], dict[str, Any]] | None = None,
 ) -> str:
-    """Return a document for commit_units: a unit of each of so many leased runs, from this one on."""
+    """Return a document for commit_units: a unit of each of so many leased runs, from this one
+    on.
+    """
     runs = list(range(ids.leased + first, ids.leased + first + count))
-    rest = ["t", None, None, None, 0, 60] if sleeps else ["c", "step", "null", '[[10, "s", "step", "2", null]]', 0, None]
+    rest = (
+        ["t", None, None, None, 0, 60]
+        if sleeps
+        else ["c", "step", "null", '[[10, "s", "step", "2", null]]', 0, None]
+    )
     document: dict[str, Any] = {
         "w": holder(runs[0]),
         "r": [[run, run * 1000 + 7, seq] for run in runs],
         "u": [[run, seq + 1, 9, *rest, run * 1000 + 7] for run in runs],
     }
     if ends:
-        document["o"] = [[run, "completed", None, "null", None, run, run * 1000 + 7] for run in runs]
+        document["o"] = [
+            [run, "completed", None, "null", None, run, run * 1000 + 7] for run in runs
+        ]
         document["f"] = runs
     if question:
-        document["x"] = [{"run": run, "token": run * 1000 + 7, "chain": run, "seq": seq + 1, **question(run)} for run in runs]
+        document["x"] = [
+            {"run": run, "token": run * 1000 + 7, "chain": run, "seq": seq + 1, **question(run)}
+            for run in runs
+        ]
     return json.dumps(document)
 
 
@@ -321,9 +364,16 @@ BEHIND = "select * from pgflow.claim_runs(%s::int, %s::int[], 10, %s::bigint[], 
 
 
 def listed(
-    name: str, where: RunFilter, buffers: int, uses: str, stale: int | None = None, after: Callable[[Ids], int] | None = None
+    name: str,
+    where: RunFilter,
+    buffers: int,
+    uses: str,
+    stale: int | None = None,
+    after: Callable[[Ids], int] | None = None,
 ) -> Case:
-    """Return the case of a query of `pgflow list`, word for word: of the first page, or of the one behind a run."""
+    """Return the case of a query of `pgflow list`, word for word: of the first page, or of the one
+    behind a run.
+    """
 
     def query(place: int | None) -> Query[Any]:
         return list_runs(where, after=place).first
@@ -331,7 +381,15 @@ def listed(
     def params(ids: Ids) -> Sequence[Any]:
         return query(None if after is None else after(ids)).params
 
-    return Case(name, query(None if after is None else 1).sql, params, buffers, uses, by_people=True, stale=stale)
+    return Case(
+        name,
+        query(None if after is None else 1).sql,
+        params,
+        buffers,
+        uses,
+        by_people=True,
+        stale=stale,
+    )
 
 
 LONG_AGO = "create or replace function pgflow.now_() returns timestamptz language sql volatile set search_path = pg_catalog, pg_temp as $$ select now() - interval '1 year' $$"
@@ -379,20 +437,31 @@ CASES = [
         CLAIM,
         lambda _: (1, [LIMITED], tokens(10)),
         490,
-        uses="lease:whole lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey",
+        uses="lease:whole lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey "
+        "step_beat_pkey",
     ),
-    Case("claim of nothing", CLAIM, lambda _: (1, [PAUSED, 99], tokens(10)), 30, uses="lease_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey"),
+    Case(
+        "claim of nothing",
+        CLAIM,
+        lambda _: (1, [PAUSED, 99], tokens(10)),
+        30,
+        uses="lease_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey",
+    ),
     Case(
         "commit and claim",
         "select * from pgflow.commit_and_claim(%s::jsonb, 1, %s::int[], 10, %s::bigint[], true)",
         lambda ids: (batch(ids, 1001, 10, ends=True), SERVED, tokens(10)),
         790,
-        uses="deadline_pkey lease_pkey outcome_pkey ready_pkey ready_suspect_idx run_parent_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
+        uses="deadline_pkey lease_pkey outcome_pkey ready_pkey ready_suspect_idx run_parent_idx "
+        "run_pkey signal_pkey step_beat_pkey unit_pkey",
     ),
     Case(
         "release of ten runs",
         "select pgflow.release_runs(%s::bigint[], %s::bigint[])",
-        lambda ids: ([ids.leased + n for n in range(10)], [(ids.leased + n) * 1000 + 7 for n in range(10)]),
+        lambda ids: (
+            [ids.leased + n for n in range(10)],
+            [(ids.leased + n) * 1000 + 7 for n in range(10)],
+        ),
         460,
         uses="lease_pkey run_pkey signal_pkey unit_pkey",
     ),
@@ -403,7 +472,13 @@ CASES = [
         9100,
         uses="lease:whole lease_pkey run_pkey signal_pkey unit_pkey",
     ),
-    Case("commit of ten units", "select pgflow.commit_units(%s::jsonb)", lambda ids: (batch(ids, 1001, 10),), 120, uses="lease_pkey"),
+    Case(
+        "commit of ten units",
+        "select pgflow.commit_units(%s::jsonb)",
+        lambda ids: (batch(ids, 1001, 10),),
+        120,
+        uses="lease_pkey",
+    ),
     Case(
         "careful commit of ten units",
         "select pgflow.commit_units(%s::jsonb, true)",
@@ -416,16 +491,21 @@ CASES = [
         "select pgflow.commit_units(%s::jsonb)",
         lambda ids: (batch(ids, 1001, 10, ends=True),),
         370,
-        uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey step_beat_pkey",
+        uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey "
+        "step_beat_pkey",
     ),
     Case(
         "commit of ten ends with children and mail",
         "select pgflow.commit_units(%s::jsonb)",
         lambda ids: (batch(ids, 1, 10, seq=2, ends=True),),
         670,
-        uses="deadline_pkey lease_pkey outcome_pkey run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey",
+        uses="deadline_pkey lease_pkey outcome_pkey run_generation_key run_parent_idx run_pkey "
+        "signal_pkey step_beat_pkey",
         before=(
-            "insert into pgflow.signal (chain_id, sent_at, kind, name) select r, now(), 's', 'go' from generate_series({leased} + 1, {leased} + 10) r",
+            (
+                "insert into pgflow.signal (chain_id, sent_at, kind, name) select r, now(), 's', 'go' "
+                "from generate_series({leased} + 1, {leased} + 10) r"
+            ),
         ),
     ),
     Case(
@@ -442,9 +522,13 @@ CASES = [
             ),
         ),
         80,
-        uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
+        uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey "
+        "step_beat_pkey unit_pkey",
         before=(
-            "insert into pgflow.lease select run_id, 5, now(), 1, lane_id, last_seq, 1, 0, 0 from pgflow.ready where run_id = {ready} + 1002",
+            (
+                "insert into pgflow.lease select run_id, 5, now(), 1, lane_id, last_seq, 1, 0, 0 from "
+                "pgflow.ready where run_id = {ready} + 1002"
+            ),
             "delete from pgflow.ready where run_id = {ready} + 1002",
         ),
     ),
@@ -453,7 +537,16 @@ CASES = [
         "select pgflow.commit_units(%s::jsonb)",
         lambda ids: (
             batch(
-                ids, 1001, 10, sleeps=True, question=lambda _: {"signals": [[3, "go"]], "timers": [[9, 2, "W"]], "park": True, "idle": True}
+                ids,
+                1001,
+                10,
+                sleeps=True,
+                question=lambda _: {
+                    "signals": [[3, "go"]],
+                    "timers": [[9, 2, "W"]],
+                    "park": True,
+                    "idle": True,
+                },
             ),
         ),
         720,
@@ -462,17 +555,39 @@ CASES = [
     Case(
         "park that finds a message",
         "select pgflow.commit_units(%s::jsonb)",
-        lambda ids: (batch(ids, 1001, 10, question=lambda _: {"signals": [[3, "go"]], "child_calls": [2], "park": True, "idle": True}),),
+        lambda ids: (
+            batch(
+                ids,
+                1001,
+                10,
+                question=lambda _: {
+                    "signals": [[3, "go"]],
+                    "child_calls": [2],
+                    "park": True,
+                    "idle": True,
+                },
+            ),
+        ),
         480,
         uses="lease_pkey run_pkey signal_pkey unit_pkey",
         before=(
-            "insert into pgflow.signal (chain_id, sent_at, kind, name) select r, now(), 's', 'go' from generate_series({leased} + 1001, {leased} + 1010) r",
+            (
+                "insert into pgflow.signal (chain_id, sent_at, kind, name) select r, now(), 's', 'go' "
+                "from generate_series({leased} + 1001, {leased} + 1010) r"
+            ),
         ),
     ),
     Case(
         "park in which a pause is taken",
         "select pgflow.commit_units(%s::jsonb)",
-        lambda ids: (batch(ids, 1001, 1, question=lambda _: {"signals": [[3, "go"]], "park": True, "idle": True}),),
+        lambda ids: (
+            batch(
+                ids,
+                1001,
+                1,
+                question=lambda _: {"signals": [[3, "go"]], "park": True, "idle": True},
+            ),
+        ),
         90,
         uses="lease_pkey run_pkey signal_pkey unit_pkey",
         before=("select pgflow.pause_run('key-' || ({leased} + 1001))",),
@@ -480,7 +595,14 @@ CASES = [
     Case(
         "hold of ten runs",
         "select pgflow.commit_units(%s::jsonb)",
-        lambda ids: (batch(ids, 1001, 10, question=lambda _: {"hold": ["stuck", "nondeterminism", "h", None, "pgflow"]}),),
+        lambda ids: (
+            batch(
+                ids,
+                1001,
+                10,
+                question=lambda _: {"hold": ["stuck", "nondeterminism", "h", None, "pgflow"]},
+            ),
+        ),
         420,
         uses="lease_pkey signal_pkey",
     ),
@@ -493,7 +615,22 @@ CASES = [
                 1001,
                 1,
                 question=lambda _: {
-                    "children": [[call, "flow_1", "default", "{}", f"child-{call}", 0, None, None, None, None, "c"] for call in (3, 4)]
+                    "children": [
+                        [
+                            call,
+                            "flow_1",
+                            "default",
+                            "{}",
+                            f"child-{call}",
+                            0,
+                            None,
+                            None,
+                            None,
+                            None,
+                            "c",
+                        ]
+                        for call in (3, 4)
+                    ]
                 },
             ),
         ),
@@ -505,19 +642,22 @@ CASES = [
         "select pgflow.commit_units(%s::jsonb)",
         lambda ids: (batch(ids, 1001, 1, question=lambda _: {"continue": "{}"}),),
         100,
-        uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey step_beat_pkey",
+        uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey "
+        "step_beat_pkey",
     ),
     Case(
         "forced end of a leased run",
         "select pgflow.commit_units(%s::jsonb)",
         lambda ids: (batch(ids, 1, 1, seq=2, question=lambda _: {"park": True}),),
         160,
-        uses="deadline_pkey lease_pkey outcome_pkey owed_pkey run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
+        uses="deadline_pkey lease_pkey outcome_pkey owed_pkey run_generation_key run_parent_idx "
+        "run_pkey signal_pkey step_beat_pkey unit_pkey",
         before=("select pgflow.cancel_run('key-' || ({leased} + 1), force => true)",),
     ),
     Case(
         "commit of one unit",
-        "select pgflow.commit_unit(%s::bigint, %s::bigint, 2, 9, 'c', 'step', 'null', null, 0, %s::int)",
+        "select pgflow.commit_unit(%s::bigint, %s::bigint, 2, 9, 'c', 'step', 'null', null, 0, "
+        "%s::int)",
         lambda ids: (ids.leased + 1001, (ids.leased + 1001) * 1000 + 7, holder(ids.leased + 1001)),
         20,
         uses="lease_pkey",
@@ -541,8 +681,20 @@ CASES = [
         uses="lease_pkey",
         before=("select pgflow.begin_step({leased} + 1001, ({leased} + 1001) * 1000 + 7, 9)",),
     ),
-    Case("reading back one unit", "select * from pgflow.read_unit(%s::bigint, 1)", lambda ids: (ids.leased + 5,), 20, uses="unit_pkey"),
-    Case("reading a journal", "select pgflow.load_units(%s::bigint, 0)", lambda ids: (ids.finished + 500,), 20, uses="unit_pkey"),
+    Case(
+        "reading back one unit",
+        "select * from pgflow.read_unit(%s::bigint, 1)",
+        lambda ids: (ids.leased + 5,),
+        20,
+        uses="unit_pkey",
+    ),
+    Case(
+        "reading a journal",
+        "select pgflow.load_units(%s::bigint, 0)",
+        lambda ids: (ids.finished + 500,),
+        20,
+        uses="unit_pkey",
+    ),
     Case(
         "sign of life of a step",
         "select pgflow.beat_step(%s::bigint, %s::bigint, 2, 1, null)",
@@ -551,9 +703,19 @@ CASES = [
         uses="lease_pkey",
     ),
     Case(
-        "what a step said of itself", "select pgflow.step_details(%s::bigint, 2)", lambda ids: (ids.leased + 6,), 10, uses="step_beat_pkey"
+        "what a step said of itself",
+        "select pgflow.step_details(%s::bigint, 2)",
+        lambda ids: (ids.leased + 6,),
+        10,
+        uses="step_beat_pkey",
     ),
-    Case("sending a signal", "select pgflow.send_signal(%s::text, 'go', '1')", lambda ids: (parked_key(ids, 0),), 44, uses="outcome_pkey run_generation_key run_key_pkey run_pkey"),
+    Case(
+        "sending a signal",
+        "select pgflow.send_signal(%s::text, 'go', '1')",
+        lambda ids: (parked_key(ids, 0),),
+        44,
+        uses="outcome_pkey run_generation_key run_key_pkey run_pkey",
+    ),
     Case(
         "handing a signal over",
         "select * from pgflow.deliver_signal(%s::text, 'go', '1')",
@@ -561,7 +723,13 @@ CASES = [
         66,
         uses="parked_pkey run_generation_key run_key_pkey run_pkey signal_pkey timer_pkey wait_pkey",
     ),
-    Case("cancel", "select pgflow.cancel_run(%s::text)", lambda ids: (parked_key(ids, 0),), 30, uses="run_key_pkey"),
+    Case(
+        "cancel",
+        "select pgflow.cancel_run(%s::text)",
+        lambda ids: (parked_key(ids, 0),),
+        30,
+        uses="run_key_pkey",
+    ),
     Case(
         "retry",
         "select pgflow.retry_run(%s::text)",
@@ -574,7 +742,8 @@ CASES = [
         "select * from pgflow.wake(%s::bigint[])",
         lambda ids: ([number(parked_key(ids, 0))],),
         110,
-        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_pkey wait_pkey",
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
+        "run_generation_key signal_pkey timer_pkey wait_pkey",
         before=("select pgflow.send_signal('{signalled}', 'go', '1')",),
     ),
     Case(
@@ -582,7 +751,8 @@ CASES = [
         "select * from pgflow.wake(%s::bigint[])",
         lambda ids: ([number(parked_key(ids, 0))],),
         70,
-        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_pkey wait_pkey",
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
+        "run_generation_key signal_pkey timer_pkey wait_pkey",
         before=("select pgflow.send_signal('{signalled}', 'other', '1')",),
     ),
     Case(
@@ -590,15 +760,22 @@ CASES = [
         "select * from pgflow.wake(%s::bigint[])",
         lambda ids: ([ids.leased + 1001, ids.finished + 5000],),
         150,
-        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_pkey wait_pkey",
-        before=("select pgflow.send_signal('key-' || n, 'go', '1') from unnest(array[{leased} + 1001, {finished} + 5000]) n",),
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
+        "run_generation_key signal_pkey timer_pkey wait_pkey",
+        before=(
+            (
+                "select pgflow.send_signal('key-' || n, 'go', '1') from unnest(array[{leased} + 1001, "
+                "{finished} + 5000]) n"
+            ),
+        ),
     ),
     Case(
         "wake of a continued chain",
         "select * from pgflow.wake(%s::bigint[])",
         lambda ids: ([ids.finished + 7],),
         70,
-        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_pkey wait_pkey",
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
+        "run_generation_key signal_pkey timer_pkey wait_pkey",
         before=("select pgflow.send_signal('key-' || ({finished} + 7), 'go', '1')",),
     ),
     Case(
@@ -606,7 +783,8 @@ CASES = [
         "select * from pgflow.wake(%s::bigint[])",
         lambda ids: ([number(parked_key(ids, 0))],),
         120,
-        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_pkey wait_pkey",
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
+        "run_generation_key signal_pkey timer_pkey wait_pkey",
         before=("select pgflow.cancel_run('{signalled}')",),
     ),
     Case(
@@ -614,7 +792,9 @@ CASES = [
         "select * from pgflow.wake(%s::bigint[])",
         lambda ids: ([ids.ready + 5002],),
         160,
-        uses="deadline_pkey held_pkey lease_pkey nudge_pkey outcome_pkey owed_pkey parked_pkey ready_run_id_key run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey timer_pkey unit_pkey wait_pkey",
+        uses="deadline_pkey held_pkey lease_pkey nudge_pkey outcome_pkey owed_pkey parked_pkey "
+        "ready_run_id_key run_generation_key run_parent_idx run_pkey signal_pkey "
+        "step_beat_pkey timer_pkey unit_pkey wait_pkey",
         before=("select pgflow.cancel_run('key-' || ({ready} + 5002))",),
     ),
     Case(
@@ -622,7 +802,8 @@ CASES = [
         "select * from pgflow.wake(%s::bigint[])",
         lambda ids: ([number(parked_key(ids, 0))],),
         120,
-        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_pkey wait_pkey",
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
+        "run_generation_key signal_pkey timer_pkey wait_pkey",
         before=("select pgflow.pause_run('{signalled}')",),
     ),
     Case(
@@ -630,7 +811,8 @@ CASES = [
         "select * from pgflow.wake(%s::bigint[])",
         lambda ids: ([ids.held + 2],),
         110,
-        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_pkey wait_pkey",
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
+        "run_generation_key signal_pkey timer_pkey wait_pkey",
         before=("select pgflow.resume_run('key-' || ({held} + 2))",),
     ),
     Case(
@@ -638,7 +820,8 @@ CASES = [
         "select * from pgflow.wake(null, 100)",
         lambda _: (),
         7500,
-        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key signal_pkey timer_pkey wait_pkey",
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
+        "run_generation_key signal_pkey timer_pkey wait_pkey",
     ),
     Case(
         "poll with nothing to do",
@@ -653,7 +836,8 @@ CASES = [
         "select * from pgflow.poll(100)",
         lambda _: (),
         3500,
-        uses="deadline_due_idx effect_beat_look_idx nudge_pkey parked_pkey timer_due_idx timer_pkey wait_pkey",
+        uses="deadline_due_idx effect_beat_look_idx nudge_pkey parked_pkey timer_due_idx "
+        "timer_pkey wait_pkey",
         before=("delete from pgflow.nudge", "delete from pgflow.deadline where due_at <= now()"),
     ),
     Case(
@@ -661,7 +845,9 @@ CASES = [
         "select * from pgflow.poll(100)",
         lambda _: (),
         17000,
-        uses="deadline_due_idx effect_beat_look_idx held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_pkey signal_pkey timer_due_idx timer_pkey wait_pkey",
+        uses="deadline_due_idx effect_beat_look_idx held_pkey lease_pkey nudge_pkey outcome_pkey "
+        "parked_pkey ready_run_id_key run_generation_key run_pkey signal_pkey timer_due_idx "
+        "timer_pkey wait_pkey",
         before=("delete from pgflow.nudge",),
     ),
     Case(
@@ -669,8 +855,17 @@ CASES = [
         "select * from pgflow.poll(100)",
         lambda _: (),
         6000,
-        uses="deadline_due_idx effect_beat_look_idx effect_beat_pkey held_pkey lease_pkey nudge_pkey outcome_pkey owed_pkey parked_pkey ready_run_id_key run_generation_key run_pkey signal_pkey timer_due_idx timer_pkey wait_pkey",
-        before=(LONG_AGO, "delete from pgflow.nudge", "update pgflow.effect_beat set look_at = beat_at - interval '1 day', timeout_seconds = 1 where run_id < {parked} + 125"),
+        uses="deadline_due_idx effect_beat_look_idx effect_beat_pkey held_pkey lease_pkey "
+        "nudge_pkey outcome_pkey owed_pkey parked_pkey ready_run_id_key run_generation_key "
+        "run_pkey signal_pkey timer_due_idx timer_pkey wait_pkey",
+        before=(
+            LONG_AGO,
+            "delete from pgflow.nudge",
+            (
+                "update pgflow.effect_beat set look_at = beat_at - interval '1 day', timeout_seconds = "
+                "1 where run_id < {parked} + 125"
+            ),
+        ),
     ),
     Case(
         "beat of an accepted effect",
@@ -679,9 +874,27 @@ CASES = [
         160,
         uses="effect_beat_pkey outcome_pkey owed_opened_idx owed_pkey owed_ref_idx run_pkey",
     ),
-    Case("announcement of a worker", "select pgflow.register_worker('host', 1, '{default}', 10, 'test')", lambda _: (), 10),
-    Case("beat of a worker", "select * from pgflow.beat(1)", lambda _: (), 2400, uses="lease:whole run_pkey signal_pkey"),
-    Case("watch over workers", "select * from pgflow.observe_workers()", lambda _: (), 220, uses="lease:whole", drained=240),
+    Case(
+        "announcement of a worker",
+        "select pgflow.register_worker('host', 1, '{default}', 10, 'test')",
+        lambda _: (),
+        10,
+    ),
+    Case(
+        "beat of a worker",
+        "select * from pgflow.beat(1)",
+        lambda _: (),
+        2400,
+        uses="lease:whole run_pkey signal_pkey",
+    ),
+    Case(
+        "watch over workers",
+        "select * from pgflow.observe_workers()",
+        lambda _: (),
+        220,
+        uses="lease:whole",
+        drained=240,
+    ),
     Case(
         "reaping a worker with 200 runs",
         "select * from pgflow.reap_worker(2, 0)",
@@ -689,9 +902,23 @@ CASES = [
         8200,
         uses="lease:whole lease_pkey run_pkey signal_pkey unit_pkey",
     ),
-    Case("leave of a worker", "select pgflow.leave_worker(2)", lambda _: (), 10, uses="lease:whole"),
-    Case("trying stuck runs again", "select pgflow.release_stuck('{flow_1}', '{new}')", lambda _: (), 7200, uses="held:whole held_pkey"),
-    Case("start of a run", "select * from pgflow.start_run('flow_1', '{}', 'new-key')", lambda _: (), 30, uses="run_key_pkey"),
+    Case(
+        "leave of a worker", "select pgflow.leave_worker(2)", lambda _: (), 10, uses="lease:whole"
+    ),
+    Case(
+        "trying stuck runs again",
+        "select pgflow.release_stuck('{flow_1}', '{new}')",
+        lambda _: (),
+        7200,
+        uses="held:whole held_pkey",
+    ),
+    Case(
+        "start of a run",
+        "select * from pgflow.start_run('flow_1', '{}', 'new-key')",
+        lambda _: (),
+        30,
+        uses="run_key_pkey",
+    ),
     Case(
         "start of a run that is there",
         "select * from pgflow.start_run(%s::text, '{\"n\": 1}', %s::text)",
@@ -701,7 +928,8 @@ CASES = [
     ),
     Case(
         "start later, with a deadline",
-        "select * from pgflow.start_run('flow_1', run_at => now() + interval '1 h', timeout_seconds => 60)",
+        "select * from pgflow.start_run('flow_1', run_at => now() + interval '1 h', "
+        "timeout_seconds => 60)",
         lambda _: (),
         50,
         uses="run_key_pkey",
@@ -718,7 +946,13 @@ CASES = [
         "select * from pgflow.start_runs('flow_1', %s::jsonb)",
         lambda ids: (
             json.dumps(
-                [[f"key-{ids.ready + 8000 + 8 * n - (ids.ready + 8000) % 8 if n % 2 else f'n-{n}'}", '{"n": 1}'] for n in range(100)]
+                [
+                    [
+                        f"key-{ids.ready + 8000 + 8 * n - (ids.ready + 8000) % 8 if n % 2 else f'n-{n}'}",
+                        '{"n": 1}',
+                    ]
+                    for n in range(100)
+                ]
             ),
         ),
         2500,
@@ -729,14 +963,16 @@ CASES = [
         REPLACE,
         lambda ids: (f"flow_{(ids.finished + 5000) % 8 + 1}", f"key-{ids.finished + 5000}"),
         150,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_key_pkey run_pkey",
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key "
+        "run_key_pkey run_pkey",
     ),
     Case(
         "start that replaces a run that waits",
         REPLACE,
         lambda ids: (f"flow_{number(parked_key(ids, 0)) % 8 + 1}", parked_key(ids, 0)),
         190,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_key_pkey run_pkey",
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key "
+        "run_key_pkey run_pkey",
     ),
     Case(
         "freeing ten keys",
@@ -761,29 +997,40 @@ CASES = [
         "select * from pgflow.result(%s::text)",
         lambda ids: (f"key-{ids.finished + 5000}",),
         30,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_key_pkey",
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key "
+        "run_key_pkey",
     ),
     Case(
         "result of a stuck run",
         "select * from pgflow.result(%s::text)",
         lambda ids: (f"key-{ids.held + 1}",),
         40,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_key_pkey",
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key "
+        "run_key_pkey",
     ),
     Case(
         "results of 100 chains",
         "select * from pgflow.results(%s::bigint[])",
-        lambda ids: ([ids.finished + 100 * n for n in range(50)] + [ids.parked + 100 * n for n in range(50)],),
+        lambda ids: (
+            [ids.finished + 100 * n for n in range(50)] + [ids.parked + 100 * n for n in range(50)],
+        ),
         3200,
         uses="held_pkey outcome_pkey run_generation_key run_pkey",
     ),
-    Case("chain of a key", "select pgflow.find_chain(%s::text)", lambda ids: (f"key-{ids.finished + 5000}",), 10, uses="run_key_pkey"),
+    Case(
+        "chain of a key",
+        "select pgflow.find_chain(%s::text)",
+        lambda ids: (f"key-{ids.finished + 5000}",),
+        10,
+        uses="run_key_pkey",
+    ),
     Case(
         "status of a run",
         "select pgflow.run_status(%s::text)",
         lambda ids: (parked_key(ids, 0),),
         30,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_key_pkey",
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key "
+        "run_key_pkey",
     ),
     Case(
         "state of a run",
@@ -812,7 +1059,8 @@ CASES = [
         "select * from pgflow.runs where key = %s::text",
         lambda ids: (parked_key(ids, 0),),
         40,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_key_idx run_pkey timer_pkey unit_pkey wait_pkey",
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_key_idx run_pkey "
+        "timer_pkey unit_pkey wait_pkey",
     ),
     Case(
         "timeline of a run",
@@ -844,10 +1092,17 @@ CASES = [
         30,
         uses="run_key_idx unit_pkey",
     ),
-    Case("steps of the newest runs", "select * from pgflow.steps order by run_id desc limit 50", lambda _: (), 900, uses="run_pkey unit_pkey"),
+    Case(
+        "steps of the newest runs",
+        "select * from pgflow.steps order by run_id desc limit 50",
+        lambda _: (),
+        900,
+        uses="run_pkey unit_pkey",
+    ),
     Case(
         "children of a run",
-        "select key, status, workflow from pgflow.runs where parent_run_id = %s::bigint order by run_id limit 100",
+        "select key, status, workflow from pgflow.runs where parent_run_id = %s::bigint order by "
+        "run_id limit 100",
         lambda ids: (ids.leased + 7,),
         110,
         uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_parent_idx",
@@ -857,30 +1112,61 @@ CASES = [
         "newest runs",
         RunFilter(),
         80,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_pkey wait_pkey",
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_pkey "
+        "wait_pkey",
         stale=1200,
     ),
     listed(
         "next page of the newest runs",
         RunFilter(),
         800,  # the indexes of places are read from their newest entry on, a page for some 300 runs
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_pkey wait_pkey",
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_pkey "
+        "wait_pkey",
         stale=1200,
         after=lambda ids: ids.leased,
     ),
-    listed("newest queued runs", RunFilter(status=["queued"]), 16000, uses="ready_run_id_key run_pkey"),
+    listed(
+        "newest queued runs", RunFilter(status=["queued"]), 16000, uses="ready_run_id_key run_pkey"
+    ),
     listed("newest running runs", RunFilter(status=["running"]), 440, uses="lease_pkey run_pkey"),
-    listed("newest waiting runs", RunFilter(status=["waiting"]), 1000, uses="parked_pkey run_pkey timer_pkey wait_pkey"),
-    listed("newest paused runs", RunFilter(status=["paused"]), 310, uses="held_pkey run_pkey", stale=43000),
-    listed("newest stuck runs", RunFilter(status=["stuck"]), 310, uses="held_pkey run_pkey", stale=43000),
-    listed("newest completed runs", RunFilter(status=["completed"]), 9200, uses="outcome_pkey run_pkey"),
-    listed("newest failed runs", RunFilter(status=["failed"]), 9300, uses="outcome_failed_idx run_pkey"),
-    listed("newest cancelled runs", RunFilter(status=["cancelled"]), 20, uses="outcome_cancelled_idx run_pkey"),
+    listed(
+        "newest waiting runs",
+        RunFilter(status=["waiting"]),
+        1000,
+        uses="parked_pkey run_pkey timer_pkey wait_pkey",
+    ),
+    listed(
+        "newest paused runs",
+        RunFilter(status=["paused"]),
+        310,
+        uses="held_pkey run_pkey",
+        stale=43000,
+    ),
+    listed(
+        "newest stuck runs",
+        RunFilter(status=["stuck"]),
+        310,
+        uses="held_pkey run_pkey",
+        stale=43000,
+    ),
+    listed(
+        "newest completed runs", RunFilter(status=["completed"]), 9200, uses="outcome_pkey run_pkey"
+    ),
+    listed(
+        "newest failed runs", RunFilter(status=["failed"]), 9300, uses="outcome_failed_idx run_pkey"
+    ),
+    listed(
+        "newest cancelled runs",
+        RunFilter(status=["cancelled"]),
+        20,
+        uses="outcome_cancelled_idx run_pkey",
+    ),
     listed(
         "newest runs of a workflow",
         RunFilter(workflow=["flow_3"]),
         80,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_pkey wait_pkey",
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_pkey timer_pkey "
+        "wait_pkey",
         stale=960,
     ),
     listed(
@@ -901,7 +1187,8 @@ CASES = [
         "newest runs of a label",
         RunFilter(labels={"customer": "c77"}),
         800,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_labels_idx timer_pkey wait_pkey",
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_labels_idx "
+        "timer_pkey wait_pkey",
         stale=40000,
     ),
     Case(
@@ -913,7 +1200,12 @@ CASES = [
         drained=15_000,
     ),
     Case("all lanes", "select * from pgflow.lanes", lambda _: (), 14000, uses="ready_pkey"),
-    Case("why nobody takes the runs of a lane", "select why from pgflow.lanes where lane_id = %s::int", lambda _: (FOREIGN,), 10),
+    Case(
+        "why nobody takes the runs of a lane",
+        "select why from pgflow.lanes where lane_id = %s::int",
+        lambda _: (FOREIGN,),
+        10,
+    ),
     Case("all workers", "select * from pgflow.workers", lambda _: (), 450, uses="lease:whole"),
 ]
 
@@ -947,23 +1239,39 @@ class Measured:
 
     @property
     def cost(self) -> float:
-        """Cost that is bounded. What reads a view is planned for whoever asks: without statistics its cost may be anything."""
-        return max(self.outer_cost, self.inner_cost) if self.statistics == "fresh" else self.inner_cost
+        """Cost that is bounded. What reads a view is planned for whoever asks: without statistics
+        its cost may be anything.
+        """
+        return (
+            max(self.outer_cost, self.inner_cost) if self.statistics == "fresh" else self.inner_cost
+        )
 
     @property
     def complaints(self) -> list[str]:
         """Complaints on it, one line each."""
         how = f"{self.case.name}, {self.statistics} statistics, {self.plans.removeprefix('force_').replace('_', ' ')}"
-        excused = (self.case.drained if self.statistics == "drained" else None) or (self.case.stale if self.statistics != "fresh" else None)
+        excused = (self.case.drained if self.statistics == "drained" else None) or (
+            self.case.stale if self.statistics != "fresh" else None
+        )
         bound = excused or self.case.buffers
         said = [f"{how}: {self.buffers} buffers, more than {bound}"] if self.buffers > bound else []
-        # Over statistics of nearly empty tables the estimates of what a batch asks are of no use; the functions run with jit = off in any case.
-        is_batch = self.statistics in ("empty", "small", "drained") and "commit_units" in self.case.query
+        # Over statistics of nearly empty tables the estimates of what a batch asks are of no use;
+        # the functions run with jit = off in any case.
+        is_batch = (
+            self.statistics in ("empty", "small", "drained") and "commit_units" in self.case.query
+        )
         if self.cost >= JIT_ABOVE_COST and not self.case.is_dear and not is_batch:
-            said.append(f"{how}: a plan that costs {self.cost:,.0f}, which a server with LLVM compiles each time")
+            said.append(
+                f"{how}: a plan that costs {self.cost:,.0f}, which a server with LLVM compiles "
+                "each time"
+            )
         said += [f"{how}: compiled: {query[:200]}" for query in self.compiled]
         if excused is None:
-            said += [f"{how}: reads by {scan.way} in: {scan.query[:200]}" for scan in self.scans if scan.way not in self.case.uses.split()]
+            said += [
+                f"{how}: reads by {scan.way} in: {scan.query[:200]}"
+                for scan in self.scans
+                if scan.way not in self.case.uses.split()
+            ]
         return said
 
 
@@ -1011,10 +1319,20 @@ def _scans(plan: dict[str, Any], query: str, large: set[str], table: str = "") -
 
 
 def measure(
-    conn: psycopg.Connection[Any], explained: Explained, case: Case, ids: Ids, statistics: str, plans: str, large: set[str]
+    conn: psycopg.Connection[Any],
+    explained: Explained,
+    case: Case,
+    ids: Ids,
+    statistics: str,
+    plans: str,
+    large: set[str],
 ) -> Measured:
-    """Make one call three times, the first of which brings its plans into the cache, and take it all back."""
-    known = {name: str(value) for name, value in vars(ids).items()} | {"signalled": parked_key(ids, 0)}
+    """Make one call three times, the first of which brings its plans into the cache, and take it
+    all back.
+    """
+    known = {name: str(value) for name, value in vars(ids).items()} | {
+        "signalled": parked_key(ids, 0)
+    }
     params = case.params(ids)
     buffers, seconds = sys.maxsize, 0.0
     with conn.transaction(force_rollback=True):
@@ -1028,12 +1346,24 @@ def measure(
                 seconds = time.perf_counter() - begin
             outer = explained.plans[-1]["Plan"]
             buffers = min(buffers, outer["Shared Hit Blocks"] + outer["Shared Read Blocks"])
-    found = {scan for plan in explained.plans for scan in _scans(plan["Plan"], " ".join(plan["Query Text"].split()), large)}
+    found = {
+        scan
+        for plan in explained.plans
+        for scan in _scans(plan["Plan"], " ".join(plan["Query Text"].split()), large)
+    }
     *inside, call = explained.plans
     cost = max((plan["Plan"]["Total Cost"] for plan in inside), default=0.0)
     compiled = {" ".join(plan["Query Text"].split()) for plan in inside if "JIT" in plan}
     return Measured(
-        case, statistics, plans, buffers, seconds, call["Plan"]["Total Cost"], cost, tuple(sorted(compiled)), tuple(sorted(found))
+        case,
+        statistics,
+        plans,
+        buffers,
+        seconds,
+        call["Plan"]["Total Cost"],
+        cost,
+        tuple(sorted(compiled)),
+        tuple(sorted(found)),
     )
 
 
@@ -1047,13 +1377,17 @@ where oid in (
   select oid from places union all select i.indexrelid from pg_index i join places p on p.oid = i.indrelid
 )
 """
-"""Statistics of tables whose rows come and go, once a backlog is worked off: the planner then expects no row, however many come."""
+"""Statistics of tables whose rows come and go, once a backlog is worked off: the planner then
+expects no row, however many come.
+"""
 
 SAMPLED = """
 select 1 from pg_stats where schemaname = 'pgflow' and tablename = 'run' and attname = 'labels'
   and concat(histogram_bounds, most_common_vals) like '%"c77%'
 """
-"""Query that finds the label in the statistics, if it is one of the hundred there: each counts for a hundredth of all."""
+"""Query that finds the label in the statistics, if it is one of the hundred there: each counts for
+a hundredth of all.
+"""
 
 EMPTY_STATISTICS = """
 update pg_class set relpages = 0, reltuples = 0, relallvisible = 0 where relnamespace = 'pgflow'::regnamespace and relkind in ('r', 'i');
@@ -1079,8 +1413,17 @@ def measure_all(dsn: str, ids: Ids, cases: Sequence[Case] = tuple(CASES)) -> lis
             with psycopg.connect(dsn, autocommit=True) as conn:
                 conn.execute(f"set plan_cache_mode = {plans}")
                 explained = Explained(conn)
-                asked = [case for case in cases if not (case.by_people and (plans == "force_generic_plan" or statistics == "drained"))]
-                found += [measure(conn, explained, case, ids, statistics, plans, large) for case in asked]
+                asked = [
+                    case
+                    for case in cases
+                    if not (
+                        case.by_people
+                        and (plans == "force_generic_plan" or statistics == "drained")
+                    )
+                ]
+                found += [
+                    measure(conn, explained, case, ids, statistics, plans, large) for case in asked
+                ]
     return found
 
 
@@ -1105,20 +1448,26 @@ def prove(server_dsn: str, seconds: float, seed: int, sizes: Sizes | None = None
     found = run(server_dsn, sizes)
     claims = [one for one in found if one.case.name == "claim of ten from eight lanes"]
     figure = (
-        f"{sizes.finished:,} finished, {sizes.unclaimable + sizes.ready:,} ready, {sizes.parked:,} parked runs; "
-        f"a claim of ten touches at most {max(one.buffers for one in claims)} pages, by plans that cost at most {max(one.cost for one in claims):,.0f}"
+        f"{sizes.finished:,} finished, {sizes.unclaimable + sizes.ready:,} ready, {sizes.parked:,} "
+        "parked runs; "
+        f"a claim of ten touches at most {max(one.buffers for one in claims)} pages, by plans that "
+        f"cost at most {max(one.cost for one in claims):,.0f}"
     )
     evidence = Evidence(
         "G50", "statistics of empty, drained and nearly empty tables, generic and custom plans", len(found),
         wrong=tuple(line for one in found for line in one.complaints), figure=figure,
     )  # fmt: skip
-    fired = {f"{statistics} statistics": (sum(one.statistics == statistics for one in found), len(CASES)) for statistics in STATISTICS}
+    fired = {
+        f"{statistics} statistics": (sum(one.statistics == statistics for one in found), len(CASES))
+        for statistics in STATISTICS
+    }
     return Findings("plans", seed, [evidence], fired, seconds=time.monotonic() - begin)
 
 
 if __name__ == "__main__":
     for one in run(sys.argv[1], Sizes()):
         print(
-            f"{one.buffers:7} of {one.case.buffers:6} {one.seconds * 1000:7.1f} ms  cost {one.cost:12,.0f}  {one.statistics:5} {one.plans[6:13]:7} {one.case.name}"
+            f"{one.buffers:7} of {one.case.buffers:6} {one.seconds * 1000:7.1f} ms  cost "
+            f"{one.cost:12,.0f}  {one.statistics:5} {one.plans[6:13]:7} {one.case.name}"
         )
         print("\n".join(one.complaints), end="\n" if one.complaints else "")

@@ -28,7 +28,11 @@ def bouncer(dsn: str, mode: str) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="pgflow-bouncer-") as name:
-        command = [program, *(["-u", "nobody"] if os.geteuid() == 0 else []), str(_configure(Path(name), parts, port, mode))]
+        command = [
+            program,
+            *(["-u", "nobody"] if os.geteuid() == 0 else []),
+            str(_configure(Path(name), parts, port, mode)),
+        ]
         pooler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             eventually(lambda: _answers(port), "pgbouncer listens")
@@ -43,9 +47,12 @@ def _configure(folder: Path, parts: dict[str, Any], port: int, mode: str) -> Pat
     folder.chmod(0o777)
     (folder / "users.txt").write_text(f'"{parts["user"]}" "{parts.get("password", "")}"\n')
     (folder / "bouncer.ini").write_text(
-        f"[databases]\n{parts['dbname']} = host={parts['host']} port={parts['port']} dbname={parts['dbname']}\n"
-        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = trust\nauth_file = {folder}/users.txt\n"
-        f"pool_mode = {mode}\nlogfile = {folder}/log\nignore_startup_parameters = extra_float_digits,options\nmax_client_conn = 500\nserver_round_robin = 0\n"
+        f"[databases]\n{parts['dbname']} = host={parts['host']} port={parts['port']} "
+        f"dbname={parts['dbname']}\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type "
+        f"= trust\nauth_file = {folder}/users.txt\n"
+        f"pool_mode = {mode}\nlogfile = {folder}/log\nignore_startup_parameters = "
+        "extra_float_digits,options\nmax_client_conn = 500\nserver_round_robin = 0\n"
     )
     return folder / "bouncer.ini"
 
@@ -53,4 +60,3 @@ def _configure(folder: Path, parts: dict[str, Any], port: int, mode: str) -> Pat
 def _answers(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-

@@ -31,7 +31,9 @@ def eventually(condition: Callable[[], Any], what: str, timeout_seconds: float =
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Make processes that start in this block mind Ctrl-C, though we may not: an ignored signal would stay ignored in them."""
+    """Make processes that start in this block mind Ctrl-C, though we may not: an ignored signal
+    would stay ignored in them.
+    """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         yield
         return
@@ -46,18 +48,40 @@ class WorkerProcess:
     """`pgflow workers` as a process of its own."""
 
     def __init__(self, dsn: str, *options: str, module: str = "worker_jobs") -> None:
-        command = [sys.executable, "-m", "pgflow_cli", "workers", module, "--dead-after", "1", "--poll", "0.2", *options]
-        environment = {**os.environ, "PGFLOW_DSN": dsn, "PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+        command = [
+            sys.executable,
+            "-m",
+            "pgflow_cli",
+            "workers",
+            module,
+            "--dead-after",
+            "1",
+            "--poll",
+            "0.2",
+            *options,
+        ]
+        environment = {
+            **os.environ,
+            "PGFLOW_DSN": dsn,
+            "PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        }
         self._dsn = dsn
-        self.process = subprocess.Popen(command, env=environment, cwd=TESTS, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, env=environment, cwd=TESTS, stderr=subprocess.PIPE, text=True
+        )
         self.pid = self.process.pid
 
     def registered(self) -> int:
         """Waits until the worker has registered; its number."""
         with psycopg.connect(servers.witness(self._dsn), autocommit=True) as conn:
+
             def number() -> Any:
-                assert self.process.poll() is None, f"the worker ended with {self.process.returncode}"
-                row = conn.execute("select worker_id from pgflow.workers where pid = %s", (self.pid,)).fetchone()
+                assert self.process.poll() is None, (
+                    f"the worker ended with {self.process.returncode}"
+                )
+                row = conn.execute(
+                    "select worker_id from pgflow.workers where pid = %s", (self.pid,)
+                ).fetchone()
                 return row and row[0]
 
             return int(eventually(number, "a worker registers"))

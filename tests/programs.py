@@ -1,11 +1,13 @@
-"""Random workflow programs: grown from a seed, run durably, and computed by a plain interpreter to compare.
+"""Random workflow programs: grown from a seed, run durably, and computed by a plain interpreter to
+compare.
 
-Whatever is killed meanwhile, the durable run of a program must return what the plain interpreter does, have
-written each transactional step exactly once, and each outside step under one key only. Every part of a
-program has a path, by which parts, rows and signals are named; nothing in a program depends on a race.
+Whatever is killed meanwhile, the durable run of a program must return what the plain interpreter
+does, have written each transactional step exactly once, and each outside step under one key only.
+Every part of a program has a path, by which parts, rows and signals are named; nothing in a program
+depends on a race.
 
-`python -m tests.programs DSN [--programs N] [--seed S] [--kills K]` runs programs while their workers are
-killed.
+`python -m tests.programs DSN [--programs N] [--seed S] [--kills K]` runs programs while their
+workers are killed.
 """
 
 from __future__ import annotations
@@ -58,7 +60,24 @@ create table fuzz.charged (path text not null, key text not null);
 create table fuzz.refunded (path text not null, key text not null);
 """
 
-LEAVES = ("read", "read", "step", "step", "transaction", "transaction", "refused", "flaky", "nap", "note", "late", "dropped", "effect", "effect", "chosen", "undone")
+LEAVES = (
+    "read",
+    "read",
+    "step",
+    "step",
+    "transaction",
+    "transaction",
+    "refused",
+    "flaky",
+    "nap",
+    "note",
+    "late",
+    "dropped",
+    "effect",
+    "effect",
+    "chosen",
+    "undone",
+)
 BRANCHES = ("seq", "seq", "gather", "gather", "group", "map", "child", "thread", "shielded")
 
 
@@ -73,25 +92,42 @@ class Part:
 
 
 def grow(rng: random.Random, path: str, depth: int, *, signals: bool, quiet: bool = False) -> Part:
-    """A random part; a quiet one leaves nothing behind, so that it may be given up at any moment."""
+    """A random part; a quiet one leaves nothing behind, so that it may be given up at any
+    moment.
+    """
     if depth == 0 or rng.random() < 0.25:
-        kinds: tuple[str, ...] = ("read", "nap") if quiet else (*LEAVES, "signal") if signals else LEAVES
+        kinds: tuple[str, ...] = (
+            ("read", "nap") if quiet else (*LEAVES, "signal") if signals else LEAVES
+        )
         return Part(rng.choice(kinds), path, rng.randrange(1, 1000))
     kind = rng.choice(("seq", "gather") if quiet else BRANCHES)
     width = rng.randrange(1, 4)
     below = kind in ("child", "thread")
     parts: tuple[Part, ...] = ()
     if kind == "thread":
-        parts = tuple(Part(rng.choice(("read", "step", "transaction", "nap", "map")), f"{path}.{i}", rng.randrange(1, 1000)) for i in range(width))
+        parts = tuple(
+            Part(
+                rng.choice(("read", "step", "transaction", "nap", "map")),
+                f"{path}.{i}",
+                rng.randrange(1, 1000),
+            )
+            for i in range(width)
+        )
     elif kind != "map":
-        parts = tuple(grow(rng, f"{path}.{i}", depth - 1, signals=signals and not below, quiet=quiet) for i in range(width))
+        parts = tuple(
+            grow(rng, f"{path}.{i}", depth - 1, signals=signals and not below, quiet=quiet)
+            for i in range(width)
+        )
     return Part(kind, path, rng.randrange(1, 1000), parts)
 
 
 def program_of(seed: int) -> list[Part]:
     """The trees of a program, one for each generation of its run."""
     rng = random.Random(seed)
-    return [grow(rng, f"p{seed}~{generation}", rng.randrange(1, 4), signals=True) for generation in range(rng.choice((1, 1, 1, 2, 3)))]
+    return [
+        grow(rng, f"p{seed}~{generation}", rng.randrange(1, 4), signals=True)
+        for generation in range(rng.choice((1, 1, 1, 2, 3)))
+    ]
 
 
 def find(part: Part, path: str) -> Part:
@@ -146,8 +182,12 @@ async def look(n: int) -> int:
 
 @step(retries=Retries(max_attempts=4, first_delay=MS))
 async def act(path: str, n: int) -> int:
-    async with await psycopg.AsyncConnection.connect(servers.witness(os.environ["PGFLOW_DSN"]), autocommit=True) as conn:
-        await conn.execute("insert into fuzz.acted values (%s, %s)", (path, pgflow.idempotency_key()))
+    async with await psycopg.AsyncConnection.connect(
+        servers.witness(os.environ["PGFLOW_DSN"]), autocommit=True
+    ) as conn:
+        await conn.execute(
+            "insert into fuzz.acted values (%s, %s)", (path, pgflow.idempotency_key())
+        )
     return n
 
 
@@ -170,14 +210,25 @@ async def refuse(n: int) -> int:
 
 async def outside(table: str, path: str) -> None:
     """Leaves a row that no rollback removes."""
-    async with await psycopg.AsyncConnection.connect(servers.witness(os.environ["PGFLOW_DSN"]), autocommit=True) as conn:
-        await conn.execute(f"insert into fuzz.{table} values (%s, %s)", (path, pgflow.idempotency_key()))  # type: ignore[arg-type]
+    async with await psycopg.AsyncConnection.connect(
+        servers.witness(os.environ["PGFLOW_DSN"]), autocommit=True
+    ) as conn:
+        await conn.execute(
+            f"insert into fuzz.{table} values (%s, %s)", (path, pgflow.idempotency_key())
+        )  # type: ignore[arg-type]
 
 
-@effect(risk="compensable", raises=[Refusal], settle_retries=Retries(max_attempts=1000, first_delay=20 * MS, max_delay=100 * MS),
-        timeout=timedelta(seconds=1), settle_after=timedelta(seconds=1.5))
+@effect(
+    risk="compensable",
+    raises=[Refusal],
+    settle_retries=Retries(max_attempts=1000, first_delay=20 * MS, max_delay=100 * MS),
+    timeout=timedelta(seconds=1),
+    settle_after=timedelta(seconds=1.5),
+)
 async def charge(path: str, n: int, *, refuses: bool = False) -> int:
-    """Is charged once, whoever dies: the reply to every third charge is lost, on its first attempt."""
+    """Is charged once, whoever dies: the reply to every third charge is lost, on its first
+    attempt.
+    """
     if refuses:
         raise Refusal(n)
     await outside("charged", path)
@@ -189,8 +240,15 @@ async def charge(path: str, n: int, *, refuses: bool = False) -> int:
 @charge.settle
 async def _(path: str, n: int, *, refuses: bool = False) -> Confirmed[int] | Absent | StillUnknown:
     del refuses
-    async with await psycopg.AsyncConnection.connect(servers.witness(os.environ["PGFLOW_DSN"]), autocommit=True) as conn:
-        found = await (await conn.execute("select from fuzz.charged where path = %s and key = %s", (path, pgflow.idempotency_key()))).fetchone()
+    async with await psycopg.AsyncConnection.connect(
+        servers.witness(os.environ["PGFLOW_DSN"]), autocommit=True
+    ) as conn:
+        found = await (
+            await conn.execute(
+                "select from fuzz.charged where path = %s and key = %s",
+                (path, pgflow.idempotency_key()),
+            )
+        ).fetchone()
     return Absent() if found is None else Confirmed(n)
 
 
@@ -219,6 +277,7 @@ def named(path: str) -> Signal[int]:
 
 async def perform(part: Part, seed: int, generation: int) -> int:
     """Does in a workflow what `plain` computes."""
+
     async def do(p: Part) -> int:
         return await perform(p, seed, generation)
 
@@ -228,7 +287,9 @@ async def perform(part: Part, seed: int, generation: int) -> int:
         case "step":
             return await act(part.path, part.n)
         case "transaction":
-            return await (write(part.path, part.n) if part.n % 2 else write_in_thread.aio(part.path, part.n))
+            return await (
+                write(part.path, part.n) if part.n % 2 else write_in_thread.aio(part.path, part.n)
+            )
         case "refused":
             try:
                 return await refuse(part.n)
@@ -247,7 +308,9 @@ async def perform(part: Part, seed: int, generation: int) -> int:
             return await named(part.path).wait()
         case "late":
             try:
-                return await named(f"never {part.path}").wait(timeout=timedelta(milliseconds=1 + part.n % 10))
+                return await named(f"never {part.path}").wait(
+                    timeout=timedelta(milliseconds=1 + part.n % 10)
+                )
             except TimeoutError:
                 return -part.n
         case "dropped":
@@ -268,14 +331,20 @@ async def perform(part: Part, seed: int, generation: int) -> int:
         case "seq":
             return mix([await do(p) for p in part.parts])
         case "gather" | "shielded":
-            waits = [asyncio.shield(do(p)) if part.kind == "shielded" else do(p) for p in part.parts]
+            waits = [
+                asyncio.shield(do(p)) if part.kind == "shielded" else do(p) for p in part.parts
+            ]
             return mix(await asyncio.gather(*waits))
         case "group":
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(do(p)) for p in part.parts]
             return mix([task.result() for task in tasks])
         case "map":
-            return mix((await pgflow.map(look, [part.n + i for i in range(part.n % 4)], max_parallel=2)).values)
+            return mix(
+                (
+                    await pgflow.map(look, [part.n + i for i in range(part.n % 4)], max_parallel=2)
+                ).values
+            )
         case "child" if part.n % 2:
             child = await pgflow.start_child(branch, seed, generation, part.path)
             return await child.result()
@@ -314,7 +383,9 @@ def branch_in_thread(seed: int, generation: int, path: str) -> int:
         elif part.kind == "transaction":
             values.append(write_in_thread(part.path, part.n))
         elif part.kind == "map":
-            values.append(mix(pgflow.sync.map(look, [part.n + i for i in range(part.n % 4)]).values))
+            values.append(
+                mix(pgflow.sync.map(look, [part.n + i for i in range(part.n % 4)]).values)
+            )
         else:
             pgflow.sync.sleep(timedelta(milliseconds=part.n % 20))
             values.append(0)
@@ -339,7 +410,9 @@ app = AsyncApp(include=[program, branch, branch_in_thread])
 def start(conn: psycopg.Connection[Any], seeds: list[int]) -> None:
     """Starts the programs, and sends about half of their signals."""
     for seed in seeds:
-        conn.execute("select pgflow.start_run('program', %s, %s)", (json.dumps({"seed": seed}), f"p{seed}"))
+        conn.execute(
+            "select pgflow.start_run('program', %s, %s)", (json.dumps({"seed": seed}), f"p{seed}")
+        )
     rng = random.Random(sum(seeds))
     for seed, part in signals_of(seeds):
         if rng.random() < 0.5:
@@ -348,7 +421,13 @@ def start(conn: psycopg.Connection[Any], seeds: list[int]) -> None:
 
 def signals_of(seeds: list[int]) -> list[tuple[int, Part]]:
     """Parts that wait for a signal."""
-    return [(seed, part) for seed in seeds for tree in program_of(seed) for part in every(tree) if part.kind == "signal"]
+    return [
+        (seed, part)
+        for seed in seeds
+        for tree in program_of(seed)
+        for part in every(tree)
+        if part.kind == "signal"
+    ]
 
 
 def send(conn: psycopg.Connection[Any], seed: int, part: Part) -> None:
@@ -365,30 +444,59 @@ def send_rest(conn: psycopg.Connection[Any], seeds: list[int]) -> None:
             send(conn, seed, part)
 
 
-TABLES = {"written": ("transaction",), "acted": ("step",), "charged": ("effect", "chosen", "undone"), "refunded": ("undone",)}
+TABLES = {
+    "written": ("transaction",),
+    "acted": ("step",),
+    "charged": ("effect", "chosen", "undone"),
+    "refunded": ("undone",),
+}
 """Tables, and the parts that write into each."""
 
 ONCE = ("written",)
-"""Tables into which nothing is written twice; elsewhere the key stays the same, whoever was frozen in the act."""
+"""Tables into which nothing is written twice; elsewhere the key stays the same, whoever was frozen
+in the act.
+"""
 
 
 def judge(conn: psycopg.Connection[Any], seeds: list[int]) -> list[str]:
     """Return the differences from the plain interpreter, one line each."""
     wrong = []
-    rows = dict(conn.execute("select key, (status, output::text, error->>'message')::text from pgflow.runs where workflow = 'program'").fetchall())
-    wrong += [f"p{s}: {rows[f'p{s}']}, not {result_of(s)}" for s in seeds if not rows[f"p{s}"].startswith(f"(completed,{result_of(s)},")]
+    rows = dict(
+        conn.execute(
+            "select key, (status, output::text, error->>'message')::text from pgflow.runs where "
+            "workflow = 'program'"
+        ).fetchall()
+    )
+    wrong += [
+        f"p{s}: {rows[f'p{s}']}, not {result_of(s)}"
+        for s in seeds
+        if not rows[f"p{s}"].startswith(f"(completed,{result_of(s)},")
+    ]
     parts = [part for seed in seeds for tree in program_of(seed) for part in every(tree)]
     for table, kinds in TABLES.items():
-        found = {p: (n, keys) for p, n, keys in conn.execute(f"select path, count(*), count(distinct key) from fuzz.{table} group by path")}
+        found = {
+            p: (n, keys)
+            for p, n, keys in conn.execute(
+                f"select path, count(*), count(distinct key) from fuzz.{table} group by path"
+            )
+        }
         expected = {part.path for part in parts if part.kind in kinds}
         wrong += [f"{path}: not in {table}" for path in expected - found.keys()]
         wrong += [f"{path}: nobody asked for it" for path in found.keys() - expected]
-        wrong += [f"{path}: {n} rows, {keys} keys in {table}" for path, (n, keys) in found.items() if keys > 1 or (table in ONCE and n > 1)]
-    return wrong + [f"{i}: {d}" for i, d in conn.execute("select invariant, detail from pgflow.check()")]
+        wrong += [
+            f"{path}: {n} rows, {keys} keys in {table}"
+            for path, (n, keys) in found.items()
+            if keys > 1 or (table in ONCE and n > 1)
+        ]
+    return wrong + [
+        f"{i}: {d}" for i, d in conn.execute("select invariant, detail from pgflow.check()")
+    ]
 
 
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
-    """Runs programs for this long, sixty at a time, each lot in a database of its own and under harm of its own."""
+    """Runs programs for this long, sixty at a time, each lot in a database of its own and under
+    harm of its own.
+    """
     from proof.test_programs import run_under_kills
 
     programs = lots = kills = freezes = cuts = 0
@@ -400,23 +508,39 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
         servers.install_schema(dsn)
         first = (seed * 1000 + lots) * 100
         try:
-            harm, differences = run_under_kills(dsn, list(range(first, first + LOT)), LOT // 5, patience_seconds=240)
+            harm, differences = run_under_kills(
+                dsn, list(range(first, first + LOT)), LOT // 5, patience_seconds=240
+            )
         finally:
             servers.drop_database(server_dsn, name)
         programs, lots = programs + LOT, lots + 1
         kills, freezes, cuts = kills + harm.kills, freezes + harm.freezes, cuts + harm.cuts
         wrong += differences
     fault = "workers killed, frozen past their lease and cut off under random programs"
-    of_rows = tuple(line for line in wrong if re.search(rf" in ({'|'.join(TABLES)})$|nobody asked for it$", line))
-    return Findings("programs", seed, [
-        Evidence("G13", fault, programs, wrong=tuple(line for line in wrong if line not in of_rows)),
-        Evidence("G1", fault, 0, wrong=of_rows, shared=programs), Evidence("G7", fault, 0, wrong=of_rows, shared=freezes),
-    ], {"kill": (kills, 2), "freeze": (freezes, 1), "cut connections": (cuts, 1)})
+    of_rows = tuple(
+        line
+        for line in wrong
+        if re.search(rf" in ({'|'.join(TABLES)})$|nobody asked for it$", line)
+    )
+    return Findings(
+        "programs",
+        seed,
+        [
+            Evidence(
+                "G13", fault, programs, wrong=tuple(line for line in wrong if line not in of_rows)
+            ),
+            Evidence("G1", fault, 0, wrong=of_rows, shared=programs),
+            Evidence("G7", fault, 0, wrong=of_rows, shared=freezes),
+        ],
+        {"kill": (kills, 2), "freeze": (freezes, 1), "cut connections": (cuts, 1)},
+    )
 
 
 def main() -> int:
     """Runs programs in worker processes that are killed again and again."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dsn", help="an empty database with the schema")
     parser.add_argument("--programs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
@@ -425,8 +549,13 @@ def main() -> int:
     from proof.test_programs import run_under_kills
 
     seeds = list(range(options.seed * 100_000, options.seed * 100_000 + options.programs))
-    harm, wrong = run_under_kills(options.dsn, seeds, options.kills, patience_seconds=60 + options.programs)
-    print(f"{len(seeds)} programs, {harm.kills} kills, {harm.freezes} freezes, {harm.cuts} cut connections, {len(wrong)} differences")
+    harm, wrong = run_under_kills(
+        options.dsn, seeds, options.kills, patience_seconds=60 + options.programs
+    )
+    print(
+        f"{len(seeds)} programs, {harm.kills} kills, {harm.freezes} freezes, {harm.cuts} cut "
+        f"connections, {len(wrong)} differences"
+    )
     for line in wrong:
         print(f"FAILED {line}")
     return 1 if wrong else 0

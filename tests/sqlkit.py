@@ -1,8 +1,10 @@
-"""The stored functions called as a client in any language would call them; no part of the Python engine is used.
+"""The stored functions called as a client in any language would call them; no part of the Python
+engine is used.
 
-Documents are built by hand, as `sql/runs/commit.sql` and `sql/runs/answer.sql` describe them at their heads. Connections
-are in autocommit: a test that wants a transaction says so with ``conn.transaction()``, and may hold it open
-while other connections go on, which makes every interleaving a matter of writing it down.
+Documents are built by hand, as `sql/runs/commit.sql` and `sql/runs/answer.sql` describe them at
+their heads. Connections are in autocommit: a test that wants a transaction says so with
+``conn.transaction()``, and may hold it open while other connections go on, which makes every
+interleaving a matter of writing it down.
 """
 
 from __future__ import annotations
@@ -87,7 +89,12 @@ def start(conn: psycopg.Connection[Any], workflow: str | None = "demo", **option
     return Started(*one(conn, query, *arguments.values()))
 
 
-def start_many(conn: psycopg.Connection[Any], runs: Sequence[tuple[str | None, str]], workflow: str = "demo", **options: Any) -> list[Started]:
+def start_many(
+    conn: psycopg.Connection[Any],
+    runs: Sequence[tuple[str | None, str]],
+    workflow: str = "demo",
+    **options: Any,
+) -> list[Started]:
     """`start_runs`: pairs of key and input."""
     arguments = {"workflow": workflow, "runs": json.dumps(runs), **options}
     named = ", ".join(f"{name} => %s" for name in arguments)
@@ -136,7 +143,9 @@ def tokens(count: int) -> list[int]:
     return [secrets.randbits(63) for _ in range(count)]
 
 
-def register(conn: psycopg.Connection[Any], host: str = "host", queues: Sequence[str] = ("default",)) -> int:
+def register(
+    conn: psycopg.Connection[Any], host: str = "host", queues: Sequence[str] = ("default",)
+) -> int:
     return one(conn, "select pgflow.register_worker(%s, 1, %s, 10, 'test')", host, list(queues))
 
 
@@ -156,7 +165,9 @@ def claim(
     worker = register(conn) if worker is None else worker
     lanes = all_lanes(conn) if lanes is None else lanes
     query = f"select {CLAIM} from pgflow.claim_runs(%s, %s, %s, %s, %s)"
-    found = conn.execute(query, (worker, list(lanes), count, tokens(max(count, 0)), take_suspect)).fetchall()
+    found = conn.execute(
+        query, (worker, list(lanes), count, tokens(max(count, 0)), take_suspect)
+    ).fetchall()
     return [Claim(*row, worker=worker) for row in found]
 
 
@@ -218,7 +229,18 @@ class Flush:
     def unit_rows(self) -> list[list[Any]]:
         """The rows of ``u``."""
         return [
-            [self.claim.run_id, self.expected + n, u.call, u.kind, u.name, u.payload, u.starts, u.at_us, u.delay_seconds, self.token]
+            [
+                self.claim.run_id,
+                self.expected + n,
+                u.call,
+                u.kind,
+                u.name,
+                u.payload,
+                u.starts,
+                u.at_us,
+                u.delay_seconds,
+                self.token,
+            ]
             for n, u in enumerate(self.units, 1)
         ]
 
@@ -232,9 +254,17 @@ def flush(
     token: int | None = None,
     **question: Any,
 ) -> Flush:
-    """Return the flush of a run; ``question`` holds the fields that `sql/runs/answer.sql` describes."""
+    """Return the flush of a run; ``question`` holds the fields that `sql/runs/answer.sql`
+    describes.
+    """
     return Flush(
-        claim, units, outcome, has_kin, claim.seq if expected is None else expected, claim.token if token is None else token, question
+        claim,
+        units,
+        outcome,
+        has_kin,
+        claim.seq if expected is None else expected,
+        claim.token if token is None else token,
+        question,
     )
 
 
@@ -246,12 +276,22 @@ def document(*flushes: Flush) -> str:
         "r": [[f.claim.run_id, f.token, f.expected] for f in ordered],
         "u": [row for f in ordered for row in f.unit_rows()],
     }
-    if endings := [[f.claim.run_id, *f.outcome, f.claim.chain_id, f.token] for f in ordered if f.outcome]:
+    if endings := [
+        [f.claim.run_id, *f.outcome, f.claim.chain_id, f.token] for f in ordered if f.outcome
+    ]:
         batch["o"] = endings
     if kin := [f.claim.run_id for f in ordered if f.has_kin]:
         batch["f"] = kin
     if questions := [
-        {"run": f.claim.run_id, "token": f.token, "chain": f.claim.chain_id, "seq": f.last_seq, **f.question} for f in ordered if f.question
+        {
+            "run": f.claim.run_id,
+            "token": f.token,
+            "chain": f.claim.chain_id,
+            "seq": f.last_seq,
+            **f.question,
+        }
+        for f in ordered
+        if f.question
     ]:
         batch["x"] = questions
     return json.dumps(batch)
@@ -288,7 +328,9 @@ def read_answer(raw: dict[str, Any] | None) -> Answer:
 
 def commit(conn: psycopg.Connection[Any], *flushes: Flush, careful: bool = False) -> Answer:
     """`commit_units`; the claims learn their new last seq, as a worker would."""
-    answer = read_answer(one(conn, "select pgflow.commit_units(%s, %s)", document(*flushes), careful))
+    answer = read_answer(
+        one(conn, "select pgflow.commit_units(%s, %s)", document(*flushes), careful)
+    )
     for f in flushes:
         if f.claim.run_id not in answer.bad:
             settled = answer.settled.get(f.claim.run_id, {}).get("units") or [[f.last_seq]]
@@ -319,7 +361,14 @@ def wait_for(claim: Claim, name: str, call: int = 1, timeout_seconds: float | No
     if timeout_seconds is None:
         return flush(claim, signals=[[call, name]], park=True, idle=True)
     started = unit("t", call, name, None, delay_seconds=timeout_seconds)
-    return flush(claim, started, signals=[[call, name]], timers=[[call, claim.seq + 1, "W"]], park=True, idle=True)
+    return flush(
+        claim,
+        started,
+        signals=[[call, name]],
+        timers=[[call, claim.seq + 1, "W"]],
+        park=True,
+        idle=True,
+    )
 
 
 def still_waits(claim: Claim, name: str, call: int, timer_seq: int | None = None) -> Flush:
@@ -330,7 +379,13 @@ def still_waits(claim: Claim, name: str, call: int, timer_seq: int | None = None
 
 def sleep_for(claim: Claim, duration_seconds: float, call: int = 1) -> Flush:
     """Park until a timer fires."""
-    return flush(claim, unit("t", call, None, None, delay_seconds=duration_seconds), timers=[[call, claim.seq + 1, "T"]], park=True, idle=True)
+    return flush(
+        claim,
+        unit("t", call, None, None, delay_seconds=duration_seconds),
+        timers=[[call, claim.seq + 1, "T"]],
+        park=True,
+        idle=True,
+    )
 
 
 def child(
@@ -347,10 +402,24 @@ def child(
 ) -> list[Any]:
     """A row of ``children``."""
     run_at_us = None if run_at is None else micros(run_at)
-    return [call, workflow, queue, input_text, key, 0, run_at_us, timeout_seconds, None, metadata, close_policy]
+    return [
+        call,
+        workflow,
+        queue,
+        input_text,
+        key,
+        0,
+        run_at_us,
+        timeout_seconds,
+        None,
+        metadata,
+        close_policy,
+    ]
 
 
-def hold(claim: Claim, reason: str = "nondeterminism", code_hash: str | None = None, detail: Any = None) -> Flush:
+def hold(
+    claim: Claim, reason: str = "nondeterminism", code_hash: str | None = None, detail: Any = None
+) -> Flush:
     """Give the run up until a person helps."""
     return flush(claim, hold=["stuck", reason, code_hash, detail, "pgflow"])
 
@@ -376,11 +445,23 @@ class Polled(NamedTuple):
 
 def wake(conn: psycopg.Connection[Any], *chains: int) -> Woken:
     """`wake`, for these chains, or for every nudged one."""
-    return Woken(*one(conn, "select lanes, mail, ended, busy from pgflow.wake(%s::bigint[])", list(chains) or None))
+    return Woken(
+        *one(
+            conn,
+            "select lanes, mail, ended, busy from pgflow.wake(%s::bigint[])",
+            list(chains) or None,
+        )
+    )
 
 
 def poll(conn: psycopg.Connection[Any], count: int = 1000) -> Polled:
-    return Polled(*one(conn, "select lanes, mail, ended, busy, next_due_seconds, newest_lane from pgflow.poll(%s)", count))
+    return Polled(
+        *one(
+            conn,
+            "select lanes, mail, ended, busy, next_due_seconds, newest_lane from pgflow.poll(%s)",
+            count,
+        )
+    )
 
 
 # ---------------------------------------------------------------- looking
@@ -391,23 +472,43 @@ def status(conn: psycopg.Connection[Any], run_id: int) -> str:
     return one(conn, "select pgflow.status_(%s)", run_id)
 
 
-def journal(conn: psycopg.Connection[Any], run_id: int) -> list[tuple[int, int, str, str | None, str | None]]:
+def journal(
+    conn: psycopg.Connection[Any], run_id: int
+) -> list[tuple[int, int, str, str | None, str | None]]:
     """(seq, call, kind, name, payload as text) of each unit."""
-    return rows(conn, "select seq, call, kind, name, payload::text from pgflow.unit where run_id = %s order by seq", run_id)
+    return rows(
+        conn,
+        "select seq, call, kind, name, payload::text from pgflow.unit where run_id = %s order by "
+        "seq",
+        run_id,
+    )
 
 
 def operators(conn: psycopg.Connection[Any], run_id: int) -> list[tuple[str, str, str]]:
     """Return people's requests to a run: (what, who, why)."""
-    return rows(conn, "select name, payload->>'by', payload->>'why' from pgflow.unit where run_id = %s and kind = 'o' order by seq", run_id)
+    return rows(
+        conn,
+        "select name, payload->>'by', payload->>'why' from pgflow.unit where run_id = %s and kind "
+        "= 'o' order by seq",
+        run_id,
+    )
 
 
 def mailbox(conn: psycopg.Connection[Any], chain_id: int) -> list[tuple[str, str]]:
     """(kind, name) of every message in a chain's mailbox."""
-    return rows(conn, "select kind, name from pgflow.signal where chain_id = %s order by signal_id", chain_id)
+    return rows(
+        conn,
+        "select kind, name from pgflow.signal where chain_id = %s order by signal_id",
+        chain_id,
+    )
 
 
 def undelivered(conn: psycopg.Connection[Any], chain_id: int) -> list[tuple[str, str]]:
-    return rows(conn, "select kind, name from pgflow.undelivered where chain_id = %s order by signal_id", chain_id)
+    return rows(
+        conn,
+        "select kind, name from pgflow.undelivered where chain_id = %s order by signal_id",
+        chain_id,
+    )
 
 
 def count(conn: psycopg.Connection[Any], table: str) -> int:
@@ -443,7 +544,9 @@ class Actor:
         self._latest = self._thread.submit(function, self.conn, *args, **options)
         return self._latest
 
-    def until_waiting(self, observer: psycopg.Connection[Any], unless_done: Future[Any] | None = None) -> None:
+    def until_waiting(
+        self, observer: psycopg.Connection[Any], unless_done: Future[Any] | None = None
+    ) -> None:
         """Returns once the actor waits for a lock, or, if that is allowed, has its answer."""
         query = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
 
@@ -451,13 +554,20 @@ class Actor:
             is_over = self._latest.done()  # before the look: it may have waited, and got on since
             if one(observer, query, self.pid):
                 return True
-            assert not is_over or unless_done is not None, "what the actor does is done, and waited for no lock"
+            assert not is_over or unless_done is not None, (
+                "what the actor does is done, and waited for no lock"
+            )
             return unless_done is not None and unless_done.done()
 
         servers.wait_until(waits, "a connection that waits for a lock")
 
 
-def race(dsn: str, count: int, function: Callable[[psycopg.Connection[Any], int], Any], options: str = PATIENT) -> list[Any]:
+def race(
+    dsn: str,
+    count: int,
+    function: Callable[[psycopg.Connection[Any], int], Any],
+    options: str = PATIENT,
+) -> list[Any]:
     """Calls ``function(conn, n)`` on ``count`` connections at once; the answers, in order."""
     barrier = threading.Barrier(count)
 

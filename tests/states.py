@@ -1,10 +1,12 @@
-"""Landed states of pgflow, as others run them: `python -m tests.states record [COMMIT]`, `python -m tests.states list`.
+"""Landed states of pgflow, as others run them: `python -m tests.states record [COMMIT]`, `python -m
+tests.states list`.
 
-`tests/landed/` holds one archive a state: the library, the command line and the SQL of one commit, named
-`<version>-<migrations>-<digest>.tar.xz` by the stamp that this version writes into a database. What upgrades must
-cope with is taken from there and not from the history, which a shallow clone or a tarball lacks. Record a state when
-you release it, with its migrations in `tests/migrations.sha256`. Recorded states are never changed or removed before
-the release after the next minor one.
+`tests/landed/` holds one archive a state: the library, the command line and the SQL of one commit,
+named `<version>-<migrations>-<digest>.tar.xz` by the stamp that this version writes into a
+database. What upgrades must cope with is taken from there and not from the history, which a shallow
+clone or a tarball lacks. Record a state when you release it, with its migrations in
+`tests/migrations.sha256`. Recorded states are never changed or removed before the release after the
+next minor one.
 """
 
 from __future__ import annotations
@@ -64,13 +66,22 @@ class State:
 
     def run(self, *command: str) -> str:
         """Output of a Python program under this state's library."""
-        done = subprocess.run([sys.executable, *command], env=self.environment, cwd=self.folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, *command],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 
     def calls(self) -> list[str]:
         """Every statement of its `pgflow/_db/calls`, with psycopg's placeholders."""
-        said: list[str] = json.loads(self.run(str(Path(__file__).resolve()), "calls", str(self.folder)))
+        said: list[str] = json.loads(
+            self.run(str(Path(__file__).resolve()), "calls", str(self.folder))
+        )
         return said
 
 
@@ -83,14 +94,22 @@ def names() -> list[str]:
 @contextmanager
 def unpacked(name: str) -> Iterator[State]:
     """One recorded state, unpacked for as long as it is needed."""
-    with tempfile.TemporaryDirectory(prefix="pgflow-landed-") as folder, tarfile.open(LANDED / f"{name}{SUFFIX}") as archive:
+    with (
+        tempfile.TemporaryDirectory(prefix="pgflow-landed-") as folder,
+        tarfile.open(LANDED / f"{name}{SUFFIX}") as archive,
+    ):
         archive.extractall(folder, filter="data")
         yield State(name, Path(folder))
 
 
 def record(commit: str) -> str:
     """Writes the archive of a commit; returns its name."""
-    made = subprocess.run(["git", "archive", "--format=tar", commit, *RECORDED], cwd=REPOSITORY, capture_output=True, check=True).stdout
+    made = subprocess.run(
+        ["git", "archive", "--format=tar", commit, *RECORDED],
+        cwd=REPOSITORY,
+        capture_output=True,
+        check=True,
+    ).stdout
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(made)) as archive:
             archive.extractall(folder, filter="data")
@@ -101,18 +120,34 @@ def record(commit: str) -> str:
 
 
 def in_history() -> list[Assets]:
-    """The SQL of every commit since migrations were frozen, newest first, each text once; nothing where the history is not at hand."""
+    """The SQL of every commit since migrations were frozen, newest first, each text once; nothing
+    where the history is not at hand.
+    """
     listing = subprocess.run(
-        ["git", "log", "--format=%H", f"{FROZEN_SINCE}^..HEAD", "--", "sql", "migrations"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+        ["git", "log", "--format=%H", f"{FROZEN_SINCE}^..HEAD", "--", "sql", "migrations"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     found: dict[str, Assets] = {}
     for commit in listing.stdout.split() if listing.returncode == 0 else ():
-        made = subprocess.run(["git", "archive", "--format=tar", commit, "sql", "migrations"], cwd=REPOSITORY, capture_output=True, check=True).stdout
-        with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=io.BytesIO(made)) as archive:
+        made = subprocess.run(
+            ["git", "archive", "--format=tar", commit, "sql", "migrations"],
+            cwd=REPOSITORY,
+            capture_output=True,
+            check=True,
+        ).stdout
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            tarfile.open(fileobj=io.BytesIO(made)) as archive,
+        ):
             archive.extractall(folder, filter="data")
             try:
                 assets = read_assets(Path(folder), "0.1.0")
-            except AssertionError:  # two migrations under one number had landed at once: nobody could install that
+            except (
+                AssertionError
+            ):  # two migrations under one number had landed at once: nobody could install that
                 continue
             found.setdefault(assets.stamp.files, assets)  # read while the folder is there
     return list(found.values())
@@ -121,7 +156,11 @@ def in_history() -> list[Assets]:
 def name_of(folder: Path) -> str:
     """Name of the state whose files are in a folder."""
     text = (folder / "pgflow" / "_version.py").read_text()
-    version = next(node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant) and _is_version(node.value))
+    version = next(
+        node.value
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Constant) and _is_version(node.value)
+    )
     stamp = read_assets(folder, str(version)).stamp
     return f"{version}-{stamp.schema}-{stamp.files}"
 
@@ -131,24 +170,50 @@ def _is_version(value: Any) -> bool:
 
 
 def find_calls(folder: Path) -> list[str]:
-    """The statements in the texts of the room of calls; what is put into them stands at the top of its module."""
+    """The statements in the texts of the room of calls; what is put into them stands at the top of
+    its module.
+    """
     found = []
-    room = next(room for room in ("pgflow/_db/calls", "pgflow/_calls") if (folder / room).is_dir())  # the latter in earlier versions
+    room = next(
+        room for room in ("pgflow/_db/calls", "pgflow/_calls") if (folder / room).is_dir()
+    )  # the latter in earlier versions
     for file in sorted((folder / room).glob("[!_]*.py")):
         module = importlib.import_module(f"{room.replace('/', '.')}.{file.stem}")
-        assert Path(str(module.__file__)).resolve() == file.resolve(), f"{module.__file__} is not the state's"
+        assert Path(str(module.__file__)).resolve() == file.resolve(), (
+            f"{module.__file__} is not the state's"
+        )
         tree = ast.parse(file.read_text())
-        inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node) if part is not node}
+        inside = {
+            id(part)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.JoinedStr)
+            for part in ast.walk(node)
+            if part is not node
+        }
         for node in ast.walk(tree):
             if id(node) in inside or not isinstance(node, ast.JoinedStr | ast.Constant):
                 continue
-            text = eval(compile(ast.Expression(node), file.name, "eval"), vars(module)) if _may_be_sql(node) else None  # noqa: S307 - our own text
-            if isinstance(text, str) and text.lstrip().startswith(("select", "with")) and "pgflow." in text:
+            text = (
+                eval(compile(ast.Expression(node), file.name, "eval"), vars(module))
+                if _may_be_sql(node)
+                else None
+            )  # noqa: S307 - our own text
+            if (
+                isinstance(text, str)
+                and text.lstrip().startswith(("select", "with"))
+                and "pgflow." in text
+            ):
                 found.append(text.strip())
-        texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        texts = [
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
         called = {name for text in texts for name in re.findall(r"pgflow\.(\w+)\(", text)}
         resolved = {name for text in found for name in re.findall(r"pgflow\.(\w+)\(", text)}
-        assert called <= resolved, f"{file.name} calls {called - resolved} in a way that nobody reads"
+        assert called <= resolved, (
+            f"{file.name} calls {called - resolved} in a way that nobody reads"
+        )
     return found
 
 
@@ -158,11 +223,19 @@ def _may_be_sql(node: ast.AST) -> bool:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.states", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.states",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("record", help="record a commit").add_argument("commit", nargs="?", default="HEAD")
+    commands.add_parser("record", help="record a commit").add_argument(
+        "commit", nargs="?", default="HEAD"
+    )
     commands.add_parser("list", help="print the recorded states")
-    commands.add_parser("calls", help="print the statements of the library in a folder, as JSON").add_argument("folder", type=Path)
+    commands.add_parser(
+        "calls", help="print the statements of the library in a folder, as JSON"
+    ).add_argument("folder", type=Path)
     options = parser.parse_args()
     if options.command == "record":
         print(f"recorded {record(options.commit)}: add the file to the commit")

@@ -1,11 +1,12 @@
-"""Programs and crashes once more, by workers whose role has settings of its own, or who come through a pooler.
+"""Programs and crashes once more, by workers whose role has settings of its own, or who come
+through a pooler.
 
-Whatever a role's time-outs, levels, styles and encodings are, random programs (`tests.programs`) under kills come to what a
-plain interpreter says, and jobs killed at named points (`tests.crashes`) are done once: nothing is stuck, nothing has failed.
-Those who look on and judge come as themselves.
+Whatever a role's time-outs, levels, styles and encodings are, random programs (`tests.programs`)
+under kills come to what a plain interpreter says, and jobs killed at named points (`tests.crashes`)
+are done once: nothing is stuck, nothing has failed. Those who look on and judge come as themselves.
 
-`python -m tests.surroundings DSN [--seconds N] [--seed S] [--only NAME]... [--programs N] [--kills N]` plays each once, or
-for as long as is said; DSN is a superuser's.
+`python -m tests.surroundings DSN [--seconds N] [--seed S] [--only NAME]... [--programs N] [--kills
+N]` plays each once, or for as long as is said; DSN is a superuser's.
 """
 
 from __future__ import annotations
@@ -45,18 +46,44 @@ SETTINGS: dict[str, dict[str, str]] = {
     "idle_session_timeout": {"idle_session_timeout": "300"},
     "transaction_timeout": {"transaction_timeout": "1000"},
     "all time-outs": {
-        "statement_timeout": "400", "lock_timeout": "50", "idle_in_transaction_session_timeout": "300", "idle_session_timeout": "500",
+        "statement_timeout": "400",
+        "lock_timeout": "50",
+        "idle_in_transaction_session_timeout": "300",
+        "idle_session_timeout": "500",
     },
-    "serializable": {"default_transaction_isolation": "serializable", "default_transaction_deferrable": "on"},
+    "serializable": {
+        "default_transaction_isolation": "serializable",
+        "default_transaction_deferrable": "on",
+    },
     "repeatable read": {"default_transaction_isolation": "repeatable read"},
     "read only": {"default_transaction_read_only": "on"},
     "row_security": {"row_security": "off"},
     "search_path": {"search_path": "nowhere"},
-    "jit": {"jit": "on", "jit_above_cost": "0", "jit_inline_above_cost": "0", "jit_optimize_above_cost": "0"},
-    "times": {"timezone": "Pacific/Apia", "datestyle": "SQL, DMY", "intervalstyle": "sql_standard", "extra_float_digits": "-10"},
-    "strings": {"standard_conforming_strings": "off", "backslash_quote": "off", "array_nulls": "off", "bytea_output": "escape"},
+    "jit": {
+        "jit": "on",
+        "jit_above_cost": "0",
+        "jit_inline_above_cost": "0",
+        "jit_optimize_above_cost": "0",
+    },
+    "times": {
+        "timezone": "Pacific/Apia",
+        "datestyle": "SQL, DMY",
+        "intervalstyle": "sql_standard",
+        "extra_float_digits": "-10",
+    },
+    "strings": {
+        "standard_conforming_strings": "off",
+        "backslash_quote": "off",
+        "array_nulls": "off",
+        "bytea_output": "escape",
+    },
     "client_encoding": {"client_encoding": "LATIN1"},
-    "plans": {"enable_indexscan": "off", "enable_nestloop": "off", "enable_partition_pruning": "off", "constraint_exclusion": "off"},
+    "plans": {
+        "enable_indexscan": "off",
+        "enable_nestloop": "off",
+        "enable_partition_pruning": "off",
+        "constraint_exclusion": "off",
+    },
 }
 """Settings of the role that the workers are."""
 
@@ -74,7 +101,9 @@ alter default privileges grant all on tables to {role};
 
 @dataclass
 class Played:
-    """Result of one: programs and jobs, transactional steps lost and doubled, kills, and complaints."""
+    """Result of one: programs and jobs, transactional steps lost and doubled, kills, and
+    complaints.
+    """
 
     programs: int = 0
     jobs: int = 0
@@ -95,15 +124,27 @@ def surrounded(server_dsn: str, name: str) -> Iterator[tuple[str, str]]:
         with psycopg.connect(dsn, autocommit=True) as admin:
             for statement in ROLE.strip().split(";\n"):
                 text = statement.removesuffix(";")
-                admin.execute(sql.SQL(text).format(role=sql.Identifier(role), password=sql.Literal(password)))  # type: ignore[arg-type]
+                admin.execute(
+                    sql.SQL(text).format(role=sql.Identifier(role), password=sql.Literal(password))
+                )  # type: ignore[arg-type]
             for setting, value in SETTINGS.get(name, {}).items():
-                admin.execute(sql.SQL("alter role {} set {} = {}").format(sql.Identifier(role), sql.Identifier(setting), _value(value)))
+                admin.execute(
+                    sql.SQL("alter role {} set {} = {}").format(
+                        sql.Identifier(role), sql.Identifier(setting), _value(value)
+                    )
+                )
         theirs = servers.dsn_of(make_conninfo(server_dsn, user=role, password=password), database)
-        with bouncer(theirs, "transaction") if name == POOLER else contextlib.nullcontext(theirs) as workers_dsn:
+        with (
+            bouncer(theirs, "transaction")
+            if name == POOLER
+            else contextlib.nullcontext(theirs) as workers_dsn
+        ):
             yield dsn, workers_dsn
     finally:
         with psycopg.connect(dsn, autocommit=True) as admin:
-            admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = %s", (role,))
+            admin.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where usename = %s", (role,)
+            )
             admin.execute(sql.SQL("drop owned by {0}; drop role {0}").format(sql.Identifier(role)))
         servers.drop_database(server_dsn, database)
 
@@ -120,7 +161,9 @@ def play(server_dsn: str, name: str, seed: int, programs: int, kills: int) -> Pl
     played = Played(programs=programs)
     with surrounded(server_dsn, name) as (dsn, workers_dsn):
         seeds = list(range(seed * 1000, seed * 1000 + programs))
-        harm, wrong = run_under_kills(dsn, seeds, max(2, kills), patience_seconds=180, workers_dsn=workers_dsn)
+        harm, wrong = run_under_kills(
+            dsn, seeds, max(2, kills), patience_seconds=180, workers_dsn=workers_dsn
+        )
         played.kills = harm.kills
         played.wrong += tuple(wrong)
     with surrounded(server_dsn, name) as (dsn, workers_dsn):
@@ -129,10 +172,19 @@ def play(server_dsn: str, name: str, seed: int, programs: int, kills: int) -> Pl
         with psycopg.connect(dsn, autocommit=True) as conn:
             query = "select format('%s is %s: %s', key, status, coalesce(reason, error->>'message')) from pgflow.runs where status <> 'completed' limit 3"
             played.wrong += tuple(line for (line,) in conn.execute(query))
-        played.jobs, played.lost, played.doubled = figures["runs"], figures["lost"], figures["doubled"]
+        played.jobs, played.lost, played.doubled = (
+            figures["runs"],
+            figures["lost"],
+            figures["doubled"],
+        )
         played.kills += sum(figures["kills"].values())
-        # How soon a run goes on is promised of a server that does not cut its workers off again and again.
-        played.wrong += tuple(line for line in crashes.verdict(figures, 0) if not line.startswith(("a run waited", "lost", "doubled")))
+        # How soon a run goes on is promised of a server that does not cut its workers off again and
+        # again.
+        played.wrong += tuple(
+            line
+            for line in crashes.verdict(figures, 0)
+            if not line.startswith(("a run waited", "lost", "doubled"))
+        )
     played.wrong = tuple(f"{name}: {line}" for line in played.wrong)
     return played
 
@@ -141,12 +193,20 @@ def playable(server_dsn: str) -> list[str]:
     """The surroundings that this server and this machine have."""
     with psycopg.connect(server_dsn) as conn:
         major = conn.info.server_version // 10_000
-    has_pooler = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
-    return [name for name in SURROUNDINGS if SINCE.get(name, 0) <= major and (has_pooler or name != POOLER)]
+    has_pooler = (
+        shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
+    )
+    return [
+        name
+        for name in SURROUNDINGS
+        if SINCE.get(name, 0) <= major and (has_pooler or name != POOLER)
+    ]
 
 
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
-    """As many as there is time for, at least the pooler and one setting, in an order of the seed's own; all of them in a long run."""
+    """As many as there is time for, at least the pooler and one setting, in an order of the seed's
+    own; all of them in a long run.
+    """
     names = playable(server_dsn)
     rest = [name for name in names if name != POOLER]
     random.Random(seed).shuffle(rest)
@@ -157,33 +217,63 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
         done.append(play(server_dsn, name, seed + number, programs=12, kills=1))
     fault = "a pooler in transaction mode, and roles with time-outs, levels, styles and encodings of their own, under kills"
     wrong = tuple(line for played in done for line in played.wrong)
-    return Findings("surroundings", seed, [
-        Evidence("G10", fault, sum(p.programs + p.jobs for p in done), sum(p.lost for p in done), sum(p.doubled for p in done), wrong,
-                 "nothing stuck, nothing failed"),
-    ], {"surroundings": (len(done), min(2, len(names))), "kill": (sum(p.kills for p in done), 13 * len(done))})
+    return Findings(
+        "surroundings",
+        seed,
+        [
+            Evidence(
+                "G10",
+                fault,
+                sum(p.programs + p.jobs for p in done),
+                sum(p.lost for p in done),
+                sum(p.doubled for p in done),
+                wrong,
+                "nothing stuck, nothing failed",
+            ),
+        ],
+        {
+            "surroundings": (len(done), min(2, len(names))),
+            "kill": (sum(p.kills for p in done), 13 * len(done)),
+        },
+    )
 
 
 def main() -> int:
     """Plays and prints a line for each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dsn", help="a superuser's; databases and roles are made there and dropped")
-    parser.add_argument("--seconds", type=float, default=0, help="go round again until so much time has passed")
+    parser.add_argument(
+        "--seconds", type=float, default=0, help="go round again until so much time has passed"
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", action="append", choices=SURROUNDINGS, help="only this one; may be given several times")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=SURROUNDINGS,
+        help="only this one; may be given several times",
+    )
     parser.add_argument("--programs", type=int, default=60, help="programs in each")
-    parser.add_argument("--kills", type=int, default=5, help="times that each point of a crash must fire in each")
+    parser.add_argument(
+        "--kills", type=int, default=5, help="times that each point of a crash must fire in each"
+    )
     options = parser.parse_args()
     names = [name for name in playable(options.dsn) if not options.only or name in options.only]
     started, broken, round_number = time.monotonic(), 0, 0
     while round_number == 0 or time.monotonic() - started < options.seconds:
         for name in names:
             began = time.monotonic()
-            played = play(options.dsn, name, options.seed + round_number, options.programs, options.kills)
+            played = play(
+                options.dsn, name, options.seed + round_number, options.programs, options.kills
+            )
             is_broken = bool(played.wrong or played.lost or played.doubled)
             broken += is_broken
             print(
-                f"{'NO' if is_broken else 'ok'} {name}: {played.programs} programs, {played.jobs} jobs, {played.kills} kills, {played.lost} lost, "
-                f"{played.doubled} doubled, {time.monotonic() - began:.0f} s", flush=True,
+                f"{'NO' if is_broken else 'ok'} {name}: {played.programs} programs, {played.jobs} "
+                f"jobs, {played.kills} kills, {played.lost} lost, "
+                f"{played.doubled} doubled, {time.monotonic() - began:.0f} s",
+                flush=True,
             )
             for line in played.wrong:
                 print(f"     {line}", flush=True)

@@ -1,10 +1,12 @@
-"""Upgrades with runs in flight: `python -m tests.upgrades SERVER_DSN [--state NAME]... [--runs N] [--seed S]`.
+"""Upgrades with runs in flight: `python -m tests.upgrades SERVER_DSN [--state NAME]... [--runs N]
+[--seed S]`.
 
-For each landed state of `tests/landed/`: its own library installs its schema, workers of it run orders - transactions,
-steps with a witness outside, a sleep, an effect, a signal, a child - and while they do, the schema is upgraded to the
-one at hand. The old workers go on, one is killed while it holds runs, old and new clients start and signal runs, every
-function is replaced again and again under the calls, then workers of the version at hand take over. At the end every
-run has completed, every row of the application is there once, every outside act has one key, no run was ever held.
+For each landed state of `tests/landed/`: its own library installs its schema, workers of it run
+orders - transactions, steps with a witness outside, a sleep, an effect, a signal, a child - and
+while they do, the schema is upgraded to the one at hand. The old workers go on, one is killed while
+it holds runs, old and new clients start and signal runs, every function is replaced again and again
+under the calls, then workers of the version at hand take over. At the end every run has completed,
+every row of the application is there once, every outside act has one key, no run was ever held.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ QUICK_SECONDS = 60.0
 HISTORY_QUICK, HISTORY_FULL = 3, 200
 """Numbers of states of the history that are upgraded in a quick run, and in any other."""
 REPLACED = 5
-"""Times that every function is replaced under the calls of old workers, and again under those of new ones."""
+"""Times that every function is replaced under the calls of old workers, and again under those of
+new ones.
+"""
 PATIENCE_SECONDS = 180.0
 
 APPLICATION = """
@@ -68,7 +72,9 @@ create trigger note_held after insert on pgflow.held for each row execute functi
 
 
 class Fleet:
-    """Worker processes of the old and of the new library, as a role that may do what a worker may."""
+    """Worker processes of the old and of the new library, as a role that may do what a worker
+    may.
+    """
 
     def __init__(self, dsn: str, state: states.State) -> None:
         self.dsn = make_conninfo(dsn, options="-c role=pgflow_worker")
@@ -78,12 +84,31 @@ class Fleet:
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the fleet
 
     def _environment(self, *, is_old: bool) -> dict[str, str]:
-        base = self.state.environment if is_old else {**self.state.environment, "PYTHONPATH": f"{states.REPOSITORY}:{states.REPOSITORY / 'cli'}"}
+        base = (
+            self.state.environment
+            if is_old
+            else {
+                **self.state.environment,
+                "PYTHONPATH": f"{states.REPOSITORY}:{states.REPOSITORY / 'cli'}",
+            }
+        )
         return {**base, "PGFLOW_DSN": self.dsn, "PYTHONPATH": f"{base['PYTHONPATH']}:{TESTS}"}
 
     def add(self, *, is_old: bool) -> None:
         """Starts a worker."""
-        command = [sys.executable, "-m", "pgflow_cli", "workers", "landed_jobs", "--dead-after", "2", "--poll", "0.2", "--concurrency", "8"]
+        command = [
+            sys.executable,
+            "-m",
+            "pgflow_cli",
+            "workers",
+            "landed_jobs",
+            "--dead-after",
+            "2",
+            "--poll",
+            "0.2",
+            "--concurrency",
+            "8",
+        ]
         process = subprocess.Popen(
             command, env=self._environment(is_old=is_old), cwd=TESTS, stdout=self.log, stderr=self.log,
         )  # fmt: skip
@@ -91,8 +116,21 @@ class Fleet:
 
     def client(self, act: str, numbers: range, *, is_old: bool) -> subprocess.Popen[bytes]:
         """A client that starts or signals these runs."""
-        command = [sys.executable, str(TESTS / "landed_jobs.py"), self.dsn, act, str(numbers.start), str(numbers.stop)]
-        return subprocess.Popen(command, env=self._environment(is_old=is_old), cwd=TESTS, stdout=self.log, stderr=self.log)
+        command = [
+            sys.executable,
+            str(TESTS / "landed_jobs.py"),
+            self.dsn,
+            act,
+            str(numbers.start),
+            str(numbers.stop),
+        ]
+        return subprocess.Popen(
+            command,
+            env=self._environment(is_old=is_old),
+            cwd=TESTS,
+            stdout=self.log,
+            stderr=self.log,
+        )
 
     def stop(self, processes: list[subprocess.Popen[bytes]], number: signal.Signals) -> list[int]:
         """Ends processes; their exit codes."""
@@ -136,7 +174,11 @@ class Upgrade:
 
     def _upgrade(self) -> dict[str, Any]:
         third = self.runs // 3
-        self.state.run("-c", "import sys; from pgflow.schema import migrate_dsn; migrate_dsn(sys.argv[1])", self.dsn)
+        self.state.run(
+            "-c",
+            "import sys; from pgflow.schema import migrate_dsn; migrate_dsn(sys.argv[1])",
+            self.dsn,
+        )
         self.conn.execute(APPLICATION)
         self.conn.execute(WATCH)
         for _ in range(2):
@@ -144,19 +186,31 @@ class Upgrade:
         self._client("start", range(third), is_old=True)
         self._wait(lambda: self._count("status = 'waiting'") >= third // 2, "the first runs wait")
         starting = self.fleet.client("start", range(third, 2 * third), is_old=True)
-        self._wait(lambda: self._count("status in ('running', 'queued')") > 0, "runs are on their way")
-        in_flight = Counter(status for (status,) in self.conn.execute("select status from pgflow.runs"))
+        self._wait(
+            lambda: self._count("status in ('running', 'queued')") > 0, "runs are on their way"
+        )
+        in_flight = Counter(
+            status for (status,) in self.conn.execute("select status from pgflow.runs")
+        )
         self._migrate(schema.own_assets())
         self._wait(lambda: starting.poll() is not None, "the old client has started its runs")
         if starting.returncode != 0:
-            raise AssertionError(f"a client that started runs during the upgrade ended with {starting.returncode}: {self.fleet.said()[-4000:]}")
+            raise AssertionError(
+                f"a client that started runs during the upgrade ended with {starting.returncode}: "
+                f"{self.fleet.said()[-4000:]}"
+            )
         # One that a busy machine took for dead is registered anew, and is as outdated as it was.
-        self._wait(lambda: self._workers("is_outdated") == 2, "both old workers are shown as outdated")
+        self._wait(
+            lambda: self._workers("is_outdated") == 2, "both old workers are shown as outdated"
+        )
         outdated = self._workers("is_outdated")
         self._replace()
         done = self._count("status = 'completed'")
         self._client("signal", range(third), is_old=True)
-        self._wait(lambda: self._count("status = 'completed'") >= done + 2 * third, "runs and their children complete on old workers alone")
+        self._wait(
+            lambda: self._count("status = 'completed'") >= done + 2 * third,
+            "runs and their children complete on old workers alone",
+        )
         by_old = self._count("status = 'completed'")
         held_by_killed = self._kill_one_amid(range(2 * third, self.runs))
         for _ in range(2):
@@ -199,7 +253,8 @@ class Upgrade:
         self._migrate(ours)
 
     def _kill_one_amid(self, numbers: range) -> int:
-        """Kills an old worker while it holds runs, none of which is amid an effect, which a person would have to settle; how many.
+        """Kills an old worker while it holds runs, none of which is amid an effect, which a person
+        would have to settle; how many.
 
         A new client starts these runs, and their first transactions wait for a lock until then.
         """
@@ -211,7 +266,9 @@ class Upgrade:
         caught: list[tuple[subprocess.Popen[bytes], int]] = []
 
         def catch() -> bool:
-            found = self.conn.execute(query, ([process.pid for process in self.fleet.old],)).fetchone()
+            found = self.conn.execute(
+                query, ([process.pid for process in self.fleet.old],)
+            ).fetchone()
             if found is None:
                 return False
             worker_id, pid, running = found
@@ -219,7 +276,9 @@ class Upgrade:
             if self.conn.execute(amid, (worker_id,)).fetchone() is not None:
                 os.kill(pid, signal.SIGCONT)
                 return False
-            caught.append((next(process for process in self.fleet.old if process.pid == pid), running))
+            caught.append(
+                (next(process for process in self.fleet.old if process.pid == pid), running)
+            )
             return True
 
         with psycopg.connect(self.dsn) as blocker:
@@ -234,24 +293,38 @@ class Upgrade:
     # ------------------------------------------------------------ looks
 
     def _count(self, condition: str) -> int:
-        return int(self.conn.execute(f"select count(*) from pgflow.runs where {condition}").fetchone()[0])  # type: ignore[index]  # noqa: S608
+        return int(
+            self.conn.execute(f"select count(*) from pgflow.runs where {condition}").fetchone()[0]
+        )  # type: ignore[index]  # noqa: S608
 
     def _workers(self, condition: str) -> int:
-        return int(self.conn.execute(f"select count(*) from pgflow.workers where {condition}").fetchone()[0])  # type: ignore[index]  # noqa: S608
+        return int(
+            self.conn.execute(f"select count(*) from pgflow.workers where {condition}").fetchone()[
+                0
+            ]
+        )  # type: ignore[index]  # noqa: S608
 
     def _wait(self, holds: Callable[[], bool], what: str) -> None:
         while not holds():
             if time.monotonic() > self.deadline:
-                rows = self.conn.execute("select status, reason, error::text, count(*) from pgflow.runs group by 1, 2, 3").fetchall()
+                rows = self.conn.execute(
+                    "select status, reason, error::text, count(*) from pgflow.runs group by 1, 2, 3"
+                ).fetchall()
                 raise AssertionError(f"not in time: {what}; {rows}; {self.fleet.said()[-2000:]}")
             time.sleep(0.05)
 
     def _judge(self) -> dict[str, Any]:
         keys = [key_of(n) for n in range(self.runs)]
-        wanted = {(key, n) for key in keys for n in range(2 * STEPS)} | {(f"{key}/part", 0) for key in keys}
+        wanted = {(key, n) for key in keys for n in range(2 * STEPS)} | {
+            (f"{key}/part", 0) for key in keys
+        }
         booked = Counter(self.conn.execute("select key, n from app.booked").fetchall())
-        told = self.conn.execute("select key, n, count(distinct idempotency_key) from app.told group by 1, 2").fetchall()
-        outputs = self.conn.execute("select output from pgflow.runs where workflow = 'order' and status = 'completed'").fetchall()
+        told = self.conn.execute(
+            "select key, n, count(distinct idempotency_key) from app.told group by 1, 2"
+        ).fetchall()
+        outputs = self.conn.execute(
+            "select output from pgflow.runs where workflow = 'order' and status = 'completed'"
+        ).fetchall()
         acts = {(key, n) for key in keys for n in (-1, *range(2 * STEPS))}
         return {
             "runs": self.runs, "transactions": len(wanted), "acts": len(acts),
@@ -266,7 +339,11 @@ class Upgrade:
 
 def verdict(figures: dict[str, Any]) -> list[str]:
     """Return complaints; none if nothing is wrong."""
-    wrong = [f"{name}: {figures[name]}" for name in ("lost", "doubled", "wrong_results", "held", "violations") if figures[name]]
+    wrong = [
+        f"{name}: {figures[name]}"
+        for name in ("lost", "doubled", "wrong_results", "held", "violations")
+        if figures[name]
+    ]
     if set(figures["exit_codes"]) != {0}:
         wrong.append(f"workers that were stopped ended with {figures['exit_codes']}")
     if figures["outdated_seen"] != 2:
@@ -295,7 +372,8 @@ def leave_in_flight(conn: psycopg.Connection[Any]) -> None:
     for key in IN_FLIGHT:
         later = "clock_timestamp() + interval '1 second'" if key == "parked" else "null"
         conn.execute(
-            f"select pgflow.start_run(workflow => 'crossing', input => %s, key => %s, run_at => {later})", (json.dumps({"key": key}), key),  # noqa: S608
+            "select pgflow.start_run(workflow => 'crossing', input => %s, key => %s, run_at => "
+            f"{later})", (json.dumps({"key": key}), key),  # noqa: S608
         )  # fmt: skip
         if key == "leased":  # by a worker that is gone
             claim(conn)
@@ -304,7 +382,10 @@ def leave_in_flight(conn: psycopg.Connection[Any]) -> None:
 
 def end_all(dsn: str) -> list[str]:
     """A worker of the version at hand takes over what an upgrade found in flight: what is wrong."""
-    with App(dsn, include=[crossing]) as app, app.worker(poll_seconds=0.05, rhythm=Rhythm(beat=0.1, look=0.1, dead_after=1.0)):
+    with (
+        App(dsn, include=[crossing]) as app,
+        app.worker(poll_seconds=0.05, rhythm=Rhythm(beat=0.1, look=0.1, dead_after=1.0)),
+    ):
         for key in IN_FLIGHT:
             if key != "signalled":
                 app.send(key, go, "!")
@@ -312,11 +393,16 @@ def end_all(dsn: str) -> list[str]:
     with psycopg.connect(dsn) as conn:
         booked = [key for (key,) in conn.execute("select key from app.booked")]
         violations = conn.execute("select invariant, detail from pgflow.check()").fetchall()
-    return [*wrong, *([f"booked: {booked}"] if sorted(booked) != sorted(IN_FLIGHT) else []), *map(str, violations)]
+    return [
+        *wrong,
+        *([f"booked: {booked}"] if sorted(booked) != sorted(IN_FLIGHT) else []),
+        *map(str, violations),
+    ]
 
 
 def upgrade_history(server_dsn: str, most: int) -> tuple[int, list[str]]:
-    """Upgrades the newest states of the history, each in a database of its own and with runs in flight, which then end.
+    """Upgrades the newest states of the history, each in a database of its own and with runs in
+    flight, which then end.
 
     Returns:
         How many, and which of them do not become a fresh install or lose a run.
@@ -333,14 +419,20 @@ def upgrade_history(server_dsn: str, most: int) -> tuple[int, list[str]]:
                 leave_in_flight(conn)
                 schema.migrate(conn)
                 dump = dump_catalog(conn, with_server_details=True)
-            wrong += [f"the state {assets.stamp} of the history, upgraded with runs in flight: {line}" for line in end_all(servers.dsn_of(server_dsn, database))]
+            wrong += [
+                f"the state {assets.stamp} of the history, upgraded with runs in flight: {line}"
+                for line in end_all(servers.dsn_of(server_dsn, database))
+            ]
         except (psycopg.Error, PgflowError, TimeoutError) as error:
             dump = str(error)
         finally:
             servers.drop_database(server_dsn, database)
         fresh = fresh or dump
         if dump != fresh:
-            wrong.append(f"the state {assets.stamp} of the history does not become a fresh install: {first_difference(fresh, dump)}")
+            wrong.append(
+                f"the state {assets.stamp} of the history does not become a fresh install: "
+                f"{first_difference(fresh, dump)}"
+            )
     return len(history), wrong
 
 
@@ -372,16 +464,42 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
     total: Counter[str] = Counter()
     wrong: list[str] = []
     while total["upgrades"] < len(names) or (time.monotonic() - began < seconds and not wrong):
-        figures, said = play(server_dsn, names[total["upgrades"] % len(names)], RUNS, seed + total["upgrades"])
+        figures, said = play(
+            server_dsn, names[total["upgrades"] % len(names)], RUNS, seed + total["upgrades"]
+        )
         wrong += said
         total["upgrades"] += 1
-        total.update({name: figures[name] for name in ("runs", "transactions", "acts", "lost", "doubled", "replaced", "held_by_the_killed") if figures})
+        total.update(
+            {
+                name: figures[name]
+                for name in (
+                    "runs",
+                    "transactions",
+                    "acts",
+                    "lost",
+                    "doubled",
+                    "replaced",
+                    "held_by_the_killed",
+                )
+                if figures
+            }
+        )
     most = HISTORY_QUICK if seconds <= QUICK_SECONDS else HISTORY_FULL
     upgraded, said = upgrade_history(server_dsn, most)
     fault = f"upgrades from {len(names)} landed states under work, functions replaced under calls"
-    evidence = [Evidence("G42", fault, total["runs"], total["lost"], total["doubled"], tuple(wrong))]
+    evidence = [
+        Evidence("G42", fault, total["runs"], total["lost"], total["doubled"], tuple(wrong))
+    ]
     if upgraded:
-        evidence.append(Evidence("G42", "upgrades from every state of the history with runs in flight, catalogs compared with a fresh install", upgraded, wrong=tuple(said)))
+        evidence.append(
+            Evidence(
+                "G42",
+                "upgrades from every state of the history with runs in flight, catalogs compared "
+                "with a fresh install",
+                upgraded,
+                wrong=tuple(said),
+            )
+        )
     return Findings("upgrades", seed, evidence, {
         "upgrade of a landed state": (total["upgrades"], len(names)), "all functions replaced under calls": (total["replaced"], 2 * REPLACED * len(names)),
         "old worker killed with runs": (total["held_by_the_killed"], 1),
@@ -390,9 +508,20 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.upgrades", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("server_dsn", help="a superuser's; databases are made, and dropped at the end")
-    parser.add_argument("--state", action="append", choices=states.names(), help="only this one; may be given several times")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.upgrades",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "server_dsn", help="a superuser's; databases are made, and dropped at the end"
+    )
+    parser.add_argument(
+        "--state",
+        action="append",
+        choices=states.names(),
+        help="only this one; may be given several times",
+    )
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

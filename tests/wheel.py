@@ -1,6 +1,8 @@
-"""`python tests/wheel.py [NAME]`: an installed wheel has all that it needs, is compiled if its name says so, and runs the demo.
+"""`python tests/wheel.py [NAME]`: an installed wheel has all that it needs, is compiled if its name
+says so, and runs the demo.
 
-It imports nothing of the tests, and nothing of the checkout: it is run where the wheel is installed and the rest is not.
+It imports nothing of the tests, and nothing of the checkout: it is run where the wheel is installed
+and the rest is not.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def main() -> int:
     command = shutil.which("pgflow", path=str(Path(sys.executable).parent))
     assert command is not None, "there is no command pgflow"
     with tempfile.TemporaryDirectory() as home:
-        done = subprocess.run([command, "demo", "--fast"], cwd=home, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [command, "demo", "--fast"], cwd=home, capture_output=True, text=True, check=False
+        )
     print(done.stdout[-600:] + done.stderr[-2000:])
     return done.returncode
 

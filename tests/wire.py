@@ -1,9 +1,11 @@
-"""A proxy before Postgres that knows where one message ends and the next begins, and cuts the line at the one that it is told.
+"""A proxy before Postgres that knows where one message ends and the next begins, and cuts the line
+at the one that it is told.
 
-A line can be cut *before* the server has seen a message, *after* the server has run it and answered, or
-*during*: the server has the message, the client is cut off at once, and what the server does with it is
-decided later. Messages are counted for each role - the `application_name` of the connection - and each
-statement, which goes by the name of the stored function that it calls.
+A line can be cut *before* the server has seen a message, *after* the server has run it and
+answered, or
+*during*: the server has the message, the client is cut off at once, and what the server does with
+it is decided later. Messages are counted for each role - the `application_name` of the connection -
+and each statement, which goes by the name of the stored function that it calls.
 """
 
 from __future__ import annotations
@@ -26,11 +28,15 @@ Side = Literal["before", "after", "during"]
 
 _UNTYPED = {80877103: "ssl", 80877104: "ssl", 80877102: "cancel"}
 ROUND_TRIPS = ("startup", "Q", "S")
-"""Messages that the server answers with ReadyForQuery; cut after any other, and you have cut before the next one."""
+"""Messages that the server answers with ReadyForQuery; cut after any other, and you have cut before
+the next one.
+"""
 
 
 class Framer:
-    """Takes bytes as they come, gives messages: what kind, and all of it. The first of a client have no type byte."""
+    """Takes bytes as they come, gives messages: what kind, and all of it. The first of a client
+    have no type byte.
+    """
 
     def __init__(self, *, is_client: bool) -> None:
         self._untyped = is_client
@@ -68,7 +74,9 @@ def statement_name(sql: bytes) -> str:
 
 @dataclass
 class Cut:
-    """Place of a cut. ``role`` and ``what`` None: any. ``linger_seconds``: time for which the server goes on after the client is off."""
+    """Place of a cut. ``role`` and ``what`` None: any. ``linger_seconds``: time for which the
+    server goes on after the client is off.
+    """
 
     role: str | None
     what: str | None
@@ -78,7 +86,9 @@ class Cut:
     linger_seconds: float = 0.0
 
     def __str__(self) -> str:
-        how = (" with a reset" if self.reset else "") + (f", the server {self.linger_seconds:.2f} s later" if self.linger_seconds else "")
+        how = (" with a reset" if self.reset else "") + (
+            f", the server {self.linger_seconds:.2f} s later" if self.linger_seconds else ""
+        )
         return f"{self.side} message {self.nth} of {self.what or 'anything'} ({self.role or 'anybody'}){how}"
 
 
@@ -128,7 +138,10 @@ class Proxy:
         task.add_done_callback(lambda _: writer.close())  # it may be cancelled before it begins
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, port = str(self._server.get("host") or "127.0.0.1"), int(self._server.get("port") or 5432)
+        host, port = (
+            str(self._server.get("host") or "127.0.0.1"),
+            int(self._server.get("port") or 5432),
+        )
         if host.startswith("/"):
             up = await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
         else:
@@ -211,11 +224,18 @@ class _Line:
             down.cancel()
             self._writer.close()
             self._up_writer.close()
-            await asyncio.gather(down, self._writer.wait_closed(), self._up_writer.wait_closed(), return_exceptions=True)
+            await asyncio.gather(
+                down,
+                self._writer.wait_closed(),
+                self._up_writer.wait_closed(),
+                return_exceptions=True,
+            )
 
     async def _pass_up(self, down: asyncio.Task[None]) -> Cut | None:
         framer = Framer(is_client=True)
-        down.add_done_callback(lambda _: self._reader.feed_eof() if not self._reader.at_eof() else None)
+        down.add_done_callback(
+            lambda _: self._reader.feed_eof() if not self._reader.at_eof() else None
+        )
         while data := await self._reader.read(65536):
             out = bytearray()
             for kind, message in framer.feed(data):
@@ -254,7 +274,11 @@ class _Line:
         """Learn from a message who speaks, and of which statement."""
         if kind == "startup":
             fields = message[8:].split(b"\0")
-            self.role = dict(zip(fields[::2], fields[1::2], strict=False)).get(b"application_name", b"").decode()
+            self.role = (
+                dict(zip(fields[::2], fields[1::2], strict=False))
+                .get(b"application_name", b"")
+                .decode()
+            )
         elif kind == "Q":
             self.what = statement_name(message[5:])
         elif kind == "P":
@@ -280,13 +304,20 @@ class _Line:
         self._is_muted = True
         _end(self._writer, reset=reset)
         _end(self._up_writer, reset=reset)
-        await asyncio.gather(self._writer.wait_closed(), self._up_writer.wait_closed(), return_exceptions=True)
+        await asyncio.gather(
+            self._writer.wait_closed(), self._up_writer.wait_closed(), return_exceptions=True
+        )
 
 
 def _end(writer: asyncio.StreamWriter, *, reset: bool) -> None:
     """Closes a socket, or resets it, which the other side is told as an error."""
     sock: Any = writer.get_extra_info("socket")
-    if reset and sock is not None and sock.family != socket.AF_UNIX and not writer.transport.is_closing():
+    if (
+        reset
+        and sock is not None
+        and sock.family != socket.AF_UNIX
+        and not writer.transport.is_closing()
+    ):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
     writer.close()

@@ -1,11 +1,13 @@
-"""Cuts the wire at every message of every path through the API: `python -m tests.wirecut DSN [--seconds N] [--seed S] [--path NAME]`.
+"""Cuts the wire at every message of every path through the API: `python -m tests.wirecut DSN
+[--seconds N] [--seed S] [--path NAME]`.
 
-A path (`tests/wirepaths.py`) is gone once with nothing cut, which shows its messages. Then it is gone again
-for each of them and for either side - before the server saw it, after the server ran it - and the line cut
-there, gracefully or with a reset; a COMMIT also while it runs. Afterwards everything passes. The work of
-each key must then be done, once, and nothing of the cut may be in a journal. Further rounds, as long as
-there is time, cut a second time while the first cut is being recovered from. A path on which too few cuts
-were made proves nothing, and makes the whole void.
+A path (`tests/wirepaths.py`) is gone once with nothing cut, which shows its messages. Then it is
+gone again for each of them and for either side - before the server saw it, after the server ran it
+- and the line cut there, gracefully or with a reset; a COMMIT also while it runs. Afterwards
+  everything passes. The work of
+each key must then be done, once, and nothing of the cut may be in a journal. Further rounds, as
+long as there is time, cut a second time while the first cut is being recovered from. A path on
+which too few cuts were made proves nothing, and makes the whole void.
 """
 
 from __future__ import annotations
@@ -36,7 +38,19 @@ SECONDS_FOR_EVERY_CUT = 120.0
 AT_ONCE = 8
 MOST_MESSAGES = 12
 """Most messages of one statement of one role: two of it, each in all its messages."""
-COMMITTING = ("commit", "commit_unit", "commit_units", "commit_and_claim", "start_run", "start_runs", "send_signal", "post_signal", "deliver_signal", "claim_runs", "reap_worker")
+COMMITTING = (
+    "commit",
+    "commit_unit",
+    "commit_units",
+    "commit_and_claim",
+    "start_run",
+    "start_runs",
+    "send_signal",
+    "post_signal",
+    "deliver_signal",
+    "claim_runs",
+    "reap_worker",
+)
 """Cut *during* too."""
 OPENING = ("connect", "listen")
 """Statements that are said only when a connection is opened."""
@@ -48,9 +62,11 @@ STRAYS = "select replace(pg_get_functiondef('pgflow.release_strays'::regproc), '
 
 FAULTS = {
     "G1": "cut at each message around a transactional step, both sides", "G2": "the same: rows whose step is not recorded",
-    "G3": "answer to COMMIT lost: after it, during it, before it with the server's session left open",
+    "G3": "answer to COMMIT lost: after it, during it, before it with the server's session left "
+          "open",
     "G4": "cut at each message of a start, said again under its key", "G5": "cut at each message of a caller's transaction",
-    "G10": "connections lost at every message", "G39": "connections lost at every message: each path goes on",
+    "G10": "connections lost at every message", "G39": "connections lost at every message: each "
+                                                       "path goes on",
 }  # fmt: skip
 
 
@@ -78,7 +94,17 @@ class Tally:
     def add(self, other: Tally) -> None:
         """Counts what came of it another time."""
         self.fired += other.fired
-        for name in ("commits", "in_progress", "trials", "lost", "doubled", "wrong", "missed", "said_again", "seconds"):
+        for name in (
+            "commits",
+            "in_progress",
+            "trials",
+            "lost",
+            "doubled",
+            "wrong",
+            "missed",
+            "said_again",
+            "seconds",
+        ):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.slowest_seconds = max(self.slowest_seconds, other.slowest_seconds)
 
@@ -88,7 +114,9 @@ def plan(path: Path, seen: dict[tuple[str, str], list[str]], rng: random.Random)
     cuts = [
         cut
         for (role, what), kinds in seen.items()
-        if role in path.cuts and (not path.cuts[role] or what in path.cuts[role]) and what != "terminate"
+        if role in path.cuts
+        and (not path.cuts[role] or what in path.cuts[role])
+        and what != "terminate"
         for nth, kind in enumerate(kinds[:MOST_MESSAGES], 1)
         for _ in range(path.times)
         for cut in _at(role, what, nth, kind, rng, 4 if path.times > 1 else 1)
@@ -103,12 +131,21 @@ def _at(role: str, what: str, nth: int, kind: str, rng: random.Random, patience:
         sides.append("after")
         if what in COMMITTING:
             sides.append("during")
-    return [Cut(role, what, nth, side, rng.random() < 0.5, patience * _linger(side, what, rng)) for side in sides]
+    return [
+        Cut(role, what, nth, side, rng.random() < 0.5, patience * _linger(side, what, rng))
+        for side in sides
+    ]
 
 
 def _linger(side: Side, what: str, rng: random.Random) -> float:
-    """Return the seconds that the server takes to notice: half of the time, where it holds a transaction open meanwhile, a moment."""
-    return rng.uniform(0.01, 0.1) if side == "before" and what in (*COMMITTING, "fence_step") and rng.random() < 0.5 else 0.0
+    """Return the seconds that the server takes to notice: half of the time, where it holds a
+    transaction open meanwhile, a moment.
+    """
+    return (
+        rng.uniform(0.01, 0.1)
+        if side == "before" and what in (*COMMITTING, "fence_step") and rng.random() < 0.5
+        else 0.0
+    )
 
 
 class Enumeration:
@@ -125,7 +162,10 @@ class Enumeration:
         """A round of single cuts; or cuts twice in a row, for so long."""
         began = time.monotonic()
         every = plan(self.stage.path, await self._clean_run(), self.rng)
-        cuts = [every[n] for n in sorted(self.rng.sample(range(len(every)), -(-len(every) // self.share)))]
+        cuts = [
+            every[n]
+            for n in sorted(self.rng.sample(range(len(every)), -(-len(every) // self.share)))
+        ]
         if doubles_seconds is None:
             self.tally.messages = len({(cut.role, cut.what, cut.nth) for cut in cuts})
             self.tally.planned.update(cut.side for cut in cuts)
@@ -143,10 +183,18 @@ class Enumeration:
         return self.tally
 
     def _another(self, cut: Cut) -> Cut:
-        return Cut(cut.role, None, self.rng.randint(1, 12), self.rng.choice(("before", "after")), self.rng.random() < 0.5)
+        return Cut(
+            cut.role,
+            None,
+            self.rng.randint(1, 12),
+            self.rng.choice(("before", "after")),
+            self.rng.random() < 0.5,
+        )
 
     async def _clean_run(self) -> dict[tuple[str, str], list[str]]:
-        """Every role's connections are new, so that what opens one is among the messages; what libraries ask only once is not."""
+        """Every role's connections are new, so that what opens one is among the messages; what
+        libraries ask only once is not.
+        """
         await self._act("nothing")
         self._drop_all()
         self.stage.proxy.arm()
@@ -160,7 +208,9 @@ class Enumeration:
             self.stage.proxy.drop(role)
 
     async def _trial(self, *cuts: Cut) -> None:
-        """Goes the path with these cuts ahead; if they were not reached, again over new lines: what is prepared already is not sent again."""
+        """Goes the path with these cuts ahead; if they were not reached, again over new lines: what
+        is prepared already is not sent again.
+        """
         proxy, tally = self.stage.proxy, self.tally
         tally.trials += 1
         began = time.monotonic()
@@ -183,7 +233,9 @@ class Enumeration:
             tally.missed.append(str(cuts[0]))
 
     async def _wait_for_fire(self) -> None:
-        """Wait for a cut: after a lost connection the next takes a moment, and a heart speaks by its rhythm, whatever the path does."""
+        """Wait for a cut: after a lost connection the next takes a moment, and a heart speaks by
+        its rhythm, whatever the path does.
+        """
 
         async def has_fired() -> bool:
             return bool(self.stage.proxy.fired)
@@ -205,7 +257,11 @@ class Enumeration:
             self.tally.wrong.append(f"{key}: {type(error).__qualname__}: {error}: {cut}")
 
     async def _where(self, key: str) -> str:
-        return str(await self.stage.rows("select key, status, reason from pgflow.runs where starts_with(key, %s)", key))
+        return str(
+            await self.stage.rows(
+                "select key, status, reason from pgflow.runs where starts_with(key, %s)", key
+            )
+        )
 
     async def _is_whole(self) -> None:
         """Afterwards every connection of the pools works, and the worker still serves."""
@@ -213,8 +269,15 @@ class Enumeration:
         if stage.app._pool is not None:
             await stage.settled()
             keys = await stage.rows("select key from pgflow.run_key limit 1")
-            answers = await asyncio.gather(*(stage.app.get(key, single).status() for key, in keys * 8), return_exceptions=True)
-            self.tally.wrong += [f"a connection of the pool is broken: {a}" for a in answers if isinstance(a, BaseException)]
+            answers = await asyncio.gather(
+                *(stage.app.get(key, single).status() for (key,) in keys * 8),
+                return_exceptions=True,
+            )
+            self.tally.wrong += [
+                f"a connection of the pool is broken: {a}"
+                for a in answers
+                if isinstance(a, BaseException)
+            ]
         if stage.path.has_worker and stage.worker.failed.is_set():
             self.tally.wrong.append("the worker has failed")
 
@@ -251,7 +314,9 @@ async def enumerate_paths(
         for turn in itertools.count(1):
             if time.monotonic() > began + seconds:
                 break
-            more = await asyncio.gather(*(one(path, turn) for path in longest_first if path.may_be_cut_twice))
+            more = await asyncio.gather(
+                *(one(path, turn) for path in longest_first if path.may_be_cut_twice)
+            )
             for tally in more:
                 next(t for t in tallies if t.path == tally.path).add(tally)
         return tallies[::-1]
@@ -271,30 +336,58 @@ def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
         own = sum(n for name, n in cuts.items() if name not in counted)
         shared = sum(cuts.values()) - own
         counted |= cuts.keys()
-        figure = f"{sum(t.in_progress for t in of)} times in progress, and waited out" if guarantee == "G3" else f"{len(of)} paths"
+        figure = (
+            f"{sum(t.in_progress for t in of)} times in progress, and waited out"
+            if guarantee == "G3"
+            else f"{len(of)} paths"
+        )
         if guarantee == "G39":
             figure += f", slowest {max(t.slowest_seconds for t in of):.1f} s" if of else ""
         wrong = tuple(f"{t.path}: {w}" for t in of for w in t.wrong)
-        findings.evidence.append(Evidence(guarantee, fault, own, sum(t.lost for t in of), sum(t.doubled for t in of), wrong, figure, shared))
+        findings.evidence.append(
+            Evidence(
+                guarantee,
+                fault,
+                own,
+                sum(t.lost for t in of),
+                sum(t.doubled for t in of),
+                wrong,
+                figure,
+                shared,
+            )
+        )
     for t in tallies:
         for side in t.planned:
             findings.fired[f"{t.path}, {side}"] = (t.fired[side], max(1, t.planned[side] * 9 // 10))
     if slow := [t for t in tallies if t.path.startswith("commit in progress")]:
-        findings.fired["commits found in progress"] = (sum(t.in_progress for t in slow), min(MIN_IN_PROGRESS, slow[0].planned["during"]))
+        findings.fired["commits found in progress"] = (
+            sum(t.in_progress for t in slow),
+            min(MIN_IN_PROGRESS, slow[0].planned["during"]),
+        )
     return findings
 
 
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
-    """Every cut of every path once, then pairs of cuts as long as there is time; every second cut, by the seed, if there is little."""
+    """Every cut of every path once, then pairs of cuts as long as there is time; every second cut,
+    by the seed, if there is little.
+    """
     began = time.monotonic()
-    tallies = asyncio.run(enumerate_paths(server_dsn, seconds, seed, share=1 if seconds >= SECONDS_FOR_EVERY_CUT else 2))
+    tallies = asyncio.run(
+        enumerate_paths(
+            server_dsn, seconds, seed, share=1 if seconds >= SECONDS_FOR_EVERY_CUT else 2
+        )
+    )
     return findings_of(tallies, seed, time.monotonic() - began)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dsn", help="a superuser's; databases are made beside its own")
-    parser.add_argument("--seconds", type=float, default=0, help="go on with pairs of cuts for so long")
+    parser.add_argument(
+        "--seconds", type=float, default=0, help="go on with pairs of cuts for so long"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--path", action="append", help="only the paths whose names contain this")
     parser.add_argument("--verbose", action="store_true")
@@ -302,17 +395,31 @@ def main() -> int:
     logging.getLogger("psycopg").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     logging.getLogger("pgflow").setLevel(logging.DEBUG if options.verbose else logging.CRITICAL)
-    logging.basicConfig(level=logging.DEBUG if options.verbose else logging.ERROR, format="%(asctime)s %(name)s %(message)s")
-    names = [name for name in PATHS if not options.path or any(part in name for part in options.path)]
+    logging.basicConfig(
+        level=logging.DEBUG if options.verbose else logging.ERROR,
+        format="%(asctime)s %(name)s %(message)s",
+    )
+    names = [
+        name for name in PATHS if not options.path or any(part in name for part in options.path)
+    ]
     began = time.monotonic()
     tallies = asyncio.run(enumerate_paths(options.dsn, options.seconds, options.seed, names))
     findings = findings_of(tallies, options.seed, time.monotonic() - began)
     for t in tallies:
         cuts = ", ".join(f"{n} {side}" for side, n in sorted(t.fired.items()))
-        print(f"{t.path:50} {t.messages:4} messages  {cuts:40} again {t.said_again:4}  lost {t.lost} doubled {t.doubled}  {t.slowest_seconds:.2f} of {t.seconds:.1f} s")
+        print(
+            f"{t.path:50} {t.messages:4} messages  {cuts:40} again {t.said_again:4}  lost {t.lost} "
+            f"doubled {t.doubled}  {t.slowest_seconds:.2f} of {t.seconds:.1f} s"
+        )
     for e in findings.evidence:
-        print(f"{e.guarantee:4} {e.fault}: {e.runs} cuts, lost {e.lost}, doubled {e.doubled}, {e.figure}")
-    print(f"{len(tallies)} paths, {sum(t.messages for t in tallies)} messages, {sum(t.fired.total() for t in tallies)} cuts, {findings.seconds:.1f} s")
+        print(
+            f"{e.guarantee:4} {e.fault}: {e.runs} cuts, lost {e.lost}, doubled {e.doubled}, "
+            f"{e.figure}"
+        )
+    print(
+        f"{len(tallies)} paths, {sum(t.messages for t in tallies)} messages, "
+        f"{sum(t.fired.total() for t in tallies)} cuts, {findings.seconds:.1f} s"
+    )
     wrong = [f"{t.path}: {w}" for t in tallies for w in t.wrong]
     for line in wrong[:100]:
         print(f"FAILED {line}")

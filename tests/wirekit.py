@@ -25,7 +25,9 @@ def on_wire(
     """On a connection of its own."""
 
     async def main() -> Any:
-        wire = await open_wire(ConnectOptions(dsn, prepare_threshold), "test", timeout_seconds, busy_poll)
+        wire = await open_wire(
+            ConnectOptions(dsn, prepare_threshold), "test", timeout_seconds, busy_poll
+        )
         try:
             return await use(wire)
         finally:
@@ -34,7 +36,9 @@ def on_wire(
     return asyncio.run(main())
 
 
-async def asleep(wire: Wire, conn: psycopg.Connection, call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+async def asleep(
+    wire: Wire, conn: psycopg.Connection, call: Coroutine[Any, Any, Any]
+) -> asyncio.Task[Any]:
     """A call of ``pg_sleep``, once the server is at it."""
     task = asyncio.create_task(call)
     while not sleeps(wire, conn):
@@ -45,4 +49,8 @@ async def asleep(wire: Wire, conn: psycopg.Connection, call: Coroutine[Any, Any,
 def sleeps(wire: Wire, conn: psycopg.Connection) -> bool:
     """Return True if the server is in ``pg_sleep`` for this wire."""
     pid = wire.connection.info.backend_pid
-    return bool(conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)).fetchall())
+    return bool(
+        conn.execute(
+            "select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (pid,)
+        ).fetchall()
+    )

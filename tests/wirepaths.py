@@ -1,8 +1,9 @@
-"""Paths for the wire-cut proxy: every one through the API, as a caller and a worker go it, with one cut allowed.
+"""Paths for the wire-cut proxy: every one through the API, as a caller and a worker go it, with one
+cut allowed.
 
 A path does its work once for a key, and returns when all is well. A caller who gets an error of the
-infrastructure does what callers do: it says the same again under the same key, or reads back what is there.
-Any other error is a finding.
+infrastructure does what callers do: it says the same again under the same key, or reads back what
+is there. Any other error is a finding.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.conninfo import make_conninfo
 from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import Session, sessionmaker
 
 import pgflow
@@ -192,7 +198,9 @@ async def labouring(key: str) -> int:
 @workflow
 async def family(key: str) -> int:
     told = await pgflow.map(tell_pair, [(key, 0), (key, 1)])
-    born = await asyncio.gather(pgflow.run_child(single, f"{key}.0"), pgflow.run_child(single, f"{key}.1"))
+    born = await asyncio.gather(
+        pgflow.run_child(single, f"{key}.0"), pgflow.run_child(single, f"{key}.1")
+    )
     return sum(told.values) + sum(born)
 
 
@@ -241,9 +249,18 @@ WORKFLOWS = [
 
 
 class Stage:
-    """A database, a proxy before it, and an app and a worker that know the database by its proxy only."""
+    """A database, a proxy before it, and an app and a worker that know the database by its proxy
+    only.
+    """
 
-    def __init__(self, path: Path, server_dsn: str, template: str, portal: Portal, prepare_threshold: int | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        server_dsn: str,
+        template: str,
+        portal: Portal,
+        prepare_threshold: int | None,
+    ) -> None:
         self.path = path
         self._server_dsn = server_dsn
         self._template = template
@@ -266,7 +283,9 @@ class Stage:
         self.true_dsn = servers.dsn_of(self._server_dsn, self._database)
         self.proxy = Proxy(self._server_dsn, self._portal)
         self.dsn = make_conninfo(self.true_dsn, host="127.0.0.1", port=self.proxy.open())
-        self.direct = await psycopg.AsyncConnection.connect(servers.witness(self.true_dsn), autocommit=True)
+        self.direct = await psycopg.AsyncConnection.connect(
+            servers.witness(self.true_dsn), autocommit=True
+        )
         self.app = self.make_app()
         await self._stack.enter_async_context(self.app)
         if self.path.has_worker:
@@ -277,7 +296,10 @@ class Stage:
     def make_app(self, dsn: str | None = None) -> AsyncApp:
         """An app with every workflow and every provider."""
         return AsyncApp(
-            dsn or self.dsn, include=[*WORKFLOWS, *self.path.more_workflows()], providers=self._providers(), prepare_threshold=self._prepare_threshold
+            dsn or self.dsn,
+            include=[*WORKFLOWS, *self.path.more_workflows()],
+            providers=self._providers(),
+            prepare_threshold=self._prepare_threshold,
         )
 
     def _providers(self) -> list[Any]:
@@ -302,12 +324,19 @@ class Stage:
     def sync_app(self) -> App:
         """The app for sync code, made when first used."""
         if self._sync_app is None:
-            self._sync_app = App(self.dsn, include=WORKFLOWS, prepare_threshold=self._prepare_threshold)
+            self._sync_app = App(
+                self.dsn, include=WORKFLOWS, prepare_threshold=self._prepare_threshold
+            )
         return self._sync_app
 
     async def start_worker(self) -> None:
         """A worker of the app."""
-        options = WorkerOptions(concurrency=self.path.concurrency, poll_seconds=0.05, grace_seconds=2.0, rhythm=self.path.rhythm)
+        options = WorkerOptions(
+            concurrency=self.path.concurrency,
+            poll_seconds=0.05,
+            grace_seconds=2.0,
+            rhythm=self.path.rhythm,
+        )
         self.worker = await self._workers.enter_async_context(self.app._work(options))
 
     async def close(self) -> None:
@@ -328,7 +357,9 @@ class Stage:
 
     async def tell(self, key: str, n: int, idempotency_key: str) -> None:
         """The witness of outside writes."""
-        await self.direct.execute("insert into app.told values (%s, %s, %s)", (key, n, idempotency_key))
+        await self.direct.execute(
+            "insert into app.told values (%s, %s, %s)", (key, n, idempotency_key)
+        )
 
     async def rows(self, sql: Any, *params: Any) -> list[Any]:
         """Return rows from the database, asked past the proxy."""
@@ -357,8 +388,12 @@ class Stage:
         """The same for sync code."""
         return await self.insist(lambda: self.in_thread(ask))
 
-    async def until_true(self, ask: Callable[[], Awaitable[Any]], is_true: Callable[[], Awaitable[bool]]) -> None:
-        """For what has no key: after an error, reads back whether it happened before it is said again."""
+    async def until_true(
+        self, ask: Callable[[], Awaitable[Any]], is_true: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """For what has no key: after an error, reads back whether it happened before it is said
+        again.
+        """
         while True:
             try:
                 await ask()
@@ -386,7 +421,9 @@ class Stage:
         return bool(await self.rows("select from app.asked where key = %s", key))
 
     async def is_retried(self, key: str) -> bool:
-        """Return True if a run that was stuck is asked to go on, goes on, or has come to its end."""
+        """Return True if a run that was stuck is asked to go on, goes on, or has come to its
+        end.
+        """
         asked = "select from pgflow.signal s join pgflow.run_key k using (chain_id) where k.key = %s and s.kind = 't'"
         return bool(await self.rows(asked, key)) or await self.status(key) != "stuck"
 
@@ -395,7 +432,9 @@ class Stage:
         return await self.count_signals(key) > 0
 
     async def count_signals(self, key: str) -> int:
-        """Return the number of signals that the run was sent: on their way, delivered, or left over."""
+        """Return the number of signals that the run was sent: on their way, delivered, or left
+        over.
+        """
         sql = """
             select (select count(*) from pgflow.signal s where s.chain_id = k.chain_id and s.kind = 's')
               + (select count(*) from pgflow.undelivered s where s.chain_id = k.chain_id and s.kind = 's')
@@ -422,7 +461,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Path:
-    """A way through the API, and where it is cut: roles, and of each the statements, or all that were seen.
+    """A way through the API, and where it is cut: roles, and of each the statements, or all that
+    were seen.
 
     ``booked``, ``told`` and ``asked``: how many rows each key must have in the end.
     """
@@ -459,7 +499,9 @@ STEPS, REST = ("G1", "G2", "G3", "G10", "G39"), ("G1", "G10", "G39")
 Act = Callable[[Stage, str], Awaitable[None]]
 
 
-def path(name: str, cuts: dict[str, tuple[str, ...]], promises: tuple[str, ...], **options: Any) -> Callable[[Act], Act]:
+def path(
+    name: str, cuts: dict[str, tuple[str, ...]], promises: tuple[str, ...], **options: Any
+) -> Callable[[Act], Act]:
     """Declares a path."""
 
     def declare(act: Act) -> Act:
@@ -487,7 +529,13 @@ async def _start(stage: Stage, key: str) -> None:
     await ends(stage, await stage.insist(lambda: stage.app.start(single.options(key=key), key)), 1)
 
 
-@path("start without a key", {APP: ("start_run", "pg_notify")}, START, booked=1, may_be_cut_twice=False)
+@path(
+    "start without a key",
+    {APP: ("start_run", "pg_notify")},
+    START,
+    booked=1,
+    may_be_cut_twice=False,
+)
 async def _start_without_key(stage: Stage, key: str) -> None:
     """One cut, and the caller does not even notice: the app knows the key that it made up."""
     run = await stage.app.start(single, key)
@@ -510,7 +558,13 @@ async def _start_many(stage: Stage, key: str) -> None:
         await ends(stage, run, 1)
 
 
-@path("start many without keys", {APP: ("start_runs", "pg_notify")}, START, booked=3, may_be_cut_twice=False)
+@path(
+    "start many without keys",
+    {APP: ("start_runs", "pg_notify")},
+    START,
+    booked=3,
+    may_be_cut_twice=False,
+)
 async def _start_many_without_keys(stage: Stage, key: str) -> None:
     """As with one: the app knows the keys that it made up."""
     for run in await stage.app.start_many(single, [(f"{key}.{n}",) for n in range(3)]):
@@ -520,7 +574,9 @@ async def _start_many_without_keys(stage: Stage, key: str) -> None:
 @path("start in a transaction, psycopg", {CALLER: ALL}, SAME, booked=1, asked=1)
 async def _start_in_psycopg(stage: Stage, key: str) -> None:
     async def ask() -> None:
-        async with await psycopg.AsyncConnection.connect(stage.dsn, application_name=CALLER) as conn:
+        async with await psycopg.AsyncConnection.connect(
+            stage.dsn, application_name=CALLER
+        ) as conn:
             await conn.execute("insert into app.asked values (%s)", (key,))
             await stage.app.using(conn).start(single.options(key=key), key)
 
@@ -537,11 +593,15 @@ async def _start_in_psycopg_sync(stage: Stage, key: str) -> None:
     await _in_callers_transaction(stage, key, lambda: stage.in_thread(ask))
 
 
-async def _in_callers_transaction(stage: Stage, key: str, ask: Callable[[], Awaitable[Any]]) -> None:
+async def _in_callers_transaction(
+    stage: Stage, key: str, ask: Callable[[], Awaitable[Any]]
+) -> None:
     """There is a run if and only if there is the caller's row."""
     await stage.until_true(ask, lambda: stage.asked(key))
     await stage.app.nudge()
-    assert await stage.rows("select from pgflow.run_key where key = %s", key), "the caller's row without its run"
+    assert await stage.rows("select from pgflow.run_key where key = %s", key), (
+        "the caller's row without its run"
+    )
     await ends_well(stage, key, single, 1)
 
 
@@ -555,7 +615,14 @@ async def _with_engines(stage: Stage) -> None:
 ASKED = text("insert into app.asked values (:key)")
 
 
-@path("start in a transaction, sqlalchemy session", {CALLER: ALL, APP: ("wake", "pg_notify")}, SAME, booked=1, asked=1, prepare=_with_engines)
+@path(
+    "start in a transaction, sqlalchemy session",
+    {CALLER: ALL, APP: ("wake", "pg_notify")},
+    SAME,
+    booked=1,
+    asked=1,
+    prepare=_with_engines,
+)
 async def _start_in_session(stage: Stage, key: str) -> None:
     def ask() -> None:
         with Session(stage.engine) as session, session.begin():  # type: ignore[attr-defined]
@@ -565,7 +632,14 @@ async def _start_in_session(stage: Stage, key: str) -> None:
     await _in_callers_transaction(stage, key, lambda: stage.in_thread(ask))
 
 
-@path("start in a transaction, sqlalchemy async session", {CALLER: ALL, APP: ("wake", "pg_notify")}, SAME, booked=1, asked=1, prepare=_with_engines)
+@path(
+    "start in a transaction, sqlalchemy async session",
+    {CALLER: ALL, APP: ("wake", "pg_notify")},
+    SAME,
+    booked=1,
+    asked=1,
+    prepare=_with_engines,
+)
 async def _start_in_async_session(stage: Stage, key: str) -> None:
     async def ask() -> None:
         async with AsyncSession(stage.async_engine) as session, session.begin():  # type: ignore[attr-defined]
@@ -590,7 +664,14 @@ async def _with_django(stage: Stage) -> None:
     del django_project
 
 
-@path("start in a transaction, django", {CALLER: ALL, APP: ("wake", "pg_notify")}, SAME, booked=1, asked=1, prepare=_with_django)
+@path(
+    "start in a transaction, django",
+    {CALLER: ALL, APP: ("wake", "pg_notify")},
+    SAME,
+    booked=1,
+    asked=1,
+    prepare=_with_django,
+)
 async def _start_in_django(stage: Stage, key: str) -> None:
     from django.db import close_old_connections, connections
     from django.db import transaction as django_transaction
@@ -612,7 +693,9 @@ async def _start_in_django(stage: Stage, key: str) -> None:
 @path("claim, poll and wake", {WORKER: ALL}, REST, booked=1, told=1, signals=1)
 async def _claim(stage: Stage, key: str) -> None:
     """Started and signalled past the proxy: what is cut is the worker's own."""
-    await stage.rows("select pgflow.start_run('waiting', json_build_object('key', %s::text), %s)", key, key)
+    await stage.rows(
+        "select pgflow.start_run('waiting', json_build_object('key', %s::text), %s)", key, key
+    )
     await stage.until_status(key, "waiting")
     await stage.rows("select pgflow.send_signal(%s, 'go', '1')", key)
     await ends_well(stage, key, waiting, 2)
@@ -630,7 +713,9 @@ async def _flush_batch(stage: Stage, key: str) -> None:
         await ends(stage, run, 3)
 
 
-@path("flush with the next claim", {COMMITTER: ("commit_and_claim",)}, REST, booked=6, concurrency=2)
+@path(
+    "flush with the next claim", {COMMITTER: ("commit_and_claim",)}, REST, booked=6, concurrency=2
+)
 async def _flush_and_claim(stage: Stage, key: str) -> None:
     """More runs than the worker may work on: what ends one claims another."""
     keys = [f"{key}.{n}" for n in range(6)]
@@ -645,10 +730,19 @@ def _book_by(how: str) -> Act:
     return act
 
 
-for _how in ("psycopg", "psycopg in a thread", "sqlalchemy session", "sqlalchemy connection", "sqlalchemy async session", "sqlalchemy async connection"):
+for _how in (
+    "psycopg",
+    "psycopg in a thread",
+    "sqlalchemy session",
+    "sqlalchemy connection",
+    "sqlalchemy async session",
+    "sqlalchemy async connection",
+):
     path(f"transaction, {_how}", {STEP: ALL}, STEPS, booked=1, told=1)(_book_by(_how))
 for _how in ("slow", "slow in a thread"):
-    path(f"commit in progress, {_how}", {STEP: ("commit",)}, STEPS, booked=1, told=1, times=10)(_book_by(_how))
+    path(f"commit in progress, {_how}", {STEP: ("commit",)}, STEPS, booked=1, told=1, times=10)(
+        _book_by(_how)
+    )
 
 
 @path("transaction, sync workflow", {STEP: ALL, COMMITTER: ALL}, STEPS, booked=1, told=1)
@@ -676,17 +770,42 @@ def _django_workflows() -> list[Any]:
     return [booking_with_django]
 
 
-@path("transaction, django", {STEP: ALL}, STEPS, booked=1, told=1, prepare=_with_django, more_workflows=_django_workflows)
+@path(
+    "transaction, django",
+    {STEP: ALL},
+    STEPS,
+    booked=1,
+    told=1,
+    prepare=_with_django,
+    more_workflows=_django_workflows,
+)
 async def _book_with_django(stage: Stage, key: str) -> None:
-    await ends(stage, await stage.app.start(stage.app.definitions.workflows["booking_with_django"].options(key=key), key), 2)
+    await ends(
+        stage,
+        await stage.app.start(
+            stage.app.definitions.workflows["booking_with_django"].options(key=key), key
+        ),
+        2,
+    )
 
 
-@path("park, timers and time-outs", {COMMITTER: ALL, WORKER: ("poll", "wake", "claim_runs")}, REST, booked=1)
+@path(
+    "park, timers and time-outs",
+    {COMMITTER: ALL, WORKER: ("poll", "wake", "claim_runs")},
+    REST,
+    booked=1,
+)
 async def _nap(stage: Stage, key: str) -> None:
     await ends(stage, await stage.app.start(napping.options(key=key), key), 1)
 
 
-@path("map and children", {COMMITTER: ALL, WORKER: ("wake", "claim_runs", "pg_notify")}, REST, booked=2, told=2)
+@path(
+    "map and children",
+    {COMMITTER: ALL, WORKER: ("wake", "claim_runs", "pg_notify")},
+    REST,
+    booked=2,
+    told=2,
+)
 async def _family(stage: Stage, key: str) -> None:
     await ends(stage, await stage.app.start(family.options(key=key), key), 4)
 
@@ -712,18 +831,38 @@ async def _signal(stage: Stage, key: str) -> None:
     await ends(stage, run, 2)
 
 
-@path("signal that is kept", {APP: ("deliver_signal", "wake", "pg_notify")}, REST, booked=1, told=1, signals=1)
+@path(
+    "signal that is kept",
+    {APP: ("deliver_signal", "wake", "pg_notify")},
+    REST,
+    booked=1,
+    told=1,
+    signals=1,
+)
 async def _signal_kept(stage: Stage, key: str) -> None:
-    run = await stage.insist(lambda: stage.app.start(waiting.options(key=key, run_at=datetime.now(UTC) + timedelta(seconds=1)), key))
+    run = await stage.insist(
+        lambda: stage.app.start(
+            waiting.options(key=key, run_at=datetime.now(UTC) + timedelta(seconds=1)), key
+        )
+    )
     await stage.until_true(lambda: stage.app.send(key, go, 1), lambda: stage.sent(key))
     await ends(stage, run, 2)
 
 
-@path("signal from sync code", {APP: ("deliver_signal", "pg_notify")}, REST, booked=1, told=1, signals=1)
+@path(
+    "signal from sync code",
+    {APP: ("deliver_signal", "pg_notify")},
+    REST,
+    booked=1,
+    told=1,
+    signals=1,
+)
 async def _signal_sync(stage: Stage, key: str) -> None:
     run = await stage.insist_in_thread(lambda: stage.sync_app.start(waiting.options(key=key), key))
     await stage.until_status(key, "waiting")
-    await stage.until_true(lambda: stage.in_thread(lambda: run.send(go, 1)), lambda: stage.sent(key))
+    await stage.until_true(
+        lambda: stage.in_thread(lambda: run.send(go, 1)), lambda: stage.sent(key)
+    )
     await ends_well(stage, key, waiting, 2)
 
 
@@ -732,7 +871,9 @@ async def _signal_in_transaction(stage: Stage, key: str) -> None:
     run = await stage.app.start(waiting.options(key=key), key)
 
     async def ask() -> None:
-        async with await psycopg.AsyncConnection.connect(stage.dsn, application_name=CALLER) as conn:
+        async with await psycopg.AsyncConnection.connect(
+            stage.dsn, application_name=CALLER
+        ) as conn:
             await conn.execute("insert into app.asked values (%s)", (key,))
             await stage.app.using(conn).send(key, go, 1)
 
@@ -749,7 +890,14 @@ async def _cancel(stage: Stage, key: str) -> None:
         raise AssertionError(await stage.insist(lambda: run.result(RESULT)))
 
 
-@path("pause and resume", {APP: ("pause_run", "resume_run", "run_status")}, REST, booked=1, told=1, signals=1)
+@path(
+    "pause and resume",
+    {APP: ("pause_run", "resume_run", "run_status")},
+    REST,
+    booked=1,
+    told=1,
+    signals=1,
+)
 async def _pause(stage: Stage, key: str) -> None:
     run = await stage.insist(lambda: stage.app.start(waiting.options(key=key), key))
     await stage.until_status(key, "waiting")
@@ -766,7 +914,9 @@ async def _pause(stage: Stage, key: str) -> None:
 async def _retry(stage: Stage, key: str) -> None:
     await stage.insist(lambda: stage.app.start(stubborn.options(key=key), key))
     await stage.until_status(key, "stuck")
-    await stage.direct.execute("delete from app.booked where key = %s", (key,))  # what it committed by itself
+    await stage.direct.execute(
+        "delete from app.booked where key = %s", (key,)
+    )  # what it committed by itself
     stage.mended.add(key)
     # Not said again once it is done: a run that has completed since can no longer be retried.
     await stage.until_true(lambda: stage.app.retry(key), lambda: stage.is_retried(key))
@@ -790,10 +940,18 @@ async def _beat(stage: Stage, key: str) -> None:
 async def _is_alive(stage: Stage) -> None:
     """The heart has been heard since, and nobody took it for dead."""
     worker = stage.worker
-    ((before,),) = await stage.rows("select beat from pgflow.worker where worker_id = %s", worker.worker_id)
+    ((before,),) = await stage.rows(
+        "select beat from pgflow.worker where worker_id = %s", worker.worker_id
+    )
 
     async def has_beaten() -> bool:
-        return bool(await stage.rows("select from pgflow.worker where worker_id = %s and beat > %s", worker.worker_id, before))
+        return bool(
+            await stage.rows(
+                "select from pgflow.worker where worker_id = %s and beat > %s",
+                worker.worker_id,
+                before,
+            )
+        )
 
     await stage.until(has_beaten)
 
@@ -805,10 +963,15 @@ async def _is_alive(stage: Stage) -> None:
 async def _reap(stage: Stage, key: str) -> None:
     """A worker that has claimed the run, and never says another word."""
     async with stage.direct.transaction():
-        await stage.rows("select pgflow.start_run('single', json_build_object('key', %s::text), %s)", key, key)
-        ((worker_id,),) = await stage.rows("select pgflow.register_worker('nowhere', 1, array['default'], 1, '0')")
+        await stage.rows(
+            "select pgflow.start_run('single', json_build_object('key', %s::text), %s)", key, key
+        )
+        ((worker_id,),) = await stage.rows(
+            "select pgflow.register_worker('nowhere', 1, array['default'], 1, '0')"
+        )
         claimed = await stage.rows(
-            "select c.key from pgflow.claim_runs(%s, array(select lane_id from pgflow.lane where workflow = 'single'), 1, array[77::bigint], true) c",
+            "select c.key from pgflow.claim_runs(%s, array(select lane_id from pgflow.lane where "
+            "workflow = 'single'), 1, array[77::bigint], true) c",
             worker_id,
         )
         assert claimed == [(key,)], claimed
@@ -816,16 +979,31 @@ async def _reap(stage: Stage, key: str) -> None:
 
 
 async def _life(stage: Stage, key: str) -> None:
-    """One worker begins, holds the run in the middle of a body, and is stopped; another finishes."""
-    await stage.rows("select pgflow.start_run('handed_over', json_build_object('key', %s::text), %s)", key, key)
+    """One worker begins, holds the run in the middle of a body, and is stopped; another
+    finishes.
+    """
+    await stage.rows(
+        "select pgflow.start_run('handed_over', json_build_object('key', %s::text), %s)", key, key
+    )
     stage.begun.clear()
     await stage.insist(lambda: _begin_and_leave(stage))
     stage.mended.add(key)
     await stage.insist(lambda: _begin_and_finish(stage, key))
 
 
-for _name, _roles in {"app": ("", "pgflow", APP, STEP), "control": (WORKER,), "others": (COMMITTER, HEART, LISTENER)}.items():
-    path(f"start and stop of a worker, {_name}", dict.fromkeys(_roles, ALL), STEPS, booked=1, told=1, has_worker=False)(_life)
+for _name, _roles in {
+    "app": ("", "pgflow", APP, STEP),
+    "control": (WORKER,),
+    "others": (COMMITTER, HEART, LISTENER),
+}.items():
+    path(
+        f"start and stop of a worker, {_name}",
+        dict.fromkeys(_roles, ALL),
+        STEPS,
+        booked=1,
+        told=1,
+        has_worker=False,
+    )(_life)
 
 
 async def _begin_and_finish(stage: Stage, key: str) -> None:
@@ -842,7 +1020,14 @@ async def _begin_and_leave(stage: Stage) -> None:
 async def _life_of(stage: Stage, grace_seconds: float) -> AsyncIterator[AsyncApp]:
     rhythm = Rhythm(beat=0.05, look=0.05, dead_after=0.4)
     app = stage.make_app()
-    async with app, app._work(WorkerOptions(concurrency=5, poll_seconds=0.05, grace_seconds=grace_seconds, rhythm=rhythm)):
+    async with (
+        app,
+        app._work(
+            WorkerOptions(
+                concurrency=5, poll_seconds=0.05, grace_seconds=grace_seconds, rhythm=rhythm
+            )
+        ),
+    ):
         yield app
 
 
@@ -859,7 +1044,9 @@ class Verdict:
 
 
 async def judge(stage: Stage, keys: dict[str, str]) -> Verdict:
-    """Compares what is in the database with what each key, done under the cut beside it, should have come to."""
+    """Compares what is in the database with what each key, done under the cut beside it, should
+    have come to.
+    """
     path, found = stage.path, Verdict()
     for table, times in (("booked", path.booked), ("told", path.told), ("asked", path.asked)):
         await _judge_rows(stage, table, times, keys, found)
@@ -874,7 +1061,10 @@ async def judge(stage: Stage, keys: dict[str, str]) -> Verdict:
             if (n := await stage.count_signals(key)) != path.signals:
                 found.wrong.append(f"{key} was sent {n} signals: {cut}")
     await _judge_journal(stage, found)
-    found.wrong += [f"check(): {i}: {d}" for i, d in await stage.rows("select invariant, detail from pgflow.check()")]
+    found.wrong += [
+        f"check(): {i}: {d}"
+        for i, d in await stage.rows("select invariant, detail from pgflow.check()")
+    ]
     return found
 
 
@@ -883,8 +1073,12 @@ def stem(key: str) -> str:
     return key.partition(".")[0]
 
 
-async def _judge_rows(stage: Stage, table: str, times: int, keys: dict[str, str], found: Verdict) -> None:
-    columns = {"booked": "key, n, ''", "told": "key, n, idempotency_key", "asked": "key, 0, ''"}[table]
+async def _judge_rows(
+    stage: Stage, table: str, times: int, keys: dict[str, str], found: Verdict
+) -> None:
+    columns = {"booked": "key, n, ''", "told": "key, n, idempotency_key", "asked": "key, 0, ''"}[
+        table
+    ]
     rows: dict[str, list[Any]] = {}
     for key, n, idempotency_key in await stage.rows(f"select {columns} from app.{table}"):
         rows.setdefault(stem(key), []).append((key, n, idempotency_key))
@@ -905,16 +1099,22 @@ async def _judge_rows(stage: Stage, table: str, times: int, keys: dict[str, str]
 async def _judge_journal(stage: Stage, found: Verdict) -> None:
     if not stage.path.is_rough:
         failures = await stage.rows(
-            "select u.name, u.payload::text from pgflow.unit u join pgflow.unit_kind k using (kind) where k.name in ('step_failed', 'attempt_failed')"
+            "select u.name, u.payload::text from pgflow.unit u join pgflow.unit_kind k using "
+            "(kind) where k.name in ('step_failed', 'attempt_failed')"
         )
         found.wrong += [f"recorded as a failure of {name}: {payload}" for name, payload in failures]
-        ((torn,),) = await stage.rows("select count(*) from app.booked b where not exists (select from pgflow.unit u where u.xmin = b.xmin)")
+        ((torn,),) = await stage.rows(
+            "select count(*) from app.booked b where not exists (select from pgflow.unit u where "
+            "u.xmin = b.xmin)"
+        )
         if torn:
             found.wrong.append(f"{torn} bookings committed without the unit that records them")
     ((torn,),) = await stage.rows(
-        "select count(*) from app.asked a where not exists (select from pgflow.run r where r.xmin = a.xmin)"
+        "select count(*) from app.asked a where not exists (select from pgflow.run r where r.xmin "
+        "= a.xmin)"
         " and not exists (select from pgflow.signal s where s.xmin = a.xmin)"
     )
     if torn and not stage.path.signals:
-        found.wrong.append(f"{torn} rows of a caller committed without the run that was started beside them")
-
+        found.wrong.append(
+            f"{torn} rows of a caller committed without the run that was started beside them"
+        )

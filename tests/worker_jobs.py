@@ -30,7 +30,9 @@ async def rest(seconds: float) -> None:
 
 @step
 def hog(seconds: float) -> None:
-    """Holds the interpreter as an extension that never lets go of it would, but for its switch interval."""
+    """Holds the interpreter as an extension that never lets go of it would, but for its switch
+    interval.
+    """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         pass

@@ -22,7 +22,9 @@ CLAIM_SECONDS = 120
 def install(bench: kit.Bench) -> None:
     """The schema that comes with the command line, and a queue."""
     command = [str(Path(sys.executable).with_name("absurdctl")), "init", "-d", bench.dsn]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PGDATABASE": bench.dsn})
+    subprocess.run(
+        command, check=True, capture_output=True, env={**os.environ, "PGDATABASE": bench.dsn}
+    )
     client = Absurd(bench.dsn, queue_name="default")
     client.create_queue("default")
     client.close()
@@ -105,7 +107,9 @@ def steps(bench: kit.Bench) -> kit.Figures:
             seconds = bench.wait_for(RUNS_FINISHED, given) - worker.said("first")[0]
             cpu_after, _ = worker.usage()
         figures[f"steps_per_second_at_{concurrency}"] = runs * 10 / seconds
-        figures[f"client_cpu_seconds_per_1000_steps_at_{concurrency}"] = (cpu_after - cpu_before) / runs * 100
+        figures[f"client_cpu_seconds_per_1000_steps_at_{concurrency}"] = (
+            (cpu_after - cpu_before) / runs * 100
+        )
     runs = bench["runs_at_1"]
     for i in range(runs):
         client.spawn("ten_steps", {"x": i})
@@ -186,7 +190,11 @@ def latency(bench: kit.Bench) -> kit.Figures:
             client.emit_event(f"poke-{i}", {"at": time.time()})
             time.sleep(jobs.pause_seconds())
         signals = worker.said("late", count)
-    return {**figures, **kit.latency("result_latency", results), **kit.latency("signal_latency", signals)}
+    return {
+        **figures,
+        **kit.latency("result_latency", results),
+        **kit.latency("signal_latency", signals),
+    }
 
 
 def timers(bench: kit.Bench) -> kit.Figures:
@@ -224,7 +232,11 @@ def replay(bench: kit.Bench) -> kit.Figures:
         bench.wait_for("select count(*) from absurd.t_default where state = 'sleeping'", 1)
         client.emit_event("poke", {"at": time.time()})
         late = worker.said("late")
-    bench.check("steps recorded", "select count(*) from absurd.c_default where checkpoint_name like 'small-%'", bench["steps"])
+    bench.check(
+        "steps recorded",
+        "select count(*) from absurd.c_default where checkpoint_name like 'small-%'",
+        bench["steps"],
+    )
     return {"replay_of_1000_steps_ms": late[0] * 1000 * 1000 / bench["steps"]}
 
 

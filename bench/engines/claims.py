@@ -23,7 +23,9 @@ class Claims:
     def __init__(self, conn: psycopg.Connection[Any], workflow: str) -> None:
         self._conn = conn
         self._worker_id = ask(conn, worker_calls.register_worker("bench", 1, ["default"], 100, "0"))
-        self._lanes = [lane.lane_id for lane in ask(conn, claim_calls.serve_lanes(["default"], [workflow]))]
+        self._lanes = [
+            lane.lane_id for lane in ask(conn, claim_calls.serve_lanes(["default"], [workflow]))
+        ]
 
     def median_ms(self, times: int = 60) -> float:
         """Return the median time of a claim whose runs are handed back."""
@@ -35,7 +37,9 @@ class Claims:
         return kit.quantile(seconds[WARM:] or seconds, 0.5) * 1000
 
     def mean_ms(self, times: int, front: ClaimCursor | None = None) -> float:
-        """Return the mean time of claims that follow each other: from where a worker would go on, or always from the head."""
+        """Return the mean time of claims that follow each other: from where a worker would go on,
+        or always from the head.
+        """
         seconds = 0.0
         for n in range(WARM + times):
             request = self._request(None if front is None else front.position())

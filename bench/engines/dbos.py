@@ -94,7 +94,9 @@ def install(bench: kit.Bench) -> None:
     DBOS.register_queue(QUEUE)
     DBOS.destroy()
     with bench.connect() as conn:
-        conn.execute("create table bench_app (id bigint generated always as identity primary key, v jsonb)")
+        conn.execute(
+            "create table bench_app (id bigint generated always as identity primary key, v jsonb)"
+        )
 
 
 # ---------------------------------------------------------------- steps
@@ -112,7 +114,9 @@ def steps(bench: kit.Bench) -> kit.Figures:
             list(pool.map(ten_steps, range(runs)))
         given += runs
         figures[f"steps_per_second_at_{concurrency}"] = runs * 10 / span.seconds
-        figures[f"client_cpu_seconds_per_1000_steps_at_{concurrency}"] = span.cpu_seconds / runs * 100
+        figures[f"client_cpu_seconds_per_1000_steps_at_{concurrency}"] = (
+            span.cpu_seconds / runs * 100
+        )
     bench.check("steps recorded", STEPS_RECORDED, given * 10)
     with kit.settings_of(bench, "dbos.operation_outputs"):
         ten_steps(0)
@@ -125,7 +129,9 @@ def transactional(bench: kit.Bench) -> kit.Figures:
 
     @source.transaction()
     def insert(i: int) -> int:
-        source.sql_session().execute(sa.text("insert into bench_app (v) values (cast(:v as jsonb))"), {"v": '{"a": 1}'})
+        source.sql_session().execute(
+            sa.text("insert into bench_app (v) values (cast(:v as jsonb))"), {"v": '{"a": 1}'}
+        )
         return i
 
     @DBOS.workflow()
@@ -139,7 +145,9 @@ def transactional(bench: kit.Bench) -> kit.Figures:
     with kit.Span() as span:
         for i in range(bench["runs"]):
             ten_transactions(i)
-    bench.check("rows of the application", "select count(*) from bench_app", (bench["runs"] + 1) * 10)
+    bench.check(
+        "rows of the application", "select count(*) from bench_app", (bench["runs"] + 1) * 10
+    )
     with kit.settings_of(bench, "bench_app"):
         ten_transactions(0)
     return {"transactional_steps_per_second": bench["runs"] * 10 / span.seconds}
@@ -186,7 +194,9 @@ class Queue:
     async def put_many(self, payloads: list[dict[str, Any]]) -> None:
         with self._engine.begin() as conn:
             for payload in payloads:
-                self.client.enqueue_in_transaction(conn, {"queue_name": QUEUE, "workflow_name": "job"}, payload)
+                self.client.enqueue_in_transaction(
+                    conn, {"queue_name": QUEUE, "workflow_name": "job"}, payload
+                )
 
 
 drain = partial(jobs.drain, jobs=Queue(), notes_settings=False)
@@ -217,15 +227,26 @@ def latency(bench: kit.Bench) -> kit.Figures:
             returned = client.enqueue({"queue_name": QUEUE, "workflow_name": "stamp"}).get_result()
             results.append(time.time() - returned)
         count, warm = bench["signals"], 3
-        run = client.enqueue({"queue_name": QUEUE, "workflow_name": "poked"}, warm + count).get_workflow_id()
-        bench.wait_for("select count(*) from dbos.workflow_status where workflow_uuid = %s and status = 'PENDING'", 1, run)
+        run = client.enqueue(
+            {"queue_name": QUEUE, "workflow_name": "poked"}, warm + count
+        ).get_workflow_id()
+        bench.wait_for(
+            "select count(*) from dbos.workflow_status where workflow_uuid = %s and status = "
+            "'PENDING'",
+            1,
+            run,
+        )
         time.sleep(1)
         for i in range(warm + count):
             client.send(run, time.time(), TOPIC)
             worker.said("late", i + 1)
             time.sleep(jobs.pause_seconds())
         signals = worker.said("late", warm + count)
-    return {**figures, **kit.latency("result_latency", results), **kit.latency("signal_latency", signals[warm:])}
+    return {
+        **figures,
+        **kit.latency("result_latency", results),
+        **kit.latency("signal_latency", signals[warm:]),
+    }
 
 
 def timers(bench: kit.Bench) -> kit.Figures:
@@ -235,8 +256,13 @@ def timers(bench: kit.Bench) -> kit.Figures:
         launch(bench)
         some = await asyncio.gather(*[nap(bench["seconds"]) for _ in range(bench["timers"])])
         count, spread = bench["many"], bench["spread_seconds"]
-        many = await asyncio.gather(*[nap(bench["many_seconds"] + i * spread / count) for i in range(count)])
-        return {**kit.latency("timer_lateness", some), **kit.latency("timer_lateness_under_load", many)}
+        many = await asyncio.gather(
+            *[nap(bench["many_seconds"] + i * spread / count) for i in range(count)]
+        )
+        return {
+            **kit.latency("timer_lateness", some),
+            **kit.latency("timer_lateness_under_load", many),
+        }
 
     return asyncio.run(measure())
 
@@ -245,7 +271,9 @@ def timers(bench: kit.Bench) -> kit.Figures:
 
 
 def recovery(bench: kit.Bench) -> kit.Figures:
-    """kill -9 of a worker: when the first of its steps was recorded by its successor, which is started at once."""
+    """kill -9 of a worker: when the first of its steps was recorded by its successor, which is
+    started at once.
+    """
     client = DBOSClient(system_database_url=bench.dsn)
     for i in range(bench["runs"]):
         client.enqueue({"queue_name": QUEUE, "workflow_name": "ten_slow_steps"}, i)

@@ -1,4 +1,6 @@
-"""DBOS as its documentation offers for throughput: several processes, each with threads and connections for its share of the runs."""
+"""DBOS as its documentation offers for throughput: several processes, each with threads and
+connections for its share of the runs.
+"""
 
 from __future__ import annotations
 

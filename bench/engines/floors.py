@@ -1,6 +1,8 @@
-"""The engine's own calls from a bare loop: nothing is scheduled, judged or answered, and no code runs but bodies, if any.
+"""The engine's own calls from a bare loop: nothing is scheduled, judged or answered, and no code
+runs but bodies, if any.
 
-No engine that writes the same can be faster on this machine. `bench/goals.toml` names these figures where a goal may ask for more.
+No engine that writes the same can be faster on this machine. `bench/goals.toml` names these figures
+where a goal may ask for more.
 """
 
 from __future__ import annotations
@@ -48,20 +50,33 @@ def _awake() -> BusyPoll:
 
 
 @asynccontextmanager
-async def _worker(dsn: str, workflow: str) -> AsyncIterator[tuple[OwnWire, claim_calls.ClaimRequest, Claim]]:
+async def _worker(
+    dsn: str, workflow: str
+) -> AsyncIterator[tuple[OwnWire, claim_calls.ClaimRequest, Claim]]:
     """A worker's connection, what it asks for one run with, and the first run."""
     wire = await open_wire(ConnectOptions(dsn), "bench", 30.0, _awake())
     worker_id = await wire.ask(worker_calls.register_worker("bench", 1, ["default"], 1, "0"))
-    lanes = [lane.lane_id for lane in await wire.ask(claim_calls.serve_lanes(["default"], [workflow]))]
+    lanes = [
+        lane.lane_id for lane in await wire.ask(claim_calls.serve_lanes(["default"], [workflow]))
+    ]
     request = claim_calls.ClaimRequest(worker_id, lanes, 1)
     (claimed,) = await wire.ask(claim_calls.claim_runs(request))
     yield wire, request, claimed
     await wire.close()
 
 
-async def _end(wire: OwnWire, run: Claim, last: list[Row], request: claim_calls.ClaimRequest, *, is_last: bool) -> Claim | None:
+async def _end(
+    wire: OwnWire, run: Claim, last: list[Row], request: claim_calls.ClaimRequest, *, is_last: bool
+) -> Claim | None:
     """Ends a run, and claims the next if there is one."""
-    end = Flush(run.run_id, run.token, run.chain_id, STEPS_A_RUN, last, ending=Ending("completed", None, "10", None))
+    end = Flush(
+        run.run_id,
+        run.token,
+        run.chain_id,
+        STEPS_A_RUN,
+        last,
+        ending=Ending("completed", None, "10", None),
+    )
     document = batch_document(request.worker_id, [(end, lambda: 0)], [])
     if is_last:
         await wire.ask(commit_units(document))
@@ -76,7 +91,9 @@ async def known(_call: int) -> str:
 
 
 async def of_a_task(call: int) -> str:
-    """Return the result of a step's body as JSON: code that may await what it likes is a task of its own."""
+    """Return the result of a step's body as JSON: code that may await what it likes is a task of
+    its own.
+    """
 
     async def body() -> dict[str, int]:
         return {"i": call}
@@ -84,19 +101,57 @@ async def of_a_task(call: int) -> str:
     return json.dumps(await asyncio.get_running_loop().create_task(body()))
 
 
-async def steps(dsn: str, workflow: str, runs: int, value: Callable[[int], Awaitable[str]] = known) -> kit.Span:
-    """Runs of ten steps, one at a time; there are as many. What a step returns comes from ``value``."""
+async def steps(
+    dsn: str, workflow: str, runs: int, value: Callable[[int], Awaitable[str]] = known
+) -> kit.Span:
+    """Runs of ten steps, one at a time; there are as many. What a step returns comes from
+    ``value``.
+    """
     async with _worker(dsn, workflow) as (wire, request, first):
         with kit.Span() as span:
             run: Claim | None = first
             for left in reversed(range(runs)):
                 assert run is not None
                 run_id, token, at_us = run.run_id, run.token, run.now_us
-                await wire.ask(commit_unit(request.worker_id, run_id, token, 1, 1, "s", "small", None, _licence(1), at_us))
+                await wire.ask(
+                    commit_unit(
+                        request.worker_id,
+                        run_id,
+                        token,
+                        1,
+                        1,
+                        "s",
+                        "small",
+                        None,
+                        _licence(1),
+                        at_us,
+                    )
+                )
                 for call in range(1, STEPS_A_RUN):
                     text = await value(call)
-                    await wire.ask(commit_unit(request.worker_id, run_id, token, call + 1, call, "c", "small", text, _licence(call + 1), at_us))
-                last = Row(STEPS_A_RUN + 1, STEPS_A_RUN, "c", "small", await value(STEPS_A_RUN), at_us, None)
+                    await wire.ask(
+                        commit_unit(
+                            request.worker_id,
+                            run_id,
+                            token,
+                            call + 1,
+                            call,
+                            "c",
+                            "small",
+                            text,
+                            _licence(call + 1),
+                            at_us,
+                        )
+                    )
+                last = Row(
+                    STEPS_A_RUN + 1,
+                    STEPS_A_RUN,
+                    "c",
+                    "small",
+                    await value(STEPS_A_RUN),
+                    at_us,
+                    None,
+                )
                 run = await _end(wire, run, [last], request, is_last=not left)
     return span
 
@@ -128,11 +183,18 @@ async def transactions(dsn: str, workflow: str, runs: int) -> kit.Span:
 
 
 def starts(conn: psycopg.Connection, lane_id: int, count: int) -> kit.Span:
-    """The rows of runs that are started, as many at once as the engine's batches have, each with its input written as JSON."""
-    row = conn.execute("select setval('pgflow.run_id_seq', nextval('pgflow.run_id_seq') + %s)", (count,)).fetchone()
+    """The rows of runs that are started, as many at once as the engine's batches have, each with
+    its input written as JSON.
+    """
+    row = conn.execute(
+        "select setval('pgflow.run_id_seq', nextval('pgflow.run_id_seq') + %s)", (count,)
+    ).fetchone()
     assert row is not None
     ids = range(row[0] - count, row[0])
-    batches = [[(n, str(uuid.UUID(int=n))) for n in ids[first : first + BATCH]] for first in range(0, count, BATCH)]
+    batches = [
+        [(n, str(uuid.UUID(int=n))) for n in ids[first : first + BATCH]]
+        for first in range(0, count, BATCH)
+    ]
     with kit.Span() as span:
         for batch in batches:
             document = json.dumps([(n, key, json.dumps({"payload": {"i": n}})) for n, key in batch])

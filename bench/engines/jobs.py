@@ -1,7 +1,8 @@
-"""The measurements that any queue allows, the same way for all: taking jobs in, working them off, starting one soon, delaying one.
+"""The measurements that any queue allows, the same way for all: taking jobs in, working them off,
+starting one soon, delaying one.
 
-An engine brings a :class:`Jobs`. Its workers are processes of their own, started once the jobs are there and
-timed from the first body: what a library does to start up is not its speed.
+An engine brings a :class:`Jobs`. Its workers are processes of their own, started once the jobs are
+there and timed from the first body: what a library does to start up is not its speed.
 """
 
 from __future__ import annotations
@@ -53,8 +54,12 @@ async def fill(jobs: Jobs, count: int, batch: int = 500) -> None:
         await jobs.put_many([{"x": i} for i in range(first, min(first + batch, count))])
 
 
-def drain(bench: kit.Bench, jobs: Jobs, *, notes_settings: bool = True, **options: Any) -> kit.Figures:
-    """Jobs a second that one worker finishes, and its processor time; with these options, where an engine has its own."""
+def drain(
+    bench: kit.Bench, jobs: Jobs, *, notes_settings: bool = True, **options: Any
+) -> kit.Figures:
+    """Jobs a second that one worker finishes, and its processor time; with these options, where an
+    engine has its own.
+    """
     runs = bench["runs"]
 
     async def prepare() -> None:
@@ -105,13 +110,18 @@ def enqueue(bench: kit.Bench, jobs: Jobs) -> kit.Figures:
             for i in range(bench["single"]):
                 await jobs.put({"x": i})
         await jobs.close()
-        return {"batched_starts_per_second": bench["batched"] / batched.seconds, "single_starts_per_second": bench["single"] / single.seconds}
+        return {
+            "batched_starts_per_second": bench["batched"] / batched.seconds,
+            "single_starts_per_second": bench["single"] / single.seconds,
+        }
 
     return asyncio.run(measure())
 
 
 def start_latency(bench: kit.Bench, jobs: Jobs, **options: Any) -> kit.Figures:
-    """Milliseconds from before a job is put to its first line, in another process that has nothing else to do."""
+    """Milliseconds from before a job is put to its first line, in another process that has nothing
+    else to do.
+    """
     count, warm = bench["starts"], 3
 
     async def measure() -> kit.Figures:

@@ -1,8 +1,9 @@
-"""The shared parts of every engine's program: question and answer, worker processes, clocks and counters.
+"""The shared parts of every engine's program: question and answer, worker processes, clocks and
+counters.
 
-The runner names the database in ``PGFLOW_BENCH_DSN``, the scenario and its sizes on the command line, and
-reads one line of JSON: figures, what was counted afterwards, and the settings under which commits were made.
-What has to be prepared is prepared outside the timing.
+The runner names the database in ``PGFLOW_BENCH_DSN``, the scenario and its sizes on the command
+line, and reads one line of JSON: figures, what was counted afterwards, and the settings under which
+commits were made. What has to be prepared is prepared outside the timing.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ class Bench:
                 if row is not None and row[0] >= count:
                     return time.time()
                 if time.time() > deadline:
-                    raise TimeoutError(f"{row and row[0]} of {count} after {PATIENCE_SECONDS} s: {query}")
+                    raise TimeoutError(
+                        f"{row and row[0]} of {count} after {PATIENCE_SECONDS} s: {query}"
+                    )
                 time.sleep(POLL_SECONDS)
 
 
@@ -89,14 +92,23 @@ Scenario = Callable[[Bench], Figures | None]
 
 
 def main(scenarios: Mapping[str, Any]) -> None:
-    """The program of an engine: its functions are the scenarios, ``work`` is what its worker processes do."""
+    """The program of an engine: its functions are the scenarios, ``work`` is what its worker
+    processes do.
+    """
     name, *sizes = sys.argv[1:]
     bench = Bench(os.environ[DSN_VARIABLE], json.loads(sizes[0]) if sizes else {})
-    gc.collect()  # of every engine alike, what is loaded is not gone through again and again: as in `pgflow workers`
+    # Of every engine alike, what is loaded is not gone through again and again: as in `pgflow
+    # workers`.
+    gc.collect()
     gc.freeze()
     gc.set_threshold(5_000)
     answer = scenarios[name](bench)
-    said = {"figures": answer or {}, "counted": bench.counted, "settings": bench.settings, "form": bench.form}
+    said = {
+        "figures": answer or {},
+        "counted": bench.counted,
+        "settings": bench.settings,
+        "form": bench.form,
+    }
     print(json.dumps(said), flush=True)
     os._exit(0)  # what a library leaves running must not keep us
 
@@ -123,7 +135,10 @@ def quantile(values: list[float], share: float) -> float:
 
 def latency(name: str, seconds: list[float]) -> Figures:
     """Two figures of many delays, in milliseconds."""
-    return {f"{name}_p50_ms": quantile(seconds, 0.5) * 1000, f"{name}_p99_ms": quantile(seconds, 0.99) * 1000}
+    return {
+        f"{name}_p50_ms": quantile(seconds, 0.5) * 1000,
+        f"{name}_p99_ms": quantile(seconds, 0.99) * 1000,
+    }
 
 
 # ---------------------------------------------------------------- long values
@@ -133,14 +148,22 @@ KB = (1, 5, 100, 900)
 
 
 def prose(kb: int) -> str:
-    """Text as a language model writes it, as far as encoders and compression mind: words, some numbers, quotes and ends of lines."""
+    """Text as a language model writes it, as far as encoders and compression mind: words, some
+    numbers, quotes and ends of lines.
+    """
     chance = random.Random(kb)
-    words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 9))) for _ in range(4000)]
+    words = [
+        "".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(2, 9)))
+        for _ in range(4000)
+    ]
     ends = [" "] * 16 + [".\n", ", ", ' "', '" ']
     parts: list[str] = []
     size = 0
     while size < kb * 1000:
-        parts += (chance.choice(words) if chance.random() < 0.98 else str(chance.randint(0, 99_999)), chance.choice(ends))
+        parts += (
+            chance.choice(words) if chance.random() < 0.98 else str(chance.randint(0, 99_999)),
+            chance.choice(ends),
+        )
         size += len(parts[-1]) + len(parts[-2])
     return "".join(parts)[: kb * 1000]
 
@@ -152,7 +175,8 @@ def prose(kb: int) -> str:
 class Costs:
     """Cost of work to the server, and to this process.
 
-    ``statements`` only where the server counts them, ``wal_bytes`` only if nobody else wrote: it has one log for all.
+    ``statements`` only where the server counts them, ``wal_bytes`` only if nobody else wrote: it
+    has one log for all.
     """
 
     commits: float
@@ -168,7 +192,9 @@ class Costs:
 
     def figures(self, unit: str) -> Figures:
         """As figures per something."""
-        return {f"{name}_per_{unit}": value for name, value in asdict(self).items() if value is not None}
+        return {
+            f"{name}_per_{unit}": value for name, value in asdict(self).items() if value is not None
+        }
 
     def wal_figures(self, unit: str, share: int) -> Figures:
         """The log by something smaller."""
@@ -177,7 +203,9 @@ class Costs:
 
 @contextmanager
 def alone(bench: Bench) -> Iterator[psycopg.Connection[Any]]:
-    """A connection at a time when nobody else is connected: sessions hand in their counters when they end."""
+    """A connection at a time when nobody else is connected: sessions hand in their counters when
+    they end.
+    """
     others = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
     with bench.connect() as conn:
         deadline = time.monotonic() + 30
@@ -188,11 +216,16 @@ def alone(bench: Bench) -> Iterator[psycopg.Connection[Any]]:
 
 
 def costs_of(bench: Bench, work: Callable[[], object]) -> Costs:
-    """Measure the server's work for some work here, by its own counters. The work closes its connections."""
+    """Measure the server's work for some work here, by its own counters. The work closes its
+    connections.
+    """
     with alone(bench) as conn:
         counts = _has_statements(conn)
         if counts:
-            conn.execute("select pg_stat_statements_reset(0, (select oid from pg_database where datname = current_database()), 0)")
+            conn.execute(
+                "select pg_stat_statements_reset(0, (select oid from pg_database where datname = "
+                "current_database()), 0)"
+            )
         before = _counters(conn)
     with Span() as span:
         work()
@@ -203,13 +236,19 @@ def costs_of(bench: Bench, work: Callable[[], object]) -> Costs:
                 where d.datname = current_database() and query not like '%pg_stat_%'"""
             statements = float(conn.execute(query).fetchone()[0])  # type: ignore[index]
         after = _counters(conn)
-    commits, wal_bytes, dead_tuples, elsewhere = (float(b - a) for a, b in zip(before, after, strict=True))
+    commits, wal_bytes, dead_tuples, elsewhere = (
+        float(b - a) for a, b in zip(before, after, strict=True)
+    )
     is_ours = elsewhere <= OTHERS_MAY + commits / 10
-    return Costs(commits, wal_bytes if is_ours else None, dead_tuples, span.cpu_seconds * 1000, statements)
+    return Costs(
+        commits, wal_bytes if is_ours else None, dead_tuples, span.cpu_seconds * 1000, statements
+    )
 
 
 def marginal_costs(bench: Bench, work: Callable[[int], object], few: int, many: int) -> Costs:
-    """Measure the cost of one more: whatever is done once, such as connecting, falls out of the difference."""
+    """Measure the cost of one more: whatever is done once, such as connecting, falls out of the
+    difference.
+    """
     first = costs_of(bench, lambda: work(few))
     return costs_of(bench, lambda: work(few + many)).less(first, many)
 
@@ -234,9 +273,13 @@ def _counters(conn: psycopg.Connection[Any]) -> tuple[Any, ...]:
 
 @contextmanager
 def settings_of(bench: Bench, table: str) -> Iterator[None]:
-    """Notes ``fsync`` and ``synchronous_commit`` as sessions have them when they commit changes of a table."""
+    """Notes ``fsync`` and ``synchronous_commit`` as sessions have them when they commit changes of
+    a table.
+    """
     with bench.connect() as conn:
-        conn.execute("create table bench_settings (name text, setting text, unique (name, setting))")
+        conn.execute(
+            "create table bench_settings (name text, setting text, unique (name, setting))"
+        )
         conn.execute("grant all on bench_settings to public")
         conn.execute("""create function bench_note_settings() returns trigger language plpgsql as $$
             begin
@@ -245,7 +288,8 @@ def settings_of(bench: Bench, table: str) -> Iterator[None]:
               return null;
             end $$""")
         named = sql.Identifier(*table.split("."))
-        conn.execute(sql.SQL("create constraint trigger bench_note after insert or update or delete on {} deferrable initially deferred "
+        conn.execute(sql.SQL("create constraint trigger bench_note after insert or update or "
+                             "delete on {} deferrable initially deferred "
             "for each row execute function public.bench_note_settings()").format(named))  # fmt: skip
         yield
         for name, setting in conn.execute("select name, setting from bench_settings order by 1, 2"):
@@ -254,7 +298,8 @@ def settings_of(bench: Bench, table: str) -> Iterator[None]:
 
 
 class Waits:
-    """While it is entered: what the sessions of workers that are busy are seen to wait for, fifty times a second.
+    """While it is entered: what the sessions of workers that are busy are seen to wait for, fifty
+    times a second.
 
     Attributes:
         seen: Number of looks by type of wait of ``pg_stat_activity``; the empty one is work.
@@ -294,8 +339,17 @@ class Worker:
     """This program once more, as a process that works until it is killed."""
 
     def __init__(self, bench: Bench, **options: Any) -> None:
-        command = [sys.executable, "-u", "-m", _module(), "work", json.dumps({**bench.sizes, **options})]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        command = [
+            sys.executable,
+            "-u",
+            "-m",
+            _module(),
+            "work",
+            json.dumps({**bench.sizes, **options}),
+        ]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
         self._said: list[dict[str, Any]] = []
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -318,14 +372,22 @@ class Worker:
             self._news.notify_all()
 
     def said(self, key: str, count: int = 1, timeout_seconds: float = 120.0) -> list[Any]:
-        """Return the values that it said under a key, at least so many; raise TimeoutError if there are fewer."""
+        """Return the values that it said under a key, at least so many; raise TimeoutError if there
+        are fewer.
+        """
+
         def found() -> list[Any]:
             return [line[key] for line in self._said if key in line]
 
         with self._news:
-            self._news.wait_for(lambda: len(found()) >= count or not self._reader.is_alive(), timeout_seconds)
+            self._news.wait_for(
+                lambda: len(found()) >= count or not self._reader.is_alive(), timeout_seconds
+            )
             if len(found()) < count:
-                raise TimeoutError(f"a worker said {key} {len(found())} times of {count}, exit code {self.process.poll()}")
+                raise TimeoutError(
+                    f"a worker said {key} {len(found())} times of {count}, exit code "
+                    f"{self.process.poll()}"
+                )
             return found()
 
     def wait_until_ready(self) -> Self:

@@ -1,4 +1,6 @@
-"""LangGraph with its Postgres checkpointer: a graph of ten nodes, each of which is a step, checkpointed before the next."""
+"""LangGraph with its Postgres checkpointer: a graph of ten nodes, each of which is a step,
+checkpointed before the next.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def steps(bench: kit.Bench) -> kit.Figures:
         runs = bench[f"runs_at_{concurrency}"]
         span = asyncio.run(_among(bench, concurrency, runs))
         figures[f"steps_per_second_at_{concurrency}"] = runs * 10 / span.seconds
-        figures[f"client_cpu_seconds_per_1000_steps_at_{concurrency}"] = span.cpu_seconds / runs * 100
+        figures[f"client_cpu_seconds_per_1000_steps_at_{concurrency}"] = (
+            span.cpu_seconds / runs * 100
+        )
     runs = bench["runs_at_1"]
     with kit.Span() as span:
         _alone(bench, runs)
@@ -72,7 +76,9 @@ def steps(bench: kit.Bench) -> kit.Figures:
 async def _among(bench: kit.Bench, concurrency: int, runs: int) -> kit.Span:
     slots = asyncio.Semaphore(concurrency)
     options = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
-    async with AsyncConnectionPool(bench.dsn, min_size=CONNECTIONS, max_size=CONNECTIONS, kwargs=options) as pool:
+    async with AsyncConnectionPool(
+        bench.dsn, min_size=CONNECTIONS, max_size=CONNECTIONS, kwargs=options
+    ) as pool:
         compiled = graph(AsyncPostgresSaver(pool), is_async=True)  # type: ignore[arg-type]
 
         async def one(i: int) -> None:
@@ -94,7 +100,9 @@ def _alone(bench: kit.Bench, runs: int, name: str = "alone") -> None:
 def accounts(bench: kit.Bench) -> kit.Figures:
     """Measure the server's work for a run of ten nodes."""
     name = iter(("few", "many"))
-    costs = kit.marginal_costs(bench, lambda runs: _alone(bench, runs, next(name)), bench["few"], bench["runs_at_1"])
+    costs = kit.marginal_costs(
+        bench, lambda runs: _alone(bench, runs, next(name)), bench["few"], bench["runs_at_1"]
+    )
     return {**costs.figures("run_at_1"), **costs.wal_figures("step_at_1", 10)}
 
 

@@ -39,7 +39,9 @@ class Queue:
         await self.pool.close()
 
     async def put(self, payload: dict[str, Any], delay_seconds: float = 0) -> None:
-        await self.oban.enqueue(Job.new(payload, schedule_in=delay_seconds) if delay_seconds else Job.new(payload))
+        await self.oban.enqueue(
+            Job.new(payload, schedule_in=delay_seconds) if delay_seconds else Job.new(payload)
+        )
 
     async def put_many(self, payloads: list[dict[str, Any]]) -> None:
         await self.oban.enqueue_many([Job.new(payload) for payload in payloads])

@@ -1,7 +1,7 @@
 """pgflow, by its public surface and its defaults.
 
-Steps are sequential ``@step``s, each of which is licensed and recorded durably; reads would ride for free
-and are not measured.
+Steps are sequential ``@step``s, each of which is licensed and recorded durably; reads would ride
+for free and are not measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ RUNS_FINISHED = "select count(*) from pgflow.outcome where status = 'completed'"
 poke = Signal("poke", float)
 word = Signal("word", int)
 seen: set[float] = set()
-"""Times of sending that were seen: a workflow's code runs again on every replay, and only its first run counts."""
+"""Times of sending that were seen: a workflow's code runs again on every replay, and only its first
+run counts.
+"""
 
 
 @step
@@ -133,7 +135,9 @@ def note(sent: float) -> None:
     """Says how long ago it was sent, once."""
     if sent not in seen:  # pgflow: ignore[PF108] a replay says nothing again
         seen.add(sent)
-        kit.say(late=time.time() - sent)  # pgflow: ignore[PF101] said once, by what the process has seen
+        kit.say(
+            late=time.time() - sent
+        )  # pgflow: ignore[PF101] said once, by what the process has seen
 
 
 @workflow
@@ -218,7 +222,9 @@ def install(bench: kit.Bench) -> None:
     bench.form = "compiled" if is_compiled() else "interpreted"
     migrate_dsn(bench.dsn)
     with bench.connect() as conn:
-        conn.execute("create table bench_app (id bigint generated always as identity primary key, v jsonb)")
+        conn.execute(
+            "create table bench_app (id bigint generated always as identity primary key, v jsonb)"
+        )
 
 
 # ---------------------------------------------------------------- steps
@@ -231,7 +237,9 @@ async def start_all(app: AsyncApp, workflow: Any, inputs: Sequence[tuple[Any, ..
 
 @asynccontextmanager
 async def worker_of(app: AsyncApp, concurrency: int, **options: Any) -> AsyncIterator[Worker]:
-    async with app._work(WorkerOptions(concurrency=concurrency, queues=("default",), **options)) as worker:
+    async with app._work(
+        WorkerOptions(concurrency=concurrency, queues=("default",), **options)
+    ) as worker:
         yield worker
 
 
@@ -241,11 +249,27 @@ async def until_finished(worker: Worker, count: int) -> None:
 
 
 async def work_off(
-    bench: kit.Bench, workflow: Any, runs: int, concurrency: int, *, kin: int = 0, given: Any = None, **options: Any
+    bench: kit.Bench,
+    workflow: Any,
+    runs: int,
+    concurrency: int,
+    *,
+    kin: int = 0,
+    given: Any = None,
+    **options: Any,
 ) -> kit.Span:
-    """Measure this process on so many runs that are there already, each given its number, or this, and each with so many children."""
+    """Measure this process on so many runs that are there already, each given its number, or this,
+    and each with so many children.
+    """
     async with app_of(bench) as app:
-        await start_all(app, workflow, [({"x": i} if workflow is job else i if given is None else given,) for i in range(runs)])
+        await start_all(
+            app,
+            workflow,
+            [
+                ({"x": i} if workflow is job else i if given is None else given,)
+                for i in range(runs)
+            ],
+        )
         async with worker_of(app, concurrency, **options) as worker:
             with kit.Span() as span:
                 await until_finished(worker, runs * (1 + kin))
@@ -263,14 +287,18 @@ def steps(bench: kit.Bench) -> kit.Figures:
         bench.counted.clear()
         bench.check("steps recorded", STEPS_RECORDED, given * 10)
         figures[f"steps_per_second_at_{concurrency}"] = runs * 10 / span.seconds
-        figures[f"client_cpu_seconds_per_1000_steps_at_{concurrency}"] = span.cpu_seconds / runs * 100
+        figures[f"client_cpu_seconds_per_1000_steps_at_{concurrency}"] = (
+            span.cpu_seconds / runs * 100
+        )
     with kit.settings_of(bench, "pgflow.unit"):
         asyncio.run(work_off(bench, ten_steps, 2, 2))
     return figures
 
 
 def floor(bench: kit.Bench) -> kit.Figures:
-    """Measure the engine's own calls, one run at a time, and the rows of runs that are started, by a bare loop."""
+    """Measure the engine's own calls, one run at a time, and the rows of runs that are started, by
+    a bare loop.
+    """
     runs, starts = bench["runs"], bench["starts"]
 
     async def fill() -> None:
@@ -284,7 +312,9 @@ def floor(bench: kit.Bench) -> kit.Figures:
     bench.check("steps recorded", STEPS_RECORDED, runs * 20)
     transactions = asyncio.run(floors.transactions(bench.dsn, ten_transactions.name, runs))
     bench.check("rows of the application", "select count(*) from bench_app", runs * 10)
-    lane_id = int(bench.scalar("select lane_id from pgflow.lane where workflow = %s", ten_steps.name))
+    lane_id = int(
+        bench.scalar("select lane_id from pgflow.lane where workflow = %s", ten_steps.name)
+    )
     with bench.connect() as conn:
         rows = floors.starts(conn, lane_id, starts)
     bench.check("rows of starts", "select count(*) from pgflow.ready", starts)
@@ -325,12 +355,17 @@ def payloads(bench: kit.Bench) -> kit.Figures:
 
 
 def colours(bench: kit.Bench) -> kit.Figures:
-    """Workflows and bodies that are plain functions, and transactional steps of both colours, many at once."""
+    """Workflows and bodies that are plain functions, and transactional steps of both colours, many
+    at once.
+    """
     steps, runs = bench["runs_at_128"], bench["runs_at_100"]
     span = asyncio.run(work_off(bench, ten_sync_steps, steps, 128))
     bench.check("steps recorded", STEPS_RECORDED, steps * 10)
     figures = {"def_steps_per_second_at_128": steps * 10 / span.seconds}
-    for name, flow in (("transactional", ten_transactions), ("def_transactional", ten_sync_transactions)):
+    for name, flow in (
+        ("transactional", ten_transactions),
+        ("def_transactional", ten_sync_transactions),
+    ):
         span = asyncio.run(work_off(bench, flow, runs, 100))
         figures[f"{name}_steps_per_second_at_100"] = runs * 10 / span.seconds
     bench.check("rows of the application", "select count(*) from bench_app", runs * 20)
@@ -415,15 +450,23 @@ def processes(bench: kit.Bench) -> kit.Figures:
 def sleeps(bench: kit.Bench) -> kit.Figures:
     """Ten sleeps of a millisecond a run, 128 runs at once."""
     span = asyncio.run(work_off(bench, ten_naps, bench["runs"], 128))
-    bench.check("sleeps recorded", "select count(*) from pgflow.unit where kind = 'T'", bench["runs"] * 10)
-    return {"sleeps_per_second": bench["runs"] * 10 / span.seconds, "client_cpu_ms_per_sleep": span.cpu_seconds / bench["runs"] * 100}
+    bench.check(
+        "sleeps recorded", "select count(*) from pgflow.unit where kind = 'T'", bench["runs"] * 10
+    )
+    return {
+        "sleeps_per_second": bench["runs"] * 10 / span.seconds,
+        "client_cpu_ms_per_sleep": span.cpu_seconds / bench["runs"] * 100,
+    }
 
 
 def parks(bench: kit.Bench) -> kit.Figures:
     """Runs that park for a signal, and that are ended by it."""
     parks, wakes = asyncio.run(_parks(bench, bench["runs"]))
     bench.check("runs finished", RUNS_FINISHED, bench["runs"])
-    return {"parks_per_second": bench["runs"] / parks.seconds, "signalled_runs_per_second": bench["runs"] / wakes.seconds}
+    return {
+        "parks_per_second": bench["runs"] / parks.seconds,
+        "signalled_runs_per_second": bench["runs"] / wakes.seconds,
+    }
 
 
 def children(bench: kit.Bench) -> kit.Figures:
@@ -432,11 +475,16 @@ def children(bench: kit.Bench) -> kit.Figures:
     in_turn = asyncio.run(work_off(bench, ten_children, runs, 128, kin=10))
     at_once = asyncio.run(_family(bench, many))
     bench.check("runs finished", RUNS_FINISHED, runs * 11 + many + 1)
-    return {"children_in_turn_per_second": runs * 10 / in_turn.seconds, "children_at_once_per_second": many / at_once.seconds}
+    return {
+        "children_in_turn_per_second": runs * 10 / in_turn.seconds,
+        "children_at_once_per_second": many / at_once.seconds,
+    }
 
 
 def awaiting(bench: kit.Bench) -> kit.Figures:
-    """Ten steps a run whose bodies await 10 ms, 100 runs at once: the clock allows 10,000 a second."""
+    """Ten steps a run whose bodies await 10 ms, 100 runs at once: the clock allows 10,000 a
+    second.
+    """
     span = asyncio.run(work_off(bench, ten_brief_steps, bench["runs"], 100))
     bench.check("steps recorded", STEPS_RECORDED, bench["runs"] * 10)
     return {"awaiting_steps_per_second": bench["runs"] * 10 / span.seconds}
@@ -453,7 +501,9 @@ async def _family(bench: kit.Bench, children: int) -> kit.Span:
 
 
 async def _parks(bench: kit.Bench, runs: int) -> tuple[kit.Span, kit.Span]:
-    """Measure a worker that comes to the waits of so many runs, and then ends them once each has its signal."""
+    """Measure a worker that comes to the waits of so many runs, and then ends them once each has
+    its signal.
+    """
     parked = "select count(*) from pgflow.parked"
     async with app_of(bench) as app:
         await start_all(app, waiting, [(i,) for i in range(runs)])
@@ -461,7 +511,10 @@ async def _parks(bench: kit.Bench, runs: int) -> tuple[kit.Span, kit.Span]:
             with kit.Span() as parks:
                 await asyncio.to_thread(bench.wait_for, parked, runs)
         with bench.connect() as conn:
-            conn.execute("select pgflow.send_signal(key, 'word', '1') from pgflow.run where run_id in (select run_id from pgflow.parked)")
+            conn.execute(
+                "select pgflow.send_signal(key, 'word', '1') from pgflow.run where run_id in "
+                "(select run_id from pgflow.parked)"
+            )
         async with worker_of(app, 200) as worker:
             with kit.Span() as wakes:
                 await until_finished(worker, runs)
@@ -500,7 +553,11 @@ def work(bench: kit.Bench) -> None:
     """A worker process."""
 
     async def main() -> None:
-        rhythm = Rhythm(beat=bench["dead_after"] / 5, dead_after=bench["dead_after"]) if "dead_after" in bench.sizes else Rhythm()
+        rhythm = (
+            Rhythm(beat=bench["dead_after"] / 5, dead_after=bench["dead_after"])
+            if "dead_after" in bench.sizes
+            else Rhythm()
+        )
         async with app_of(bench) as app:
             if bench.sizes.get("wait"):
                 kit.ready(wait=True)
@@ -517,7 +574,10 @@ def work(bench: kit.Bench) -> None:
 
 def latency(bench: kit.Bench) -> kit.Figures:
     """Delays with notifications: a start, a signal, the news of a result."""
-    with kit.Worker(bench).wait_until_ready() as worker, App(bench.dsn, include=FLOWS, listen=bench.sizes.get("listen", True)) as app:
+    with (
+        kit.Worker(bench).wait_until_ready() as worker,
+        App(bench.dsn, include=FLOWS, listen=bench.sizes.get("listen", True)) as app,
+    ):
         time.sleep(bench["settle_seconds"])
         warm = 3
         for _ in range(warm + bench["starts"]):
@@ -538,7 +598,9 @@ def _result_lateness(app: App) -> float:
     return time.time() - returned
 
 
-def _signal_latency(bench: kit.Bench, app: App, worker: kit.Worker, before: int, count: int) -> list[float]:
+def _signal_latency(
+    bench: kit.Bench, app: App, worker: kit.Worker, before: int, count: int
+) -> list[float]:
     """Runs that wait, each for its signal, as Absurd's tasks do for their events."""
     runs = [app.start(poked) for _ in range(count)]
     bench.wait_for("select count(*) from pgflow.parked", count)
@@ -552,11 +614,15 @@ def _signal_latency(bench: kit.Bench, app: App, worker: kit.Worker, before: int,
 def latency_polling(bench: kit.Bench) -> kit.Figures:
     """The same where nobody listens."""
     bench.sizes["listen"] = False
-    return {name.replace("latency", "latency_polling"): value for name, value in latency(bench).items()}
+    return {
+        name.replace("latency", "latency_polling"): value for name, value in latency(bench).items()
+    }
 
 
 def timers(bench: kit.Bench) -> kit.Figures:
-    """Measure how late sleeping runs go on: started one after the other, due at the same moment, and many over a while."""
+    """Measure how late sleeping runs go on: started one after the other, due at the same moment,
+    and many over a while.
+    """
 
     async def in_turn(app: AsyncApp) -> None:
         for _ in range(bench["timers"]):
@@ -572,12 +638,16 @@ def timers(bench: kit.Bench) -> kit.Figures:
     with kit.Worker(bench).wait_until_ready():
         return {
             **kit.latency("timer_lateness", _timer_lateness(bench, in_turn, bench["timers"])),
-            **kit.latency("timer_lateness_at_once", _timer_lateness(bench, at_once, bench["timers"])),
+            **kit.latency(
+                "timer_lateness_at_once", _timer_lateness(bench, at_once, bench["timers"])
+            ),
             **kit.latency("timer_lateness_under_load", _timer_lateness(bench, many, bench["many"])),
         }
 
 
-def _timer_lateness(bench: kit.Bench, start: Callable[[AsyncApp], Awaitable[None]], count: int) -> list[float]:
+def _timer_lateness(
+    bench: kit.Bench, start: Callable[[AsyncApp], Awaitable[None]], count: int
+) -> list[float]:
     finished = bench.scalar(RUNS_FINISHED)
     last = bench.scalar("select coalesce(max(run_id), 0) from pgflow.run")
 
@@ -590,7 +660,8 @@ def _timer_lateness(bench: kit.Bench, start: Callable[[AsyncApp], Awaitable[None
     with bench.connect() as conn:
         found = conn.execute(
             """select (o.output::text)::float8 - extract(epoch from u.due_at)::float8 from pgflow.outcome o
-               join pgflow.unit u on u.run_id = o.run_id and u.kind = 't' where o.run_id > %s""", (last,)
+               join pgflow.unit u on u.run_id = o.run_id and u.kind = 't' where o.run_id > %s""",
+            (last,),
         ).fetchall()
     assert len(found) == count, f"{len(found)} of {count} runs have slept"
     return [late for (late,) in found]
@@ -600,7 +671,9 @@ def _timer_lateness(bench: kit.Bench, start: Callable[[AsyncApp], Awaitable[None
 
 
 def recovery(bench: kit.Bench) -> kit.Figures:
-    """kill -9 of a worker: when the last of its runs went on elsewhere, beyond the time after which it counts as dead."""
+    """kill -9 of a worker: when the last of its runs went on elsewhere, beyond the time after which
+    it counts as dead.
+    """
 
     async def prepare() -> None:
         async with app_of(bench) as app:
@@ -623,9 +696,13 @@ def recovery(bench: kit.Bench) -> kit.Figures:
 
 
 def _last_to_go_on(bench: kit.Bench, worker_id: int) -> float:
-    """Return the time at which the last run that a dead worker has begun got its first unit from another."""
+    """Return the time at which the last run that a dead worker has begun got its first unit from
+    another.
+    """
     with bench.connect() as conn:
-        left = conn.execute("select run_id, token from pgflow.lease where worker_id = %s", (worker_id,)).fetchall()
+        left = conn.execute(
+            "select run_id, token from pgflow.lease where worker_id = %s", (worker_id,)
+        ).fetchall()
         assert left, "the worker that was killed held nothing"
         runs, tokens = [run for run, _ in left], [token for _, token in left]
         query = """select count(*), extract(epoch from max(began))::float8 from (
@@ -641,7 +718,9 @@ def _last_to_go_on(bench: kit.Bench, worker_id: int) -> float:
 
 
 def replay(bench: kit.Bench) -> kit.Figures:
-    """Measure from a signal to the line after the wait, behind a long history that has to be replayed first."""
+    """Measure from a signal to the line after the wait, behind a long history that has to be
+    replayed first.
+    """
     times = bench["times"]
     with kit.Worker(bench).wait_until_ready() as worker, App(bench.dsn, include=FLOWS) as app:
         run = app.start(long, bench["steps"], times)
@@ -671,7 +750,9 @@ def fanout(bench: kit.Bench) -> kit.Figures:
 
 
 def claim(bench: kit.Bench) -> kit.Figures:
-    """Milliseconds of a claim of ten runs: in an empty database, with much that is finished and ready, behind what it may not take."""
+    """Milliseconds of a claim of ten runs: in an empty database, with much that is finished and
+    ready, behind what it may not take.
+    """
     figures: kit.Figures = {}
     with bench.connect() as conn:
         claims = Claims(conn, job.name)
@@ -693,7 +774,9 @@ def claim(bench: kit.Bench) -> kit.Figures:
 
 
 def snapshot(bench: kit.Bench) -> kit.Figures:
-    """Work while somebody holds a snapshot open since so many runs: before it, with it, and once it is gone."""
+    """Work while somebody holds a snapshot open since so many runs: before it, with it, and once it
+    is gone.
+    """
     with psycopg.connect(bench.dsn) as holder, bench.connect() as conn:
         figures = _pace(bench, conn, "before_snapshot")
         holder.execute("set transaction isolation level repeatable read")
@@ -704,13 +787,20 @@ def snapshot(bench: kit.Bench) -> kit.Figures:
         return figures | _pace(bench, conn, "after_snapshot")
 
 
-def _pace(bench: kit.Bench, conn: psycopg.Connection[Any], when: str, *, from_head: bool = False) -> kit.Figures:
-    """Runs a second that a worker drains, and what a claim takes on the average where claims follow each other."""
+def _pace(
+    bench: kit.Bench, conn: psycopg.Connection[Any], when: str, *, from_head: bool = False
+) -> kit.Figures:
+    """Runs a second that a worker drains, and what a claim takes on the average where claims follow
+    each other.
+    """
     runs, times = bench["runs"], bench["claims"]
     span = asyncio.run(work_off(bench, job, runs, 128))
     claims = Claims(conn, job.name)
     claims.start(job.name, 2 * 10 * (WARM + times))
-    figures = {f"noop_runs_per_second_{when}": runs / span.seconds, f"claim_of_10_ms_{when}": claims.mean_ms(times, ClaimCursor())}
+    figures = {
+        f"noop_runs_per_second_{when}": runs / span.seconds,
+        f"claim_of_10_ms_{when}": claims.mean_ms(times, ClaimCursor()),
+    }
     if from_head:
         figures[f"claim_of_10_ms_from_head_{when}"] = claims.mean_ms(times)
     conn.execute("delete from pgflow.ready")

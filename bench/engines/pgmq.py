@@ -1,4 +1,6 @@
-"""pgmq, installed from the SQL that comes with its client: batches are read, and archived when they are done."""
+"""pgmq, installed from the SQL that comes with its client: batches are read, and archived when they
+are done.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ class Queue:
 
     async def put_many(self, payloads: list[dict[str, Any]]) -> None:
         count = len(payloads)
-        await self.queries.enqueue(["job"] * count, [json.dumps(payload).encode() for payload in payloads], [0] * count)
+        await self.queries.enqueue(
+            ["job"] * count, [json.dumps(payload).encode() for payload in payloads], [0] * count
+        )
 
 
 def install(bench: kit.Bench) -> None:

@@ -1,4 +1,6 @@
-"""procrastinate over psycopg, by its public surface and its defaults, but for ten jobs at a time instead of one."""
+"""procrastinate over psycopg, by its public surface and its defaults, but for ten jobs at a time
+instead of one.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Queue:
 
     async def put(self, payload: dict[str, Any], delay_seconds: float = 0) -> None:
         if delay_seconds:
-            await self._job.configure(schedule_in={"seconds": delay_seconds}).defer_async(payload=payload)
+            await self._job.configure(schedule_in={"seconds": delay_seconds}).defer_async(
+                payload=payload
+            )
         else:
             await self._job.defer_async(payload=payload)
 

@@ -1,6 +1,7 @@
 """The limit: the rows that a step leaves, written by bare psycopg, one commit each and many in one.
 
-No engine can be faster than this on the same server and still have every step on disk before the next.
+No engine can be faster than this on the same server and still have every step on disk before the
+next.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ STEP = f"insert into step {COLUMNS} values (%s, 1, now(), now(), %s, %s, 'c', 's
 COMPRESSION = """do $$ begin alter table step alter column payload set compression lz4; exception when feature_not_supported then null; end $$"""
 """As the journal's, where the server was built with it."""
 STEPS = (
-    f"insert into step {COLUMNS} select r, 1, now(), now(), %s, %s, 'c', 'small', '{{\"i\": 1}}', '[[1, \"s\", \"small\", 1, 7]]' "
+    f"insert into step {COLUMNS} select r, 1, now(), now(), %s, %s, 'c', 'small', '{{\"i\": 1}}', "
+    '\'[[1, "s", "small", 1, 7]]\' '
     "from unnest(%s::bigint[]) r"
 )
 
@@ -29,7 +31,9 @@ def install(bench: kit.Bench) -> None:
         conn.execute("""create table step (run_id bigint not null, token bigint not null, at timestamptz not null,
             recorded_at timestamptz not null, seq int not null, call int not null, kind "char" not null, name text, payload json,
             starts json, primary key (run_id, seq))""")
-        conn.execute("create table bench_app (id bigint generated always as identity primary key, v jsonb)")
+        conn.execute(
+            "create table bench_app (id bigint generated always as identity primary key, v jsonb)"
+        )
 
 
 def _prepared(bench: kit.Bench) -> psycopg.Connection[Any]:
@@ -42,7 +46,10 @@ def steps(bench: kit.Bench) -> kit.Figures:
     first_run = 0
     with _prepared(bench) as conn:
         for concurrency in (128, 32):
-            group, runs = concurrency // 2, bench[f"runs_at_{concurrency}"] // concurrency * concurrency
+            group, runs = (
+                concurrency // 2,
+                bench[f"runs_at_{concurrency}"] // concurrency * concurrency,
+            )
             with kit.Span() as span:
                 for first in range(first_run, first_run + runs, group):
                     ids = list(range(first, first + group))
@@ -75,7 +82,9 @@ MAX_BATCH_BYTES = 4 * 1024 * 1024
 
 
 def payloads(bench: kit.Bench) -> kit.Figures:
-    """Rows with long texts, those of 64 runs a commit as far as they fit, each commit in one round trip."""
+    """Rows with long texts, those of 64 runs a commit as far as they fit, each commit in one round
+    trip.
+    """
     figures: kit.Figures = {}
     first_run = 0
     with _prepared(bench) as conn:
@@ -120,7 +129,9 @@ def work(bench: kit.Bench) -> None:
 
 
 def latency(bench: kit.Bench) -> kit.Figures:
-    """Measure the time that this machine takes to tell an idle process something, through this server."""
+    """Measure the time that this machine takes to tell an idle process something, through this
+    server.
+    """
     count, warm = bench["starts"], 3
     with kit.Worker(bench).wait_until_ready() as worker, bench.connect() as conn:
         for _ in range(warm + count):

@@ -1,4 +1,6 @@
-"""``pgflow audit``: the story of a run, from its ledgers: what it decided and why, what it did, what it owes."""
+"""``pgflow audit``: the story of a run, from its ledgers: what it decided and why, what it did,
+what it owes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,18 @@ if TYPE_CHECKING:
 
     import psycopg
 
-_RUN = ("key", "status", "workflow", "run_id", "generation", "created_at", "finished_at", "output", "error", "why")
+_RUN = (
+    "key",
+    "status",
+    "workflow",
+    "run_id",
+    "generation",
+    "created_at",
+    "finished_at",
+    "output",
+    "error",
+    "why",
+)
 _OWED = ("name", "state", "opened_at", "effect", "ref")
 
 
@@ -96,7 +109,11 @@ def _error(p: Any) -> str:
     return describe_error(p)
 
 
-_GROUNDS = {"w": "the counterparty still knows the key", "a": "it was absent", "p": "a person said that nothing was done"}
+_GROUNDS = {
+    "w": "the counterparty still knows the key",
+    "a": "it was absent",
+    "p": "a person said that nothing was done",
+}
 
 _TELLING: dict[str, tuple[str, Callable[[Any], str]]] = {
     "decision_recorded": ("decided", _decided),
@@ -107,7 +124,10 @@ _TELLING: dict[str, tuple[str, Callable[[Any], str]]] = {
     "effect_confirmed": ("confirmed", _short),
     "effect_failed": ("failed", _error),
     "effect_accepted": ("accepted", lambda p: f"under {p['ref']}"),
-    "operator": ("person", lambda p: ", ".join(f"{name}: {value}" for name, value in p.items() if value is not None)),
+    "operator": (
+        "person",
+        lambda p: ", ".join(f"{name}: {value}" for name, value in p.items() if value is not None),
+    ),
     "continued": ("continued", lambda _: "as the next generation"),
 }
 
@@ -125,23 +145,42 @@ def read_story(connection: psycopg.Connection[Any], key: str) -> dict[str, Any]:
     for event in found.events:
         what, tell = _TELLING[event.event]
         payload = event.payload if event.payload is not None or what == "confirmed" else {}
-        events.append(Event(event.at, what, event.name or "", tell(payload), event.own_key or "", event.generation, event.seq))
-    return {"run": as_row(found.run, _RUN), "events": events, "owed": [as_row(debt, _OWED) for debt in found.owed]}
+        events.append(
+            Event(
+                event.at,
+                what,
+                event.name or "",
+                tell(payload),
+                event.own_key or "",
+                event.generation,
+                event.seq,
+            )
+        )
+    return {
+        "run": as_row(found.run, _RUN),
+        "events": events,
+        "owed": [as_row(debt, _OWED) for debt in found.owed],
+    }
 
 
 def audit(
     key: Key,
     *,
-    as_html: Annotated[bool, typer.Option("--html", help="Answer with a page for the browser.")] = False,
+    as_html: Annotated[
+        bool, typer.Option("--html", help="Answer with a page for the browser.")
+    ] = False,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Tells what a run decided and did, why, and what it owes.
 
-    Every line is a unit of the run's journal: nothing of it was written for this story, and nothing of it can be changed.
+    Every line is a unit of the run's journal: nothing of it was written for this story, and nothing
+    of it can be changed.
     """
     if as_html and as_json is not None:
-        raise Mistake(f"--html and --{'json' if as_json else 'table'} exclude each other: pass one of them")
+        raise Mistake(
+            f"--html and --{'json' if as_json else 'table'} exclude each other: pass one of them"
+        )
     with opened(dsn) as connection:
         story = read_story(connection, key)
     if as_html:
@@ -161,7 +200,9 @@ def _print(story: Mapping[str, Any]) -> None:
     from rich.text import Text
 
     def line(*cells: str) -> Text:
-        return Text("  ").join([Text(cells[0].ljust(9)), *(plain(cell) for cell in cells[1:] if cell)])
+        return Text("  ").join(
+            [Text(cells[0].ljust(9)), *(plain(cell) for cell in cells[1:] if cell)]
+        )
 
     out = console()
     out.print(plain(_headline(story["run"])), soft_wrap=True)
@@ -169,9 +210,18 @@ def _print(story: Mapping[str, Any]) -> None:
     if not story["events"]:
         out.print(plain("It decided nothing and has done nothing that cannot be repeated."))
     for event in story["events"]:
-        out.print(line(f"{event.at:%H:%M:%S}", event.what.ljust(9), event.name, event.text), soft_wrap=True)
+        out.print(
+            line(f"{event.at:%H:%M:%S}", event.what.ljust(9), event.name, event.text),
+            soft_wrap=True,
+        )
     for debt in story["owed"]:
-        out.print(line("owes", f"{debt['name']}: {debt['state']} since {when(debt['opened_at'])}, {debt['effect']}"), soft_wrap=True)
+        out.print(
+            line(
+                "owes",
+                f"{debt['name']}: {debt['state']} since {when(debt['opened_at'])}, {debt['effect']}",
+            ),
+            soft_wrap=True,
+        )
 
 
 _PAGE = """<!doctype html>
@@ -200,6 +250,11 @@ def page(story: Mapping[str, Any]) -> str:
         return f'<tr class="{html.escape(what)}">{cells}<td class="text">{html.escape(text)}<br><code>{html.escape(key)}</code></td></tr>'
 
     rows = [row(e.at, e.what, e.name, e.text, e.key) for e in story["events"]]
-    rows += [row(d["opened_at"], "owed", d["name"], f"{d['state']} since then", d["effect"] or "") for d in story["owed"]]
+    rows += [
+        row(d["opened_at"], "owed", d["name"], f"{d['state']} since then", d["effect"] or "")
+        for d in story["owed"]
+    ]
     run = story["run"]
-    return _PAGE.format(title=html.escape(f"{run['key']}"), status=html.escape(_headline(run)), rows="\n".join(rows))
+    return _PAGE.format(
+        title=html.escape(f"{run['key']}"), status=html.escape(_headline(run)), rows="\n".join(rows)
+    )

@@ -29,15 +29,17 @@ SAYS = {
 
 def bench(
     *,
-    seconds: Annotated[float, typer.Option(min=0.5, max=600, help="How long to measure, in all.")] = 10.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.5, max=600, help="How long to measure, in all.")
+    ] = 10.0,
     as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
     """Measures pgflow on a database, and says what limits it.
 
-    It works in a database of its own beside the one that is named, which is dropped afterwards. The role must be
-    allowed to make one.
+    It works in a database of its own beside the one that is named, which is dropped afterwards. The
+    role must be allowed to make one.
     """
     form = choose_form(as_json=as_json, as_csv=as_csv)
     found = find_dsn(dsn, migrate=False)

@@ -1,4 +1,6 @@
-"""The calls of a run for ``pgflow show``: steps, decisions and effects in the order of the code, many of one name as one line."""
+"""The calls of a run for ``pgflow show``: steps, decisions and effects in the order of the code,
+many of one name as one line.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,13 @@ _WORDS = {"completed": "done", "confirmed": "done", "started": "running", "inten
 _STYLES = {**dict.fromkeys(GOOD, "green"), **dict.fromkeys(BAD, "red")}
 
 
-def read_calls(connection: psycopg.Connection[Any], run_id: int, limit: int | None) -> tuple[list[dict[str, Any]], int]:
+def read_calls(
+    connection: psycopg.Connection[Any], run_id: int, limit: int | None
+) -> tuple[list[dict[str, Any]], int]:
     """Return the calls of a run in their order, and how many lines are left out.
 
-    A run with more calls than the limit has those of one name folded into a row, with ``counts``: how many calls of each status.
+    A run with more calls than the limit has those of one name folded into a row, with ``counts``:
+    how many calls of each status.
 
     Args:
         connection: To the database.
@@ -46,7 +51,13 @@ def _status(row: Any) -> Text:
     for status, calls in row["counts"].items():
         word = _WORDS.get(status, status)
         told[word] = told.get(word, 0) + calls
-    style = "red" if row["counts"].keys() & set(BAD) else "green" if row["counts"].keys() <= set(GOOD) else "yellow"
+    style = (
+        "red"
+        if row["counts"].keys() & set(BAD)
+        else "green"
+        if row["counts"].keys() <= set(GOOD)
+        else "yellow"
+    )
     return Text(", ".join(f"{calls:,} {word}" for word, calls in told.items()), style=style)
 
 
@@ -68,6 +79,11 @@ def call_columns() -> list[Column]:
         Column("STATUS", _status),
         Column("TRIES", lambda row: plain(row["attempts"]), right=True),
         Column("ENDED", lambda row: plain(when(row["ended_at"])), from_width=110),
-        Column("IDEMPOTENCY KEY", lambda row: plain(row.get("idempotency_key")), from_width=150, most=70),
+        Column(
+            "IDEMPOTENCY KEY",
+            lambda row: plain(row.get("idempotency_key")),
+            from_width=150,
+            most=70,
+        ),
         Column("RESULT", _result, takes_rest=True, most=200),
     ]

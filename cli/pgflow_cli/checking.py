@@ -1,7 +1,7 @@
 """``pgflow check``: a lint of workflow code.
 
-Findings are lines, ``file:line:column CODE message``, into a pipe too: editors and other tools read these. In GitHub Actions
-they are annotations at the lines as well.
+Findings are lines, ``file:line:column CODE message``, into a pipe too: editors and other tools read
+these. In GitHub Actions they are annotations at the lines as well.
 """
 
 from __future__ import annotations
@@ -27,31 +27,50 @@ if TYPE_CHECKING:
 
 Targets = Annotated[
     list[str] | None,
-    typer.Argument(metavar="MODULE...", help="Files, folders, or names of modules.", show_default=False),
+    typer.Argument(
+        metavar="MODULE...", help="Files, folders, or names of modules.", show_default=False
+    ),
 ]
 
 
 def check(
     targets: Targets = None,
     *,
-    select: Annotated[str, typer.Option(metavar="CODES", help="Only these rules: PF101,PF2.", show_default=False)] = "",
-    ignore: Annotated[str, typer.Option(metavar="CODES", help="All rules but these.", show_default=False)] = "",
-    imports: Annotated[bool, typer.Option("--import", help="Also import the modules, and ask for the codec of every annotation.")] = False,
-    annotate: Annotated[bool, typer.Option("--github", help="Also annotate for GitHub; the default in GitHub Actions.")] = False,
+    select: Annotated[
+        str, typer.Option(metavar="CODES", help="Only these rules: PF101,PF2.", show_default=False)
+    ] = "",
+    ignore: Annotated[
+        str, typer.Option(metavar="CODES", help="All rules but these.", show_default=False)
+    ] = "",
+    imports: Annotated[
+        bool,
+        typer.Option(
+            "--import", help="Also import the modules, and ask for the codec of every annotation."
+        ),
+    ] = False,
+    annotate: Annotated[
+        bool,
+        typer.Option("--github", help="Also annotate for GitHub; the default in GitHub Actions."),
+    ] = False,
     rules: Annotated[bool, typer.Option("--rules", help="List the rules instead.")] = False,
-    explain: Annotated[str, typer.Option(metavar="CODE", help="Explain one rule instead.", show_default=False)] = "",
+    explain: Annotated[
+        str, typer.Option(metavar="CODE", help="Explain one rule instead.", show_default=False)
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
 ) -> None:
     """Finds what a replay would not repeat in workflow code.
 
-    It reads the code and runs none of it. A finding that is well considered is allowed by a comment on its line:
-    # pgflow: ignore[PF101]. Exit code 1 if something is found, 2 if a file cannot be read.
+    It reads the code and runs none of it. A finding that is well considered is allowed by a comment
+    on its line: # pgflow: ignore[PF101]. Exit code 1 if something is found, 2 if a file cannot be
+    read.
     """
     if rules or explain:
         _say_rules([explain] if explain else [], as_json=as_json)
         return
     if not targets:
-        raise Mistake("nothing to check: name files, folders or modules, as in `pgflow check flows.py`")
+        raise Mistake(
+            "nothing to check: name files, folders or modules, as in `pgflow check flows.py`"
+        )
     report = _checked(targets, _codes(select), _codes(ignore), imports=imports)
     _say(report, as_json=as_json, annotated=annotate or os.environ.get("GITHUB_ACTIONS") == "true")
     if report.unreadable:
@@ -64,7 +83,9 @@ def _codes(text: str) -> list[str]:
     return [code.strip() for code in text.split(",") if code.strip()]
 
 
-def _checked(targets: Sequence[str], select: Sequence[str], ignore: Sequence[str], *, imports: bool) -> Report:
+def _checked(
+    targets: Sequence[str], select: Sequence[str], ignore: Sequence[str], *, imports: bool
+) -> Report:
     from pgflow.lint import UnknownTarget
     from pgflow.lint import check as find
 
@@ -85,7 +106,9 @@ def _known_codes() -> Iterator[None]:
     except UnknownCode as error:
         close = difflib.get_close_matches(str(error).upper(), BY_CODE, 1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        raise Mistake(f"no rule is called {error}{hint}: `pgflow check --rules` lists them") from error
+        raise Mistake(
+            f"no rule is called {error}{hint}: `pgflow check --rules` lists them"
+        ) from error
 
 
 def _load(path: Path) -> ModuleType:
@@ -94,7 +117,10 @@ def _load(path: Path) -> ModuleType:
 
     module = load_module(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links, and so find another name
     if module.__file__ is None or not os.path.samefile(module.__file__, path):  # noqa: PTH121
-        raise Mistake(f"{path} is module {module.__name__}, and so is {module.__file__}: check them one by one")
+        raise Mistake(
+            f"{path} is module {module.__name__}, and so is {module.__file__}: check them one by "
+            "one"
+        )
     return module
 
 
@@ -109,7 +135,12 @@ def _say(report: Report, *, as_json: bool, annotated: bool) -> None:
     for line in report.unreadable:
         note(f"pgflow: {shown(line)}")
     if annotated:
-        github.annotate_lines([{**_row(finding), "title": f"{finding.code} {_titles()[finding.code]}"} for finding in report.findings])
+        github.annotate_lines(
+            [
+                {**_row(finding), "title": f"{finding.code} {_titles()[finding.code]}"}
+                for finding in report.findings
+            ]
+        )
     note(_summary(report))
 
 
@@ -132,7 +163,10 @@ def _say_lines(report: Report) -> None:
     out = console()
     for found in report.findings:
         place = shown(f"{found.file}:{found.line}:{found.column}")
-        out.print(Text.assemble((place, "bold"), " ", (found.code, "red"), " ", shown(found.message)), soft_wrap=True)
+        out.print(
+            Text.assemble((place, "bold"), " ", (found.code, "red"), " ", shown(found.message)),
+            soft_wrap=True,
+        )
 
 
 def _summary(report: Report) -> str:
@@ -148,7 +182,15 @@ def _say_rules(codes: Sequence[str], *, as_json: bool) -> None:
     with _known_codes():
         chosen = choose_rules(codes)
     if as_json:
-        print_json_rows([{name: getattr(rule, name) for name in ("code", "title", "why", "instead", "bad", "good")} for rule in chosen])
+        print_json_rows(
+            [
+                {
+                    name: getattr(rule, name)
+                    for name in ("code", "title", "why", "instead", "bad", "good")
+                }
+                for rule in chosen
+            ]
+        )
         return
     for rule in chosen:
         _say_rule(rule, with_examples=bool(codes))
@@ -158,6 +200,16 @@ def _say_rule(rule: Rule, *, with_examples: bool) -> None:
     from rich.text import Text
 
     out = console()
-    out.print(Text.assemble((rule.code, "bold"), f" {rule.title}: {rule.why}; {rule.instead}"), soft_wrap=True)
-    for title, style, text in (("This has a finding:", "red", rule.bad), ("This has none:", "green", rule.good)) if with_examples else ():
-        out.print(Text.assemble("\n", (title, style), "\n\n", textwrap.indent(text.rstrip(), "    ")), soft_wrap=True)
+    out.print(
+        Text.assemble((rule.code, "bold"), f" {rule.title}: {rule.why}; {rule.instead}"),
+        soft_wrap=True,
+    )
+    for title, style, text in (
+        (("This has a finding:", "red", rule.bad), ("This has none:", "green", rule.good))
+        if with_examples
+        else ()
+    ):
+        out.print(
+            Text.assemble("\n", (title, style), "\n\n", textwrap.indent(text.rstrip(), "    ")),
+            soft_wrap=True,
+        )

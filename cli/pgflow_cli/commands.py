@@ -1,7 +1,7 @@
 """Every command, in the order in which ``pgflow --help`` shows them.
 
-The module of a command is imported when that command is asked for, and psycopg, pgflow and rich when it runs:
-so help and completion answer at once.
+The module of a command is imported when that command is asked for, and psycopg, pgflow and rich
+when it runs: so help and completion answer at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "init": ("schema:init", "Begins a project: installs the schema, writes flows.py."),
         "doctor": ("doctor:doctor", "Examines a database, and says what to do."),
         "bench": ("bench:bench", "Measures pgflow on a database, and says what limits it."),
-        "install-skill": ("skill:install_skill", "Writes the skill for coding assistants, or renews it."),
+        "install-skill": (
+            "skill:install_skill",
+            "Writes the skill for coding assistants, or renews it.",
+        ),
     },
     "Start and work": {
         "start": ("starting:start", "Starts a run; workers do the rest."),
@@ -56,10 +59,16 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Change code": {
         "replay": ("replaying:replay", "Replays recorded runs against the code at hand."),
-        "versions": ("versions:versions", "Shows which versions open runs need, and who serves them."),
+        "versions": (
+            "versions:versions",
+            "Shows which versions open runs need, and who serves them.",
+        ),
         "patches": ("versions:patches", "Shows patches, and whether their old sides may go."),
         "export": ("transfer:export", "Writes runs with their journals as JSON Lines."),
-        "import": ("transfer:import_runs", "Inserts exported runs as history that nothing can run."),
+        "import": (
+            "transfer:import_runs",
+            "Inserts exported runs as history that nothing can run.",
+        ),
     },
     "Act": {
         "signal": ("signals:signal", "Sends a signal to a run."),
@@ -79,16 +88,22 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "pg": ("embedded:pg", "The embedded Postgres server, for development."),
     },
 }
-"""Commands by section, each with its place and its line of help, so that a list of all of them imports none."""
+"""Commands by section, each with its place and its line of help, so that a list of all of them
+imports none.
+"""
 
-EPILOG = "Exit codes: " + " · ".join(f"{code} {meaning}" for code, meaning in failures.MEANINGS.items())
+EPILOG = "Exit codes: " + " · ".join(
+    f"{code} {meaning}" for code, meaning in failures.MEANINGS.items()
+)
 
 
 class Commands(Mapping[str, Any]):
     """The commands by name, each made when it is first asked for."""
 
     def __init__(self) -> None:
-        self._places = {name: place for section in SECTIONS.values() for name, (place, _) in section.items()}
+        self._places = {
+            name: place for section in SECTIONS.values() for name, (place, _) in section.items()
+        }
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -120,7 +135,9 @@ class Pgflow(Group):
         widest = max(len(name) for section in SECTIONS.values() for name in section)
         for title, section in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(widest), text) for name, (_, text) in section.items()])
+                formatter.write_dl(
+                    [(name.ljust(widest), text) for name, (_, text) in section.items()]
+                )
 
 
 def make_command(name: str, place: str) -> Any:
@@ -154,17 +171,26 @@ app = typer.Typer(
 
 
 @app.callback()
-def _main(*, version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say which version this is.")) -> None:
+def _main(
+    *,
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Say which version this is."
+    ),
+) -> None:
     """Durable execution with nothing but Postgres."""
 
 
 def needs_target(arguments: list[str]) -> bool:
-    """Return True if a command line asks for work without naming the module to work on; for a front that knows which."""
+    """Return True if a command line asks for work without naming the module to work on; for a front
+    that knows which.
+    """
     name, *rest = arguments
     if name not in ("workers", "tick"):
         return False
     given = Commands()[name].make_context(name, rest, resilient_parsing=True).params
-    lists = name == "workers" and (given.get("only_list") or given.get("as_csv") or given.get("as_json") is not None)
+    lists = name == "workers" and (
+        given.get("only_list") or given.get("as_csv") or given.get("as_json") is not None
+    )
     return given["target"] is None and not lists
 
 
@@ -193,8 +219,13 @@ def run(arguments: list[str]) -> int:
 
 
 def _unread() -> int:
-    """End without complaint when the reader of our output has had enough: Python must not write to it at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)
+    """End without complaint when the reader of our output has had enough: Python must not write to
+    it at its end.
+    """
+    os.dup2(
+        os.open(os.devnull, os.O_WRONLY),
+        sys.__stdout__.fileno() if sys.__stdout__ is not None else 1,
+    )
     return failures.DONE
 
 
@@ -207,7 +238,11 @@ def _fail(error: Exception) -> int:
     if line is None or os.environ.get("PGFLOW_TRACEBACK"):
         from pgflow._db.dsn import redact_text
 
-        print(printable(redact_text("".join(traceback.format_exception(error)))), end="", file=sys.stderr)
+        print(
+            printable(redact_text("".join(traceback.format_exception(error)))),
+            end="",
+            file=sys.stderr,
+        )
     if line is not None:
         failures_say(line)
     return code
@@ -220,7 +255,10 @@ def _misused(error: Any) -> int:
         print(error.ctx.get_help())
     else:
         message = " ".join(error.format_message().split())
-        print(f"{path}: {message}{'' if message.endswith(('.', '?')) else '.'} See `{path} --help`", file=sys.stderr)
+        print(
+            f"{path}: {message}{'' if message.endswith(('.', '?')) else '.'} See `{path} --help`",
+            file=sys.stderr,
+        )
     return failures.USAGE
 
 
@@ -228,4 +266,6 @@ def failures_say(line: str, *, below: bool = False) -> None:
     """Says what went wrong; below the ^C that a terminal shows."""
     from pgflow_cli.output import shown
 
-    print(f"{chr(10) if below and sys.stderr.isatty() else ''}pgflow: {shown(line)}", file=sys.stderr)
+    print(
+        f"{chr(10) if below and sys.stderr.isatty() else ''}pgflow: {shown(line)}", file=sys.stderr
+    )

@@ -1,4 +1,6 @@
-"""``pgflow compile``: the graph that a declared workflow is, as JSON, as Mermaid text or as a picture."""
+"""``pgflow compile``: the graph that a declared workflow is, as JSON, as Mermaid text or as a
+picture.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,16 @@ if TYPE_CHECKING:
 def compile_workflow(
     file: File,
     *,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="As Mermaid text, which GitHub and many sites draw.")] = False,
-    svg: Annotated[bool, typer.Option("--svg", help="As an SVG picture; needs the extra draw.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write it to this file instead of standard output.")] = None,
+    mermaid: Annotated[
+        bool, typer.Option("--mermaid", help="As Mermaid text, which GitHub and many sites draw.")
+    ] = False,
+    svg: Annotated[
+        bool, typer.Option("--svg", help="As an SVG picture; needs the extra draw.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write it to this file instead of standard output."),
+    ] = None,
 ) -> None:
     """Prints the graph of a workflow, or draws it."""
     if mermaid and svg:

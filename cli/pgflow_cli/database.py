@@ -21,7 +21,9 @@ T = TypeVar("T")
 Dsn = Annotated[
     str | None,
     typer.Option(
-        callback=refuse_empty, help="Connection string; else PGFLOW_DSN, else DATABASE_URL, else the embedded server.", show_default=False
+        callback=refuse_empty,
+        help="Connection string; else PGFLOW_DSN, else DATABASE_URL, else the embedded server.",
+        show_default=False,
     ),
 ]
 
@@ -49,19 +51,24 @@ def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
 
 
 def connect(dsn: str) -> psycopg.Connection[Any]:
-    """A connection in autocommit mode, to a server that takes writes unless the connection string says otherwise.
+    """A connection in autocommit mode, to a server that takes writes unless the connection string
+    says otherwise.
 
-    It may be through a pooler. Texts and times come as they are read here. Its server must answer, or at least be there: a
-    command waits for a long query, and not for a server that is frozen.
+    It may be through a pooler. Texts and times come as they are read here. Its server must answer,
+    or at least be there: a command waits for a long query, and not for a server that is frozen.
     """
     from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions
     from pgflow._db.connect import connect as connect_patiently
 
-    return connect_patiently(ConnectOptions(dsn, prepare_threshold=None), "pgflow cli", PATIENCE_SECONDS)
+    return connect_patiently(
+        ConnectOptions(dsn, prepare_threshold=None), "pgflow cli", PATIENCE_SECONDS
+    )
 
 
 def connect_to_any(dsn: str) -> psycopg.Connection[Any]:
-    """The same; where no server takes writes, a connection to one that does not, for who wants to know why."""
+    """The same; where no server takes writes, a connection to one that does not, for who wants to
+    know why.
+    """
     import psycopg
     from psycopg.conninfo import make_conninfo
 
@@ -74,7 +81,9 @@ def connect_to_any(dsn: str) -> psycopg.Connection[Any]:
 
 
 def is_refused_as_standby(error: BaseException) -> bool:
-    """Return True if a server was reached, and passed over because it takes no writes: libpq says so itself, in these words."""
+    """Return True if a server was reached, and passed over because it takes no writes: libpq says
+    so itself, in these words.
+    """
     return "session is read-only" in str(error) or "server is in hot standby mode" in str(error)
 
 
@@ -100,19 +109,25 @@ def opened(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
 
 
 def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:
-    """The answer to a question about what pgflow has; the commands hold no statements of their own on it."""
+    """The answer to a question about what pgflow has; the commands hold no statements of their own
+    on it.
+    """
     from pgflow.inspect import ask
 
     return ask(connection, question)
 
 
 def as_row(thing: object, names: Iterable[str] = ()) -> dict[str, Any]:
-    """A typed row as a dictionary, for machines and tables: these columns of it in this order, else all."""
+    """A typed row as a dictionary, for machines and tables: these columns of it in this order, else
+    all.
+    """
     values = vars(thing)
     return {name: values[name] for name in names} if names else dict(values)
 
 
-def fetch_dicts(connection: psycopg.Connection[Any], query: str, params: Any = None) -> list[dict[str, Any]]:
+def fetch_dicts(
+    connection: psycopg.Connection[Any], query: str, params: Any = None
+) -> list[dict[str, Any]]:
     """Rows of a query to the server itself as dictionaries."""
     from psycopg.rows import dict_row
 

@@ -1,7 +1,8 @@
-"""Shared parts of the commands on declared workflows: reading one, and showing the problems of files.
+"""Shared parts of the commands on declared workflows: reading one, and showing the problems of
+files.
 
-Files come from anywhere. What is quoted from them is shown without control characters, which could play with the terminal; and
-JSON falls back to escapes where a text cannot be written as UTF-8.
+Files come from anywhere. What is quoted from them is shown without control characters, which could
+play with the terminal; and JSON falls back to escapes where a text cannot be written as UTF-8.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
     from pgflow.declare import Graph, Problem, Verdict
 
 File = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A workflow (.yaml, .sop.md), or the folder of a workspace.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="A workflow (.yaml, .sop.md), or the folder of a workspace.",
+        show_default=False,
+    ),
 ]
 
 
@@ -53,7 +59,8 @@ def say_problems(verdict: Verdict) -> None:
 
 
 def problem_lines(verdict: Verdict) -> Iterator[Text]:
-    """Every problem of a file as compilers say it (``file:line:column: error: message``), and what to do below it.
+    """Every problem of a file as compilers say it (``file:line:column: error: message``), and what
+    to do below it.
 
     What a sound file takes from files that are not there is a note.
     """
@@ -61,7 +68,9 @@ def problem_lines(verdict: Verdict) -> Iterator[Text]:
 
     for kind, style, problem in _kinds(verdict):
         file, message = _file_and_message(verdict, problem)
-        place = "".join(f":{number}" for number in (file, problem.line, problem.column) if number is not None)[1:]
+        place = "".join(
+            f":{number}" for number in (file, problem.line, problem.column) if number is not None
+        )[1:]
         yield Text.assemble((f"{place}: ", "bold"), (f"{kind}: ", style), message)
         if problem.hint:
             yield Text(f"    {shown(problem.hint)}", style="bright_black")
@@ -78,7 +87,9 @@ def _kinds(verdict: Verdict) -> Iterator[tuple[str, str, Problem]]:
 
 
 def _file_and_message(verdict: Verdict, problem: Problem) -> tuple[str, str]:
-    """Return the place and the message of a problem; of a workspace the file that the message begins with, so that editors find it."""
+    """Return the place and the message of a problem; of a workspace the file that the message
+    begins with, so that editors find it.
+    """
     name, separator, rest = problem.message.partition(": ")
     path = os.path.join(verdict.file, name)  # noqa: PTH118
     if separator and problem.line is not None and os.path.isfile(path):  # noqa: PTH113 - a name may be any text
@@ -109,4 +120,6 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except (OSError, ValueError) as error:
-        raise Mistake(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+        raise Mistake(
+            f"{path} cannot be written: {getattr(error, 'strerror', None) or error}"
+        ) from error

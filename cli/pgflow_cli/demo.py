@@ -1,8 +1,9 @@
 """``pgflow demo``: treasury days that are closed while their workers are killed, made visible.
 
-It runs the main example (`treasury`) and shows it: the days as cells that change colour, the workers with what
-they hold, a worker that dies, its runs that go on elsewhere. In the end the two books are compared, one killed
-run's timeline is drawn, and the questions are named that one may ask the database next.
+It runs the main example (`treasury`) and shows it: the days as cells that change colour, the
+workers with what they hold, a worker that dies, its runs that go on elsewhere. In the end the two
+books are compared, one killed run's timeline is drawn, and the questions are named that one may ask
+the database next.
 """
 
 from __future__ import annotations
@@ -27,19 +28,37 @@ QUICK_DAYS = 15
 
 def demo(
     *,
-    fast: Annotated[bool, typer.Option("--fast", help="Fifteen days instead of a quarter, and a bank that answers sooner.")] = False,
-    days: Annotated[int | None, typer.Option(min=1, max=250, help="So many business days.", show_default=False)] = None,
-    kills: Annotated[int, typer.Option(min=0, max=50, help="Workers to kill while they hold runs.")] = 3,
-    seed: Annotated[int, typer.Option(help="Of the made-up flows, and of which of the bank's answers are lost.")] = 2024,
-    prove: Annotated[bool, typer.Option("--prove", help="Run nothing: compare the books of the last demo once more.")] = False,
-    folder: Annotated[Path | None, typer.Option(help="Where the bank's book and the logs go; else a temporary folder.")] = None,
+    fast: Annotated[
+        bool,
+        typer.Option(
+            "--fast", help="Fifteen days instead of a quarter, and a bank that answers sooner."
+        ),
+    ] = False,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=250, help="So many business days.", show_default=False)
+    ] = None,
+    kills: Annotated[
+        int, typer.Option(min=0, max=50, help="Workers to kill while they hold runs.")
+    ] = 3,
+    seed: Annotated[
+        int, typer.Option(help="Of the made-up flows, and of which of the bank's answers are lost.")
+    ] = 2024,
+    prove: Annotated[
+        bool,
+        typer.Option("--prove", help="Run nothing: compare the books of the last demo once more."),
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where the bank's book and the logs go; else a temporary folder."),
+    ] = None,
     dsn: Dsn = None,
 ) -> None:
     """Kills workers, and proves that the books still balance.
 
-    Two workers close a company's treasury days against a bank that loses answers. Workers are killed with SIGKILL
-    while they hold runs; the others go on. Then both books are compared to the cent. It needs nothing but Python:
-    without a database it starts the embedded one, and stops whatever it has started.
+    Two workers close a company's treasury days against a bank that loses answers. Workers are
+    killed with SIGKILL while they hold runs; the others go on. Then both books are compared to the
+    cent. It needs nothing but Python: without a database it starts the embedded one, and stops
+    whatever it has started.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # so that whatever was started is stopped
@@ -120,7 +139,12 @@ def _show_proofs(report: Report) -> None:
     )
     out.print(Text(verdict, style="bold red" if failed else "bold green"))
     again, lost = report.counts.get("asked again", 0), report.counts.get("acks lost", 0)
-    out.print(Text(f"The bank lost {lost} answers and was asked again {again} times; it knew each instruction by its key."))
+    out.print(
+        Text(
+            f"The bank lost {lost} answers and was asked again {again} times; it knew each "
+            "instruction by its key."
+        )
+    )
 
 
 def _show_killed_run(dsn: str, report: Report) -> None:
@@ -135,10 +159,15 @@ def _show_killed_run(dsn: str, report: Report) -> None:
     out = console()
     with connect(dsn) as connection:
         histories = (fetch(connection, read_history(key)) for key in held)
-        history = next((h for h in histories if any(entry.name == "recovered" for entry in h.entries)), None)
+        history = next(
+            (h for h in histories if any(entry.name == "recovered" for entry in h.entries)), None
+        )
         history = history or fetch(connection, read_history(held[0]))
     out.print()
-    out.print(f"[bold]One of the runs whose worker was killed[/bold]   ([cyan]pgflow timeline {history.run.key}[/cyan])")
+    out.print(
+        "[bold]One of the runs whose worker was killed[/bold]   ([cyan]pgflow timeline "
+        f"{history.run.key}[/cyan])"
+    )
     for part in draw(history, out.width, is_unicode=out.encoding.lower().startswith("utf")):
         out.print(part)
 
@@ -148,13 +177,22 @@ _QUESTIONS = (
     ("one of them, step by step", "pgflow show {name}/{day}"),
     (
         "which steps took the most attempts",
-        "pgflow sql \"select key, step, attempts from steps where key like '{name}/%' order by attempts desc limit 10\"",
+        (
+            "pgflow sql \"select key, step, attempts from steps where key like '{name}/%' order by "
+            'attempts desc limit 10"'
+        ),
     ),
     (
         "where leases changed hands",
-        "pgflow sql \"select key, count(distinct token) as leases from timeline where key like '{name}/%' group by key order by 2 desc\"",
+        (
+            'pgflow sql "select key, count(distinct token) as leases from timeline where key like '
+            "'{name}/%' group by key order by 2 desc\""
+        ),
     ),
-    ("what was filed", 'pgflow sql "select day, liquidity_ratio from treasury.report order by day"'),
+    (
+        "what was filed",
+        'pgflow sql "select day, liquidity_ratio from treasury.report order by day"',
+    ),
     ("the books once more, after you have changed a cent", "pgflow demo --prove"),
 )
 
@@ -168,7 +206,12 @@ def _show_further(report: Report, seconds: float) -> None:
     out.print(Text("Look further", style="bold"))
     for what, command in _QUESTIONS:
         text = command.format(name=report.name, day=report.days[0])
-        out.print(Text.assemble(("# " + what + "\n", "bright_black"), (text, "cyan")), soft_wrap=True)
+        out.print(
+            Text.assemble(("# " + what + "\n", "bright_black"), (text, "cyan")), soft_wrap=True
+        )
     out.print()
-    out.print(f"{len(report.days)} days, {len(report.kills)} workers killed, {seconds:.1f} s. Everything that was started is stopped.")
+    out.print(
+        f"{len(report.days)} days, {len(report.kills)} workers killed, {seconds:.1f} s. Everything "
+        "that was started is stopped."
+    )
     out.print(f"The bank's book and the logs are in {report.folder}.", soft_wrap=True)

@@ -20,7 +20,15 @@ from pgflow_cli.checks.server import (
     check_replication,
     check_version,
 )
-from pgflow_cli.checks.work import check_books, check_journal, check_losses, check_messages, check_queues, check_stuck, check_workers
+from pgflow_cli.checks.work import (
+    check_books,
+    check_journal,
+    check_losses,
+    check_messages,
+    check_queues,
+    check_stuck,
+    check_workers,
+)
 from pgflow_cli.database import Dsn, connect_to_any, find_dsn
 from pgflow_cli.failures import FAILED, Ended
 from pgflow_cli.output import AsCsv, AsJson, Form, choose_form, console, note, plain, print_rows
@@ -44,15 +52,17 @@ WITH_SCHEMA: dict[str, Callable[[Patient], Iterator[Finding]]] = {
 
 def doctor(
     *,
-    deep: Annotated[bool, typer.Option("--deep", help="Also prove every invariant, which reads all runs.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also prove every invariant, which reads all runs.")
+    ] = False,
     as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
     """Examines a database, and says what to do.
 
-    It looks at the server, the way to it, the schema, the role's privileges, the workers and the runs. Exit code 1
-    if something is found.
+    It looks at the server, the way to it, the schema, the role's privileges, the workers and the
+    runs. Exit code 1 if something is found.
     """
     form = choose_form(as_json=as_json, as_csv=as_csv)
     found = find_dsn(dsn)
@@ -75,25 +85,47 @@ def examine(patient: Patient, *, deep: bool = False) -> list[dict[str, Any]]:
     return rows
 
 
-def _run(patient: Patient, checks: dict[str, Callable[[Patient], Iterator[Finding]]]) -> list[dict[str, Any]]:
+def _run(
+    patient: Patient, checks: dict[str, Callable[[Patient], Iterator[Finding]]]
+) -> list[dict[str, Any]]:
     return [
-        {"check": name, "level": f.level, "found": f.found, "do": f.do} for name, check in checks.items() for f in _findings(check, patient)
+        {"check": name, "level": f.level, "found": f.found, "do": f.do}
+        for name, check in checks.items()
+        for f in _findings(check, patient)
     ]
 
 
 def _findings(check: Callable[[Patient], Iterator[Finding]], patient: Patient) -> list[Finding]:
-    """A check that cannot be made is a finding too; one for which the connection is lost is the end."""
+    """A check that cannot be made is a finding too; one for which the connection is lost is the
+    end.
+    """
     import psycopg
 
     try:
         return list(check(patient))
     except psycopg.errors.InsufficientPrivilege as error:
         remedy = "run doctor as the owner of the schema or with pg_monitor"
-        return [Finding("warn", f"this role may not look: {error.diag.message_primary or error}", remedy)]
+        return [
+            Finding(
+                "warn", f"this role may not look: {error.diag.message_primary or error}", remedy
+            )
+        ]
     except psycopg.errors.ReadOnlySqlTransaction:
-        return [Finding("fail", "a standby cannot be asked this", "name the primary in the connection string")]
+        return [
+            Finding(
+                "fail",
+                "a standby cannot be asked this",
+                "name the primary in the connection string",
+            )
+        ]
     except psycopg.errors.ProgrammingError as error:
-        return [Finding("fail", f"this cannot be checked: {error.diag.message_primary}", "mend what is wrong with the schema first")]
+        return [
+            Finding(
+                "fail",
+                f"this cannot be checked: {error.diag.message_primary}",
+                "mend what is wrong with the schema first",
+            )
+        ]
 
 
 _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "bold yellow"), "fail": ("✗", "bold red")}
@@ -113,7 +145,9 @@ def _print(rows: list[dict[str, Any]]) -> None:
         cell: RenderableType = plain(row["found"])
         if row["do"]:
             cell = Text.assemble(row["found"], "\n→ ", (row["do"], "cyan"))
-        table.add_row(Text(sign, style=style), plain(row["check"] if row["check"] != last else ""), cell)
+        table.add_row(
+            Text(sign, style=style), plain(row["check"] if row["check"] != last else ""), cell
+        )
         last = row["check"]
     console().print(table)
     wrong = sum(row["level"] != "ok" for row in rows)

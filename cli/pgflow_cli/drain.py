@@ -1,11 +1,14 @@
-"""A worker for cron: it takes what is ready, and ends when there is nothing more that it could take.
+"""A worker for cron: it takes what is ready, and ends when there is nothing more that it could
+take.
 
-Idle means: no run here, nothing that could be claimed, nothing due, and no lease of a worker that may be
-dead. A worker counts as possibly dead until its beat has moved since we first saw it: one that is alive shows
-it within a beat, one that is not is found dead by the heart, and its runs become ready. So the runs of a
-runner that was killed are taken up by the next tick, and a busy fleet elsewhere does not keep this one.
+Idle means: no run here, nothing that could be claimed, nothing due, and no lease of a worker that
+may be dead. A worker counts as possibly dead until its beat has moved since we first saw it: one
+that is alive shows it within a beat, one that is not is found dead by the heart, and its runs
+become ready. So the runs of a runner that was killed are taken up by the next tick, and a busy
+fleet elsewhere does not keep this one.
 
-It needs no session: no LISTEN, no prepared statements, no session locks. So it works through any pooler.
+It needs no session: no LISTEN, no prepared statements, no session locks. So it works through any
+pooler.
 """
 
 from __future__ import annotations
@@ -39,7 +42,10 @@ class Silence:
     def look(self, holders: list[Holder]) -> bool:
         """Return True if one of these workers may be dead."""
         for holder in holders:
-            if holder.beat is not None and self.first.setdefault(holder.worker_id, holder.beat) != holder.beat:
+            if (
+                holder.beat is not None
+                and self.first.setdefault(holder.worker_id, holder.beat) != holder.beat
+            ):
                 self.alive.add(holder.worker_id)
         return any(holder.worker_id not in self.alive for holder in holders)
 
@@ -58,7 +64,9 @@ class Drain:
         self._silence = Silence()
 
     async def until_idle(self) -> str:
-        """Works until there is nothing to do, or as many runs were taken as may be: answers ``idle`` or ``full``."""
+        """Works until there is nothing to do, or as many runs were taken as may be: answers
+        ``idle`` or ``full``.
+        """
         while True:
             if not self.worker.is_busy and (ending := await self._is_over()):
                 return ending
@@ -68,7 +76,8 @@ class Drain:
         tally = self.worker.options.tally
         if tally is not None and tally.is_full:
             return "full"
-        # In this order: what a worker that is found dead in between has held is ready by the time of the claim.
+        # In this order: what a worker that is found dead in between has held is ready by the time
+        # of the claim.
         may_be_dead = await self._someone_may_be_dead()
         swept = await self.worker.sweep()
         if not swept.was_dry or self.worker.is_busy:
@@ -76,10 +85,16 @@ class Drain:
         if may_be_dead:
             await asyncio.sleep(SILENCE_LOOK_SECONDS)
             return None
-        return None if swept.next_due_seconds is not None and swept.next_due_seconds <= self._linger else "idle"
+        return (
+            None
+            if swept.next_due_seconds is not None and swept.next_due_seconds <= self._linger
+            else "idle"
+        )
 
     async def _someone_may_be_dead(self) -> bool:
-        return self._silence.look(await ask_async(self._app, list_holders(*self._mine(), but=self.worker.worker_id)))
+        return self._silence.look(
+            await ask_async(self._app, list_holders(*self._mine(), but=self.worker.worker_id))
+        )
 
     async def work_left(self) -> bool:
         """Return True if there is something ready."""
@@ -149,7 +164,9 @@ async def _until(drain: Drain, asked: asyncio.Event, seconds: float) -> str:
         asyncio.ensure_future(asked.wait()): "stopped",
         asyncio.ensure_future(drain.worker.failed.wait()): "broken",
     }
-    done, pending = await asyncio.wait(waits, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED)
+    done, pending = await asyncio.wait(
+        waits, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED
+    )
     for wait in pending:
         wait.cancel()
     await asyncio.gather(*pending, return_exceptions=True)

@@ -1,4 +1,6 @@
-"""``pgflow dry-run``: what a run of a declared workflow would do, told from outputs that are made up."""
+"""``pgflow dry-run``: what a run of a declared workflow would do, told from outputs that are made
+up.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,19 @@ import typer
 
 from pgflow_cli.declared import File, read_graph, say_json
 from pgflow_cli.failures import Mistake
-from pgflow_cli.output import STYLES, AsJson, Column, Form, Row, choose_form, console, make_table, note, plain, shown
+from pgflow_cli.output import (
+    STYLES,
+    AsJson,
+    Column,
+    Form,
+    Row,
+    choose_form,
+    console,
+    make_table,
+    note,
+    plain,
+    shown,
+)
 from pgflow_cli.parsing import parse_input
 
 if TYPE_CHECKING:
@@ -22,13 +36,27 @@ if TYPE_CHECKING:
 LARGEST_STUBS_BYTES = 64 << 20
 
 Stubs = Annotated[
-    str | None, typer.Option(help="Outputs of nodes: a file with a JSON object (or YAML), node id to output; - is standard input.")
+    str | None,
+    typer.Option(
+        help="Outputs of nodes: a file with a JSON object (or YAML), node id to output; - is "
+        "standard input."
+    ),
 ]
 Message = Annotated[str, typer.Option(help="What the person says who starts the run.")]
-Inputs = Annotated[list[str] | None, typer.Option("--input", help="An input: NAME=TEXT or NAME:=JSON; may be repeated.")]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", help="An input: NAME=TEXT or NAME:=JSON; may be repeated."),
+]
 
 
-def dry_run(file: File, *, stubs: Stubs = None, message: Message = "", inputs: Inputs = None, as_json: AsJson = None) -> None:
+def dry_run(
+    file: File,
+    *,
+    stubs: Stubs = None,
+    message: Message = "",
+    inputs: Inputs = None,
+    as_json: AsJson = None,
+) -> None:
     """Tells what a run would do; nothing is run."""
     from pgflow.declare import dry_run as play
     from pgflow.declare.dryrun import EndlessDryRun
@@ -56,7 +84,8 @@ def _check_inputs(graph: Graph, words: list[str] | None) -> dict[str, Any]:
     return given
 
 
-# The stubs --------------------------------------------------------------------------------------------------------------------
+# The stubs
+# --------------------------------------------------------------------------------------------------------------------
 
 
 def _read_stubs(source: str | None) -> dict[str, Any]:
@@ -68,9 +97,15 @@ def _read_stubs(source: str | None) -> dict[str, Any]:
     if source is None:
         return {}
     text = sys.stdin.read() if source == "-" else _stubs_text(Path(source))
-    value = _parse_yaml(text, source) if source.endswith((".yaml", ".yml")) else _parse_json(text, source)
+    value = (
+        _parse_yaml(text, source)
+        if source.endswith((".yaml", ".yml"))
+        else _parse_json(text, source)
+    )
     if not isinstance(value, dict):
-        raise Mistake(f'{source} holds no stubs: they are an object, as in {{"plan": "what it says"}}')
+        raise Mistake(
+            f'{source} holds no stubs: they are an object, as in {{"plan": "what it says"}}'
+        )
     return value
 
 
@@ -82,7 +117,9 @@ def _stubs_text(path: Path) -> str:
             raise Mistake(f"{path} is larger than {LARGEST_STUBS_BYTES >> 20} MiB")
         return content.decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        raise Mistake(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise Mistake(
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def _parse_json(text: str, source: str) -> Any:
@@ -107,9 +144,16 @@ def _parse_yaml(text: str, source: str) -> Any:
         raise Mistake(f"{source} is not YAML: {error}{place}") from error
 
 
-# For people -------------------------------------------------------------------------------------------------------------------
+# For people
+# -------------------------------------------------------------------------------------------------------------------
 
-_STATES = {"stubbed": "green", "completed": "green", "skipped": "bright_black", "failed": "red", "paused": "magenta"}
+_STATES = {
+    "stubbed": "green",
+    "completed": "green",
+    "skipped": "bright_black",
+    "failed": "red",
+    "paused": "magenta",
+}
 
 
 def _draw(told: DryRun) -> None:
@@ -120,9 +164,13 @@ def _draw(told: DryRun) -> None:
     if rows:
         out.print(make_table(_COLUMNS, rows, out.width))
         out.print("")
-    out.print(Text.assemble("The run would end as ", (told.outcome, STYLES.get(told.outcome, "bold"))))
+    out.print(
+        Text.assemble("The run would end as ", (told.outcome, STYLES.get(told.outcome, "bold")))
+    )
     if told.summary:
-        out.print(Text.assemble("It would say: ", _cell(told.summary)), overflow="ellipsis", no_wrap=True)
+        out.print(
+            Text.assemble("It would say: ", _cell(told.summary)), overflow="ellipsis", no_wrap=True
+        )
     if told.missing:
         note(f"no stub for {', '.join(map(shown, told.missing))}")
     if told.unused:

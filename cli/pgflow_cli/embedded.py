@@ -43,7 +43,11 @@ def status(home: Home = None, *, as_json: AsJson = None) -> None:
 
     found = server_status(home)
     where = f"up, process {found.pid}: {found.dsn}" if found.running else "not running"
-    print_one(choose_form(as_json=as_json), asdict(found), lambda: plain(f"The server of {found.home} is {where}"))
+    print_one(
+        choose_form(as_json=as_json),
+        asdict(found),
+        lambda: plain(f"The server of {found.home} is {where}"),
+    )
 
 
 @pg.command(cls=Command)
@@ -54,7 +58,9 @@ def stop(home: Home = None) -> None:
     stop_server(home)
 
 
-@pg.command(cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@pg.command(
+    cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
 def psql(context: typer.Context, home: Home = None) -> None:
     """Opens psql on the server; further arguments are psql's."""
     from pgflow.embedded import acquire
@@ -62,7 +68,9 @@ def psql(context: typer.Context, home: Home = None) -> None:
 
     server = acquire(home)
     try:
-        code = subprocess.run([str(find_programs() / "psql"), server.dsn, *context.args], env=os.environ, check=False).returncode  # noqa: S603 - our own program
+        code = subprocess.run(  # noqa: S603
+            [str(find_programs() / "psql"), server.dsn, *context.args], env=os.environ, check=False
+        ).returncode
     finally:
         server.release()
     raise typer.Exit(code)

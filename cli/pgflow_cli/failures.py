@@ -1,7 +1,8 @@
 """Ends of commands: one table of exit codes, and one line for every mistake.
 
-A command that has done its work ends with 0. Whatever else happens is an exception, and `explain` says
-which code and which line it is worth. An exception without a line is a bug of ours and keeps its traceback.
+A command that has done its work ends with 0. Whatever else happens is an exception, and `explain`
+says which code and which line it is worth. An exception without a line is a bug of ours and keeps
+its traceback.
 """
 
 from __future__ import annotations
@@ -71,23 +72,34 @@ def _explain_known(error: BaseException) -> tuple[int, str | None]:
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
         return USAGE, f"this role may not do that: {_line(cause)}. `pgflow doctor` says what it may"
     if cause is not None and is_infrastructure(cause):
-        return UNREACHABLE, f"the database cannot be reached: {_unreached(cause)}. Check --dsn, PGFLOW_DSN and the server"
+        return (
+            UNREACHABLE,
+            (
+                f"the database cannot be reached: {_unreached(cause)}. Check --dsn, PGFLOW_DSN and the "
+                "server"
+            ),
+        )
     if cause is not None:
         return FAILED, f"the database refused: {_line(cause)}"
     return FAILED, None
 
 
 def _no_text(character: str) -> str | None:
-    """Return a description of a character that no encoding can write; None if it can be written. The text around it may be a secret."""
+    """Return a description of a character that no encoding can write; None if it can be written.
+    The text around it may be a secret.
+    """
     number = ord(character)
     if 0xDC80 <= number <= 0xDCFF:
-        return f"the byte 0x{number - 0xDC00:02x}"  # as Python keeps those of a command line that it cannot read
+        # As Python keeps those of a command line that it cannot read.
+        return f"the byte 0x{number - 0xDC00:02x}"
     return f"the lone surrogate U+{number:04X}" if 0xD800 <= number <= 0xDFFF else None
 
 
 def _unreached(error: BaseException) -> str:
     """Without the question that libpq asks back: what to check is said once."""
-    if any(said in str(error) for said in ("session is read-only", "server is in hot standby mode")):
+    if any(
+        said in str(error) for said in ("session is read-only", "server is in hot standby mode")
+    ):
         return "no server that is named takes writes. Name the primary, or say target_session_attrs=any to read from a standby"
     return _line(error).partition(" Is the server running ")[0]
 

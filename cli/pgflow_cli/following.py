@@ -25,15 +25,23 @@ LONGEST = 200
 def logs(
     key: Key,
     *,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Only so many lines of those there are.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended, or Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="With --follow: seconds between looks.")] = 0.5,
+    tail: Annotated[
+        int | None,
+        typer.Option("--tail", "-n", min=0, help="Only so many lines of those there are."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run has ended, or Ctrl-C.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, help="With --follow: seconds between looks.")
+    ] = 0.5,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Tells what happened to a run, line by line.
 
-    Each line is a unit of its journal. Log records of your own code are where its workers write them; each carries the key of its run.
+    Each line is a unit of its journal. Log records of your own code are where its workers write
+    them; each carries the key of its run.
     """
     form = choose_form(as_json=as_json)
     with opened(dsn) as connection:
@@ -74,10 +82,22 @@ def _line(unit: UnitRow) -> str:
 
     call = f"#{unit.call}" if unit.call else ""
     payload = unit.payload
-    said = "" if payload is None else describe_error(payload) if _is_error(payload) else dump(readable(payload))
+    said = (
+        ""
+        if payload is None
+        else describe_error(payload)
+        if _is_error(payload)
+        else dump(readable(payload))
+    )
     text = shown(f"{unit.event.replace('_', ' ')} {unit.name or ''} {said}")
-    return f"{when(unit.at)} {call:>5} {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
+    return (
+        f"{when(unit.at)} {call:>5} {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
+    )
 
 
 def _is_error(payload: Any) -> bool:
-    return isinstance(payload, dict) and "type" in payload and ("message" in payload or "$codec" in payload)
+    return (
+        isinstance(payload, dict)
+        and "type" in payload
+        and ("message" in payload or "$codec" in payload)
+    )

@@ -1,4 +1,6 @@
-"""Output for GitHub Actions: annotations at a run or at lines of code, a summary at the job, outputs for later steps."""
+"""Output for GitHub Actions: annotations at a run or at lines of code, a summary at the job,
+outputs for later steps.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ def report(summary: Row, troubles: Sequence[Row]) -> None:
         annotate(troubles)
     _append("GITHUB_STEP_SUMMARY", markdown(summary, troubles))
     _append(
-        "GITHUB_OUTPUT", "".join(f"{name}={_output(summary[name])}\n" for name in ("outcome", "taken", "failed", "stuck", "next_wake_at"))
+        "GITHUB_OUTPUT",
+        "".join(
+            f"{name}={_output(summary[name])}\n"
+            for name in ("outcome", "taken", "failed", "stuck", "next_wake_at")
+        ),
     )
 
 
@@ -43,10 +49,14 @@ def _append(variable: str, text: str) -> None:
 
 
 def annotate(troubles: Sequence[Row]) -> None:
-    """Writes annotations to standard error, which GitHub reads too: standard output is the summary's."""
+    """Writes annotations to standard error, which GitHub reads too: standard output is the
+    summary's.
+    """
     for row in troubles[:MAX_ANNOTATIONS]:
         level = "error" if row["status"] == "failed" else "warning"
-        title = f"run {row['key']} is stuck" if row["status"] == "stuck" else f"run {row['key']} failed"
+        title = (
+            f"run {row['key']} is stuck" if row["status"] == "stuck" else f"run {row['key']} failed"
+        )
         _say(level, f"{row['workflow']}: {row['why'] or 'no reason given'}", title=title)
 
 
@@ -57,7 +67,14 @@ def annotate_lines(findings: Sequence[Row]) -> None:
         findings: file, as seen from here; line; column; title; message.
     """
     for found in findings:
-        _say("error", found["message"], file=_in_repository(found["file"]), line=found["line"], col=found["column"], title=found["title"])
+        _say(
+            "error",
+            found["message"],
+            file=_in_repository(found["file"]),
+            line=found["line"],
+            col=found["column"],
+            title=found["title"],
+        )
 
 
 def _in_repository(file: str) -> str:
@@ -108,10 +125,14 @@ def markdown(summary: Row, troubles: Sequence[Row]) -> str:
     if troubles:
         lines += ["", "| run | workflow | status | why |", "|---|---|---|---|"]
         lines += [
-            f"| {_cell(row['key'])} | {_cell(row['workflow'])} | {row['status']} | {_cell(row['why'] or '')} |" for row in troubles[:50]
+            f"| {_cell(row['key'])} | {_cell(row['workflow'])} | {row['status']} | "
+            f"{_cell(row['why'] or '')} |"
+            for row in troubles[:50]
         ]
     return "\n".join(lines) + "\n\n"
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")[:300]
+    return (
+        " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")[:300]
+    )

@@ -20,12 +20,17 @@ class _Words:
     def get_params(self, ctx: Any) -> list[Any]:
         """Parameters; what has no word of its own is called by its name.
 
-        A flag that nobody gave is off: what is already a truth value needs no reading, and so no pydantic.
+        A flag that nobody gave is off: what is already a truth value needs no reading, and so no
+        pydantic.
         """
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             param.metavar = param.metavar or param.name.upper()
-            if getattr(param, "is_flag", False) and param.default is None and not param.secondary_opts:
+            if (
+                getattr(param, "is_flag", False)
+                and param.default is None
+                and not param.secondary_opts
+            ):
                 param.default = False
         return params
 
@@ -37,10 +42,14 @@ class _Words:
         """Arguments and options, and the commands of a group."""
         for title, kind in (("Arguments", "argument"), ("Options", "option")):
             params = [param for param in self.get_params(ctx) if param.param_type_name == kind]
-            records = [record for param in params if (record := param.get_help_record(ctx)) is not None]
+            records = [
+                record for param in params if (record := param.get_help_record(ctx)) is not None
+            ]
             if records:
                 with formatter.section(title):
-                    formatter.write_dl([(re.sub(r" <.*>$", "", name), text) for name, text in records])
+                    formatter.write_dl(
+                        [(re.sub(r" <.*>$", "", name), text) for name, text in records]
+                    )
         if hasattr(self, "format_commands"):
             self.format_commands(ctx, formatter)
 

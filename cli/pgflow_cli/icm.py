@@ -25,9 +25,13 @@ def _group() -> None:
 
 @icm.command("init", cls=Command)
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="The workspace.", show_default=False)],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="The workspace.", show_default=False)
+    ],
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")
+    ] = False,
     as_json: AsJson = None,
 ) -> None:
     """Writes the workflow.yaml and frontmatter that are missing."""
@@ -39,7 +43,9 @@ def init(
     try:
         plan = plan_missing(directory) if dry_run else write_missing(directory)
     except OSError as error:
-        raise Mistake(f"{error.filename or directory} cannot be written: {error.strerror or error}") from error
+        raise Mistake(
+            f"{error.filename or directory} cannot be written: {error.strerror or error}"
+        ) from error
     if form is Form.JSON:
         say_json(_object(plan, is_written=not dry_run))
     else:
@@ -55,7 +61,13 @@ def _object(plan: Plan, *, is_written: bool) -> dict[str, Any]:
         for name, found in (("errors", verdict.errors), ("warnings", verdict.warnings))
     }
     files = [{"path": file.path, "exists": file.exists} for file in plan.files]
-    return {"directory": plan.directory, "ok": verdict.ok, "written": is_written and bool(files), "files": files, **problems}
+    return {
+        "directory": plan.directory,
+        "ok": verdict.ok,
+        "written": is_written and bool(files),
+        "files": files,
+        **problems,
+    }
 
 
 def _say(plan: Plan, *, is_written: bool) -> None:
@@ -72,4 +84,7 @@ def _say(plan: Plan, *, is_written: bool) -> None:
     elif not plan.files:
         note("nothing is missing")
     else:
-        note(f"{many(len(plan.files), 'file')} {'written' if is_written else 'would be written'}; the prose stays as it is")
+        note(
+            f"{many(len(plan.files), 'file')} {'written' if is_written else 'would be written'}; "
+            "the prose stays as it is"
+        )

@@ -24,7 +24,17 @@ from pgflow_cli.output import (
     print_rows,
     styled_status,
 )
-from pgflow_cli.selection import Filters, KeyPattern, KeyPatterns, Labels, Queues, Since, Statuses, Until, WorkflowNames
+from pgflow_cli.selection import (
+    Filters,
+    KeyPattern,
+    KeyPatterns,
+    Labels,
+    Queues,
+    Since,
+    Statuses,
+    Until,
+    WorkflowNames,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -48,10 +58,18 @@ def list_runs(
     key: KeyPattern = None,
     since: Since = None,
     until: Until = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many, the newest; 0 for all.")] = 50,
-    count: Annotated[bool, typer.Option("--count", help="Only how many there are of each status.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
-    every: Annotated[float, typer.Option(min=0.1, help="With --watch: seconds between looks.")] = 2.0,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=0, help="At most so many, the newest; 0 for all.")
+    ] = 50,
+    count: Annotated[
+        bool, typer.Option("--count", help="Only how many there are of each status.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, help="With --watch: seconds between looks.")
+    ] = 2.0,
     as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
@@ -62,7 +80,9 @@ def list_runs(
     with opened(dsn) as connection:
 
         def look() -> tuple[list[dict[str, Any]], bool]:
-            return (_count(connection, filters), False) if count else _list(connection, filters, limit)
+            return (
+                (_count(connection, filters), False) if count else _list(connection, filters, limit)
+            )
 
         if watch:
             _watch(connection, lambda: look()[0], form, every, count=count)
@@ -70,7 +90,13 @@ def list_runs(
         rows, has_more = look()
         columns = COUNT_COLUMNS if count else run_columns(rows, database_now(connection))
         empty = "" if rows else _nothing(connection, filters)
-        print_rows(form, columns, rows, names=("status", "runs") if count else (*_COLUMNS, "why"), empty=empty)
+        print_rows(
+            form,
+            columns,
+            rows,
+            names=("status", "runs") if count else (*_COLUMNS, "why"),
+            empty=empty,
+        )
         if has_more:
             note(f"The newest {limit}; there are more: --limit 0 shows all.")
 
@@ -81,10 +107,16 @@ def _nothing(connection: psycopg.Connection[Any], filters: Filters) -> str:
     if not filters:
         return "There are no runs yet: start one with `pgflow start` or `pgflow run`."
     strange = fetch(connection, unknown_queues(filters.queue or []))
-    return f"No run is like that: there is no queue {strange[0]!r}." if strange else "No run is like that."
+    return (
+        f"No run is like that: there is no queue {strange[0]!r}."
+        if strange
+        else "No run is like that."
+    )
 
 
-def _list(connection: psycopg.Connection[Any], filters: Filters, limit: int) -> tuple[list[dict[str, Any]], bool]:
+def _list(
+    connection: psycopg.Connection[Any], filters: Filters, limit: int
+) -> tuple[list[dict[str, Any]], bool]:
     """The newest runs, up to a limit, and True if there are more."""
     from pgflow.inspect import list_runs as newest
 
@@ -95,7 +127,10 @@ def _list(connection: psycopg.Connection[Any], filters: Filters, limit: int) -> 
 def _count(connection: psycopg.Connection[Any], filters: Filters) -> list[dict[str, Any]]:
     from pgflow.inspect import count_runs
 
-    return [{"status": status, "runs": runs} for status, runs in fetch(connection, count_runs(filters.chosen())).items()]
+    return [
+        {"status": status, "runs": runs}
+        for status, runs in fetch(connection, count_runs(filters.chosen())).items()
+    ]
 
 
 def database_now(connection: psycopg.Connection[Any]) -> datetime:
@@ -123,7 +158,11 @@ def run_columns(rows: list[dict[str, Any]], now: datetime) -> list[Column]:
         Column("LABELS", lambda row: plain(_labels(row)), from_width=110, most=30),
         Column("WHY", lambda row: plain(row["why"]), takes_rest=True, most=200),
     ]
-    return [column for column in columns if column.title != "LABELS" or any(row["labels"] for row in rows)]
+    return [
+        column
+        for column in columns
+        if column.title != "LABELS" or any(row["labels"] for row in rows)
+    ]
 
 
 def _labels(row: Any) -> str:
@@ -133,7 +172,9 @@ def _labels(row: Any) -> str:
 # ---------------------------------------------------------------- watching
 
 
-def _watch(connection: psycopg.Connection[Any], look: Any, form: Form, every: float, *, count: bool) -> None:
+def _watch(
+    connection: psycopg.Connection[Any], look: Any, form: Form, every: float, *, count: bool
+) -> None:
     try:
         if form is Form.TABLE and sys.stdout.isatty():
             _watch_table(connection, look, every, count=count)
@@ -143,7 +184,9 @@ def _watch(connection: psycopg.Connection[Any], look: Any, form: Form, every: fl
         return
 
 
-def _watch_table(connection: psycopg.Connection[Any], look: Any, every: float, *, count: bool) -> None:
+def _watch_table(
+    connection: psycopg.Connection[Any], look: Any, every: float, *, count: bool
+) -> None:
     from rich.console import Group
     from rich.live import Live
 
@@ -165,14 +208,18 @@ def _watch_table(connection: psycopg.Connection[Any], look: Any, every: float, *
             live.update(draw(), refresh=True)
 
 
-def _watch_changes(connection: psycopg.Connection[Any], look: Any, form: Form, every: float, *, count: bool) -> None:
+def _watch_changes(
+    connection: psycopg.Connection[Any], look: Any, form: Form, every: float, *, count: bool
+) -> None:
     """For a pipe or a log: the whole answer whenever it has changed, JSON on one line."""
     last = None
     while True:
         rows = look()
         text = dump(rows)
         if text != last and form is Form.TABLE:
-            print_rows(form, COUNT_COLUMNS if count else run_columns(rows, database_now(connection)), rows)
+            print_rows(
+                form, COUNT_COLUMNS if count else run_columns(rows, database_now(connection)), rows
+            )
         elif text != last:
             typer.echo(text)
         sys.stdout.flush()
@@ -183,7 +230,9 @@ def _watch_changes(connection: psycopg.Connection[Any], look: Any, form: Form, e
 
 
 def _is_read() -> bool:
-    """Return True if the other end of the pipe is still there: nothing else would tell us, as long as nothing changes."""
+    """Return True if the other end of the pipe is still there: nothing else would tell us, as long
+    as nothing changes.
+    """
     import select
 
     poll = select.poll()

@@ -21,7 +21,9 @@ def operator() -> str:
     return f"{name}@{socket.gethostname()}"
 
 
-def wake(connection: psycopg.Connection[Any], chains: Sequence[int], lanes: Sequence[int] = ()) -> None:
+def wake(
+    connection: psycopg.Connection[Any], chains: Sequence[int], lanes: Sequence[int] = ()
+) -> None:
     """Wakes runs that have mail, and tells workers, after the commit that gave a reason to.
 
     If that fails, what was sent is committed all the same, and must not be sent again.

@@ -1,7 +1,7 @@
 """``pgflow cancel``, ``pause``, ``resume``, ``retry``: what people tell runs.
 
-Runs are named by key, or chosen by filters. Chosen ones are looked up once: that set is counted, shown and
-asked about, and it is that set which is told, whatever the filters would find by then.
+Runs are named by key, or chosen by filters. Chosen ones are looked up once: that set is counted,
+shown and asked about, and it is that set which is told, whatever the filters would find by then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,20 @@ from pgflow_cli.database import Dsn, as_row, fetch, opened
 from pgflow_cli.failures import Mistake
 from pgflow_cli.listing import database_now, run_columns
 from pgflow_cli.mail import operator, wake
-from pgflow_cli.output import AsCsv, AsJson, Column, Form, choose_form, console, make_table, many, note, plain, print_rows, styled_status
+from pgflow_cli.output import (
+    AsCsv,
+    AsJson,
+    Column,
+    Form,
+    choose_form,
+    console,
+    make_table,
+    many,
+    note,
+    plain,
+    print_rows,
+    styled_status,
+)
 from pgflow_cli.rewinding import Attempts, Effects, FromStep, check_effects
 from pgflow_cli.selection import (
     ENDED,
@@ -45,7 +58,10 @@ SAMPLE = 10
 BATCH = 500
 
 Keys = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY", help="Keys of runs; or choose them by options.", autocompletion=complete_key)
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY", help="Keys of runs; or choose them by options.", autocompletion=complete_key
+    ),
 ]
 Why = Annotated[str | None, typer.Option(help="The reason, kept in the run's history.")]
 Everything = Annotated[bool, typer.Option("--all", help="Every run that this can be done to.")]
@@ -55,7 +71,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the runs, and do n
 
 @dataclass(frozen=True)
 class Order:
-    """Order to a run, and the statuses that it fits; to a run of those in `asked` only if it is named, or chosen by that status."""
+    """Order to a run, and the statuses that it fits; to a run of those in `asked` only if it is
+    named, or chosen by that status.
+    """
 
     verb: str
     past: str
@@ -82,7 +100,9 @@ def cancel(
     until: Until = None,
     everything: Everything = False,
     why: Why = None,
-    force: Annotated[bool, typer.Option("--force", help="End it without running any more of its code.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="End it without running any more of its code.")
+    ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJson = None,
@@ -91,11 +111,17 @@ def cancel(
 ) -> None:
     """Cancels runs: their code may clean up first.
 
-    Cancelled is final. Chosen runs are counted, shown and asked about; exactly those are told. --force is for operators: what
-    the runs have done and not taken back stays owed, and `pgflow owed` lists it.
+    Cancelled is final. Chosen runs are counted, shown and asked about; exactly those are told.
+    --force is for operators: what the runs have done and not taken back stays owed, and `pgflow
+    owed` lists it.
     """
     filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
-    _give(CANCEL, filters, Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why, force), dsn)
+    _give(
+        CANCEL,
+        filters,
+        Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why, force),
+        dsn,
+    )
 
 
 def _command(order: Order, explained: str) -> Callable[..., None]:
@@ -120,13 +146,21 @@ def _command(order: Order, explained: str) -> Callable[..., None]:
         dsn: Dsn = None,
     ) -> None:
         filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
-        _give(order, filters, Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why), dsn)
+        _give(
+            order,
+            filters,
+            Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why),
+            dsn,
+        )
 
     give.__doc__ = explained
     return give
 
 
-pause = _command(PAUSE, "Holds runs until they are resumed.\n\nSteps that are running finish; nothing new starts.")
+pause = _command(
+    PAUSE,
+    "Holds runs until they are resumed.\n\nSteps that are running finish; nothing new starts.",
+)
 resume = _command(RESUME, "Lets paused or stuck runs go on.")
 
 
@@ -153,15 +187,26 @@ def retry(
 ) -> None:
     """Lets stuck or failed runs try again.
 
-    Stuck runs go on with a fresh budget. Failed ones, named or chosen by --status failed, go back to the step that failed;
-    it runs again under the same idempotency key. --from-step names another step, of any run that does not run now.
+    Stuck runs go on with a fresh budget. Failed ones, named or chosen by --status failed, go back
+    to the step that failed; it runs again under the same idempotency key. --from-step names another
+    step, of any run that does not run now.
     """
     check_effects(effects)
     if from_step is None and (attempts is not None or effects is not None) and not keys:
         raise Mistake("--attempts and --effects are said of runs named by key, or with --from-step")
     filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
     order = RETRY if from_step is None else replace(RETRY, fits=(*OPEN, *ENDED), asked=())
-    manner = Manner(everything, yes, dry_run, choose_form(as_json=as_json, as_csv=as_csv), why, False, from_step, attempts, effects)
+    manner = Manner(
+        everything,
+        yes,
+        dry_run,
+        choose_form(as_json=as_json, as_csv=as_csv),
+        why,
+        False,
+        from_step,
+        attempts,
+        effects,
+    )
     _give(order, filters, manner, dsn)
 
 
@@ -188,7 +233,13 @@ def _give(order: Order, filters: Filters, manner: Manner, dsn: str | None) -> No
     with opened(dsn) as connection:
         chosen = _choose(connection, order, filters)
         if not chosen:
-            print_rows(manner.form, [], [], names=("key", "before", "status"), empty=f"No run to {order.verb}: nothing was done.")
+            print_rows(
+                manner.form,
+                [],
+                [],
+                names=("key", "before", "status"),
+                empty=f"No run to {order.verb}: nothing was done.",
+            )
             return
         if manner.dry_run:
             _show(connection, manner.form, chosen)
@@ -199,7 +250,9 @@ def _give(order: Order, filters: Filters, manner: Manner, dsn: str | None) -> No
         refused = _tell(connection, order, chosen, manner)
         _report(connection, order, manner.form, chosen)
     if refused:
-        raise Mistake(f"{len(refused)} of {len(chosen)} runs could not be {order.past}: {refused[0]}")
+        raise Mistake(
+            f"{len(refused)} of {len(chosen)} runs could not be {order.past}: {refused[0]}"
+        )
 
 
 def _check_choice(order: Order, filters: Filters, *, everything: bool) -> None:
@@ -207,25 +260,42 @@ def _check_choice(order: Order, filters: Filters, *, everything: bool) -> None:
         raise Mistake("name runs by key or choose them by options, not both")
     if not filters and not everything:
         raise Mistake(
-            f"which runs? Name them, as in `pgflow {order.verb} KEY`, choose by --status, --workflow, --label and others, or say --all"
+            f"which runs? Name them, as in `pgflow {order.verb} KEY`, choose by --status, "
+            "--workflow, --label and others, or say --all"
         )
 
 
 _CHOSEN = ("key", "status", "workflow", "queue", "labels", "attempt", "since", "why")
 
 
-def _choose(connection: psycopg.Connection[Any], order: Order, filters: Filters) -> list[dict[str, Any]]:
-    """The runs meant, as they are now; of those named by key, each must exist and be in a fitting status."""
+def _choose(
+    connection: psycopg.Connection[Any], order: Order, filters: Filters
+) -> list[dict[str, Any]]:
+    """The runs meant, as they are now; of those named by key, each must exist and be in a fitting
+    status.
+    """
     from pgflow.inspect import list_runs
 
     if not filters.keys:
-        runs = fetch(connection, list_runs(filters.chosen(tenant=""), limit=None, oldest_first=True))
-        fits = (*order.fits, *(status for status in order.asked if status in ",".join(filters.status or ()).split(",")))
+        runs = fetch(
+            connection, list_runs(filters.chosen(tenant=""), limit=None, oldest_first=True)
+        )
+        fits = (
+            *order.fits,
+            *(
+                status
+                for status in order.asked
+                if status in ",".join(filters.status or ()).split(",")
+            ),
+        )
         return [as_row(run, _CHOSEN) for run in runs if run.status in fits]
     rows = [as_row(find_run(connection, key), _CHOSEN) for key in dict.fromkeys(filters.keys)]
     for row in rows:
         if row["status"] not in (*order.fits, *order.asked):
-            raise Mistake(f"run {row['key']!r} is {row['status']}: {_why_not(order, row['status'])}; nothing was done")
+            raise Mistake(
+                f"run {row['key']!r} is {row['status']}: {_why_not(order, row['status'])}; nothing "
+                "was done"
+            )
     return rows
 
 
@@ -242,7 +312,10 @@ def _show(connection: psycopg.Connection[Any], form: Form, chosen: list[dict[str
 def _ask(connection: psycopg.Connection[Any], order: Order, chosen: list[dict[str, Any]]) -> None:
     """Shows how many and which, and asks. Exactly these are told, even if others fit by then."""
     if not sys.stdin.isatty():
-        raise Mistake(f"{many(len(chosen), 'run')} would be {order.past}, and there is nobody to ask: pass --yes, or look with --dry-run")
+        raise Mistake(
+            f"{many(len(chosen), 'run')} would be {order.past}, and there is nobody to ask: pass "
+            "--yes, or look with --dry-run"
+        )
     out = console(error=True)
     out.print(make_table(run_columns(chosen, database_now(connection)), chosen[:SAMPLE], out.width))
     if len(chosen) > SAMPLE:
@@ -251,7 +324,9 @@ def _ask(connection: psycopg.Connection[Any], order: Order, chosen: list[dict[st
     typer.confirm(f"{order.verb.capitalize()} {these}?", abort=True, err=True)
 
 
-def _tell(connection: psycopg.Connection[Any], order: Order, chosen: list[dict[str, Any]], manner: Manner) -> list[str]:
+def _tell(
+    connection: psycopg.Connection[Any], order: Order, chosen: list[dict[str, Any]], manner: Manner
+) -> list[str]:
     """Posts the order to each run, in batches; answers why some refused it."""
     refused = []
     why = manner.why or order.why
@@ -273,7 +348,9 @@ def _refusals() -> tuple[type[Exception], ...]:
     return RunNotFound, WrongState, HasActed, InvalidArgument
 
 
-def _post(connection: psycopg.Connection[Any], order: Order, key: str, why: str, manner: Manner) -> int:
+def _post(
+    connection: psycopg.Connection[Any], order: Order, key: str, why: str, manner: Manner
+) -> int:
     from pgflow._db.calls import mail
     from pgflow._db.query import run
 
@@ -283,7 +360,12 @@ def _post(connection: psycopg.Connection[Any], order: Order, key: str, why: str,
         "pause": lambda: mail.pause_run(key, why, sent_by=by),
         "resume": lambda: mail.resume_run(key, why, sent_by=by),
         "retry": lambda: mail.retry_run(
-            key, why, sent_by=by, from_step=manner.from_step, attempts=manner.attempts, effects=manner.effects
+            key,
+            why,
+            sent_by=by,
+            from_step=manner.from_step,
+            attempts=manner.attempts,
+            effects=manner.effects,
         ),
     }
     with connection.transaction():
@@ -297,12 +379,18 @@ _REPORT_COLUMNS = [
 ]
 
 
-def _report(connection: psycopg.Connection[Any], order: Order, form: Form, chosen: list[dict[str, Any]]) -> None:
-    """Print the status of the runs so far: one that a worker holds is told by it, within moments."""
+def _report(
+    connection: psycopg.Connection[Any], order: Order, form: Form, chosen: list[dict[str, Any]]
+) -> None:
+    """Print the status of the runs so far: one that a worker holds is told by it, within
+    moments.
+    """
     from pgflow.inspect import read_statuses
 
     now = fetch(connection, read_statuses([row["key"] for row in chosen]))
-    rows = [{"key": row["key"], "before": row["status"], "status": now[row["key"]]} for row in chosen]
+    rows = [
+        {"key": row["key"], "before": row["status"], "status": now[row["key"]]} for row in chosen
+    ]
     print_rows(form, _REPORT_COLUMNS, rows)
     if form is Form.TABLE:
         _say_what_follows(order, rows)
@@ -314,7 +402,10 @@ def _say_what_follows(order: Order, rows: list[dict[str, Any]]) -> None:
     held = sum(row["before"] == row["status"] == "running" for row in rows)
     cleaning = sum(order is CANCEL and row["status"] in OPEN for row in rows)
     if cleaning:
-        note(f"{cleaning} to be cancelled as soon as {'its' if cleaning == 1 else 'their'} code has cleaned up, on a worker.")
+        note(
+            f"{cleaning} to be cancelled as soon as {'its' if cleaning == 1 else 'their'} code has "
+            "cleaned up, on a worker."
+        )
     elif held:
         note(f"{held} {'is' if held == 1 else 'are'} being worked on: the worker has been told.")
 
@@ -327,4 +418,7 @@ def _say_what_is_owed(connection: psycopg.Connection[Any], rows: list[dict[str, 
     debts = fetch(connection, count_left(ended))
     if debts:
         these = "it" if len(ended) == 1 else "them"
-        note(f"{many(debts, 'effect')} of {these} stay{'s' if debts == 1 else ''} owed: `pgflow owed` lists them.")
+        note(
+            f"{many(debts, 'effect')} of {these} stay{'s' if debts == 1 else ''} owed: `pgflow "
+            "owed` lists them."
+        )

@@ -1,8 +1,8 @@
 """Output of a command: a table for people, JSON and CSV for machines.
 
-For people the default is a table (`readers`), for programs JSON. JSON is an array with one row a line, so
-that both ``jq`` and ``grep`` work; a single thing is one object. What is not the answer - notes, progress,
-questions - goes to standard error, so that the answer can always be piped.
+For people the default is a table (`readers`), for programs JSON. JSON is an array with one row a
+line, so that both ``jq`` and ``grep`` work; a single thing is one object. What is not the answer -
+notes, progress, questions - goes to standard error, so that the answer can always be piped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ AsJson = Annotated[
     bool | None,
     typer.Option(
         "--json/--table", show_default=False,
-        help="Answer in JSON or in a table; else people get a table (a terminal, a log of GitHub Actions, cron's mail), programs JSON.",
+        help="Answer in JSON or in a table; else people get a table (a terminal, a log of GitHub "
+             "Actions, cron's mail), programs JSON.",
     ),
 ]  # fmt: skip
 AsCsv = Annotated[bool, typer.Option("--csv", help="Answer in CSV.")]
@@ -56,7 +57,9 @@ class Form(StrEnum):
 def choose_form(*, as_json: bool | None = None, as_csv: bool = False) -> Form:
     """Return the form that was asked for, else the one that fits whoever reads the answer."""
     if as_csv and as_json is not None:
-        raise Mistake(f"--{'json' if as_json else 'table'} and --csv exclude each other: pass one of them")
+        raise Mistake(
+            f"--{'json' if as_json else 'table'} and --csv exclude each other: pass one of them"
+        )
     if as_csv:
         return Form.CSV
     if as_json is None:
@@ -88,16 +91,24 @@ class Column:
 
 
 def console(*, error: bool = False) -> Console:
-    """Return the console to draw on: standard output, or standard error for all that is not the answer."""
+    """Return the console to draw on: standard output, or standard error for all that is not the
+    answer.
+    """
     from rich.console import Console
     from rich.segment import Segment
 
     class Harmless(Console):
-        """A console on which no text of somebody else is obeyed by the terminal, wherever it comes from."""
+        """A console on which no text of somebody else is obeyed by the terminal, wherever it comes
+        from.
+        """
 
-        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
             for segment in super().render(renderable, options):
-                yield segment if segment.control else Segment(printable(segment.text), segment.style)
+                yield (
+                    segment if segment.control else Segment(printable(segment.text), segment.style)
+                )
 
     out = Harmless(stderr=error, highlight=False, soft_wrap=False)
     if not out.is_terminal and not os.environ.get("COLUMNS"):
@@ -139,7 +150,9 @@ def make_table(columns: Sequence[Column], rows: Iterable[Row], width: int) -> Ta
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for column, room in zip(shown, _widths(shown, cells, width), strict=True):
         justify: JustifyMethod = "right" if column.right else "left"
-        table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=room)
+        table.add_column(
+            column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=room
+        )
     for row_cells in cells:
         table.add_row(*row_cells)
     return table
@@ -151,20 +164,32 @@ def column_widths(columns: Sequence[Column], rows: Iterable[Row], width: int) ->
 
 
 def _widths(columns: Sequence[Column], cells: list[list[Text]], width: int) -> list[int]:
-    """Each column as wide as its cells; what is left, or missing, falls to the one that takes the rest, then to the widest."""
-    widths = [min(column.most, max([len(column.title), *(row[number].cell_len for row in cells)])) for number, column in enumerate(columns)]
+    """Each column as wide as its cells; what is left, or missing, falls to the one that takes the
+    rest, then to the widest.
+    """
+    widths = [
+        min(column.most, max([len(column.title), *(row[number].cell_len for row in cells)]))
+        for number, column in enumerate(columns)
+    ]
     too_much = sum(widths) + GAP * (len(widths) - 1) - width
     rest = next((number for number, column in enumerate(columns) if column.takes_rest), None)
     if rest is not None:
         widths[rest] = min(widths[rest], max(LEAST, widths[rest] - max(too_much, 0)))
-    while (too_much := sum(widths) + GAP * (len(widths) - 1) - width) > 0 and max(widths, default=0) > LEAST:
+    while (too_much := sum(widths) + GAP * (len(widths) - 1) - width) > 0 and max(
+        widths, default=0
+    ) > LEAST:
         widest = widths.index(max(widths))
         widths[widest] = max(LEAST, widths[widest] - max(1, too_much // 4))
     return widths
 
 
 def print_rows(
-    form: Form, columns: Sequence[Column], rows: Sequence[Row], *, names: Sequence[str] = (), empty: str = "nothing found"
+    form: Form,
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    *,
+    names: Sequence[str] = (),
+    empty: str = "nothing found",
 ) -> None:
     """Prints rows.
 
@@ -218,11 +243,15 @@ def print_one(form: Form, row: Row, text: Callable[[], RenderableType]) -> None:
 
 
 def dump(value: Any, *, indent: int | None = None) -> str:
-    """A value as JSON; times as ISO 8601, and what JSON does not know as text. What cannot be seen is escaped."""
+    """A value as JSON; times as ISO 8601, and what JSON does not know as text. What cannot be seen
+    is escaped.
+    """
     text = json.dumps(value, ensure_ascii=False, default=_plain, indent=indent)
     if all(line.isprintable() for line in text.split("\n")):
         return text
-    return "".join(char if char == "\n" or char.isprintable() else json.dumps(char)[1:-1] for char in text)
+    return "".join(
+        char if char == "\n" or char.isprintable() else json.dumps(char)[1:-1] for char in text
+    )
 
 
 def _plain(value: Any) -> Any:

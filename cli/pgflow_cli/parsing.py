@@ -18,7 +18,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 
 
 def refuse_empty(param: typer.CallbackParam, value: str | None) -> str | None:
-    """For options whose absence means something else than was meant where a shell's variable was not set.
+    """For options whose absence means something else than was meant where a shell's variable was
+    not set.
 
     Raises:
         Mistake: It was given, and is empty.
@@ -59,10 +60,15 @@ def parse_moment(text: str, what: str) -> datetime | timedelta:
         moment = datetime.fromisoformat(text)
     except ValueError:
         if not _is_duration(text):
-            raise Mistake(f"{what} is a time, like 2026-03-01T09:30Z, or a duration, like 90s, 10m, 1h30m or 7d, not {text!r}") from None
+            raise Mistake(
+                f"{what} is a time, like 2026-03-01T09:30Z, or a duration, like 90s, 10m, 1h30m or "
+                f"7d, not {text!r}"
+            ) from None
         return parse_duration(text, what)
     if moment.tzinfo is None and re.fullmatch(r"[\d-]+", text):
-        raise Mistake(f"{what} needs a time of day and a time zone: {text}T00:00Z or {text}T00:00+02:00")
+        raise Mistake(
+            f"{what} needs a time of day and a time zone: {text}T00:00Z or {text}T00:00+02:00"
+        )
     if moment.tzinfo is None:
         raise Mistake(f"{what} needs a time zone: {text}Z or {text}+02:00")
     return moment
@@ -120,7 +126,9 @@ def parse_json(text: str, what: str) -> Any:
         raise Mistake(f"{what} is nested too deeply{where}: 200 levels can be stored") from None
     except ValueError as error:
         example = f'"{text}"' if re.fullmatch(r"[\w.@ -]+", text) else '{"name": "Ada"}'
-        raise Mistake(f"{what} is not JSON: {error}{where}. Strings need double quotes, as in '{example}'") from error
+        raise Mistake(
+            f"{what} is not JSON: {error}{where}. Strings need double quotes, as in '{example}'"
+        ) from error
 
 
 def parse_input(words: list[str] | None, text: str | None) -> dict[str, Any]:
@@ -136,7 +144,8 @@ def parse_input(words: list[str] | None, text: str | None) -> dict[str, Any]:
     value = {} if text is None else parse_json(text, "--input")
     if not isinstance(value, dict):
         raise Mistake(
-            f'--input must be an object of the workflow\'s parameters, such as \'{{"name": "Ada"}}\', not {json.dumps(value)[:40]}'
+            f"--input must be an object of the workflow's parameters, such as '{{\"name\": "
+            f'"Ada"}}\', not {json.dumps(value)[:40]}'
         )
     by_name: dict[str, str] = {}
     for word in words or ():
@@ -146,7 +155,10 @@ def parse_input(words: list[str] | None, text: str | None) -> dict[str, Any]:
         if not equals or not name:
             raise Mistake(f"a parameter is written NAME=TEXT or NAME:=JSON, not {word!r}")
         if name in by_name:
-            raise Mistake(f"parameter {name} is given twice, as {by_name[name]} and {word}: a list is {name}:='[...]'")
+            raise Mistake(
+                f"parameter {name} is given twice, as {by_name[name]} and {word}: a list is "
+                f"{name}:='[...]'"
+            )
         by_name[name] = word
         value[name] = rest if is_text else parse_json(rest, f"parameter {name}")
     return value

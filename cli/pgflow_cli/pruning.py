@@ -19,9 +19,17 @@ if TYPE_CHECKING:
 
     import psycopg
 
-OlderThan = Annotated[str, typer.Option(metavar="DURATION", help="How long ago they must have ended, like 90d.", show_default=False)]
+OlderThan = Annotated[
+    str,
+    typer.Option(
+        metavar="DURATION", help="How long ago they must have ended, like 90d.", show_default=False
+    ),
+]
 Batch = Annotated[int, typer.Option(min=1, max=100_000, help="So many runs in one transaction.")]
-MoveAtMost = Annotated[int, typer.Option(min=1, help="Shrink partitions of the journal that so many rows keep, or fewer.")]
+MoveAtMost = Annotated[
+    int,
+    typer.Option(min=1, help="Shrink partitions of the journal that so many rows keep, or fewer."),
+]
 
 
 def prune(
@@ -36,9 +44,9 @@ def prune(
 ) -> None:
     """Removes runs that ended long ago.
 
-    All that is known of them goes with them. A run goes together with what it started and continued as, once all
-    of that has ended. What is removed is written down in pgflow.dropped_history. A partition of the journal that
-    a few rows keep is shrunk to them once vacuum has been by.
+    All that is known of them goes with them. A run goes together with what it started and continued
+    as, once all of that has ended. What is removed is written down in pgflow.dropped_history. A
+    partition of the journal that a few rows keep is shrunk to them once vacuum has been by.
     """
     age = parse_duration(older_than, "--older-than")
     with opened(dsn) as connection:
@@ -50,7 +58,16 @@ def prune(
         if dry_run or not yes:
             runs = fetch(connection, count_ended(ended_before))
             if dry_run:
-                _tell({"runs": runs, "partitions": 0, "shrunk": 0, "ended_before": ended_before, "removed": False}, as_json=as_json)
+                _tell(
+                    {
+                        "runs": runs,
+                        "partitions": 0,
+                        "shrunk": 0,
+                        "ended_before": ended_before,
+                        "removed": False,
+                    },
+                    as_json=as_json,
+                )
                 return
             _ask(runs, ended_before)
         gone = _drop_all(connection, ended_before, batch)
@@ -64,11 +81,18 @@ def _ask(runs: int, ended_before: datetime) -> None:
     if runs == 0:
         return
     if not sys.stdin.isatty():
-        raise Mistake(f"{many(runs, 'run')} would be removed, and there is nobody to ask: pass --yes, or look with --dry-run")
-    typer.confirm(f"Remove {many(runs, 'run')} that ended before {when(ended_before)}?", abort=True, err=True)
+        raise Mistake(
+            f"{many(runs, 'run')} would be removed, and there is nobody to ask: pass --yes, or "
+            "look with --dry-run"
+        )
+    typer.confirm(
+        f"Remove {many(runs, 'run')} that ended before {when(ended_before)}?", abort=True, err=True
+    )
 
 
-def _drop_all(connection: psycopg.Connection[Any], ended_before: datetime, batch: int) -> dict[str, int]:
+def _drop_all(
+    connection: psycopg.Connection[Any], ended_before: datetime, batch: int
+) -> dict[str, int]:
     from pgflow._db.calls.retention import drop_history
     from pgflow._db.query import run
 
@@ -77,7 +101,10 @@ def _drop_all(connection: psycopg.Connection[Any], ended_before: datetime, batch
     while last_root is not None:
         dropped = run(connection, drop_history(ended_before, batch, last_root))
         last_root = dropped.last_root
-        gone = {"runs": gone["runs"] + dropped.runs, "partitions": gone["partitions"] + dropped.partitions}
+        gone = {
+            "runs": gone["runs"] + dropped.runs,
+            "partitions": gone["partitions"] + dropped.partitions,
+        }
         if last_root is not None and sys.stderr.isatty():
             note(f"{many(gone['runs'], 'run')} removed so far")
     return gone
@@ -85,7 +112,11 @@ def _drop_all(connection: psycopg.Connection[Any], ended_before: datetime, batch
 
 def _tell(told: dict[str, Any], *, as_json: bool | None) -> None:
     runs = many(told["runs"], "run")
-    text = f"{runs} removed" if told["removed"] else f"{runs} ended before {when(told['ended_before'])}; nothing was removed"
+    text = (
+        f"{runs} removed"
+        if told["removed"]
+        else f"{runs} ended before {when(told['ended_before'])}; nothing was removed"
+    )
     if told["partitions"]:
         text += f", and {many(told['partitions'], 'partition')} of the journal dropped"
     if told["shrunk"]:

@@ -1,4 +1,6 @@
-"""``pgflow queues``: how much stands, runs and waits in each queue; pausing, resuming and limiting them."""
+"""``pgflow queues``: how much stands, runs and waits in each queue; pausing, resuming and limiting
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 
     from pgflow._db.query import Query
 
-queues = make_group("queues", "Shows queues, or pauses, resumes and limits one.", invoke_without_command=True)
+queues = make_group(
+    "queues", "Shows queues, or pauses, resumes and limits one.", invoke_without_command=True
+)
 
 Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
 
@@ -42,7 +46,9 @@ _COLUMNS = (
 
 
 @queues.callback()
-def list_queues(context: typer.Context, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None) -> None:
+def list_queues(
+    context: typer.Context, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None
+) -> None:
     """Shows queues, or pauses, resumes and limits one."""
     if context.invoked_subcommand is None:
         with opened(dsn) as connection:
@@ -70,19 +76,29 @@ def limit_queue(
     queue: Name,
     *,
     max_running: Annotated[
-        int | None, typer.Option(min=1, help="How many of its runs may run at once, over all workers.", show_default=False)
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many of its runs may run at once, over all workers.",
+            show_default=False,
+        ),
     ] = None,
-    unlimited: Annotated[bool, typer.Option("--unlimited", help="As many as workers take.")] = False,
+    unlimited: Annotated[
+        bool, typer.Option("--unlimited", help="As many as workers take.")
+    ] = False,
     max_deaths: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="After so many dead workers a run is stuck.", show_default=False)
+        int | None,
+        typer.Option(
+            min=1, max=1000, help="After so many dead workers a run is stuck.", show_default=False
+        ),
     ] = None,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Limits runs at once, and dead workers, of a queue.
 
-    That is how many of its runs may run at once, over all workers, and how many workers may die over one of them
-    before it is stuck.
+    That is how many of its runs may run at once, over all workers, and how many workers may die
+    over one of them before it is stuck.
     """
     if unlimited and max_running is not None:
         raise Mistake("--unlimited and --max-running exclude each other")
@@ -90,21 +106,31 @@ def limit_queue(
         raise Mistake("no limit given: pass --max-running, --unlimited or --max-deaths")
     from pgflow._db.calls import lane
 
-    _change(dsn, queue, lane.limit_queue(queue, max_running, max_deaths, keep=max_running is None and not unlimited), as_json=as_json)
+    _change(
+        dsn,
+        queue,
+        lane.limit_queue(
+            queue, max_running, max_deaths, keep=max_running is None and not unlimited
+        ),
+        as_json=as_json,
+    )
 
 
 @queues.command("require-known", cls=Command)
 def require_known(
     queue: Name,
     *,
-    off: Annotated[bool, typer.Option("--off", help="Take starts of unknown workflows again.")] = False,
+    off: Annotated[
+        bool, typer.Option("--off", help="Take starts of unknown workflows again.")
+    ] = False,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Refuses starts of workflows that no worker has ever had.
 
-    A name that is mistyped is then an error where the run is started, instead of a run that waits for ever. A workflow
-    is known once a worker that has it has come, and a version of it likewise. Children are not refused.
+    A name that is mistyped is then an error where the run is started, instead of a run that waits
+    for ever. A workflow is known once a worker that has it has come, and a version of it likewise.
+    Children are not refused.
     """
     from pgflow._db.calls import lane
 
@@ -118,22 +144,34 @@ def _change(dsn: str | None, queue: str, call: Query[None], *, as_json: bool | N
     with opened(dsn) as connection:
         names = fetch(connection, list_queue_names())
         if queue not in names:
-            raise Mistake(f"there is no queue {queue!r}: there are {', '.join(names) or 'none yet'}")
+            raise Mistake(
+                f"there is no queue {queue!r}: there are {', '.join(names) or 'none yet'}"
+            )
         run(connection, call)
         _print(connection, queue, as_json=as_json, as_csv=False)
 
 
-def _print(connection: psycopg.Connection[Any], queue: str | None, *, as_json: bool | None, as_csv: bool) -> None:
+def _print(
+    connection: psycopg.Connection[Any], queue: str | None, *, as_json: bool | None, as_csv: bool
+) -> None:
     from pgflow.inspect import list_queues as queues_of
 
     rows = [as_row(found) for found in fetch(connection, queues_of(queue))]
     columns = queue_columns(database_now(connection))
-    print_rows(choose_form(as_json=as_json, as_csv=as_csv), columns, rows, names=_COLUMNS, empty="There are no queues yet.")
+    print_rows(
+        choose_form(as_json=as_json, as_csv=as_csv),
+        columns,
+        rows,
+        names=_COLUMNS,
+        empty="There are no queues yet.",
+    )
 
 
 def _state(row: Mapping[str, Any], now: datetime) -> str:
     is_paused, knows = row["paused_at"] is not None, row["refuses_unknown"]
-    return ", ".join([f"paused for {age(row['paused_at'], now)}"] * is_paused + ["known workflows only"] * knows)
+    return ", ".join(
+        [f"paused for {age(row['paused_at'], now)}"] * is_paused + ["known workflows only"] * knows
+    )
 
 
 def queue_columns(now: datetime) -> list[Column]:

@@ -1,7 +1,9 @@
-"""Readers of standard output: a person at a terminal, in a log of GitHub Actions or in cron's mail; else a program.
+"""Readers of standard output: a person at a terminal, in a log of GitHub Actions or in cron's mail;
+else a program.
 
-A pipe says nothing of its reader. But the process that a runner or cron has started writes into the log, or into the mail. Whoever
-shares its standard output is read by the same people; ``$(pgflow list)`` and ``pgflow list | jq`` have a pipe of their own.
+A pipe says nothing of its reader. But the process that a runner or cron has started writes into the
+log, or into the mail. Whoever shares its standard output is read by the same people; ``$(pgflow
+list)`` and ``pgflow list | jq`` have a pipe of their own.
 """
 
 from __future__ import annotations
@@ -20,14 +22,23 @@ def is_person() -> bool:
     if sys.stdout.isatty():
         return True
     try:
-        first = _find_unattended(os.getppid(), in_actions=os.environ.get("GITHUB_ACTIONS") == "true")
-        return first is not None and os.path.samestat(os.fstat(sys.stdout.fileno()), (PROC / str(first) / "fd" / "1").stat())
-    except (OSError, ValueError):  # no /proc, no file behind the stream, or a process that has just ended
+        first = _find_unattended(
+            os.getppid(), in_actions=os.environ.get("GITHUB_ACTIONS") == "true"
+        )
+        return first is not None and os.path.samestat(
+            os.fstat(sys.stdout.fileno()), (PROC / str(first) / "fd" / "1").stat()
+        )
+    except (
+        OSError,
+        ValueError,
+    ):  # no /proc, no file behind the stream, or a process that has just ended
         return False
 
 
 def _find_unattended(process: int, *, in_actions: bool) -> int | None:
-    """Return the ancestor that a runner of GitHub Actions, or cron, has started; None if there is none."""
+    """Return the ancestor that a runner of GitHub Actions, or cron, has started; None if there is
+    none.
+    """
     below = found = None
     for _ in range(MOST_ANCESTORS):
         if process <= 1:
@@ -42,7 +53,9 @@ def _find_unattended(process: int, *, in_actions: bool) -> int | None:
 
 
 def _parent_and_name(process: int) -> tuple[int, str]:
-    text = (PROC / str(process) / "stat").read_text(errors="replace")  # "PID (NAME) STATE PARENT ...": a name may hold anything
+    text = (PROC / str(process) / "stat").read_text(
+        errors="replace"
+    )  # "PID (NAME) STATE PARENT ...": a name may hold anything
     before, _, after = text.rpartition(")")
     return int(after.split()[1]), before.partition("(")[2]
 

@@ -1,8 +1,9 @@
 """``pgflow sql``: questions to the database that cannot change it.
 
-Two things stand between a typed statement and the data. sqlglot says what the statement is, so that what is
-not a question is refused with a reason. And the transaction is read only, which holds whatever sqlglot
-thinks. The statement is sent by itself, in the protocol that takes one only, so nothing can follow a COMMIT.
+Two things stand between a typed statement and the data. sqlglot says what the statement is, so that
+what is not a question is refused with a reason. And the transaction is read only, which holds
+whatever sqlglot thinks. The statement is sent by itself, in the protocol that takes one only, so
+nothing can follow a COMMIT.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ import typer
 
 from pgflow_cli.database import Dsn, connect, find_dsn
 from pgflow_cli.failures import TIME_LIMIT, Ended, Mistake
-from pgflow_cli.output import AsCsv, AsJson, Column, choose_form, note, plain, print_rows, short_json
+from pgflow_cli.output import (
+    AsCsv,
+    AsJson,
+    Column,
+    choose_form,
+    note,
+    plain,
+    print_rows,
+    short_json,
+)
 from pgflow_cli.parsing import parse_duration, read_standard_input
 
 if TYPE_CHECKING:
@@ -31,10 +41,17 @@ select set_config('search_path', current_setting('search_path') || ', pgflow', t
 
 def sql(
     statement: Annotated[
-        str, typer.Argument(metavar="SELECT", help="A question in SQL, @FILE, or - for standard input.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="SELECT",
+            help="A question in SQL, @FILE, or - for standard input.",
+            show_default=False,
+        ),
     ],
     *,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0 for all.")] = 1000,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0 for all.")
+    ] = 1000,
     timeout: Annotated[str, typer.Option(help="Give up after 90s, 10m...")] = "60s",
     as_json: AsJson = None,
     as_csv: AsCsv = False,
@@ -95,10 +112,16 @@ def check_reads(text: str) -> None:
         # Newer syntax than sqlglot knows is Postgres' to judge, in its read-only transaction.
         if re.match(r"[\s(]*(select|with|values|table|show|explain)\b", text, re.IGNORECASE):
             return
-        raise Mistake('this cannot be read as SQL: pass one SELECT, such as "select key, status from runs"') from None
+        raise Mistake(
+            'this cannot be read as SQL: pass one SELECT, such as "select key, status from runs"'
+        ) from None
     statements = [found for found in statements if not isinstance(found, exp.Semicolon)]
     if len(statements) != 1:
-        raise Mistake("pass one statement, not several" if statements else 'pass a statement, such as "select key, status from runs"')
+        raise Mistake(
+            "pass one statement, not several"
+            if statements
+            else 'pass a statement, such as "select key, status from runs"'
+        )
     if reason := why_not(statements[0]):
         raise Mistake(f"{reason}: `pgflow sql` only reads; psql does the rest")
 
@@ -121,13 +144,19 @@ def why_not(statement: Any) -> str | None:
     if isinstance(statement, (exp.Query, exp.Values, exp.Show, exp.Describe)):
         return None
     words = str(statement.this if isinstance(statement, exp.Command) else statement.key).upper()
-    return None if words in ("SHOW", "EXPLAIN", "TABLE") else f"this is {'an' if words[:1] in 'AEIO' else 'a'} {words}"
+    return (
+        None
+        if words in ("SHOW", "EXPLAIN", "TABLE")
+        else f"this is {'an' if words[:1] in 'AEIO' else 'a'} {words}"
+    )
 
 
 # ---------------------------------------------------------------- asking
 
 
-def _ask(connection: psycopg.Connection[Any], text: str, limit: int | None, patience_ms: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+def _ask(
+    connection: psycopg.Connection[Any], text: str, limit: int | None, patience_ms: int
+) -> tuple[list[str], list[tuple[Any, ...]]]:
     import psycopg
 
     connection.read_only = True
@@ -138,12 +167,16 @@ def _ask(connection: psycopg.Connection[Any], text: str, limit: int | None, pati
             rows = list(_take(cursor.stream(text.encode()), limit))
             return [column.name for column in cursor.description or ()], rows
     except psycopg.errors.ReadOnlySqlTransaction as error:
-        raise Mistake(f"this would write ({error.diag.message_primary}): `pgflow sql` only reads") from error
+        raise Mistake(
+            f"this would write ({error.diag.message_primary}): `pgflow sql` only reads"
+        ) from error
     except psycopg.errors.QueryCanceled as error:
         note(f"pgflow: no answer within {patience_ms / 1000:g} s: pass --timeout, or ask for less")
         raise Ended(TIME_LIMIT) from error
     except psycopg.Error as error:
-        if error.sqlstate is None or not error.sqlstate.startswith(("0A", "21", "22", "25", "2B", "3F", "42")):
+        if error.sqlstate is None or not error.sqlstate.startswith(
+            ("0A", "21", "22", "25", "2B", "3F", "42")
+        ):
             raise
         raise Mistake(_refusal(error, text)) from error
 
@@ -162,7 +195,9 @@ def _refusal(error: psycopg.Error, text: str) -> str:
     return f"{error.diag.message_primary}{near}{hint}"
 
 
-def _as_rows(names: list[str], rows: list[tuple[Any, ...]], *, tuples: bool) -> list[dict[Any, Any]]:
+def _as_rows(
+    names: list[str], rows: list[tuple[Any, ...]], *, tuples: bool
+) -> list[dict[Any, Any]]:
     """Rows by name; for a table by position, since two columns may have one name."""
     return [dict(enumerate(row)) if tuples else dict(zip(names, row, strict=True)) for row in rows]
 

@@ -1,4 +1,6 @@
-"""``pgflow replay``: recorded runs against the code at hand. Nothing runs but workflow code, and nothing is written."""
+"""``pgflow replay``: recorded runs against the code at hand. Nothing runs but workflow code, and
+nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,28 @@ if TYPE_CHECKING:
     from pgflow._worker.options import Definitions
     from pgflow.replay.histories import Replayed, Verdict
 
-Target = Annotated[str, typer.Argument(metavar="MODULE[:APP]", help="The code: a module or a file.", show_default=False)]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE[:APP]", help="The code: a module or a file.", show_default=False
+    ),
+]
 FromFiles = Annotated[
     list[Path] | None,
-    typer.Option("--from-files", "-f", metavar="FILE_OR_DIR", help="Exported runs instead of a database; may be given again."),
+    typer.Option(
+        "--from-files",
+        "-f",
+        metavar="FILE_OR_DIR",
+        help="Exported runs instead of a database; may be given again.",
+    ),
 ]
 Sample = Annotated[
-    int | None, typer.Option(min=1, help="So many runs of each workflow, the open ones first, then the newest.", show_default=False)
+    int | None,
+    typer.Option(
+        min=1,
+        help="So many runs of each workflow, the open ones first, then the newest.",
+        show_default=False,
+    ),
 ]
 
 MAX_ANNOTATIONS = 10
@@ -53,24 +70,32 @@ def replay(
 ) -> None:
     """Replays recorded runs against the code at hand.
 
-    A run that the code does not repeat would be stuck after a deploy of it: it is shown with both sides and the source lines,
-    and the exit code is 1. No step runs, and nothing is written. With --json a line for each run.
+    A run that the code does not repeat would be stuck after a deploy of it: it is shown with both
+    sides and the source lines, and the exit code is 1. No step runs, and nothing is written. With
+    --json a line for each run.
     """
     from pgflow_cli.targets import load_app
 
     filters = Filters(status, workflow, None, label, key, since, until)
     if from_files and (sample or filters or dsn):
-        raise Mistake("--from-files replays all runs in the files: leave out options that choose runs of a database")
+        raise Mistake(
+            "--from-files replays all runs in the files: leave out options that choose runs of a "
+            "database"
+        )
     definitions = load_app(target, dsn if not from_files else None).definitions
     form = choose_form(as_json=as_json)
     if from_files:
         replayed = _replay(_from_files(from_files), definitions, form)
         if not replayed.repeated + replayed.diverged:
             held = f"runs of {', '.join(replayed.unknown)}" if replayed.unknown else "no runs"
-            raise Mistake(f"nothing was replayed: the files hold {held}, none of a workflow of {target}")
+            raise Mistake(
+                f"nothing was replayed: the files hold {held}, none of a workflow of {target}"
+            )
     else:
         with opened(find_dsn(dsn)) as connection:
-            replayed = _replay(_from_database(connection, definitions, filters, sample), definitions, form)
+            replayed = _replay(
+                _from_database(connection, definitions, filters, sample), definitions, form
+            )
     if form is not Form.JSON:
         _sum_up(replayed)
     if replayed.diverged:
@@ -87,20 +112,37 @@ def _from_files(paths: list[Path]) -> Iterator[RecordedRun]:
 
 
 def _from_database(
-    connection: psycopg.Connection[Any], definitions: Definitions, filters: Filters, sample: int | None
+    connection: psycopg.Connection[Any],
+    definitions: Definitions,
+    filters: Filters,
+    sample: int | None,
 ) -> Iterator[RecordedRun]:
     from pgflow.inspect import sample_chains
     from pgflow.replay.histories import read_database
     from pgflow_cli.transfer import choose_chains
 
-    names = [name for name in definitions.workflows if not filters.workflow or name in filters.workflow]
+    names = [
+        name for name in definitions.workflows if not filters.workflow or name in filters.workflow
+    ]
     connection.read_only = True
     if sample is not None:
-        of_each = Filters(filters.status, None, None, filters.label, filters.key, filters.since, filters.until).chosen()
-        yield from read_database(connection, fetch(connection, sample_chains(names, of_each, sample)))
+        of_each = Filters(
+            filters.status, None, None, filters.label, filters.key, filters.since, filters.until
+        ).chosen()
+        yield from read_database(
+            connection, fetch(connection, sample_chains(names, of_each, sample))
+        )
         return
     with connection.transaction():
-        chosen = Filters(filters.status, names or [""], None, filters.label, filters.key, filters.since, filters.until)
+        chosen = Filters(
+            filters.status,
+            names or [""],
+            None,
+            filters.label,
+            filters.key,
+            filters.since,
+            filters.until,
+        )
         yield from read_database(connection, choose_chains(connection, chosen))
 
 
@@ -114,7 +156,11 @@ def _replay(histories: Iterator[RecordedRun], definitions: Definitions, form: Fo
             typer.echo(dump(_as_row(verdict)))
         elif verdict.divergence is not None:
             _show(verdict)
-        if verdict.divergence is not None and os.environ.get("GITHUB_ACTIONS") == "true" and replayed.diverged <= MAX_ANNOTATIONS:
+        if (
+            verdict.divergence is not None
+            and os.environ.get("GITHUB_ACTIONS") == "true"
+            and replayed.diverged <= MAX_ANNOTATIONS
+        ):
             print(annotation(verdict), file=sys.stderr, flush=True)
     return replayed
 
@@ -147,7 +193,10 @@ def _sum_up(replayed: Replayed) -> None:
     if replayed.diverged:
         parts.append(f"{replayed.diverged:,} diverged")
     if replayed.unknown:
-        parts.append(f"{many(sum(replayed.unknown.values()), 'run')} of other workflows left out ({', '.join(sorted(replayed.unknown))})")
+        parts.append(
+            f"{many(sum(replayed.unknown.values()), 'run')} of other workflows left out "
+            f"({', '.join(sorted(replayed.unknown))})"
+        )
     note("; ".join(parts))
 
 
@@ -155,7 +204,9 @@ _LINE = re.compile(r"(.+):(\d+) in \S+")
 
 
 def annotation(verdict: Verdict) -> str:
-    """Return the annotation that GitHub Actions shows at the source line where the code left the record."""
+    """Return the annotation that GitHub Actions shows at the source line where the code left the
+    record.
+    """
     from pgflow_cli.github import command
 
     found = verdict.divergence
@@ -164,6 +215,9 @@ def annotation(verdict: Verdict) -> str:
     place = {}
     if at is not None:
         path = Path(at[1])
-        place = {"file": path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path, "line": at[2]}
+        place = {
+            "file": path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path,
+            "line": at[2],
+        }
     title = f"run {verdict.key} of {verdict.workflow} diverges"
     return command("error", "\n".join([found.message, *found.diff]), **place, title=title)

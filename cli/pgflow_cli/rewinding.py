@@ -26,34 +26,78 @@ EFFECTS = ("reuse", "repeat", "compensate")
 
 Effects = Annotated[
     str | None,
-    typer.Option(metavar="WORD", help="What becomes of what the dropped part has done: reuse, repeat or compensate."),
+    typer.Option(
+        metavar="WORD",
+        help="What becomes of what the dropped part has done: reuse, repeat or compensate.",
+    ),
 ]
 FromStep = Annotated[
-    str | None, typer.Option(callback=refuse_empty, help="Go back to just before this step's last call, the last failed one if any.")
+    str | None,
+    typer.Option(
+        callback=refuse_empty,
+        help="Go back to just before this step's last call, the last failed one if any.",
+    ),
 ]
-Edit = Annotated[str | None, typer.Option(help="Another result for the last unit that is kept: JSON, @FILE, or - for standard input.")]
-Attempts = Annotated[int | None, typer.Option(min=1, help="How often each step may be tried from there on.")]
-Children = Annotated[bool, typer.Option("--cancel-children", help="Cancel open children that the dropped part has started.")]
-Deadline = Annotated[str | None, typer.Option("--deadline", help="A new deadline: cancel it if it is not over after 90s, 10m, 7d...")]
+Edit = Annotated[
+    str | None,
+    typer.Option(
+        help="Another result for the last unit that is kept: JSON, @FILE, or - for standard input."
+    ),
+]
+Attempts = Annotated[
+    int | None, typer.Option(min=1, help="How often each step may be tried from there on.")
+]
+Children = Annotated[
+    bool,
+    typer.Option(
+        "--cancel-children", help="Cancel open children that the dropped part has started."
+    ),
+]
+Deadline = Annotated[
+    str | None,
+    typer.Option(
+        "--deadline", help="A new deadline: cancel it if it is not over after 90s, 10m, 7d..."
+    ),
+]
 Why = Annotated[str | None, typer.Option(help="The reason, kept in the run's history.")]
-NewInput = Annotated[str | None, typer.Option("--input", "-i", help="Another input: a JSON object, @FILE, or - for standard input.")]
+NewInput = Annotated[
+    str | None,
+    typer.Option(
+        "--input", "-i", help="Another input: a JSON object, @FILE, or - for standard input."
+    ),
+]
 
 
 def fork(
     key: Key,
-    new_key: Annotated[str | None, typer.Argument(help="Key of the fork; made up if it is left out.", show_default=False)] = None,
+    new_key: Annotated[
+        str | None,
+        typer.Argument(help="Key of the fork; made up if it is left out.", show_default=False),
+    ] = None,
     *,
-    at: Annotated[int | None, typer.Option(min=0, help="How many units of the journal it begins with; all if left out.")] = None,
+    at: Annotated[
+        int | None,
+        typer.Option(min=0, help="How many units of the journal it begins with; all if left out."),
+    ] = None,
     from_step: FromStep = None,
     edit: Edit = None,
     text: NewInput = None,
     effects: Effects = None,
     with_mail: Annotated[
-        bool, typer.Option("--with-mail", help="Copy signals that wait, and those that the part left out had taken.")
+        bool,
+        typer.Option(
+            "--with-mail",
+            help="Copy signals that wait, and those that the part left out had taken.",
+        ),
     ] = False,
-    generation: Annotated[int | None, typer.Option(min=1, help="Of which generation; the newest if left out.")] = None,
+    generation: Annotated[
+        int | None, typer.Option(min=1, help="Of which generation; the newest if left out.")
+    ] = None,
     label: Annotated[
-        list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="Its own labels; may be given again.")
+        list[str] | None,
+        typer.Option(
+            "--label", "-l", metavar="NAME=VALUE", help="Its own labels; may be given again."
+        ),
     ] = None,
     attempts: Attempts = None,
     deadline: Deadline = None,
@@ -72,16 +116,35 @@ def fork(
         from pgflow._db.calls.fork import ForkOptions, fork_run
 
         del shared["children"]
-        options = ForkOptions(**shared, at=at, from_step=from_step, with_mail=with_mail, generation=generation, labels=labels)  # type: ignore[typeddict-item]
+        options = ForkOptions(
+            **shared,
+            at=at,
+            from_step=from_step,
+            with_mail=with_mail,
+            generation=generation,
+            labels=labels,
+        )  # type: ignore[typeddict-item]
         return fork_run(key, new_key, edited, given, options)
 
-    _do("fork", key, query, _shared(effects, attempts, deadline, why, "forked"), as_json=as_json, dsn=dsn)
+    _do(
+        "fork",
+        key,
+        query,
+        _shared(effects, attempts, deadline, why, "forked"),
+        as_json=as_json,
+        dsn=dsn,
+    )
 
 
 def rewind(
     key: Key,
     *,
-    to: Annotated[int | None, typer.Option(min=0, help="The last unit to keep, as `pgflow timeline KEY --units` numbers them.")] = None,
+    to: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="The last unit to keep, as `pgflow timeline KEY --units` numbers them."
+        ),
+    ] = None,
     from_step: FromStep = None,
     edit: Edit = None,
     effects: Effects = None,
@@ -94,7 +157,8 @@ def rewind(
 ) -> None:
     """Takes a run back to an earlier point.
 
-    It keeps its key and goes on from there as its next generation. What it had done after that stays in the history.
+    It keeps its key and goes on from there as its next generation. What it had done after that
+    stays in the history.
     """
     if to is None and from_step is None:
         raise Mistake("where to? Say --to UNIT or --from-step STEP; `pgflow restart` begins anew")
@@ -151,7 +215,13 @@ def _json(text: str | None, what: str) -> str | None:
 
 
 def _shared(
-    effects: str | None, attempts: int | None, deadline: str | None, why: str | None, default_why: str, *, cancel_children: bool = False
+    effects: str | None,
+    attempts: int | None,
+    deadline: str | None,
+    why: str | None,
+    default_why: str,
+    *,
+    cancel_children: bool = False,
 ) -> PlaceOptions:
     check_effects(effects)
     return {
@@ -168,7 +238,13 @@ _NOW = ("status", "generation", "origin_key", "origin_generation", "origin_seq")
 
 
 def _do(
-    verb: str, key: str, query: Callable[[PlaceOptions], Query[Started]], shared: PlaceOptions, *, as_json: bool | None, dsn: str | None
+    verb: str,
+    key: str,
+    query: Callable[[PlaceOptions], Query[Started]],
+    shared: PlaceOptions,
+    *,
+    as_json: bool | None,
+    dsn: str | None,
 ) -> None:
     from pgflow._db.query import run
 
@@ -176,7 +252,11 @@ def _do(
         find_run(connection, key)
         started = run(connection, query(shared))
         now = find_detail(connection, started.key)
-        wake(connection, _told(connection, now.origin_run_id) if shared.get("children") == "cancel" else [], [started.lane_id])
+        wake(
+            connection,
+            _told(connection, now.origin_run_id) if shared.get("children") == "cancel" else [],
+            [started.lane_id],
+        )
     said = {"key": started.key, "is_new": started.is_new, **as_row(now, _NOW)}
     print_one(choose_form(as_json=as_json), said, lambda: plain(_say(verb, said)))
 

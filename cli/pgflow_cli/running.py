@@ -19,7 +19,12 @@ _LATER = "a worker goes on with it. See it with: pgflow show {key}"
 
 
 def run_here(
-    app: AsyncApp, workflow: Workflow[..., Any], arguments: dict[str, Any], limit: float | None, *, shows_progress: bool
+    app: AsyncApp,
+    workflow: Workflow[..., Any],
+    arguments: dict[str, Any],
+    limit: float | None,
+    *,
+    shows_progress: bool,
 ) -> dict[str, Any]:
     """Starts a run, works on it until it ends, and answers its key, status and output.
 
@@ -31,7 +36,12 @@ def run_here(
 
 
 async def _run(
-    app: AsyncApp, workflow: Workflow[..., Any], arguments: dict[str, Any], limit: float | None, *, shows_progress: bool
+    app: AsyncApp,
+    workflow: Workflow[..., Any],
+    arguments: dict[str, Any],
+    limit: float | None,
+    *,
+    shows_progress: bool,
 ) -> dict[str, Any]:
     task = asyncio.current_task()
     assert task is not None
@@ -50,7 +60,10 @@ async def _run(
                 with _spinner(handle.key, visible=shows_progress) as show:
                     await _finish(handle, show)
         except TimeoutError:
-            note(f"pgflow: run {handle.key!r} is {await handle.status()} after {limit:g} s; {_LATER.format(key=handle.key)}")
+            note(
+                f"pgflow: run {handle.key!r} is {await handle.status()} after {limit:g} s; "
+                f"{_LATER.format(key=handle.key)}"
+            )
             raise Ended(TIME_LIMIT) from None
         except asyncio.CancelledError:
             if not stopped:

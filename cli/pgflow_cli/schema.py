@@ -18,8 +18,12 @@ STARTER = "starter.py.txt"
 def migrate(
     dsn: Dsn = None,
     *,
-    sql: Annotated[bool, typer.Option("--sql", help="Print what would run, for psql, and change nothing.")] = False,
-    lock_timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for another installer.")] = 60.0,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print what would run, for psql, and change nothing.")
+    ] = False,
+    lock_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for another installer.")
+    ] = 60.0,
     as_json: AsJson = None,
 ) -> None:
     """Installs the schema, or brings it up to date."""
@@ -49,14 +53,21 @@ def _migrate(connection: Any, lock_timeout: float = 60.0) -> dict[str, Any]:
 def _say_migrated(report: dict[str, Any]) -> str:
     if report["up_to_date"]:
         return f"pgflow is up to date in {report['database']}"
-    migrations, sources = many(len(report["migrations"]), "migration"), many(len(report["sources"]), "file")
+    migrations, sources = (
+        many(len(report["migrations"]), "migration"),
+        many(len(report["sources"]), "file"),
+    )
     return f"Applied {migrations} and {sources} of functions and views to {report['database']}"
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Folder of the project; made if it is not there.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of the project; made if it is not there.")
+    ] = Path(),
     *,
-    no_migrate: Annotated[bool, typer.Option("--no-migrate", help="Do not touch a database.")] = False,
+    no_migrate: Annotated[
+        bool, typer.Option("--no-migrate", help="Do not touch a database.")
+    ] = False,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
@@ -64,7 +75,10 @@ def init(
     form = choose_form(as_json=as_json)
     target = folder / "flows.py"
     if target.exists():
-        raise Mistake(f"{target} is there already: nothing was written. `pgflow migrate` brings the database up to date")
+        raise Mistake(
+            f"{target} is there already: nothing was written. `pgflow migrate` brings the database "
+            "up to date"
+        )
     report: dict[str, Any] = {"file": str(target), "migrated": None}
     if not no_migrate:
         with connect(find_dsn(dsn, migrate=False)) as connection:
@@ -83,4 +97,6 @@ def init(
 
 def _say_begun(report: dict[str, Any]) -> str:
     migrated = report["migrated"]
-    return f"Wrote {report['file']}." + (f" {_say_migrated(migrated).capitalize()}." if migrated else "")
+    return f"Wrote {report['file']}." + (
+        f" {_say_migrated(migrated).capitalize()}." if migrated else ""
+    )

@@ -30,17 +30,40 @@ def complete_status(incomplete: str) -> list[str]:
 
 
 Statuses = Annotated[
-    list[str] | None, typer.Option("--status", "-s", help="Only runs of this status; may be given again.", autocompletion=complete_status)
+    list[str] | None,
+    typer.Option(
+        "--status",
+        "-s",
+        help="Only runs of this status; may be given again.",
+        autocompletion=complete_status,
+    ),
 ]
-WorkflowNames = Annotated[list[str] | None, typer.Option("--workflow", "-w", help="Only runs of this workflow; may be given again.")]
-Queues = Annotated[list[str] | None, typer.Option("--queue", "-q", help="Only runs of this queue; may be given again.")]
+WorkflowNames = Annotated[
+    list[str] | None,
+    typer.Option("--workflow", "-w", help="Only runs of this workflow; may be given again."),
+]
+Queues = Annotated[
+    list[str] | None,
+    typer.Option("--queue", "-q", help="Only runs of this queue; may be given again."),
+]
 Labels = Annotated[
-    list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="Only runs with this label; may be given again.")
+    list[str] | None,
+    typer.Option(
+        "--label", "-l", metavar="NAME=VALUE", help="Only runs with this label; may be given again."
+    ),
 ]
 KeyPatterns = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY]...", help="Only runs with these keys; * stands for anything.", show_default=False)
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY]...",
+        help="Only runs with these keys; * stands for anything.",
+        show_default=False,
+    ),
 ]
-KeyPattern = Annotated[str | None, typer.Option("--key", "-k", help="Only runs whose key is this; * stands for anything.")]
+KeyPattern = Annotated[
+    str | None,
+    typer.Option("--key", "-k", help="Only runs whose key is this; * stands for anything."),
+]
 Since = Annotated[str | None, typer.Option(help="Only runs created since: 2h, 7d, or a time.")]
 Until = Annotated[str | None, typer.Option(help="Only runs created until: 2h (ago), or a time.")]
 
@@ -133,11 +156,17 @@ def _similar_keys(connection: psycopg.Connection[Any], key: str) -> str:
 
     keys = fetch(connection, find_keys(key[: max(1, len(key) // 2)], 500))
     close = difflib.get_close_matches(key, keys, 3)
-    return f": there {'is' if len(close) == 1 else 'are'} {', '.join(close)}" if close else ": `pgflow list` shows those there are"
+    return (
+        f": there {'is' if len(close) == 1 else 'are'} {', '.join(close)}"
+        if close
+        else ": `pgflow list` shows those there are"
+    )
 
 
 def complete_key(incomplete: str) -> list[str]:
-    """Keys that begin so, for the shell; nothing where no database is named or it does not answer at once."""
+    """Keys that begin so, for the shell; nothing where no database is named or it does not answer
+    at once.
+    """
     import os
 
     dsn = os.environ.get("PGFLOW_DSN") or os.environ.get("DATABASE_URL")
@@ -150,10 +179,21 @@ def complete_key(incomplete: str) -> list[str]:
     from pgflow.inspect import find_keys
 
     try:
-        with connect(ConnectOptions(dsn, connect_timeout_seconds=2), "pgflow cli", 2.0) as connection:
+        with connect(
+            ConnectOptions(dsn, connect_timeout_seconds=2), "pgflow cli", 2.0
+        ) as connection:
             return fetch(connection, find_keys(incomplete))
-    except (psycopg.Error, InvalidArgument, UnicodeEncodeError):  # the latter two: what is typed so far is no text
+    except (
+        psycopg.Error,
+        InvalidArgument,
+        UnicodeEncodeError,
+    ):  # the latter two: what is typed so far is no text
         return []
 
 
-Key = Annotated[str, typer.Argument(metavar="KEY", help="Key of the run.", autocompletion=complete_key, show_default=False)]
+Key = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY", help="Key of the run.", autocompletion=complete_key, show_default=False
+    ),
+]

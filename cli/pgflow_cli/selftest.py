@@ -1,7 +1,7 @@
 """Selftest: the speed of a server and this machine together, measured in a database of its own.
 
-The workflows do nothing, so that what is measured is pgflow, Postgres and the way between them. Nothing here
-is compared with anything else; `python -m bench` in the repository does that.
+The workflows do nothing, so that what is measured is pgflow, Postgres and the way between them.
+Nothing here is compared with anything else; `python -m bench` in the repository does that.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ def scratch_database(dsn: str) -> Iterator[str]:
         try:
             admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
         except psycopg.errors.InsufficientPrivilege as error:
-            raise Mistake("this role may not make a database to measure in: name one who may (createdb) with --dsn") from error
+            raise Mistake(
+                "this role may not make a database to measure in: name one who may (createdb) with "
+                "--dsn"
+            ) from error
         try:
             scratch = make_conninfo(dsn, dbname=name)
             migrate_dsn(scratch)
@@ -81,15 +84,26 @@ def scratch_database(dsn: str) -> Iterator[str]:
 
 
 def measure_commits(dsn: str, seconds: float) -> dict[str, Any]:
-    """Measure a round trip and a commit, in milliseconds, and the part of a commit that waits for the disk."""
+    """Measure a round trip and a commit, in milliseconds, and the part of a commit that waits for
+    the disk.
+    """
     with psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as conn:
         conn.execute("create table selftest (i int)")
-        settings = {name: str(_scalar(conn, f"show {name}")) for name in ("fsync", "synchronous_commit")}
+        settings = {
+            name: str(_scalar(conn, f"show {name}")) for name in ("fsync", "synchronous_commit")
+        }
         trip_ms = _median_ms(lambda: conn.execute("select 1"), seconds / 3)
         commit_ms = _median_ms(lambda: conn.execute("insert into selftest values (1)"), seconds / 3)
         conn.execute("set synchronous_commit = off")
-        unsynced_ms = _median_ms(lambda: conn.execute("insert into selftest values (1)"), seconds / 3)
-    return {**settings, "round_trip_ms": trip_ms, "commit_ms": commit_ms, "sync_ms": max(0.0, commit_ms - unsynced_ms)}
+        unsynced_ms = _median_ms(
+            lambda: conn.execute("insert into selftest values (1)"), seconds / 3
+        )
+    return {
+        **settings,
+        "round_trip_ms": trip_ms,
+        "commit_ms": commit_ms,
+        "sync_ms": max(0.0, commit_ms - unsynced_ms),
+    }
 
 
 def _scalar(conn: psycopg.Connection[Any], query: str) -> Any:
@@ -132,7 +146,11 @@ async def _together(app: AsyncApp, seconds: float) -> dict[str, Any]:
         wall, processor = await _work_off(app, runs, TOGETHER)
         working += wall
         computing += processor
-    return {"starts_per_second": started / starting, "steps_per_second": started * STEPS / working, "client_busy": computing / working}
+    return {
+        "starts_per_second": started / starting,
+        "steps_per_second": started * STEPS / working,
+        "client_busy": computing / working,
+    }
 
 
 async def _alone(app: AsyncApp, seconds: float) -> dict[str, Any]:
@@ -145,7 +163,9 @@ async def _alone(app: AsyncApp, seconds: float) -> dict[str, Any]:
     return {"steps_per_second_alone": started * STEPS / working}
 
 
-async def _work_off(app: AsyncApp, runs: list[AsyncRun[int]], concurrency: int) -> tuple[float, float]:
+async def _work_off(
+    app: AsyncApp, runs: list[AsyncRun[int]], concurrency: int
+) -> tuple[float, float]:
     """Seconds of wall and of processor for runs that are there already."""
     async with app.worker(concurrency=concurrency):
         began, processor = time.perf_counter(), time.process_time()
@@ -154,7 +174,9 @@ async def _work_off(app: AsyncApp, runs: list[AsyncRun[int]], concurrency: int) 
 
 
 async def _latency(app: AsyncApp, seconds: float) -> dict[str, Any]:
-    """Measure the time from a start to the first line of its workflow, where nothing else goes on."""
+    """Measure the time from a start to the first line of its workflow, where nothing else goes
+    on.
+    """
     taken: list[float] = []
     async with app.worker():
         end = time.perf_counter() + seconds
@@ -164,7 +186,10 @@ async def _latency(app: AsyncApp, seconds: float) -> dict[str, Any]:
             taken.append(await run.result() - began)
             await asyncio.sleep(0.01)
     taken.sort()
-    return {"start_latency_p50_ms": statistics.median(taken) * 1000, "start_latency_p99_ms": taken[int(len(taken) * 0.99)] * 1000}
+    return {
+        "start_latency_p50_ms": statistics.median(taken) * 1000,
+        "start_latency_p99_ms": taken[int(len(taken) * 0.99)] * 1000,
+    }
 
 
 # ---------------------------------------------------------------- what limits it
@@ -188,12 +213,17 @@ def _server_limit(figures: dict[str, Any]) -> str:
 
 _ALONE = {
     "disk": "A run alone waits for the disk: {sync_ms:.2g} of the {commit_ms:.2g} ms of a commit",
-    "network": "A run alone waits for the network: {round_trip_ms:.2g} of the {commit_ms:.2g} ms of a commit are the way there and back",
-    "server": "A run alone waits for the server: a commit takes {commit_ms:.2g} ms, and neither disk nor network explain it",
+    "network": "A run alone waits for the network: {round_trip_ms:.2g} of the {commit_ms:.2g} ms "
+    "of a commit are the way there and back",
+    "server": "A run alone waits for the server: a commit takes {commit_ms:.2g} ms, and neither "
+    "disk nor network explain it",
 }
 _TOGETHER = {
-    "python": "Many runs wait for this process, which computes for {client_busy:.0%} of the time: start more worker processes",
-    "disk": "Many runs share their commits and still wait for the disk: faster storage for the WAL, or more runs at once",
-    "network": "Many runs share their round trips and still wait for the network: bring workers closer, or work on more runs at once",
+    "python": "Many runs wait for this process, which computes for {client_busy:.0%} of the time: "
+    "start more worker processes",
+    "disk": "Many runs share their commits and still wait for the disk: faster storage for the "
+    "WAL, or more runs at once",
+    "network": "Many runs share their round trips and still wait for the network: bring workers "
+    "closer, or work on more runs at once",
     "server": "Many runs wait for the server: see what else it does, then its processors",
 }

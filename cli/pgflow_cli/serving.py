@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pgflow.app import AsyncApp
 
 GARBAGE_THRESHOLD = 5_000
-"""Objects more than there were, at which the collector looks at the newest: 128 runs that begin at once make about so many."""
+"""Objects more than there were, at which the collector looks at the newest: 128 runs that begin at
+once make about so many.
+"""
 
 
 def set_up_logging(level: str, form: str = "text") -> None:
@@ -50,10 +52,11 @@ def leave(code: int) -> None:
 
 
 def spare_what_is_loaded() -> None:
-    """Takes all that is there out of the garbage collector's sight, and lets it come less often; for a process that only works.
+    """Takes all that is there out of the garbage collector's sight, and lets it come less often;
+    for a process that only works.
 
-    Code stays as long as the process does. That the collector went through it again and again was a third of what a run that
-    does nothing cost.
+    Code stays as long as the process does. That the collector went through it again and again was a
+    third of what a run that does nothing cost.
     """
     gc.collect()
     gc.freeze()
@@ -86,7 +89,9 @@ class Stop:
         return self._event
 
 
-def serve(app: AsyncApp, options: WorkerOptions, stop: Stop, metrics_at: tuple[str, int] | None = None) -> int:
+def serve(
+    app: AsyncApp, options: WorkerOptions, stop: Stop, metrics_at: tuple[str, int] | None = None
+) -> int:
     """Works until a signal asks to stop; answers the exit code.
 
     Raises:
@@ -95,17 +100,23 @@ def serve(app: AsyncApp, options: WorkerOptions, stop: Stop, metrics_at: tuple[s
     return asyncio.run(_serve(app, options, stop, metrics_at))
 
 
-async def _serve(app: AsyncApp, options: WorkerOptions, stop: Stop, metrics_at: tuple[str, int] | None) -> int:
+async def _serve(
+    app: AsyncApp, options: WorkerOptions, stop: Stop, metrics_at: tuple[str, int] | None
+) -> int:
     asked = stop.event()
     async with app:
         with _metrics(app, options, metrics_at):
             async with app._work(options) as worker:
-                logging.getLogger("pgflow").info("worker %s serves %s", worker.worker_id, ", ".join(options.queues))
+                logging.getLogger("pgflow").info(
+                    "worker %s serves %s", worker.worker_id, ", ".join(options.queues)
+                )
                 return await _until_asked(asked, worker)
 
 
 @contextmanager
-def _metrics(app: AsyncApp, options: WorkerOptions, address: tuple[str, int] | None) -> Iterator[None]:
+def _metrics(
+    app: AsyncApp, options: WorkerOptions, address: tuple[str, int] | None
+) -> Iterator[None]:
     """Serves the figures of the worker with these options, if an address is given."""
     if address is None:
         yield
@@ -121,7 +132,9 @@ def _metrics(app: AsyncApp, options: WorkerOptions, address: tuple[str, int] | N
     try:
         server = prometheus.serve(options.meter, app.dsn, port=port, host=host)
     except (OSError, UnicodeError) as error:  # the latter: no name of a host
-        raise Mistake(f"no metrics at {host}:{port}: {getattr(error, 'strerror', None) or error}") from None
+        raise Mistake(
+            f"no metrics at {host}:{port}: {getattr(error, 'strerror', None) or error}"
+        ) from None
     logging.getLogger("pgflow").info("metrics at %s", server.url)
     try:
         yield
@@ -130,7 +143,9 @@ def _metrics(app: AsyncApp, options: WorkerOptions, address: tuple[str, int] | N
 
 
 async def _until_asked(asked: asyncio.Event, worker: Worker) -> int:
-    """0 once a signal asks; 1 if a part of the worker has died, so that whoever watches starts another."""
+    """0 once a signal asks; 1 if a part of the worker has died, so that whoever watches starts
+    another.
+    """
     waits = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(worker.failed.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:

@@ -49,15 +49,21 @@ def show(
     *,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", "-n", min=0, show_default=False, help="At most so many calls; 0 for each. A table has 30, JSON all."),
+        typer.Option(
+            "--limit",
+            "-n",
+            min=0,
+            show_default=False,
+            help="At most so many calls; 0 for each. A table has 30, JSON all.",
+        ),
     ] = None,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Shows a run: where it is and why, input, result, calls.
 
-    Calls are steps, decisions and effects. Of a run with more of them than the limit, many calls of one name are one line, which
-    counts them by status.
+    Calls are steps, decisions and effects. Of a run with more of them than the limit, many calls of
+    one name are one line, which counts them by status.
     """
     form = choose_form(as_json=as_json)
     most = (DEFAULT_LIMIT if form is Form.TABLE else 0) if limit is None else limit
@@ -77,7 +83,9 @@ def print_object(run: dict[str, Any]) -> None:
     typer.echo(dump(run, indent=2))
 
 
-def read_run(connection: psycopg.Connection[Any], key: str, limit: int | None = None) -> dict[str, Any]:
+def read_run(
+    connection: psycopg.Connection[Any], key: str, limit: int | None = None
+) -> dict[str, Any]:
     """Return a run with its calls, its children and what it said of itself.
 
     Args:
@@ -92,9 +100,13 @@ def read_run(connection: psycopg.Connection[Any], key: str, limit: int | None = 
 
     found = find_detail(connection, key)
     run = as_row(found, _RUN)
-    run["parent"] = None if found.parent_run_id is None else fetch(connection, find_key(found.parent_run_id))
+    run["parent"] = (
+        None if found.parent_run_id is None else fetch(connection, find_key(found.parent_run_id))
+    )
     run["state"] = fetch(connection, read_state(key))
-    run["children"] = [as_row(child, _CHILD) for child in fetch(connection, list_children(found.run_id))]
+    run["children"] = [
+        as_row(child, _CHILD) for child in fetch(connection, list_children(found.run_id))
+    ]
     run["calls"], run["more_calls"] = read_calls(connection, found.run_id, limit)
     return run
 
@@ -127,16 +139,36 @@ def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType
     from pgflow.inspect import describe_error
 
     ended = run["status"] in ENDED
-    took = f", after {duration((run['finished_at'] - run['created_at']).total_seconds())}" if ended else ""
+    took = (
+        f", after {duration((run['finished_at'] - run['created_at']).total_seconds())}"
+        if ended
+        else ""
+    )
     labels = " ".join(f"{name}={value}" for name, value in (run["labels"] or {}).items())
     facts: list[tuple[str, RenderableType | None]] = [
         ("why", plain(run["why"]) if run["why"] and run["status"] != "failed" else None),
         ("what to do", plain(_advice(run)) if _advice(run) else None),
-        ("queue", plain(run["queue"] + (f", priority {run['priority']}" if run["priority"] else ""))),
-        ("worker", plain(f"{run['worker_id']}, claim {run['attempt']}") if run["worker_id"] is not None else None),
+        (
+            "queue",
+            plain(run["queue"] + (f", priority {run['priority']}" if run["priority"] else "")),
+        ),
+        (
+            "worker",
+            plain(f"{run['worker_id']}, claim {run['attempt']}")
+            if run["worker_id"] is not None
+            else None,
+        ),
         ("created", plain(f"{when(run['created_at'])}, {age(run['created_at'], now)} ago")),
-        (run["status"] if not ended else "ended", plain(f"{when(run['since'])}, {age(run['since'], now)} ago{took}")),
-        ("starts at", plain(when(run["run_at"])) if run["run_at"] and not run["calls"] and not ended else None),
+        (
+            run["status"] if not ended else "ended",
+            plain(f"{when(run['since'])}, {age(run['since'], now)} ago{took}"),
+        ),
+        (
+            "starts at",
+            plain(when(run["run_at"]))
+            if run["run_at"] and not run["calls"] and not ended
+            else None,
+        ),
         ("deadline", plain(when(run["deadline_at"])) if run["deadline_at"] else None),
         ("generation", plain(run["generation"]) if run["generation"] > 1 else None),
         ("begun", plain(_origin(run)) if run["origin_seq"] is not None else None),
@@ -145,7 +177,12 @@ def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType
         ("input", short_json(run["input"])),
         ("state", short_json(run["state"]) if run["state"] else None),
         ("output", short_json(run["output"]) if run["status"] == "completed" else None),
-        ("error", plain(describe_error(run["error"])) if run["error"] and run["status"] == "failed" else None),
+        (
+            "error",
+            plain(describe_error(run["error"]))
+            if run["error"] and run["status"] == "failed"
+            else None,
+        ),
         ("", _traceback(run["error"])),
     ]
     return [(name, value) for name, value in facts if value is not None]
@@ -157,7 +194,9 @@ def _origin(run: dict[str, Any]) -> str:
         return f"with {run['origin_seq']} units of a run that is gone"
     if run["origin_key"] != run["key"]:
         return f"forked from {run['origin_key']} at unit {run['origin_seq']}"
-    return f"anew after generation {run['origin_generation']}" + (f", at unit {run['origin_seq']}" if run["origin_seq"] else "")
+    return f"anew after generation {run['origin_generation']}" + (
+        f", at unit {run['origin_seq']}" if run["origin_seq"] else ""
+    )
 
 
 def _advice(run: dict[str, Any]) -> str:
@@ -177,7 +216,10 @@ def _traceback(error: Any) -> RenderableType | None:
     if not isinstance(error, dict) or not error.get("traceback"):
         return None
     text = error["traceback"]
-    return Text((text if isinstance(text, str) else "\n".join(map(str, text))).rstrip(), style="bright_black")
+    return Text(
+        (text if isinstance(text, str) else "\n".join(map(str, text))).rstrip(),
+        style="bright_black",
+    )
 
 
 _CHILD_COLUMNS = [

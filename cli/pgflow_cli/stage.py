@@ -1,4 +1,6 @@
-"""Picture that ``pgflow demo`` shows while it runs: days, workers and events, drawn again ten times a second."""
+"""Picture that ``pgflow demo`` shows while it runs: days, workers and events, drawn again ten times
+a second.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ EVENTS = 8
 STRIKING_SECONDS = 2.0
 """Seconds for which a kill is shown in red."""
 
-CELLS = {"queued": ("·", "bright_black"), "running": ("■", "yellow"), "waiting": ("■", "blue"), "completed": ("■", "green")}
+CELLS = {
+    "queued": ("·", "bright_black"),
+    "running": ("■", "yellow"),
+    "waiting": ("■", "blue"),
+    "completed": ("■", "green"),
+}
 ORPHAN = ("✗", "bold red")
 LEGEND = (
     ("·", "bright_black", "queued"),
@@ -58,7 +65,9 @@ class Stage:
         self._live.start()
         return self
 
-    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         """Leaves the last picture on the screen."""
         self._live.stop()
 
@@ -69,7 +78,9 @@ class Stage:
         word = line.split(maxsplit=1)[0]
         style = {"kill": "bold red", "cfo": "magenta", "worker": "yellow"}.get(word, "")
         at = f"{time.monotonic() - self._began:5.1f}s  "
-        self._events.append(Text.assemble((at, "bright_black"), (line, style), no_wrap=True, overflow="ellipsis"))
+        self._events.append(
+            Text.assemble((at, "bright_black"), (line, style), no_wrap=True, overflow="ellipsis")
+        )
         if word == "kill":
             self._struck = time.monotonic()
             self._drawn = 0.0
@@ -84,7 +95,9 @@ class Stage:
         alive = set(quarter.workers.pids)
         self._live.update(Group(*self._picture(quarter, progress, rows, alive)), refresh=True)
 
-    def _picture(self, quarter: Quarter, progress: Progress, rows: list[Any], alive: set[int]) -> list[RenderableType]:
+    def _picture(
+        self, quarter: Quarter, progress: Progress, rows: list[Any], alive: set[int]
+    ) -> list[RenderableType]:
         return [
             Text("Treasury days: each is a run; workers are killed while they hold some", style="bold"), Text(),
             self._bar(progress, len(quarter.days)), Text(),
@@ -108,13 +121,19 @@ class Stage:
         for pid in sorted(alive):
             held = sum(row[2] == pid for row in rows)
             table.add_row(
-                Text(f"worker {pid}"), Text("■" * held, style="yellow"), Text(f"{held} runs" if held else "idle", style="bright_black")
+                Text(f"worker {pid}"),
+                Text("■" * held, style="yellow"),
+                Text(f"{held} runs" if held else "idle", style="bright_black"),
             )
         just_now = time.monotonic() - self._struck < STRIKING_SECONDS
         for kill in quarter.chaos.kills:
             style = "bold white on red" if just_now and kill is quarter.chaos.kills[-1] else "red"
             orphans = sum(row[2] == kill.pid for row in rows)
-            state = f"{orphans} of its {len(kill.held)} runs not yet found" if orphans else f"all of its {len(kill.held)} runs went on"
+            state = (
+                f"{orphans} of its {len(kill.held)} runs not yet found"
+                if orphans
+                else f"all of its {len(kill.held)} runs went on"
+            )
             table.add_row(
                 Text(f"worker {kill.pid}", style="bright_black"),
                 Text(" killed with SIGKILL ", style=style),
@@ -131,7 +150,9 @@ def _days(rows: list[Any], alive: set[int]) -> RenderableType:
         number = int(day[-2:])
         if last_day and number - last_day != 1:
             line.append(" ")
-        cell, style = ORPHAN if status == "running" and pid not in alive else CELLS.get(status, ORPHAN)
+        cell, style = (
+            ORPHAN if status == "running" and pid not in alive else CELLS.get(status, ORPHAN)
+        )
         line.append(cell, style=style)
         last_day = number
     return line

@@ -23,16 +23,39 @@ if TYPE_CHECKING:
     from pgflow import StartOptions, Workflow
 
 Words = Annotated[
-    list[str] | None, typer.Argument(metavar="NAME=TEXT|NAME:=JSON", help="Parameters of the workflow.", show_default=False)
+    list[str] | None,
+    typer.Argument(
+        metavar="NAME=TEXT|NAME:=JSON", help="Parameters of the workflow.", show_default=False
+    ),
 ]
-Input = Annotated[str | None, typer.Option("--input", "-i", help="All parameters as a JSON object, @FILE, or - for standard input.")]
+Input = Annotated[
+    str | None,
+    typer.Option(
+        "--input", "-i", help="All parameters as a JSON object, @FILE, or - for standard input."
+    ),
+]
 RunKey = Annotated[
-    str | None, typer.Option("--key", "-k", callback=refuse_empty, help="Idempotency key: a second start with it is the same run.")
+    str | None,
+    typer.Option(
+        "--key",
+        "-k",
+        callback=refuse_empty,
+        help="Idempotency key: a second start with it is the same run.",
+    ),
 ]
 RunLabels = Annotated[
-    list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="A label to find the run by; may be given again.")
+    list[str] | None,
+    typer.Option(
+        "--label",
+        "-l",
+        metavar="NAME=VALUE",
+        help="A label to find the run by; may be given again.",
+    ),
 ]
-RunTimeout = Annotated[str | None, typer.Option("--deadline", help="Cancel the run if it is not over after 90s, 10m, 7d...")]
+RunTimeout = Annotated[
+    str | None,
+    typer.Option("--deadline", help="Cancel the run if it is not over after 90s, 10m, 7d..."),
+]
 
 
 # ---------------------------------------------------------------- start
@@ -49,21 +72,39 @@ class IfTaken(StrEnum):
 
 def start(
     target: Annotated[
-        str, typer.Argument(metavar="WORKFLOW", help="Name of a workflow that the database knows, or MODULE:WORKFLOW.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="WORKFLOW",
+            help="Name of a workflow that the database knows, or MODULE:WORKFLOW.",
+            show_default=False,
+        ),
     ],
     words: Words = None,
     *,
     text: Input = None,
     key: RunKey = None,
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Queue to wait in; else the workflow's own.")] = None,
-    priority: Annotated[int, typer.Option(min=-32768, max=32767, help="Lower numbers go first.")] = 0,
-    at: Annotated[str | None, typer.Option(help="Not before: a time with zone, or 10m (from now).")] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", "-q", help="Queue to wait in; else the workflow's own.")
+    ] = None,
+    priority: Annotated[
+        int, typer.Option(min=-32768, max=32767, help="Lower numbers go first.")
+    ] = 0,
+    at: Annotated[
+        str | None, typer.Option(help="Not before: a time with zone, or 10m (from now).")
+    ] = None,
     deadline: RunTimeout = None,
     label: RunLabels = None,
     if_taken: Annotated[
-        IfTaken, typer.Option("--if-taken", help="With --key: what to do if a run has it. match: the same input is the same run.")
+        IfTaken,
+        typer.Option(
+            "--if-taken",
+            help="With --key: what to do if a run has it. match: the same input is the same run.",
+        ),
     ] = IfTaken.MATCH,
-    new: Annotated[bool, typer.Option("--new", help="The name is right although the database has never seen it.")] = False,
+    new: Annotated[
+        bool,
+        typer.Option("--new", help="The name is right although the database has never seen it."),
+    ] = False,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
@@ -78,16 +119,37 @@ def start(
         from pgflow.inspect import is_served, why_unserved
 
         name = target if workflow is None else workflow.name
-        own_queue = _find_queue(connection, name, queue, new=new) if workflow is None else workflow.start_options.queue
+        own_queue = (
+            _find_queue(connection, name, queue, new=new)
+            if workflow is None
+            else workflow.start_options.queue
+        )
         if workflow is not None:
             check_input(workflow, value)
-        options = _options(connection, key, own_queue if queue is None else queue, priority, at, deadline, labels, workflow)
+        options = _options(
+            connection,
+            key,
+            own_queue if queue is None else queue,
+            priority,
+            at,
+            deadline,
+            labels,
+            workflow,
+        )
         options = replace(options, if_taken=if_taken.value)
-        started = _start(connection, name, value, options, None if workflow is None else workflow.defaults_text)
-        served, why = fetch(connection, is_served(options.queue)), fetch(connection, why_unserved(options.queue, name))
+        started = _start(
+            connection, name, value, options, None if workflow is None else workflow.defaults_text
+        )
+        served, why = (
+            fetch(connection, is_served(options.queue)),
+            fetch(connection, why_unserved(options.queue, name)),
+        )
     print_one(form, started, lambda: plain(_say_started(started)))
     if not served and form is Form.TABLE:
-        note(f"No worker serves the queue {options.queue!r} now: it begins once one does (`pgflow workers MODULE`).")
+        note(
+            f"No worker serves the queue {options.queue!r} now: it begins once one does (`pgflow "
+            "workers MODULE`)."
+        )
     elif why is not None and form is Form.TABLE:
         note(f"It is not taken now: {why}.")
 
@@ -109,7 +171,9 @@ def check_input(workflow: Workflow[..., Any], value: dict[str, Any]) -> dict[str
     from pgflow.errors import NotStorable
 
     parameters = inspect.signature(workflow.fn).parameters
-    takes = f"it takes ({', '.join(str(parameter) for parameter in parameters.values())})".replace("'", "")
+    takes = f"it takes ({', '.join(str(parameter) for parameter in parameters.values())})".replace(
+        "'", ""
+    )
     for name in value:
         if name not in parameters:
             raise Mistake(f"{workflow.name} has no parameter {name!r}: {takes}")
@@ -141,11 +205,22 @@ def _options(
         moment = database_now(connection) + moment
     own = None if workflow is None else workflow.start_options.timeout
     timeout = own if deadline is None else parse_duration(deadline, "--deadline")
-    return StartOptions(key=key or new_keys(1)[0], queue=queue, priority=priority, run_at=moment, timeout=timeout, labels=labels)
+    return StartOptions(
+        key=key or new_keys(1)[0],
+        queue=queue,
+        priority=priority,
+        run_at=moment,
+        timeout=timeout,
+        labels=labels,
+    )
 
 
 def _start(
-    connection: psycopg.Connection[Any], name: str, value: dict[str, Any], options: StartOptions, defaults: str | None
+    connection: psycopg.Connection[Any],
+    name: str,
+    value: dict[str, Any],
+    options: StartOptions,
+    defaults: str | None,
 ) -> dict[str, Any]:
     from pgflow._db.calls.start import start_run
     from pgflow._db.query import run
@@ -165,8 +240,11 @@ def _say_started(started: dict[str, Any]) -> str:
     return f"{started['key']} is the same run as before: nothing new was started."
 
 
-def _find_queue(connection: psycopg.Connection[Any], name: str, queue: str | None, *, new: bool) -> str:
-    """The queue of a workflow that is known by name only: that of its latest run, else one that workers serve for it.
+def _find_queue(
+    connection: psycopg.Connection[Any], name: str, queue: str | None, *, new: bool
+) -> str:
+    """The queue of a workflow that is known by name only: that of its latest run, else one that
+    workers serve for it.
 
     Raises:
         Mistake: No run and no worker has ever named the workflow: a run of it would wait for ever.
@@ -181,8 +259,12 @@ def _find_queue(connection: psycopg.Connection[Any], name: str, queue: str | Non
     import difflib
 
     close = difflib.get_close_matches(name, fetch(connection, list_workflows()), 1)
-    hint = f"did you mean {close[0]}?" if close else "name it MODULE:WORKFLOW to take it from its code"
-    raise Mistake(f"no run and no worker has named a workflow {name!r}: {hint} (--new starts it all the same)")
+    hint = (
+        f"did you mean {close[0]}?" if close else "name it MODULE:WORKFLOW to take it from its code"
+    )
+    raise Mistake(
+        f"no run and no worker has named a workflow {name!r}: {hint} (--new starts it all the same)"
+    )
 
 
 # ---------------------------------------------------------------- run
@@ -190,7 +272,12 @@ def _find_queue(connection: psycopg.Connection[Any], name: str, queue: str | Non
 
 def run(
     target: Annotated[
-        str, typer.Argument(metavar="MODULE[:WORKFLOW]", help="The workflow: MODULE:NAME or FILE.py:NAME.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="MODULE[:WORKFLOW]",
+            help="The workflow: MODULE:NAME or FILE.py:NAME.",
+            show_default=False,
+        ),
     ],
     words: Words = None,
     *,
@@ -199,7 +286,11 @@ def run(
     deadline: RunTimeout = None,
     label: RunLabels = None,
     max_runtime: Annotated[
-        str | None, typer.Option(help="Stop waiting after 90s, 10m...: exit code 3, and the run goes on with the next worker.")
+        str | None,
+        typer.Option(
+            help="Stop waiting after 90s, 10m...: exit code 3, and the run goes on with the next "
+            "worker."
+        ),
     ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
     as_json: AsJson = None,
@@ -207,7 +298,8 @@ def run(
 ) -> None:
     """Starts a run, works on it here, and waits for its result.
 
-    The process serves the workflow's queue until the run is over; what else it has taken by then, it hands back.
+    The process serves the workflow's queue until the run is over; what else it has taken by then,
+    it hands back.
     """
     from pgflow_cli.running import run_here
     from pgflow_cli.serving import set_up_logging
@@ -215,10 +307,18 @@ def run(
 
     form = choose_form(as_json=as_json)
     set_up_logging(log_level)
-    limit = None if max_runtime is None else parse_duration(max_runtime, "--max-runtime").total_seconds()
+    limit = (
+        None
+        if max_runtime is None
+        else parse_duration(max_runtime, "--max-runtime").total_seconds()
+    )
     app, workflow = load_workflow(target, find_dsn(dsn))
     arguments = check_input(workflow, parse_input(words, text))
     timeout = None if deadline is None else parse_duration(deadline, "--deadline")
-    prepared = workflow.options(key=key, timeout=timeout, labels=parse_pairs(label, "--label") or None)
-    answer = run_here(app, prepared, arguments, limit, shows_progress=form is Form.TABLE and sys.stderr.isatty())
+    prepared = workflow.options(
+        key=key, timeout=timeout, labels=parse_pairs(label, "--label") or None
+    )
+    answer = run_here(
+        app, prepared, arguments, limit, shows_progress=form is Form.TABLE and sys.stderr.isatty()
+    )
     print_one(form, answer, lambda: plain(f"{answer['key']} completed: {dump(answer['output'])}"))

@@ -32,8 +32,12 @@ def load_module(target: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name + ".").startswith(error.name + "."):
-            raise Mistake(f"{target} imports {error.name}, which is not installed here{_where(error)}") from error
-        raise Mistake(f"there is no module {name!r} here: pass MODULE or FILE.py, importable from {folder}") from error
+            raise Mistake(
+                f"{target} imports {error.name}, which is not installed here{_where(error)}"
+            ) from error
+        raise Mistake(
+            f"there is no module {name!r} here: pass MODULE or FILE.py, importable from {folder}"
+        ) from error
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         raise Mistake(f"{target} cannot be imported: {text}{_where(error)}") from error
@@ -56,13 +60,16 @@ def _place_of(target: str) -> tuple[str, Path]:
 def _where(error: BaseException) -> str:
     """File and line of the user's code at which an import failed."""
     frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename and __file__ != frame.filename
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and __file__ != frame.filename
     ]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
 def load_app(target: str, dsn: str | None, *, without_session: bool = False) -> AsyncApp:
-    """The app of ``MODULE[:APP]``: the one named, the only one of the module, or one made of the module's workflows.
+    """The app of ``MODULE[:APP]``: the one named, the only one of the module, or one made of the
+    module's workflows.
 
     Args:
         target: Text that was typed.
@@ -83,12 +90,18 @@ def _pick_app(module: ModuleType, attribute: str) -> AppBase:
         found = getattr(module, attribute, None)
         if isinstance(found, AppBase):
             return found
-        raise Mistake(f"{module.__name__}:{attribute} is not an App or AsyncApp{_did_you_mean(attribute, _apps(module))}")
+        raise Mistake(
+            f"{module.__name__}:{attribute} is not an App or "
+            f"AsyncApp{_did_you_mean(attribute, _apps(module))}"
+        )
     apps = _apps(module)
     if len(apps) == 1:
         return next(iter(apps.values()))
     if apps:
-        raise Mistake(f"module {module.__name__} holds {len(apps)} apps: name one, as in {module.__name__}:{next(iter(apps))}")
+        raise Mistake(
+            f"module {module.__name__} holds {len(apps)} apps: name one, as in "
+            f"{module.__name__}:{next(iter(apps))}"
+        )
     if _workflows(module):
         return AsyncApp(include=[module])
     raise Mistake(f"module {module.__name__} holds no App, AsyncApp or @workflow")
@@ -110,9 +123,14 @@ def load_workflow(target: str, dsn: str | None) -> tuple[AsyncApp, Workflow[...,
     elif not known:
         raise Mistake(f"module {module.__name__} holds no @workflow")
     elif not wanted:
-        raise Mistake(f"which workflow? {module.__name__} has {', '.join(known)}: say {name}:{next(iter(known))}")
+        raise Mistake(
+            f"which workflow? {module.__name__} has {', '.join(known)}: say "
+            f"{name}:{next(iter(known))}"
+        )
     else:
-        raise Mistake(f"module {module.__name__} has no workflow {wanted!r}{_did_you_mean(wanted, known)}")
+        raise Mistake(
+            f"module {module.__name__} has no workflow {wanted!r}{_did_you_mean(wanted, known)}"
+        )
     return _as_async(_app_of(module, workflow), dsn), workflow
 
 
@@ -134,9 +152,15 @@ def _workflows(module: ModuleType) -> dict[str, Workflow[..., Any]]:
     from pgflow._flow.workflow import Workflow
 
     here = {name: value for name, value in vars(module).items() if isinstance(value, Workflow)}
-    of_apps = {name: w for app in _apps(module).values() for name, w in app.definitions.workflows.items()}
+    of_apps = {
+        name: w for app in _apps(module).values() for name, w in app.definitions.workflows.items()
+    }
     named = {w.name: w for w in here.values()}
-    return {**of_apps, **named, **here} if len({id(w) for w in (*of_apps.values(), *here.values())}) > 1 else here or of_apps
+    return (
+        {**of_apps, **named, **here}
+        if len({id(w) for w in (*of_apps.values(), *here.values())}) > 1
+        else here or of_apps
+    )
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> str:

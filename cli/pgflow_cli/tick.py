@@ -1,4 +1,6 @@
-"""``pgflow tick``: what cron runs. It reclaims, drains, and ends when there is nothing left to do."""
+"""``pgflow tick``: what cron runs. It reclaims, drains, and ends when there is nothing left to
+do.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ from pgflow_cli import github
 from pgflow_cli.database import Dsn, as_row, connect, fetch, fetch_dicts, find_dsn
 from pgflow_cli.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Mistake
 from pgflow_cli.listing import database_now
-from pgflow_cli.output import AsJson, LogFormat, LogLevel, choose_form, duration, note, plain, print_one, when
+from pgflow_cli.output import (
+    AsJson,
+    LogFormat,
+    LogLevel,
+    choose_form,
+    duration,
+    note,
+    plain,
+    print_one,
+    when,
+)
 from pgflow_cli.parsing import parse_duration
 
 if TYPE_CHECKING:
@@ -22,20 +34,43 @@ if TYPE_CHECKING:
 
 
 def tick(
-    target: Annotated[str, typer.Argument(metavar="MODULE[:APP]", help="Module or file with the workflows.", show_default=False)],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE[:APP]", help="Module or file with the workflows.", show_default=False
+        ),
+    ],
     *,
-    max_runtime: Annotated[str, typer.Option(help="End by then, the grace included: 90s, 10m. Keep it below the job's own limit.")] = "1h",
-    max_runs: Annotated[int | None, typer.Option(min=1, help="Take no more runs than this.", show_default=False)] = None,
-    grace: Annotated[str, typer.Option(help="How long running steps may go on at the end: 8s.")] = "8s",
+    max_runtime: Annotated[
+        str,
+        typer.Option(
+            help="End by then, the grace included: 90s, 10m. Keep it below the job's own limit."
+        ),
+    ] = "1h",
+    max_runs: Annotated[
+        int | None, typer.Option(min=1, help="Take no more runs than this.", show_default=False)
+    ] = None,
+    grace: Annotated[
+        str, typer.Option(help="How long running steps may go on at the end: 8s.")
+    ] = "8s",
     linger: Annotated[str, typer.Option(help="Also wait for timers that are due so soon.")] = "0s",
     exclusive: Annotated[
-        bool, typer.Option("--exclusive", help="Do nothing if another exclusive tick of these queues is at work.")
+        bool,
+        typer.Option(
+            "--exclusive", help="Do nothing if another exclusive tick of these queues is at work."
+        ),
     ] = False,
     concurrency: Annotated[int, typer.Option(min=1, help="Runs to work on at once.")] = 50,
     queue: Annotated[
-        list[str] | None, typer.Option("--queue", "-q", help="Queue to drain; may be given again. Else those of the workflows.")
+        list[str] | None,
+        typer.Option(
+            "--queue", "-q", help="Queue to drain; may be given again. Else those of the workflows."
+        ),
     ] = None,
-    dead_after: Annotated[float, typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead.")] = 10.0,
+    dead_after: Annotated[
+        float,
+        typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead."),
+    ] = 10.0,
     log_level: LogLevel = "warning",
     log_format: LogFormat = "text",
     as_json: AsJson = None,
@@ -43,8 +78,9 @@ def tick(
 ) -> None:
     """Drains queues once, for cron: ends when nothing is ready.
 
-    It takes up what a runner that died has left, works on what is ready or due, and ends with a summary and the
-    time of the next timer. SIGTERM hands back what is not done. In GitHub Actions it also annotates the run.
+    It takes up what a runner that died has left, works on what is ready or due, and ends with a
+    summary and the time of the next timer. SIGTERM hands back what is not done. In GitHub Actions
+    it also annotates the run.
     """
     from pgflow._worker.heartbeat import Rhythm
     from pgflow._worker.options import Tally, WorkerOptions
@@ -74,7 +110,9 @@ def tick(
             return
         began_at = _now(found)
         drained = drain_once(app, options, limits, stop)
-    rows = _outcomes(found, options.queues, list(app.definitions.workflows), drained.taken, began_at)
+    rows = _outcomes(
+        found, options.queues, list(app.definitions.workflows), drained.taken, began_at
+    )
     summary = _sum_up(drained, rows)
     print_one(form, summary, lambda: plain(_say(summary)))
     github.report(summary, [row for row in rows if row["status"] in ("failed", "stuck")])
@@ -104,13 +142,19 @@ def _anyway() -> Iterator[bool]:
 
 @contextmanager
 def _alone(dsn: str, queues: Any) -> Iterator[bool]:
-    """Take the lock of ticks; yield False if another tick has it. It is a transaction's, since a pooler lends sessions; it keeps no
-    snapshot.
+    """Take the lock of ticks; yield False if another tick has it. It is a transaction's, since a
+    pooler lends sessions; it keeps no snapshot.
     """
     with connect(dsn) as connection, connection.transaction(force_rollback=True):
         connection.execute("set local idle_in_transaction_session_timeout = 0")
         name = "pgflow tick " + " ".join(queues)
-        yield bool(fetch_dicts(connection, "select pg_try_advisory_xact_lock(hashtextextended(%s, 0)) as mine", (name,))[0]["mine"])
+        yield bool(
+            fetch_dicts(
+                connection,
+                "select pg_try_advisory_xact_lock(hashtextextended(%s, 0)) as mine",
+                (name,),
+            )[0]["mine"]
+        )
 
 
 # ---------------------------------------------------------------- what it came to
@@ -125,12 +169,19 @@ def _now(dsn: str) -> datetime:
         return database_now(connection)
 
 
-def _outcomes(dsn: str, queues: Sequence[str], workflows: list[str], taken: set[int], began_at: datetime) -> list[dict[str, Any]]:
-    """Return the runs that were taken, and those that a dead worker has made stuck meanwhile, with their status."""
+def _outcomes(
+    dsn: str, queues: Sequence[str], workflows: list[str], taken: set[int], began_at: datetime
+) -> list[dict[str, Any]]:
+    """Return the runs that were taken, and those that a dead worker has made stuck meanwhile, with
+    their status.
+    """
     from pgflow.inspect import list_outcomes
 
     with connect(dsn) as connection:
-        runs = fetch(connection, list_outcomes(sorted(taken), stuck_since=began_at, queues=queues, workflows=workflows))
+        runs = fetch(
+            connection,
+            list_outcomes(sorted(taken), stuck_since=began_at, queues=queues, workflows=workflows),
+        )
         return [as_row(run, _OUTCOME) for run in runs]
 
 
@@ -149,12 +200,18 @@ def _exit_code(summary: dict[str, Any]) -> int:
         return NEEDS_A_PERSON
     if summary["failed"] or summary["outcome"] == "broken":
         return FAILED
-    return TIME_LIMIT if summary["work_left"] and summary["outcome"] in ("out of time", "full") else DONE
+    return (
+        TIME_LIMIT
+        if summary["work_left"] and summary["outcome"] in ("out of time", "full")
+        else DONE
+    )
 
 
 def _say(summary: dict[str, Any]) -> str:
     counts = ", ".join(f"{summary[status]} {status}" for status in _COUNTED if summary[status])
-    taken = f"{summary['taken']} run{'' if summary['taken'] == 1 else 's'} taken" + (f" ({counts})" if counts else "")
+    taken = f"{summary['taken']} run{'' if summary['taken'] == 1 else 's'} taken" + (
+        f" ({counts})" if counts else ""
+    )
     left = " There is work left." if summary["work_left"] else ""
     ended = f"{summary['outcome'].capitalize()} after {duration(summary['seconds'])}"
     return f"{ended}: {taken}.{left} Next wake-up: {when(summary['next_wake_at']) or 'none'}."

@@ -54,18 +54,26 @@ def timeline(
     key: Key,
     *,
     generation: Annotated[
-        int | None, typer.Option(min=1, help="An earlier one of a run that was continued as new; else the newest.")
+        int | None,
+        typer.Option(
+            min=1, help="An earlier one of a run that was continued as new; else the newest."
+        ),
     ] = None,
-    units: Annotated[bool, typer.Option("--units", help="The units of its journal, as they are numbered for fork and rewind.")] = False,
+    units: Annotated[
+        bool,
+        typer.Option(
+            "--units", help="The units of its journal, as they are numbered for fork and rewind."
+        ),
+    ] = False,
     as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
     """Draws what a run did and waited for.
 
-    Full bars are steps whose beginning is recorded; of reads and transactions only the end is, so their lighter bar
-    begins with the entry before. Lines are waits, crosses failed attempts. "recovered" says that another worker went
-    on from the journal.
+    Full bars are steps whose beginning is recorded; of reads and transactions only the end is, so
+    their lighter bar begins with the entry before. Lines are waits, crosses failed attempts.
+    "recovered" says that another worker went on from the journal.
     """
     form = choose_form(as_json=as_json, as_csv=as_csv)
     with opened(dsn) as connection:
@@ -140,13 +148,25 @@ def draw(history: History, width: int, *, is_unicode: bool = True) -> list[Rende
     columns = [
         Column("CALL", lambda row: plain(row["entry"].call or ""), right=True),
         Column("WHAT", lambda row: _what(row["entry"]), most=name_room),
-        Column("AT", lambda row: plain("+" + duration((row["entry"].began_at - begin).total_seconds())), right=True),
+        Column(
+            "AT",
+            lambda row: plain("+" + duration((row["entry"].began_at - begin).total_seconds())),
+            right=True,
+        ),
         Column("TOOK", lambda row: plain(_took(row["entry"])), right=True),
         Column("TRIES", lambda row: plain(row["entry"].attempts or ""), right=True),
     ]
     bar_room = max(10, width - sum(column_widths(columns, rows, width)) - GAP * len(columns))
-    columns.append(Column("", lambda row: bars.draw(row["entry"], bar_room, history.now), most=bar_room))
-    return [_headline(history), "", make_table(columns, rows, width), *_errors(history.entries), *_tail(history)]
+    columns.append(
+        Column("", lambda row: bars.draw(row["entry"], bar_room, history.now), most=bar_room)
+    )
+    return [
+        _headline(history),
+        "",
+        make_table(columns, rows, width),
+        *_errors(history.entries),
+        *_tail(history),
+    ]
 
 
 def _headline(history: History) -> RenderableType:
@@ -169,7 +189,10 @@ def _what(entry: Entry) -> Text:
     if entry.kind == MARK:
         if entry.name == RECOVERED:
             return Text(RECOVERED, style="bold magenta")
-        return Text(f"· {entry.name}" + (f" ({said})" if (said := detail(entry)) else ""), style="bright_black")
+        return Text(
+            f"· {entry.name}" + (f" ({said})" if (said := detail(entry)) else ""),
+            style="bright_black",
+        )
     prefix = {"timer": "sleep: ", "signal": "signal: ", "child": "child: "}.get(entry.kind, "")
     return Text((prefix if not entry.name.startswith("sleep") else "") + entry.name)
 
@@ -179,7 +202,11 @@ def _took(entry: Entry) -> str:
 
     if entry.kind == MARK:
         return ""
-    return "…" if entry.ended_at is None else duration((entry.ended_at - entry.began_at).total_seconds())
+    return (
+        "…"
+        if entry.ended_at is None
+        else duration((entry.ended_at - entry.began_at).total_seconds())
+    )
 
 
 @dataclass(frozen=True)
@@ -208,7 +235,9 @@ class Bars:
             return Text(" " * left + self.marks.point, style="bright_black")
         cells = [self._fill(entry)] * (right - left + 1)
         for failure in entry.failures:
-            cells[min(max(self._cell(failure.at, room) - left, 0), len(cells) - 1)] = self.marks.failure
+            cells[min(max(self._cell(failure.at, room) - left, 0), len(cells) - 1)] = (
+                self.marks.failure
+            )
         if entry.ended_at is None:
             cells[-1] = self.marks.open
         style = _COLOURS.get(entry.status, "green" if entry.kind == STEP else "blue")
@@ -236,7 +265,11 @@ def _errors(entries: Sequence[Entry]) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for entry in entries:
         for number, failure in enumerate(entry.failures, 1):
-            lines.append(plain(f"call {entry.call} {entry.name}, try {number}: {describe_error(failure.error)}"))
+            lines.append(
+                plain(
+                    f"call {entry.call} {entry.name}, try {number}: {describe_error(failure.error)}"
+                )
+            )
     return ["", *lines] if lines else []
 
 

@@ -1,4 +1,6 @@
-"""``pgflow export`` and ``pgflow import``: recorded runs as lines of JSON, out of one database and into another."""
+"""``pgflow export`` and ``pgflow import``: recorded runs as lines of JSON, out of one database and
+into another.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,17 @@ from pgflow_cli.database import Dsn, fetch, opened
 from pgflow_cli.failures import Mistake
 from pgflow_cli.orders import Keys
 from pgflow_cli.output import AsJson, Form, choose_form, dump, many, note, shown
-from pgflow_cli.selection import Filters, KeyPattern, Labels, Queues, Since, Statuses, Until, WorkflowNames, find_run
+from pgflow_cli.selection import (
+    Filters,
+    KeyPattern,
+    Labels,
+    Queues,
+    Since,
+    Statuses,
+    Until,
+    WorkflowNames,
+    find_run,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,9 +32,21 @@ if TYPE_CHECKING:
     import psycopg
 
 Everything = Annotated[bool, typer.Option("--all", help="Every run.")]
-Children = Annotated[bool, typer.Option("--children", help="The runs that they started too, and so on.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of standard output.", show_default=False)]
-File = Annotated[str, typer.Argument(metavar="FILE", help="Histories, one a line, or - for standard input.", show_default=False)]
+Children = Annotated[
+    bool, typer.Option("--children", help="The runs that they started too, and so on.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="Write to this file instead of standard output.", show_default=False
+    ),
+]
+File = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE", help="Histories, one a line, or - for standard input.", show_default=False
+    ),
+]
 
 
 def export(
@@ -42,8 +66,9 @@ def export(
 ) -> None:
     """Writes runs with their journals as JSON Lines.
 
-    Each line is one generation of a run; `pgflow replay --from-files` and `pgflow import` read them. Inputs, results and
-    payloads are in them as they were recorded: treat the file like the database.
+    Each line is one generation of a run; `pgflow replay --from-files` and `pgflow import` read
+    them. Inputs, results and payloads are in them as they were recorded: treat the file like the
+    database.
     """
     filters = Filters(status, workflow, queue, label, key, since, until)
     if bool(keys) + bool(filters) + everything != 1:
@@ -56,7 +81,12 @@ def export(
 
 
 def _export(
-    connection: psycopg.Connection[Any], keys: list[str], filters: Filters, output: Path | None, *, children: bool
+    connection: psycopg.Connection[Any],
+    keys: list[str],
+    filters: Filters,
+    output: Path | None,
+    *,
+    children: bool,
 ) -> tuple[int, int]:
     """All as of one moment."""
     from psycopg import IsolationLevel
@@ -93,11 +123,15 @@ def _opened(output: Path | None) -> Any:
     try:
         return output.open("w", encoding="utf-8")
     except (OSError, ValueError) as error:  # a path with NUL is no OSError
-        raise Mistake(f"{shown(str(output))} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+        raise Mistake(
+            f"{shown(str(output))} cannot be written: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def choose_chains(connection: psycopg.Connection[Any], filters: Filters) -> Iterator[int]:
-    """The chains of the runs that are meant, in the order in which they were started; a transaction must be open."""
+    """The chains of the runs that are meant, in the order in which they were started; a transaction
+    must be open.
+    """
     from pgflow.inspect import list_chains, stream
 
     return stream(connection, list_chains(filters.chosen()))
@@ -106,8 +140,8 @@ def choose_chains(connection: psycopg.Connection[Any], filters: Filters) -> Iter
 def import_runs(file: File, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
     """Inserts exported runs as history that nothing can run.
 
-    All of them or none: a key or a run that is here already refuses the file. A run that was open is cancelled here, with the
-    reason "imported while waiting"; replays judge it by what it was.
+    All of them or none: a key or a run that is here already refuses the file. A run that was open
+    is cancelled here, with the reason "imported while waiting"; replays judge it by what it was.
     """
     from pgflow.replay.histories import import_lines
 
@@ -128,7 +162,9 @@ def _lines(file: str) -> Iterator[tuple[str, str]]:
     try:
         opened_file = Path(file).open(encoding="utf-8")  # noqa: SIM115 - left below
     except (OSError, ValueError) as error:  # a path with NUL is no OSError
-        raise Mistake(f"{shown(file)} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise Mistake(
+            f"{shown(file)} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
     with opened_file:
         try:
             yield from read_lines(opened_file, file)

@@ -1,6 +1,7 @@
 """``pgflow validate``: everything that is wrong with files of declared workflows.
 
-Verdicts are said as they come, so that of many files the first is seen at once. As JSON they are one object a line and no array.
+Verdicts are said as they come, so that of many files the first is seen at once. As JSON they are
+one object a line and no array.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 
 Paths = Annotated[
     list[str],
-    typer.Argument(metavar="FILE_OR_DIR...", help="Workflows (.yaml, .sop.md), ICM workspaces, or folders of them.", show_default=False),
+    typer.Argument(
+        metavar="FILE_OR_DIR...",
+        help="Workflows (.yaml, .sop.md), ICM workspaces, or folders of them.",
+        show_default=False,
+    ),
 ]
 
 
@@ -58,8 +63,16 @@ class _Count:
             yield verdict
 
     def summary(self) -> str:
-        found = ", ".join(many(number, noun) for number, noun in ((self.errors, "error"), (self.warnings, "warning")) if number)
-        state = f"{self.bad} of {many(self.files, 'file')} cannot be used" if self.bad else f"{many(self.files, 'file')} ok"
+        found = ", ".join(
+            many(number, noun)
+            for number, noun in ((self.errors, "error"), (self.warnings, "warning"))
+            if number
+        )
+        state = (
+            f"{self.bad} of {many(self.files, 'file')} cannot be used"
+            if self.bad
+            else f"{many(self.files, 'file')} ok"
+        )
         return f"{state}: {found}" if found else state
 
 
@@ -75,12 +88,22 @@ class _Human:
         for line in problem_lines(verdict):
             self._out.print(line, soft_wrap=True)
         if verdict.ok:
-            nodes = many(len(verdict.graph.nodes), "node") if verdict.graph is not None else "but there is no graph of it here"
-            self._out.print(Text.assemble((shown(verdict.file), "bold"), ": ", ("ok", "green"), f", {nodes}"), soft_wrap=True)
+            nodes = (
+                many(len(verdict.graph.nodes), "node")
+                if verdict.graph is not None
+                else "but there is no graph of it here"
+            )
+            self._out.print(
+                Text.assemble((shown(verdict.file), "bold"), ": ", ("ok", "green"), f", {nodes}"),
+                soft_wrap=True,
+            )
 
 
 def _say_object(verdict: Verdict) -> None:
-    said = {"errors": [_object(p) for p in verdict.errors], "warnings": [_object(p) for p in verdict.warnings]}
+    said = {
+        "errors": [_object(p) for p in verdict.errors],
+        "warnings": [_object(p) for p in verdict.warnings],
+    }
     say_json({"file": verdict.file, "ok": verdict.ok, **said})
 
 

@@ -1,4 +1,6 @@
-"""``pgflow versions`` and ``pgflow patches``: which code open runs may depend on, who serves it, and what may go."""
+"""``pgflow versions`` and ``pgflow patches``: which code open runs may depend on, who serves it,
+and what may go.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,41 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-VERSION_NAMES = ("workflow", "version", "pinned", "pinned_runs", "begun_runs", "workers", "first_at", "last_at", "safe_to_remove")
-PATCH_NAMES = ("workflow", "patch", "new_side", "old_side", "marked", "workers", "deprecated", "safe_to_deprecate", "safe_to_remove")
+VERSION_NAMES = (
+    "workflow",
+    "version",
+    "pinned",
+    "pinned_runs",
+    "begun_runs",
+    "workers",
+    "first_at",
+    "last_at",
+    "safe_to_remove",
+)
+PATCH_NAMES = (
+    "workflow",
+    "patch",
+    "new_side",
+    "old_side",
+    "marked",
+    "workers",
+    "deprecated",
+    "safe_to_deprecate",
+    "safe_to_remove",
+)
 
 
-def versions(workflow: WorkflowNames = None, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None) -> None:
+def versions(
+    workflow: WorkflowNames = None,
+    *,
+    as_json: AsJson = None,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
     """Shows which versions open runs need, and who serves them.
 
-    PINNED counts open runs that only workers of this version claim, BEGUN others that its code may have worked on. A version
-    may go when there are none.
+    PINNED counts open runs that only workers of this version claim, BEGUN others that its code may
+    have worked on. A version may go when there are none.
     """
     with opened(dsn) as connection:
         from pgflow.inspect import list_versions
@@ -30,7 +58,9 @@ def versions(workflow: WorkflowNames = None, *, as_json: AsJson = None, as_csv: 
         rows = [as_row(version) for version in fetch(connection, list_versions(workflow or ()))]
         columns = _version_columns(database_now(connection))
     form = choose_form(as_json=as_json, as_csv=as_csv)
-    print_rows(form, columns, rows, names=VERSION_NAMES, empty="No worker has said yet what code it has.")
+    print_rows(
+        form, columns, rows, names=VERSION_NAMES, empty="No worker has said yet what code it has."
+    )
 
 
 def _version_columns(now: datetime) -> list[Column]:
@@ -57,7 +87,13 @@ def _verdict(row: Any) -> str:
     return "yes" if row["safe_to_remove"] else "no: the code must fit these runs"
 
 
-def patches(workflow: WorkflowNames = None, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None) -> None:
+def patches(
+    workflow: WorkflowNames = None,
+    *,
+    as_json: AsJson = None,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
     """Shows patches, and whether their old sides may go.
 
     NEW counts open runs that took the new side, OLD those that may have passed before the change.
@@ -73,7 +109,13 @@ def patches(workflow: WorkflowNames = None, *, as_json: AsJson = None, as_csv: A
         Column("NEXT", lambda row: plain(_next(row))),
     ]  # fmt: skip
     form = choose_form(as_json=as_json, as_csv=as_csv)
-    print_rows(form, columns, rows, names=PATCH_NAMES, empty="Neither a worker nor an open run knows a patch.")
+    print_rows(
+        form,
+        columns,
+        rows,
+        names=PATCH_NAMES,
+        empty="Neither a worker nor an open run knows a patch.",
+    )
 
 
 def _next(row: Any) -> str:
@@ -81,7 +123,11 @@ def _next(row: Any) -> str:
         return "keep: open runs may take the old side"
     if row["safe_to_remove"]:
         return "may be removed"
-    return "keep deprecate_patch: open runs hold the marker" if row["deprecated"] else "may become deprecate_patch"
+    return (
+        "keep deprecate_patch: open runs hold the marker"
+        if row["deprecated"]
+        else "may become deprecate_patch"
+    )
 
 
 def _number(name: str, title: str) -> Column:

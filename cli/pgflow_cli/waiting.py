@@ -18,27 +18,59 @@ if TYPE_CHECKING:
 
     import psycopg
 
-Keys = Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys of the runs.", autocompletion=complete_key, show_default=False)]
-Timeout = Annotated[str | None, typer.Option("--timeout", help="Stop waiting after 90s, 10m...: exit code 3.")]
+Keys = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="KEY...", help="Keys of the runs.", autocompletion=complete_key, show_default=False
+    ),
+]
+Timeout = Annotated[
+    str | None, typer.Option("--timeout", help="Stop waiting after 90s, 10m...: exit code 3.")
+]
 
-_RUN = ("key", "status", "workflow", "queue", "labels", "priority", "attempt", "since", "why", "run_id", "chain_id", "output")
+_RUN = (
+    "key",
+    "status",
+    "workflow",
+    "queue",
+    "labels",
+    "priority",
+    "attempt",
+    "since",
+    "why",
+    "run_id",
+    "chain_id",
+    "output",
+)
 _NAMES = ("key", "status", "workflow", "since", "why")
 OVER = (*ENDED, "stuck")
 
 
-def wait(keys: Keys, *, timeout: Timeout = None, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None) -> None:
+def wait(
+    keys: Keys,
+    *,
+    timeout: Timeout = None,
+    as_json: AsJson = None,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
     """Waits until runs have ended, or are stuck.
 
-    Exit code 0 if all completed, 1 if one failed or was cancelled, 4 if one is stuck, 3 if the time is over first.
+    Exit code 0 if all completed, 1 if one failed or was cancelled, 4 if one is stuck, 3 if the time
+    is over first.
     """
     form = choose_form(as_json=as_json, as_csv=as_csv)
     with opened(dsn) as connection:
         rows = _wait(connection, dsn, keys, timeout)
-        told = rows if form is Form.TABLE else [{name: row[name] for name in _NAMES} for row in rows]
+        told = (
+            rows if form is Form.TABLE else [{name: row[name] for name in _NAMES} for row in rows]
+        )
         print_rows(form, run_columns(rows, database_now(connection)), told)
     code = _exit_code(rows)
     if code == TIME_LIMIT:
-        note(f"{sum(row['status'] not in OVER for row in rows)} of {len(rows)} runs have not ended.")
+        note(
+            f"{sum(row['status'] not in OVER for row in rows)} of {len(rows)} runs have not ended."
+        )
     if code != DONE:
         raise Ended(code)
 
@@ -46,7 +78,8 @@ def wait(keys: Keys, *, timeout: Timeout = None, as_json: AsJson = None, as_csv:
 def result(key: Key, *, timeout: Timeout = None, dsn: Dsn = None) -> None:
     """Waits for a run, and prints its result as JSON.
 
-    Exit code 1 if it failed or was cancelled, 4 if it is stuck, 3 if the time is over first; standard error says why.
+    Exit code 1 if it failed or was cancelled, 4 if it is stuck, 3 if the time is over first;
+    standard error says why.
     """
     with opened(dsn) as connection:
         (row,) = _wait(connection, dsn, [key], timeout)
@@ -68,7 +101,9 @@ def _exit_code(rows: list[dict[str, Any]]) -> int:
     return DONE if statuses <= {"completed"} else TIME_LIMIT
 
 
-def _wait(connection: psycopg.Connection[Any], dsn: str | None, keys: list[str], timeout: str | None) -> list[dict[str, Any]]:
+def _wait(
+    connection: psycopg.Connection[Any], dsn: str | None, keys: list[str], timeout: str | None
+) -> list[dict[str, Any]]:
     """Return the runs as they are once all are over, or the time is.
 
     Raises:

@@ -8,7 +8,17 @@ import typer
 
 from pgflow_cli.database import Dsn, as_row, fetch, opened
 from pgflow_cli.listing import database_now
-from pgflow_cli.output import AsCsv, AsJson, Column, LogFormat, LogLevel, age, choose_form, plain, print_rows
+from pgflow_cli.output import (
+    AsCsv,
+    AsJson,
+    Column,
+    LogFormat,
+    LogLevel,
+    age,
+    choose_form,
+    plain,
+    print_rows,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -16,41 +26,82 @@ if TYPE_CHECKING:
 
 def workers(
     target: Annotated[
-        str | None, typer.Argument(help="Module or file with the workflows, perhaps with the name of an app.", metavar="MODULE[:APP]")
+        str | None,
+        typer.Argument(
+            help="Module or file with the workflows, perhaps with the name of an app.",
+            metavar="MODULE[:APP]",
+        ),
     ] = None,
     *,
     dsn: Dsn = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Runs to work on at once; waiting runs do not count.")] = 100,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Runs to work on at once; waiting runs do not count.")
+    ] = 100,
     queue: Annotated[
-        list[str] | None, typer.Option("--queue", "-q", help="Queue to serve; may be given again. Else those of the workflows.")
+        list[str] | None,
+        typer.Option(
+            "--queue", "-q", help="Queue to serve; may be given again. Else those of the workflows."
+        ),
     ] = None,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds that running steps may go on after SIGTERM.")] = 10.0,
-    poll: Annotated[float, typer.Option(min=0.01, help="Seconds between sweeps where nothing is notified.")] = 1.0,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that running steps may go on after SIGTERM.")
+    ] = 10.0,
+    poll: Annotated[
+        float, typer.Option(min=0.01, help="Seconds between sweeps where nothing is notified.")
+    ] = 1.0,
     busy_poll: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait awake for an answer while at most one run is worked on; 0 for never.")
+        float,
+        typer.Option(
+            min=0,
+            help="Seconds to wait awake for an answer while at most one run is worked on; 0 for "
+            "never.",
+        ),
     ] = 0.0005,
     transaction_idle: Annotated[
-        float, typer.Option(min=0.001, metavar="SECONDS", help="How long a @transaction may be idle before the server ends it.")
+        float,
+        typer.Option(
+            min=0.001,
+            metavar="SECONDS",
+            help="How long a @transaction may be idle before the server ends it.",
+        ),
     ] = 300.0,
     transactions: Annotated[
-        int, typer.Option(min=1, metavar="COUNT", help="How many @transactions may be open at once, on as many connections.")
+        int,
+        typer.Option(
+            min=1,
+            metavar="COUNT",
+            help="How many @transactions may be open at once, on as many connections.",
+        ),
     ] = 4,
-    dead_after: Annotated[float, typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead.")] = 10.0,
+    dead_after: Annotated[
+        float,
+        typer.Option(min=0.5, help="Seconds without a sign of life after which a worker is dead."),
+    ] = 10.0,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
     metrics_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port of an endpoint for Prometheus; 0 for any that is free.", show_default=False)
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of an endpoint for Prometheus; 0 for any that is free.",
+            show_default=False,
+        ),
     ] = None,
-    metrics_host: Annotated[str, typer.Option(help="Address of that endpoint. It asks nobody for a password.")] = "127.0.0.1",
-    only_list: Annotated[bool, typer.Option("--list", help="List the workers, as without a module.")] = False,
+    metrics_host: Annotated[
+        str, typer.Option(help="Address of that endpoint. It asks nobody for a password.")
+    ] = "127.0.0.1",
+    only_list: Annotated[
+        bool, typer.Option("--list", help="List the workers, as without a module.")
+    ] = False,
     as_json: AsJson = None,
     as_csv: AsCsv = False,
 ) -> None:
     """Works on runs until SIGTERM, or lists the workers.
 
-    Without a module it lists the workers there are. After SIGTERM it claims nothing more, finishes or
-    hands back what it has, and exits 0. A second signal is a crash: nothing is handed back, and the runs go on
-    elsewhere once this worker is found dead.
+    Without a module it lists the workers there are. After SIGTERM it claims nothing more, finishes
+    or hands back what it has, and exits 0. A second signal is a crash: nothing is handed back, and
+    the runs go on elsewhere once this worker is found dead.
     """
     if target is None or only_list:
         _list_workers(dsn, as_json=as_json, as_csv=as_csv)
@@ -80,7 +131,19 @@ def workers(
 
 # ---------------------------------------------------------------- the list
 
-_COLUMNS = ("worker_id", "host", "pid", "queues", "concurrency", "running", "stopping", "version", "started_at", "beat_at", "is_outdated")
+_COLUMNS = (
+    "worker_id",
+    "host",
+    "pid",
+    "queues",
+    "concurrency",
+    "running",
+    "stopping",
+    "version",
+    "started_at",
+    "beat_at",
+    "is_outdated",
+)
 
 
 def _list_workers(dsn: str | None, *, as_json: bool | None, as_csv: bool) -> None:

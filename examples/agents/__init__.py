@@ -1,1 +1,3 @@
-"""Three agents that act - shopping, travel, treasury - against counterparties that lose replies: see README.md."""
+"""Three agents that act - shopping, travel, treasury - against counterparties that lose replies:
+see README.md.
+"""

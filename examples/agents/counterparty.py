@@ -1,8 +1,8 @@
 """Counterparties as they are: they keep books, know keys for a while, refuse, and lose replies.
 
-One counterparty is one file of lines, each synced to disk before anything is answered, so that its book
-outlives whoever called. Before it answers it may lose the reply, as a reset connection, as a reply that never
-comes, or as a gateway's error 502: the act is done all the same.
+One counterparty is one file of lines, each synced to disk before anything is answered, so that its
+book outlives whoever called. Before it answers it may lose the reply, as a reset connection, as a
+reply that never comes, or as a gateway's error 502: the act is done all the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Counterparty:
     Attributes:
         book: Its file.
         lose: Acts that lose their reply, by their place in the book from 1: `{3: "reset"}`.
-        refuse: Acts that it refuses, by the name of the act and a word of the request: `{"book SIN-LHR"}`.
+        refuse: Acts that it refuses, by the name of the act and a word of the request: `{"book
+            SIN-LHR"}`.
         key_memory: Number of its last keys that it remembers: a window that closes. None = all.
     """
 
@@ -45,14 +46,19 @@ class Counterparty:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the entries of its book."""
-        return [json.loads(line) for line in self.book.read_text().splitlines()] if self.book.exists() else []
+        return (
+            [json.loads(line) for line in self.book.read_text().splitlines()]
+            if self.book.exists()
+            else []
+        )
 
     def find(self, key: str) -> dict[str, Any] | None:
         """Return the entry under a key, for anybody who forgot; None if there is none."""
         return next((line for line in self.lines() if line["key"] == key), None)
 
     async def act(self, act: str, key: str, **request: Any) -> str:
-        """Does something, once for each key it remembers, and answers with its number - unless the reply is lost.
+        """Does something, once for each key it remembers, and answers with its number - unless the
+        reply is lost.
 
         Raises:
             Refused: It does not do this; nothing was done.
@@ -86,4 +92,6 @@ class Counterparty:
     def standing(self, act: str, undo: str) -> list[dict[str, Any]]:
         """Return the acts that were not undone."""
         undone = {line["undoes"] for line in self.lines() if line["act"] == undo}
-        return [line for line in self.lines() if line["act"] == act and line["number"] not in undone]
+        return [
+            line for line in self.lines() if line["act"] == act and line["number"] not in undone
+        ]

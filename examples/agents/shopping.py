@@ -1,4 +1,6 @@
-"""The shopping agent: a search, a choice, and promises in a row to systems that do not know each other."""
+"""The shopping agent: a search, a choice, and promises in a row to systems that do not know each
+other.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,11 @@ async def choose(wish: Wish, offers: list[Offer]) -> Choice[Offer]:
     """Chooses one. A model would; this one likes the most expensive that the limit allows."""
     best = max(offers, key=lambda offer: offer.cents)
     return Choice(
-        best, why=f"the best {wish.what} within {wish.most_cents} cents", evidence=[f"{o.item} at {o.cents}" for o in offers],
-        alternatives=[o.item for o in offers if o != best], model="rule-1",
+        best,
+        why=f"the best {wish.what} within {wish.most_cents} cents",
+        evidence=[f"{o.item} at {o.cents}" for o in offers],
+        alternatives=[o.item for o in offers if o != best],
+        model="rule-1",
     )
 
 
@@ -68,7 +73,9 @@ async def release(hold: str, cents: int) -> None:
 @effect(risk="compensable", raises=[Refused], timeout=ATTEMPT, settle_retries=OFTEN)
 async def place_order(offer: Offer, hold: str) -> str:
     """Orders at the retailer."""
-    return await counterparty("retailer").act("order", pgflow.idempotency_key(), item=offer.item, hold=hold)
+    return await counterparty("retailer").act(
+        "order", pgflow.idempotency_key(), item=offer.item, hold=hold
+    )
 
 
 @place_order.settle

@@ -1,4 +1,6 @@
-"""The travel agent: several vendors, a wait for a yes, prices that age, and a trip that may break in the middle."""
+"""The travel agent: several vendors, a wait for a yes, prices that age, and a trip that may break
+in the middle.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,21 @@ from typing import Literal
 import pgflow
 from examples.agents.counterparty import Refused
 from examples.agents.world import ATTEMPT, OFTEN, counterparty
-from pgflow import Absent, Choice, Confirmed, PlannedCall, Signal, Stale, StillUnknown, UndoRequest, decision, effect, read, step, workflow
+from pgflow import (
+    Absent,
+    Choice,
+    Confirmed,
+    PlannedCall,
+    Signal,
+    Stale,
+    StillUnknown,
+    UndoRequest,
+    decision,
+    effect,
+    read,
+    step,
+    workflow,
+)
 
 approved = Signal("approved", bool)
 
@@ -18,7 +34,9 @@ Way = Literal["recover", "give up"]
 
 @read(max_age=timedelta(minutes=15))
 async def quote(leg: str) -> int:
-    """Return the price of a leg at this moment; an effect that rests on it must act within a quarter of an hour."""
+    """Return the price of a leg at this moment; an effect that rests on it must act within a
+    quarter of an hour.
+    """
     return 10_000 + sum(map(ord, leg))
 
 
@@ -44,7 +62,9 @@ async def cancel_leg(booking: str, leg: str, cents: int) -> None:
 
 @effect(risk="compensable", timeout=ATTEMPT, settle_retries=OFTEN)
 async def ask_concierge(wish: str) -> str:
-    """Whatever the traveller wishes: there is no telling what, so nobody wrote what takes it back."""
+    """Whatever the traveller wishes: there is no telling what, so nobody wrote what takes it
+    back.
+    """
     return await counterparty("concierge").act("ask", pgflow.idempotency_key(), wish=wish)
 
 
@@ -58,7 +78,9 @@ async def _(wish: str) -> Confirmed[str] | Absent | StillUnknown:
 @step
 async def write_to_concierge(about: str, text: str) -> None:
     """Calls a request off, which the concierge does for whoever says why."""
-    await counterparty("concierge").act("call off", pgflow.idempotency_key(), undoes=about, text=text)
+    await counterparty("concierge").act(
+        "call off", pgflow.idempotency_key(), undoes=about, text=text
+    )
 
 
 @decision()
@@ -73,8 +95,15 @@ async def propose_undo(done: UndoRequest) -> Choice[list[PlannedCall]]:
 async def what_now(leg: str, tried: list[str]) -> Choice[Way]:
     """Half a trip exists: another fare of the same leg, or nothing at all."""
     if leg in tried:
-        return Choice("give up", why=f"{leg} was refused twice", evidence=tried, alternatives=["recover"])
-    return Choice("recover", why=f"another fare of {leg} may be left", evidence=[f"{leg} refused"], alternatives=["give up"])
+        return Choice(
+            "give up", why=f"{leg} was refused twice", evidence=tried, alternatives=["recover"]
+        )
+    return Choice(
+        "recover",
+        why=f"another fare of {leg} may be left",
+        evidence=[f"{leg} refused"],
+        alternatives=["give up"],
+    )
 
 
 async def booked(leg: str, tried: list[str]) -> str:
@@ -97,7 +126,9 @@ async def travel(legs: list[str], wishes: Sequence[str] = ()) -> list[str]:
         return []
     bookings: list[str] = []
     tried: list[str] = []
-    async with pgflow.saga(goal=" and ".join(legs), planner=propose_undo, steps=[write_to_concierge]):
+    async with pgflow.saga(
+        goal=" and ".join(legs), planner=propose_undo, steps=[write_to_concierge]
+    ):
         for wish in wishes:
             await ask_concierge(wish)
         for leg in legs:

@@ -1,4 +1,6 @@
-"""The treasury agent's close: a sweep that is confirmed hours later, and a hedge of two legs of which both must stand or neither."""
+"""The treasury agent's close: a sweep that is confirmed hours later, and a hedge of two legs of
+which both must stand or neither.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,17 @@ from dataclasses import dataclass
 import pgflow
 from examples.agents.counterparty import Refused
 from examples.agents.world import ATTEMPT, OFTEN, counterparty
-from pgflow import Absent, Accepted, Choice, Confirmed, StillUnknown, decision, effect, read, workflow
+from pgflow import (
+    Absent,
+    Accepted,
+    Choice,
+    Confirmed,
+    StillUnknown,
+    decision,
+    effect,
+    read,
+    workflow,
+)
 
 
 @dataclass(frozen=True)
@@ -28,15 +40,22 @@ async def balance(account: str) -> int:
 async def decide_sweep(account: str, cents: int, floor: int) -> Choice[Sweep]:
     """Decide to sweep all above the floor to the fund of the standing policy."""
     return Choice(
-        Sweep(cents - floor, "MMF-1"), why=f"{account} holds {cents - floor} above its floor of {floor}",
-        evidence=[f"balance of {account}: {cents}"], alternatives=["leave it"], policy="sweep-2",
+        Sweep(cents - floor, "MMF-1"),
+        why=f"{account} holds {cents - floor} above its floor of {floor}",
+        evidence=[f"balance of {account}: {cents}"],
+        alternatives=["leave it"],
+        policy="sweep-2",
     )
 
 
 @effect(risk="irreversible", raises=[Refused], timeout=ATTEMPT, settle_retries=OFTEN)
 async def wire(sweep: Sweep) -> str | Accepted:
     """Instructs the bank, which takes it now and confirms it at the end of its day."""
-    return Accepted(await counterparty("bank").act("wire", pgflow.idempotency_key(), cents=sweep.cents, to=sweep.fund))
+    return Accepted(
+        await counterparty("bank").act(
+            "wire", pgflow.idempotency_key(), cents=sweep.cents, to=sweep.fund
+        )
+    )
 
 
 @wire.precondition

@@ -1,4 +1,6 @@
-"""The counterparties of the three agents, found by name in the folder that ``AGENTS_FOLDER`` names."""
+"""The counterparties of the three agents, found by name in the folder that ``AGENTS_FOLDER``
+names.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,12 @@ from pathlib import Path
 from examples.agents.counterparty import Counterparty
 from pgflow import Retries
 
-OFTEN = Retries(max_attempts=200, first_delay=timedelta(milliseconds=50), max_delay=timedelta(seconds=1))
-"""Retries of asking how an attempt ended; a day of real counterparties would have longer intervals."""
+OFTEN = Retries(
+    max_attempts=200, first_delay=timedelta(milliseconds=50), max_delay=timedelta(seconds=1)
+)
+"""Retries of asking how an attempt ended; a day of real counterparties would have longer
+intervals.
+"""
 
 ATTEMPT = timedelta(milliseconds=400)
 """Longest time for one attempt here."""

@@ -1,16 +1,17 @@
 """FastAPI: each request is a transaction, and the run that it starts is part of it.
 
-The server and the worker are two processes. Both need the engine of SQLAlchemy: the server opens it in its lifespan,
-and ``app.on_start`` opens it in the worker. A dependency opens the transaction, another hands out pgflow's client in
-it. ``scope="function"`` commits before the answer is sent: without it a client may hear "created" of an order whose
-commit then fails.
+The server and the worker are two processes. Both need the engine of SQLAlchemy: the server opens it
+in its lifespan, and ``app.on_start`` opens it in the worker. A dependency opens the transaction,
+another hands out pgflow's client in it. ``scope="function"`` commits before the answer is sent:
+without it a client may hear "created" of an order whose commit then fails.
 
 Run it, with ``PGFLOW_DSN=postgresql://...`` in the environment of both::
 
     uvicorn examples.embedding.with_fastapi:web
     pgflow workers examples.embedding.with_fastapi:app
 
-A worker on the server's own event loop is one word more: ``async with app, app.worker():`` in the lifespan.
+A worker on the server's own event loop is one word more: ``async with app, app.worker():`` in the
+lifespan.
 """
 
 from __future__ import annotations
@@ -50,8 +51,14 @@ app = pgflow.AsyncApp(include=[ship], providers=[AsyncSessionProvider(sessions)]
 
 @app.on_start
 async def connect() -> None:
-    """Opens the engine: pgflow calls this in every process that works, before the worker claims anything."""
-    sessions.configure(bind=create_async_engine(make_url(os.environ["PGFLOW_DSN"]).set(drivername="postgresql+psycopg")))
+    """Opens the engine: pgflow calls this in every process that works, before the worker claims
+    anything.
+    """
+    sessions.configure(
+        bind=create_async_engine(
+            make_url(os.environ["PGFLOW_DSN"]).set(drivername="postgresql+psycopg")
+        )
+    )
 
 
 @app.on_stop

@@ -1,10 +1,11 @@
-"""Flask: a request's connection comes from a pool, and its commit starts the run. The worker is another process.
+"""Flask: a request's connection comes from a pool, and its commit starts the run. The worker is
+another process.
 
-``pool.connection()`` commits at its end, or rolls back what raised. ``create_web`` is a factory, so that each
-server process has its own pool.
+``pool.connection()`` commits at its end, or rolls back what raised. ``create_web`` is a factory, so
+that each server process has its own pool.
 
-Run it: ``PGFLOW_DSN=postgresql://... flask --app examples.embedding.with_flask:create_web run``, and beside it
-``pgflow workers examples.embedding.with_flask``
+Run it: ``PGFLOW_DSN=postgresql://... flask --app examples.embedding.with_flask:create_web run``,
+and beside it ``pgflow workers examples.embedding.with_flask``
 """
 
 from __future__ import annotations
@@ -46,9 +47,13 @@ def create_web() -> Flask:
         wanted = request.get_json()
         with pool.connection() as connection:
             insert = "insert into orders (sku, quantity) values (%s, %s) returning order_id"
-            [(order_id,)] = connection.execute(insert, (wanted["sku"], wanted["quantity"])).fetchall()
+            [(order_id,)] = connection.execute(
+                insert, (wanted["sku"], wanted["quantity"])
+            ).fetchall()
             run = app.using(connection).start(ship.options(key=f"order-{order_id}"), order_id)
-            connection.execute("update stock set n = n - %s where sku = %s", (wanted["quantity"], wanted["sku"]))
+            connection.execute(
+                "update stock set n = n - %s where sku = %s", (wanted["quantity"], wanted["sku"])
+            )
         app.nudge()
         return {"run": run.key}, 201
 

@@ -1,8 +1,10 @@
-"""PgBouncer in transaction mode: a session lasts for one transaction, and so do LISTEN and prepared statements.
+"""PgBouncer in transaction mode: a session lasts for one transaction, and so do LISTEN and prepared
+statements.
 
-``listen=False`` polls instead, ``prepare_threshold=None`` prepares nothing. pgflow uses nothing else of a session,
-so app, worker and steps all go through the pooler. A worker with a connection string of its own, directly to the
-server, may listen; it hears of a run at once, where a poll takes up to a second.
+``listen=False`` polls instead, ``prepare_threshold=None`` prepares nothing. pgflow uses nothing
+else of a session, so app, worker and steps all go through the pooler. A worker with a connection
+string of its own, directly to the server, may listen; it hears of a run at once, where a poll takes
+up to a second.
 
 Run it: ``PGFLOW_DSN=postgresql://...:6432/... python -m examples.embedding.with_pgbouncer``
 """
@@ -32,7 +34,9 @@ app = pgflow.App(include=[ship], listen=False, prepare_threshold=None)
 
 
 def place_order(connection: psycopg.Connection, sku: str, quantity: int) -> pgflow.Run[str]:
-    """Writes the order, starts its run, takes the goods: all of it, or psycopg.errors.CheckViolation and nothing."""
+    """Writes the order, starts its run, takes the goods: all of it, or
+    psycopg.errors.CheckViolation and nothing.
+    """
     with connection.transaction():
         insert = "insert into orders (sku, quantity) values (%s, %s) returning order_id"
         [(order_id,)] = connection.execute(insert, (sku, quantity)).fetchall()
@@ -43,7 +47,11 @@ def place_order(connection: psycopg.Connection, sku: str, quantity: int) -> pgfl
 
 def main() -> None:
     """Two orders, of which the shop can serve one."""
-    with app, app.worker(poll_seconds=0.2), psycopg.connect(app.dsn, autocommit=True, prepare_threshold=None) as connection:
+    with (
+        app,
+        app.worker(poll_seconds=0.2),
+        psycopg.connect(app.dsn, autocommit=True, prepare_threshold=None) as connection,
+    ):
         connection.execute(TABLES)
         print(place_order(connection, "lamp", 2).result())
         try:

@@ -1,7 +1,8 @@
 """psycopg: an order and the run that ships it are committed together, or neither is there.
 
-``app.using(connection)`` works in the transaction that is open on a connection and never commits it. psycopg has
-no hook after a commit: ``app.nudge()`` wakes a worker, which would else find the run at its next look.
+``app.using(connection)`` works in the transaction that is open on a connection and never commits
+it. psycopg has no hook after a commit: ``app.nudge()`` wakes a worker, which would else find the
+run at its next look.
 
 Run it: ``PGFLOW_DSN=postgresql://... python -m examples.embedding.with_psycopg``
 """
@@ -39,7 +40,9 @@ app = pgflow.App(include=[ship])
 
 
 def place_order(connection: psycopg.Connection, sku: str, quantity: int) -> pgflow.Run[str]:
-    """Writes the order, starts its run, takes the goods: all of it, or psycopg.errors.CheckViolation and nothing."""
+    """Writes the order, starts its run, takes the goods: all of it, or
+    psycopg.errors.CheckViolation and nothing.
+    """
     with connection.transaction():
         insert = "insert into orders (sku, quantity) values (%s, %s) returning order_id"
         [(order_id,)] = connection.execute(insert, (sku, quantity)).fetchall()

@@ -1,7 +1,9 @@
-"""SQLAlchemy: a run is started by the commit of the session that adds the order, and its steps get sessions too.
+"""SQLAlchemy: a run is started by the commit of the session that adds the order, and its steps get
+sessions too.
 
-``app.using(session)`` takes a ``Session`` or a ``Connection``; after the outermost commit the worker is woken.
-``SessionProvider`` hands a ``Session`` to each ``@transaction`` that asks for one, and commits it with the step.
+``app.using(session)`` takes a ``Session`` or a ``Connection``; after the outermost commit the
+worker is woken. ``SessionProvider`` hands a ``Session`` to each ``@transaction`` that asks for one,
+and commits it with the step.
 
 Run it: ``PGFLOW_DSN=postgresql://... python -m examples.embedding.with_sqlalchemy``
 """

@@ -1,4 +1,5 @@
-"""SQLAlchemy with asyncio: as ``with_sqlalchemy``, with an ``AsyncApp``, an ``AsyncSession`` and coroutines.
+"""SQLAlchemy with asyncio: as ``with_sqlalchemy``, with an ``AsyncApp``, an ``AsyncSession`` and
+coroutines.
 
 ``app.using(session)`` takes an ``AsyncSession`` or an ``AsyncConnection``. The tables are those of
 ``with_sqlalchemy``.
@@ -43,14 +44,18 @@ async def place_order(sku: str, quantity: int) -> pgflow.AsyncRun[str]:
         order = Order(sku=sku, quantity=quantity)
         session.add(order)
         await session.flush()
-        run = await app.using(session).start(ship.options(key=f"order-{order.order_id}"), order.order_id)
+        run = await app.using(session).start(
+            ship.options(key=f"order-{order.order_id}"), order.order_id
+        )
         (await session.get_one(Stock, sku)).n -= quantity
     return run
 
 
 async def main() -> None:
     """Two orders, of which the shop can serve one."""
-    engine = create_async_engine(make_url(os.environ["PGFLOW_DSN"]).set(drivername="postgresql+psycopg"))
+    engine = create_async_engine(
+        make_url(os.environ["PGFLOW_DSN"]).set(drivername="postgresql+psycopg")
+    )
     sessions.configure(bind=engine)
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)

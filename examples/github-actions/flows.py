@@ -1,4 +1,6 @@
-"""A report that is made once a day by whoever comes along: a job of GitHub Actions that may be late, killed or doubled."""
+"""A report that is made once a day by whoever comes along: a job of GitHub Actions that may be
+late, killed or doubled.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Runs a quarter of treasury days, kills workers on the way, and proves the books: exit code 1 if a proof fails.
+"""Runs a quarter of treasury days, kills workers on the way, and proves the books: exit code 1 if a
+proof fails.
 
-The treasury itself is in `pgflow_cli.treasury`, since `pgflow demo` runs it too: start with its `workflow.py`.
+The treasury itself is in `pgflow_cli.treasury`, since `pgflow demo` runs it too: start with its
+`workflow.py`.
 """
 
 from __future__ import annotations
@@ -19,15 +21,41 @@ FAST = Options(days=15, latency_ms=20.0)
 
 def parse() -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(prog="python -m examples.treasury", description="A quarter of treasury days, with crashes.")
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.treasury", description="A quarter of treasury days, with crashes."
+    )
     parser.add_argument("--dsn", help="the database; else PGFLOW_DSN, else the embedded server")
-    parser.add_argument("--days", type=int, choices=range(1, 251), metavar="N", help="business days from 2 January 2024 on (63)")
-    parser.add_argument("--kills", type=int, choices=range(51), metavar="N", help="workers to kill while they hold runs (3)")
-    parser.add_argument("--seed", type=int, help="of the accounts' flows, and of which acknowledgements are lost")
-    parser.add_argument("--folder", type=Path, help="where the bank's book and the logs go; must not hold a book yet")
-    parser.add_argument("--fast", action="store_true", help="15 days, and a bank that answers sooner")
-    parser.add_argument("--prove-only", action="store_true", help="run nothing: prove the books as they are now")
-    parser.add_argument("--book", type=Path, help="with --prove-only: the bank's book, if it was moved")
+    parser.add_argument(
+        "--days",
+        type=int,
+        choices=range(1, 251),
+        metavar="N",
+        help="business days from 2 January 2024 on (63)",
+    )
+    parser.add_argument(
+        "--kills",
+        type=int,
+        choices=range(51),
+        metavar="N",
+        help="workers to kill while they hold runs (3)",
+    )
+    parser.add_argument(
+        "--seed", type=int, help="of the accounts' flows, and of which acknowledgements are lost"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where the bank's book and the logs go; must not hold a book yet",
+    )
+    parser.add_argument(
+        "--fast", action="store_true", help="15 days, and a bank that answers sooner"
+    )
+    parser.add_argument(
+        "--prove-only", action="store_true", help="run nothing: prove the books as they are now"
+    )
+    parser.add_argument(
+        "--book", type=Path, help="with --prove-only: the bank's book, if it was moved"
+    )
     return parser.parse_args()
 
 
@@ -36,7 +64,9 @@ def run(arguments: argparse.Namespace) -> bool:
     if arguments.prove_only:
         return prove_only(arguments.dsn, arguments.book, say)
     given = {name: getattr(arguments, name) for name in ("dsn", "days", "kills", "seed", "folder")}
-    options = replace(FAST if arguments.fast else Options(), **{k: v for k, v in given.items() if v is not None})
+    options = replace(
+        FAST if arguments.fast else Options(), **{k: v for k, v in given.items() if v is not None}
+    )
     return run_quarter(options, say)
 
 

@@ -1,4 +1,6 @@
-"""Parts of a handle that wait for nothing: how it reads what the run came to and emits, and what it sends."""
+"""Parts of a handle that wait for nothing: how it reads what the run came to and emits, and what it
+sends.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ STREAM_PAGE = 500
 class Outcome(Generic[R_co]):
     """Reader of a run's result for a client."""
 
-    def __init__(self, key: str, codec: Codec[Any], *errors: Sequence[type[Exception]], envelopes: Envelopes | None = None) -> None:
+    def __init__(
+        self,
+        key: str,
+        codec: Codec[Any],
+        *errors: Sequence[type[Exception]],
+        envelopes: Envelopes | None = None,
+    ) -> None:
         self.key = key
         self.envelopes = envelopes
         self.codec = codec
@@ -36,23 +44,35 @@ class Outcome(Generic[R_co]):
         self.check_end(ended)
         if ended.status == "completed":
             what = f"the result of run {self.key!r}"
-            return cast("R_co", self.codec.decode(open_text(self.envelopes, ended.output or "null", what), what))
+            return cast(
+                "R_co",
+                self.codec.decode(open_text(self.envelopes, ended.output or "null", what), what),
+            )
         if ended.status == "cancelled":
             raise RunCancelled(f"run {self.key!r} was cancelled: {ended.reason}")
-        data = ANYTHING.decode(open_text(self.envelopes, ended.error or "{}", f"the error of run {self.key!r}"), "an error")
+        data = ANYTHING.decode(
+            open_text(self.envelopes, ended.error or "{}", f"the error of run {self.key!r}"),
+            "an error",
+        )
         cause = rebuild_error(data, ErrorClasses(*self.errors))
-        raise RunFailed(f"run {self.key!r} failed: {data.get('type')}: {data.get('message')}") from cause
+        raise RunFailed(
+            f"run {self.key!r} failed: {data.get('type')}: {data.get('message')}"
+        ) from cause
 
     def check_end(self, ended: result.Ended) -> None:
         """Raises where a run has no end that could be read: it is stuck, or no more there."""
         if ended.status == "gone" or ended.key != self.key:
             raise RunNotFound(
-                f"run {self.key!r} is gone: its history was removed, and its result with it, or a fail-over lost its start. "
+                f"run {self.key!r} is gone: its history was removed, and its result with it, or a "
+                "fail-over lost its start. "
                 "In doubt start it again under the same key"
             )
         if ended.status == "stuck":
             message = ANYTHING.decode(ended.error or "{}", "an error").get("message") or ""
-            raise RunStuck(f"run {self.key!r} is stuck ({ended.reason}): {message}. See it in pgflow.runs; retry_run lets it go on")
+            raise RunStuck(
+                f"run {self.key!r} is stuck ({ended.reason}): {message}. See it in pgflow.runs; "
+                "retry_run lets it go on"
+            )
 
 
 class Position:
@@ -68,7 +88,9 @@ class Position:
         self.has_moved = False
         """True if the last page had a value, even if that had been read before it was durable."""
         self.is_at_end = False
-        """True if the stream ends here unless there is a further value: it was closed, or its run has ended."""
+        """True if the stream ends here unless there is a further value: it was closed, or its run
+        has ended.
+        """
 
     def query(self) -> Query[list[result.Emitted]]:
         return result.read_stream(self._key, self._stream, self._after, self._skip, STREAM_PAGE)
@@ -77,13 +99,17 @@ class Position:
         return result.read_drafts(self._key, self._stream)
 
     def take_drafts(self, drafts: list[tuple[str, str]]) -> list[Any]:
-        """The values that running steps have emitted meanwhile; they are passed over once they are durable."""
+        """The values that running steps have emitted meanwhile; they are passed over once they are
+        durable.
+        """
         new = [(draft, value) for draft, value in drafts if draft not in self._drafts]
         self._drafts.update(draft for draft, _ in new)
         return [self._value(value) for _, value in new]
 
     def take(self, page: list[result.Emitted]) -> list[Any]:
-        """The values of a page; the mark of a close says that none may follow, and is read again as long as none does."""
+        """The values of a page; the mark of a close says that none may follow, and is read again as
+        long as none does.
+        """
         values = []
         self.has_moved = any(item.value is not None for item in page)
         for item in page:
@@ -119,11 +145,18 @@ class Handle(Generic[S, R_co]):
     def _opened(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the state that a run has set, in clear."""
         envelopes = self._outcome.envelopes
-        return {name: open_value(envelopes, value, f"{name!r} of the state of run {self.key!r}") for name, value in state.items()}
+        return {
+            name: open_value(envelopes, value, f"{name!r} of the state of run {self.key!r}")
+            for name, value in state.items()
+        }
 
 
 def signal_query(
-    send: Callable[..., Query[mail.Sent]], key: str, signal: Signal[T], value: T, idempotency_key: str | None,
+    send: Callable[..., Query[mail.Sent]],
+    key: str,
+    signal: Signal[T],
+    value: T,
+    idempotency_key: str | None,
     envelopes: Envelopes | None,
 ) -> Query[mail.Sent]:
     """A signal on its way: the payload is checked to be readable by the receiver."""
@@ -131,7 +164,11 @@ def signal_query(
     text = signal.codec.encode(value, what)
     signal.codec.decode(text, what)
     if envelopes is not None:
-        text = envelopes.seal(text, what) if idempotency_key is None else envelopes.seal_compared(text, what, idempotency_key)
+        text = (
+            envelopes.seal(text, what)
+            if idempotency_key is None
+            else envelopes.seal_compared(text, what, idempotency_key)
+        )
     return send(key, signal.name, text, idempotency_key=idempotency_key)
 
 

@@ -1,4 +1,5 @@
-"""Waiting for results: all waits of a process share one query, woken by notifications and by polling.
+"""Waiting for results: all waits of a process share one query, woken by notifications and by
+polling.
 
 Polling backs off while nothing comes and never stops: a lost notification costs one poll.
 """
@@ -33,7 +34,9 @@ class ResultWaiter:
 
     def __init__(self, connect: ConnectOptions, *, listen: bool = True) -> None:
         self._control = WorkerConnection(connect, "pgflow results", timeout_seconds=ANSWER_SECONDS)
-        self._listener = Listener(connect, DONE_CHANNEL, self._heard, self._look_now, self._not_listening)
+        self._listener = Listener(
+            connect, DONE_CHANNEL, self._heard, self._look_now, self._not_listening
+        )
         self._listen = listen
         self._waits: dict[int, set[asyncio.Future[calls.Ended]]] = {}
         self._look = asyncio.Event()
@@ -42,7 +45,9 @@ class ResultWaiter:
         self._closing = False
 
     def fail(self, failure: Exception | None) -> None:
-        """Nobody here works on runs any more: whoever waits for one is told, until this is taken back with None."""
+        """Nobody here works on runs any more: whoever waits for one is told, until this is taken
+        back with None.
+        """
         self._failure = failure
         if failure is not None:
             self._tell(failure)
@@ -54,16 +59,28 @@ class ResultWaiter:
                     future.set_exception(failure)
 
     def _not_listening(self, name: str, error: BaseException) -> None:
-        log.error("%s has failed again and again: results are looked for once a second", name, exc_info=error)
+        log.error(
+            "%s has failed again and again: results are looked for once a second",
+            name,
+            exc_info=error,
+        )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Nobody who still waits may wait for ever, whatever has ended the looks."""
-        if self._waits and task is self._task and not self._closing:  # else somebody who came just now has begun others
-            error = asyncio.CancelledError("they were cancelled") if task.cancelled() else task.exception()
+        if (
+            self._waits and task is self._task and not self._closing
+        ):  # else somebody who came just now has begun others
+            error = (
+                asyncio.CancelledError("they were cancelled")
+                if task.cancelled()
+                else task.exception()
+            )
             self._give_up(error or RuntimeError("they have ended"))
 
     def _give_up(self, error: BaseException) -> None:
-        failure = WorkerFailed(f"the looks for results have failed: {type(error).__name__}: {redacted(error)}")
+        failure = WorkerFailed(
+            f"the looks for results have failed: {type(error).__name__}: {redacted(error)}"
+        )
         failure.__cause__ = error
         log.error("%s", failure, exc_info=error)
         self._tell(failure)
@@ -114,7 +131,9 @@ class ResultWaiter:
                     self._give_up(error)
                     return
                 delay = back_off_seconds(failures.count)
-                log.error("the looks for results failed, and begin again in %.2f s", delay, exc_info=error)  # noqa: TRY400
+                log.error(  # noqa: TRY400
+                    "the looks for results failed, and begin again in %.2f s", delay, exc_info=error
+                )
                 await asyncio.sleep(delay)
 
     async def _run(self) -> None:

@@ -1,4 +1,6 @@
-"""Parts of a start before it is sent: its key, its options, and the batches of :meth:`pgflow.App.start_many`."""
+"""Parts of a start before it is sent: its key, its options, and the batches of
+:meth:`pgflow.App.start_many`.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,17 @@ from pgflow._model.options import StartOptions
 from pgflow.errors import DefinitionError, InvalidArgument
 
 RUNS_A_STATEMENT = 125
-"""Runs in a statement of a batch whose keys are made up. By measurement, of 500 runs: 63 to 250 are within a tenth, all 500 in one take 1.1
-times as long.
+"""Runs in a statement of a batch whose keys are made up. By measurement, of 500 runs: 63 to 250 are
+within a tenth, all 500 in one take 1.1 times as long.
 """
 
 
 def new_keys(count: int) -> list[str]:
     """UUIDs of version 7 (RFC 9562, 5.7), each greater than the one before.
 
-    Behind the milliseconds 24 bits count up from a random number (RFC 9562, 6.2, method 1); 48 more are random in each.
-    Keys are made here, so that a start whose answer was lost can be sent again under its key.
+    Behind the milliseconds 24 bits count up from a random number (RFC 9562, 6.2, method 1); 48 more
+    are random in each. Keys are made here, so that a start whose answer was lost can be sent again
+    under its key.
     """
     milliseconds = f"{time.time_ns() // 1_000_000:012x}"
     random = os.urandom(6 * count + 4).hex()
@@ -42,7 +45,9 @@ def new_keys(count: int) -> list[str]:
     ]
 
 
-def effective_options(workflow: Workflow[..., Any], interceptors: Iterable[Interceptor]) -> StartOptions:
+def effective_options(
+    workflow: Workflow[..., Any], interceptors: Iterable[Interceptor]
+) -> StartOptions:
     """Options of a start as the interceptors leave them."""
     options: StartOptions = workflow.start_options
     for interceptor in interceptors:
@@ -61,22 +66,35 @@ def stored_options(options: StartOptions, envelopes: Envelopes | None) -> StartO
 
 
 def stored_input(
-    workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str | None, envelopes: Envelopes | None
+    workflow: Workflow[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    key: str | None,
+    envelopes: Envelopes | None,
 ) -> str:
-    """The input of a start as it is stored: the same for the same key and arguments, as far as the database compares it."""
+    """The input of a start as it is stored: the same for the same key and arguments, as far as the
+    database compares it.
+    """
     text = workflow.encode_input(args, kwargs)
     if envelopes is None:
         return text
-    return envelopes.seal_compared(text, f"the input of workflow {workflow.name}", key or "", workflow.defaults_text)
+    return envelopes.seal_compared(
+        text, f"the input of workflow {workflow.name}", key or "", workflow.defaults_text
+    )
 
 
 def stored_defaults(workflow: Workflow[..., Any], envelopes: Envelopes | None) -> str | None:
-    """Return the defaults that count for parameters that an input leaves out; the hash of an encoded input is made with them."""
+    """Return the defaults that count for parameters that an input leaves out; the hash of an
+    encoded input is made with them.
+    """
     return workflow.defaults_text if envelopes is None or not envelopes.is_writing else None
 
 
 def start_query(
-    workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], interceptors: Iterable[Interceptor],
+    workflow: Workflow[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    interceptors: Iterable[Interceptor],
     envelopes: Envelopes | None,
 ) -> Query[start.Started]:
     """Starts one run; it always has a key, so that it can be sent again."""
@@ -85,18 +103,28 @@ def start_query(
     text = stored_input(workflow, args, kwargs, options.key, envelopes)
     if options.key is None:
         if options.if_taken != "match":
-            raise InvalidArgument(f"if_taken={options.if_taken!r} is said of a key: pass options(key=...) too")
+            raise InvalidArgument(
+                f"if_taken={options.if_taken!r} is said of a key: pass options(key=...) too"
+            )
         return start.start_run(workflow.name, text, replace(options, key=new_keys(1)[0]))
     return start.start_run(
-        workflow.name, text, options, defaults=stored_defaults(workflow, envelopes), start_id=start_id_of(options)
+        workflow.name,
+        text,
+        options,
+        defaults=stored_defaults(workflow, envelopes),
+        start_id=start_id_of(options),
     )
 
 
-def fork_query(envelopes: Envelopes | None, key: str, new_key: str | None, options: fork.ForkOptions) -> Query[start.Started]:
+def fork_query(
+    envelopes: Envelopes | None, key: str, new_key: str | None, options: fork.ForkOptions
+) -> Query[start.Started]:
     """Starts one run with the journal of another; its key is made up if it has none."""
     named = new_key or new_keys(1)[0]
     edit = stored_edit(envelopes, options.get("edit", UNCHANGED), named)
-    return fork.fork_run(key, named, edit, stored_new_input(envelopes, options.get("input"), named), options)
+    return fork.fork_run(
+        key, named, edit, stored_new_input(envelopes, options.get("input"), named), options
+    )
 
 
 @dataclass(frozen=True)
@@ -115,24 +143,40 @@ class Batch:
     """Those of the app."""
 
     def statements(self, *, again: bool) -> list[Callable[[], Query[list[start.Started]]]]:
-        """Return functions that make the statements which start them. Keys of the caller's go in one, since they are taken in their order.
+        """Return functions that make the statements which start them. Keys of the caller's go in
+        one, since they are taken in their order.
 
         Args:
             again: The answer to all of this was lost: it may have happened.
         """
         size = RUNS_A_STATEMENT if self.is_made_up else max(1, len(self.inputs))
         is_new = self.is_made_up and not again
-        return [partial(self._statement, slice(first, first + size), is_new) for first in range(0, len(self.inputs), size)]
+        return [
+            partial(self._statement, slice(first, first + size), is_new)
+            for first in range(0, len(self.inputs), size)
+        ]
 
     def _statement(self, part: slice, is_new: bool) -> Query[list[start.Started]]:
         defaults = None if self.is_made_up else stored_defaults(self.workflow, self.envelopes)
         pairs = zip(self.keys[part], self.inputs[part], strict=True)
-        runs = [(key, stored_input(self.workflow, args, {}, key, self.envelopes)) for key, args in pairs]
-        return start.start_runs(self.workflow.name, runs, self.options, keys_are_new=is_new, defaults=defaults, start_id=self.start_id)
+        runs = [
+            (key, stored_input(self.workflow, args, {}, key, self.envelopes)) for key, args in pairs
+        ]
+        return start.start_runs(
+            self.workflow.name,
+            runs,
+            self.options,
+            keys_are_new=is_new,
+            defaults=defaults,
+            start_id=self.start_id,
+        )
 
 
 def batch_of(
-    workflow: Workflow[..., Any], inputs: Iterable[tuple[Any, ...]], keys: Sequence[str] | None, interceptors: Sequence[Interceptor],
+    workflow: Workflow[..., Any],
+    inputs: Iterable[tuple[Any, ...]],
+    keys: Sequence[str] | None,
+    interceptors: Sequence[Interceptor],
     envelopes: Envelopes | None = None,
 ) -> Batch:
     """A batch of starts.
@@ -142,7 +186,10 @@ def batch_of(
         InvalidArgument: There are more or fewer keys than inputs.
     """
     if workflow.start_options.key is not None:
-        raise DefinitionError("start_many() starts runs of different inputs: they cannot share options(key=...), pass keys=[...]")
+        raise DefinitionError(
+            "start_many() starts runs of different inputs: they cannot share options(key=...), "
+            "pass keys=[...]"
+        )
     workflow.check_definition()
     given = list(inputs)
     if keys is not None and len(keys) != len(given):
@@ -153,7 +200,9 @@ def batch_of(
 
 
 def start_id_of(options: StartOptions) -> str | None:
-    """A new number for a start, where that is what tells its own run from another of the same key."""
+    """A new number for a start, where that is what tells its own run from another of the same
+    key.
+    """
     return str(uuid.uuid4()) if options.if_taken in ("reject", "replace") else None
 
 

@@ -1,4 +1,6 @@
-"""Values between a client and the database: what it says, as that is stored, and what it reads, in clear."""
+"""Values between a client and the database: what it says, as that is stored, and what it reads, in
+clear.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ UNCHANGED = _Unchanged()
 """In place of a result: leave the recorded one as it is. ``None`` is a result."""
 
 
-def stored_value(envelopes: Envelopes | None, value: Any, what: str, about: str | None = None) -> str:
+def stored_value(
+    envelopes: Envelopes | None, value: Any, what: str, about: str | None = None
+) -> str:
     """Anything JSON that a client says, as it is stored.
 
     Args:
@@ -33,19 +37,30 @@ def stored_value(envelopes: Envelopes | None, value: Any, what: str, about: str 
     text = encode_plain(value, what)
     if envelopes is None:
         return text
-    return envelopes.seal(text, what) if about is None else envelopes.seal_compared(text, what, about)
+    return (
+        envelopes.seal(text, what) if about is None else envelopes.seal_compared(text, what, about)
+    )
 
 
 def stored_edit(envelopes: Envelopes | None, value: Any, about: str | None = None) -> str | None:
     """The result that is to stand in place of a recorded one; None if that is left as it is."""
-    return None if value is UNCHANGED else stored_value(envelopes, value, "the edited result", about)
+    return (
+        None if value is UNCHANGED else stored_value(envelopes, value, "the edited result", about)
+    )
 
 
-def stored_new_input(envelopes: Envelopes | None, value: dict[str, Any] | None, about: str | None = None) -> str | None:
+def stored_new_input(
+    envelopes: Envelopes | None, value: dict[str, Any] | None, about: str | None = None
+) -> str | None:
     """The input that is to stand in place of a recorded one; None if that is left as it is."""
     return None if value is None else stored_value(envelopes, value, "the input", about)
 
 
 def opened(envelopes: Envelopes | None, found: list[Message]) -> list[Message]:
     """Messages with their payloads in clear."""
-    return [replace(m, payload=open_value(envelopes, m.payload, f"message {m.message} of run {m.key!r}")) for m in found]
+    return [
+        replace(
+            m, payload=open_value(envelopes, m.payload, f"message {m.message} of run {m.key!r}")
+        )
+        for m in found
+    ]

@@ -24,7 +24,9 @@ from pgflow._db.connect import (
 from pgflow._db.deadlines import BEGIN_SECONDS, Limit
 
 
-async def _is_alive_async(connection: psycopg.AsyncConnection[Any], options: ConnectOptions) -> bool:
+async def _is_alive_async(
+    connection: psycopg.AsyncConnection[Any], options: ConnectOptions
+) -> bool:
     if not options.prepares:
         connection.prepare_threshold = None
     try:
@@ -40,16 +42,21 @@ async def _is_alive_async(connection: psycopg.AsyncConnection[Any], options: Con
 
 
 class AsyncPool(AsyncConnectionPool[Any]):
-    """A pool that hands out no connection that has died while it was idle, as far as this end can know, and none to a server that was left.
+    """A pool that hands out no connection that has died while it was idle, as far as this end can
+    know, and none to a server that was left.
 
-    The pool's own ``check=`` waits for a second, two, four, before it looks at the next connection: those that it gets
-    instead of the dead may have died too by then, where the server ends idle sessions soon.
+    The pool's own ``check=`` waits for a second, two, four, before it looks at the next connection:
+    those that it gets instead of the dead may have died too by then, where the server ends idle
+    sessions soon.
     """
 
-    def __init__(self, options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool) -> None:
+    def __init__(
+        self, options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool
+    ) -> None:
         super().__init__(
             **pool_parameters(options, application_name, max_size),
-            configure=set_up_async if is_lent else learn_async, connection_class=AsyncConnection,
+            configure=set_up_async if is_lent else learn_async,
+            connection_class=AsyncConnection,
         )
         self._options = options
 
@@ -58,7 +65,9 @@ class AsyncPool(AsyncConnectionPool[Any]):
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while True:
             try:
-                connection: psycopg.AsyncConnection[Any] = await super().getconn(min(GETCONN_SECONDS, deadline - time.monotonic()))
+                connection: psycopg.AsyncConnection[Any] = await super().getconn(
+                    min(GETCONN_SECONDS, deadline - time.monotonic())
+                )
             except PoolTimeout:
                 if time.monotonic() >= deadline:
                     raise
@@ -73,16 +82,21 @@ class AsyncPool(AsyncConnectionPool[Any]):
             await self.putconn(connection)
 
 
-def make_pool_async(options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool = False) -> AsyncConnectionPool[Any]:
+def make_pool_async(
+    options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool = False
+) -> AsyncConnectionPool[Any]:
     """A closed pool.
 
-    ``is_lent``: its connections are for the application's transactions, whose isolation level is the application's.
+    ``is_lent``: its connections are for the application's transactions, whose isolation level is
+    the application's.
     """
     return AsyncPool(options, application_name, max_size, is_lent=is_lent)
 
 
 @asynccontextmanager
-async def lent_async(pool: AsyncConnectionPool[Any], patience_seconds: float = PATIENCE_SECONDS) -> AsyncIterator[Any]:
+async def lent_async(
+    pool: AsyncConnectionPool[Any], patience_seconds: float = PATIENCE_SECONDS
+) -> AsyncIterator[Any]:
     """A connection of a pool for the time of a block, whose server must answer or be there."""
     connection = await pool.getconn()
     connection.patience_seconds = patience_seconds

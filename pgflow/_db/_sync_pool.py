@@ -41,16 +41,21 @@ def _is_alive(connection: psycopg.Connection[Any], options: ConnectOptions) -> b
 
 
 class Pool(ConnectionPool[Any]):
-    """A pool that hands out no connection that has died while it was idle, as far as this end can know, and none to a server that was left.
+    """A pool that hands out no connection that has died while it was idle, as far as this end can
+    know, and none to a server that was left.
 
-    The pool's own ``check=`` waits for a second, two, four, before it looks at the next connection: those that it gets
-    instead of the dead may have died too by then, where the server ends idle sessions soon.
+    The pool's own ``check=`` waits for a second, two, four, before it looks at the next connection:
+    those that it gets instead of the dead may have died too by then, where the server ends idle
+    sessions soon.
     """
 
-    def __init__(self, options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool) -> None:
+    def __init__(
+        self, options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool
+    ) -> None:
         super().__init__(
             **pool_parameters(options, application_name, max_size),
-            configure=set_up if is_lent else learn, connection_class=Connection,
+            configure=set_up if is_lent else learn,
+            connection_class=Connection,
         )
         self._options = options
 
@@ -59,7 +64,9 @@ class Pool(ConnectionPool[Any]):
         deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
         while True:
             try:
-                connection: psycopg.Connection[Any] = super().getconn(min(GETCONN_SECONDS, deadline - time.monotonic()))
+                connection: psycopg.Connection[Any] = super().getconn(
+                    min(GETCONN_SECONDS, deadline - time.monotonic())
+                )
             except PoolTimeout:
                 if time.monotonic() >= deadline:
                     raise
@@ -74,10 +81,13 @@ class Pool(ConnectionPool[Any]):
             self.putconn(connection)
 
 
-def make_pool(options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool = False) -> ConnectionPool[Any]:
+def make_pool(
+    options: ConnectOptions, application_name: str, max_size: int, *, is_lent: bool = False
+) -> ConnectionPool[Any]:
     """A closed pool.
 
-    ``is_lent``: its connections are for the application's transactions, whose isolation level is the application's.
+    ``is_lent``: its connections are for the application's transactions, whose isolation level is
+    the application's.
     """
     return Pool(options, application_name, max_size, is_lent=is_lent)
 

@@ -1,12 +1,13 @@
 """Busy polling: an event loop that stays awake for an answer which is due within moments.
 
-A run that is alone in its process does nothing while its commit is on its way. A processor that is put to sleep for those
-few hundred microseconds needs a good part of them again to wake and to fill its caches. So for a bounded time the loop
-looks at its socket instead of resting. It does so in slices: between two of them everything else of the loop has its turn.
+A run that is alone in its process does nothing while its commit is on its way. A processor that is
+put to sleep for those few hundred microseconds needs a good part of them again to wake and to fill
+its caches. So for a bounded time the loop looks at its socket instead of resting. It does so in
+slices: between two of them everything else of the loop has its turn.
 
-After each look the processor is offered to whoever wants it (``sched_yield``), the server's own process not least. Being
-awake is for nothing where answers take longer, and does harm where others keep the processor busy. Both are noticed, and
-then it is only tried now and then.
+After each look the processor is offered to whoever wants it (``sched_yield``), the server's own
+process not least. Being awake is for nothing where answers take longer, and does harm where others
+keep the processor busy. Both are noticed, and then it is only tried now and then.
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ from time import perf_counter
 from psycopg import pq
 
 SLICE_SECONDS = 50e-6
-"""Seconds for which nothing else of the loop is looked at; a turn of the loop costs a tenth of it."""
+"""Seconds for which nothing else of the loop is looked at; a turn of the loop costs a tenth of
+it.
+"""
 
 PREEMPTED_SECONDS = 500e-6
-"""A look takes a microsecond or two: after so long somebody else has had the processor, and needs it."""
+"""A look takes a microsecond or two: after so long somebody else has had the processor, and needs
+it.
+"""
 
 _WEIGHT = 1 / 8
 _LEAST_WORTH = 1 / 4
@@ -79,7 +84,9 @@ class BusyPoll:
                 if not connection.is_busy():
                     return True
             await asyncio.sleep(0)
-            if not connection.is_busy() or connection.status != pq.ConnStatus.OK:  # the loop's own watch was first
+            if (
+                not connection.is_busy() or connection.status != pq.ConnStatus.OK
+            ):  # the loop's own watch was first
                 return True
             now = perf_counter()
         return False

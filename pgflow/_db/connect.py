@@ -1,18 +1,20 @@
 """Opening connections.
 
-The engine's own connections are in autocommit mode and need nothing of a session - no SET, no session
-locks, no temporary tables - so that they work through a pooler in transaction mode. Only LISTEN and
-prepared statements need a session: a pooler in transaction mode is noticed, and then neither is used.
-Where the session is ours alone, nothing is compiled in it (`jit`), for the sake of views whose estimated cost
-is high. Stored functions see to that themselves, whoever calls them.
+The engine's own connections are in autocommit mode and need nothing of a session - no SET, no
+session locks, no temporary tables - so that they work through a pooler in transaction mode. Only
+LISTEN and prepared statements need a session: a pooler in transaction mode is noticed, and then
+neither is used. Where the session is ours alone, nothing is compiled in it (`jit`), for the sake of
+views whose estimated cost is high. Stored functions see to that themselves, whoever calls them.
 
-Stored functions look again after they have waited for a lock, which one snapshot for the whole transaction
-forbids. Where the database or the role has another default than READ COMMITTED, or read-only, a connection
-knows that (:func:`isolates`), and each call is a transaction of its own that says its level.
+Stored functions look again after they have waited for a lock, which one snapshot for the whole
+transaction forbids. Where the database or the role has another default than READ COMMITTED, or
+read-only, a connection knows that (:func:`isolates`), and each call is a transaction of its own
+that says its level.
 
-They lead to a server that takes writes, unless the connection string says otherwise: of several hosts, those that are
-standbys are passed over. The one that was found last is asked first, and the one that did not answer in time last, so that
-after a fail-over only the first to notice waits for the dead.
+They lead to a server that takes writes, unless the connection string says otherwise: of several
+hosts, those that are standbys are passed over. The one that was found last is asked first, and the
+one that did not answer in time last, so that after a fail-over only the first to notice waits for
+the dead.
 """
 
 from __future__ import annotations
@@ -37,24 +39,34 @@ CONNECT_ONE_OF_SEVERAL_SECONDS = 3
 """A host that is frozen must not keep us long from the next."""
 
 PATIENCE_SECONDS = 5.0
-"""After so long without an answer a client asks on another connection whether the server is there at all."""
+"""After so long without an answer a client asks on another connection whether the server is there
+at all.
+"""
 
 POOL_RECONNECT_SECONDS = 1.0
-"""A pool gives up so soon, and tries anew when asked again: its own delays grow to minutes, and a server may be back long before."""
+"""A pool gives up so soon, and tries anew when asked again: its own delays grow to minutes, and a
+server may be back long before.
+"""
 
 POOL_IDLE_SECONDS = 10.0
 """Seconds without need after which a pool closes a connection, and after as many another."""
 
 GETCONN_SECONDS = 2.0
-"""Seconds for which a pool is asked at once; longer waits ask again, and the pool tries to connect again."""
+"""Seconds for which a pool is asked at once; longer waits ask again, and the pool tries to connect
+again.
+"""
 
 log = logging.getLogger("pgflow")
 
 POOLER_LOOKS = 8
-"""Times that two connections are compared before a pooler is believed to keep a session for each."""
+"""Times that two connections are compared before a pooler is believed to keep a session for
+each.
+"""
 
 PRIMARY_KNOWN_SINCE = 140_000
-"""Version of libpq. Before, only sessions that write by default could be asked for, which a role may have switched off."""
+"""Version of libpq. Before, only sessions that write by default could be asked for, which a role
+may have switched off.
+"""
 
 BEGIN: LiteralString = "begin isolation level read committed read write"
 """Before each call of the engine's, where that is not the default."""
@@ -66,25 +78,36 @@ select current_setting('default_transaction_isolation') = 'read committed' and c
 """A pooler answers with a process id of its own, and lends its sessions to others."""
 
 _ISO: LiteralString = "set datestyle = iso"
-"""psycopg reads no other. A pooler in transaction mode keeps this setting for each of its clients."""
+"""psycopg reads no other. A pooler in transaction mode keeps this setting for each of its
+clients.
+"""
 
-_ENVIRONMENT = {"target_session_attrs": "PGTARGETSESSIONATTRS", "connect_timeout": "PGCONNECT_TIMEOUT"}
+_ENVIRONMENT = {
+    "target_session_attrs": "PGTARGETSESSIONATTRS",
+    "connect_timeout": "PGCONNECT_TIMEOUT",
+}
 _HOSTS = {"host": "PGHOST", "hostaddr": "PGHOSTADDR", "port": "PGPORT"}
 
 
 class Preparing:
-    """Switch of prepared statements for all connections of an app, off once a pooler loses a prepared one."""
+    """Switch of prepared statements for all connections of an app, off once a pooler loses a
+    prepared one.
+    """
 
     def __init__(self) -> None:
         self.has_ended = False
 
     def end(self, error: BaseException) -> None:
-        """Somebody between here and the server lends one session to many: from now on nothing is prepared."""
+        """Somebody between here and the server lends one session to many: from now on nothing is
+        prepared.
+        """
         if not self.has_ended:
             self.has_ended = True
             log.warning(
-                "a prepared statement was lost (%s): a pooler in transaction mode seems to be in between. Nothing more is prepared; "
-                "pass App(prepare_threshold=None, listen=False), or connect to the server itself", " ".join(str(error).split()),
+                "a prepared statement was lost (%s): a pooler in transaction mode seems to be in "
+                "between. Nothing more is prepared; "
+                "pass App(prepare_threshold=None, listen=False), or connect to the server itself",
+                " ".join(str(error).split()),
             )
 
 
@@ -94,8 +117,10 @@ class ConnectOptions:
 
     Attributes:
         dsn: Connection string; what it says of time-outs and of the kind of server wins.
-        prepare_threshold: After how many uses a statement is prepared; None never, for a pooler that cannot.
-        connect_timeout_seconds: Longest time of one attempt to connect; less where there are several hosts, if not given.
+        prepare_threshold: After how many uses a statement is prepared; None never, for a pooler
+            that cannot.
+        connect_timeout_seconds: Longest time of one attempt to connect; less where there are
+            several hosts, if not given.
         preparing: Shared by all connections, which stop preparing together.
     """
 
@@ -120,22 +145,35 @@ class ConnectOptions:
 
 
 def connect_parameters(dsn: str, connect_timeout_seconds: int | None = None) -> dict[str, Any]:
-    """Return psycopg's keyword arguments for this database, without those that its string or the environment sets."""
+    """Return psycopg's keyword arguments for this database, without those that its string or the
+    environment sets.
+    """
     said = _said(dsn)
-    timeout = connect_timeout_seconds or (CONNECT_ONE_OF_SEVERAL_SECONDS if len(_servers(said)) > 1 else CONNECT_SECONDS)
+    timeout = connect_timeout_seconds or (
+        CONNECT_ONE_OF_SEVERAL_SECONDS if len(_servers(said)) > 1 else CONNECT_SECONDS
+    )
     wanted = {
         "connect_timeout": timeout,
         # a server that went over to another machine must not be written to while it is a standby
         "target_session_attrs": "primary" if pq.version() >= PRIMARY_KNOWN_SINCE else "read-write",
         "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000,
     }  # fmt: skip
-    return {name: value for name, value in wanted.items() if name not in said and not os.environ.get(_ENVIRONMENT.get(name, name))}
+    return {
+        name: value
+        for name, value in wanted.items()
+        if name not in said and not os.environ.get(_ENVIRONMENT.get(name, name))
+    }
 
 
 def _said(dsn: str) -> dict[str, Any]:
-    """Return the parameters of a connection string, with the hosts and ports that libpq takes from the environment."""
+    """Return the parameters of a connection string, with the hosts and ports that libpq takes from
+    the environment.
+    """
     from_environment = {name: os.environ.get(variable) for name, variable in _HOSTS.items()}
-    return {**{name: value for name, value in from_environment.items() if value}, **conninfo_to_dict(dsn)}
+    return {
+        **{name: value for name, value in from_environment.items() if value},
+        **conninfo_to_dict(dsn),
+    }
 
 
 # ---------------------------------------------------------------- which server first
@@ -153,15 +191,26 @@ _left: dict[Server, float] = {}
 def _servers(parameters: Mapping[str, Any]) -> list[Server]:
     hosts = str(parameters.get("host") or parameters.get("hostaddr") or "").split(",")
     ports = str(parameters.get("port") or "5432").split(",")
-    return [(host, ports[n] if len(ports) > 1 and n < len(ports) else ports[0]) for n, host in enumerate(hosts)]
+    return [
+        (host, ports[n] if len(ports) > 1 and n < len(ports) else ports[0])
+        for n, host in enumerate(hosts)
+    ]
 
 
 def in_order(dsn: str) -> dict[str, str]:
-    """Hosts and ports of a connection string, the most promising first; empty where there is nothing to choose."""
+    """Hosts and ports of a connection string, the most promising first; empty where there is
+    nothing to choose.
+    """
     said = _said(dsn)
     servers = _servers(said)
-    wanted = said.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS", "read-write")
-    if len(servers) < 2 or wanted not in ("read-write", "primary") or said.get("load_balance_hosts") == "random":
+    wanted = said.get("target_session_attrs") or os.environ.get(
+        "PGTARGETSESSIONATTRS", "read-write"
+    )
+    if (
+        len(servers) < 2
+        or wanted not in ("read-write", "primary")
+        or said.get("load_balance_hosts") == "random"
+    ):
         return {}
     order = sorted(range(len(servers)), key=lambda n: -_standing.get(servers[n], 0.0))
     ordered = {"port": ",".join(servers[n][1] for n in order)}
@@ -178,19 +227,25 @@ def server_of(connection: object) -> Server | None:
 
 
 def give_up(server: Server) -> None:
-    """A server did not answer in time: others are asked first, and the connections that lead there are used no more."""
+    """A server did not answer in time: others are asked first, and the connections that lead there
+    are used no more.
+    """
     now = time.monotonic()
     _standing[server] = -now
     leave(server, now)
 
 
 def leave(server: Server, before: float) -> None:
-    """Leave a server that is not the primary any more: connections opened before this time are used no more."""
+    """Leave a server that is not the primary any more: connections opened before this time are used
+    no more.
+    """
     _left[server] = max(before, _left.get(server, 0.0))
 
 
 def cut_if_left(connection: object, left_at: float) -> None:
-    """Ends whatever waits on a connection that leads to a server that was left, or was opened before that; for the thread that owns it."""
+    """Ends whatever waits on a connection that leads to a server that was left, or was opened
+    before that; for the thread that owns it.
+    """
     ours = isinstance(connection, (Connection, AsyncConnection)) and not connection.closed
     if ours and (is_left(connection) or connection.opened_at < left_at):  # type: ignore[attr-defined]
         cut(connection.pgconn.socket)  # type: ignore[attr-defined]
@@ -198,7 +253,9 @@ def cut_if_left(connection: object, left_at: float) -> None:
 
 def is_left(connection: object) -> bool:
     """Return True if a connection leads to a server that was left since it was opened."""
-    return isinstance(connection, (Connection, AsyncConnection)) and connection.opened_at < _left.get(connection.server, 0.0)
+    return isinstance(
+        connection, (Connection, AsyncConnection)
+    ) and connection.opened_at < _left.get(connection.server, 0.0)
 
 
 # ---------------------------------------------------------------- connections
@@ -210,8 +267,8 @@ class Connection(psycopg.Connection[Any]):
     Attributes:
         opened_at: Time of opening, by this machine's clock that never goes back.
         server: Server that it leads to.
-        patience_seconds: After so long without an answer its server is asked on another connection; if that has no answer
-            either, this one is lost. None: it waits.
+        patience_seconds: After so long without an answer its server is asked on another connection;
+            if that has no answer either, this one is lost. None: it waits.
     """
 
     opened_at = 0.0
@@ -262,12 +319,21 @@ def _opened(connection: _C) -> _C:
 
 
 def _patiently(connection: Connection | AsyncConnection, seconds: float) -> Limit:
-    return Limit(connection.pgconn.socket, seconds, lambda: _answers(connection.info), lambda: give_up(connection.server))
+    return Limit(
+        connection.pgconn.socket,
+        seconds,
+        lambda: _answers(connection.info),
+        lambda: give_up(connection.server),
+    )
 
 
 def _answers(info: psycopg.ConnectionInfo) -> bool:
-    """Return True if the server of a connection takes another one. One that refuses is there, too."""
-    known = make_conninfo(info.dsn, connect_timeout=CONNECT_ONE_OF_SEVERAL_SECONDS, target_session_attrs="any")
+    """Return True if the server of a connection takes another one. One that refuses is there,
+    too.
+    """
+    known = make_conninfo(
+        info.dsn, connect_timeout=CONNECT_ONE_OF_SEVERAL_SECONDS, target_session_attrs="any"
+    )
     try:
         psycopg.connect(known, password=info.password, application_name="pgflow probe").close()
     except psycopg.errors.ConnectionTimeout:
@@ -278,10 +344,14 @@ def _answers(info: psycopg.ConnectionInfo) -> bool:
 
 
 def isolates(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Tell whether a call on this connection must be a transaction of its own that says its isolation level."""
+    """Tell whether a call on this connection must be a transaction of its own that says its
+    isolation level.
+    """
     if connection.isolation_level is None or not connection.autocommit:
         return False
-    return connection.info.transaction_status == pq.TransactionStatus.IDLE  # else it is part of somebody's transaction
+    return (
+        connection.info.transaction_status == pq.TransactionStatus.IDLE
+    )  # else it is part of somebody's transaction
 
 
 def _is_iso(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
@@ -303,7 +373,9 @@ async def set_up_async(connection: psycopg.AsyncConnection[Any]) -> None:
 
 
 def learn(connection: psycopg.Connection[Any]) -> None:
-    """Sets a connection up for calls of ours: it knows then if each must say its isolation level."""
+    """Sets a connection up for calls of ours: it knows then if each must say its isolation
+    level.
+    """
     set_up(connection)
     with Limit(connection.pgconn.socket, BEGIN_SECONDS):
         row = connection.execute(_AS_OURS, (connection.info.backend_pid,)).fetchone()
@@ -321,7 +393,9 @@ async def learn_async(connection: psycopg.AsyncConnection[Any]) -> None:
         await connection.set_read_only(False)
 
 
-def connect(options: ConnectOptions, application_name: str, patience_seconds: float | None = None) -> Connection:
+def connect(
+    options: ConnectOptions, application_name: str, patience_seconds: float | None = None
+) -> Connection:
     """A connection for sync code."""
     connection: Connection = Connection.connect(options.dsn, **options.parameters(application_name))
     try:
@@ -334,23 +408,31 @@ def connect(options: ConnectOptions, application_name: str, patience_seconds: fl
 
 
 async def connect_async(options: ConnectOptions, application_name: str) -> AsyncConnection:
-    """A connection for async code. If it is given up half-way, so is its socket: the server would wait for it for a minute."""
+    """A connection for async code. If it is given up half-way, so is its socket: the server would
+    wait for it for a minute.
+    """
     try:
-        connection: AsyncConnection = await AsyncConnection.connect(options.dsn, **options.parameters(application_name))
+        connection: AsyncConnection = await AsyncConnection.connect(
+            options.dsn, **options.parameters(application_name)
+        )
         try:
             await learn_async(connection)
         except BaseException:
             await connection.close()
             raise
     except asyncio.CancelledError as error:
-        raise error.with_traceback(None) from None  # whose frames hold what is half open, for as long as anybody holds the task
+        raise error.with_traceback(
+            None
+        ) from None  # whose frames hold what is half open, for as long as anybody holds the task
     return connection
 
 
 # ---------------------------------------------------------------- for pools
 
 
-def pool_parameters(options: ConnectOptions, application_name: str, max_size: int) -> dict[str, Any]:
+def pool_parameters(
+    options: ConnectOptions, application_name: str, max_size: int
+) -> dict[str, Any]:
     """Keyword arguments of psycopg's pools, in both colours; it is closed as yet."""
     return {
         "conninfo": options.dsn, "kwargs": options.parameters(application_name), "name": application_name, "open": False,
@@ -359,7 +441,9 @@ def pool_parameters(options: ConnectOptions, application_name: str, max_size: in
 
 
 def has_news(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Return True if an idle connection has something to read: mostly its end, which the server or the network has brought about."""
+    """Return True if an idle connection has something to read: mostly its end, which the server or
+    the network has brought about.
+    """
     looked_at = select.poll()
     looked_at.register(connection.fileno(), select.POLLIN)
     return bool(looked_at.poll(0))
@@ -369,10 +453,11 @@ def has_news(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
 
 
 def is_behind_pooler(connection: psycopg.Connection[Any], options: ConnectOptions) -> bool:
-    """Return True if a pooler gives each transaction another session, as PgBouncer does in transaction mode.
+    """Return True if a pooler gives each transaction another session, as PgBouncer does in
+    transaction mode.
 
-    A pooler answers with a process id of its own. One that keeps a session for each client keeps its process, too, and
-    gives nobody else the same.
+    A pooler answers with a process id of its own. One that keeps a session for each client keeps
+    its process, too, and gives nobody else the same.
     """
     mine = {_backend_of(connection)}
     if mine == {connection.info.backend_pid}:

@@ -1,11 +1,13 @@
 """Deadlines of waits for a server, whichever library waits.
 
-A server that is frozen - its machine paused, its disk hanging - keeps its connections: the kernel goes on acknowledging
-what is sent, so no setting of TCP ever ends the wait. What ends it is the socket: once this end shuts it down, whoever waits
-on it is told that the connection is lost. So each wait of the engine's is put down here with its deadline, and one thread of
-the process cuts the connections of those that are over.
+A server that is frozen - its machine paused, its disk hanging - keeps its connections: the kernel
+goes on acknowledging what is sent, so no setting of TCP ever ends the wait. What ends it is the
+socket: once this end shuts it down, whoever waits on it is told that the connection is lost. So
+each wait of the engine's is put down here with its deadline, and one thread of the process cuts the
+connections of those that are over.
 
-Where a statement may rightly take long, its server is asked on another connection first: who answers there is not frozen.
+Where a statement may rightly take long, its server is asked on another connection first: who
+answers there is not frozen.
 """
 
 from __future__ import annotations
@@ -31,11 +33,14 @@ BEGIN_SECONDS = 10.0
 """For the first statement of a transaction, which waits for nobody."""
 
 COMMIT_SECONDS = 30.0
-"""For a commit, which may wait for a disk, a standby or a lock of the engine's, and for what comes right before it."""
+"""For a commit, which may wait for a disk, a standby or a lock of the engine's, and for what comes
+right before it.
+"""
 
 
 class Cord:
-    """Means to cut a connection from any thread; until it is closed, no other socket can get its number.
+    """Means to cut a connection from any thread; until it is closed, no other socket can get its
+    number.
 
     Args:
         fileno: The connection's socket.
@@ -61,19 +66,25 @@ def cut(fileno: int) -> None:
 
 
 class Limit:
-    """A wait with a deadline, as a context: if the server does not answer in time, the connection is cut.
+    """A wait with a deadline, as a context: if the server does not answer in time, the connection
+    is cut.
 
     Args:
-        target: The connection's socket, or its cord if there is one; None for a connection that nothing is known of.
+        target: The connection's socket, or its cord if there is one; None for a connection that
+            nothing is known of.
         seconds: Longest time of the wait.
-        is_alive: Asks after the time whether the server answers at all; then the same time begins anew.
+        is_alive: Asks after the time whether the server answers at all; then the same time begins
+            anew.
         gave_up: Is told when the connection was cut, on another thread.
     """
 
     __slots__ = ("_cord", "_gave_up", "_is_alive", "_owns", "_seconds", "deadline", "was_cut")
 
     def __init__(
-        self, target: int | Cord | None, seconds: float, is_alive: Callable[[], bool] | None = None,
+        self,
+        target: int | Cord | None,
+        seconds: float,
+        is_alive: Callable[[], bool] | None = None,
         gave_up: Callable[[], None] | None = None,
     ) -> None:
         self._owns = isinstance(target, int)
@@ -93,14 +104,21 @@ class Limit:
             _watch.add(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._cord is None:
             return
         _watch.remove(self)
         if self._owns:
             self._cord.close()
         if self.was_cut and isinstance(error, Exception):
-            raise psycopg.OperationalError(f"no answer of the server in {self._seconds:g} s") from error
+            raise psycopg.OperationalError(
+                f"no answer of the server in {self._seconds:g} s"
+            ) from error
 
     def judge(self) -> bool:
         """Return True if the server is known to be there, asked where one may ask."""
@@ -145,7 +163,9 @@ class _Watch:
     def _begin(self) -> None:
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="pgflow-deadlines", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name="pgflow-deadlines", daemon=True
+                )
                 self._thread.start()
 
     def remove(self, limit: Limit) -> None:

@@ -1,4 +1,5 @@
-"""Errors of other drivers, as psycopg's: what an error means is judged by its SQLSTATE, whichever driver brought it.
+"""Errors of other drivers, as psycopg's: what an error means is judged by its SQLSTATE, whichever
+driver brought it.
 
 SQLAlchemy may use asyncpg or psycopg2 below the sessions that it hands to transactional steps.
 """
@@ -42,11 +43,16 @@ def as_psycopg(error: BaseException) -> psycopg.Error | None:
     if type(error).__module__.partition(".")[0] not in _OTHERS:
         return None
     diagnostics = getattr(error, "diag", error)
-    found = {field: next((v for n in names if (v := getattr(diagnostics, n, None)) is not None), None) for field, names in _FIELDS.items()}
+    found = {
+        field: next((v for n in names if (v := getattr(diagnostics, n, None)) is not None), None)
+        for field, names in _FIELDS.items()
+    }
     info: dict[int, bytes | None] = dict.fromkeys(DiagnosticField)
     info.update({field: str(value).encode() for field, value in found.items() if value is not None})
     code = found[DiagnosticField.SQLSTATE]
-    return (_class_without_code(error) if code is None else _class_of(str(code)))(str(error), info=info if code else None)
+    return (_class_without_code(error) if code is None else _class_of(str(code)))(
+        str(error), info=info if code else None
+    )
 
 
 def _class_of(sqlstate: str) -> type[psycopg.Error]:
@@ -57,7 +63,9 @@ def _class_of(sqlstate: str) -> type[psycopg.Error]:
 
 
 def _class_without_code(error: BaseException) -> type[psycopg.Error]:
-    """Return the class for an error that the driver has raised itself, by the names of its classes, which are those of Python's DB-API."""
+    """Return the class for an error that the driver has raised itself, by the names of its classes,
+    which are those of Python's DB-API.
+    """
     names = [cls.__name__ for cls in type(error).__mro__]
     if "DataError" in names:
         return psycopg.DataError
@@ -67,10 +75,11 @@ def _class_without_code(error: BaseException) -> type[psycopg.Error]:
 
 
 def is_raised_on(error: BaseException, connection: Any) -> bool:
-    """Return True if an error comes from this connection of a driver, a cursor of it or another part of it.
+    """Return True if an error comes from this connection of a driver, a cursor of it or another
+    part of it.
 
-    The frames that it was raised through say so: an error knows nothing of its connection, and the state of the connection
-    tells nothing once a savepoint is rolled back.
+    The frames that it was raised through say so: an error knows nothing of its connection, and the
+    state of the connection tells nothing once a savepoint is rolled back.
     """
     for one in causes(error):
         trace = one.__traceback__
@@ -90,4 +99,6 @@ _OWNERS = {"psycopg": ("self",), "asyncpg": ("self",), "sqlalchemy": ("cursor", 
 def _is_part(owner: Any, connection: Any) -> bool:
     if owner is None:
         return False
-    return owner is connection or any(getattr(owner, name, None) is connection for name in ("connection", "_connection"))
+    return owner is connection or any(
+        getattr(owner, name, None) is connection for name in ("connection", "_connection")
+    )

@@ -1,7 +1,8 @@
 """Connection strings: the choice of the database, and its name in public.
 
-The first of these wins: the argument, ``PGFLOW_DSN``, ``DATABASE_URL``; none means the embedded server. The
-last of the three belongs to the application, whose framework may write the scheme in its own way.
+The first of these wins: the argument, ``PGFLOW_DSN``, ``DATABASE_URL``; none means the embedded
+server. The last of the three belongs to the application, whose framework may write the scheme in
+its own way.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ SCHEMES = ("postgresql", "postgres", "pgsql", "postgis")
 SECRETS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 MASK = "***"
 
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)(?:\+(?P<driver>\w+))?://(?P<rest>.*)", re.DOTALL)
+_URL = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)(?:\+(?P<driver>\w+))?://(?P<rest>.*)", re.DOTALL
+)
 _CUT_AT_A_SLASH = re.compile(r"\w+://[^/?@]*:[^/?@]*/[^?]*@")
-"""Pattern for the part that libpq takes for host, port and database where a password holds a slash."""
+"""Pattern for the part that libpq takes for host, port and database where a password holds a
+slash.
+"""
 
 _UNKNOWN_NAME = re.compile(r"(?:option|parameter)[: ]+\"([^\"]*)\"")
 _PAIRS = "pass a URL (postgresql://user@host/database) or keyword=value pairs, quoting a value with a space, as in password='a b'"
@@ -29,7 +34,10 @@ _PARTS = "in the user and the password of a URL, write @ as %40, : as %3A, / as 
 
 _ANY_URL = re.compile(r"\b[A-Za-z][A-Za-z0-9.+-]*://[^\s'\"<>]+")
 # A value ends at its closing quote, or else at the next space; an unclosed quote hides the rest.
-_KEYWORD_SECRET = re.compile(rf"\b({'|'.join(SECRETS)})(\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)*)", re.IGNORECASE | re.DOTALL)
+_KEYWORD_SECRET = re.compile(
+    rf"\b({'|'.join(SECRETS)})(\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)*)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def resolve_dsn(dsn: str | None = None) -> str | None:
@@ -60,14 +68,19 @@ def _normalise(origin: str, dsn: str) -> str:
         _check(origin, dsn, _PAIRS)
         return dsn
     if url["scheme"].lower() not in SCHEMES:
-        raise InvalidArgument(f"{origin} names a {url['scheme']} database: pgflow needs Postgres, set PGFLOW_DSN to one")
+        raise InvalidArgument(
+            f"{origin} names a {url['scheme']} database: pgflow needs Postgres, set PGFLOW_DSN to "
+            "one"
+        )
     libpqs = f"postgresql://{url['rest']}"
     _check(origin, libpqs, _PARTS)
     return libpqs
 
 
 def _check(origin: str, dsn: str, hint: str) -> None:
-    """Refuses a string that libpq would refuse, or take apart at a character of the password: it would say a part of that."""
+    """Refuses a string that libpq would refuse, or take apart at a character of the password: it
+    would say a part of that.
+    """
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
 
@@ -77,7 +90,9 @@ def _check(origin: str, dsn: str, hint: str) -> None:
     except ProgrammingError as error:
         is_whole, typo = False, _typo(str(error))
     if not is_whole:
-        why = "cannot be read as a connection string, and is not shown, since it may hold a password"
+        why = (
+            "cannot be read as a connection string, and is not shown, since it may hold a password"
+        )
         raise InvalidArgument(f"{origin} {why}: {typo or hint}")
 
 
@@ -93,7 +108,9 @@ def _typo(said: str) -> str | None:
 
 def _is_whole(said: Mapping[str, object]) -> bool:
     hosts, ports = (str(said.get(name) or "").split(",") for name in ("host", "port"))
-    return not any("@" in host[1:] for host in hosts) and all(port.isdecimal() or not port for port in ports)
+    return not any("@" in host[1:] for host in hosts) and all(
+        port.isdecimal() or not port for port in ports
+    )
 
 
 def redact_dsn(dsn: str) -> str:
@@ -113,11 +130,17 @@ def redact_dsn(dsn: str) -> str:
     if url is None:
         return _KEYWORD_SECRET.sub(rf"\1\2{MASK}", dsn)
     prefix = dsn[: url.start("rest")]
-    # A password with an unescaped character in it is still a password: up to the last @ is better than too little.
+    # A password with an unescaped character in it is still a password: up to the last @ is better
+    # than too little.
     before_query, mark, query = url["rest"].partition("?")
     if "@" not in before_query and "@" in query and ":" in before_query.partition("/")[0]:
         before_query, mark, query = url["rest"], "", ""
-    return prefix + _redact_user(before_query) + mark + "&".join(map(_redact_parameter, query.split("&")))
+    return (
+        prefix
+        + _redact_user(before_query)
+        + mark
+        + "&".join(map(_redact_parameter, query.split("&")))
+    )
 
 
 def redact_text(text: str) -> str:
@@ -131,7 +154,8 @@ def redact_text(text: str) -> str:
 
     Example::
 
-        redact_text("cannot reach postgresql://app:hunter2@db/orders")  # '... postgresql://app:***@db/orders'
+        redact_text("cannot reach postgresql://app:hunter2@db/orders") # '...
+        postgresql://app:***@db/orders'
     """
     if "://" in text:
         text = _ANY_URL.sub(lambda found: redact_dsn(found[0]), text)

@@ -1,4 +1,6 @@
-"""Errors of the database, and their meaning: who is to blame, and whether to try again. It is decided here and nowhere else."""
+"""Errors of the database, and their meaning: who is to blame, and whether to try again. It is
+decided here and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,28 @@ from pgflow.errors import BY_SQLSTATE, InvalidArgument, PgflowError
 
 
 def database_error(error: BaseException | None) -> psycopg.Error | None:
-    """The driver's error inside an exception of psycopg, SQLAlchemy or Django, as psycopg's; None if there is none."""
+    """The driver's error inside an exception of psycopg, SQLAlchemy or Django, as psycopg's; None
+    if there is none.
+    """
     return next((found for one in causes(error) if (found := as_psycopg(one)) is not None), None)
 
 
 def _holds_no_text(error: psycopg.Error) -> bool:
-    """Return True if Postgres cannot hold a text, or one inside JSON; psycopg itself refuses to send NUL."""
-    return error.sqlstate in ("22021", "22P02", "22P05") or (isinstance(error, psycopg.DataError) and "NUL" in str(error))
+    """Return True if Postgres cannot hold a text, or one inside JSON; psycopg itself refuses to
+    send NUL.
+    """
+    return error.sqlstate in ("22021", "22P02", "22P05") or (
+        isinstance(error, psycopg.DataError) and "NUL" in str(error)
+    )
 
 
 def raise_ours(error: BaseException) -> None:
     """Raises the engine's exception if the error carries one of its SQLSTATEs."""
     cause = database_error(error)
     if isinstance(error, UnicodeEncodeError) or (cause is not None and _holds_no_text(cause)):
-        raise InvalidArgument(f"a text holds a character that Postgres cannot store, NUL or half of a pair: {error}") from error
+        raise InvalidArgument(
+            f"a text holds a character that Postgres cannot store, NUL or half of a pair: {error}"
+        ) from error
     cls = BY_SQLSTATE.get(cause.sqlstate or "") if cause is not None else None
     if cls is None or cause is None:
         return
@@ -35,7 +45,9 @@ def raise_ours(error: BaseException) -> None:
     raise cls(f"{message}.{hint}" if hint else message) from error
 
 
-_INFRASTRUCTURE = re.compile(r"08|53|57P0|58|40001$|40P01$|55P03$|25006$|25P03$|25P04$|26000$|42P05$")
+_INFRASTRUCTURE = re.compile(
+    r"08|53|57P0|58|40001$|40P01$|55P03$|25006$|25P03$|25P04$|26000$|42P05$"
+)
 _PASSING = re.compile(r"08|53|57P0|58|55P03$|25006$")
 _UNANSWERED = re.compile(r"08|53|57P0|58|25006$|26000$|42P05$")
 _DATA = re.compile(r"22|23|54|PF")
@@ -43,15 +55,19 @@ _HONOURED = ("55P03",)
 _POOLED = ("26000", "42P05")
 
 REFUSED_AFTER_SECONDS = 300.0
-"""Seconds for which the server may refuse a run for trouble that is not of the moment; then a person must look."""
+"""Seconds for which the server may refuse a run for trouble that is not of the moment; then a
+person must look.
+"""
 
 
 def is_infrastructure(error: BaseException) -> bool:
-    """Return True if an error of our connection says something of the connection or server and nothing of the work.
+    """Return True if an error of our connection says something of the connection or server and
+    nothing of the work.
 
-    Lost connections, serialization failures, deadlocks, lock time-outs, full disks, read-only servers, shutdowns, sessions
-    that the server ends for being idle, and statements that a pooler has lost are retried and never recorded as the
-    outcome of a step. An error of a connection that a body has opened itself is the body's own.
+    Lost connections, serialization failures, deadlocks, lock time-outs, full disks, read-only
+    servers, shutdowns, sessions that the server ends for being idle, and statements that a pooler
+    has lost are retried and never recorded as the outcome of a step. An error of a connection that
+    a body has opened itself is the body's own.
     """
     if isinstance(error, PgflowError):
         return False
@@ -59,16 +75,22 @@ def is_infrastructure(error: BaseException) -> bool:
     if cause is None:
         return False
     if cause.sqlstate is None:
-        # An answer that libpq made itself is an error of no class: where a write failed, it asks nobody.
-        return isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError)) or type(cause) is psycopg.DatabaseError
+        # An answer that libpq made itself is an error of no class: where a write failed, it asks
+        # nobody.
+        return (
+            isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError))
+            or type(cause) is psycopg.DatabaseError
+        )
     return _INFRASTRUCTURE.match(cause.sqlstate) is not None
 
 
 def is_of_the_data(error: BaseException) -> bool:
-    """Return True if a call of our function failed for its arguments: sent again, it would fail again.
+    """Return True if a call of our function failed for its arguments: sent again, it would fail
+    again.
 
-    All else - a statement that was cancelled, a function that is missing or forbidden while an upgrade runs - says nothing
-    of the data. Neither does a journal without a partition for the run, though that is a violation of a check.
+    All else - a statement that was cancelled, a function that is missing or forbidden while an
+    upgrade runs - says nothing of the data. Neither does a journal without a partition for the run,
+    though that is a violation of a check.
     """
     if isinstance(error, PgflowError):
         return True
@@ -81,27 +103,39 @@ def is_of_the_data(error: BaseException) -> bool:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Return True if trouble is of the moment, however long that lasts: nobody need look at the run that met it.
+    """Return True if trouble is of the moment, however long that lasts: nobody need look at the run
+    that met it.
 
-    A conflict is not: whoever is left to lose one for minutes, time after time, will not win by himself.
+    A conflict is not: whoever is left to lose one for minutes, time after time, will not win by
+    himself.
     """
     cause = database_error(error)
     return cause is None or cause.sqlstate is None or _PASSING.match(cause.sqlstate) is not None
 
 
 def is_answer(error: BaseException) -> bool:
-    """Return True if the server answered and only this statement failed: another may fare better on the same connection."""
+    """Return True if the server answered and only this statement failed: another may fare better on
+    the same connection.
+    """
     cause = database_error(error)
-    return cause is not None and cause.sqlstate is not None and _UNANSWERED.match(cause.sqlstate) is None
+    return (
+        cause is not None
+        and cause.sqlstate is not None
+        and _UNANSWERED.match(cause.sqlstate) is None
+    )
 
 
 def is_honoured(error: BaseException) -> bool:
-    """Return True if trouble is an outcome where ``raises=`` names its class: a body may have asked for it, as by NOWAIT."""
+    """Return True if trouble is an outcome where ``raises=`` names its class: a body may have asked
+    for it, as by NOWAIT.
+    """
     return sqlstate_of(error) in _HONOURED
 
 
 def is_of_a_pooler(error: BaseException) -> bool:
-    """Return True if a prepared statement is gone, or there already: somebody lends one session to many."""
+    """Return True if a prepared statement is gone, or there already: somebody lends one session to
+    many.
+    """
     return sqlstate_of(error) in _POOLED
 
 
@@ -112,16 +146,24 @@ def sqlstate_of(error: BaseException) -> str | None:
 
 
 def is_ambiguous(error: BaseException) -> bool:
-    """Return True if a COMMIT that raised this may have happened: the connection broke before the answer, or the server broke in it."""
+    """Return True if a COMMIT that raised this may have happened: the connection broke before the
+    answer, or the server broke in it.
+    """
     cause = database_error(error)
     if cause is None or cause.sqlstate is None or cause.sqlstate.startswith(("08", "57P0")):
         return True
-    # A server that breaks while it commits says so and ends, whatever it has written by then. One that ends an idle session has not.
-    return cause.diag.severity_nonlocalized in ("FATAL", "PANIC") and cause.sqlstate not in ("25P03", "25P04")
+    # A server that breaks while it commits says so and ends, whatever it has written by then. One
+    # that ends an idle session has not.
+    return cause.diag.severity_nonlocalized in ("FATAL", "PANIC") and cause.sqlstate not in (
+        "25P03",
+        "25P04",
+    )
 
 
 def is_conflict_on_unit(error: BaseException) -> bool:
-    """Return True if another writer has taken the seq: a duplicate key of a partition of the journal."""
+    """Return True if another writer has taken the seq: a duplicate key of a partition of the
+    journal.
+    """
     cause = database_error(error)
     if cause is None or cause.sqlstate != "23505":
         return False

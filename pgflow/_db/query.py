@@ -1,8 +1,8 @@
 """One stored-function call, in both colours.
 
 A :class:`Query` says what to call, with what, and how to read the rows; it is written once, in
-``pgflow/_db/calls``. :func:`run` and :func:`run_async` drive it, and turn the engine's SQLSTATEs into its
-exceptions (`pgflow._db.failures`).
+``pgflow/_db/calls``. :func:`run` and :func:`run_async` drive it, and turn the engine's SQLSTATEs
+into its exceptions (`pgflow._db.failures`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ Row = tuple[Any, ...]
 
 
 class JsonTexts(list[str]):
-    """An argument of type ``json[]``: on a wire its texts travel as they are, without the escapes of an array's text."""
+    """An argument of type ``json[]``: on a wire its texts travel as they are, without the escapes
+    of an array's text.
+    """
 
 
 @dataclass(frozen=True)
 class Query(Generic[T]):
-    """A call of a stored function, with psycopg's placeholders; every argument is cast to its exact type."""
+    """A call of a stored function, with psycopg's placeholders; every argument is cast to its exact
+    type.
+    """
 
     sql: LiteralString
     params: Sequence[Any]
@@ -39,7 +43,11 @@ class Query(Generic[T]):
 def run(conn: psycopg.Connection[Any], query: Query[T]) -> T:
     """Runs a query on a connection; raises the engine's error for its SQLSTATEs."""
     try:
-        rows = _isolated(conn, query) if isolates(conn) else conn.execute(query.sql, query.params).fetchall()
+        rows = (
+            _isolated(conn, query)
+            if isolates(conn)
+            else conn.execute(query.sql, query.params).fetchall()
+        )
     except (psycopg.Error, UnicodeEncodeError) as error:
         raise_ours(error)
         raise
@@ -49,7 +57,9 @@ def run(conn: psycopg.Connection[Any], query: Query[T]) -> T:
 async def run_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -> T:
     """As :func:`run`, for an async connection."""
     try:
-        rows = await (_isolated_async(conn, query) if isolates(conn) else _fetched_async(conn, query))
+        rows = await (
+            _isolated_async(conn, query) if isolates(conn) else _fetched_async(conn, query)
+        )
     except (psycopg.Error, UnicodeEncodeError) as error:
         raise_ours(error)
         raise
@@ -61,7 +71,9 @@ async def _fetched_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) ->
 
 
 def _isolated(conn: psycopg.Connection[Any], query: Query[T]) -> list[Row]:
-    """A transaction that says its level, in one message: whoever is frozen holds no lock between a call and its COMMIT."""
+    """A transaction that says its level, in one message: whoever is frozen holds no lock between a
+    call and its COMMIT.
+    """
     try:
         with psycopg.ClientCursor(conn, row_factory=tuple_row) as cursor:
             cursor.execute(f"{BEGIN}; {query.sql}; commit", query.params)
@@ -87,7 +99,8 @@ async def _isolated_async(conn: psycopg.AsyncConnection[Any], query: Query[T]) -
 
 
 def run_all(conn: psycopg.Connection[Any], queries: Sequence[Callable[[], Query[T]]]) -> list[T]:
-    """Runs queries, all or none of them. Each is made while the server works on those before it: none waits for an answer.
+    """Runs queries, all or none of them. Each is made while the server works on those before it:
+    none waits for an answer.
 
     Args:
         conn: In autocommit mode.
@@ -97,20 +110,28 @@ def run_all(conn: psycopg.Connection[Any], queries: Sequence[Callable[[], Query[
         return [run(conn, make()) for make in queries]
     try:
         with conn.pipeline(), conn.transaction():
-            sent = [(query, conn.execute(query.sql, query.params)) for query in (make() for make in queries)]
+            sent = [
+                (query, conn.execute(query.sql, query.params))
+                for query in (make() for make in queries)
+            ]
             return [query.read(cursor.fetchall()) for query, cursor in sent]
     except (psycopg.Error, UnicodeEncodeError) as error:
         raise_ours(error)
         raise
 
 
-async def run_all_async(conn: psycopg.AsyncConnection[Any], queries: Sequence[Callable[[], Query[T]]]) -> list[T]:
+async def run_all_async(
+    conn: psycopg.AsyncConnection[Any], queries: Sequence[Callable[[], Query[T]]]
+) -> list[T]:
     """As :func:`run_all`, for an async connection."""
     if len(queries) < 2:
         return [await run_async(conn, make()) for make in queries]
     try:
         async with conn.pipeline(), conn.transaction():
-            sent = [(query, await conn.execute(query.sql, query.params)) for query in (make() for make in queries)]
+            sent = [
+                (query, await conn.execute(query.sql, query.params))
+                for query in (make() for make in queries)
+            ]
             return [query.read(await cursor.fetchall()) for query, cursor in sent]
     except (psycopg.Error, UnicodeEncodeError) as error:
         raise_ours(error)
@@ -118,7 +139,9 @@ async def run_all_async(conn: psycopg.AsyncConnection[Any], queries: Sequence[Ca
 
 
 class Executor(Protocol):
-    """Something that runs a query in a transaction that somebody else opened: a foreign library's connection."""
+    """Something that runs a query in a transaction that somebody else opened: a foreign library's
+    connection.
+    """
 
     def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """Rows of a statement with psycopg's placeholders."""
@@ -150,7 +173,9 @@ async def run_on_async(executor: AsyncExecutor, query: Query[T]) -> T:
     return await run_by(executor.execute, query)
 
 
-async def run_by(execute: Callable[[LiteralString, Sequence[Any]], Awaitable[list[Row]]], query: Query[T]) -> T:
+async def run_by(
+    execute: Callable[[LiteralString, Sequence[Any]], Awaitable[list[Row]]], query: Query[T]
+) -> T:
     """As :func:`run_on_async`, by this way of executing it."""
     try:
         return query.read(await execute(query.sql, query.params))

@@ -1,11 +1,13 @@
 """Stored-function calls on libpq itself, for the connections that make work durable.
 
-A cursor of psycopg does much for a caller it knows nothing of: it parses placeholders, picks dumpers by value, counts uses
-to decide what to prepare. The engine makes the same few calls over and over, each argument cast to its exact type, so a
-statement is translated and prepared once a connection and then only sent: 21 us of client CPU against 90 for a call that
-the server answers at once (psycopg 3.3, Python 3.11, medians). Statements that belong together go in one round trip.
+A cursor of psycopg does much for a caller it knows nothing of: it parses placeholders, picks
+dumpers by value, counts uses to decide what to prepare. The engine makes the same few calls over
+and over, each argument cast to its exact type, so a statement is translated and prepared once a
+connection and then only sent: 21 us of client CPU against 90 for a call that the server answers at
+once (psycopg 3.3, Python 3.11, medians). Statements that belong together go in one round trip.
 
-psycopg still opens the connection, dumps what is not text or a number, loads rows and makes the errors.
+psycopg still opens the connection, dumps what is not text or a number, loads rows and makes the
+errors.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ class _Spoken:
         dumped = [self._dumped(param) for param in params]
         if not any(type(param) is JsonTexts for param in params):
             return dumped, None
-        return dumped, [pq.Format.BINARY if type(param) is JsonTexts else pq.Format.TEXT for param in params]
+        return dumped, [
+            pq.Format.BINARY if type(param) is JsonTexts else pq.Format.TEXT for param in params
+        ]
 
     def _dumped(self, param: Any) -> bytes | None:
         kind = type(param)
@@ -108,14 +112,20 @@ class Wire(_Spoken):
 
     Args:
         connection: Open; nobody else may use it during a call.
-        prepares: True if statements may be prepared: not through a pooler that gives each transaction another server process.
-        names: Names of the statements that are prepared on the connection already, by text; kept up to date. Where psycopg is
-            used as well, which deallocates everything when it rolls back, the caller must expect InvalidSqlStatementName.
+        prepares: True if statements may be prepared: not through a pooler that gives each
+            transaction another server process.
+        names: Names of the statements that are prepared on the connection already, by text; kept up
+            to date. Where psycopg is used as well, which deallocates everything when it rolls back,
+            the caller must expect InvalidSqlStatementName.
         busy_poll: Stays awake for answers.
     """
 
     def __init__(
-        self, connection: psycopg.AsyncConnection[Any], *, prepares: bool, names: dict[str, bytes] | None = None,
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        *,
+        prepares: bool,
+        names: dict[str, bytes] | None = None,
         busy_poll: BusyPoll | None = None,
     ) -> None:
         self.connection = connection
@@ -131,7 +141,8 @@ class Wire(_Spoken):
         return query.read((await self.rows((query.sql, query.params)))[0])
 
     async def rows(self, *statements: Statement) -> list[list[Row]]:
-        """The rows of each statement; several go in one round trip, and after one that fails none is run.
+        """The rows of each statement; several go in one round trip, and after one that fails none
+        is run.
 
         Raises:
             psycopg.Error: What the server or the connection said.
@@ -151,7 +162,9 @@ class Wire(_Spoken):
             results = await self._answered()
         else:
             results = await self._pipelined(sent)
-        if len(results) != len(sent):  # no error, and not one answer for each: which is whose cannot be told
+        if len(results) != len(
+            sent
+        ):  # no error, and not one answer for each: which is whose cannot be told
             self._give_up()
             raise psycopg.InternalError(f"{len(sent)} statements had {len(results)} answers")
         return [self._load(result) for result in results]
@@ -186,9 +199,9 @@ class Wire(_Spoken):
     async def _answered(self) -> list[pq.abc.PGresult]:
         """Reads the server's answer to its end and returns one result a statement.
 
-        The end is where the server has committed: it says that a statement is complete before it commits, so an error
-        behind the last answer means that nothing of it happened. A call that is cancelled leaves no statement running:
-        its connection is closed if need be.
+        The end is where the server has committed: it says that a statement is complete before it
+        commits, so an error behind the last answer means that nothing of it happened. A call that
+        is cancelled leaves no statement running: its connection is closed if need be.
 
         Raises:
             psycopg.Error: Any of it is an error, or nothing that a stored function answers.
@@ -206,19 +219,26 @@ class Wire(_Spoken):
         return results
 
     async def _end_cancelled(self, results: list[pq.abc.PGresult]) -> None:
-        """Has the server stop, and waits for that; only for a time, and not if cancelled once more."""
+        """Has the server stop, and waits for that; only for a time, and not if cancelled once
+        more.
+        """
         try:
             async with asyncio.timeout(CANCEL_TIMEOUT_SECONDS):
                 await self.connection.cancel_safe(timeout=CANCEL_TIMEOUT_SECONDS)
                 await self._collect(results)
         except BaseException as error:
-            if self._pgconn.transaction_status not in (pq.TransactionStatus.IDLE, pq.TransactionStatus.INERROR):
+            if self._pgconn.transaction_status not in (
+                pq.TransactionStatus.IDLE,
+                pq.TransactionStatus.INERROR,
+            ):
                 self._give_up()
             if not isinstance(error, (psycopg.Error, TimeoutError, OSError)):
                 raise
 
     async def _collect(self, results: list[pq.abc.PGresult]) -> None:
-        """Reads up to where the server waits for the next call, whatever comes, and only then says what was wrong."""
+        """Reads up to where the server waits for the next call, whatever comes, and only then says
+        what was wrong.
+        """
         pgconn = self._pgconn
         while pgconn.flush():
             await self._ready(writing=True)
@@ -230,7 +250,10 @@ class Wire(_Spoken):
             while pgconn.is_busy():
                 await self._ready(writing=False)
             result = pgconn.get_result()
-            if result is None:  # the end; in a pipeline that of one statement, unless it would answer nothing for ever
+            if (
+                result is None
+                # The end; in a pipeline that of one statement, unless it would answer nothing for ever.
+            ):
                 if not is_pipeline or pgconn.status != pq.ConnStatus.OK:
                     break
                 continue
@@ -241,13 +264,17 @@ class Wire(_Spoken):
                 break
             elif status in _STREAMS:
                 self._give_up()
-                raise psycopg.InternalError("a statement wants to copy, which nothing that goes this way does")
+                raise psycopg.InternalError(
+                    "a statement wants to copy, which nothing that goes this way does"
+                )
             elif failed is None:
                 failed = result
         self._judged(pgconn, failed)
 
     async def _ready(self, *, writing: bool) -> None:
-        """Waits until there is something to read, and takes it; with ``writing``, or until more can be written."""
+        """Waits until there is something to read, and takes it; with ``writing``, or until more can
+        be written.
+        """
         loop, socket = self._loop, self._pgconn.socket
         ready: asyncio.Future[None] = loop.create_future()
         loop.add_reader(socket, _done, ready)
@@ -279,7 +306,13 @@ def _done(ready: asyncio.Future[None]) -> None:
 class SyncWire(_Spoken):
     """As :class:`Wire`, for a sync connection: its caller's thread waits."""
 
-    def __init__(self, connection: psycopg.Connection[Any], *, prepares: bool, names: dict[str, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        *,
+        prepares: bool,
+        names: dict[str, bytes] | None = None,
+    ) -> None:
         self.connection = connection
         self._pgconn = connection.pgconn
         self._prepares = prepares
@@ -364,26 +397,36 @@ class SyncWire(_Spoken):
                 break
             elif status in _STREAMS:
                 self._give_up()
-                raise psycopg.InternalError("a statement wants to copy, which nothing that goes this way does")
+                raise psycopg.InternalError(
+                    "a statement wants to copy, which nothing that goes this way does"
+                )
             elif failed is None:
                 failed = result
         self._judged(pgconn, failed)
 
 
 class OwnWire(Wire):
-    """A wire whose connection nobody else uses: the event loop watches it from the first call until it is closed.
+    """A wire whose connection nobody else uses: the event loop watches it from the first call until
+    it is closed.
 
-    Where the database's default is another isolation level than the engine's, each call says it, in the same round trip.
+    Where the database's default is another isolation level than the engine's, each call says it, in
+    the same round trip.
 
     Args:
         connection: Open.
         prepares: As for :class:`Wire`.
-        timeout_seconds: Longest time of a call; after it, the call raises TimeoutError and the connection is closed.
+        timeout_seconds: Longest time of a call; after it, the call raises TimeoutError and the
+            connection is closed.
         busy_poll: As for :class:`Wire`.
     """
 
     def __init__(
-        self, connection: psycopg.AsyncConnection[Any], *, prepares: bool, timeout_seconds: float, busy_poll: BusyPoll | None = None
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        *,
+        prepares: bool,
+        timeout_seconds: float,
+        busy_poll: BusyPoll | None = None,
     ) -> None:
         super().__init__(connection, prepares=prepares, busy_poll=busy_poll)
         self._isolates = isolates(connection)
@@ -405,14 +448,18 @@ class OwnWire(Wire):
         """As :meth:`Wire.rows`; also raises TimeoutError."""
         self._deadline = self._loop.time() + self._timeout_seconds
         try:
-            return await (self._isolated(statements) if self._isolates else super().rows(*statements))
+            return await (
+                self._isolated(statements) if self._isolates else super().rows(*statements)
+            )
         finally:
             if self._pgconn.status != pq.ConnStatus.OK:
                 self._unwatch()
 
     async def _isolated(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """A transaction of its own that says its level."""
-        if self._pgconn.transaction_status == pq.TransactionStatus.INERROR:  # the last call was cancelled
+        if (
+            self._pgconn.transaction_status == pq.TransactionStatus.INERROR
+        ):  # the last call was cancelled
             await super().rows(_ROLLBACK)
         try:
             return (await super().rows(_BEGIN, *statements, _COMMIT))[1:-1]
@@ -454,14 +501,18 @@ class OwnWire(Wire):
             self._waiter.set_result(None)
 
     def _look_at_the_time(self) -> None:
-        """One timer for all calls: it is set again only when it goes off, since calls are many and time-outs rare."""
+        """One timer for all calls: it is set again only when it goes off, since calls are many and
+        time-outs rare.
+        """
         self._timer = None
         if self._waiter is None or self._waiter.done():
             return
         if self._loop.time() < self._deadline:
             self._timer = self._loop.call_at(self._deadline, self._look_at_the_time)
         else:
-            self._waiter.set_exception(TimeoutError(f"no answer of the server in {self._timeout_seconds:.0f} s"))
+            self._waiter.set_exception(
+                TimeoutError(f"no answer of the server in {self._timeout_seconds:.0f} s")
+            )
 
     def _unwatch(self) -> None:
         """Before the socket is closed: its number may be another connection's the next moment."""
@@ -479,11 +530,16 @@ class OwnWire(Wire):
 
 
 async def open_wire(
-    options: ConnectOptions, application_name: str, timeout_seconds: float, busy_poll: BusyPoll | None = None
+    options: ConnectOptions,
+    application_name: str,
+    timeout_seconds: float,
+    busy_poll: BusyPoll | None = None,
 ) -> OwnWire:
     """A wire on a connection of its own."""
     connection = await connect_async(options, application_name)
-    return OwnWire(connection, prepares=options.prepares, timeout_seconds=timeout_seconds, busy_poll=busy_poll)
+    return OwnWire(
+        connection, prepares=options.prepares, timeout_seconds=timeout_seconds, busy_poll=busy_poll
+    )
 
 
 _PLACEHOLDER = re.compile(r"%[s%]")

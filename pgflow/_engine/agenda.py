@@ -15,19 +15,25 @@ from pgflow._model.units import Unit
 
 
 class Agenda:
-    """Owns the table of open calls and the lists that they stand in; a call that is not open any more stands in none.
+    """Owns the table of open calls and the lists that they stand in; a call that is not open any
+    more stands in none.
 
-    A step is *unlicensed* until the next flush may write its licence ahead, then *startable*, then it *runs*, and its
-    result comes into the *inbox*. An effect is among the *new* ones while it wants leave to act, a child until it is
-    started. *Accepted* effects are not open for the code, and owed by the run.
+    A step is *unlicensed* until the next flush may write its licence ahead, then *startable*, then
+    it *runs*, and its result comes into the *inbox*. An effect is among the *new* ones while it
+    wants leave to act, a child until it is started. *Accepted* effects are not open for the code,
+    and owed by the run.
     """
 
     def __init__(self, claim: Claim, line: Line) -> None:
         self._line = line
         self.open: dict[int, Call] = {}
         self.children: dict[int, ChildCall] = {}
-        """Those of the open calls that are children: a family may have ten thousand, which are not gone through for each of them."""
-        self.accepted: dict[int, EffectCall] = {} if claim.heritage is None else still_accepted(claim)
+        """Those of the open calls that are children: a family may have ten thousand, which are not
+        gone through for each of them.
+        """
+        self.accepted: dict[int, EffectCall] = (
+            {} if claim.heritage is None else still_accepted(claim)
+        )
         self.left_behind: set[int] = set()
         """Calls that were open when the code ended, while an effect goes on."""
         self.unlicensed: list[StepCall] = []
@@ -87,12 +93,20 @@ class Agenda:
     @property
     def bodies(self) -> list[StepCall]:
         """Calls whose bodies run now."""
-        return [call for call in self.open.values() if isinstance(call, StepCall) and call.number in self.running]
+        return [
+            call
+            for call in self.open.values()
+            if isinstance(call, StepCall) and call.number in self.running
+        ]
 
     @property
     def owes(self) -> bool:
-        """True while an effect is open: intended and not closed. Until none is, the run does not end."""
-        return bool(self.accepted) or any(isinstance(call, EffectCall) and call.attempts > 0 for call in self.open.values())
+        """True while an effect is open: intended and not closed. Until none is, the run does not
+        end.
+        """
+        return bool(self.accepted) or any(
+            isinstance(call, EffectCall) and call.attempts > 0 for call in self.open.values()
+        )
 
     @property
     def waits_for_database(self) -> bool:
@@ -152,7 +166,9 @@ class Agenda:
         self.startable.append(call)
 
     def start_bodies(self, *, is_held_back: bool) -> None:
-        """Starts bodies; while the run pauses or is handed back, only licensed effects: one that never began would look unknown."""
+        """Starts bodies; while the run pauses or is handed back, only licensed effects: one that
+        never began would look unknown.
+        """
         startable, self.startable = self.startable, []
         for call in startable:
             if is_held_back and not (isinstance(call, EffectCall) and call.is_acting):
@@ -218,12 +234,16 @@ class Agenda:
         self.accepted[call.number] = call
 
     def reopen(self, call: EffectCall) -> None:
-        """An accepted effect is silent: it is open again, for the ledger alone, until it is known what has become of it."""
+        """An accepted effect is silent: it is open again, for the ledger alone, until it is known
+        what has become of it.
+        """
         del self.accepted[call.number]
         self.open[call.number] = call
 
     def read_mark(self, call: EffectCall, unit: Unit) -> None:
-        """Learns what a mark says of an effect; if that is what became of it, an accepted one is not owed any more."""
+        """Learns what a mark says of an effect; if that is what became of it, an accepted one is
+        not owed any more.
+        """
         call.read(unit)
         if call.is_known:
             self.accepted.pop(call.number, None)
@@ -238,7 +258,13 @@ class Agenda:
 
     def followers(self, call: EffectCall) -> Iterator[EffectCall]:
         """Return the calls that wait to take an accepted effect back."""
-        return iter([other for other in self.effects if other.state == "following" and other.takes_back is call])
+        return iter(
+            [
+                other
+                for other in self.effects
+                if other.state == "following" and other.takes_back is call
+            ]
+        )
 
     # ================================================================ questions
 
@@ -284,4 +310,6 @@ class Agenda:
         for call in self.beside_children():
             if call.state not in ("decided", "misfit"):
                 call.wait(waits)
-        return waits.in_question([child.number for child in self.children.values() if child.state != "decided"])
+        return waits.in_question(
+            [child.number for child in self.children.values() if child.state != "decided"]
+        )

@@ -13,8 +13,8 @@ from pgflow._model.kinds import Kind
 class Buffer:
     """Owns the rows and the sequence number of the last unit, in the journal or recorded.
 
-    The rows are the last units up to that number, without a gap: whoever reads units of the journal, or gets them in an
-    answer, says so by :meth:`go_to`.
+    The rows are the last units up to that number, without a gap: whoever reads units of the
+    journal, or gets them in an answer, says so by :meth:`go_to`.
     """
 
     def __init__(self, claim: Claim, clock: Clock, line: Line) -> None:
@@ -56,7 +56,17 @@ class Buffer:
     ) -> Row:  # fmt: skip
         """Adds a unit."""
         self.seq += 1
-        row = Row(self.seq, number, kind, name, payload, self._clock.estimate_us(), delay_seconds, key, carried)
+        row = Row(
+            self.seq,
+            number,
+            kind,
+            name,
+            payload,
+            self._clock.estimate_us(),
+            delay_seconds,
+            key,
+            carried,
+        )
         self.rows.append(row)
         self.size_bytes += size_of(row)
         if len(self.rows) >= MAX_FLUSH_UNITS or self.size_bytes >= MAX_FLUSH_BYTES:
@@ -64,7 +74,9 @@ class Buffer:
         return row
 
     def record_emitted(self, call: StepCall) -> int:
-        """Puts what a body has emitted before its outcome, and says how much that was. A replay passes over it: it has no call."""
+        """Puts what a body has emitted before its outcome, and says how much that was. A replay
+        passes over it: it has no call.
+        """
         for n, (stream, text) in enumerate(call.emitted):
             self.record(0, Kind.EMITTED, stream, text, key=f"{call.number}:{call.try_id}:{n}")
         return len(call.emitted)
@@ -95,8 +107,16 @@ class Buffer:
             self.record(first.number, Kind.STEP_STARTED, first.name, None)
         claim, rows = self._claim, self.rows
         flush = Flush(
-            claim.run_id, claim.token, claim.chain_id, self.seq - len(rows), rows, starts, has_ledger=self.has_ledger, taken=self._taken,
-            returned=self._returned, size_bytes=self.size_bytes,
+            claim.run_id,
+            claim.token,
+            claim.chain_id,
+            self.seq - len(rows),
+            rows,
+            starts,
+            has_ledger=self.has_ledger,
+            taken=self._taken,
+            returned=self._returned,
+            size_bytes=self.size_bytes,
         )
         self.rows, self.size_bytes = [], 0
         if flush.has_ledger or flush.taken or flush.returned:
@@ -104,7 +124,9 @@ class Buffer:
         return flush
 
     def put_back(self, flush: Flush) -> None:
-        """A transaction was rolled back: without its own rows, what it would have taken along is there again."""
+        """A transaction was rolled back: without its own rows, what it would have taken along is
+        there again.
+        """
         self.rows = flush.rows[: -flush.own_rows] + self.rows
         self.size_bytes = sum(map(size_of, self.rows))
         self.seq -= flush.own_rows
@@ -115,7 +137,13 @@ class Buffer:
         self.seq = seq
 
     def _empty(self) -> None:
-        self.rows, self.size_bytes, self.has_ledger, self._taken, self._returned = [], 0, False, [], []
+        self.rows, self.size_bytes, self.has_ledger, self._taken, self._returned = (
+            [],
+            0,
+            False,
+            [],
+            [],
+        )
 
 
 def size_of(row: Row) -> int:

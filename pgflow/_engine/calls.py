@@ -26,12 +26,27 @@ from pgflow._model.units import Unit
 from pgflow.errors import KeyConflict, NotStorable, RunCancelled, RunFailed
 
 Effect = Literal["r", "s", "t", "d", "e"]
-"""Effect class of a step: r = read, s = idempotent outside write, t = transactional write, d = decision, e = effect."""
+"""Effect class of a step: r = read, s = idempotent outside write, t = transactional write, d =
+decision, e = effect.
+"""
 
-State = Literal["pending", "unlicensed", "startable", "running", "backoff", "owed", "following", "decided", "misfit", "over"]
-"""Life of a step's call. pending = replaying, or waiting for the database; owed = only a person can say what became of the effect;
-following = it takes back an effect that was accepted and is not confirmed yet; decided = its unit has a seq, its release is due;
-misfit = the message that it waits for does not fit its type."""
+State = Literal[
+    "pending",
+    "unlicensed",
+    "startable",
+    "running",
+    "backoff",
+    "owed",
+    "following",
+    "decided",
+    "misfit",
+    "over",
+]
+"""Life of a step's call. pending = replaying, or waiting for the database; owed = only a person can
+say what became of the effect; following = it takes back an effect that was accepted and is not
+confirmed yet; decided = its unit has a seq, its release is due; misfit = the message that it waits
+for does not fit its type.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,11 +56,14 @@ class EffectTerms:
     Attributes:
         risk: Means by which it can be taken back, if at all.
         is_keyed: True if the counterparty deduplicates by key.
-        dedup_seconds: Seconds after the first attempt in which another surely counts as the same for the counterparty; None = not said.
-        settle_after_seconds: So long after an attempt it may still be under way, and "absent" is not believed.
+        dedup_seconds: Seconds after the first attempt in which another surely counts as the same
+            for the counterparty; None = not said.
+        settle_after_seconds: So long after an attempt it may still be under way, and "absent" is
+            not believed.
         settling: Number and intervals of the questions how it ended.
         can_ask: True if there is a way to ask the counterparty.
-        code: Place in the code, module and name: it is found by that when it must be taken back from elsewhere.
+        code: Place in the code, module and name: it is found by that when it must be taken back
+            from elsewhere.
         has_body: False for an effect that only a person can do.
         must_be_done: True if a refusal is no outcome: a compensation is never given up.
         readable: Arguments that the policy can read where a codec encodes the request.
@@ -82,7 +100,9 @@ class StepSpec:
 
 
 def spec_of_another(name: str) -> StepSpec:
-    """Return the spec of an effect that only another run or an earlier generation has left: it is not called here."""
+    """Return the spec of an effect that only another run or an earlier generation has left: it is
+    not called here.
+    """
     return StepSpec(name, StepKind.EFFECT, ANYTHING, ErrorClasses(), Retries())
 
 
@@ -132,14 +152,21 @@ class Waits:
     """The open waits that only the database can end, as a question names them."""
 
     def __init__(self, accepted: Iterable[int]) -> None:
-        self._rows: dict[str, list[Any]] = {"signals": [], "timers": [], "retries": [], "open_effects": list(accepted)}
+        self._rows: dict[str, list[Any]] = {
+            "signals": [],
+            "timers": [],
+            "retries": [],
+            "open_effects": list(accepted),
+        }
 
     def add(self, sort: str, row: object) -> None:
         """Names a wait, in the list of its sort."""
         self._rows.setdefault(sort, []).append(row)
 
     def in_question(self, children: list[int]) -> dict[str, Any]:
-        """Return them by sort, and the numbers of open children as ranges: a family may have ten thousand."""
+        """Return them by sort, and the numbers of open children as ranges: a family may have ten
+        thousand.
+        """
         waits: dict[str, Any] = {sort: rows for sort, rows in self._rows.items() if rows}
         if children:
             waits["child_calls"] = ranges_of(children)
@@ -147,7 +174,9 @@ class Waits:
 
 
 def ranges_of(numbers: list[int]) -> str:
-    """Numbers as Postgres writes a multirange: a parent asks for thousands of children at once, again and again."""
+    """Numbers as Postgres writes a multirange: a parent asks for thousands of children at once,
+    again and again.
+    """
     ranges = []
     first = last = numbers[0]
     for number in numbers:
@@ -261,9 +290,13 @@ class StepCall(Call):
     try_id: str = ""
     """Identifier of that try."""
     stored: str = ""
-    """Result of a transaction, or request of an effect, as it is recorded; empty where the app has no codec."""
+    """Result of a transaction, or request of an effect, as it is recorded; empty where the app has
+    no codec.
+    """
     key: str = ""
-    """Idempotency key, for calls of the ledgers and those that rest on a decision; others make it when they are asked for it."""
+    """Idempotency key, for calls of the ledgers and those that rest on a decision; others make it
+    when they are asked for it.
+    """
     is_licensed: bool = False
     """True if the journal has its licence."""
 
@@ -282,8 +315,12 @@ class StepCall(Call):
     def fits(self, unit: Unit) -> bool:
         """Return True for the end of a step of its class."""
         kind = unit.kind
-        completed = Kind.DECISION_RECORDED if self.spec.effect == StepKind.DECISION else Kind.STEP_COMPLETED
-        return kind in (completed, Kind.STEP_FAILED) and (unit.name is None or self.answers_to(unit.name))
+        completed = (
+            Kind.DECISION_RECORDED if self.spec.effect == StepKind.DECISION else Kind.STEP_COMPLETED
+        )
+        return kind in (completed, Kind.STEP_FAILED) and (
+            unit.name is None or self.answers_to(unit.name)
+        )
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
         """Return the value that its body returned, or the error it raised."""
@@ -301,7 +338,9 @@ class StepCall(Call):
         value = self.spec.result.decode(text, what)
         if self.spec.effect != StepKind.DECISION:
             return value
-        return Decision(self.key, **{field.name: getattr(value, field.name) for field in fields(Choice)})
+        return Decision(
+            self.key, **{field.name: getattr(value, field.name) for field in fields(Choice)}
+        )
 
     def wait(self, waits: Waits) -> None:
         """Names the next try."""
@@ -367,7 +406,9 @@ class SignalCall(Call):
 
     def fits(self, unit: Unit) -> bool:
         """Return True for a message, and for the end of the wait."""
-        return unit.kind in (Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT) and (unit.name is None or self.answers_to(unit.name))
+        return unit.kind in (Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT) and (
+            unit.name is None or self.answers_to(unit.name)
+        )
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
         """Return the message; as an error, a time-out or why the message does not fit."""
@@ -441,7 +482,9 @@ class ChildCall(Call):
 
     def fits(self, unit: Unit) -> bool:
         """Return True for the end of a child."""
-        return unit.kind == Kind.CHILD_FINISHED and (unit.name is None or self.answers_to(unit.name))
+        return unit.kind == Kind.CHILD_FINISHED and (
+            unit.name is None or self.answers_to(unit.name)
+        )
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
         """Return its result, or the error that awaiting it raises."""
@@ -449,7 +492,9 @@ class ChildCall(Call):
         status = data["status"]
         if status == "completed":
             try:
-                return self.result.decode(json.dumps(data["output"]), f"the result of child {self.name}"), None
+                return self.result.decode(
+                    json.dumps(data["output"]), f"the result of child {self.name}"
+                ), None
             except NotStorable as error:
                 return None, error
         if status == "refused":

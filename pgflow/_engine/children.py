@@ -19,9 +19,13 @@ from pgflow._model.kinds import ClosePolicy, Kind
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Children:
-    """Owns the children of a dropped part of the journal that are not taken over yet, and whether the run has had any child."""
+    """Owns the children of a dropped part of the journal that are not taken over yet, and whether
+    the run has had any child.
+    """
 
-    def __init__(self, claim: Claim, agenda: Agenda, code: Code, history: History, values: Values) -> None:
+    def __init__(
+        self, claim: Claim, agenda: Agenda, code: Code, history: History, values: Values
+    ) -> None:
         self._claim = claim
         self._agenda = agenda
         self._code = code
@@ -31,12 +35,21 @@ class Children:
         self.were_any = bool(self._dropped)
 
     def issue(
-        self, request: ChildRequest, result: Codec[Any], errors: ErrorClasses, waits_for_start: bool = False
+        self,
+        request: ChildRequest,
+        result: Codec[Any],
+        errors: ErrorClasses,
+        waits_for_start: bool = False,
     ) -> ChildCall:
         """Starts a child run and waits for its result, and perhaps first for its start."""
         history = self._history
         call = ChildCall(
-            history.next_call(), request.workflow, self._code.waiter(), request=request, result=result, errors=errors,
+            history.next_call(),
+            request.workflow,
+            self._code.waiter(),
+            request=request,
+            result=result,
+            errors=errors,
             aliases=request.aliases,
         )
         if call.number == NEVER:
@@ -64,7 +77,9 @@ class Children:
             self._agenda.unwant(call)
 
     def _take_over(self, call: ChildCall) -> None:
-        """If a dropped part of the journal has started the same child, it is this one: its result comes under a number of its own."""
+        """If a dropped part of the journal has started the same child, it is this one: its result
+        comes under a number of its own.
+        """
         if not self._dropped or call.number in self._history.journal.called:
             return
         for known in self._dropped:
@@ -72,8 +87,16 @@ class Children:
             if is_same and json.loads(call.request.input) == json.loads(known.input):
                 self._dropped.remove(known)
                 call.number, call.chain_id = known.call, known.chain_id
-                started = [u for u in self._claim.units if u.call == known.call and u.kind == Kind.CHILD_STARTED]
-                call.key = json.loads(started[-1].payload or "{}").get("key", "") if started else known.key or ""
+                started = [
+                    u
+                    for u in self._claim.units
+                    if u.call == known.call and u.kind == Kind.CHILD_STARTED
+                ]
+                call.key = (
+                    json.loads(started[-1].payload or "{}").get("key", "")
+                    if started
+                    else known.key or ""
+                )
                 return
 
     def ask_to_end(self, call: ChildCall) -> None:
@@ -83,8 +106,14 @@ class Children:
         self._end(call)
 
     def unwant(self, call: ChildCall) -> Waiter | None:
-        """Asks a child to end, and goes on waiting for it: a place for its outcome; None if there is nothing to wait for."""
-        if self._code.closing or not self._agenda.is_open(call) or call.request.close_policy != ClosePolicy.CANCEL:
+        """Asks a child to end, and goes on waiting for it: a place for its outcome; None if there
+        is nothing to wait for.
+        """
+        if (
+            self._code.closing
+            or not self._agenda.is_open(call)
+            or call.request.close_policy != ClosePolicy.CANCEL
+        ):
             return None
         if self._history.replaying and call.state != "decided":
             self._history.skip_marks(only_of_known=True)  # one says whether it was started

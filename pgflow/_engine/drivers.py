@@ -1,7 +1,8 @@
-"""Drivers run the code of a workflow: a coroutine on the deterministic loop, or a function in a thread.
+"""Drivers run the code of a workflow: a coroutine on the deterministic loop, or a function in a
+thread.
 
-Both stand still between outcomes. The execution hands one outcome to a waiter and then lets the driver
-run until nothing of the code can go on; only then is the next outcome handed in.
+Both stand still between outcomes. The execution hands one outcome to a waiter and then lets the
+driver run until nothing of the code can go on; only then is the next outcome handed in.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Driver(Protocol):
 
     @property
     def busy(self) -> bool:
-        """True while code runs elsewhere, or nobody has yet been told that it stands still: nothing may be handed in."""
+        """True while code runs elsewhere, or nobody has yet been told that it stands still: nothing
+        may be handed in.
+        """
 
     def land(self) -> None:
         """Takes note, on the side that hands outcomes in, that the code stands still."""
@@ -60,7 +63,12 @@ class CoroutineDriver:
 
     busy = False
 
-    def __init__(self, host: TimerHost, main: Callable[[], Coroutine[Any, Any, Any]], context: contextvars.Context) -> None:
+    def __init__(
+        self,
+        host: TimerHost,
+        main: Callable[[], Coroutine[Any, Any, Any]],
+        context: contextvars.Context,
+    ) -> None:
         self.loop = WorkflowLoop(host)
         self._main = main
         self._context = context
@@ -110,10 +118,17 @@ class CoroutineDriver:
         self.loop.close()
 
     def where(self) -> list[str]:
-        """The lines of each task; only those of the code that asks, when it is asked from within."""
+        """The lines of each task; only those of the code that asks, when it is asked from
+        within.
+        """
         if asyncio._get_running_loop() is self.loop:
             return _lines_of(_frames_up_to(WorkflowLoop.pump.__code__))
-        return [line for task in self.loop._tasks if not task.done() for line in _lines_of(_awaiting_frames(task.get_coro()))]
+        return [
+            line
+            for task in self.loop._tasks
+            if not task.done()
+            for line in _lines_of(_awaiting_frames(task.get_coro()))
+        ]
 
 
 def _awaiting_frames(coroutine: Any) -> Iterator[FrameType]:
@@ -136,7 +151,9 @@ def _frames_up_to(code: CodeType | None, frame: FrameType | None = None) -> list
 
 
 def _lines_of(frames: Iterable[FrameType]) -> list[str]:
-    """Source lines of the user's code, without pgflow's own and without the machinery that runs them."""
+    """Source lines of the user's code, without pgflow's own and without the machinery that runs
+    them.
+    """
     return [
         f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
         for frame in frames
@@ -144,7 +161,11 @@ def _lines_of(frames: Iterable[FrameType]) -> list[str]:
     ]
 
 
-_MACHINERY = (__file__.rsplit("_engine", 1)[0], asyncio.__file__.removesuffix("__init__.py"), threading.__file__)
+_MACHINERY = (
+    __file__.rsplit("_engine", 1)[0],
+    asyncio.__file__.removesuffix("__init__.py"),
+    threading.__file__,
+)
 
 
 class ThreadWaiter:
@@ -179,9 +200,10 @@ class ThreadWaiter:
 class ThreadDriver:
     """Runs a ``def`` in a thread; the thread stands still while it waits for a call.
 
-    Control passes to and fro: while the thread runs, the execution is busy and nothing of it is touched
-    from outside; while it waits, it touches nothing itself. The thread says that it stands still by
-    ``yield_control``; only :meth:`land`, called where outcomes are handed in, makes it count.
+    Control passes to and fro: while the thread runs, the execution is busy and nothing of it is
+    touched from outside; while it waits, it touches nothing itself. The thread says that it stands
+    still by ``yield_control``; only :meth:`land`, called where outcomes are handed in, makes it
+    count.
     """
 
     def __init__(
@@ -246,7 +268,8 @@ class ThreadDriver:
         if self._closing:
             self._swallowed += 1
             while self._swallowed > MAX_SWALLOWED_UNWINDS:
-                self._go.acquire()  # it will not be told: leave the thread to the end of the process
+                # It will not be told: leave the thread to the end of the process.
+                self._go.acquire()
             raise Unwind
 
     def land(self) -> None:
@@ -256,7 +279,11 @@ class ThreadDriver:
     def resume(self) -> None:
         """Lets the thread run if all that it waits for is there."""
         enough = any if self._any_suffices else all
-        if self._result is None and not self.busy and (self._cancelling or enough(_is_done(c) for c in self._waiting)):
+        if (
+            self._result is None
+            and not self.busy
+            and (self._cancelling or enough(_is_done(c) for c in self._waiting))
+        ):
             self.busy = True
             self._go.release()
 
@@ -281,19 +308,26 @@ class ThreadDriver:
     def close(self) -> None:
         """The wait at which the thread stands, or its next, raises Unwind."""
         self._closing = True
-        with contextlib.suppress(RuntimeError):  # it has just been told to go on, and sees this then
+        with contextlib.suppress(
+            RuntimeError
+        ):  # it has just been told to go on, and sees this then
             self._go.release()  # whether it waits already or is about to
 
     def where(self) -> list[str]:
         """Lines at which the thread stands."""
-        return _lines_of(_frames_up_to(ThreadDriver._run.__code__, sys._current_frames().get(self._thread_id or 0)))
+        return _lines_of(
+            _frames_up_to(
+                ThreadDriver._run.__code__, sys._current_frames().get(self._thread_id or 0)
+            )
+        )
 
 
 class ClosedDriver:
     """In the place of a driver whose code was taken apart.
 
-    A driver and its execution refer to each other. Left so, every run would wait for the garbage collector with all that it
-    held, and the collector's passes were a third of what a run that does nothing cost.
+    A driver and its execution refer to each other. Left so, every run would wait for the garbage
+    collector with all that it held, and the collector's passes were a third of what a run that does
+    nothing cost.
     """
 
     busy = False

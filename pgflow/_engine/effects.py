@@ -1,12 +1,12 @@
 """Effects as calls: what is known of each, and how that changes.
 
-What is known of an effect is one :class:`Stage`. Units of the journal move it, and so does what the engine learns
-before it writes the unit; ``_MOVES`` is the table, and any other move is refused. A replay reads the marks that follow
-an acceptance before it hands the acceptance to the code, so some stages are those of an effect whose outcome is in the
-journal and not yet released.
+What is known of an effect is one :class:`Stage`. Units of the journal move it, and so does what the
+engine learns before it writes the unit; ``_MOVES`` is the table, and any other move is refused. A
+replay reads the marks that follow an acceptance before it hands the acceptance to the code, so some
+stages are those of an effect whose outcome is in the journal and not yet released.
 
-What may be done about a stage is said by :meth:`EffectCall.ask`; whether the time for it has come is the database's to
-say (``sql/ledgers/effects.sql``).
+What may be done about a stage is said by :meth:`EffectCall.ask`; whether the time for it has come
+is the database's to say (``sql/ledgers/effects.sql``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from pgflow._model.units import EFFECT_MARKS, EFFECT_OUTCOMES, FIRST_ADOPTED, Un
 from pgflow.errors import NotStorable
 
 FORGETFUL = (Unknown.KEY_EXPIRED, Unknown.PRECONDITION_FAILED, Unknown.EXPECTATION_FAILED)
-"""After these the same key is not sent again: the counterparty may have forgotten it, or what it was for has changed."""
+"""After these the same key is not sent again: the counterparty may have forgotten it, or what it
+was for has changed.
+"""
 
 
 class Stage:
@@ -39,7 +41,9 @@ class Stage:
     UNKNOWN: Final = "unknown"
     """Nobody knows whether an attempt has acted."""
     HELPLESS: Final = "helpless"
-    """As unknown, and it was absent where nothing but a key could make another attempt safe: a person must say."""
+    """As unknown, and it was absent where nothing but a key could make another attempt safe: a
+    person must say.
+    """
     REPEATABLE: Final = "repeatable"
     """There is a ground on which it may be attempted again, if the database gives leave."""
     HUSHED: Final = "hushed"
@@ -55,7 +59,9 @@ class Stage:
     FAILED: Final = "failed"
     """It was not done, and the code has the error."""
     ACCEPTED: Final = "accepted"
-    """The counterparty has taken it on, which is what the code has. All that is still to come is for the ledger alone."""
+    """The counterparty has taken it on, which is what the code has. All that is still to come is
+    for the ledger alone.
+    """
     SILENT: Final = "silent"
     """It was accepted, and the counterparty has given no sign of life in time."""
     KEPT: Final = "kept"
@@ -72,7 +78,9 @@ class Event:
     REPEAT: Final = "repeat"
     """``effect_attempted``, since the counterparty still remembers the key."""
     GROUND: Final = "ground"
-    """``effect_settled`` as absent, or an unknown effect whose key is sent again: it may be attempted, if there is leave."""
+    """``effect_settled`` as absent, or an unknown effect whose key is sent again: it may be
+    attempted, if there is leave.
+    """
     DOUBT: Final = "doubt"
     """``effect_unknown``."""
     DESPAIR: Final = "despair"
@@ -107,7 +115,9 @@ OWED = frozenset({Stage.ACCEPTED, Stage.SILENT})
 """The code has its acceptance, and it is not known what became of it."""
 _ACTING = frozenset({Stage.ATTEMPTED, Stage.REPEATED})
 _IN_DOUBT = frozenset({Stage.UNKNOWN, Stage.HELPLESS, Stage.REPEATABLE, Stage.HUSHED, Stage.SILENT})
-_OPEN = frozenset({Stage.ASKED, Stage.ATTEMPTED, Stage.REPEATED, Stage.UNKNOWN, Stage.HELPLESS, Stage.REPEATABLE})
+_OPEN = frozenset(
+    {Stage.ASKED, Stage.ATTEMPTED, Stage.REPEATED, Stage.UNKNOWN, Stage.HELPLESS, Stage.REPEATABLE}
+)
 """Nothing of its outcome is in the journal."""
 
 
@@ -116,23 +126,45 @@ def _each(stages: frozenset[str], to: str) -> dict[str, str]:
 
 
 _MOVES: dict[str, dict[str, str]] = {
-    Event.ATTEMPT: _each(frozenset({Stage.ASKED, Stage.UNKNOWN, Stage.REPEATABLE}), Stage.ATTEMPTED),
+    Event.ATTEMPT: _each(
+        frozenset({Stage.ASKED, Stage.UNKNOWN, Stage.REPEATABLE}), Stage.ATTEMPTED
+    ),
     Event.REPEAT: _each(frozenset({Stage.UNKNOWN, Stage.REPEATABLE}), Stage.REPEATED),
     Event.GROUND: _each(_OPEN - {Stage.ASKED}, Stage.REPEATABLE),
-    Event.DOUBT: {**_each(_OPEN, Stage.UNKNOWN), Stage.HUSHED: Stage.HUSHED, Stage.SILENT: Stage.SILENT},
+    Event.DOUBT: {
+        **_each(_OPEN, Stage.UNKNOWN),
+        Stage.HUSHED: Stage.HUSHED,
+        Stage.SILENT: Stage.SILENT,
+    },
     Event.DESPAIR: _each(_OPEN - {Stage.ASKED}, Stage.HELPLESS),
     Event.BUDGET: {Stage.HELPLESS: Stage.UNKNOWN},
     Event.SILENCE: {
-        **_each(_OPEN - {Stage.ASKED}, Stage.HUSHED), Stage.HUSHED: Stage.HUSHED, Stage.ACCEPTED: Stage.SILENT, Stage.SILENT: Stage.SILENT,
+        **_each(_OPEN - {Stage.ASKED}, Stage.HUSHED),
+        Stage.HUSHED: Stage.HUSHED,
+        Stage.ACCEPTED: Stage.SILENT,
+        Stage.SILENT: Stage.SILENT,
     },
-    Event.SIGN: {Stage.HUSHED: Stage.ATTEMPTED, Stage.SILENT: Stage.ACCEPTED, Stage.ACCEPTED: Stage.ACCEPTED},
+    Event.SIGN: {
+        Stage.HUSHED: Stage.ATTEMPTED,
+        Stage.SILENT: Stage.ACCEPTED,
+        Stage.ACCEPTED: Stage.ACCEPTED,
+    },
     Event.SETTLEMENT: {**_each(_OPEN | {Stage.HUSHED}, Stage.SETTLED), **_each(OWED, Stage.KEPT)},
-    Event.STATEMENT: {**_each(_OPEN - {Stage.ASKED} | {Stage.HUSHED}, Stage.STATED), **_each(OWED, Stage.KEPT)},
-    Event.REFUTATION: {**_each(_OPEN - {Stage.ASKED} | {Stage.HUSHED}, Stage.REFUTED), **_each(OWED, Stage.BROKEN)},
+    Event.STATEMENT: {
+        **_each(_OPEN - {Stage.ASKED} | {Stage.HUSHED}, Stage.STATED),
+        **_each(OWED, Stage.KEPT),
+    },
+    Event.REFUTATION: {
+        **_each(_OPEN - {Stage.ASKED} | {Stage.HUSHED}, Stage.REFUTED),
+        **_each(OWED, Stage.BROKEN),
+    },
     Event.CONFIRMATION: _each(_OPEN | {Stage.SETTLED, Stage.STATED}, Stage.CONFIRMED),
     Event.FAILURE: _each(_OPEN | {Stage.REFUTED}, Stage.FAILED),
     Event.ACCEPTANCE: {
-        **_each(_OPEN, Stage.ACCEPTED), Stage.HUSHED: Stage.SILENT, Stage.SETTLED: Stage.KEPT, Stage.STATED: Stage.KEPT,
+        **_each(_OPEN, Stage.ACCEPTED),
+        Stage.HUSHED: Stage.SILENT,
+        Stage.SETTLED: Stage.KEPT,
+        Stage.STATED: Stage.KEPT,
         Stage.REFUTED: Stage.BROKEN,
     },
 }
@@ -140,14 +172,18 @@ _MOVES: dict[str, dict[str, str]] = {
 
 
 class ImpossibleMove(Exception):
-    """An event has come in a stage in which it cannot: the journal is not one that this engine and its database have written."""
+    """An event has come in a stage in which it cannot: the journal is not one that this engine and
+    its database have written.
+    """
 
 
 @dataclass(eq=False)
 class EffectCall(StepCall):
-    """A call of an effect. Its stage is the journal's: what is known, how often it was attempted and asked after.
+    """A call of an effect. Its stage is the journal's: what is known, how often it was attempted
+    and asked after.
 
-    Only the events below write ``stage``, ``ground``, ``attempts``, ``attempted_us``, ``asks`` and ``may_be_forgotten``.
+    Only the events below write ``stage``, ``ground``, ``attempts``, ``attempted_us``, ``asks`` and
+    ``may_be_forgotten``.
     """
 
     request: str = "null"
@@ -158,12 +194,16 @@ class EffectCall(StepCall):
     expects: str | None = None
     """That fingerprint as it is recorded."""
     notice: dict[str, Any] | None = None
-    """Notice for the person who closes it: why only a person can take an effect back, and the plan there was."""
+    """Notice for the person who closes it: why only a person can take an effect back, and the plan
+    there was.
+    """
     reads: list[tuple[str, int, float]] = field(default_factory=list)
     """Reads it rests on that age: name, seq of the newest result, allowed age in seconds."""
     stage: str = Stage.ASKED
     ground: Literal["w", "a", "p"] | None = None
-    """While it is repeatable, the reason why: the key is still remembered (w), it is absent (a), a person said so (p)."""
+    """While it is repeatable, the reason why: the key is still remembered (w), it is absent (a), a
+    person said so (p).
+    """
     attempts: int = 0
     attempted_us: int = 0
     asks: int = 0
@@ -176,11 +216,15 @@ class EffectCall(StepCall):
     known: CarriedEffect | None = None
     """Its outcome in a dropped part of the journal."""
     takes_back: EffectCall | None = None
-    """The effect that this one takes back, if that was accepted: it acts once that is confirmed, and has nothing to do if that failed."""
+    """The effect that this one takes back, if that was accepted: it acts once that is confirmed,
+    and has nothing to do if that failed.
+    """
     is_undo: bool = False
     """True if it helps to take another effect back: a step of a plan."""
     is_dropped: bool = False
-    """True if it is of a dropped part of the journal: it is asked after, and not done if it was not."""
+    """True if it is of a dropped part of the journal: it is asked after, and not done if it was
+    not.
+    """
     is_foreign: bool = False
     """True if another run takes it back."""
     is_of_child: bool = False
@@ -188,7 +232,9 @@ class EffectCall(StepCall):
     of_call: int = 0
     """The call by which that child was started."""
     is_bound: bool = False
-    """True if it must be taken back though nothing says how: it was done in a saga block that goes on in the next generation."""
+    """True if it must be taken back though nothing says how: it was done in a saga block that goes
+    on in the next generation.
+    """
     watchers: list[Waiter] = field(default_factory=list)
     """Waiters for it to be closed, beside the code that called it."""
 
@@ -284,7 +330,9 @@ class EffectCall(StepCall):
 
     def fits(self, unit: Unit) -> bool:
         """Return True for the end of an effect."""
-        return (unit.kind in EFFECT_OUTCOMES or unit.kind == Kind.COMPENSATED) and (unit.name is None or self.answers_to(unit.name))
+        return (unit.kind in EFFECT_OUTCOMES or unit.kind == Kind.COMPENSATED) and (
+            unit.name is None or self.answers_to(unit.name)
+        )
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
         """Return its result, the reference under which it was accepted, or the error."""
@@ -303,19 +351,31 @@ class EffectCall(StepCall):
         if self.state in ("backoff", "owed"):
             waits.add("open_effects", self.number)
 
-    # ================================================================ what to do about what is not known
+    # ================================================================ what to do about what is not
+    # known
 
     def plan(self) -> Literal["repeat", "ask"] | None:
-        """Return how to settle an unknown outcome: repeat it, ask the counterparty, or None if only a person can."""
+        """Return how to settle an unknown outcome: repeat it, ask the counterparty, or None if only
+        a person can.
+        """
         if self.spec.terms is None:  # another's, of which the code at hand knows nothing
             return None
         agreed = self.agreed
-        if self.asks > agreed.settling.max_attempts or not agreed.has_body or self.stage == Stage.HELPLESS:
+        if (
+            self.asks > agreed.settling.max_attempts
+            or not agreed.has_body
+            or self.stage == Stage.HELPLESS
+        ):
             return None
         may_repeat = not self.was_accepted  # else its key would be answered by the acceptance again
         if self.is_dropped and agreed.can_ask:
             may_repeat = False
-        if may_repeat and agreed.is_keyed and agreed.dedup_seconds is not None and not self.may_be_forgotten:
+        if (
+            may_repeat
+            and agreed.is_keyed
+            and agreed.dedup_seconds is not None
+            and not self.may_be_forgotten
+        ):
             return "repeat"
         return "ask" if agreed.can_ask else None
 
@@ -326,7 +386,9 @@ class EffectCall(StepCall):
             return None
         if plan == "ask" and self.asks == 1:
             return 0.0
-        return self.agreed.settling.delay_seconds(max(1, self.asks if plan == "repeat" else self.asks - 1))
+        return self.agreed.settling.delay_seconds(
+            max(1, self.asks if plan == "repeat" else self.asks - 1)
+        )
 
     # ================================================================ events
 
@@ -409,7 +471,9 @@ class EffectCall(StepCall):
         if isinstance(value, Accepted):
             self._move(Event.ACCEPTANCE)
         else:
-            self._move(Event.CONFIRMATION if error is None or self.is_misfit_word(error) else Event.FAILURE)
+            self._move(
+                Event.CONFIRMATION if error is None or self.is_misfit_word(error) else Event.FAILURE
+            )
         for waiter in self.watchers:
             if not waiter.done():
                 waiter.set_result(None)
@@ -426,7 +490,9 @@ class EffectCall(StepCall):
 
 
 def still_accepted(claim: Claim) -> dict[int, EffectCall]:
-    """Effects of a dropped part that the counterparty took on and has not confirmed: the run does not end before it has."""
+    """Effects of a dropped part that the counterparty took on and has not confirmed: the run does
+    not end before it has.
+    """
     taken: dict[int, EffectCall] = {}
     keys: dict[int, str] = {}
     for unit in () if claim.heritage is None else claim.units:
@@ -437,8 +503,20 @@ def still_accepted(claim: Claim) -> dict[int, EffectCall]:
         elif unit.kind == Kind.EFFECT_ACCEPTED:
             name = unit.name or "effect"
             spec = spec_of_another(name)
-            taken[unit.call] = EffectCall(unit.call, name, None, spec=spec, key=keys[unit.call], attempts=1, stage=Stage.ACCEPTED)
-        elif unit.call in taken and unit.kind == Kind.EFFECT_SETTLED and json.loads(unit.payload or "{}")["verdict"] != "absent":
+            taken[unit.call] = EffectCall(
+                unit.call,
+                name,
+                None,
+                spec=spec,
+                key=keys[unit.call],
+                attempts=1,
+                stage=Stage.ACCEPTED,
+            )
+        elif (
+            unit.call in taken
+            and unit.kind == Kind.EFFECT_SETTLED
+            and json.loads(unit.payload or "{}")["verdict"] != "absent"
+        ):
             del taken[unit.call]
         elif unit.call in taken and unit.kind == Kind.EFFECT_UNKNOWN:
             taken[unit.call].read(unit)

@@ -21,7 +21,9 @@ from pgflow.errors import NotStorable
 
 
 class End:
-    """Owns how it ends: at most one of an ending, an input for the next generation, and a hold, which may replace the others."""
+    """Owns how it ends: at most one of an ending, an input for the next generation, and a hold,
+    which may replace the others.
+    """
 
     def __init__(
         self, claim: Claim, agenda: Agenda, code: Code, history: History, values: Values, renewal: Renewal, result: Codec[Any],
@@ -61,8 +63,13 @@ class End:
     def hold_diverged(self) -> None:
         """Holds the run, whose code cannot repeat the journal."""
         history = self._history
-        detail = {"message": clean(str(history.divergence)), "where": [] if history.parting is None else history.parting.where}
-        self.hold_for(history.held_as, detail, self.code_hash if history.held_as == "nondeterminism" else None)
+        detail = {
+            "message": clean(str(history.divergence)),
+            "where": [] if history.parting is None else history.parting.where,
+        }
+        self.hold_for(
+            history.held_as, detail, self.code_hash if history.held_as == "nondeterminism" else None
+        )
 
     def in_question(self) -> dict[str, Any]:
         """Return what a question says of the next generation."""
@@ -82,7 +89,9 @@ class End:
         if history.replaying:
             history.skip_marks()
             unit = history.journal.peek()
-            if unit is not None and not (unit.kind == Kind.CONTINUED and isinstance(error, ContinueAsNew)):
+            if unit is not None and not (
+                unit.kind == Kind.CONTINUED and isinstance(error, ContinueAsNew)
+            ):
                 history.diverge(f"the code ends where the journal goes on with {unit}", unit=unit)
             history.check_starts()
             history.end_replay()
@@ -101,7 +110,8 @@ class End:
             self.ending = self._encode(value)
 
     def check_result(self, value: Any) -> str:
-        """A result as it is recorded; refuses one that could not be stored, while there is code that can still take back what was done.
+        """A result as it is recorded; refuses one that could not be stored, while there is code
+        that can still take back what was done.
 
         Raises:
             NotStorable: It cannot be stored, or not be read back.
@@ -115,5 +125,10 @@ class End:
         try:
             text = self.check_result(value)
         except NotStorable as error:
-            return Ending("failed", None, None, self._values.error_text(encode_error(error, with_traceback=False)))
+            return Ending(
+                "failed",
+                None,
+                None,
+                self._values.error_text(encode_error(error, with_traceback=False)),
+            )
         return Ending("completed", None, text, None)

@@ -2,11 +2,11 @@
 
 The life of an execution is a loop of two moves. *Release*: while the code stands still, exactly one
 outcome is handed to it - from the journal on replay, else from what the database decided or a body
-brought back - and the code runs until it stands still again. *Settle*: when there is nothing left to
-release, bodies that may start are started, and what must become durable is asked to be flushed.
+brought back - and the code runs until it stands still again. *Settle*: when there is nothing left
+to release, bodies that may start are started, and what must become durable is asked to be flushed.
 
-Each part owns its state, and refers to those before it. Those of the kinds of calls are made when the code first
-asks for one: most runs need few of them.
+Each part owns its state, and refers to those before it. Those of the kinds of calls are made when
+the code first asks for one: most runs need few of them.
 
 ==========  ========================================================================================
 line        the worker
@@ -24,13 +24,13 @@ steps, timers, signals, children, notes, ledger
 release     what is decided and not released yet
 ==========  ========================================================================================
 
-Sequence numbers are given at release, by the buffer alone. While a transactional step is between its
-fence and its acknowledgement, or a question is with the database, the next numbers are not known, so
-nothing is released (`locked`).
+Sequence numbers are given at release, by the buffer alone. While a transactional step is between
+its fence and its acknowledgement, or a question is with the database, the next numbers are not
+known, so nothing is released (`locked`).
 
-One answer of the database may decide several calls: their units stand side by side in the journal before
-any of them is released, and what the code notes in between comes after them all. A replay therefore
-takes such neighbours as one group too.
+One answer of the database may decide several calls: their units stand side by side in the journal
+before any of them is released, and what the code notes in between comes after them all. A replay
+therefore takes such neighbours as one group too.
 """
 
 from __future__ import annotations
@@ -69,10 +69,14 @@ from pgflow._model.units import Unit
 from pgflow.errors import NonDeterminismError
 
 LINGER_TIMER_US = 1_000_000
-"""A timer or a retry due within this is waited for in memory: parking would cost more than it saves."""
+"""A timer or a retry due within this is waited for in memory: parking would cost more than it
+saves.
+"""
 
 LINGER_CHILDREN_US = 50_000
-"""Microseconds that a parent waits in memory for children that have just started, or for more results after one."""
+"""Microseconds that a parent waits in memory for children that have just started, or for more
+results after one.
+"""
 
 LINGER_CHILDREN_US_A_UNIT = 50
 """Further microseconds for each unit of its journal: about the time of a replay, should it park."""
@@ -80,7 +84,9 @@ LINGER_CHILDREN_US_A_UNIT = 50
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Execution:
-    """Owns what is under way between it and the worker: the flush in flight, and whether it pauses, drains or is over."""
+    """Owns what is under way between it and the worker: the flush in flight, and whether it pauses,
+    drains or is over.
+    """
 
     def __init__(
         self,
@@ -103,7 +109,9 @@ class Execution:
         self.values = values = Values(claim, history)
         self.renewal = renewal = Renewal(claim, buffer, agenda, code, history, values)
         self.end = end = End(claim, agenda, code, history, values, renewal, result, code_hash)
-        self.release = Release(claim, clock, buffer, agenda, code, history, values, renewal, end, self._find_ledger)
+        self.release = Release(
+            claim, clock, buffer, agenda, code, history, values, renewal, end, self._find_ledger
+        )
         self._is_undoing = is_undoing
         self._keys: Keys | None = None
         self._steps: Steps | None = None
@@ -127,11 +135,14 @@ class Execution:
         """Server that said so; None if it is not known."""
         self._linger_until_us = 0
         self._fenced_text = ""  # what the transaction that has the turn came to
-        self._has_looked = not claim.has_mail  # a cancel that waits must not come too late for a body that gets the run stuck again
+        self._has_looked = (
+            not claim.has_mail
+        )  # a cancel that waits must not come too late for a body that gets the run stuck again
         history.once_live(self._go_live)
         code.drive_by(make_driver(self))
 
-    # ================================================================ parts that are made when they are first asked for
+    # ================================================================ parts that are made when they
+    # are first asked for
 
     @property
     def keys(self) -> Keys:
@@ -180,7 +191,16 @@ class Execution:
     def ledger(self) -> Ledger:
         """Effects that the code asks for."""
         if self._ledger is None:
-            parts = self.clock, self.buffer, self.agenda, self.code, self.history, self.values, self.keys, self.steps
+            parts = (
+                self.clock,
+                self.buffer,
+                self.agenda,
+                self.code,
+                self.history,
+                self.values,
+                self.keys,
+                self.steps,
+            )
             self._ledger = Ledger(self.claim, *parts, is_undoing=self._is_undoing)
         return self._ledger
 
@@ -191,7 +211,9 @@ class Execution:
     def _has_children(self) -> bool:
         """True if the run has had children, of its own or of a dropped part of its journal."""
         heritage = self.claim.heritage
-        return (self._children is not None and self._children.were_any) or (heritage is not None and bool(heritage.children))
+        return (self._children is not None and self._children.were_any) or (
+            heritage is not None and bool(heritage.children)
+        )
 
     # ================================================================ releasing
 
@@ -203,8 +225,19 @@ class Execution:
     def advance(self) -> None:
         """Releases outcomes while there are any, then goes idle."""
         release, history, agenda, code = self.release, self.history, self.agenda, self.code
-        while release.decided or agenda.inbox or history.replaying or self.renewal.renewing is not None:
-            if code.driver.busy or self.locked or self.over or history.divergence or self._is_finished():
+        while (
+            release.decided
+            or agenda.inbox
+            or history.replaying
+            or self.renewal.renewing is not None
+        ):
+            if (
+                code.driver.busy
+                or self.locked
+                or self.over
+                or history.divergence
+                or self._is_finished()
+            ):
                 break
             if not self._guarded(release.release_one):
                 break
@@ -258,7 +291,9 @@ class Execution:
             self.timers.bring_on(call)
 
     def _conclude(self) -> None:
-        """The code has ended, or can no longer be trusted: one last flush. What else was decided is released to nobody."""
+        """The code has ended, or can no longer be trusted: one last flush. What else was decided is
+        released to nobody.
+        """
         self.release.forget()
         if not self.end.is_known:
             if self.history.divergence is None:
@@ -275,7 +310,9 @@ class Execution:
         if not is_held_back and self.release.take_offer():
             self.advance()
             return
-        if self.renewal.renewing is not None:  # the past must be repeated before anything can be looked at
+        if (
+            self.renewal.renewing is not None
+        ):  # the past must be repeated before anything can be looked at
             is_held_back = self.draining
         if self.agenda.startable:
             self.agenda.start_bodies(is_held_back=is_held_back)
@@ -304,10 +341,14 @@ class Execution:
         agenda = self.agenda
         if agenda.running or agenda.inbox or self.release.decided:
             return False
-        return self.pausing or not (agenda.unlicensed or agenda.startable or agenda.new_children or agenda.new_effects)
+        return self.pausing or not (
+            agenda.unlicensed or agenda.startable or agenda.new_children or agenda.new_effects
+        )
 
     def _may_leave(self) -> bool:
-        """Return True if an idle run should park now; if something is due soon, arrange a look instead."""
+        """Return True if an idle run should park now; if something is due soon, arrange a look
+        instead.
+        """
         if self.pausing:
             return True
         now_us = self.clock.estimate_us()
@@ -339,7 +380,9 @@ class Execution:
         if not self.agenda.is_open(call) or call.state != "backoff" or self.over:
             return
         if isinstance(call, EffectCall):
-            if (call.retry_due_us or 0) > self.clock.estimate_us() + 20_000:  # the timer of a wait before this one
+            if (
+                call.retry_due_us or 0
+            ) > self.clock.estimate_us() + 20_000:  # the timer of a wait before this one
                 return
             self.ledger.do(call, call.come_due())
         else:
@@ -358,7 +401,9 @@ class Execution:
             self.advance()
 
     def hold_for(self, reason: str, detail: dict[str, Any], code_hash: str | None = None) -> None:
-        """Holds the run for a person, as soon as what is on its way has arrived; or for a worker with other code than this."""
+        """Holds the run for a person, as soon as what is on its way has arrived; or for a worker
+        with other code than this.
+        """
         self.end.hold_for(reason, detail, code_hash)
         self.line.want_flush()
 
@@ -368,17 +413,23 @@ class Execution:
         raise Unwind
 
     def hold_instead_of(self, flush: Flush, detail: dict[str, Any]) -> Flush:
-        """Return a flush that holds the run for a person, in place of one that the server refuses; durable units stay.
+        """Return a flush that holds the run for a person, in place of one that the server refuses;
+        durable units stay.
 
         Nothing is changed by it before :meth:`refused` says that it was committed.
         """
         units = [str(row.kind) for row in flush.rows]
         held = Flush(self.run_id, flush.token, flush.chain_id, flush.expected_seq, [])
-        held.question = {**self._address(held), "hold": stuck("refused", {**detail, "units": units})}
+        held.question = {
+            **self._address(held),
+            "hold": stuck("refused", {**detail, "units": units}),
+        }
         return held
 
     def refused(self, held: Flush) -> None:
-        """The run was held by this instead of going on: what its code did since is nobody's history."""
+        """The run was held by this instead of going on: what its code did since is nobody's
+        history.
+        """
         self.inflight = held
         self.locked = True
         self._discard(held.last_seq)
@@ -435,12 +486,22 @@ class Execution:
 
     @property
     def is_drained(self) -> bool:
-        """True if nothing of it runs or is on its way: it can be handed back without losing work."""
-        return not (self.agenda.running or self.inflight or self.locked or self.buffer.rows or self.code.driver.busy)
+        """True if nothing of it runs or is on its way: it can be handed back without losing
+        work.
+        """
+        return not (
+            self.agenda.running
+            or self.inflight
+            or self.locked
+            or self.buffer.rows
+            or self.code.driver.busy
+        )
 
     @property
     def oldest_unflushed_us(self) -> int | None:
-        """Time at which the oldest unit that is not on its way was recorded, in microseconds; None if there is none."""
+        """Time at which the oldest unit that is not on its way was recorded, in microseconds; None
+        if there is none.
+        """
         return self.buffer.oldest_us
 
     def wants(self, call: StepCall) -> bool:
@@ -460,16 +521,35 @@ class Execution:
         call = self.timers.start(delay_seconds, fire)
         return lambda: self.cancel_call(call)
 
-    # ================================================================ what the code asks of the whole
+    # ================================================================ what the code asks of the
+    # whole
 
     def issue_effect(
-        self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], request: str, rests_on: Resting | None,
-        compensates: str | None = None, *, takes_back: EffectCall | None = None, expected: str | None = None,
-        notice: dict[str, Any] | None = None, is_undo: bool = False,
+        self,
+        spec: StepSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        request: str,
+        rests_on: Resting | None,
+        compensates: str | None = None,
+        *,
+        takes_back: EffectCall | None = None,
+        expected: str | None = None,
+        notice: dict[str, Any] | None = None,
+        is_undo: bool = False,
     ) -> EffectCall:
         """Asks for an effect; see :meth:`Ledger.issue`."""
         return self.ledger.issue(
-            spec, args, kwargs, request, rests_on, compensates, takes_back=takes_back, expected=expected, notice=notice, is_undo=is_undo,
+            spec,
+            args,
+            kwargs,
+            request,
+            rests_on,
+            compensates,
+            takes_back=takes_back,
+            expected=expected,
+            notice=notice,
+            is_undo=is_undo,
         )
 
     def cancel_call(self, call: Call) -> None:
@@ -481,18 +561,30 @@ class Execution:
             if call.attempts > 0:
                 self.ledger.give_up(call)
                 return
-        kind = Kind.STEP_ABANDONED if isinstance(call, StepCall) and call.spec.effect == StepKind.STEP else Kind.CALL_CANCELLED
+        kind = (
+            Kind.STEP_ABANDONED
+            if isinstance(call, StepCall) and call.spec.effect == StepKind.STEP
+            else Kind.CALL_CANCELLED
+        )
         self.history.note(call.number, kind, self._name_in_journal(call), None)
         self.agenda.drop(call)
         if isinstance(call, StepCall):
             self.agenda.stop(call)
-        elif isinstance(call, ChildCall) and call.chain_id and call.request.close_policy == ClosePolicy.CANCEL:
+        elif (
+            isinstance(call, ChildCall)
+            and call.chain_id
+            and call.request.close_policy == ClosePolicy.CANCEL
+        ):
             self.agenda.unwant(call)
 
     def _name_in_journal(self, call: Call) -> str:
         """The name under which the next note of the journal knows a call that has had others."""
         unit = self.history.next_noted() if call.aliases else None
-        return unit.name if unit is not None and unit.call == call.number and unit.name in call.aliases else call.name
+        return (
+            unit.name
+            if unit is not None and unit.call == call.number and unit.name in call.aliases
+            else call.name
+        )
 
     # ================================================================ fences
 
@@ -500,14 +592,20 @@ class Execution:
     def may_fence(self) -> bool:
         """True if the next seq is known and everything that was decided before is released.
 
-        And nothing is to be booked: a transaction may be older than the row that is to change, which its snapshot has not.
+        And nothing is to be booked: a transaction may be older than the row that is to change,
+        which its snapshot has not.
         """
         return self.inflight is None and not (
-            self.locked or self.release.decided or self.buffer.has_mail or self.buffer.has_ledger or self.code.driver.busy
+            self.locked
+            or self.release.decided
+            or self.buffer.has_mail
+            or self.buffer.has_ledger
+            or self.code.driver.busy
         )
 
     def begin_fence(self, call: StepCall, text: str) -> Flush | None:
-        """A transactional body is done: what its transaction must append, or None if nobody wants it any more.
+        """A transactional body is done: what its transaction must append, or None if nobody wants
+        it any more.
 
         The caller has made sure that :attr:`may_fence`. Until ``end_fence`` nothing is released.
         """
@@ -518,13 +616,21 @@ class Execution:
         call.fencing = True
         emitted = self.buffer.record_emitted(call)
         self._fenced_text = text
-        self.buffer.record(call.number, Kind.STEP_COMPLETED, call.name, call.stored or text, key=call.key or str(call.ordinal))
+        self.buffer.record(
+            call.number,
+            Kind.STEP_COMPLETED,
+            call.name,
+            call.stored or text,
+            key=call.key or str(call.ordinal),
+        )
         self.inflight = self._flush_of_buffer()
         self.inflight.own_rows = emitted + 1
         return self.inflight
 
     def end_fence(self, call: StepCall, flush: Flush, *, committed: bool, at_us: int = 0) -> None:
-        """The transaction is over: released if it was committed, forgotten if it was rolled back."""
+        """The transaction is over: released if it was committed, forgotten if it was rolled
+        back.
+        """
         self.locked = False
         self.inflight = None
         call.fencing = False
@@ -534,7 +640,11 @@ class Execution:
             self.durable_seq = row.seq
             self.agenda.returned(call)
             self.agenda.licensed(flush.starts)
-            self.release.decide_fenced(Unit(row.seq, row.call, row.kind, row.name, self._fenced_text, None, row.at_us, None))
+            self.release.decide_fenced(
+                Unit(
+                    row.seq, row.call, row.kind, row.name, self._fenced_text, None, row.at_us, None
+                )
+            )
         else:
             self.buffer.put_back(flush)
             self.agenda.put_back(flush.starts)
@@ -542,14 +652,26 @@ class Execution:
     # ================================================================ flushing
 
     def take_flush(self) -> Flush | None:
-        """Return the flush to commit now; None if there is nothing to commit, or the last flush is still on its way."""
-        if self.inflight is not None or self.locked or self.over or self.code.driver.busy or self.release.decided:
+        """Return the flush to commit now; None if there is nothing to commit, or the last flush is
+        still on its way.
+        """
+        if (
+            self.inflight is not None
+            or self.locked
+            or self.over
+            or self.code.driver.busy
+            or self.release.decided
+        ):
             return None
         divergence = self.history.divergence
         if self.renewal.renewing is not None and divergence is None:
             return None
-        is_held_early = self.end.hold is not None and self.history.replaying  # before its code has come to the end of the journal
-        if divergence is not None or is_held_early:  # what the code did after that is nobody's history
+        is_held_early = (
+            self.end.hold is not None and self.history.replaying
+        )  # before its code has come to the end of the journal
+        if (
+            divergence is not None or is_held_early
+        ):  # what the code did after that is nobody's history
             self._discard(self.durable_seq)
         flush = self._flush_of_buffer()
         flush.question = self._question(flush)
@@ -567,14 +689,20 @@ class Execution:
         self.agenda.forget_licences()
 
     def _flush_of_buffer(self) -> Flush:
-        return self.buffer.pack([] if self.pausing or self.draining else self.agenda.take_licences())
+        return self.buffer.pack(
+            [] if self.pausing or self.draining else self.agenda.take_licences()
+        )
 
     def _question(self, flush: Flush) -> dict[str, Any] | None:
-        """Return the question that goes to the database with this flush; None if there is nothing to ask."""
+        """Return the question that goes to the database with this flush; None if there is nothing
+        to ask.
+        """
         end, agenda = self.end, self.agenda
         if end.hold is not None:
             misfits = self.release.misfits.values()
-            refused = {"refused": [[m.name, m.error, end.code_hash] for m in misfits]} if misfits else {}
+            refused = (
+                {"refused": [[m.name, m.error, end.code_hash] for m in misfits]} if misfits else {}
+            )
             return {**self._address(flush), "hold": end.hold, **refused}
         if end.continue_input is not None:
             return {**self._address(flush), **end.in_question()}
@@ -591,7 +719,9 @@ class Execution:
         question = self._address(flush)
         self.claim.offer = None  # the answer may take it
         waits = agenda.waits()
-        if waits.keys() == {"open_effects"} and (owed := [c for c in agenda.effects if c.state == "owed"]):
+        if waits.keys() == {"open_effects"} and (
+            owed := [c for c in agenda.effects if c.state == "owed"]
+        ):
             question["stuck"] = stuck("effect", owed_detail(owed))
         if unwanted := agenda.take_unwanted():
             question["unwanted"] = unwanted
@@ -599,16 +729,26 @@ class Execution:
             question["effects"] = [intent_of(call) for call in effects]
         if children:
             question["children"] = [child_row(call) for call in children]
-        elif waits and not (self.pausing or effects):  # a pause holds, if it still stands; if not, there may be more to do than to wait
+        elif waits and not (
+            self.pausing or effects
+        ):  # a pause holds, if it still stands; if not, there may be more to do than to wait
             question["park"] = leaving
         elif not (self.pausing or asked or effects or unwanted):
-            detail = {"message": "the workflow waits for something that nothing can bring", "where": self.code.driver.where()}
+            detail = {
+                "message": "the workflow waits for something that nothing can bring",
+                "where": self.code.driver.where(),
+            }
             return {**question, "hold": stuck("deadlock", detail)}
         return {**question, **waits, "idle": idle, "cancelled": end.cancel_request is not None}
 
     def _address(self, flush: Flush) -> dict[str, Any]:
         """Return the beginning of every question: run, token, chain and last seq."""
-        return {"run": self.run_id, "token": self.claim.token, "chain": self.claim.chain_id, "seq": flush.last_seq}
+        return {
+            "run": self.run_id,
+            "token": self.claim.token,
+            "chain": self.claim.chain_id,
+            "seq": flush.last_seq,
+        }
 
     def flush_committed(self, flush: Flush, answer: dict[str, Any] | None) -> None:
         """A flush is durable; the answer to its question, if it had one."""
@@ -616,7 +756,9 @@ class Execution:
         self.inflight = None
         self.locked = False
         self.durable_seq = flush.last_seq
-        if self.code.closing:  # it was taken apart meanwhile: whoever has the run next reads this in the journal
+        if (
+            self.code.closing
+        ):  # it was taken apart meanwhile: whoever has the run next reads this in the journal
             return
         if flush.ending is not None:
             self.over = True
@@ -635,10 +777,16 @@ class Execution:
         for seq, number, kind, name, payload, *due_us in answer["units"]:
             self.buffer.go_to(seq)
             self.durable_seq = seq
-            if self.release.decide(Unit(seq, number, kind, name, payload, None, at_us, due_us[0] if due_us else None)):
+            if self.release.decide(
+                Unit(seq, number, kind, name, payload, None, at_us, due_us[0] if due_us else None)
+            ):
                 has_children = True
         if has_children:
-            self._linger_until_us = self.clock.estimate_us() + LINGER_CHILDREN_US + self.buffer.seq * LINGER_CHILDREN_US_A_UNIT
+            self._linger_until_us = (
+                self.clock.estimate_us()
+                + LINGER_CHILDREN_US
+                + self.buffer.seq * LINGER_CHILDREN_US_A_UNIT
+            )
         for number, version, stale in answer.get("refused") or ():
             self.ledger.refuse(number, version, stale)
         self.over = answer["place"] != "leased"

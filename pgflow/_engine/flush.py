@@ -1,8 +1,9 @@
 """A flush, all that leaves an execution in one commit, and the document it travels in.
 
-The document is built by joining text: rows are small, a worker builds tens of thousands a second, and
-each value is JSON text already. ``sql/runs/commit.sql`` says what the document holds. Long values travel beside
-it, as they are: inside it they would be escaped here and read twice by the server.
+The document is built by joining text: rows are small, a worker builds tens of thousands a second,
+and each value is JSON text already. ``sql/runs/commit.sql`` says what the document holds. Long
+values travel beside it, as they are: inside it they would be escaped here and read twice by the
+server.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ MAX_FLUSH_STARTS = 1000
 APART_CHARS = 1000
 """Values from this length on travel beside the document."""
 MAX_FLUSH_CHILDREN = 500
-"""Most children that start in one commit: while those of the next one are inserted, the first ones run."""
+"""Most children that start in one commit: while those of the next one are inserted, the first ones
+run.
+"""
 
 
 class Row(NamedTuple):
-    """A unit on its way into the journal. ``delay_from_us``: when the delay began, on the run's clock."""
+    """A unit on its way into the journal. ``delay_from_us``: when the delay began, on the run's
+    clock.
+    """
 
     seq: int
     call: int
@@ -37,7 +42,9 @@ class Row(NamedTuple):
     delay_seconds: float | None
     key: str | None = None
     carried: StepCall | None = None
-    """The call whose result this is, if another run's body came to it: the unit names the key under which that ran."""
+    """The call whose result this is, if another run's body came to it: the unit names the key under
+    which that ran.
+    """
 
 
 class Returned(NamedTuple):
@@ -86,7 +93,9 @@ class Flush:
     size_bytes: int = 0
     """About how much its units take."""
     own_rows: int = 0
-    """Number of last rows that a transactional step adds itself: they are forgotten if its transaction is rolled back."""
+    """Number of last rows that a transactional step adds itself: they are forgotten if its
+    transaction is rolled back.
+    """
     failing_since: float | None = None
     """Time on the loop's clock at which the server first refused it."""
 
@@ -96,7 +105,9 @@ class Flush:
         return self.expected_seq + len(self.rows)
 
     def licences(self, index: int) -> str | None:
-        """Column ``starts`` of a row: of the last, the bodies that may start once this is durable; of any, the one its result is from."""
+        """Column ``starts`` of a row: of the last, the bodies that may start once this is durable;
+        of any, the one its result is from.
+        """
         carried = self.rows[index].carried
         calls = self.starts if index == len(self.rows) - 1 else []
         if carried is not None:
@@ -114,20 +125,28 @@ class Flush:
         if not self.has_ledger:
             for r in self.rows:
                 if r.payload is not None and len(r.payload) >= APART_CHARS:
-                    return ",".join([self._unit_row(i, row, now_us, apart) for i, row in enumerate(self.rows)])
-        return ",".join([
-            f'[{self.run_id},{r.seq},{r.call},"{r.kind}",{"null" if r.name is None else quote_json(r.name)},'
-            f'{"null" if r.payload is None else quote_json(r.payload)},'
-            f'{_quoted(self.licences(i)) if r.carried or (i == last and self.starts) else "null"},{r.at_us},'
-            f'{"null" if r.delay_seconds is None else max(0.0, r.delay_seconds - (now_us() - r.at_us) / 1e6)},{self.token}'
-            f'{"" if r.key is None else "," + quote_json(r.key)}]'
-            for i, r in enumerate(self.rows)
-        ])
+                    return ",".join(
+                        [self._unit_row(i, row, now_us, apart) for i, row in enumerate(self.rows)]
+                    )
+        return ",".join(
+            [
+                f'[{self.run_id},{r.seq},{r.call},"{r.kind}",{"null" if r.name is None else quote_json(r.name)},'
+                f"{'null' if r.payload is None else quote_json(r.payload)},"
+                f"{_quoted(self.licences(i)) if r.carried or (i == last and self.starts) else 'null'},{r.at_us},"
+                f"{'null' if r.delay_seconds is None else max(0.0, r.delay_seconds - (now_us() - r.at_us) / 1e6)},{self.token}"
+                f"{'' if r.key is None else ',' + quote_json(r.key)}]"
+                for i, r in enumerate(self.rows)
+            ]
+        )
 
     def _unit_row(self, index: int, row: Row, now_us: Callable[[], int], apart: list[str]) -> str:
         """One row of a flush with long values."""
         number = _put_apart(row.payload, apart)
-        delay = "null" if row.delay_seconds is None else max(0.0, row.delay_seconds - (now_us() - row.at_us) / 1e6)
+        delay = (
+            "null"
+            if row.delay_seconds is None
+            else max(0.0, row.delay_seconds - (now_us() - row.at_us) / 1e6)
+        )
         return (
             f'[{self.run_id},{row.seq},{row.call},"{row.kind}",{_quoted(row.name)},{"null" if number else _quoted(row.payload)},'
             f"{_quoted(self.licences(index))},{row.at_us},{delay},{self.token},{_quoted(row.key)},{number or 'null'}]"
@@ -140,12 +159,14 @@ class Flush:
         number = _put_apart(output, apart)
         return (
             f'[{self.run_id},"{status}",{_quoted(reason)},{"null" if number else _quoted(output)},{_quoted(error)},'
-            f'{self.chain_id},{self.token}{f",{number}" if number else ""}]'
+            f"{self.chain_id},{self.token}{f',{number}' if number else ''}]"
         )
 
 
 def _put_apart(text: str | None, apart: list[str]) -> int:
-    """Return the place, from 1, that a long value has beside the document; 0 for one that goes inside."""
+    """Return the place, from 1, that a long value has beside the document; 0 for one that goes
+    inside.
+    """
     if text is None or len(text) < APART_CHARS:
         return 0
     apart.append(text)
@@ -154,14 +175,18 @@ def _put_apart(text: str | None, apart: list[str]) -> int:
 
 def _licence(call: StepCall) -> str:
     ordinal = call.ordinal if isinstance(call.ordinal, int) else quote_json(call.ordinal)
-    return f'[{call.number},"{call.spec.effect}",{quote_json(call.name)},{ordinal},{call.args_hash}]'
+    return (
+        f'[{call.number},"{call.spec.effect}",{quote_json(call.name)},{ordinal},{call.args_hash}]'
+    )
 
 
 def _quoted(text: str | None) -> str:
     return "null" if text is None else quote_json(text)
 
 
-def batch_document(worker_id: int, flushes: Iterable[tuple[Flush, Callable[[], int]]], apart: list[str]) -> str:
+def batch_document(
+    worker_id: int, flushes: Iterable[tuple[Flush, Callable[[], int]]], apart: list[str]
+) -> str:
     """Return the document of ``commit_units`` for flushes of a worker.
 
     Args:
@@ -180,7 +205,10 @@ def batch_document(worker_id: int, flushes: Iterable[tuple[Flush, Callable[[], i
             endings.append(flush.ending_row(apart))
             if flush.has_kin:
                 kin.append(str(flush.run_id))
-        taken += [f"[{flush.run_id},{flush.chain_id},{quote_json(o.name)},{o.signal_id}]" for o in flush.taken]
+        taken += [
+            f"[{flush.run_id},{flush.chain_id},{quote_json(o.name)},{o.signal_id}]"
+            for o in flush.taken
+        ]
         returned += [json.dumps([flush.run_id, flush.chain_id, *back]) for back in flush.returned]
         if flush.question is not None:
             questions.append(json.dumps(flush.question))

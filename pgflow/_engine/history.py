@@ -18,11 +18,20 @@ from pgflow._engine.journal import Journal
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind
 from pgflow._model.claims import Claim
 from pgflow._model.kinds import Kind
-from pgflow._model.units import CALL_MARKS, EFFECT_MARKS, KIND_NAMES, Unit, beside_code, without_returned
+from pgflow._model.units import (
+    CALL_MARKS,
+    EFFECT_MARKS,
+    KIND_NAMES,
+    Unit,
+    beside_code,
+    without_returned,
+)
 from pgflow.errors import NonDeterminismError
 
 NEVER = 0
-"""Number of a call that never comes back: code that swallows every Unwind and asks again would not give control back else."""
+"""Number of a call that never comes back: code that swallows every Unwind and asks again would not
+give control back else.
+"""
 
 
 class Parting(NamedTuple):
@@ -37,12 +46,16 @@ class Parting(NamedTuple):
 
 
 class History:
-    """Owns the place that a replay has come to, the numbers of calls, and how the code has parted from the journal, if it has.
+    """Owns the place that a replay has come to, the numbers of calls, and how the code has parted
+    from the journal, if it has.
 
-    Once it has parted, or is being taken apart, the code is given nothing and nothing more is recorded of it.
+    Once it has parted, or is being taken apart, the code is given nothing and nothing more is
+    recorded of it.
     """
 
-    def __init__(self, claim: Claim, buffer: Buffer, agenda: Agenda, code: Code, *, is_undoing: bool) -> None:
+    def __init__(
+        self, claim: Claim, buffer: Buffer, agenda: Agenda, code: Code, *, is_undoing: bool
+    ) -> None:
         self._claim = claim
         self._buffer = buffer
         self._agenda = agenda
@@ -101,13 +114,22 @@ class History:
         self.last_call = last
 
     def adopt(self, number: int) -> int:
-        """Let calls have this number, of the dropped part, until told otherwise; return the one before."""
+        """Let calls have this number, of the dropped part, until told otherwise; return the one
+        before.
+        """
         before, self._adopting = self._adopting, number
         return before
 
     # ================================================================ notes
 
-    def note(self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None) -> Unit | None:
+    def note(
+        self,
+        number: int,
+        kind: str,
+        name: str | None,
+        payload: str | None,
+        delay_seconds: float | None = None,
+    ) -> Unit | None:
         """Repeats a note of the journal and returns it, or records a new one and returns None."""
         self.check_open()
         unit = self.next_noted()
@@ -120,7 +142,9 @@ class History:
         return self.take()
 
     def next_noted(self) -> Unit | None:
-        """Return the next unit of the journal; None if all of it has been repeated, and the run makes history from here on."""
+        """Return the next unit of the journal; None if all of it has been repeated, and the run
+        makes history from here on.
+        """
         if not self.replaying:
             return None
         self.skip_marks()
@@ -151,7 +175,11 @@ class History:
     def skip_marks(self, *, only_of_known: bool = False, upto_patch: str | None = None) -> None:
         """Reads the marks that come next."""
         journal = self.journal
-        while (unit := journal.peek()) is not None and unit.is_mark and not (only_of_known and not self._knows(unit.call)):
+        while (
+            (unit := journal.peek()) is not None
+            and unit.is_mark
+            and not (only_of_known and not self._knows(unit.call))
+        ):
             if self.is_start(unit):
                 return
             if unit.kind == Kind.PATCHED and unit.name == upto_patch:
@@ -171,26 +199,50 @@ class History:
         """Return True if the code has asked for this call, and more of it may come."""
         if number in self._agenda.open:
             return True
-        accepted = self._agenda.accepted.get(number)  # while undoing, one that stands for another's may be asked for yet
+        accepted = self._agenda.accepted.get(
+            number
+        )  # while undoing, one that stands for another's may be asked for yet
         return accepted is not None and not (self._is_undoing and accepted.spec.terms is None)
 
     def _read_mark(self, unit: Unit) -> None:
         """Learns what a mark says of its call."""
-        call = self._agenda.find(unit.call) if unit.kind in EFFECT_MARKS else self._agenda.open.get(unit.call)
-        if isinstance(call, EffectCall) and unit.kind in EFFECT_MARKS and call.answers_to(unit.name):
+        call = (
+            self._agenda.find(unit.call)
+            if unit.kind in EFFECT_MARKS
+            else self._agenda.open.get(unit.call)
+        )
+        if (
+            isinstance(call, EffectCall)
+            and unit.kind in EFFECT_MARKS
+            and call.answers_to(unit.name)
+        ):
             if call.spec.terms is None:  # all that the journal says of it was read with the claim
                 return
             try:
                 self._agenda.read_mark(call, unit)
             except ImpossibleMove:
-                self.diverge(f"the journal has {unit}", code=f"the code has {call}, which is {call.stage}", unit=unit)
+                self.diverge(
+                    f"the journal has {unit}",
+                    code=f"the code has {call}, which is {call.stage}",
+                    unit=unit,
+                )
         elif call is None or not call.read(unit):
-            self.diverge(f"the journal has {unit}", code=f"the code has {call or 'no such call'}", unit=unit)
+            self.diverge(
+                f"the journal has {unit}", code=f"the code has {call or 'no such call'}", unit=unit
+            )
 
     # ================================================================ divergence
 
-    def diverge(self, journal: str, reason: str = "nondeterminism", *, code: str = "", unit: Unit | None = None) -> NoReturn:
-        """The journal cannot be repeated: nothing more is recorded, and the run is held for a person under this reason.
+    def diverge(
+        self,
+        journal: str,
+        reason: str = "nondeterminism",
+        *,
+        code: str = "",
+        unit: Unit | None = None,
+    ) -> NoReturn:
+        """The journal cannot be repeated: nothing more is recorded, and the run is held for a
+        person under this reason.
 
         Args:
             journal: The journal's side; or all of it, if it has no two sides.
@@ -201,12 +253,18 @@ class History:
         if self.divergence is None:
             self.held_as = reason
             message = f"{journal}, {code}" if code else journal
-            self.divergence = NonDeterminismError(f"run {self._claim.key!r} ({self._claim.workflow}): {message}")
-            self.parting = Parting(journal, code, None if unit is None else unit.seq, self._code.driver.where())
+            self.divergence = NonDeterminismError(
+                f"run {self._claim.key!r} ({self._claim.workflow}): {message}"
+            )
+            self.parting = Parting(
+                journal, code, None if unit is None else unit.seq, self._code.driver.where()
+            )
         raise Unwind
 
     def check_starts(self) -> None:
-        """Every body that may have run must have been asked for again by now: it was, when its licence was written."""
+        """Every body that may have run must have been asked for again by now: it was, when its
+        licence was written.
+        """
         for start in self.journal.open_starts():
             call = self._agenda.open.get(start.call)
             if not isinstance(call, StepCall) and start.call not in self._agenda.left_behind:

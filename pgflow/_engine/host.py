@@ -8,10 +8,15 @@ from pgflow._engine.calls import StepCall
 from pgflow._engine.effects import EffectCall
 from pgflow._model.exceptions import ErrorData
 
-Verdict = Literal["confirmed", "accepted", "failed", "absent", "not begun", "unknown", "needless", "carried"]
-"""Finding on an effect; needless: the effect it takes back was never done; carried: confirmed in a dropped part of the journal."""
+Verdict = Literal[
+    "confirmed", "accepted", "failed", "absent", "not begun", "unknown", "needless", "carried"
+]
+"""Finding on an effect; needless: the effect it takes back was never done; carried: confirmed in a
+dropped part of the journal.
+"""
 
 E_contra = TypeVar("E_contra", contravariant=True)
+
 
 class ContinueAsNew(BaseException):
     """Raised by ``continue_as_new``; carries the input of the next generation."""
@@ -20,7 +25,9 @@ class ContinueAsNew(BaseException):
         super().__init__(input_text)
         self.input_text = input_text
         self.saga: list[tuple[EffectCall, str]] = []
-        """Effects that the next generation takes back if it fails, each with where its code stands."""
+        """Effects that the next generation takes back if it fails, each with where its code
+        stands.
+        """
         self.of_children: list[str] = []
         """Keys of those that children did."""
 
@@ -30,7 +37,13 @@ class StepResult:
 
     __slots__ = ("call", "delay_seconds", "error", "text")
 
-    def __init__(self, call: StepCall, text: str | None, error: ErrorData | None, delay_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        call: StepCall,
+        text: str | None,
+        error: ErrorData | None,
+        delay_seconds: float | None = None,
+    ) -> None:
         self.call = call
         self.text = text
         self.error = error
@@ -40,8 +53,8 @@ class StepResult:
 class EffectResult(StepResult):
     """Finding on an effect after its body, or the question to the counterparty, came back.
 
-    ``text`` is the text of its value if it is confirmed, the counterparty's reference if it is accepted; then
-    ``beats_within_seconds`` is how often that has promised a sign of life.
+    ``text`` is the text of its value if it is confirmed, the counterparty's reference if it is
+    accepted; then ``beats_within_seconds`` is how often that has promised a sign of life.
     """
 
     __slots__ = ("beats_within_seconds", "reason", "took_seconds", "turn", "verdict")
@@ -77,7 +90,9 @@ class Host(Protocol[E_contra]):
         """Calls ``poke`` after a delay."""
 
     def has_room(self) -> bool:
-        """Return True if a run may wait for its children in memory, where it keeps others from running."""
+        """Return True if a run may wait for its children in memory, where it keeps others from
+        running.
+        """
 
     def hand_back(self, execution: E_contra) -> None:
         """The run is to be taken up anew, by its own code."""
@@ -89,8 +104,8 @@ class Host(Protocol[E_contra]):
 class Line:
     """The worker, as the parts of one execution speak to it.
 
-    Owns the only reference of theirs to the execution, and cuts it when that closes: what refers to itself waits for the
-    garbage collector.
+    Owns the only reference of theirs to the execution, and cuts it when that closes: what refers to
+    itself waits for the garbage collector.
     """
 
     def __init__(self, host: Host[Any], execution: Any) -> None:

@@ -31,7 +31,9 @@ class Journal:
                 self.ended.add(unit.call)
                 self.names[unit.call] = unit.name
                 if unit.kind == Kind.COMPENSATED:
-                    self.needless[unit.call] = json.loads(unit.payload or "{}").get("compensates", "")
+                    self.needless[unit.call] = json.loads(unit.payload or "{}").get(
+                        "compensates", ""
+                    )
             elif unit.kind in (Kind.CALL_CANCELLED, Kind.STEP_ABANDONED):
                 self.given_up.add(unit.call)
             elif unit.kind == Kind.STEP_RENEWED:
@@ -64,4 +66,8 @@ class Journal:
 
     def open_starts(self) -> Iterator[Start]:
         """Licences of bodies that may have run, and of which nothing more is known."""
-        return (start for start in self.starts.values() if start.call not in self.ended and start.call not in self.given_up)
+        return (
+            start
+            for start in self.starts.values()
+            if start.call not in self.ended and start.call not in self.given_up
+        )

@@ -15,11 +15,15 @@ Resting = tuple[str, str | int | None]
 
 MAX_KEY_BYTES = 255
 MAX_KEY_NAME_CHARS = 64
-"""Characters of a step's name in its idempotency keys: others allow 255 for a key, and its other parts take a hundred."""
+"""Characters of a step's name in its idempotency keys: others allow 255 for a key, and its other
+parts take a hundred.
+"""
 
 
 class Keys:
-    """Owns the counts of names that were used, in program order, and the items of decisions: each item once."""
+    """Owns the counts of names that were used, in program order, and the items of decisions: each
+    item once.
+    """
 
     def __init__(self, claim: Claim, journal: Journal) -> None:
         self._claim = claim
@@ -28,21 +32,33 @@ class Keys:
         self._items: set[str] = set()
 
     def next_ordinal(self, name: str) -> int:
-        """Return 1 for the first use of a name in this run, 2 for the second: the last part of an idempotency key."""
+        """Return 1 for the first use of a name in this run, 2 for the second: the last part of an
+        idempotency key.
+        """
         count = self._counts.get(name, 0) + 1
         self._counts[name] = count
         return count
 
     def count(self, call: StepCall) -> None:
-        """Gives a step its number among those of its name, of which the key is made when somebody asks for it."""
+        """Gives a step its number among those of its name, of which the key is made when somebody
+        asks for it.
+        """
         name = call.spec.name
         call.ordinal = self._counts[name] = self._counts.get(name, 0) + 1
-        if len(name) > MAX_KEY_NAME_CHARS:  # what journals and views make of a number would have all of the name
+        if (
+            len(name) > MAX_KEY_NAME_CHARS
+        ):  # what journals and views make of a number would have all of the name
             started = self._journal.starts.get(call.number)
-            call.ordinal = f"{self._claim.stem}/{name_in_key(name)}/{call.ordinal}" if started is None else started.ordinal
+            call.ordinal = (
+                f"{self._claim.stem}/{name_in_key(name)}/{call.ordinal}"
+                if started is None
+                else started.ordinal
+            )
 
     def name(self, call: StepCall, rests_on: Resting | None) -> None:
-        """Makes the key of a call that the ledgers know by its key; of one that is known by an old name, the key that it has."""
+        """Makes the key of a call that the ledgers know by its key; of one that is known by an old
+        name, the key that it has.
+        """
         known = self._journal.names.get(call.number)
         if known is not None and known in call.aliases:
             call.name = known
@@ -58,7 +74,9 @@ class Keys:
             call.key = call.ordinal = intended
 
     def name_compensation(self, call: StepCall, effect_key: str) -> None:
-        """Give a compensation a key made of its effect's key, whichever run or generation does it."""
+        """Give a compensation a key made of its effect's key, whichever run or generation does
+        it.
+        """
         stem = f"{effect_key}/{name_in_key(call.name)}"
         ordinal = self.next_ordinal(stem)
         key = f"{stem}/{ordinal}"
@@ -69,7 +87,11 @@ class Keys:
     def _intended(self, call: StepCall) -> str | None:
         """Return the key under which the journal has intended the effect."""
         started = self._journal.starts.get(call.number)
-        if started is not None and started.effect == StepKind.EFFECT and isinstance(started.ordinal, str):
+        if (
+            started is not None
+            and started.effect == StepKind.EFFECT
+            and isinstance(started.ordinal, str)
+        ):
             return started.ordinal
         return None
 
@@ -78,12 +100,22 @@ class Keys:
         stem = f"{decision}/{name_in_key(call.name)}"
         call.key = call.ordinal = f"{stem}/{self.next_ordinal(stem) if item is None else item}"
         if call.key in self._items:
-            raise InvalidArgument(f"{call.name} has been called before because of {decision} for item {item!r}: each item once")
+            raise InvalidArgument(
+                f"{call.name} has been called before because of {decision} for item {item!r}: each "
+                "item once"
+            )
         if len(call.key.encode()) > MAX_KEY_BYTES:
-            raise InvalidArgument(f"the key of {call.name} would be longer than {MAX_KEY_BYTES} bytes: {call.key[:80]}...")
+            raise InvalidArgument(
+                f"the key of {call.name} would be longer than {MAX_KEY_BYTES} bytes: "
+                f"{call.key[:80]}..."
+            )
         self._items.add(call.key)
 
 
 def name_in_key(name: str) -> str:
     """A name as idempotency keys have it: a long one by its beginning and a hash."""
-    return name if len(name) <= MAX_KEY_NAME_CHARS else f"{name[:31]}~{uuid.uuid5(uuid.NAMESPACE_OID, name).hex}"
+    return (
+        name
+        if len(name) <= MAX_KEY_NAME_CHARS
+        else f"{name[:31]}~{uuid.uuid5(uuid.NAMESPACE_OID, name).hex}"
+    )

@@ -1,13 +1,14 @@
-"""The effect ledger of a run: what was intended, what is known of it, and what may be done about what is not.
+"""The effect ledger of a run: what was intended, what is known of it, and what may be done about
+what is not.
 
-An effect is never repeated blindly. Its intent is durable before it acts; if it then does not come back with
-an answer - an exception, a time-out, a worker that died - its outcome is *unknown*, and three things can
-bring it on: the same key again, as long as the counterparty remembers keys; asking the counterparty; and a
-person. Which of them, and when, is said by :meth:`EffectCall.plan`; whether the time for it has come is the
-database's to say (``sql/ledgers/effects.sql``).
+An effect is never repeated blindly. Its intent is durable before it acts; if it then does not come
+back with an answer - an exception, a time-out, a worker that died - its outcome is *unknown*, and
+three things can bring it on: the same key again, as long as the counterparty remembers keys; asking
+the counterparty; and a person. Which of them, and when, is said by :meth:`EffectCall.plan`; whether
+the time for it has come is the database's to say (``sql/ledgers/effects.sql``).
 
-The units of an effect, save its outcome, are marks: they stand beside the code, which a replay does not
-expect to produce them.
+The units of an effect, save its outcome, are marks: they stand beside the code, which a replay does
+not expect to produce them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ from pgflow.errors import EffectFailed, NeedsGate, PgflowError, Stale
 
 
 class Ledger:
-    """Owns the newest results of reads that age, on which effects rest. What is known of an effect is in its call."""
+    """Owns the newest results of reads that age, on which effects rest. What is known of an effect
+    is in its call.
+    """
 
     def __init__(
         self, claim: Claim, clock: Clock, buffer: Buffer, agenda: Agenda, code: Code, history: History, values: Values, keys: Keys,
@@ -59,9 +62,18 @@ class Ledger:
     # ================================================================ asking for an effect
 
     def issue(
-        self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], request: str, rests_on: Resting | None,
-        compensates: str | None = None, *, takes_back: EffectCall | None = None, expected: str | None = None,
-        notice: dict[str, Any] | None = None, is_undo: bool = False,
+        self,
+        spec: StepSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        request: str,
+        rests_on: Resting | None,
+        compensates: str | None = None,
+        *,
+        takes_back: EffectCall | None = None,
+        expected: str | None = None,
+        notice: dict[str, Any] | None = None,
+        is_undo: bool = False,
     ) -> EffectCall:
         """Asks for an effect to be done, or to have been done.
 
@@ -72,17 +84,32 @@ class Ledger:
             request: The arguments as JSON, for whoever reads the ledger.
             rests_on: The decision it rests on.
             compensates: Key of the effect that this one takes back.
-            takes_back: That effect, if it was accepted: what takes it back waits until it is confirmed.
+            takes_back: That effect, if it was accepted: what takes it back waits until it is
+                confirmed.
             expected: Fingerprint of what must be observed immediately before the act.
             notice: Notice for whoever closes it.
-            is_undo: True if it helps to take something back, which does not rest on what the run has read before.
+            is_undo: True if it helps to take something back, which does not rest on what the run
+                has read before.
         """
         number = self._history.next_call()
         call = EffectCall(
-            number, spec.name, self._code.waiter(), spec=spec, args=args, kwargs=kwargs, request=request,
-            decision=rests_on[0] if rests_on else None, compensates=compensates, expected=expected, expects=expected,
-            notice=notice, takes_back=takes_back, is_undo=is_undo, is_dropped=self._is_undoing and compensates is None,
-            reads=[] if compensates or is_undo else list(self._ageing.values()), aliases=spec.aliases,
+            number,
+            spec.name,
+            self._code.waiter(),
+            spec=spec,
+            args=args,
+            kwargs=kwargs,
+            request=request,
+            decision=rests_on[0] if rests_on else None,
+            compensates=compensates,
+            expected=expected,
+            expects=expected,
+            notice=notice,
+            takes_back=takes_back,
+            is_undo=is_undo,
+            is_dropped=self._is_undoing and compensates is None,
+            reads=[] if compensates or is_undo else list(self._ageing.values()),
+            aliases=spec.aliases,
         )
         if number == NEVER:
             return call
@@ -91,7 +118,9 @@ class Ledger:
         else:
             self._keys.name_compensation(call, compensates)
         if number not in self._history.journal.ended:
-            call.args_hash = hash_arguments(args, kwargs, f"effect {spec.name}", self._values.hash_key)
+            call.args_hash = hash_arguments(
+                args, kwargs, f"effect {spec.name}", self._values.hash_key
+            )
             self._seal_intent(call)
             call.known = self._known_result(call)
         self._steps.enter(call)
@@ -100,21 +129,28 @@ class Ledger:
         return call
 
     def _seal_intent(self, call: EffectCall) -> None:
-        """Encodes what is recorded of a request: the policy reads what the effect says is readable, and nothing else."""
+        """Encodes what is recorded of a request: the policy reads what the effect says is readable,
+        and nothing else.
+        """
         if not self._values.are_sealed:
             return
         readable = call.agreed.readable
         arguments = json.loads(call.request) if readable else {}
         shown = {name: arguments[name] for name in readable if name in arguments}
-        call.stored = self._values.seal_request(call.request, f"the request of effect {call.name}", shown or None)
+        call.stored = self._values.seal_request(
+            call.request, f"the request of effect {call.name}", shown or None
+        )
         if call.notice is not None and call.notice.get("steps"):
-            steps = self._values.sealed(json.dumps(call.notice["steps"]), f"the plan for effect {call.name}")
+            steps = self._values.sealed(
+                json.dumps(call.notice["steps"]), f"the plan for effect {call.name}"
+            )
             call.notice = {**call.notice, "steps": json.loads(steps)}
         if call.expected is not None:
             call.expects = self._values.hashed(call.expected)
 
     def may_take_back(self, effect: EffectCall, planner: str | None = None) -> bool:
-        """Return True if this run may take it back. What a fork repeats of its origin is not, save where the copied part did it there.
+        """Return True if this run may take it back. What a fork repeats of its origin is not, save
+        where the copied part did it there.
 
         Args:
             effect: Effect to be taken back.
@@ -132,7 +168,9 @@ class Ledger:
 
     def is_foreign(self, effect: EffectCall) -> bool:
         """Return True if a run beside this one did it: a fork repeats the journal of its origin."""
-        return effect.is_foreign if effect.number == 0 else not effect.key.startswith(self._claim.root)
+        return (
+            effect.is_foreign if effect.number == 0 else not effect.key.startswith(self._claim.root)
+        )
 
     def watch(self, call: EffectCall) -> Any:
         """A place that gets its outcome once the effect is closed or accepted; None if it is."""
@@ -143,7 +181,9 @@ class Ledger:
         return waiter
 
     def give_up(self, call: EffectCall) -> None:
-        """The code waits for it no longer. What was intended goes on: it must be known what became of it."""
+        """The code waits for it no longer. What was intended goes on: it must be known what became
+        of it.
+        """
         self._history.note(call.number, Kind.STEP_ABANDONED, call.name, None)
         call.waiter = None
 
@@ -201,7 +241,9 @@ class Ledger:
     # ================================================================ what a dropped part has done
 
     def _known_result(self, call: EffectCall) -> CarriedEffect | None:
-        """Return the outcome of the same effect (same place, same arguments) in a dropped part of the journal; None if it has none."""
+        """Return the outcome of the same effect (same place, same arguments) in a dropped part of
+        the journal; None if it has none.
+        """
         heritage = self._claim.heritage
         if heritage is None or call.compensates is not None or call.is_undo:
             return None
@@ -215,7 +257,9 @@ class Ledger:
         return None
 
     def _hand_over(self, call: EffectCall) -> None:
-        """It was done: its result is recorded as this run's, under the key with which it was done."""
+        """It was done: its result is recorded as this run's, under the key with which it was
+        done.
+        """
         assert call.known is not None
         call.key = call.ordinal = call.known.key
         call.state = "running"
@@ -231,14 +275,26 @@ class Ledger:
             if misfit is not None:
                 self._history.diverge(self._values.told(misfit))
         intent = {
-            "request": json.loads(call.stored or call.request), "risk": call.agreed.risk, "code": call.agreed.code,
-            "decision": call.decision, "origin": known.note["origin"],
+            "request": json.loads(call.stored or call.request),
+            "risk": call.agreed.risk,
+            "code": call.agreed.code,
+            "decision": call.decision,
+            "origin": known.note["origin"],
         }
-        self._buffer.record(call.number, Kind.EFFECT_INTENDED, call.name, json.dumps(intent), key=call.key, carried=call)
+        self._buffer.record(
+            call.number,
+            Kind.EFFECT_INTENDED,
+            call.name,
+            json.dumps(intent),
+            key=call.key,
+            carried=call,
+        )
         kind = Kind.EFFECT_ACCEPTED if known.note["is_accepted"] else Kind.EFFECT_CONFIRMED
         self._clock.stand_at(self._buffer.record(call.number, kind, call.name, text).at_us)
         if known.note["is_accepted"]:
-            self._buffer.record(call.number, Kind.EFFECT_SETTLED, call.name, '{"verdict":"confirmed","by":"pgflow"}')
+            self._buffer.record(
+                call.number, Kind.EFFECT_SETTLED, call.name, '{"verdict":"confirmed","by":"pgflow"}'
+            )
             call.settle("confirmed")
         self._code.deliver(call, value, None)
 
@@ -259,7 +315,9 @@ class Ledger:
             call.retry_seq, call.retry_due_us = row.seq, row.at_us + int(delay * 1e6)
             self._wait_for_turn(call, delay)
 
-    def _record(self, call: EffectCall, kind: str, payload: str, delay_seconds: float | None = None) -> Row:
+    def _record(
+        self, call: EffectCall, kind: str, payload: str, delay_seconds: float | None = None
+    ) -> Row:
         row = self._buffer.record(call.number, kind, call.name, payload, delay_seconds)
         self._buffer.book()
         return row
@@ -270,10 +328,14 @@ class Ledger:
     # ================================================================ what came back
 
     def record_result(self, result: EffectResult) -> bool:
-        """Gives what a body or an answer of the counterparty says its place in the journal; True if that was released."""
+        """Gives what a body or an answer of the counterparty says its place in the journal; True if
+        that was released.
+        """
         call = result.call
         assert isinstance(call, EffectCall)
-        if result.turn != call.turn:  # a thread that could not be stopped answers a question that was closed meanwhile
+        if (
+            result.turn != call.turn
+        ):  # a thread that could not be stopped answers a question that was closed meanwhile
             return False
         self._agenda.returned(call)
         if call.was_accepted:
@@ -283,7 +345,9 @@ class Ledger:
             self._record_carried(call, result)
         elif result.verdict == "confirmed":
             value, misfit, text = self._values.decode(call, result)
-            if misfit is not None:  # it was done, but what it returned cannot be read: the counterparty must be asked
+            if (
+                misfit is not None
+            ):  # it was done, but what it returned cannot be read: the counterparty must be asked
                 self._record_unknown(call, Unknown.MISFIT, encode_error(misfit))
                 return False
             if not call.is_acting:
@@ -295,11 +359,16 @@ class Ledger:
             assert result.text is not None
             said: dict[str, Any] = {"ref": result.text}
             if result.beats_within_seconds is not None:
-                said |= {"heartbeat_timeout": result.beats_within_seconds, "can_ask": call.agreed.can_ask}
+                said |= {
+                    "heartbeat_timeout": result.beats_within_seconds,
+                    "can_ask": call.agreed.can_ask,
+                }
             self._record_outcome(call, Kind.EFFECT_ACCEPTED, json.dumps(said))
             self._code.deliver(call, Accepted(result.text), None)
         elif result.verdict == "needless":
-            self._record_outcome(call, Kind.COMPENSATED, json.dumps({"compensates": call.compensates}))
+            self._record_outcome(
+                call, Kind.COMPENSATED, json.dumps({"compensates": call.compensates})
+            )
             self._code.deliver(call, None, None)
         elif result.verdict == "failed" and not call.agreed.must_be_done:
             _, error, text = self._values.decode(call, result)
@@ -311,7 +380,9 @@ class Ledger:
         return True
 
     def _take_answer_of_silent(self, call: EffectCall, result: EffectResult) -> None:
-        """Record the counterparty's word on an accepted effect that was silent. The code has had its outcome."""
+        """Record the counterparty's word on an accepted effect that was silent. The code has had
+        its outcome.
+        """
         if result.verdict == "accepted" and result.text == call.value.ref:
             said: dict[str, Any] = {"reason": Unknown.ACCEPTED}
             if result.beats_within_seconds is not None:
@@ -324,8 +395,12 @@ class Ledger:
             if misfit is not None:
                 self._record_unknown(call, Unknown.MISFIT, encode_error(misfit))
             else:
-                self._settle_silent(call, "confirmed", f'{{"verdict":"confirmed","by":"settle","value":{text}}}')
-        elif result.verdict == "absent":  # it was taken on, and is lost: the code is not given another acceptance
+                self._settle_silent(
+                    call, "confirmed", f'{{"verdict":"confirmed","by":"settle","value":{text}}}'
+                )
+        elif (
+            result.verdict == "absent"
+        ):  # it was taken on, and is lost: the code is not given another acceptance
             self._settle_silent(call, "failed", '{"verdict":"failed","by":"settle"}')
         else:
             self._record_unknown(call, result.reason or Unknown.ACCEPTED_ANEW, result.error)
@@ -337,10 +412,16 @@ class Ledger:
         self._call_followers(call)
 
     def _take_no_outcome(self, call: EffectCall, result: EffectResult) -> None:
-        """Nothing is known that closes it. Whether what is said to be absent may be tried again is the database's to say."""
+        """Nothing is known that closes it. Whether what is said to be absent may be tried again is
+        the database's to say.
+        """
         if result.verdict == "absent":
             took_seconds = round(result.took_seconds, 6)
-            self._record(call, Kind.EFFECT_SETTLED, json.dumps({"verdict": "absent", "by": "settle", "took": took_seconds}))
+            self._record(
+                call,
+                Kind.EFFECT_SETTLED,
+                json.dumps({"verdict": "absent", "by": "settle", "took": took_seconds}),
+            )
             call.allow(Ground.ABSENT)
             self.bring_on(call)
         elif result.verdict == "not begun":
@@ -354,7 +435,9 @@ class Ledger:
     def _close_as_absent(self, call: EffectCall) -> None:
         """It was not done, and nobody wants it any more."""
         error = EffectFailed(f"effect {call.name} was not done, and is not wanted any more")
-        self._record(call, Kind.EFFECT_FAILED, json.dumps(encode_error(error, with_traceback=False)))
+        self._record(
+            call, Kind.EFFECT_FAILED, json.dumps(encode_error(error, with_traceback=False))
+        )
         self._code.deliver(call, None, error)
 
     def note_age(self, call: Call, seq: int) -> None:
@@ -366,13 +449,23 @@ class Ledger:
     # ================================================================ answers
 
     def refuse(self, number: int, policy_version: int | None, stale: str | None) -> None:
-        """The database does not let it through: it rests on a read too old, or needs somebody's leave, which cannot be asked for yet."""
+        """The database does not let it through: it rests on a read too old, or needs somebody's
+        leave, which cannot be asked for yet.
+        """
         call = self._agenda.open[number]
         assert isinstance(call, EffectCall)
-        error: PgflowError = NeedsGate(f"effect {call.name} needs a gate, says version {policy_version} of the policy; nothing was done")
+        error: PgflowError = NeedsGate(
+            f"effect {call.name} needs a gate, says version {policy_version} of the policy; "
+            "nothing was done"
+        )
         if stale is not None:
-            error = Stale(f"effect {call.name} rests on what {stale} read, which is too old by now; nothing was done")
-        self._agenda.receive(EffectResult(call, "failed", error=encode_error(error, with_traceback=False)))
+            error = Stale(
+                f"effect {call.name} rests on what {stale} read, which is too old by now; nothing "
+                "was done"
+            )
+        self._agenda.receive(
+            EffectResult(call, "failed", error=encode_error(error, with_traceback=False))
+        )
 
     def take_mark(self, unit: Unit) -> None:
         """Apply a mark that the database has just written beside an effect."""
@@ -384,7 +477,9 @@ class Ledger:
             if call.stage == Stage.SILENT and call.number in self._agenda.accepted:
                 self._ask_after(call)
         elif unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
-            self._agenda.ask_no_more(call)  # a word that came with this answer may have asked for it once more
+            self._agenda.ask_no_more(
+                call
+            )  # a word that came with this answer may have asked for it once more
             self._agenda.make_startable(call)
         elif unit.kind == Kind.EFFECT_UNKNOWN:
             self._agenda.ask_no_more(call)

@@ -1,18 +1,21 @@
 """The deterministic event loop that async workflows run on.
 
-The worker's own loop pumps it: a pump runs callbacks until none is left, and between pumps exactly one
-outcome of a durable call is handed in. Nothing else can wake a task, so the order in which code runs -
-and with it the numbering of its calls - is the same on the first run and on every replay. What a
-coroutine could otherwise not repeat is made repeatable:
+The worker's own loop pumps it: a pump runs callbacks until none is left, and between pumps exactly
+one outcome of a durable call is handed in. Nothing else can wake a task, so the order in which code
+runs - and with it the numbering of its calls - is the same on the first run and on every replay.
+What a coroutine could otherwise not repeat is made repeatable:
 
 - tasks and futures hash by an ordinal, so that a set of tasks (``asyncio.wait``, ``TaskGroup``)
   iterates in the same order in every process;
-- time is the time of the last outcome; ``asyncio.sleep`` and ``asyncio.timeout`` are durable timers;
+- time is the time of the last outcome; ``asyncio.sleep`` and ``asyncio.timeout`` are durable
+  timers;
 - sockets, threads and subprocesses are refused with the name of the decorator to use;
-- tasks that one callback cancels go on in the order of their creation, whatever set it found them in; and a callback
-  that appends itself again rests until the next outcome once nothing comes of it (anyio's scopes do both);
-- tasks and asynchronous generators are kept alive until the loop is closed, explicitly and in order: if
-  they were left to the garbage collector, a ``finally`` of one run could land in another run's journal.
+- tasks that one callback cancels go on in the order of their creation, whatever set it found them
+  in; and a callback that appends itself again rests until the next outcome once nothing comes of it
+  (anyio's scopes do both);
+- tasks and asynchronous generators are kept alive until the loop is closed, explicitly and in
+  order: if they were left to the garbage collector, a ``finally`` of one run could land in another
+  run's journal.
 """
 
 from __future__ import annotations
@@ -39,19 +42,27 @@ MAX_SWALLOWED_UNWINDS = 100
 NEVER_SECONDS = 1e12
 """A timer of more than 30,000 years: the clock of the database ends before it is due."""
 MAX_REPEATS = 64
-"""Times that a callback which appends itself again runs between two outcomes, as long as something comes of it."""
+"""Times that a callback which appends itself again runs between two outcomes, as long as something
+comes of it.
+"""
 
-# Code that cannot be taken apart. Left to the collector, its clean-up would run inside whatever runs then.
+# Code that cannot be taken apart. Left to the collector, its clean-up would run inside whatever
+# runs then.
 _abandoned: list[Any] = []
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return True for Ctrl-C on the process, False for a KeyboardInterrupt that code has raised itself.
+    """Return True for Ctrl-C on the process, False for a KeyboardInterrupt that code has raised
+    itself.
 
-    Python raises it only in the main thread: anywhere, where the default handler of SIGINT is in place, else out of
-    the handler that is, such as that of ``asyncio.run`` when it is pressed for the second time.
+    Python raises it only in the main thread: anywhere, where the default handler of SIGINT is in
+    place, else out of the handler that is, such as that of ``asyncio.run`` when it is pressed for
+    the second time.
     """
-    if not isinstance(error, KeyboardInterrupt) or threading.current_thread() is not threading.main_thread():
+    if (
+        not isinstance(error, KeyboardInterrupt)
+        or threading.current_thread() is not threading.main_thread()
+    ):
         return False
     handler: Any = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
@@ -64,7 +75,9 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 class Unwind(BaseException):
-    """Thrown into workflow code to take it apart: its run goes on elsewhere or later, from the journal."""
+    """Thrown into workflow code to take it apart: its run goes on elsewhere or later, from the
+    journal.
+    """
 
 
 class TimerHost(Protocol):
@@ -172,7 +185,8 @@ def _refusal(name: str, what: str) -> Callable[..., NoReturn]:
     def refuse(_self: Any, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise NotInWorkflowError(
             f"workflow code cannot use {what} ({name}): a replay would do it again. "
-            "Put it into a function decorated with @pgflow.step, or @pgflow.read if it changes nothing"
+            "Put it into a function decorated with @pgflow.step, or @pgflow.read if it changes "
+            "nothing"
         )
 
     refuse.__name__ = name
@@ -180,7 +194,9 @@ def _refusal(name: str, what: str) -> Callable[..., NoReturn]:
 
 
 _RefusingLoop: Any = type(
-    "_RefusingLoop", (asyncio.AbstractEventLoop,), {method: _refusal(method, what) for method, what in _ADVICE.items()}
+    "_RefusingLoop",
+    (asyncio.AbstractEventLoop,),
+    {method: _refusal(method, what) for method, what in _ADVICE.items()},
 )
 
 
@@ -195,15 +211,17 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         self._crowded = 64  # so many tasks are gone through for those that are done
         self._ordinals = 0
         self._task_names = 0
-        # Unique over runs, so that asyncio's own tables of tasks do not fill with equal hashes, and above
-        # the bits by which small sets order their members.
+        # Unique over runs, so that asyncio's own tables of tasks do not fill with equal hashes, and
+        # above the bits by which small sets order their members.
         self._ordinal_base = (host.run_id & 0x1FFFFF) << 40
         self._closing = False
         self._running: asyncio.Handle | None = None
         self._repeating: deque[asyncio.Handle] = deque()
         self._cancelling: int | None = None  # the ordinal of the task
         self._cancelled: list[tuple[int, asyncio.Handle]] = []
-        self._exception_handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
+        self._exception_handler: (
+            Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None
+        ) = None
         self.swallowed_unwinds = 0
 
     # ------------------------------------------------------------ running
@@ -238,17 +256,25 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
                 except (SystemExit, KeyboardInterrupt) as error:
                     if is_interrupt(error):
                         raise
-                    # Asyncio has put it into the task that raised it: it ends the run, not the worker.
+                    # Asyncio has put it into the task that raised it: it ends the run, not the
+                    # worker.
                 if self._cancelled:
                     self._order_cancelled()
         return came_of_it > 0
 
     def _order_cancelled(self) -> None:
-        """Tasks that were cancelled together, perhaps from a set that has no order, go on in the order of their creation."""
+        """Tasks that were cancelled together, perhaps from a set that has no order, go on in the
+        order of their creation.
+        """
         ordinals = {id(handle): ordinal for ordinal, handle in self._cancelled}
         self._cancelled.clear()
         if len(ordinals) > 1:
-            in_order = iter(sorted((handle for handle in self._ready if id(handle) in ordinals), key=lambda handle: ordinals[id(handle)]))
+            in_order = iter(
+                sorted(
+                    (handle for handle in self._ready if id(handle) in ordinals),
+                    key=lambda handle: ordinals[id(handle)],
+                )
+            )
             ready = [next(in_order) if id(handle) in ordinals else handle for handle in self._ready]
             self._ready.clear()
             self._ready.extend(ready)
@@ -269,7 +295,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     def _take_apart(self) -> None:
         before = self._enter()
         try:
-            # Both lists grow while they are gone through: a `finally` may make tasks and begin generators.
+            # Both lists grow while they are gone through: a `finally` may make tasks and begin
+            # generators.
             for task in self._tasks:
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -280,7 +307,9 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             _leave(before)
 
     def _enter(self) -> _Outside:
-        """Makes this the running loop, which is given every generator that is begun; answers what to go back to."""
+        """Makes this the running loop, which is given every generator that is begun; answers what
+        to go back to.
+        """
         before = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
         asyncio._set_running_loop(self)
         sys.set_asyncgen_hooks(firstiter=self._keep_generator, finalizer=_ignore)
@@ -304,19 +333,31 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             except BaseException:  # noqa: BLE001 - Unwind, StopIteration or what a `finally` raised: it has ended
                 return
             if asyncio.isfuture(awaited):
-                awaited._asyncio_future_blocking = False  # as a task does; else the same future cannot be awaited again
+                awaited._asyncio_future_blocking = (
+                    False  # as a task does; else the same future cannot be awaited again
+                )
         self.swallowed_unwinds += 1
         _abandoned.append(stack)
-        log.warning("run %s: a coroutine would not be unwound and was abandoned: %r", self.host.run_id, stack)
+        log.warning(
+            "run %s: a coroutine would not be unwound and was abandoned: %r",
+            self.host.run_id,
+            stack,
+        )
 
     # ------------------------------------------------------------ what asyncio asks for
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
         """Appends a callback to the queue of this pump."""
         handle = asyncio.Handle(callback, args, self, context)
         if self._closing:
             return handle
-        if type(callback) is MethodType and self._running is not None and self._running._callback == callback:  # type: ignore[attr-defined]
+        if (
+            type(callback) is MethodType
+            and self._running is not None
+            and self._running._callback == callback
+        ):  # type: ignore[attr-defined]
             self._repeating.append(handle)
             return handle
         self._ready.append(handle)
@@ -325,9 +366,15 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         return handle
 
     def call_later(
-        self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+        self,
+        delay: float,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Starts a durable timer of so many seconds; none for what is never due, as in ``anyio.sleep_forever()``."""
+        """Starts a durable timer of so many seconds; none for what is never due, as in
+        ``anyio.sleep_forever()``.
+        """
         handle = DurableTimerHandle(self.time() + delay, callback, list(args), self, context)
         if self._closing:
             raise Unwind
@@ -336,11 +383,17 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         if delay <= 0:
             self._ready.append(handle)
         elif delay < NEVER_SECONDS:
-            handle.withdraw = self.host.start_timer(float(delay), lambda: self._ready.append(handle))
+            handle.withdraw = self.host.start_timer(
+                float(delay), lambda: self._ready.append(handle)
+            )
         return handle
 
     def call_at(
-        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """Starts a durable timer until a time of :meth:`time`."""
         return self.call_later(when - self.time(), callback, *args, context=context)
@@ -357,20 +410,28 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         return future
 
     def create_task(
-        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: contextvars.Context | None = None, **_options: Any
+        self,
+        coro: Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+        **_options: Any,
     ) -> asyncio.Task[T]:
         """A task with an ordinal and a name that counts within the run."""
         if _called_from_as_completed():
             coro.close()
             raise NotInWorkflowError(
-                "asyncio.as_completed() over coroutines starts them in an order that a replay cannot repeat: "
+                "asyncio.as_completed() over coroutines starts them in an order that a replay "
+                "cannot repeat: "
                 "use pgflow.as_completed(), or make tasks of them first"
             )
         self._task_names += 1
         task: WorkflowTask[T] = WorkflowTask.__new__(WorkflowTask)
         task._ordinal = self._next_ordinal()
         task.own_context = context if context is not None else contextvars.copy_context()
-        task.__init__(coro, loop=self, name=name or f"task-{self._task_names}", context=task.own_context)  # type: ignore[misc]
+        task.__init__(
+            coro, loop=self, name=name or f"task-{self._task_names}", context=task.own_context
+        )  # type: ignore[misc]
         self._keep(task)
         return task
 
@@ -382,7 +443,12 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
 
     def _keep_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         task = asyncio.current_task(self)
-        self._generators.append((generator, task.own_context if isinstance(task, WorkflowTask) else contextvars.copy_context()))
+        self._generators.append(
+            (
+                generator,
+                task.own_context if isinstance(task, WorkflowTask) else contextvars.copy_context(),
+            )
+        )
 
     def _next_ordinal(self) -> int:
         self._ordinals += 1
@@ -392,35 +458,55 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         """Asyncio tells its loop; the handle has already told the journal."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Tells the handler that the code has set what a callback raised, else logs it, unless the loop is being taken apart."""
+        """Tells the handler that the code has set what a callback raised, else logs it, unless the
+        loop is being taken apart.
+        """
         if self._closing:
             return
-        # What asyncio finds out when an object is collected happens at another place in every process.
+        # What asyncio finds out when an object is collected happens at another place in every
+        # process.
         if self._exception_handler is None or "handle" not in context:
             self.default_exception_handler(context)
             return
         try:
             self._exception_handler(self, context)
         except Exception as error:  # noqa: BLE001 - as asyncio does
-            self.default_exception_handler({"message": "an exception handler of the workflow failed", "exception": error})
+            self.default_exception_handler(
+                {"message": "an exception handler of the workflow failed", "exception": error}
+            )
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         """Logs what asyncio cannot raise anywhere."""
         if not self._closing:
-            log.debug("run %s: %s", self.host.run_id, context.get("message"), exc_info=context.get("exception"))
+            log.debug(
+                "run %s: %s",
+                self.host.run_id,
+                context.get("message"),
+                exc_info=context.get("exception"),
+            )
 
-    def get_exception_handler(self) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None:
+    def get_exception_handler(
+        self,
+    ) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None:
         """Return the handler that :meth:`set_exception_handler` was given."""
         return self._exception_handler
 
-    def set_exception_handler(self, handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None) -> None:
-        """Sets what is told of errors in callbacks; errors that are found when objects are collected are only logged."""
+    def set_exception_handler(
+        self, handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None
+    ) -> None:
+        """Sets what is told of errors in callbacks; errors that are found when objects are
+        collected are only logged.
+        """
         if handler is not None and not callable(handler):
             raise TypeError(f"a callable object or None is expected, not {handler!r}")
         self._exception_handler = handler
 
-    def run_in_executor(self, executor: Any = None, func: Callable[..., T] | None = None, *args: Any) -> asyncio.Future[T]:
-        """Runs a function at once, as code of the workflow, inside ``with pgflow.inline()``; refuses it elsewhere."""
+    def run_in_executor(
+        self, executor: Any = None, func: Callable[..., T] | None = None, *args: Any
+    ) -> asyncio.Future[T]:
+        """Runs a function at once, as code of the workflow, inside ``with pgflow.inline()``;
+        refuses it elsewhere.
+        """
         if func is None or not inlining.get():
             return super().run_in_executor(executor, func, *args)  # type: ignore[no-any-return]  # which refuses it
         future: asyncio.Future[T] = self.create_future()
@@ -461,18 +547,24 @@ def _leave(before: _Outside) -> None:
 
 
 def _ignore(_generator: AsyncGenerator[Any, Any]) -> None:
-    """The loop holds every generator until it closes: there is nothing to finalise at collection time."""
+    """The loop holds every generator until it closes: there is nothing to finalise at collection
+    time.
+    """
 
 
 def _called_from_as_completed() -> bool:
-    """Return True if ``ensure_future`` was called by ``as_completed``, which iterates a set of bare coroutines."""
+    """Return True if ``ensure_future`` was called by ``as_completed``, which iterates a set of bare
+    coroutines.
+    """
     frame = sys._getframe(2)
     if frame.f_code.co_filename != asyncio.tasks.__file__:
         return False
     for _ in range(4):
         if frame is None or frame.f_code.co_filename != asyncio.tasks.__file__:
             return False
-        if "as_completed" in frame.f_code.co_name or "_AsCompleted" in getattr(frame.f_code, "co_qualname", ""):
+        if "as_completed" in frame.f_code.co_name or "_AsCompleted" in getattr(
+            frame.f_code, "co_qualname", ""
+        ):
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False

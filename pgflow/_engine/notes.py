@@ -20,7 +20,9 @@ from pgflow._model.units import Unit, relabelled
 class Notes:
     """Owns the random numbers of the run: a replay draws them again."""
 
-    def __init__(self, claim: Claim, clock: Clock, buffer: Buffer, history: History, values: Values) -> None:
+    def __init__(
+        self, claim: Claim, clock: Clock, buffer: Buffer, history: History, values: Values
+    ) -> None:
         self._claim = claim
         self._clock = clock
         self._buffer = buffer
@@ -32,7 +34,9 @@ class Notes:
     # ================================================================ time and chance
 
     def now_us(self) -> int:
-        """Return the time of the last outcome, for ``now()``; before the first one, record the current time and return that."""
+        """Return the time of the last outcome, for ``now()``; before the first one, record the
+        current time and return that.
+        """
         if self._clock.stands_us is None:
             unit = self._history.note(self._history.next_call(), Kind.CLOCK_READ, None, None)
             self._clock.stand_at(unit.at_us if unit is not None else self._buffer.rows[-1].at_us)
@@ -49,7 +53,9 @@ class Notes:
 
     @property
     def stem(self) -> str:
-        """Seed of random numbers and of keys that the code makes; an inherited part of the journal keeps the seed it had."""
+        """Seed of random numbers and of keys that the code makes; an inherited part of the journal
+        keeps the seed it had.
+        """
         if self._claim.heritage is not None:
             for upto, stem in self._claim.heritage.seeds:
                 if upto is None or self._buffer.seq < upto:
@@ -65,10 +71,17 @@ class Notes:
     def set_state(self, text: str) -> None:
         """Records what the run says of itself."""
         number = self._history.next_call()
-        self._history.note(number, Kind.STATE_SET, None, self._values.sealed_note(text, "the state of a run", is_object=True))
+        self._history.note(
+            number,
+            Kind.STATE_SET,
+            None,
+            self._values.sealed_note(text, "the state of a run", is_object=True),
+        )
 
     def set_labels(self, text: str) -> None:
-        """Records a change of the run's labels: names and values, null for one that is taken away."""
+        """Records a change of the run's labels: names and values, null for one that is taken
+        away.
+        """
         unit = self._history.note(self._history.next_call(), Kind.LABELS_SET, None, text)
         if unit is None:
             self._buffer.book()
@@ -90,13 +103,20 @@ class Notes:
         if unit is None:
             self._buffer.flush_soon()
         elif (unit.payload is None) != (text is None):
-            was, asked = ("closed", "emit to") if unit.payload is None else ("given a value", "close")
-            self._history.diverge(f"in the journal stream {stream!r} was {was} here", code=f"the code asks to {asked} it")
+            was, asked = (
+                ("closed", "emit to") if unit.payload is None else ("given a value", "close")
+            )
+            self._history.diverge(
+                f"in the journal stream {stream!r} was {was} here",
+                code=f"the code asks to {asked} it",
+            )
 
     # ================================================================ patches
 
     def patched(self, patch_id: str) -> bool:
-        """Return True if the code may take the new side of a change: always, unless this run passed here before the change."""
+        """Return True if the code may take the new side of a change: always, unless this run passed
+        here before the change.
+        """
         if self._take_deprecated(patch_id):
             return True
         unit = self._history.next_noted()
@@ -106,7 +126,9 @@ class Notes:
         return True
 
     def deprecate_patch(self, patch_id: str) -> None:
-        """Accepts the marker of a change, or that there is none; a new one has no call number, so that code may do without it."""
+        """Accepts the marker of a change, or that there is none; a new one has no call number, so
+        that code may do without it.
+        """
         if self._take_deprecated(patch_id):
             return
         unit = self._history.next_noted()
@@ -117,7 +139,9 @@ class Notes:
             self._history.note(self._history.next_call(), Kind.PATCHED, patch_id, None)
 
     def _take_deprecated(self, patch_id: str) -> bool:
-        """Take the marker of a deprecated patch if the journal has it here; return True if it had."""
+        """Take the marker of a deprecated patch if the journal has it here; return True if it
+        had.
+        """
         history = self._history
         history.check_open()
         if not history.replaying:

@@ -14,39 +14,72 @@ def child_row(call: ChildCall) -> list[Any]:
     """A child to be started, as a question carries it."""
     r = call.request
     return [
-        call.number, r.workflow, r.queue, r.stored or r.input, r.key, r.priority, r.run_at_us, r.timeout_seconds, r.labels,
-        r.stored_metadata or r.metadata, r.close_policy,
+        call.number,
+        r.workflow,
+        r.queue,
+        r.stored or r.input,
+        r.key,
+        r.priority,
+        r.run_at_us,
+        r.timeout_seconds,
+        r.labels,
+        r.stored_metadata or r.metadata,
+        r.close_policy,
         *((r.version,) if r.version else ()),
     ]
 
 
 def intent_of(call: EffectCall) -> dict[str, Any]:
-    """An effect that asks for leave to act, as a question carries it: see sql/ledgers/effects.sql."""
+    """An effect that asks for leave to act, as a question carries it: see
+    sql/ledgers/effects.sql.
+    """
     agreed = call.agreed
     seconds = None
     if call.ground == Ground.REMEMBERED:
         seconds = agreed.dedup_seconds
     elif call.ground == Ground.ABSENT:
         seconds = agreed.settle_after_seconds
-    is_keyed = agreed.is_keyed and not (call.is_dropped and call.ground == Ground.ABSENT)  # that it is absent settles it, if it is believed
+    is_keyed = agreed.is_keyed and not (
+        call.is_dropped and call.ground == Ground.ABSENT
+    )  # that it is absent settles it, if it is believed
     intent = {
-        "call": call.number, "name": call.name, "key": call.key, "args_hash": call.args_hash, "ordinal": call.ordinal,
-        "request": call.stored or call.request, "risk": agreed.risk, "code": agreed.code, "is_keyed": is_keyed,
-        "decision": call.decision, "compensates": call.compensates, "reads": call.reads,
-        "ground": call.ground, "seconds": seconds, "expects": call.expects, "notice": call.notice, "is_undo": call.is_undo or None,
+        "call": call.number,
+        "name": call.name,
+        "key": call.key,
+        "args_hash": call.args_hash,
+        "ordinal": call.ordinal,
+        "request": call.stored or call.request,
+        "risk": agreed.risk,
+        "code": agreed.code,
+        "is_keyed": is_keyed,
+        "decision": call.decision,
+        "compensates": call.compensates,
+        "reads": call.reads,
+        "ground": call.ground,
+        "seconds": seconds,
+        "expects": call.expects,
+        "notice": call.notice,
+        "is_undo": call.is_undo or None,
     }
     return {name: value for name, value in intent.items() if value is not None}
 
 
 def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
-    """Return the detail of a stuck run: the message for the person, and name and key of each effect to settle."""
+    """Return the detail of a stuck run: the message for the person, and name and key of each effect
+    to settle.
+    """
     owed = [call for call in calls if isinstance(call, EffectCall)]
     effects = [{"effect": call.name, "key": call.key} for call in owed]
     keys = ", ".join(effect["key"] for effect in effects)
     reasons = "".join(f"; {call.notice['why']}" for call in owed if call.notice)
-    return {"message": f"nobody knows what became of {keys}: settle it{reasons}", "effects": effects}
+    return {
+        "message": f"nobody knows what became of {keys}: settle it{reasons}",
+        "effects": effects,
+    }
 
 
 def stuck(reason: str, detail: dict[str, Any], code_hash: str | None = None) -> list[Any]:
-    """A run that the engine holds for a person, as a question carries it; with a hash, also for a worker with other code than this."""
+    """A run that the engine holds for a person, as a question carries it; with a hash, also for a
+    worker with other code than this.
+    """
     return ["stuck", reason, code_hash, detail, "pgflow"]

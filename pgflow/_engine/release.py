@@ -31,7 +31,9 @@ from pgflow.errors import CodecError, NotStorable
 
 
 class Release:
-    """Owns the outcomes that have a seq and are not released yet, and the messages that the code cannot take."""
+    """Owns the outcomes that have a seq and are not released yet, and the messages that the code
+    cannot take.
+    """
 
     def __init__(
         self, claim: Claim, clock: Clock, buffer: Buffer, agenda: Agenda, code: Code, history: History, values: Values, renewal: Renewal,
@@ -52,7 +54,9 @@ class Release:
 
     @property
     def ledger(self) -> Ledger:
-        """The part that knows effects, which most runs have none of: it is made when it is first asked for."""
+        """The part that knows effects, which most runs have none of: it is made when it is first
+        asked for.
+        """
         assert self._find_ledger is not None
         return self._find_ledger()
 
@@ -81,7 +85,9 @@ class Release:
     # ================================================================ out of the journal
 
     def _read_group(self) -> None:
-        """Takes the next outcome of the journal, with those that the same answer may have decided; or goes live."""
+        """Takes the next outcome of the journal, with those that the same answer may have decided;
+        or goes live.
+        """
         history = self._history
         history.skip_marks()
         unit = history.journal.peek()
@@ -89,7 +95,10 @@ class Release:
             history.go_live()
             return
         if not (unit.is_outcome or history.is_start(unit)):
-            history.diverge(f"the journal has {unit} here, which the code no longer does; {history.standing()}", unit=unit)
+            history.diverge(
+                f"the journal has {unit} here, which the code no longer does; {history.standing()}",
+                unit=unit,
+            )
         calls = self._agenda.open
         while True:
             self.decided.append(history.take())
@@ -102,7 +111,11 @@ class Release:
                 return
             history.skip_marks(only_of_known=True)
             unit = history.journal.peek()
-            if unit is None or not (unit.is_answer or history.is_start(unit)) or (unit.call not in calls and unit.call != 0):
+            if (
+                unit is None
+                or not (unit.is_answer or history.is_start(unit))
+                or (unit.call not in calls and unit.call != 0)
+            ):
                 return
 
     def _release(self, unit: Unit) -> None:
@@ -116,7 +129,10 @@ class Release:
         if unit.kind == Kind.CHILD_STARTED:
             self._release_start(call)
         elif call is None:
-            history.diverge(f"the journal has {unit}, which the code never asked for; {history.standing()}", unit=unit)
+            history.diverge(
+                f"the journal has {unit}, which the code never asked for; {history.standing()}",
+                unit=unit,
+            )
         elif not call.fits(unit):
             history.diverge(f"the journal has {unit}", code=f"the code asks for {call}", unit=unit)
         elif call.number in self._claim.lost and isinstance(call, StepCall) and history.replaying:
@@ -130,7 +146,8 @@ class Release:
         except NotStorable as misfit:
             if not (isinstance(call, EffectCall) and call.stage == Stage.STATED):
                 self._history.diverge(self._values.told(misfit))
-            # Somebody said that it was done, with a value that its annotation cannot read: the code is told, and it can be taken back.
+            # Somebody said that it was done, with a value that its annotation cannot read: the code
+            # is told, and it can be taken back.
             self._code.deliver(call, json.loads(unit.payload or "null"), misfit)
             return
         if isinstance(call, SignalCall) and isinstance(error, NotStorable) and self._is_newest():
@@ -138,7 +155,11 @@ class Release:
             return
         if error is None and call.max_age_seconds is not None:
             self.ledger.note_age(call, unit.seq)
-        if isinstance(call, ChildCall) and '"saga"' in (unit.payload or "") and (left := json.loads(unit.payload or "{}").get("saga")):
+        if (
+            isinstance(call, ChildCall)
+            and '"saga"' in (unit.payload or "")
+            and (left := json.loads(unit.payload or "{}").get("saga"))
+        ):
             call.take_over(left, call.number)
         self._code.deliver(call, value, error)
 
@@ -180,7 +201,9 @@ class Release:
     # ================================================================ out of a body
 
     def _record_result(self, result: StepResult) -> bool:
-        """Gives a body's result its place in the journal and releases it; False if nobody waits for it."""
+        """Gives a body's result its place in the journal and releases it; False if nobody waits for
+        it.
+        """
         call = result.call
         if self._agenda.open.get(call.number) is not call:
             return False
@@ -197,13 +220,24 @@ class Release:
             buffer.record_emitted(call)
         if error is not None:
             # A transaction has no licence that names it.
-            own = call.key or str(call.ordinal) if call.spec.effect == StepKind.TRANSACTION else None
-            row = buffer.record(call.number, Kind.STEP_FAILED, call.name, text, key=own, carried=carried)
+            own = (
+                call.key or str(call.ordinal) if call.spec.effect == StepKind.TRANSACTION else None
+            )
+            row = buffer.record(
+                call.number, Kind.STEP_FAILED, call.name, text, key=own, carried=carried
+            )
         elif call.spec.effect == StepKind.DECISION:
             row = buffer.record(call.number, Kind.DECISION_RECORDED, call.name, text, key=call.key)
             buffer.flush_soon()
         else:
-            row = buffer.record(call.number, Kind.STEP_COMPLETED, call.name, text, key=call.key or None, carried=carried)
+            row = buffer.record(
+                call.number,
+                Kind.STEP_COMPLETED,
+                call.name,
+                text,
+                key=call.key or None,
+                carried=carried,
+            )
         self._clock.stand_at(row.at_us)
         if error is None and call.spec.max_age_seconds is not None:
             self.ledger.note_age(call, row.seq)
@@ -213,7 +247,9 @@ class Release:
     def _record_attempt(self, call: StepCall, result: StepResult) -> None:
         assert result.delay_seconds is not None
         text = "null" if result.error is None else self._values.error_text(result.error)
-        row = self._buffer.record(call.number, Kind.ATTEMPT_FAILED, call.name, text, result.delay_seconds)
+        row = self._buffer.record(
+            call.number, Kind.ATTEMPT_FAILED, call.name, text, result.delay_seconds
+        )
         call.failed_attempts += 1
         call.retry_seq, call.retry_due_us = row.seq, row.at_us + int(result.delay_seconds * 1e6)
         self._agenda.back_off(call, result.delay_seconds)
@@ -221,10 +257,11 @@ class Release:
     # ================================================================ messages
 
     def take_offer(self) -> bool:
-        """Takes the signal that came with the claim, if the code waits for it and no timer was due before it was sent.
+        """Takes the signal that came with the claim, if the code waits for it and no timer was due
+        before it was sent.
 
-        That needs no commit of its own: nobody else can take it while this worker holds the run, and nothing that rests on it
-        leaves the process before the flush that records it.
+        That needs no commit of its own: nobody else can take it while this worker holds the run,
+        and nothing that rests on it leaves the process before the flush that records it.
         """
         offer = self._claim.offer
         if offer is None or self._history.replaying or self._renewal.renewing is not None:
@@ -237,7 +274,9 @@ class Release:
             return False
         self._claim.offer = None
         try:
-            text = open_text(self._claim.envelopes, offer.payload, f"the payload of signal {call.name!r}")
+            text = open_text(
+                self._claim.envelopes, offer.payload, f"the payload of signal {call.name!r}"
+            )
         except CodecError:  # the database will hand it out, and then the run is held
             return False
         _, misfit = call.message_of(text)
@@ -247,7 +286,9 @@ class Release:
         self._buffer.take_signal(offer)
         row = self._buffer.record(call.number, Kind.SIGNAL_RECEIVED, call.name, offer.payload)
         call.state = "decided"
-        self.decided.append(Unit(row.seq, row.call, row.kind, row.name, text, None, row.at_us, None))
+        self.decided.append(
+            Unit(row.seq, row.call, row.kind, row.name, text, None, row.at_us, None)
+        )
         self._buffer.flush_soon()
         return True
 
@@ -256,27 +297,42 @@ class Release:
         return not self.decided and (not self._history.replaying or self._history.journal.is_told)
 
     def _return_signal(self, call: SignalCall, unit: Unit, misfit: Exception) -> None:
-        """Gives a message back that the code cannot take: the commit that says so puts it into the mailbox again."""
+        """Gives a message back that the code cannot take: the commit that says so puts it into the
+        mailbox again.
+        """
         if self._history.replaying:
             self._history.skip_marks()
             self._history.go_live()
         told = clean(self._values.told(misfit))
-        self._buffer.record(call.number, Kind.OPERATOR, RETURNED, json.dumps({"seq": unit.seq, "name": call.name, "error": told}))
+        self._buffer.record(
+            call.number,
+            Kind.OPERATOR,
+            RETURNED,
+            json.dumps({"seq": unit.seq, "name": call.name, "error": told}),
+        )
         self._buffer.give_back(Returned(call.number, unit.seq, told))
         self._stand_by(call, misfit)
         self._buffer.flush_soon()
 
     def _stand_by(self, call: SignalCall, misfit: Exception) -> None:
-        """The call waits for a person who mends the message; the rest of the run goes on as far as it can."""
+        """The call waits for a person who mends the message; the rest of the run goes on as far as
+        it can.
+        """
         call.state = "misfit"
         self.misfits[call.number] = Misfit(call.name, clean(self._values.told(misfit)))
 
     def hold_misfit(self) -> None:
-        """Holds the run for a message that it cannot take, unless the code waits for it no longer."""
+        """Holds the run for a message that it cannot take, unless the code waits for it no
+        longer.
+        """
         for number, misfit in self.misfits.items():
             call = self._agenda.open.get(number)
             if call is not None and call.state == "misfit":
                 message = f"{misfit.error}. Mend it: pgflow messages {self._claim.key}"
-                self._end.hold_for("signal", {"message": message, "signal": misfit.name, "error": misfit.error}, self._end.code_hash)
+                self._end.hold_for(
+                    "signal",
+                    {"message": message, "signal": misfit.name, "error": misfit.error},
+                    self._end.code_hash,
+                )
                 return
         self.misfits.clear()

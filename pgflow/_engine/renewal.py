@@ -1,10 +1,11 @@
 """Results made anew: a recorded result is valid only while what it claims to exist does.
 
-Before a replay begins, the worker has the Refs in the journal checked (`pgflow._worker.ref_checks`) and says which are lost.
-When the replay comes to a result with one of those, it stands still. A read or a step, which may always run
-again under the same key, does so; the code gets the new result in place of the old, and once everything
-recorded has been repeated, that is added to the journal as a unit of its own: the newest counts in every
-replay from then on. If the worker is lost before, nothing is: the next one finds the same Refs lost.
+Before a replay begins, the worker has the Refs in the journal checked (`pgflow._worker.ref_checks`)
+and says which are lost. When the replay comes to a result with one of those, it stands still. A
+read or a step, which may always run again under the same key, does so; the code gets the new result
+in place of the old, and once everything recorded has been repeated, that is added to the journal as
+a unit of its own: the newest counts in every replay from then on. If the worker is lost before,
+nothing is: the next one finds the same Refs lost.
 
 An effect, a decision and a transaction are never made again: the run is held.
 """
@@ -29,7 +30,15 @@ LOST = "ref_lost"
 class Renewal:
     """Owns the call whose result is made anew, and the new results that are not recorded yet."""
 
-    def __init__(self, claim: Claim, buffer: Buffer, agenda: Agenda, code: Code, history: History, values: Values) -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        buffer: Buffer,
+        agenda: Agenda,
+        code: Code,
+        history: History,
+        values: Values,
+    ) -> None:
         self._claim = claim
         self._buffer = buffer
         self._agenda = agenda
@@ -48,24 +57,40 @@ class Renewal:
         return unit
 
     def begin(self, call: StepCall, unit: Unit) -> None:
-        """Run the body again, if it may, since the thing that its result names is gone; release nothing else until it has come back."""
-        if call.spec.effect not in (StepKind.READ, StepKind.STEP) or unit.kind != Kind.STEP_COMPLETED:
+        """Run the body again, if it may, since the thing that its result names is gone; release
+        nothing else until it has come back.
+        """
+        if (
+            call.spec.effect not in (StepKind.READ, StepKind.STEP)
+            or unit.kind != Kind.STEP_COMPLETED
+        ):
             self._give_up(call, "it is not made again, since that could do something twice")
         started = self._history.journal.starts.get(call.number)
         has_hash = started is not None and started.effect == StepKind.STEP
-        hashes = (hash_of(call, self._values.hash_key), *self._values.other_hashes(call)) if has_hash else ()
+        hashes = (
+            (hash_of(call, self._values.hash_key), *self._values.other_hashes(call))
+            if has_hash
+            else ()
+        )
         if started is not None and hashes and started.args_hash not in hashes:
-            self._give_up(call, "it is not made again, since it would be called with other arguments than it was")
+            self._give_up(
+                call,
+                "it is not made again, since it would be called with other arguments than it was",
+            )
         self.renewing = call
         call.failed_attempts = 0
         self._agenda.make_startable(call)
 
     def _give_up(self, call: StepCall, why: str) -> None:
         lost = ", ".join(f"{ref.kind} {ref.id!r}" for ref in self._claim.lost[call.number])
-        self._history.diverge(f"{call} returned {lost}, which is gone, and {why}: restore it and retry the run", LOST)
+        self._history.diverge(
+            f"{call} returned {lost}, which is gone, and {why}: restore it and retry the run", LOST
+        )
 
     def take(self) -> bool:
-        """Releases what the body that ran again has brought, once it has; False while it has not."""
+        """Releases what the body that ran again has brought, once it has; False while it has
+        not.
+        """
         call = self.renewing
         assert call is not None
         while (result := self._agenda.take_result()) is not None:
@@ -90,5 +115,7 @@ class Renewal:
     def record(self) -> None:
         """Everything recorded has been repeated: what was made anew meanwhile is added."""
         for call, text in self._made:
-            self._buffer.record(call.number, Kind.STEP_RENEWED, call.name, text, key=call.key or None)
+            self._buffer.record(
+                call.number, Kind.STEP_RENEWED, call.name, text, key=call.key or None
+            )
         self._made.clear()

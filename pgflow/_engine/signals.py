@@ -16,7 +16,9 @@ from pgflow._model.codecs import Codec
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Signals:
-    """Owns nothing: a wait is an open call, and a note if it has a time-out. Which message it takes, the database decides."""
+    """Owns nothing: a wait is an open call, and a note if it has a time-out. Which message it
+    takes, the database decides.
+    """
 
     def __init__(self, agenda: Agenda, code: Code, history: History, timers: Timers) -> None:
         self._agenda = agenda
@@ -31,7 +33,9 @@ class Signals:
             return call
         self._agenda.enter(call)
         if timeout is not None:
-            call.started_seq, call.due_us = self._timers.note(call.number, name, max(0.0, timeout.total_seconds()))
+            call.started_seq, call.due_us = self._timers.note(
+                call.number, name, max(0.0, timeout.total_seconds())
+            )
         self.bring_on(call)
         return call
 

@@ -1,4 +1,6 @@
-"""Steps: how the code asks for them, and what a step may take over from a dropped part of the journal."""
+"""Steps: how the code asks for them, and what a step may take over from a dropped part of the
+journal.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,16 @@ class Steps:
     """Owns what steps of a dropped part of the journal came to: each result is handed out once."""
 
     def __init__(
-        self, claim: Claim, clock: Clock, agenda: Agenda, code: Code, history: History, values: Values, keys: Keys, *, is_undoing: bool
+        self,
+        claim: Claim,
+        clock: Clock,
+        agenda: Agenda,
+        code: Code,
+        history: History,
+        values: Values,
+        keys: Keys,
+        *,
+        is_undoing: bool,
     ) -> None:
         self._claim = claim
         self._clock = clock
@@ -42,18 +53,36 @@ class Steps:
             self._inherited = ended_by(claim.units, heritage.cut)
 
     def issue(
-        self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], rests_on: Resting | None = None, *, is_undo: bool = False
+        self,
+        spec: StepSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        rests_on: Resting | None = None,
+        *,
+        is_undo: bool = False,
     ) -> StepCall:
-        """Asks for a step's body to run, or to have run; what helps to take an effect back is never handed what another came to."""
+        """Asks for a step's body to run, or to have run; what helps to take an effect back is never
+        handed what another came to.
+        """
         number = self._history.next_call()
-        call = StepCall(number, spec.name, self._code.driver.waiter(), spec=spec, args=args, kwargs=kwargs, aliases=spec.aliases)
+        call = StepCall(
+            number,
+            spec.name,
+            self._code.driver.waiter(),
+            spec=spec,
+            args=args,
+            kwargs=kwargs,
+            aliases=spec.aliases,
+        )
         if number == NEVER:
             return call
         if rests_on is None and spec.effect != StepKind.DECISION:
             self._keys.count(call)
         else:
             self._keys.name(call, rests_on)
-        if spec.effect in (StepKind.STEP, StepKind.TRANSACTION) and (number not in self._history.journal.ended or self._carried):
+        if spec.effect in (StepKind.STEP, StepKind.TRANSACTION) and (
+            number not in self._history.journal.ended or self._carried
+        ):
             call.args_hash = hash_of(call, self._values.hash_key)
         if self._claim.heritage is not None:
             call.max_attempts = self._claim.heritage.attempts
@@ -75,12 +104,17 @@ class Steps:
             self._check_start(call, started)
 
     def _inherit(self, call: StepCall) -> None:
-        """Gives a step what a dropped part of the journal knew of it, if it is asked for again with the same arguments."""
+        """Gives a step what a dropped part of the journal knew of it, if it is asked for again with
+        the same arguments.
+        """
         if call.number in self._inherited:
             return
         known = self._carried.get((call.name, call.args_hash))
         if not known:
-            others = [self._carried.get((call.name, args_hash)) for args_hash in self._values.other_hashes(call)]
+            others = [
+                self._carried.get((call.name, args_hash))
+                for args_hash in self._values.other_hashes(call)
+            ]
             known = next((carried for carried in others if carried), None)
         if known:
             carried = known.popleft()
@@ -91,7 +125,9 @@ class Steps:
     def _check_start(self, call: StepCall, started: Start) -> None:
         """A body that may have run already must be asked for again exactly as it was."""
         history = self._history
-        if call.aliases and call.answers_to(started.name):  # its key stays the one that it has been started under
+        if call.aliases and call.answers_to(
+            started.name
+        ):  # its key stays the one that it has been started under
             call.name, call.ordinal = started.name, started.ordinal
             call.key = started.ordinal if isinstance(started.ordinal, str) else call.key
         if (started.name, started.effect) != (call.name, call.spec.effect):

@@ -26,12 +26,19 @@ class Timers:
 
     def start(self, delay_seconds: float, fire: Callable[[], None]) -> TimerCall:
         """Starts a durable timer of the event loop."""
-        return self._start(TimerCall(self._history.next_call(), "timer", None, fire=fire), delay_seconds)
+        return self._start(
+            TimerCall(self._history.next_call(), "timer", None, fire=fire), delay_seconds
+        )
 
     def issue(self, delay_seconds: float) -> TimerCall:
         """A timer that a thread waits for."""
         waiter = self._code.waiter()
-        return self._start(TimerCall(self._history.next_call(), "timer", waiter, fire=lambda: waiter.set_result(None)), delay_seconds)
+        return self._start(
+            TimerCall(
+                self._history.next_call(), "timer", waiter, fire=lambda: waiter.set_result(None)
+            ),
+            delay_seconds,
+        )
 
     def _start(self, call: TimerCall, delay_seconds: float) -> TimerCall:
         if call.number != NEVER:
@@ -41,7 +48,9 @@ class Timers:
 
     def note(self, number: int, name: str | None, delay_seconds: float) -> tuple[int, int]:
         """Repeats or records the start of a timer; return its seq, and when it is due."""
-        unit = self._history.note(number, Kind.TIMER_STARTED, name, json.dumps(delay_seconds), delay_seconds)
+        unit = self._history.note(
+            number, Kind.TIMER_STARTED, name, json.dumps(delay_seconds), delay_seconds
+        )
         if unit is not None:
             return unit.seq, unit.due_us or 0
         row = self._buffer.rows[-1]

@@ -1,10 +1,11 @@
 """Taking back what a dropped part of the journal did, before the code of the run goes on.
 
-A run that is rewound with ``effects="compensate"`` has first an execution of this sort. Its code is not the
-workflow's: it settles each dropped effect that is open, and compensates what was done, the last one first
-(:mod:`pgflow._worker.undoing`). Its calls have numbers of their own, and its units stand between the inherited part of the
-journal and what the code adds; the unit ``compensated`` says that it is over. What cannot be settled or taken
-back leaves the run stuck, with the debt in ``owed``, and the code waits.
+A run that is rewound with ``effects="compensate"`` has first an execution of this sort. Its code is
+not the workflow's: it settles each dropped effect that is open, and compensates what was done, the
+last one first (:mod:`pgflow._worker.undoing`). Its calls have numbers of their own, and its units
+stand between the inherited part of the journal and what the code adds; the unit ``compensated``
+says that it is over. What cannot be settled or taken back leaves the run stuck, with the debt in
+``owed``, and the code waits.
 """
 
 from __future__ import annotations
@@ -28,20 +29,34 @@ from pgflow._model.units import FIRST_ADOPTED
 
 
 class Undoing(Execution):
-    """Owns the compensations that the dropped part has begun, and whether it is noted that all is taken back."""
+    """Owns the compensations that the dropped part has begun, and whether it is noted that all is
+    taken back.
+    """
 
-    def __init__(self, claim: Claim, host: Host[Any], make_driver: Callable[[Execution], Driver], code_hash: str = "") -> None:
+    def __init__(
+        self,
+        claim: Claim,
+        host: Host[Any],
+        make_driver: Callable[[Execution], Driver],
+        code_hash: str = "",
+    ) -> None:
         assert claim.heritage is not None
         self.dropped = claim.heritage.undo
         self._is_noted = False
-        self._open_compensations = {str(d.note["compensates"]): d.call for d in self.dropped if d.call and d.note["compensates"]}
+        self._open_compensations = {
+            str(d.note["compensates"]): d.call
+            for d in self.dropped
+            if d.call and d.note["compensates"]
+        }
         super().__init__(claim, host, make_driver, ANYTHING, code_hash, is_undoing=True)
         known = [u.call for u in claim.units if u.seq <= claim.heritage.cut]
         self.history.number_from(max(FIRST_ADOPTED - 1, *known, *(d.call for d in self.dropped)))
 
     # ================================================================ asking
 
-    def adopt(self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], dropped: Dropped) -> EffectCall:
+    def adopt(
+        self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], dropped: Dropped
+    ) -> EffectCall:
         """Goes on with an effect of the dropped part that is open.
 
         Args:
@@ -61,16 +76,35 @@ class Undoing(Execution):
         return key in self._open_compensations
 
     def issue_effect(
-        self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], request: str, rests_on: Resting | None,
-        compensates: str | None = None, *, takes_back: EffectCall | None = None, expected: str | None = None,
-        notice: dict[str, Any] | None = None, is_undo: bool = False,
+        self,
+        spec: StepSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        request: str,
+        rests_on: Resting | None,
+        compensates: str | None = None,
+        *,
+        takes_back: EffectCall | None = None,
+        expected: str | None = None,
+        notice: dict[str, Any] | None = None,
+        is_undo: bool = False,
     ) -> EffectCall:
         """Asks for a compensation; one that the dropped part has begun goes on."""
-        begun = self._open_compensations.pop(compensates, NEVER) if compensates is not None else NEVER
+        begun = (
+            self._open_compensations.pop(compensates, NEVER) if compensates is not None else NEVER
+        )
         before = self.history.adopt(begun) if begun != NEVER else NEVER
         try:
             return super().issue_effect(
-                spec, args, kwargs, request, rests_on, compensates, takes_back=takes_back, expected=expected, notice=notice,
+                spec,
+                args,
+                kwargs,
+                request,
+                rests_on,
+                compensates,
+                takes_back=takes_back,
+                expected=expected,
+                notice=notice,
                 is_undo=is_undo,
             )
         finally:
@@ -83,11 +117,15 @@ class Undoing(Execution):
         return self.code.driver.done
 
     def _conclude(self) -> None:
-        """Everything is taken back, and that is noted; then the run is handed back, to be taken up by its own code."""
+        """Everything is taken back, and that is noted; then the run is handed back, to be taken up
+        by its own code.
+        """
         if self.divergence is None and self.end.hold is None:
             _, error = self.code.driver.outcome()
             if error is not None:
-                message = f"effects of the dropped part could not be taken back: {self._described(error)}"
+                message = (
+                    f"effects of the dropped part could not be taken back: {self._described(error)}"
+                )
                 self.hold_for("undo", {"message": message}, self.end.code_hash)
         if self.divergence is not None or self.end.hold is not None:
             super()._conclude()

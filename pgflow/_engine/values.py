@@ -1,4 +1,6 @@
-"""Values as they are recorded: sealed by the app's codec, if it has one. If that fails, the run is held."""
+"""Values as they are recorded: sealed by the app's codec, if it has one. If that fails, the run is
+held.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ NOT_COMPARABLE = -1
 
 
 class Values:
-    """Owns nothing but the way from a value to its text: what the app's codec makes of it, and what a failure of it means."""
+    """Owns nothing but the way from a value to its text: what the app's codec makes of it, and what
+    a failure of it means.
+    """
 
     def __init__(self, claim: Claim, history: History) -> None:
         self._history = history
@@ -67,23 +71,39 @@ class Values:
         self._history.check_open()
         if len(text) < LONG_CHARS and self._history.next_noted() is not None:
             return text
-        return self.by_codec(lambda: envelopes.seal_each(text, what)) if is_object else self.sealed(text, what)
+        return (
+            self.by_codec(lambda: envelopes.seal_each(text, what))
+            if is_object
+            else self.sealed(text, what)
+        )
 
     def error_text(self, data: ErrorData) -> str:
         """An error as it is recorded."""
         envelopes = self._envelopes
-        return json.dumps(data) if envelopes is None else self.by_codec(lambda: envelopes.seal_error(data)[0])
+        return (
+            json.dumps(data)
+            if envelopes is None
+            else self.by_codec(lambda: envelopes.seal_error(data)[0])
+        )
 
     def told(self, error: BaseException) -> str:
-        """Return the text of an error for a person, recorded in clear: where the app has a codec, nothing that may quote a value."""
+        """Return the text of an error for a person, recorded in clear: where the app has a codec,
+        nothing that may quote a value.
+        """
         if self._envelopes is None:
             return str(error)
-        return getattr(error, "outline", None) or (str(error) if isinstance(error, PgflowError) else type(error).__name__)
+        return getattr(error, "outline", None) or (
+            str(error) if isinstance(error, PgflowError) else type(error).__name__
+        )
 
     def decode(self, call: StepCall, result: StepResult) -> tuple[Any, Exception | None, str]:
         """Return (value, error, text) of a body's result: for the code, and as it is recorded."""
         envelopes = self._envelopes
-        return decode_result(call, result) if envelopes is None else self.by_codec(lambda: decode_result(call, result, envelopes))
+        return (
+            decode_result(call, result)
+            if envelopes is None
+            else self.by_codec(lambda: decode_result(call, result, envelopes))
+        )
 
     def seal_child(self, request: ChildRequest) -> None:
         """Encodes what a child is started with."""
@@ -95,23 +115,38 @@ class Values:
         if key is None:
             request.stored = self.sealed(request.input, what)
         else:
-            request.stored = self.by_codec(lambda: envelopes.seal_compared(request.input, what, key))
+            request.stored = self.by_codec(
+                lambda: envelopes.seal_compared(request.input, what, key)
+            )
 
     def seal_request(self, text: str, what: str, shown: dict[str, Any] | None) -> str:
-        """Return the request of an effect as it is recorded: the policy reads what is shown, and nothing else. Empty without a codec."""
+        """Return the request of an effect as it is recorded: the policy reads what is shown, and
+        nothing else. Empty without a codec.
+        """
         envelopes = self._envelopes
-        return "" if envelopes is None else self.by_codec(lambda: envelopes.seal(text, what, {"shown": shown} if shown else None))
+        return (
+            ""
+            if envelopes is None
+            else self.by_codec(
+                lambda: envelopes.seal(text, what, {"shown": shown} if shown else None)
+            )
+        )
 
     def hashed(self, text: str) -> str:
         """Return a text by which another is known again."""
         return text if self._envelopes is None else self._envelopes.hashed(text)
 
-    # ================================================================ arguments, by which a call is known again
+    # ================================================================ arguments, by which a call is
+    # known again
 
     def other_hashes(self, call: StepCall) -> list[int]:
-        """Hashes of a call's arguments as they were recorded before the app's codec encoded values, or after."""
+        """Hashes of a call's arguments as they were recorded before the app's codec encoded values,
+        or after.
+        """
         envelopes = self._envelopes
-        return [] if envelopes is None else [hash_of(call, key) for key in envelopes.other_hash_keys]
+        return (
+            [] if envelopes is None else [hash_of(call, key) for key in envelopes.other_hash_keys]
+        )
 
 
 def hash_of(call: StepCall, key: bytes | None = None) -> int:

@@ -22,13 +22,26 @@ Verdict = Approved[T] | Rejected | Escalated | Expired
 
 @overload
 async def gate(
-    name: str, request: T, *, approvers: Sequence[str] = (), quorum: int = 1, timeout: Duration | None = None,
-    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire", notify: Step[[GateRequest], Any] | None = None,
+    name: str,
+    request: T,
+    *,
+    approvers: Sequence[str] = (),
+    quorum: int = 1,
+    timeout: Duration | None = None,
+    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire",
+    notify: Step[[GateRequest], Any] | None = None,
 ) -> Verdict[T]: ...
 @overload
 async def gate(
-    name: str, request: Any, *, answer: type[A], approvers: Sequence[str] = (), quorum: int = 1, timeout: Duration | None = None,
-    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire", notify: Step[[GateRequest], Any] | None = None,
+    name: str,
+    request: Any,
+    *,
+    answer: type[A],
+    approvers: Sequence[str] = (),
+    quorum: int = 1,
+    timeout: Duration | None = None,
+    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire",
+    notify: Step[[GateRequest], Any] | None = None,
 ) -> Verdict[A]: ...
 @declared_only("gates")
 async def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the surface stands, the gate does not

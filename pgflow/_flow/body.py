@@ -17,7 +17,11 @@ def heartbeat(details: Any = None) -> None:
         details: Anything JSON, at most 64 KiB as it is stored.
     """
     scope = _step_scope("pgflow.heartbeat()")
-    text = seal_text(scope.claim.envelopes, encode_plain(details, "the details of a heartbeat"), "the details of a heartbeat")
+    text = seal_text(
+        scope.claim.envelopes,
+        encode_plain(details, "the details of a heartbeat"),
+        "the details of a heartbeat",
+    )
     if len(text) > MAX_BYTES // 16:
         raise InvalidArgument("the details of a heartbeat may be 64 KiB at most")
     scope.beat(text)

@@ -19,7 +19,9 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 
-def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+def run_child(
+    workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+) -> Coroutine[Any, Any, R]:
     """Starts another workflow as a child of this run and waits for its result.
 
     Raises:
@@ -31,7 +33,9 @@ def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) ->
     return _run_child(scope, workflow, args, kwargs)
 
 
-async def _run_child(scope: WorkflowScope, workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+async def _run_child(
+    scope: WorkflowScope, workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> R:
     call = issue_child(scope, workflow, args, kwargs)
     try:
         return cast("R", await call.waiter)  # type: ignore[misc]
@@ -40,11 +44,15 @@ async def _run_child(scope: WorkflowScope, workflow: Workflow[..., R], args: tup
         raise
 
 
-def start_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Child[R]]:
-    """Starts another workflow as a child of this run and goes on as soon as it exists: with a handle, by which it is waited for later.
+def start_child(
+    workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+) -> Coroutine[Any, Any, Child[R]]:
+    """Starts another workflow as a child of this run and goes on as soon as it exists: with a
+    handle, by which it is waited for later.
 
     Unlike :func:`run_child` in a task, it returns only when the start is durable. So a child with
-    ``options(when_parent_ends="abandon")`` goes on though this run ends at once. Any other is cancelled when this run ends.
+    ``options(when_parent_ends="abandon")`` goes on though this run ends at once. Any other is
+    cancelled when this run ends.
 
     Returns:
         The child: ``child.key``, ``await child.result()``, ``child.cancel()``.
@@ -62,7 +70,9 @@ def start_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) 
     return _start_child(scope, workflow, args, kwargs)
 
 
-async def _start_child(scope: WorkflowScope, workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Child[R]:
+async def _start_child(
+    scope: WorkflowScope, workflow: Workflow[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Child[R]:
     call = issue_child(scope, workflow, args, kwargs, waits_for_start=True)
     child: Child[R] = Child(scope, call)
     if call.start is not None:
@@ -96,14 +106,17 @@ class _Child(Generic[R]):
         return self._call.name
 
     def cancel(self) -> None:
-        """Asks the child to end: its code may clean up. Its result is then RunCancelled, unless it was faster.
+        """Asks the child to end: its code may clean up. Its result is then RunCancelled, unless it
+        was faster.
 
         Raises:
-            InvalidArgument: It was started with ``when_parent_ends="abandon"``: such a run is a client's to cancel.
+            InvalidArgument: It was started with ``when_parent_ends="abandon"``: such a run is a
+                client's to cancel.
         """
         if self._call.request.close_policy != ClosePolicy.CANCEL:
             raise InvalidArgument(
-                f"child {self.key!r} outlives this run, so it is not this run's to cancel: call app.cancel({self.key!r}) in a step"
+                f"child {self.key!r} outlives this run, so it is not this run's to cancel: call "
+                f"app.cancel({self.key!r}) in a step"
             )
         self._scope.execution.children.ask_to_end(self._call)
 
@@ -114,10 +127,13 @@ class Child(_Child[R]):
     def __init__(self, scope: WorkflowScope, call: ChildCall) -> None:
         super().__init__(scope, call)
         waiter: Any = call.waiter
-        waiter.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever starts a child need not ask how it ended
+        waiter.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # whoever starts a child need not ask how it ended
 
     async def result(self) -> R:
-        """Waits for the child to end and returns its value. It may be asked for again. Giving up this wait does not cancel the child.
+        """Waits for the child to end and returns its value. It may be asked for again. Giving up
+        this wait does not cancel the child.
 
         Raises:
             RunFailed: The child failed; its error is the ``__cause__``.
@@ -140,24 +156,40 @@ class SyncChild(_Child[R]):
 
 
 def issue_child(
-    scope: WorkflowScope, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, waits_for_start: bool = False
+    scope: WorkflowScope,
+    workflow: Workflow[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    waits_for_start: bool = False,
 ) -> ChildCall:
     """Asks for a child run. What it has done is this run's to take back once it has completed."""
     call = scope.execution.children.issue(
-        child_request(scope, workflow, args, kwargs), workflow.result_codec, known_errors(scope, workflow.raises), waits_for_start
+        child_request(scope, workflow, args, kwargs),
+        workflow.result_codec,
+        known_errors(scope, workflow.raises),
+        waits_for_start,
     )
     call.take_over = take_over(scope)
     return call
 
 
-def child_request(scope: WorkflowScope, workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ChildRequest:
+def child_request(
+    scope: WorkflowScope,
+    workflow: Workflow[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> ChildRequest:
     """A child run as the database is asked for it."""
     workflow.check_built()
     options = workflow.start_options
     for interceptor in scope.interceptors:
         options = interceptor.start_child(run_info(), workflow.name, options)
     if options.if_taken != "match":
-        raise InvalidArgument(f"a child is this run's own: if_taken={options.if_taken!r} is for runs that a client or a step starts")
+        raise InvalidArgument(
+            f"a child is this run's own: if_taken={options.if_taken!r} is for runs that a client "
+            "or a step starts"
+        )
     return ChildRequest(
         workflow=workflow.name,
         queue=options.queue,
@@ -168,7 +200,9 @@ def child_request(scope: WorkflowScope, workflow: Workflow[..., Any], args: tupl
         timeout_seconds=None if options.timeout is None else options.timeout.total_seconds(),
         labels=options.labels or None,
         metadata={**scope.claim.metadata, **options.metadata} or None,
-        close_policy=ClosePolicy.CANCEL if options.when_parent_ends == "cancel" else ClosePolicy.ABANDON,
+        close_policy=ClosePolicy.CANCEL
+        if options.when_parent_ends == "cancel"
+        else ClosePolicy.ABANDON,
         version=options.version,
         aliases=workflow.aliases,
     )

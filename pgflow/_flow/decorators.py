@@ -1,8 +1,8 @@
 """The decorators that declare steps. Each says what a retry may do.
 
-``@read`` may be run again freely. ``@step`` is run again under the same idempotency key. ``@transaction``
-writes the application's rows and its own result in one transaction. ``@effect`` is never repeated blindly,
-and ``@decision`` records a choice with its reasons.
+``@read`` may be run again freely. ``@step`` is run again under the same idempotency key.
+``@transaction`` writes the application's rows and its own result in one transaction. ``@effect`` is
+never repeated blindly, and ``@decision`` records a choice with its reasons.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
-from pgflow._flow.ledgers.effect import DEFAULT_SETTLING, AsyncEffect, EffectOptions, SyncEffect, written_by
+from pgflow._flow.ledgers.effect import (
+    DEFAULT_SETTLING,
+    AsyncEffect,
+    EffectOptions,
+    SyncEffect,
+    written_by,
+)
 from pgflow._flow.ledgers.handover import declare
 from pgflow._flow.step import AsyncStep, Step, SyncStep
 from pgflow._model.decisions import Choice, Decision
@@ -41,7 +47,13 @@ C = TypeVar("C", bound=Connection)
 def _make(effect: str, fn: Callable[..., Any], **options: Any) -> Any:
     kind: type[Step[..., Any]] = AsyncStep if inspect.iscoroutinefunction(fn) else SyncStep
     made = kind(
-        fn, effect, options.get("name"), options.get("retries", 3), options.get("timeout"), options.get("raises", ()), options.get("aliases", ()),
+        fn,
+        effect,
+        options.get("name"),
+        options.get("retries", 3),
+        options.get("timeout"),
+        options.get("raises", ()),
+        options.get("aliases", ()),
     )
     made.max_age = duration(options.get("max_age"), f"max_age of step {made.name}")
     return made
@@ -56,7 +68,9 @@ class _Step:
         self._options = options
 
     @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+    def __call__(
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
     @overload
     def __call__(self, fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
@@ -64,16 +78,23 @@ class _Step:
 
 
 @overload
-def step(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+def step(
+    fn: Callable[P, Coroutine[Any, Any, R]], /
+) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
 @overload
 def step(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
 @overload
 def step(
-    *, name: str | None = None, retries: Retries | int = 3, timeout: Duration | None = None, raises: Sequence[type[Exception]] = (),
+    *,
+    name: str | None = None,
+    retries: Retries | int = 3,
+    timeout: Duration | None = None,
+    raises: Sequence[type[Exception]] = (),
     aliases: Sequence[str] = (),
 ) -> _Step: ...
 def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Declares an idempotent write to the outside: after a crash the body runs again under the same key.
+    """Declares an idempotent write to the outside: after a crash the body runs again under the same
+    key.
 
     Args:
         name: Its name in the journal, at most 255 bytes; the function's own if not given.
@@ -92,13 +113,20 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 @overload
-def read(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+def read(
+    fn: Callable[P, Coroutine[Any, Any, R]], /
+) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
 @overload
 def read(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
 @overload
 def read(
-    *, name: str | None = None, retries: Retries | int = 3, timeout: Duration | None = None, max_age: Duration | None = None,
-    raises: Sequence[type[Exception]] = (), aliases: Sequence[str] = (),
+    *,
+    name: str | None = None,
+    retries: Retries | int = 3,
+    timeout: Duration | None = None,
+    max_age: Duration | None = None,
+    raises: Sequence[type[Exception]] = (),
+    aliases: Sequence[str] = (),
 ) -> _Step: ...
 def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Declares a pure read: it may run again freely, and its result needs no commit of its own.
@@ -107,8 +135,8 @@ def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         name: Its name in the journal, at most 255 bytes; the function's own if not given.
         retries: Tries in all (3 if not given), or how to space them.
         timeout: Longest time for one try.
-        max_age: Greatest age of the newest result of this read when an effect is intended after it; where it is older, nothing is
-            done and the effect raises Stale.
+        max_age: Greatest age of the newest result of this read when an effect is intended after it;
+            where it is older, nothing is done and the effect raises Stale.
         raises: Errors that are final: never tried again, and raised in the workflow as themselves.
         aliases: Names that it had before: journals that know it by one of them fit.
     """
@@ -123,9 +151,13 @@ class _Transaction:
         self._options = options
 
     @overload
-    def __call__(self, fn: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[Concatenate[C, P], Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+    def __call__(
+        self, fn: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncStep[P, R, Callable[Concatenate[C, P], Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
     @overload
-    def __call__(self, fn: Callable[Concatenate[C, P], R], /) -> SyncStep[P, R, Callable[Concatenate[C, P], R]]: ...
+    def __call__(
+        self, fn: Callable[Concatenate[C, P], R], /
+    ) -> SyncStep[P, R, Callable[Concatenate[C, P], R]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
         return make_transaction(fn, **self._options)
 
@@ -134,14 +166,26 @@ Isolation = Literal["read committed", "repeatable read", "serializable"]
 
 
 def make_transaction(
-    fn: Callable[..., Any], isolation: Isolation | None = None, raises: Sequence[type[Exception]] = (), provider: Any = None,
+    fn: Callable[..., Any],
+    isolation: Isolation | None = None,
+    raises: Sequence[type[Exception]] = (),
+    provider: Any = None,
     aliases: Sequence[str] = (),
 ) -> Any:
-    """A transactional step whose connection comes from a provider: by the annotation of the first parameter, if none is given."""
+    """A transactional step whose connection comes from a provider: by the annotation of the first
+    parameter, if none is given.
+    """
     step = _make(StepKind.TRANSACTION, fn, retries=1, raises=raises, aliases=aliases)
     parameters = list(inspect.signature(fn).parameters.values())
-    if provider is None and (not parameters or parameters[0].kind not in (parameters[0].POSITIONAL_ONLY, parameters[0].POSITIONAL_OR_KEYWORD)):
-        raise DefinitionError(f"{fn.__qualname__} is a @transaction: its first parameter must be the connection, annotated with its class")
+    if provider is None and (
+        not parameters
+        or parameters[0].kind
+        not in (parameters[0].POSITIONAL_ONLY, parameters[0].POSITIONAL_OR_KEYWORD)
+    ):
+        raise DefinitionError(
+            f"{fn.__qualname__} is a @transaction: its first parameter must be the connection, "
+            "annotated with its class"
+        )
     step.isolation = isolation
     step.provider = provider
     step.connection_parameter = None if provider is not None else parameters[0].name
@@ -149,16 +193,27 @@ def make_transaction(
 
 
 @overload
-def transaction(fn: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], /) -> AsyncStep[P, R, Callable[Concatenate[C, P], Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+def transaction(
+    fn: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], /
+) -> AsyncStep[P, R, Callable[Concatenate[C, P], Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
 @overload
-def transaction(fn: Callable[Concatenate[C, P], R], /) -> SyncStep[P, R, Callable[Concatenate[C, P], R]]: ...
+def transaction(
+    fn: Callable[Concatenate[C, P], R], /
+) -> SyncStep[P, R, Callable[Concatenate[C, P], R]]: ...
 @overload
-def transaction(*, isolation: Isolation = "read committed", raises: Sequence[type[Exception]] = (), aliases: Sequence[str] = ()) -> _Transaction: ...
+def transaction(
+    *,
+    isolation: Isolation = "read committed",
+    raises: Sequence[type[Exception]] = (),
+    aliases: Sequence[str] = (),
+) -> _Transaction: ...
 def transaction(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Declares a transactional write: the step's result and what the body writes commit together or not at all.
+    """Declares a transactional write: the step's result and what the body writes commit together or
+    not at all.
 
-    The first parameter is the connection; the class it is annotated with picks the provider (psycopg's
-    connections are built in). The caller does not pass it. The body must not commit or roll back.
+    The first parameter is the connection; the class it is annotated with picks the provider
+    (psycopg's connections are built in). The caller does not pass it. The body must not commit or
+    roll back.
 
     Args:
         isolation: Isolation level of the transaction; the server's default if not given.
@@ -179,7 +234,12 @@ def transaction(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 class _Effect:
     def __init__(
-        self, terms: EffectOptions, name: str | None, timeout: Duration | None, raises: Sequence[type[Exception]], aliases: Sequence[str]
+        self,
+        terms: EffectOptions,
+        name: str | None,
+        timeout: Duration | None,
+        raises: Sequence[type[Exception]],
+        aliases: Sequence[str],
     ) -> None:
         self._terms = terms
         self._aliases = aliases
@@ -188,7 +248,9 @@ class _Effect:
         self._raises = raises
 
     @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncEffect[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+    def __call__(
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncEffect[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
     @overload
     def __call__(self, fn: Callable[P, R], /) -> SyncEffect[P, R, Callable[P, R]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
@@ -199,33 +261,50 @@ class _Effect:
 
 
 def effect(
-    *, risk: Risk, raises: Sequence[type[Exception]] = (), dedup_window: Duration | None = None, settle_after: Duration | None = None,
-    keyed: bool = True, timeout: Duration | None = None, name: str | None = None, settle_retries: Retries = DEFAULT_SETTLING,
-    aliases: Sequence[str] = (), writes: Sequence[str] = (), readable: Sequence[str] = (),
+    *,
+    risk: Risk,
+    raises: Sequence[type[Exception]] = (),
+    dedup_window: Duration | None = None,
+    settle_after: Duration | None = None,
+    keyed: bool = True,
+    timeout: Duration | None = None,
+    name: str | None = None,
+    settle_retries: Retries = DEFAULT_SETTLING,
+    aliases: Sequence[str] = (),
+    writes: Sequence[str] = (),
+    readable: Sequence[str] = (),
 ) -> _Effect:
     """Declares a write to the outside that must not be repeated blindly.
 
-    Its intent is recorded before it acts. What its body returns confirms it; an exception of ``raises=``
-    means that the counterparty has refused; after any other exception, a time-out or the loss of the worker
-    nobody knows whether it was done, and it is brought on by what is declared: the same key once more while
-    the counterparty remembers it (``dedup_window``), ``.settle``, and else a person.
+    Its intent is recorded before it acts. What its body returns confirms it; an exception of
+    ``raises=`` means that the counterparty has refused; after any other exception, a time-out or
+    the loss of the worker nobody knows whether it was done, and it is brought on by what is
+    declared: the same key once more while the counterparty remembers it (``dedup_window``),
+    ``.settle``, and else a person.
 
     Args:
         risk: Means by which it can be taken back, if at all.
-        raises: The counterparty's definite refusals; any other exception leaves the outcome unknown.
-        dedup_window: Time for which the counterparty remembers a key. Until ``settle_after`` before its end, the same key is simply
-            sent again. If not given, the counterparty is asked first.
-        settle_after: Time after an attempt from which "absent" is believed: at least half a second longer than its time-out, ten seconds longer
-            if not given. An attempt that could only begin in the second half of that slack is not begun.
-        keyed: True if the counterparty deduplicates by key; an effect it does not is only tried again by a person's word.
+        raises: The counterparty's definite refusals; any other exception leaves the outcome
+            unknown.
+        dedup_window: Time for which the counterparty remembers a key. Until ``settle_after`` before
+            its end, the same key is simply sent again. If not given, the counterparty is asked
+            first.
+        settle_after: Time after an attempt from which "absent" is believed: at least half a second
+            longer than its time-out, ten seconds longer if not given. An attempt that could only
+            begin in the second half of that slack is not begun.
+        keyed: True if the counterparty deduplicates by key; an effect it does not is only tried
+            again by a person's word.
         timeout: Longest time for one attempt; five minutes if not given.
         name: Its name in the ledger, at most 255 bytes; the function's own if not given.
-        settle_retries: Number and intervals of the questions before a person must settle it; some nine hours if not given.
-        aliases: Names that it had before: journals that know it by one of them fit, and its keys stay what they are.
-        writes: Tables of the application's database that it writes, as in ``shop.orders``: all that SQL in a plan may write that takes
-            it back; see :func:`pgflow.saga`.
-        readable: Parameters that stay readable for the policy where the app has a codec. A rule that looks at any other argument of
-            such a call counts as fitting, so that nothing passes unseen.
+        settle_retries: Number and intervals of the questions before a person must settle it; some
+            nine hours if not given.
+        aliases: Names that it had before: journals that know it by one of them fit, and its keys
+            stay what they are.
+        writes: Tables of the application's database that it writes, as in ``shop.orders``: all that
+            SQL in a plan may write that takes it back; see :func:`pgflow.saga`.
+        readable: Parameters that stay readable for the policy where the app has a codec. A rule
+            that looks at any other argument of such a call counts as fitting, so that nothing
+            passes unseen.
 
     Example::
 
@@ -234,8 +313,12 @@ def effect(
             return await bank.charge(card, cents, key=pgflow.idempotency_key())
     """
     terms = EffectOptions(
-        risk, keyed=keyed, dedup_window=duration(dedup_window, "dedup_window of an effect"),
-        settle_after=duration(settle_after, "settle_after of an effect"), settle_retries=settle_retries, writes=written_by(writes),
+        risk,
+        keyed=keyed,
+        dedup_window=duration(dedup_window, "dedup_window of an effect"),
+        settle_after=duration(settle_after, "settle_after of an effect"),
+        settle_retries=settle_retries,
+        writes=written_by(writes),
         readable=(readable,) if isinstance(readable, str) else tuple(readable),
     )
     return _Effect(terms, name, timeout, raises, aliases)
@@ -249,23 +332,31 @@ class _Decision:
         self._options = options
 
     @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, Choice[R]]], /) -> AsyncStep[P, Decision[R], Callable[P, Coroutine[Any, Any, Choice[R]]]]: ...  # pyright: ignore[reportOverlappingOverload]
+    def __call__(
+        self, fn: Callable[P, Coroutine[Any, Any, Choice[R]]], /
+    ) -> AsyncStep[P, Decision[R], Callable[P, Coroutine[Any, Any, Choice[R]]]]: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    def __call__(self, fn: Callable[P, Choice[R]], /) -> SyncStep[P, Decision[R], Callable[P, Choice[R]]]: ...
+    def __call__(
+        self, fn: Callable[P, Choice[R]], /
+    ) -> SyncStep[P, Decision[R], Callable[P, Choice[R]]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
         return _make(StepKind.DECISION, fn, **self._options)
 
 
-def decision(*, retries: Retries | int = 3, timeout: Duration | None = None, aliases: Sequence[str] = ()) -> _Decision:
-    """Declares a choice that is made once and recorded with its reasons: a replay gets this choice again.
+def decision(
+    *, retries: Retries | int = 3, timeout: Duration | None = None, aliases: Sequence[str] = ()
+) -> _Decision:
+    """Declares a choice that is made once and recorded with its reasons: a replay gets this choice
+    again.
 
-    The body returns a :class:`~pgflow.Choice`; the workflow gets a :class:`~pgflow.Decision`, on which other
-    calls may rest with ``.because(...)``.
+    The body returns a :class:`~pgflow.Choice`; the workflow gets a :class:`~pgflow.Decision`, on
+    which other calls may rest with ``.because(...)``.
 
     Args:
         retries: Tries in all, or how to space them.
         timeout: Longest time for one try.
-        aliases: Names that it had before: journals that know it by one of them fit, and its keys stay what they are.
+        aliases: Names that it had before: journals that know it by one of them fit, and its keys
+            stay what they are.
 
     Example::
 

@@ -1,7 +1,9 @@
-"""Interceptors: code around starts, workflows and steps, for tracing, limits or labels of one's own.
+"""Interceptors: code around starts, workflows and steps, for tracing, limits or labels of one's
+own.
 
-They run on first runs and replays alike and must not issue durable calls: a call that only some processes
-make would change the numbering of all that follow. What must happen once only asks :func:`replaying` first.
+They run on first runs and replays alike and must not issue durable calls: a call that only some
+processes make would change the numbering of all that follow. What must happen once only asks
+:func:`replaying` first.
 """
 
 from __future__ import annotations
@@ -25,12 +27,15 @@ class Interceptor:
     """Override what you need; pass instances with ``App(interceptors=[...])``, outermost first."""
 
     def start(self, workflow: str, options: StartOptions) -> StartOptions:
-        """Called before a run is started; may return other options, for example with more metadata."""
+        """Called before a run is started; may return other options, for example with more
+        metadata.
+        """
         del workflow
         return options
 
     def start_child(self, info: RunInfo, workflow: str, options: StartOptions) -> StartOptions:
-        """Called when the code of a workflow asks for a child, replays included; may return other options, always the same ones.
+        """Called when the code of a workflow asks for a child, replays included; may return other
+        options, always the same ones.
 
         Args:
             info: The run that asks.
@@ -52,7 +57,8 @@ class Interceptor:
 
 
 def replaying() -> bool:
-    """Return True while the calling workflow repeats what is on record; for interceptors, never for a workflow to decide by.
+    """Return True while the calling workflow repeats what is on record; for interceptors, never for
+    a workflow to decide by.
 
     Returns:
         True until the code does something new, and all along where a recorded run is only checked.
@@ -62,7 +68,9 @@ def replaying() -> bool:
 
 
 def checking() -> bool:
-    """Return True if a recorded run is replayed only to see if the code repeats it: nothing of it will happen."""
+    """Return True if a recorded run is replayed only to see if the code repeats it: nothing of it
+    will happen.
+    """
     scope = current.get()
     return isinstance(scope, WorkflowScope) and scope.is_check
 
@@ -77,7 +85,9 @@ def outcome_of(error: BaseException) -> Literal["left", "continued", "cancelled"
         ``left`` where an activation ends without an end of the run: it waits, or goes on elsewhere.
     """
     scope = current.get()
-    if isinstance(error, (Unwind, GeneratorExit)) or (isinstance(scope, WorkflowScope) and scope.execution.closing):
+    if isinstance(error, (Unwind, GeneratorExit)) or (
+        isinstance(scope, WorkflowScope) and scope.execution.closing
+    ):
         return "left"
     if isinstance(error, ContinueAsNew):
         return "continued"

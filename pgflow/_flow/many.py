@@ -38,8 +38,8 @@ def map(  # noqa: A001 - the field's word; users write pgflow.map
         The results in the order of the items, and the items that failed with their errors.
 
     Raises:
-        TooManyFailures: More items failed than tolerated, or fewer than ``min_successful`` can still succeed.
-            With ``tolerated_failures=0`` the item's own error is raised instead.
+        TooManyFailures: More items failed than tolerated, or fewer than ``min_successful`` can
+            still succeed. With ``tolerated_failures=0`` the item's own error is raised instead.
         InvalidArgument: ``max_parallel`` is less than 1, or another limit less than 0.
     """
     async_scope("pgflow.map()", "pgflow.sync.map()")
@@ -53,7 +53,10 @@ async def _map(step: Step[[T], R] | Workflow[[T], R], tally: Tally[T, R]) -> Map
         async with slots:
             return await (step.aio(item) if isinstance(step, Step) else run_child(step, item))
 
-    tasks = {asyncio.get_running_loop().create_task(one(item)): index for index, item in enumerate(tally.items)}
+    tasks = {
+        asyncio.get_running_loop().create_task(one(item)): index
+        for index, item in enumerate(tally.items)
+    }
     finished: asyncio.Queue[asyncio.Task[R]] = asyncio.Queue()
     for task in tasks:
         task.add_done_callback(finished.put_nowait)
@@ -73,11 +76,23 @@ async def _map(step: Step[[T], R] | Workflow[[T], R], tally: Tally[T, R]) -> Map
 class Tally(Generic[T, R]):
     """Counts what comes back to ``map`` and knows when to stop."""
 
-    def __init__(self, items: list[T], max_parallel: int | None, min_successful: int | None, tolerated_failures: int) -> None:
+    def __init__(
+        self,
+        items: list[T],
+        max_parallel: int | None,
+        min_successful: int | None,
+        tolerated_failures: int,
+    ) -> None:
         if max_parallel is not None and max_parallel < 1:
-            raise InvalidArgument(f"map() cannot do {max_parallel} items at once: max_parallel must be 1 or more, or None for all")
+            raise InvalidArgument(
+                f"map() cannot do {max_parallel} items at once: max_parallel must be 1 or more, or "
+                "None for all"
+            )
         if tolerated_failures < 0 or (min_successful is not None and min_successful < 0):
-            raise InvalidArgument("map() cannot have less than 0 items succeed or fail: check min_successful and tolerated_failures")
+            raise InvalidArgument(
+                "map() cannot have less than 0 items succeed or fail: check min_successful and "
+                "tolerated_failures"
+            )
         self.items = items
         self.max_parallel = max_parallel if max_parallel is not None else max(1, len(items))
         self._min_successful = min_successful
@@ -101,7 +116,10 @@ class Tally(Generic[T, R]):
         if len(self._failed) > self._tolerated:
             if self._tolerated == 0:
                 raise error
-            raise TooManyFailures(f"{len(self._failed)} of {len(self.items)} items failed; {self._tolerated} are tolerated") from error
+            raise TooManyFailures(
+                f"{len(self._failed)} of {len(self.items)} items failed; {self._tolerated} are "
+                "tolerated"
+            ) from error
 
     def result(self) -> MapResult[T, R]:
         """Return the result of ``map``; raise TooManyFailures below ``min_successful``."""
@@ -110,7 +128,8 @@ class Tally(Generic[T, R]):
             told = f"{len(self._values)} of {len(self.items)} items succeeded, but min_successful={self._min_successful}"
             raise TooManyFailures(told) from last
         return MapResult(
-            [self._values[i] for i in sorted(self._values)], [(self.items[i], self._failed[i]) for i in sorted(self._failed)]
+            [self._values[i] for i in sorted(self._values)],
+            [(self.items[i], self._failed[i]) for i in sorted(self._failed)],
         )
 
 

@@ -1,4 +1,5 @@
-"""The functions by which code notes something in its journal: state, labels, streams, random numbers, and the end of a generation.
+"""The functions by which code notes something in its journal: state, labels, streams, random
+numbers, and the end of a generation.
 
 They are plain calls in both colours: none of them waits.
 """
@@ -29,7 +30,9 @@ from pgflow.errors import InvalidArgument, NotInRunError, NotStorable, WrongStat
 
 
 def now() -> datetime:
-    """The time, on the database's clock: when the last outcome happened. The same on every replay; never goes back."""
+    """The time, on the database's clock: when the last outcome happened. The same on every replay;
+    never goes back.
+    """
     scope = workflow_scope("pgflow.now()")
     return EPOCH + timedelta(microseconds=scope.execution.notes.now_us())
 
@@ -45,7 +48,8 @@ def uuid() -> uuid_module.UUID:
 
 
 def patched(id: str) -> bool:  # noqa: A002 - the word of the surface
-    """Return True to take the new side of a code change; False only for runs that passed here before the change.
+    """Return True to take the new side of a code change; False only for runs that passed here
+    before the change.
 
     Args:
         id: Name of the change.
@@ -54,11 +58,12 @@ def patched(id: str) -> bool:  # noqa: A002 - the word of the surface
 
 
 def deprecate_patch(id: str) -> None:  # noqa: A002 - the word of the surface
-    """Takes the place of ``patched(id)`` once no open run can take its old side: the new side is taken without a branch.
+    """Takes the place of ``patched(id)`` once no open run can take its old side: the new side is
+    taken without a branch.
 
-    Runs that hold the marker of ``patched`` fit. New runs get one that code without this call passes over, and code that
-    still calls ``patched`` - workers not yet deployed, or a step back - reads as the new side. When `pgflow patches` says that it is
-    safe, the call can go.
+    Runs that hold the marker of ``patched`` fit. New runs get one that code without this call
+    passes over, and code that still calls ``patched`` - workers not yet deployed, or a step back -
+    reads as the new side. When `pgflow patches` says that it is safe, the call can go.
 
     Args:
         id: Name of the change.
@@ -67,18 +72,27 @@ def deprecate_patch(id: str) -> None:  # noqa: A002 - the word of the surface
 
 
 def set_state(**state: Any) -> None:
-    """Publishes values by name, readable with ``run.state()`` once durable; a later value replaces an earlier one."""
+    """Publishes values by name, readable with ``run.state()`` once durable; a later value replaces
+    an earlier one.
+    """
     scope = workflow_scope("pgflow.set_state()")
     text = encode_plain(state, "the state of a run")
-    if ENVELOPE in text and (taken := [name for name, value in json.loads(text).items() if is_envelope(value)]):
-        raise NotStorable(f"{taken[0]}= of set_state() begins with the key '$codec' and would be taken for an encoded value: rename it")
+    if ENVELOPE in text and (
+        taken := [name for name, value in json.loads(text).items() if is_envelope(value)]
+    ):
+        raise NotStorable(
+            f"{taken[0]}= of set_state() begins with the key '$codec' and would be taken for an "
+            "encoded value: rename it"
+        )
     scope.execution.notes.set_state(text)
 
 
 def set_labels(**labels: str | None) -> None:
-    """Changes labels of this run, by which it is found in ``pgflow.runs`` and by ``pgflow list --label``; others stay.
+    """Changes labels of this run, by which it is found in ``pgflow.runs`` and by ``pgflow list
+    --label``; others stay.
 
-    Durable with what the run does next. A run that begins with the journal of this one, as by a rewind, has the labels of then.
+    Durable with what the run does next. A run that begins with the journal of this one, as by a
+    rewind, has the labels of then.
 
     Args:
         labels: Names and values; None takes a label away.
@@ -89,7 +103,9 @@ def set_labels(**labels: str | None) -> None:
     scope = workflow_scope("pgflow.set_labels()")
     for name, value in labels.items():
         if value is not None and not isinstance(value, str):
-            raise InvalidArgument(f"label {name!r} must be a string, or None to take it away, not {value!r}")
+            raise InvalidArgument(
+                f"label {name!r} must be a string, or None to take it away, not {value!r}"
+            )
     text = encode_plain(labels, "labels of a run")
     size = len(json.dumps(relabelled(scope.claim.labels, labels), ensure_ascii=False).encode())
     if size > MAX_LABELS_BYTES:
@@ -99,10 +115,12 @@ def set_labels(**labels: str | None) -> None:
 
 
 def emit(stream: str, value: Any) -> None:
-    """Appends a value to an output stream of this run, readable with ``run.stream(name)`` once durable.
+    """Appends a value to an output stream of this run, readable with ``run.stream(name)`` once
+    durable.
 
-    In the body of a step it counts if the step's try succeeds, and is durable together with its result. Readers who ask for
-    ``run.stream(name, live=True)`` get it while the body runs. What a try that fails has emitted is void.
+    In the body of a step it counts if the step's try succeeds, and is durable together with its
+    result. Readers who ask for ``run.stream(name, live=True)`` get it while the body runs. What a
+    try that fails has emitted is void.
 
     Args:
         stream: Name of the stream.
@@ -115,28 +133,37 @@ def emit(stream: str, value: Any) -> None:
     if not isinstance(scope, StepScope):
         scope = workflow_scope("pgflow.emit()")
     if not is_name(stream):
-        raise InvalidArgument(f"the name of a stream must be a text of 1 to 255 bytes without NUL, not {stream!r}")
+        raise InvalidArgument(
+            f"the name of a stream must be a text of 1 to 255 bytes without NUL, not {stream!r}"
+        )
     text = encode_plain(value, f"a value of stream {stream!r}")
     if isinstance(scope, StepScope):
         scope.emit(stream, seal_text(scope.claim.envelopes, text, f"a value of stream {stream!r}"))
         return
     if stream in scope.closed_streams:
-        raise WrongState(f"stream {stream!r} of this run is closed: emit before close_stream({stream!r}), or to another stream")
+        raise WrongState(
+            f"stream {stream!r} of this run is closed: emit before close_stream({stream!r}), or to "
+            "another stream"
+        )
     scope.execution.notes.emit(stream, text)
 
 
 def close_stream(stream: str) -> None:
-    """Ends an output stream of this run: readers who have read all of it stop, though the run goes on.
+    """Ends an output stream of this run: readers who have read all of it stop, though the run goes
+    on.
 
-    A stream that nobody closes ends with the run. Closing it again does nothing, and emitting to it raises WrongState. After
-    :func:`continue_as_new` the next generation may emit again: who reads from then on gets these values too.
+    A stream that nobody closes ends with the run. Closing it again does nothing, and emitting to it
+    raises WrongState. After :func:`continue_as_new` the next generation may emit again: who reads
+    from then on gets these values too.
 
     Args:
         stream: Its name.
     """
     scope = workflow_scope("pgflow.close_stream()")
     if not is_name(stream):
-        raise InvalidArgument(f"the name of a stream must be a text of 1 to 255 bytes without NUL, not {stream!r}")
+        raise InvalidArgument(
+            f"the name of a stream must be a text of 1 to 255 bytes without NUL, not {stream!r}"
+        )
     if stream not in scope.closed_streams:
         scope.execution.notes.close_stream(stream)
         scope.closed_streams.add(stream)
@@ -145,21 +172,25 @@ def close_stream(stream: str) -> None:
 def continue_as_new(*args: Any, **kwargs: Any) -> Never:
     """Ends this run as a new one of the same key with a fresh journal: for loops that never end.
 
-    What the run would take back if it failed now is carried along: the effects of the ``saga()`` blocks that this call leaves, and
-    those outside of blocks that have a ``compensate``. The next generation takes them back, the last first, if it fails or is
-    cancelled, after what it has done itself; once the run completes they stand.
+    What the run would take back if it failed now is carried along: the effects of the ``saga()``
+    blocks that this call leaves, and those outside of blocks that have a ``compensate``. The next
+    generation takes them back, the last first, if it fails or is cancelled, after what it has done
+    itself; once the run completes they stand.
 
     Args:
         *args: Arguments of the workflow for its next generation.
         **kwargs: The same by name.
 
     Raises:
-        NotStorable: An effect that is to be carried along has arguments that cannot be read back as they are annotated.
+        NotStorable: An effect that is to be carried along has arguments that cannot be read back as
+            they are annotated.
     """
     scope = workflow_scope("pgflow.continue_as_new()")
     check_carried(scope)
     text = scope.definition.encode_input(args, kwargs)
-    raise ContinueAsNew(scope.execution.values.sealed(text, f"the input of workflow {scope.claim.workflow}"))
+    raise ContinueAsNew(
+        scope.execution.values.sealed(text, f"the input of workflow {scope.claim.workflow}")
+    )
 
 
 def idempotency_key(*, form: Literal["text", "uuid"] = "text") -> str:
@@ -183,12 +214,14 @@ _KEY_NAMESPACE = uuid_module.UUID("9f6f1ce3-7a5f-5f9f-8b5e-3c8b1d8c1e11")
 
 @contextmanager
 def inline() -> Iterator[None]:
-    """Run functions that a framework hands to a thread at once, as code of the workflow: for its helpers that are a ``def``.
+    """Run functions that a framework hands to a thread at once, as code of the workflow: for its
+    helpers that are a ``def``.
 
-    In async workflows ``asyncio.to_thread()`` and ``loop.run_in_executor()`` are refused, since a replay would start such a
-    thread again. Many frameworks use them for every ``def`` that they are given, to keep the loop free. Inside this
-    block these functions run in the workflow itself, and again at every replay. So they must do the same again: what touches
-    the world belongs into a step.
+    In async workflows ``asyncio.to_thread()`` and ``loop.run_in_executor()`` are refused, since a
+    replay would start such a thread again. Many frameworks use them for every ``def`` that they are
+    given, to keep the loop free. Inside this block these functions run in the workflow itself, and
+    again at every replay. So they must do the same again: what touches the world belongs into a
+    step.
 
     Outside of workflows, and in sync ones, it changes nothing.
 
@@ -206,7 +239,8 @@ def inline() -> Iterator[None]:
 
 @contextmanager
 def because(decision: Decision[Any], item: str | int | None = None) -> Iterator[None]:
-    """Make the calls inside rest on a decision, as with ``step.because(...)``; the innermost block counts.
+    """Make the calls inside rest on a decision, as with ``step.because(...)``; the innermost block
+    counts.
 
     Args:
         decision: The decision.

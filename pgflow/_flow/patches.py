@@ -1,8 +1,10 @@
-"""Patches in the code of a workflow: workers announce them, so that old sides can be seen to be over.
+"""Patches in the code of a workflow: workers announce them, so that old sides can be seen to be
+over.
 
-Read from the source, since a patch that no run has reached yet counts too: the function, and the functions of
-its module that it names, and so on. A name that is no literal, or a patch in another module, is not found: such a
-patch is then shown as one that the code may lack, which errs on the safe side.
+Read from the source, since a patch that no run has reached yet counts too: the function, and the
+functions of its module that it names, and so on. A name that is no literal, or a patch in another
+module, is not found: such a patch is then shown as one that the code may lack, which errs on the
+safe side.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ _FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def find_patches(fn: Callable[..., Any]) -> dict[str, bool]:
-    """Names of patches, each with whether only ``deprecate_patch`` names it; none where the source cannot be read."""
+    """Names of patches, each with whether only ``deprecate_patch`` names it; none where the source
+    cannot be read.
+    """
     found: dict[str, bool] = {}
     for node in functions_reached(fn):
         for patch, is_deprecated in _calls(node):
@@ -26,7 +30,9 @@ def find_patches(fn: Callable[..., Any]) -> dict[str, bool]:
 
 
 def functions_reached(fn: Callable[..., Any]) -> Iterator[ast.AST]:
-    """The source of a function, of the functions of its module that it names, and so on; nothing where it cannot be read."""
+    """The source of a function, of the functions of its module that it names, and so on; nothing
+    where it cannot be read.
+    """
     module = inspect.getmodule(fn)
     try:
         functions = _functions(inspect.getsource(module) if module is not None else "")
@@ -69,7 +75,18 @@ def _calls(node: ast.AST) -> Iterator[tuple[str, bool]]:
     for part in ast.walk(node):
         if not isinstance(part, ast.Call):
             continue
-        name = part.func.attr if isinstance(part.func, ast.Attribute) else part.func.id if isinstance(part.func, ast.Name) else ""
+        name = (
+            part.func.attr
+            if isinstance(part.func, ast.Attribute)
+            else part.func.id
+            if isinstance(part.func, ast.Name)
+            else ""
+        )
         given = [*part.args, *(keyword.value for keyword in part.keywords if keyword.arg == "id")]
-        if name in ("patched", "deprecate_patch") and given and isinstance(given[0], ast.Constant) and isinstance(given[0].value, str):
+        if (
+            name in ("patched", "deprecate_patch")
+            and given
+            and isinstance(given[0], ast.Constant)
+            and isinstance(given[0].value, str)
+        ):
             yield given[0].value, name == "deprecate_patch"

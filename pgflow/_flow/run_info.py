@@ -36,7 +36,8 @@ class RunInfo:
         run_id: Its number in the database.
         root: UUID of its chain, the stem of its idempotency keys; the same in every generation.
         call: In the body of a step: the number of the durable call.
-        effect: In the body of a step: ``read``, ``step``, ``transaction``, ``decision`` or ``effect``.
+        effect: In the body of a step: ``read``, ``step``, ``transaction``, ``decision`` or
+            ``effect``.
         idempotency_key: In the body of a step: the key under which it acts on the outside.
     """
 
@@ -58,7 +59,13 @@ class RunInfo:
     idempotency_key: str | None = None
 
 
-EFFECTS: dict[str, EffectClass] = {"r": "read", "s": "step", "t": "transaction", "d": "decision", "e": "effect"}
+EFFECTS: dict[str, EffectClass] = {
+    "r": "read",
+    "s": "step",
+    "t": "transaction",
+    "d": "decision",
+    "e": "effect",
+}
 """Effect classes of steps by their letters."""
 
 
@@ -70,10 +77,19 @@ def run_info() -> RunInfo:
     claim = scope.claim
     step = scope if isinstance(scope, StepScope) else None
     return RunInfo(
-        key=claim.key, workflow=claim.workflow, generation=claim.generation, attempt=claim.attempt, labels=dict(claim.labels),
-        metadata=dict(claim.metadata), tenant=claim.tenant, is_child=claim.parent_run_id is not None,
-        deadline=None if claim.deadline_us is None else EPOCH + timedelta(microseconds=claim.deadline_us),
-        run_id=claim.run_id, root=claim.root,
+        key=claim.key,
+        workflow=claim.workflow,
+        generation=claim.generation,
+        attempt=claim.attempt,
+        labels=dict(claim.labels),
+        metadata=dict(claim.metadata),
+        tenant=claim.tenant,
+        is_child=claim.parent_run_id is not None,
+        deadline=None
+        if claim.deadline_us is None
+        else EPOCH + timedelta(microseconds=claim.deadline_us),
+        run_id=claim.run_id,
+        root=claim.root,
         step=None if step is None else step.call.name,
         step_attempt=None if step is None else step.attempt,
         call=None if step is None else step.call.number,
@@ -83,24 +99,32 @@ def run_info() -> RunInfo:
 
 
 def in_workflow() -> bool:
-    """Return True if the calling code is that of a workflow: for helpers and adapters that are used elsewhere too.
+    """Return True if the calling code is that of a workflow: for helpers and adapters that are used
+    elsewhere too.
 
     Returns:
-        True in the code of a workflow, replays included; False in the body of a step, and outside of runs.
+        True in the code of a workflow, replays included; False in the body of a step, and outside
+        of runs.
     """
     return isinstance(current.get(), WorkflowScope)
 
 
 class _RunLogger(logging.LoggerAdapter[logging.Logger]):
-    """Logs with run, step and attempt; silent while a workflow replays what it has logged before."""
+    """Logs with run, step and attempt; silent while a workflow replays what it has logged
+    before.
+    """
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name of the standard library
         scope = current.get()
-        if isinstance(scope, WorkflowScope) and (scope.execution.replaying or scope.execution.closing):
+        if isinstance(scope, WorkflowScope) and (
+            scope.execution.replaying or scope.execution.closing
+        ):
             return False
         return super().isEnabledFor(level)
 
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
         scope = current.get()
         extra: dict[str, Any] = dict(kwargs.get("extra") or {})
         if isinstance(scope, StepScope):
@@ -111,5 +135,7 @@ class _RunLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 logger = _RunLogger(logging.getLogger("pgflow.run"), {})
-"""Logger for the code of workflows and steps: silent on replay; records carry ``run``, ``run_id``, ``workflow``,
-``generation`` and, in the body of a step, ``step``, ``call``, ``attempt`` (:data:`pgflow.logs.FIELDS`)."""
+"""Logger for the code of workflows and steps: silent on replay; records carry ``run``, ``run_id``,
+``workflow``, ``generation`` and, in the body of a step, ``step``, ``call``, ``attempt``
+(:data:`pgflow.logs.FIELDS`).
+"""

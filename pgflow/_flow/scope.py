@@ -1,8 +1,8 @@
 """The scope in which code runs: in a workflow, in the body of a step, or in neither.
 
-The scope is ambient - a context variable - because helpers and callbacks of frameworks cannot thread an
-argument through. Each execution sets it in a fresh context of its own, and each body in a copy of the
-worker's, so no scope leaks into another run.
+The scope is ambient - a context variable - because helpers and callbacks of frameworks cannot
+thread an argument through. Each execution sets it in a fresh context of its own, and each body in a
+copy of the worker's, so no scope leaks into another run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class WorkflowScope:
     """True if a recorded run is replayed only to see if the code repeats it."""
     interceptors: Sequence[Any] = ()
     effects: list[Any] = field(default_factory=list)
-    """Effects outside of any saga block, with their calls, for the run itself to take back: those of earlier generations, then its own."""
+    """Effects outside of any saga block, with their calls, for the run itself to take back: those
+    of earlier generations, then its own.
+    """
     decisions: dict[str, Any] = field(default_factory=dict)
     """Decisions on which something was asked to rest, by their keys: why an effect was done."""
     blocks: list[Any] = field(default_factory=list)
@@ -64,7 +66,9 @@ class StepScope:
     lanes_made_ready: set[int] = field(default_factory=set)
     connection: Any = None
     tell: Callable[[StepScope], None] = lambda _scope: None
-    """Is called when the body has emitted something. Does not refer to the scope, which is gone without the garbage collector."""
+    """Is called when the body has emitted something. Does not refer to the scope, which is gone
+    without the garbage collector.
+    """
     drafts: Any = None
     """Takes what the body emits to those who read along; made by its first emit."""
     emitted: list[tuple[str, str]] = field(default_factory=list)
@@ -95,8 +99,12 @@ class StepScope:
         return f"{self.claim.stem}/{self.call.name}/{self.call.ordinal}"
 
 
-resting: contextvars.ContextVar[tuple[str, str | int | None] | None] = contextvars.ContextVar("pgflow_because", default=None)
-"""The decision, and the item of it, on which what is called now rests: ``with pgflow.because(...)``."""
+resting: contextvars.ContextVar[tuple[str, str | int | None] | None] = contextvars.ContextVar(
+    "pgflow_because", default=None
+)
+"""The decision, and the item of it, on which what is called now rests: ``with
+pgflow.because(...)``.
+"""
 
 Scope = WorkflowScope | StepScope
 
@@ -108,7 +116,9 @@ _OURS = 2
 
 
 def variables() -> tuple[tuple[contextvars.ContextVar[Any], Any], ...]:
-    """The context variables of the code that calls, without pgflow's own. A context would refer to the run, and that to its calls."""
+    """The context variables of the code that calls, without pgflow's own. A context would refer to
+    the run, and that to its calls.
+    """
     context = contextvars.copy_context()
     if len(context) <= _OURS:
         for var in context:
@@ -116,7 +126,9 @@ def variables() -> tuple[tuple[contextvars.ContextVar[Any], Any], ...]:
                 break
         else:
             return ()
-    return tuple((var, value) for var, value in context.items() if var is not current and var is not resting)
+    return tuple(
+        (var, value) for var, value in context.items() if var is not current and var is not resting
+    )
 
 
 def workflow_scope(what: str) -> WorkflowScope:
@@ -126,7 +138,9 @@ def workflow_scope(what: str) -> WorkflowScope:
         return scope
     if scope is None:
         raise NotInRunError(f"{what} works only in the code of a workflow")
-    raise NotInRunError(f"{what} works in the code of a workflow, not in the body of step {scope.call.name!r}")
+    raise NotInRunError(
+        f"{what} works in the code of a workflow, not in the body of step {scope.call.name!r}"
+    )
 
 
 def async_scope(what: str, twin: str) -> WorkflowScope:
@@ -151,11 +165,24 @@ def step_scope_of(connection: Any) -> StepScope | None:
     return scope if isinstance(scope, StepScope) and scope.connection is connection else None
 
 
-def log_fields(claim: Claim, call: StepCall | None = None, attempt: int | None = None) -> dict[str, Any]:
-    """The attributes of a log record about a run, and about a step of it; :data:`pgflow.logs.FIELDS`."""
-    fields: dict[str, Any] = {"run": claim.key, "run_id": claim.run_id, "workflow": claim.workflow, "generation": claim.generation}
+def log_fields(
+    claim: Claim, call: StepCall | None = None, attempt: int | None = None
+) -> dict[str, Any]:
+    """The attributes of a log record about a run, and about a step of it;
+    :data:`pgflow.logs.FIELDS`.
+    """
+    fields: dict[str, Any] = {
+        "run": claim.key,
+        "run_id": claim.run_id,
+        "workflow": claim.workflow,
+        "generation": claim.generation,
+    }
     if call is not None:
-        fields |= {"step": call.name, "call": call.number, "attempt": call.failed_attempts + 1 if attempt is None else attempt}
+        fields |= {
+            "step": call.name,
+            "call": call.number,
+            "attempt": call.failed_attempts + 1 if attempt is None else attempt,
+        }
     return fields
 
 

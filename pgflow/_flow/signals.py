@@ -18,7 +18,9 @@ T = TypeVar("T")
 
 
 def _patience(name: str, timeout: Duration | None) -> timedelta | None:
-    """Return the time limit of a wait for a signal, None for none; a time that has passed leaves zero."""
+    """Return the time limit of a wait for a signal, None for none; a time that has passed leaves
+    zero.
+    """
     return duration(timeout, f"timeout of a wait for signal {name!r}", least_seconds=-math.inf)
 
 
@@ -31,7 +33,9 @@ class SyncSignal(Generic[T]):
     def wait(self, *, timeout: Duration | None = None) -> T:
         """Waits for the next message of this name; TimeoutError if none comes in time."""
         scope, thread = sync_scope(f"signal {self._signal.name!r}.sync.wait()", "its .wait()")
-        call = scope.execution.signals.issue(self._signal.name, self._signal.codec, _patience(self._signal.name, timeout))
+        call = scope.execution.signals.issue(
+            self._signal.name, self._signal.codec, _patience(self._signal.name, timeout)
+        )
         try:
             thread.block([call])
         except asyncio.CancelledError:
@@ -56,7 +60,9 @@ class Signal(Generic[T]):
 
     def __init__(self, name: str, type: type[T]) -> None:  # noqa: A002 - the word users write
         if not is_name(name):
-            raise InvalidArgument(f"the name of a signal must be a text of 1 to 255 bytes without NUL, not {name!r}")
+            raise InvalidArgument(
+                f"the name of a signal must be a text of 1 to 255 bytes without NUL, not {name!r}"
+            )
         self.name = name
         self.type = type
         self.codec = codec_for(type)
@@ -67,8 +73,8 @@ class Signal(Generic[T]):
         Args:
             timeout: Give up after this long; a later message stays for the next wait.
 
-        A message whose payload does not fit the type is not taken: the run is stuck, reason ``signal``, until somebody drops, replaces
-        or requeues it (``pgflow messages``).
+        A message whose payload does not fit the type is not taken: the run is stuck, reason
+        ``signal``, until somebody drops, replaces or requeues it (``pgflow messages``).
 
         Raises:
             TimeoutError: None came in time.

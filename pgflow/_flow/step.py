@@ -1,4 +1,5 @@
-"""Steps: named pieces of work whose outcome is a unit of the journal. They are made by the decorators.
+"""Steps: named pieces of work whose outcome is a unit of the journal. They are made by the
+decorators.
 
 Outside a workflow ``@read`` and ``@step`` are plain functions. ``@transaction``, ``@effect`` and
 ``@decision`` refuse to run there: a forgotten ``start`` must not charge anybody undurably.
@@ -24,7 +25,13 @@ from pgflow._model.exceptions import ErrorClasses
 from pgflow._model.kinds import StepKind
 from pgflow._model.names import is_name
 from pgflow._model.options import Admit, Retries
-from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError, NotInRunError, WrongColourError
+from pgflow.errors import (
+    DefinitionError,
+    InvalidArgument,
+    NotBuiltError,
+    NotInRunError,
+    WrongColourError,
+)
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -38,8 +45,14 @@ class Step(Generic[P, R_co]):
     fn: Any
 
     def __init__(
-        self, fn: Callable[..., Any], effect: str, name: str | None, retries: Retries | int, timeout: Duration | None,
-        raises: Sequence[type[Exception]], aliases: Sequence[str] = (),
+        self,
+        fn: Callable[..., Any],
+        effect: str,
+        name: str | None,
+        retries: Retries | int,
+        timeout: Duration | None,
+        raises: Sequence[type[Exception]],
+        aliases: Sequence[str] = (),
     ) -> None:
         self.fn = fn
         self.name = name or fn.__name__
@@ -55,7 +68,10 @@ class Step(Generic[P, R_co]):
         self._rests_on: Resting | None = None
         self.max_age: timedelta | None = None
         if not is_name(self.name):
-            raise DefinitionError(f"the name of step {self.name!r} must be a text of 1 to 255 bytes without NUL: pass name=")
+            raise DefinitionError(
+                f"the name of step {self.name!r} must be a text of 1 to 255 bytes without NUL: "
+                "pass name="
+            )
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn
 
@@ -65,7 +81,9 @@ class Step(Generic[P, R_co]):
 
     @property
     def hints(self) -> dict[str, Any]:
-        """Annotations of the function, resolved when first needed: they may name what is defined after it."""
+        """Annotations of the function, resolved when first needed: they may name what is defined
+        after it.
+        """
         if self._hints is None:
             self._hints = resolve_hints(self.fn)
         return self._hints
@@ -76,8 +94,14 @@ class Step(Generic[P, R_co]):
         if found is None:
             effect: Effect = self.effect  # type: ignore[assignment]
             found = StepSpec(
-                name=self.name, effect=effect, result=self._result_codec(), errors=ErrorClasses(app_errors, self.raises),
-                retries=self.retries, raises=self.raises, definition=self, aliases=self.aliases,
+                name=self.name,
+                effect=effect,
+                result=self._result_codec(),
+                errors=ErrorClasses(app_errors, self.raises),
+                retries=self.retries,
+                raises=self.raises,
+                definition=self,
+                aliases=self.aliases,
                 timeout_seconds=None if self.timeout is None else self.timeout.total_seconds(),
                 max_age_seconds=None if self.max_age is None else self.max_age.total_seconds(),
             )
@@ -87,7 +111,13 @@ class Step(Generic[P, R_co]):
     def _result_codec(self) -> Codec[Any]:
         return codec_for(self.hints.get("return", Any), f"the result of step {self.name}")
 
-    def options(self, *, retries: Retries | int | None = None, timeout: Duration | None = None, admit: Admit | None = None) -> Self:
+    def options(
+        self,
+        *,
+        retries: Retries | int | None = None,
+        timeout: Duration | None = None,
+        admit: Admit | None = None,
+    ) -> Self:
         """The same step with other options for the calls made through what is returned.
 
         Args:
@@ -100,17 +130,23 @@ class Step(Generic[P, R_co]):
         other = copy.copy(self)
         other._specs = {}
         if retries is not None:
-            other.retries = retries if isinstance(retries, Retries) else Retries(max_attempts=retries)
+            other.retries = (
+                retries if isinstance(retries, Retries) else Retries(max_attempts=retries)
+            )
         if timeout is not None:
-            other.timeout = duration(timeout, f"timeout of step {self.name}", least_seconds=SHORTEST)
+            other.timeout = duration(
+                timeout, f"timeout of step {self.name}", least_seconds=SHORTEST
+            )
         return other
 
     def because(self, decision: Decision[Any], item: str | int | None = None) -> Self:
-        """The same step, its calls resting on a decision, which their idempotency keys name: ``<decision>/<step>/<item>``.
+        """The same step, its calls resting on a decision, which their idempotency keys name:
+        ``<decision>/<step>/<item>``.
 
         Args:
             decision: The decision.
-            item: Part of it that the call is about, each at most once; numbered in the order of calls if not given.
+            item: Part of it that the call is about, each at most once; numbered in the order of
+                calls if not given.
         """
         other = copy.copy(self)
         other._rests_on = resting_on(decision, item)
@@ -126,7 +162,10 @@ class Step(Generic[P, R_co]):
         if scope is None:
             return self._plain_async(args, kwargs)
         if scope.thread is not None:
-            raise WrongColourError(f"{self.name}.aio() is for async workflows: in this sync one, call {self.name}.sync()")
+            raise WrongColourError(
+                f"{self.name}.aio() is for async workflows: in this sync one, call "
+                f"{self.name}.sync()"
+            )
         return self._call_async(scope, args, kwargs)
 
     def sync(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -135,7 +174,10 @@ class Step(Generic[P, R_co]):
         if scope is None:
             return self._plain_sync(args, kwargs)
         if scope.thread is None:
-            raise WrongColourError(f"{self.name}.sync() is for sync workflows: in this async one, await {self.name}.aio()")
+            raise WrongColourError(
+                f"{self.name}.sync() is for sync workflows: in this async one, await "
+                f"{self.name}.aio()"
+            )
         call = self.issue(scope, args, kwargs)
         try:
             scope.thread.block([call])
@@ -149,20 +191,30 @@ class Step(Generic[P, R_co]):
         if isinstance(scope, WorkflowScope):
             return scope
         if self.effect not in (StepKind.READ, StepKind.STEP):
-            where = "outside a workflow" if scope is None else f"in the body of step {scope.call.name!r}"
+            where = (
+                "outside a workflow"
+                if scope is None
+                else f"in the body of step {scope.call.name!r}"
+            )
             raise NotInRunError(
                 f"{self.name}() was called {where}, where its outcome would not be recorded: "
                 f"call it from a workflow, or {self.name}.fn() for the undecorated function"
             )
         return None
 
-    def issue(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepCall:
+    def issue(
+        self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> StepCall:
         """Asks the engine to run the body."""
-        call = scope.execution.steps.issue(self.spec(scope.app_errors), args, kwargs, self._rests_on or resting.get())
+        call = scope.execution.steps.issue(
+            self.spec(scope.app_errors), args, kwargs, self._rests_on or resting.get()
+        )
         call.variables = variables()
         return call
 
-    async def _call_async(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R_co:
+    async def _call_async(
+        self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> R_co:
         call = self.issue(scope, args, kwargs)
         try:
             return await call.waiter  # type: ignore[misc,no-any-return]
@@ -202,17 +254,27 @@ class SyncStep(Step[P, R_co], Generic[P, R_co, F]):
         """Calls the step from sync code."""
         scope = current.get()
         if isinstance(scope, WorkflowScope) and scope.thread is None:
-            raise WrongColourError(f"{self.name}() is a sync step: in this async workflow, await {self.name}.aio()")
+            raise WrongColourError(
+                f"{self.name}() is a sync step: in this async workflow, await {self.name}.aio()"
+            )
         return self.sync(*args, **kwargs)
 
 
 def resting_on(decision: Decision[Any], item: str | int | None) -> Resting:
     """A decision and an item of it, checked."""
     if not isinstance(decision, Decision):
-        raise InvalidArgument(f"because() takes the value that a @decision returned, not {decision!r}")
-    is_item = is_name(item) and "/" not in item if isinstance(item, str) else item is None or type(item) is int
+        raise InvalidArgument(
+            f"because() takes the value that a @decision returned, not {decision!r}"
+        )
+    is_item = (
+        is_name(item) and "/" not in item
+        if isinstance(item, str)
+        else item is None or type(item) is int
+    )
     if not is_item:
-        raise InvalidArgument(f"the item of a decision must be a number or a text without '/' and NUL, not {item!r}")
+        raise InvalidArgument(
+            f"the item of a decision must be a number or a text without '/' and NUL, not {item!r}"
+        )
     scope = current.get()
     if isinstance(scope, WorkflowScope):
         scope.decisions[decision.id] = decision
@@ -225,8 +287,12 @@ def check_aliases(aliases: Sequence[str], whose: str) -> tuple[str, ...]:
     Raises:
         DefinitionError: One of them can never have been a name.
     """
-    if isinstance(aliases, str) or not all(isinstance(alias, str) and is_name(alias) for alias in aliases):
-        raise DefinitionError(f"the aliases of {whose} must be a sequence of names of 1 to 255 bytes, not {aliases!r}")
+    if isinstance(aliases, str) or not all(
+        isinstance(alias, str) and is_name(alias) for alias in aliases
+    ):
+        raise DefinitionError(
+            f"the aliases of {whose} must be a sequence of names of 1 to 255 bytes, not {aliases!r}"
+        )
     return tuple(aliases)
 
 
@@ -236,5 +302,6 @@ def resolve_hints(fn: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(fn, include_extras=True)
     except (NameError, TypeError, AttributeError) as error:
         raise DefinitionError(
-            f"the annotations of {fn.__qualname__} ({fn.__code__.co_filename}:{fn.__code__.co_firstlineno}) cannot be read: {error}"
+            f"the annotations of {fn.__qualname__} "
+            f"({fn.__code__.co_filename}:{fn.__code__.co_firstlineno}) cannot be read: {error}"
         ) from error

@@ -1,7 +1,8 @@
 """Unbuilt parts of the surface, found in the code of a workflow before a run of it is started.
 
-Read from the source, as patches are: the function, and the functions of its module that it names, and so on. What is
-called by way of other modules is not found here. It raises when it is called, and `pgflow check` reads those modules.
+Read from the source, as patches are: the function, and the functions of its module that it names,
+and so on. What is called by way of other modules is not found here. It raises when it is called,
+and `pgflow check` reads those modules.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def declared_only(what: str) -> Callable[[F], F]:
 
 
 def find_unbuilt(fn: Callable[..., Any]) -> str | None:
-    """Return the first unbuilt thing that a workflow's code uses, with its line; None if there is none, or the source cannot be read."""
+    """Return the first unbuilt thing that a workflow's code uses, with its line; None if there is
+    none, or the source cannot be read.
+    """
     module = inspect.getmodule(fn)
     for node in functions_reached(fn):
         for part, what in _uses(node, vars(module) if module is not None else {}):
@@ -43,7 +46,10 @@ def find_unbuilt(fn: Callable[..., Any]) -> str | None:
 
 def _uses(node: ast.AST, names: dict[str, Any]) -> Iterator[tuple[ast.expr, str]]:
     for part in ast.walk(node):
-        if isinstance(part, (ast.Name, ast.Attribute)) and (what := getattr(_value(part, names), _MARK, None)) is not None:
+        if (
+            isinstance(part, (ast.Name, ast.Attribute))
+            and (what := getattr(_value(part, names), _MARK, None)) is not None
+        ):
             yield part, what
         elif isinstance(part, ast.Call) and _admits(part):
             yield part, "budgets"

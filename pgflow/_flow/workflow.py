@@ -11,7 +11,20 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, NotRequired, ParamSpec, Protocol, Self, TypeVar, get_args, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    NotRequired,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    get_args,
+    overload,
+)
 
 import pydantic
 from typing_extensions import TypedDict
@@ -45,20 +58,32 @@ class Workflow(Generic[P, R_co]):
     fn: Callable[P, Any]
 
     def __init__(
-        self, fn: Callable[..., Any], name: str | None, queue: str, timeout: Duration | None, raises: Sequence[type[Exception]],
-        version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (), signals: Sequence[Awaited] = (),
+        self,
+        fn: Callable[..., Any],
+        name: str | None,
+        queue: str,
+        timeout: Duration | None,
+        raises: Sequence[type[Exception]],
+        version: str | None = None,
+        pinned: bool = False,
+        aliases: Sequence[str] = (),
+        signals: Sequence[Awaited] = (),
     ) -> None:
         self.fn = fn
         self.name = name or fn.__qualname__.replace(".<locals>.", ".")
         self.raises = tuple(raises)
-        self.start_options = StartOptions(queue=queue, timeout=duration(timeout, f"timeout of workflow {self.name}"))
+        self.start_options = StartOptions(
+            queue=queue, timeout=duration(timeout, f"timeout of workflow {self.name}")
+        )
         self.is_async = inspect.iscoroutinefunction(fn)
         self.schedule_options: dict[str, Any] | None = None
         self.upcasters: list[Upcast] = []
         self.origin: Workflow[Any, Any] = self
         self._signature = inspect.signature(fn)
         kinds = {p.kind for p in self._signature.parameters.values()}
-        self._names = () if inspect.Parameter.KEYWORD_ONLY in kinds else tuple(self._signature.parameters)
+        self._names = (
+            () if inspect.Parameter.KEYWORD_ONLY in kinds else tuple(self._signature.parameters)
+        )
         self._has_positional_only = inspect.Parameter.POSITIONAL_ONLY in kinds
         self._defaults: str | None = None
         self._input: Codec[dict[str, Any]] | None = None
@@ -66,17 +91,24 @@ class Workflow(Generic[P, R_co]):
         self.__doc__ = fn.__doc__
         self.__wrapped__ = fn
         if not is_name(self.name):
-            raise DefinitionError(f"the name of workflow {self.name!r} must be a text of 1 to 255 bytes without NUL: pass name=")
+            raise DefinitionError(
+                f"the name of workflow {self.name!r} must be a text of 1 to 255 bytes without NUL: "
+                "pass name="
+            )
         for parameter in self._signature.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise DefinitionError(
-                    f"workflow {self.name} takes *{parameter.name}: its input is an object of parameter names, so each must be named"
+                    f"workflow {self.name} takes *{parameter.name}: its input is an object of "
+                    "parameter names, so each must be named"
                 )
         self.aliases = check_aliases(aliases, f"workflow {self.name}")
         self.signals = _check_signals(signals, self.name)
         self.is_pinned = pinned
         if version is not None and not is_name(version):
-            raise DefinitionError(f"the version of workflow {self.name} must be a text of 1 to 255 bytes without NUL, not {version!r}")
+            raise DefinitionError(
+                f"the version of workflow {self.name} must be a text of 1 to 255 bytes without "
+                f"NUL, not {version!r}"
+            )
         self._version = version
         if pinned:
             self.start_options = replace(self.start_options, version=self.version)
@@ -91,7 +123,8 @@ class Workflow(Generic[P, R_co]):
             """A workflow is started, not called."""
             raise TypeError(
                 f"workflow {self.name} is not called: start it with app.start({self.name}, ...), "
-                f"from another workflow with pgflow.run_child({self.name}, ...), or call {self.name}.fn(...) in a test"
+                f"from another workflow with pgflow.run_child({self.name}, ...), or call "
+                f"{self.name}.fn(...) in a test"
             )
 
     def options(
@@ -118,22 +151,35 @@ class Workflow(Generic[P, R_co]):
             labels: Names and values to list runs by.
             metadata: Data that travels from the start to every child and step.
             when_parent_ends: Effect of a parent's end on this child.
-            if_taken: Action where a run has the key. ``match``, as without it: with the same workflow and input the start is
-                that run, else it is a KeyConflict. ``reject``: a KeyConflict, whatever that run is. ``attach``: that run, whatever
-                its input is. ``replace``: that run is cancelled, keeps its history and loses the key to a new run, which begins
-                once its code has cleaned up.
+            if_taken: Action where a run has the key. ``match``, as without it: with the same
+                workflow and input the start is that run, else it is a KeyConflict. ``reject``: a
+                KeyConflict, whatever that run is. ``attach``: that run, whatever its input is.
+                ``replace``: that run is cancelled, keeps its history and loses the key to a new
+                run, which begins once its code has cleaned up.
         """
         if if_taken is not None and if_taken not in get_args(IfTaken):
-            raise InvalidArgument(f"if_taken= is 'match', 'reject', 'attach' or 'replace', not {if_taken!r}")
+            raise InvalidArgument(
+                f"if_taken= is 'match', 'reject', 'attach' or 'replace', not {if_taken!r}"
+            )
         if run_at is not None and run_at.tzinfo is None:
-            raise InvalidArgument("run_at has no time zone: pass datetime.now(timezone.utc) + ..., or one with tzinfo")
+            raise InvalidArgument(
+                "run_at has no time zone: pass datetime.now(timezone.utc) + ..., or one with tzinfo"
+            )
         given: dict[str, Any] = {
-            "key": key, "queue": queue, "priority": priority, "run_at": run_at,
-            "timeout": duration(timeout, f"timeout of workflow {self.name}"), "labels": labels,
-            "metadata": metadata, "when_parent_ends": when_parent_ends, "if_taken": if_taken,
+            "key": key,
+            "queue": queue,
+            "priority": priority,
+            "run_at": run_at,
+            "timeout": duration(timeout, f"timeout of workflow {self.name}"),
+            "labels": labels,
+            "metadata": metadata,
+            "when_parent_ends": when_parent_ends,
+            "if_taken": if_taken,
         }
         other = copy.copy(self)
-        other.start_options = replace(self.start_options, **{k: v for k, v in given.items() if v is not None})
+        other.start_options = replace(
+            self.start_options, **{k: v for k, v in given.items() if v is not None}
+        )
         return other
 
     # ------------------------------------------------------------ input and result
@@ -160,25 +206,32 @@ class Workflow(Generic[P, R_co]):
     def result_codec(self) -> Codec[Any]:
         """Codec of the result."""
         if self._result is None:
-            self.origin._result = self._result = codec_for(resolve_hints(self.fn).get("return", Any), f"the result of workflow {self.name}")
+            self.origin._result = self._result = codec_for(
+                resolve_hints(self.fn).get("return", Any), f"the result of workflow {self.name}"
+            )
         return self._result
 
     def check_definition(self) -> None:
-        """Makes sure that parameters and result can be stored, before a run is started that could never end.
+        """Makes sure that parameters and result can be stored, before a run is started that could
+        never end.
 
         Raises:
             DefinitionError: They cannot.
-            NotBuiltError: Its code uses what is declared and not built, or it has a schedule, so that no worker serves it.
+            NotBuiltError: Its code uses what is declared and not built, or it has a schedule, so
+                that no worker serves it.
         """
         self.check_built()
         assert self.input_codec is not None
         assert self.result_codec is not None
 
     def check_built(self) -> None:
-        """Makes sure that its code uses nothing that is only declared, as far as that is written in its module."""
+        """Makes sure that its code uses nothing that is only declared, as far as that is written in
+        its module.
+        """
         if self.origin.schedule_options is not None:
             raise NotBuiltError(
-                f"workflow {self.name} cannot be started: schedules are not built yet, and no worker serves a workflow that has one. "
+                f"workflow {self.name} cannot be started: schedules are not built yet, and no "
+                "worker serves a workflow that has one. "
                 "Remove @pgflow.schedule and start it from cron"
             )
         if self.origin.unbuilt is not None:
@@ -204,7 +257,8 @@ class Workflow(Generic[P, R_co]):
     def defaults_text(self) -> str | None:
         """Defaults of its parameters as JSON, for comparing inputs; None if there are none.
 
-        A default that cannot be stored is left out: who leaves out its parameter has then another input than who passes it.
+        A default that cannot be stored is left out: who leaves out its parameter has then another
+        input than who passes it.
         """
         if self.origin._defaults is None:
             self.origin._defaults = self._encode_defaults()
@@ -216,9 +270,15 @@ class Workflow(Generic[P, R_co]):
         for name, parameter in self._signature.parameters.items():
             if parameter.default is not parameter.empty:
                 with contextlib.suppress(NotStorable, DefinitionError):
-                    codec: Codec[Any] = codec_for(hints.get(name, Any), f"a parameter of workflow {self.name}")
+                    codec: Codec[Any] = codec_for(
+                        hints.get(name, Any), f"a parameter of workflow {self.name}"
+                    )
                     texts[name] = codec.encode(parameter.default, "a default")
-        return "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in texts.items()) + "}" if texts else ""
+        return (
+            "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in texts.items()) + "}"
+            if texts
+            else ""
+        )
 
     def bind_input(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and named arguments for ``fn`` from a stored input."""
@@ -226,7 +286,9 @@ class Workflow(Generic[P, R_co]):
         if not self._has_positional_only:
             return (), values
         bound = self._signature.bind_partial()
-        bound.arguments.update({name: values[name] for name in self._signature.parameters if name in values})
+        bound.arguments.update(
+            {name: values[name] for name in self._signature.parameters if name in values}
+        )
         return bound.args, bound.kwargs
 
     @property
@@ -268,8 +330,14 @@ class _Workflow:
 
 
 def _make(
-    fn: Callable[..., Any], name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: Duration | None = None,
-    raises: Sequence[type[Exception]] = (), version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (),
+    fn: Callable[..., Any],
+    name: str | None = None,
+    queue: str = DEFAULT_QUEUE,
+    timeout: Duration | None = None,
+    raises: Sequence[type[Exception]] = (),
+    version: str | None = None,
+    pinned: bool = False,
+    aliases: Sequence[str] = (),
     signals: Sequence[Awaited] = (),
 ) -> Any:
     return Workflow(fn, name, queue, timeout, raises, version, pinned, aliases, signals)
@@ -279,7 +347,10 @@ def _check_signals(signals: Sequence[Awaited], workflow: str) -> tuple[Awaited, 
     given = tuple(signals)
     for signal in given:
         if not hasattr(signal, "codec"):
-            raise DefinitionError(f"signals= of workflow {workflow} takes objects of pgflow.Signal(name, type), not {signal!r}")
+            raise DefinitionError(
+                f"signals= of workflow {workflow} takes objects of pgflow.Signal(name, type), not "
+                f"{signal!r}"
+            )
     if len({signal.name for signal in given}) < len(given):
         raise DefinitionError(f"signals= of workflow {workflow} names a signal twice")
     return given
@@ -291,13 +362,22 @@ def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ... 
 def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str | None = None, queue: str = DEFAULT_QUEUE, timeout: Duration | None = None, raises: Sequence[type[Exception]] = (),
-    version: str | None = None, pinned: bool = False, aliases: Sequence[str] = (), signals: Sequence[Awaited] = (),
+    *,
+    name: str | None = None,
+    queue: str = DEFAULT_QUEUE,
+    timeout: Duration | None = None,
+    raises: Sequence[type[Exception]] = (),
+    version: str | None = None,
+    pinned: bool = False,
+    aliases: Sequence[str] = (),
+    signals: Sequence[Awaited] = (),
 ) -> _Workflow: ...
 def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Declares a workflow: a function, async or not, that orchestrates steps and survives its process.
+    """Declares a workflow: a function, async or not, that orchestrates steps and survives its
+    process.
 
-    Its code must do the same again when it is replayed: everything that touches the world belongs into a step.
+    Its code must do the same again when it is replayed: everything that touches the world belongs
+    into a step.
 
     Args:
         name: Its name in the database; the function's own if not given.
@@ -305,11 +385,13 @@ def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         timeout: A run that is not over by then is cancelled.
         raises: Errors that a waiting client gets back as themselves.
         version: Name of this code for `pgflow versions`; the hash of its module if not given.
-        pinned: True if runs stay with the version that they are started with: only workers that have it work on them. Else any
-            worker that has the workflow does, and a run that its code does not fit is held.
+        pinned: True if runs stay with the version that they are started with: only workers that
+            have it work on them. Else any worker that has the workflow does, and a run that its
+            code does not fit is held.
         aliases: Names that it had before: its workers work on runs of these too.
-        signals: Signals that its code waits for. A payload that does not fit the type of one is then refused where it is sent, from
-            SQL and the command line too. One that is not named here is sent as it is; a run whose code cannot take it is stuck.
+        signals: Signals that its code waits for. A payload that does not fit the type of one is
+            then refused where it is sent, from SQL and the command line too. One that is not named
+            here is sent as it is; a run whose code cannot take it is stuck.
 
     Example::
 
@@ -340,7 +422,8 @@ def schedule(
     overlap: Literal["skip", "buffer_one", "buffer_all", "cancel_other", "allow"] = "skip",
     catch_up: Literal["skip", "latest", "all"] = "latest",
 ) -> _Schedule:
-    """Declares when runs of a workflow start by themselves. Declared now: until schedules are built, no worker serves such a workflow.
+    """Declares when runs of a workflow start by themselves. Declared now: until schedules are
+    built, no worker serves such a workflow.
 
     Args:
         cron: Five fields: minute, hour, day of month, month, day of week.

@@ -16,14 +16,19 @@ class Heritage:
     """Inheritance of a run from another whose journal it begins with; ``sql/again/inherit.sql``.
 
     Attributes:
-        seeds: Up to which seq which stem random numbers are drawn from; None = for good. After them, from the run's own.
+        seeds: Up to which seq which stem random numbers are drawn from; None = for good. After
+            them, from the run's own.
         cut: Up to which seq the journal is the other's.
         began_us: Time at which the time of the run began; None = its creation.
         attempts: Most tries of each step; None = as it is declared.
-        carried: By name and hash of arguments, what steps in a dropped part of the journal came to, in their order.
-        effects: Confirmed effects of a dropped part, by the place of their keys (:func:`place_of`) and hash of arguments.
-        children: Children of a dropped part that have completed or go on, in the order of their starts.
-        undo: Effects of a dropped part that must be taken back before the code goes on, the last one first.
+        carried: By name and hash of arguments, what steps in a dropped part of the journal came to,
+            in their order.
+        effects: Confirmed effects of a dropped part, by the place of their keys (:func:`place_of`)
+            and hash of arguments.
+        children: Children of a dropped part that have completed or go on, in the order of their
+            starts.
+        undo: Effects of a dropped part that must be taken back before the code goes on, the last
+            one first.
     """
 
     seeds: list[tuple[int | None, str]]
@@ -37,7 +42,9 @@ class Heritage:
 
 
 class ReusedStep(NamedTuple):
-    """A step of a dropped part of a journal. ``result``: what it returned, as JSON; None if it did not complete, and runs under ``key``."""
+    """A step of a dropped part of a journal. ``result``: what it returned, as JSON; None if it did
+    not complete, and runs under ``key``.
+    """
 
     key: str
     result: str | None
@@ -55,7 +62,9 @@ class CarriedEffect(NamedTuple):
 
 
 class CarriedChild(NamedTuple):
-    """A child of a dropped part of a journal. ``call``: the call under which its result comes. ``key``: None if it was made up."""
+    """A child of a dropped part of a journal. ``call``: the call under which its result comes.
+    ``key``: None if it was made up.
+    """
 
     call: int
     workflow: str
@@ -65,7 +74,9 @@ class CarriedChild(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """An effect to be taken back. ``call``: the call under which an open one goes on; 0 for a closed one. ``result``: as JSON."""
+    """An effect to be taken back. ``call``: the call under which an open one goes on; 0 for a
+    closed one. ``result``: as JSON.
+    """
 
     seq: int
     call: int
@@ -81,12 +92,16 @@ _STEM = re.compile(r"^[0-9a-f-]{36}(?:~\d+)?")
 
 
 def place_of(key: str) -> str:
-    """An idempotency key without what differs between generations: where in the program it is asked for."""
+    """An idempotency key without what differs between generations: where in the program it is asked
+    for.
+    """
     return _STEM.sub("", key)
 
 
 class SagaEntry(NamedTuple):
-    """An effect of an earlier generation, which a run takes back if it fails. ``request`` and ``result`` are JSON texts."""
+    """An effect of an earlier generation, which a run takes back if it fails. ``request`` and
+    ``result`` are JSON texts.
+    """
 
     name: str
     key: str
@@ -99,7 +114,9 @@ class SagaEntry(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A signal that was all there was in the mailbox when the run was claimed. ``payload`` is a JSON text."""
+    """A signal that was all there was in the mailbox when the run was claimed. ``payload`` is a
+    JSON text.
+    """
 
     signal_id: int
     name: str
@@ -148,7 +165,9 @@ class Claim:
 
     @property
     def has_kin(self) -> bool:
-        """True if the end of the run concerns others: a parent, the list of deadlines, or heartbeats to be forgotten."""
+        """True if the end of the run concerns others: a parent, the list of deadlines, or
+        heartbeats to be forgotten.
+        """
         return self.parent_run_id is not None or self.deadline_us is not None or self.has_beats
 
     @property

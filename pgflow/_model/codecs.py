@@ -5,10 +5,10 @@ What a workflow sees on its first run must be what it sees on every replay, so a
 pydantic for models, dataclasses, datetimes, Decimal, UUID, Enum and bytes; plain JSON where nothing
 is annotated. Nothing is ever pickled, and no name found in data is ever imported.
 
-Pydantic's defaults are made for answers to browsers and lose something on the way: bytes that are not
-UTF-8, NaN (it becomes null), fields with different names for reading and writing. Here bytes are
-base64, NaN is refused, and fields are stored under their own names (aliases are read too). What a
-class says in its own configuration of bytes and NaN holds.
+Pydantic's defaults are made for answers to browsers and lose something on the way: bytes that are
+not UTF-8, NaN (it becomes null), fields with different names for reading and writing. Here bytes
+are base64, NaN is refused, and fields are stored under their own names (aliases are read too). What
+a class says in its own configuration of bytes and NaN holds.
 
 The text is stored as it is, in columns of type ``json``. What Postgres or another client could not
 read back (NUL, lone surrogates, NaN, numbers of more than 4,300 digits, more than 200 levels, more
@@ -26,7 +26,12 @@ from functools import lru_cache
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 import pydantic
-from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator, to_jsonable_python
+from pydantic_core import (
+    PydanticSerializationError,
+    SchemaSerializer,
+    SchemaValidator,
+    to_jsonable_python,
+)
 
 from pgflow._model import coreschemas, shapes, upcasters
 from pgflow.errors import DefinitionError, NotStorable
@@ -38,7 +43,9 @@ MAX_DEPTH = 200
 MAX_DIGITS = 4300  # CPython refuses to read a longer integer (sys.int_info.default_max_str_digits)
 
 ENVELOPE = '{"$codec"'
-"""Beginning of the text of an encoded value, and of no other value (:mod:`pgflow._model.envelopes`)."""
+"""Beginning of the text of an encoded value, and of no other value
+(:mod:`pgflow._model.envelopes`).
+"""
 
 quote_json = json.encoder.encode_basestring
 """JSON string of a Python string, without escaping what is not ASCII."""
@@ -51,23 +58,37 @@ _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 def check_text(text: str, what: str) -> str:
-    """Returns the JSON text if it can be stored and read back by everybody, else raises NotStorable.
+    """Returns the JSON text if it can be stored and read back by everybody, else raises
+    NotStorable.
 
-    The common case costs a few scans at C speed: each limit is tested exactly only where a bound on it has been crossed.
+    The common case costs a few scans at C speed: each limit is tested exactly only where a bound on
+    it has been crossed.
     """
     size = len(text)
     if not text.isascii():
         try:
             size = len(text.encode())
         except UnicodeEncodeError as error:
-            raise NotStorable(f"{what} holds a lone surrogate, which is not text: {error.reason}") from None
+            raise NotStorable(
+                f"{what} holds a lone surrogate, which is not text: {error.reason}"
+            ) from None
     if size > MAX_BYTES:
-        raise NotStorable(f"{what} is {size:,} bytes of JSON; the limit is 1 MiB: store it elsewhere and pass a reference")
+        raise NotStorable(
+            f"{what} is {size:,} bytes of JSON; the limit is 1 MiB: store it elsewhere and pass a "
+            "reference"
+        )
     if text.startswith(ENVELOPE):
-        raise NotStorable(f"{what} begins with the key '$codec' and would be taken for an encoded value: rename the key")
+        raise NotStorable(
+            f"{what} begins with the key '$codec' and would be taken for an encoded value: rename "
+            "the key"
+        )
     if "\\u0000" in text and _NUL.search(text):
         raise NotStorable(f"{what} holds the character NUL, which text in Postgres cannot")
-    if size > MAX_DEPTH and text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(text, MAX_DEPTH):
+    if (
+        size > MAX_DEPTH
+        and text.count("[") + text.count("{") > MAX_DEPTH
+        and is_deeper(text, MAX_DEPTH)
+    ):
         raise NotStorable(f"{what} is nested more than {MAX_DEPTH} levels deep")
     if size > MAX_DIGITS and _has_long_run(text) and _has_long_run(_outside_strings(text)):
         raise NotStorable(f"{what} holds a number of more than {MAX_DIGITS:,} digits")
@@ -75,7 +96,9 @@ def check_text(text: str, what: str) -> str:
 
 
 def is_deeper(text: str, most: int) -> bool:
-    """Return True if a JSON text is nested deeper than so many levels: take the innermost brackets away, level by level."""
+    """Return True if a JSON text is nested deeper than so many levels: take the innermost brackets
+    away, level by level.
+    """
     brackets = _outside_strings(text).encode().translate(_TO_SQUARE, _NO_BRACKETS)
     levels = 0
     while brackets and levels < most:
@@ -85,14 +108,18 @@ def is_deeper(text: str, most: int) -> bool:
 
 
 def _outside_strings(text: str) -> str:
-    """Return what stands between the strings of a JSON text: without escapes, every second part between quotes."""
+    """Return what stands between the strings of a JSON text: without escapes, every second part
+    between quotes.
+    """
     if "\\" in text:
         text = text.replace("\\\\", "").replace('\\"', "")
     return "".join(text.split('"')[::2])
 
 
 def _has_long_run(text: str) -> bool:
-    """Return True if more than MAX_DIGITS digits stand side by side: so many cover one of the places that are looked at."""
+    """Return True if more than MAX_DIGITS digits stand side by side: so many cover one of the
+    places that are looked at.
+    """
     for place in range(MAX_DIGITS, len(text), MAX_DIGITS + 1):
         if "0" <= text[place] <= "9":
             before = text[place - MAX_DIGITS : place]
@@ -104,13 +131,19 @@ def _has_long_run(text: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return an object as the JSON encoder can write it; called for types that the encoder does not know."""
-    if isinstance(value, pydantic.BaseModel):  # which would follow its own configuration, and write NaN as null
+    """Return an object as the JSON encoder can write it; called for types that the encoder does not
+    know.
+    """
+    if isinstance(
+        value, pydantic.BaseModel
+    ):  # which would follow its own configuration, and write NaN as null
         return codec_for(type(value)).to_plain(value)
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")
 
 
-_encode_plain = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode
+_encode_plain = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain
+).encode
 
 
 def encode_plain(value: Any, what: str) -> str:
@@ -124,7 +157,11 @@ def encode_plain(value: Any, what: str) -> str:
 def _refuse(what: str, error: Exception) -> NoReturn:
     if isinstance(error, NotStorable):
         raise error
-    reason = "it is nested too deeply, or holds itself" if isinstance(error, RecursionError) else str(error)
+    reason = (
+        "it is nested too deeply, or holds itself"
+        if isinstance(error, RecursionError)
+        else str(error)
+    )
     raise NotStorable(f"{what} cannot be stored as JSON: {reason}") from error
 
 
@@ -139,8 +176,12 @@ class Codec(Generic[T]):
         self._upcasting: tuple[int, SchemaValidator] | None = None
         if annotation is not Any:
             schema = coreschemas.lossless(_core_schema(annotation))
-            self._writer = SchemaSerializer(coreschemas.own(schema, to_write=True), coreschemas.CONFIG)
-            self._reader = SchemaValidator(coreschemas.own(schema, to_write=False), coreschemas.CONFIG)
+            self._writer = SchemaSerializer(
+                coreschemas.own(schema, to_write=True), coreschemas.CONFIG
+            )
+            self._reader = SchemaValidator(
+                coreschemas.own(schema, to_write=False), coreschemas.CONFIG
+            )
 
     def encode(self, value: T, what: str) -> str:
         """Returns the JSON text of a value.
@@ -155,17 +196,29 @@ class Codec(Generic[T]):
         if self._writer is None:
             return encode_plain(value, what)
         try:
-            text = self._writer.to_json(value, warnings=False, by_alias=False, round_trip=True).decode()
+            text = self._writer.to_json(
+                value, warnings=False, by_alias=False, round_trip=True
+            ).decode()
             if ("NaN" in text or "Infinity" in text) and _CONSTANT.search(_outside_strings(text)):
                 json.loads(text, parse_constant=_refuse_constant)
-        except (PydanticSerializationError, TypeError, ValueError, RecursionError, AttributeError) as error:
+        except (
+            PydanticSerializationError,
+            TypeError,
+            ValueError,
+            RecursionError,
+            AttributeError,
+        ) as error:
             _refuse(what, error)
         return check_text(text, what)
 
     def to_plain(self, value: T) -> Any:
-        """Return the dicts, lists and so on that :meth:`encode` would write; NaN is still in them."""
+        """Return the dicts, lists and so on that :meth:`encode` would write; NaN is still in
+        them.
+        """
         assert self._writer is not None
-        return self._writer.to_python(value, mode="json", warnings=False, by_alias=False, round_trip=True)
+        return self._writer.to_python(
+            value, mode="json", warnings=False, by_alias=False, round_trip=True
+        )
 
     def decode(self, text: str, what: str) -> T:
         """Returns the value that a JSON text stands for.
@@ -184,9 +237,13 @@ class Codec(Generic[T]):
         except (ValueError, RecursionError) as error:
             if self._writer is not None and upcasters.is_any():
                 try:
-                    return cast("T", self._upcasting_reader().validate_json(text, by_alias=True, by_name=True))
+                    return cast(
+                        "T",
+                        self._upcasting_reader().validate_json(text, by_alias=True, by_name=True),
+                    )
                 except (ValueError, RecursionError):
-                    pass  # how the text differs from what it should be is what the first reader said
+                    # How the text differs from what it should be is what the first reader said.
+                    pass
             outline = f"{what} does not fit its annotation {describe(self.annotation)}"
             refused = NotStorable(f"{outline}: {_first_line(error)}")
             refused.outline = outline
@@ -195,14 +252,25 @@ class Codec(Generic[T]):
     @property
     def shape(self) -> shapes.Shape:
         """Shape of the JSON that :meth:`decode` may accept; all else it certainly refuses."""
-        return True if self._writer is None else shapes.shape_of(upcasters.weave_in(coreschemas.lossless(_core_schema(self.annotation))))
+        return (
+            True
+            if self._writer is None
+            else shapes.shape_of(
+                upcasters.weave_in(coreschemas.lossless(_core_schema(self.annotation)))
+            )
+        )
 
     def _upcasting_reader(self) -> SchemaValidator:
-        """A reader that lets upcasters try what a class does not take; made again when further ones are declared."""
+        """A reader that lets upcasters try what a class does not take; made again when further ones
+        are declared.
+        """
         count = upcasters.count()
         if self._upcasting is None or self._upcasting[0] != count:
             schema = upcasters.weave_in(coreschemas.lossless(_core_schema(self.annotation)))
-            self._upcasting = count, SchemaValidator(coreschemas.own(schema, to_write=False), coreschemas.CONFIG)
+            self._upcasting = (
+                count,
+                SchemaValidator(coreschemas.own(schema, to_write=False), coreschemas.CONFIG),
+            )
         return self._upcasting[1]
 
 
@@ -220,7 +288,11 @@ def _first_line(error: BaseException) -> str:
 
 def describe(annotation: Any) -> str:
     """An annotation as people write it."""
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
+    return (
+        annotation.__name__
+        if isinstance(annotation, type)
+        else str(annotation).replace("typing.", "")
+    )
 
 
 def _core_schema(annotation: Any) -> Any:
@@ -255,7 +327,9 @@ def codec_for(annotation: Any, what: str = "a value") -> Codec[Any]:
         return make(annotation)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a class may say how it is stored by code of its own, which may raise anything, as pydantic's core does
+    # A class may say how it is stored by code of its own, which may raise anything, as pydantic's
+    # core does.
+    except BaseException as error:
         raise DefinitionError(f"{what} cannot be stored: {_first_line(error)}") from error
 
 
@@ -267,23 +341,33 @@ def _fields_of(cls: type) -> tuple[str, ...] | None:
     """Names of the fields of a model or dataclass; None for other classes."""
     if issubclass(cls, pydantic.BaseModel):
         return tuple(cls.model_fields)
-    return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
+    return (
+        tuple(field.name for field in dataclasses.fields(cls))
+        if dataclasses.is_dataclass(cls)
+        else None
+    )
 
 
 def _canonical(value: Any) -> Any:
-    """One level of a value. Sets have no order of their own, and classes may hold sets: both would hash differently in every process."""
+    """One level of a value. Sets have no order of their own, and classes may hold sets: both would
+    hash differently in every process.
+    """
     names = _fields_of(type(value))  # type: ignore[arg-type]
     if names is not None:
         found: dict[str, Any] = getattr(value, "__dict__", {})
         if len(found) != len(names):  # slots, or cached properties
             found = {name: getattr(value, name, None) for name in names}
-        return {**found, **extra} if (extra := getattr(value, "__pydantic_extra__", None)) else found
+        return (
+            {**found, **extra} if (extra := getattr(value, "__pydantic_extra__", None)) else found
+        )
     if isinstance(value, (set, frozenset)):
         return sorted(_encode_canonical(item) for item in value)
     return _plain(value)
 
 
-_encode_canonical = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), default=_canonical).encode
+_encode_canonical = json.JSONEncoder(
+    ensure_ascii=True, separators=(",", ":"), default=_canonical
+).encode
 
 
 _KEYS = (str, int, float, bool, type(None))
@@ -292,12 +376,17 @@ _KEYS = (str, int, float, bool, type(None))
 def _with_text_keys(value: Any) -> Any:
     """A value whose dicts, as deep as JSON goes by itself, have keys that JSON can have."""
     if isinstance(value, dict):
-        return {key if type(key) in _KEYS else _encode_canonical(key): _with_text_keys(part) for key, part in value.items()}
+        return {
+            key if type(key) in _KEYS else _encode_canonical(key): _with_text_keys(part)
+            for key, part in value.items()
+        }
     return [_with_text_keys(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 _encode_any_keys = json.JSONEncoder(
-    ensure_ascii=True, separators=(",", ":"), default=lambda value: _with_text_keys(_canonical(value))
+    ensure_ascii=True,
+    separators=(",", ":"),
+    default=lambda value: _with_text_keys(_canonical(value)),
 ).encode
 
 
@@ -321,7 +410,9 @@ _SCALARS: dict[type, Callable[[Any], str]] = {
 
 
 def _arguments_text(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> str:
-    """Return the text to hash. Most calls have a few numbers and texts, for which making an encoder would cost more than encoding."""
+    """Return the text to hash. Most calls have a few numbers and texts, for which making an encoder
+    would cost more than encoding.
+    """
     if not kwargs:
         try:
             return f"[{','.join([_SCALARS[type(value)](value) for value in args])}]"
@@ -330,18 +421,26 @@ def _arguments_text(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) ->
     return canonical_text([args, kwargs] if kwargs else args, what)
 
 
-def hash_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], what: str, key: bytes | None = None) -> int:
-    """A 63-bit hash of a call's arguments, equal in every process: how a replay knows the same call again.
+def hash_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any], what: str, key: bytes | None = None
+) -> int:
+    """A 63-bit hash of a call's arguments, equal in every process: how a replay knows the same call
+    again.
 
     Args:
         args: The arguments by position.
         kwargs: The arguments by name.
         what: Name of the call for errors, as in "step charge".
-        key: Secret without which nobody can guess arguments by their hash, at most 64 bytes; None for a plain hash.
+        key: Secret without which nobody can guess arguments by their hash, at most 64 bytes; None
+            for a plain hash.
 
     Raises:
         NotStorable: An argument has no form that could be compared.
     """
     text = _arguments_text(args, kwargs, f"an argument of {what}")
-    digest = hashlib.blake2b(text.encode(), digest_size=8) if key is None else hashlib.blake2b(text.encode(), digest_size=8, key=key)
+    digest = (
+        hashlib.blake2b(text.encode(), digest_size=8)
+        if key is None
+        else hashlib.blake2b(text.encode(), digest_size=8, key=key)
+    )
     return int.from_bytes(digest.digest()) >> 1

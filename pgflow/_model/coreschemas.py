@@ -1,12 +1,14 @@
-"""Pydantic's core schemas, built again with what pgflow needs of them: its own configuration inside every class.
+"""Pydantic's core schemas, built again with what pgflow needs of them: its own configuration inside
+every class.
 
-A core schema is a tree of dicts. Some of them are schemas, some only map the names of a user's fields to schemas,
-and some hold values of the user's that look like either. So a walk goes by the keys of a schema, never by what
-stands behind them: a field may be called ``type``, ``default`` or ``cls``.
+A core schema is a tree of dicts. Some of them are schemas, some only map the names of a user's
+fields to schemas, and some hold values of the user's that look like either. So a walk goes by the
+keys of a schema, never by what stands behind them: a field may be called ``type``, ``default`` or
+``cls``.
 
-Pydantic builds a validator and a serializer for each model and takes those wherever that model stands in another
-schema. They do not know our configuration. A stand-in for the class (:func:`own`) has none, so they are built from
-the schema that is given.
+Pydantic builds a validator and a serializer for each model and takes those wherever that model
+stands in another schema. They do not know our configuration. A stand-in for the class (:func:`own`)
+has none, so they are built from the schema that is given.
 """
 
 from __future__ import annotations
@@ -25,7 +27,17 @@ CONFIGURED = frozenset({"model", "dataclass", "typed-dict"})
 BY_NAME = frozenset({"fields", "choices"})
 """Keys behind which a dict maps names, or the tags of a union, to schemas."""
 
-OPAQUE = frozenset({"config", "custom_error_context", "default", "default_factory", "expected", "members", "metadata"})
+OPAQUE = frozenset(
+    {
+        "config",
+        "custom_error_context",
+        "default",
+        "default_factory",
+        "expected",
+        "members",
+        "metadata",
+    }
+)
 """Keys behind which there is no schema, whatever it looks like."""
 
 
@@ -59,13 +71,15 @@ def lossless(schema: Any) -> Any:
 def _configure(part: dict[str, Any]) -> dict[str, Any]:
     if part.get("type") in CONFIGURED:
         part["config"] = {**CONFIG, **part.get("config", {})}
-        # What is read has the class that is annotated; a subclass's own form would be read as that, or not at all.
+        # What is read has the class that is annotated; a subclass's own form would be read as that,
+        # or not at all.
         part["config"].pop("polymorphic_serialization", None)
     return part
 
 
 def own(schema: Any, *, to_write: bool) -> Any:
-    """A core schema that is built as it stands, without what pydantic has built for its classes before.
+    """A core schema that is built as it stands, without what pydantic has built for its classes
+    before.
 
     Args:
         schema: It.
@@ -77,7 +91,9 @@ def own(schema: Any, *, to_write: bool) -> Any:
         if to_write and part.get("type") == "call" and _is_named_tuple(part["function"]):
             return _as_tuple(part)
         cls = part.get("cls")
-        if part.get("type") == "model" or (part.get("type") == "dataclass" and is_pydantic_dataclass(cls)):  # type: ignore[arg-type]
+        if part.get("type") == "model" or (
+            part.get("type") == "dataclass" and is_pydantic_dataclass(cls)
+        ):  # type: ignore[arg-type]
             assert isinstance(cls, type)
             if to_write:
                 classes.add(cls)
@@ -88,17 +104,25 @@ def own(schema: Any, *, to_write: bool) -> Any:
 
 
 def _is_named_tuple(function: Any) -> bool:
-    return isinstance(function, type) and issubclass(function, tuple) and hasattr(function, "_fields")
+    return (
+        isinstance(function, type) and issubclass(function, tuple) and hasattr(function, "_fields")
+    )
 
 
 def _as_tuple(part: dict[str, Any]) -> dict[str, Any]:
-    """The schema that writes a named tuple. Pydantic before 2.13 has one that reads it only: a call of the class."""
+    """The schema that writes a named tuple. Pydantic before 2.13 has one that reads it only: a call
+    of the class.
+    """
     fields = [argument["schema"] for argument in part["arguments_schema"]["arguments_schema"]]
-    return {"type": "tuple", "items_schema": fields} | {key: part[key] for key in ("ref",) if key in part}
+    return {"type": "tuple", "items_schema": fields} | {
+        key: part[key] for key in ("ref",) if key in part
+    }
 
 
 class _StandIn(type):
-    """The type of a class in whose place another stands: its instances are that one's, and so is what is made by calling it."""
+    """The type of a class in whose place another stands: its instances are that one's, and so is
+    what is made by calling it.
+    """
 
     _real: type
     _known: set[type]
@@ -109,7 +133,8 @@ class _StandIn(type):
 
         Args:
             real: It.
-            known: All classes of the schema, where instances are written: each instance belongs to the nearest of them.
+            known: All classes of the schema, where instances are written: each instance belongs to
+                the nearest of them.
         """
         make: Any = real.__new__
         body = {"__new__": lambda _cls: make(real), "_real": real, "_known": known, "__slots__": ()}
@@ -121,5 +146,8 @@ class _StandIn(type):
     def __instancecheck__(cls, instance: Any) -> bool:
         if not cls._known:
             return isinstance(instance, cls._real)
-        # A serializer first asks for exactly its class, which this is not; an instance of a subclass would be written as its base.
-        return next((base for base in type(instance).__mro__ if base in cls._known), None) is cls._real
+        # A serializer first asks for exactly its class, which this is not; an instance of a
+        # subclass would be written as its base.
+        return (
+            next((base for base in type(instance).__mro__ if base in cls._known), None) is cls._real
+        )

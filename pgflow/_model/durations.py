@@ -1,6 +1,7 @@
 """Durations: a ``timedelta``, or a number of seconds, wherever one is asked for.
 
-They are read where they are given, so that what is no duration is refused there and not at every use.
+They are read where they are given, so that what is no duration is refused there and not at every
+use.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ LONGEST_SECONDS = 3.2e9
 @overload
 def duration(value: Duration, what: str, *, least_seconds: float = 0.0) -> timedelta: ...
 @overload
-def duration(value: Duration | None, what: str, *, least_seconds: float = 0.0) -> timedelta | None: ...
+def duration(
+    value: Duration | None, what: str, *, least_seconds: float = 0.0
+) -> timedelta | None: ...
 def duration(value: Any, what: str, *, least_seconds: float = 0.0) -> timedelta | None:
     """A duration as it was given; None for none.
 
     Args:
         value: A timedelta or a number of seconds.
         what: Name for errors, as in "timeout of step charge".
-        least_seconds: Shortest duration allowed; minus infinity takes a time that has passed for none at all.
+        least_seconds: Shortest duration allowed; minus infinity takes a time that has passed for
+            none at all.
 
     Raises:
         InvalidArgument: It is no duration, or out of bounds.
@@ -43,7 +47,9 @@ def duration(value: Any, what: str, *, least_seconds: float = 0.0) -> timedelta 
         raise InvalidArgument(f"{what} must be a number of seconds or a timedelta, not {value!r}")
     if math.isnan(seconds) or not least_seconds <= seconds <= LONGEST_SECONDS:
         least = "0" if least_seconds <= 0 else f"{least_seconds:g}"
-        raise InvalidArgument(f"{what} must be between {least} seconds and a hundred years, not {value!r}")
+        raise InvalidArgument(
+            f"{what} must be between {least} seconds and a hundred years, not {value!r}"
+        )
     return timedelta(seconds=max(0.0, seconds))
 
 

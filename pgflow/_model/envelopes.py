@@ -1,12 +1,14 @@
 """Envelopes: values that an app's codec has encoded, as they stand in the database.
 
-A value becomes JSON text first (:mod:`pgflow._model.codecs`). An app with a :class:`PayloadCodec` then hands that text to the codec,
-and stores an *envelope* in its place: a JSON object whose first key is ``$codec``. It names the key that the value was
-encoded with, so that old values stay readable after a rotation. Names, kinds, keys, labels and classes of errors stay
-beside it, because SQL branches on them.
+A value becomes JSON text first (:mod:`pgflow._model.codecs`). An app with a :class:`PayloadCodec`
+then hands that text to the codec, and stores an *envelope* in its place: a JSON object whose first
+key is ``$codec``. It names the key that the value was encoded with, so that old values stay
+readable after a rotation. Names, kinds, keys, labels and classes of errors stay beside it, because
+SQL branches on them.
 
-Inside a worker everything is clear. It is sealed where a unit is recorded, and opened where a claim or an answer comes in. A
-value of a user's own that begins like an envelope is refused by :func:`pgflow._model.codecs.check_text`, with a codec and without.
+Inside a worker everything is clear. It is sealed where a unit is recorded, and opened where a claim
+or an answer comes in. A value of a user's own that begins like an envelope is refused by
+:func:`pgflow._model.codecs.check_text`, with a codec and without.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ ErrorData = dict[str, Any]
 class PayloadCodec(Protocol):
     """Encodes an app's values before they reach the database, and decodes them when they come back.
 
-    Its methods run on the worker's event loop, between an answer of the database and the next call. They must be fast and must
-    not wait for anything: fetch keys when the app starts. Threads may call them at the same time.
+    Its methods run on the worker's event loop, between an answer of the database and the next call.
+    They must be fast and must not wait for anything: fetch keys when the app starts. Threads may
+    call them at the same time.
 
     Example::
 
@@ -48,17 +51,23 @@ class PayloadCodec(Protocol):
 
     @property
     def key_id(self) -> str | None:
-        """Name of the key that values are encoded with from now on; None to write in clear and still read what is encoded."""
+        """Name of the key that values are encoded with from now on; None to write in clear and
+        still read what is encoded.
+        """
 
     @property
     def hash_key(self) -> bytes | None:
-        """Secret for hashes of values that must be compared; it stays the same for good. None only if the codec hides nothing."""
+        """Secret for hashes of values that must be compared; it stays the same for good. None only
+        if the codec hides nothing.
+        """
 
     def encode(self, data: bytes) -> bytes:
         """Return what is stored in place of the bytes."""
 
     def decode(self, key_id: str, data: bytes) -> bytes:
-        """Return the bytes that :meth:`encode` was given under this key, or raise anything if they cannot be had."""
+        """Return the bytes that :meth:`encode` was given under this key, or raise anything if they
+        cannot be had.
+        """
 
 
 class Envelopes:
@@ -73,15 +82,32 @@ class Envelopes:
 
     def __init__(self, codec: PayloadCodec) -> None:
         if not isinstance(codec, PayloadCodec):
-            raise DefinitionError(f"codec= takes an object with key_id, hash_key, encode() and decode(), not {codec!r}")
+            raise DefinitionError(
+                "codec= takes an object with key_id, hash_key, encode() and decode(), not "
+                f"{codec!r}"
+            )
         key_id = codec.key_id
-        if key_id is not None and not (isinstance(key_id, str) and 1 <= len(key_id.encode()) <= MAX_KEY_ID_BYTES and "\0" not in key_id):
-            raise DefinitionError(f"key_id of a codec must be a text of 1 to 255 bytes without NUL, or None, not {key_id!r}")
+        if key_id is not None and not (
+            isinstance(key_id, str)
+            and 1 <= len(key_id.encode()) <= MAX_KEY_ID_BYTES
+            and "\0" not in key_id
+        ):
+            raise DefinitionError(
+                "key_id of a codec must be a text of 1 to 255 bytes without NUL, or None, not "
+                f"{key_id!r}"
+            )
         secret = codec.hash_key
         if secret is not None and (not isinstance(secret, bytes) or len(secret) < 16):
-            raise DefinitionError("hash_key of a codec must be at least 16 random bytes, or None if the codec hides nothing")
+            raise DefinitionError(
+                "hash_key of a codec must be at least 16 random bytes, or None if the codec hides "
+                "nothing"
+            )
         self._codec = codec
-        self._secret = None if secret is None else hashlib.blake2b(secret, digest_size=32, person=b"pgflow hash key").digest()
+        self._secret = (
+            None
+            if secret is None
+            else hashlib.blake2b(secret, digest_size=32, person=b"pgflow hash key").digest()
+        )
 
     @property
     def is_writing(self) -> bool:
@@ -95,7 +121,9 @@ class Envelopes:
 
     @property
     def other_hash_keys(self) -> tuple[bytes | None, ...]:
-        """Keys of hashes that may have been recorded while values were written the other way: in clear, or encoded."""
+        """Keys of hashes that may have been recorded while values were written the other way: in
+        clear, or encoded.
+        """
         if self._secret is None:
             return ()
         return (self._secret,) if self._codec.key_id is None else (None,)
@@ -118,20 +146,31 @@ class Envelopes:
         try:
             data = base64.b64encode(self._codec.encode(text.encode())).decode()
         except Exception as error:
-            raise CodecError(f"{what} cannot be encoded with key {key_id!r}: the app's codec raised {type(error).__name__}") from error
-        beside = "".join([f",{quote_json(name)}:{json.dumps(value, ensure_ascii=False)}" for name, value in (extra or {}).items()])
+            raise CodecError(
+                f"{what} cannot be encoded with key {key_id!r}: the app's codec raised "
+                f"{type(error).__name__}"
+            ) from error
+        beside = "".join(
+            [
+                f",{quote_json(name)}:{json.dumps(value, ensure_ascii=False)}"
+                for name, value in (extra or {}).items()
+            ]
+        )
         sealed = f'{ENVELOPE}:{quote_json(key_id)},"data":"{data}"{beside}}}'
         size = len(sealed) if sealed.isascii() else len(sealed.encode())
         if size > MAX_BYTES:
             raise NotStorable(
-                f"{what} is {size:,} bytes once it is encoded; the limit is 1 MiB: store it elsewhere and pass a reference"
+                f"{what} is {size:,} bytes once it is encoded; the limit is 1 MiB: store it "
+                "elsewhere and pass a reference"
             )
         return sealed
 
     def seal_error(self, data: ErrorData) -> tuple[str, ErrorData]:
-        """Return the envelope of an error, whose class stays readable, and the error as it comes back from there.
+        """Return the envelope of an error, whose class stays readable, and the error as it comes
+        back from there.
 
-        Errors must always be storable: of one that is too long, causes are left out, then arguments and fields.
+        Errors must always be storable: of one that is too long, causes are left out, then arguments
+        and fields.
         """
         readable = {"type": data.get("type"), "mro": data.get("mro", [])}
         bare = {**readable, "args": [], "message": data.get("message", "")}
@@ -140,23 +179,35 @@ class Envelopes:
                 return self.seal(json.dumps(kept), "an error", readable), kept
             except NotStorable:
                 continue
-        raise CodecError("an error cannot be stored: the app's codec makes more than 1 MiB of some kilobytes")
+        raise CodecError(
+            "an error cannot be stored: the app's codec makes more than 1 MiB of some kilobytes"
+        )
 
     def seal_each(self, text: str, what: str) -> str:
-        """Return an object of values by names with each value in an envelope of its own; the names stay readable."""
-        parts = [f"{quote_json(name)}:{self.seal(json.dumps(value, ensure_ascii=False), what)}" for name, value in json.loads(text).items()]
+        """Return an object of values by names with each value in an envelope of its own; the names
+        stay readable.
+        """
+        parts = [
+            f"{quote_json(name)}:{self.seal(json.dumps(value, ensure_ascii=False), what)}"
+            for name, value in json.loads(text).items()
+        ]
         sealed = "{" + ",".join(parts) + "}"
         if len(sealed.encode()) > MAX_BYTES:
-            raise NotStorable(f"{what} is more than 1 MiB once it is encoded: store it elsewhere and pass a reference")
+            raise NotStorable(
+                f"{what} is more than 1 MiB once it is encoded: store it elsewhere and pass a "
+                "reference"
+            )
         return sealed
 
     def seal_compared(self, text: str, what: str, about: str, defaults: str | None = None) -> str:
-        """Return the envelope of a text that the database compares with others: a keyed hash of it stands beside it.
+        """Return the envelope of a text that the database compares with others: a keyed hash of it
+        stands beside it.
 
         Args:
             text: An input, or the payload of a message.
             what: Name of it in an error.
-            about: Context of the comparison, such as a run's key: equal texts have different hashes elsewhere.
+            about: Context of the comparison, such as a run's key: equal texts have different hashes
+                elsewhere.
             defaults: An object of what counts for names that an input leaves out.
         """
         if self._codec.key_id is None:
@@ -165,12 +216,20 @@ class Envelopes:
         if defaults is not None:
             value = {**json.loads(defaults), **value}
         plain = json.dumps([about, value], sort_keys=True, separators=(",", ":"))
-        return self.seal(text, what, {"hash": hmac.new(self._secret or b"", plain.encode(), hashlib.sha256).hexdigest()})
+        return self.seal(
+            text,
+            what,
+            {"hash": hmac.new(self._secret or b"", plain.encode(), hashlib.sha256).hexdigest()},
+        )
 
     def hashed(self, text: str) -> str:
         """Return a keyed hash of a text that is shown and never compared, such as a fingerprint."""
         key = self.hash_key
-        return text if key is None else f"keyed:{hmac.new(key, text.encode(), hashlib.sha256).hexdigest()}"
+        return (
+            text
+            if key is None
+            else f"keyed:{hmac.new(key, text.encode(), hashlib.sha256).hexdigest()}"
+        )
 
     def open_sealed(self, envelope: Any, what: str) -> str:
         """Return the JSON text that an envelope holds.
@@ -183,7 +242,8 @@ class Envelopes:
             return self._codec.decode(key_id, base64.b64decode(data, validate=True)).decode()
         except Exception as error:
             raise CodecError(
-                f"{what} was encoded with key {key_id!r}, and the app's codec cannot decode it ({type(error).__name__}): "
+                f"{what} was encoded with key {key_id!r}, and the app's codec cannot decode it "
+                f"({type(error).__name__}): "
                 "give the codec that key again"
             ) from error
 
@@ -199,7 +259,9 @@ def key_of(envelope: Any) -> str:
 
 
 def is_envelope(value: Any) -> bool:
-    """Return True if a value that was read from the database is an envelope: an object that begins like one."""
+    """Return True if a value that was read from the database is an envelope: an object that begins
+    like one.
+    """
     return isinstance(value, dict) and next(iter(value), None) == "$codec"
 
 
@@ -224,12 +286,17 @@ def open_value(envelopes: Envelopes | None, value: Any, what: str) -> Any:
 
 def open_unordered(envelopes: Envelopes | None, value: dict[str, Any], what: str) -> dict[str, Any]:
     """Return an object of a column of type ``jsonb``, which keeps no order of keys, in clear."""
-    return json.loads(_open(envelopes, value, what)) if value.keys() == {"$codec", "data"} else value
+    return (
+        json.loads(_open(envelopes, value, what)) if value.keys() == {"$codec", "data"} else value
+    )
 
 
 def _open(envelopes: Envelopes | None, envelope: Any, what: str) -> str:
     if envelopes is None:
-        raise CodecError(f"{what} was encoded with key {key_of(envelope)!r}, and this app has no codec: pass codec= to App or AsyncApp")
+        raise CodecError(
+            f"{what} was encoded with key {key_of(envelope)!r}, and this app has no codec: pass "
+            "codec= to App or AsyncApp"
+        )
     return envelopes.open_sealed(envelope, what)
 
 
@@ -238,7 +305,9 @@ def seal_text(envelopes: Envelopes | None, text: str, what: str) -> str:
     return text if envelopes is None else envelopes.seal(text, what)
 
 
-def seal_metadata(envelopes: Envelopes | None, metadata: dict[str, Any] | None) -> dict[str, Any] | None:
+def seal_metadata(
+    envelopes: Envelopes | None, metadata: dict[str, Any] | None
+) -> dict[str, Any] | None:
     """Return metadata of a run as they are stored by an app, an object either way.
 
     Raises:
@@ -247,5 +316,11 @@ def seal_metadata(envelopes: Envelopes | None, metadata: dict[str, Any] | None) 
     if not metadata:
         return metadata
     if "$codec" in metadata:
-        raise NotStorable("metadata with the name '$codec' would be taken for encoded ones: give it another name")
-    return metadata if envelopes is None else dict(json.loads(envelopes.seal(json.dumps(metadata), "metadata of a run")))
+        raise NotStorable(
+            "metadata with the name '$codec' would be taken for encoded ones: give it another name"
+        )
+    return (
+        metadata
+        if envelopes is None
+        else dict(json.loads(envelopes.seal(json.dumps(metadata), "metadata of a run")))
+    )

@@ -1,11 +1,11 @@
 """Exceptions as data: encoding and rebuilding them.
 
 An exception is stored as the names of its classes (the MRO), its arguments, those of its attributes
-that are JSON, its text, where it was raised, and its causes. It is rebuilt - on the first run too, so
-that ``except`` behaves the same live and on replay - as the nearest class of that MRO which is already
-known here: a builtin, one named in ``raises=``, or one of the app's ``errors=``. No constructor of
-yours runs and nothing is imported. Where only ``Exception`` would be left, it becomes
-:class:`StepFailed`.
+that are JSON, its text, where it was raised, and its causes. It is rebuilt - on the first run too,
+so that ``except`` behaves the same live and on replay - as the nearest class of that MRO which is
+already known here: a builtin, one named in ``raises=``, or one of the app's ``errors=``. No
+constructor of yours runs and nothing is imported. Where only ``Exception`` would be left, it
+becomes :class:`StepFailed`.
 
 Errors must always be storable, whatever they hold: a NUL in a message must not leave a run open for
 good. So they are cleaned and cut, never refused; each part has a limit, so that the whole has one.
@@ -106,13 +106,23 @@ def _fields(error: BaseException) -> dict[str, Any]:
 
 
 def _classes(error: BaseException) -> list[str]:
-    """Names of its classes: of a very long line the first, which are its own, and the last, which are builtins."""
-    names = [_name(cls) for cls in type(error).__mro__ if cls not in (object, BaseException, Exception)]
-    return names if len(names) <= MAX_CLASSES else names[: MAX_CLASSES // 2] + names[-MAX_CLASSES // 2 :]
+    """Names of its classes: of a very long line the first, which are its own, and the last, which
+    are builtins.
+    """
+    names = [
+        _name(cls) for cls in type(error).__mro__ if cls not in (object, BaseException, Exception)
+    ]
+    return (
+        names
+        if len(names) <= MAX_CLASSES
+        else names[: MAX_CLASSES // 2] + names[-MAX_CLASSES // 2 :]
+    )
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exception that it was raised from, the cause of that, and so on until one repeats."""
+    """Yield the exception that it was raised from, the cause of that, and so on until one
+    repeats.
+    """
     seen = {id(error)}
     cause = error.__cause__
     while cause is not None and id(cause) not in seen and len(seen) <= MAX_CAUSES:
@@ -134,7 +144,12 @@ def encode_error(error: BaseException, *, with_traceback: bool = True) -> ErrorD
         return _encode_all(error, with_traceback=with_traceback)
     except Exception:  # noqa: BLE001 - an error that fails wherever it is touched is an error all the same
         name = clean(type(error).__qualname__, MAX_NAME_CHARS)
-        return {"type": name, "mro": [], "args": [], "message": f"(an error of {name} that cannot be described)"}
+        return {
+            "type": name,
+            "mro": [],
+            "args": [],
+            "message": f"(an error of {name} that cannot be described)",
+        }
 
 
 def _encode_all(error: BaseException, *, with_traceback: bool) -> ErrorData:
@@ -154,26 +169,47 @@ def _encode_one(error: BaseException, *, with_traceback: bool) -> ErrorData:
         "type": _name(type(error)),
         "mro": _classes(error),
         "args": _arguments(error),
-        "message": _text_of(error, f"(an error of {clean(type(error).__qualname__, MAX_NAME_CHARS)} whose text cannot be read)"),
+        "message": _text_of(
+            error,
+            f"(an error of {clean(type(error).__qualname__, MAX_NAME_CHARS)} whose text cannot be "
+            "read)",
+        ),
     }
     fields = _fields(error)
     if fields:
         data["fields"] = fields
     if with_traceback and error.__traceback__ is not None:
         frames = traceback.extract_tb(error.__traceback__)[-MAX_TRACEBACK_LINES:]
-        data["traceback"] = [clean(f"{f.filename}:{f.lineno} {f.name}: {f.line or ''}", 500) for f in frames]
+        data["traceback"] = [
+            clean(f"{f.filename}:{f.lineno} {f.name}: {f.line or ''}", 500) for f in frames
+        ]
     return data
 
 
 _STEERING = (StopIteration, StopAsyncIteration)
 """Exceptions that steer Python itself: no future takes the first, and neither is an error."""
 
-_EXCLUDED = {"Exception", "BaseException", "BaseExceptionGroup", "ExceptionGroup", "StopIteration", "StopAsyncIteration"}
+_EXCLUDED = {
+    "Exception",
+    "BaseException",
+    "BaseExceptionGroup",
+    "ExceptionGroup",
+    "StopIteration",
+    "StopAsyncIteration",
+}
 
 
 def _builtin_errors() -> dict[str, type[Exception]]:
-    found = [cls for cls in vars(builtins).values() if isinstance(cls, type) and issubclass(cls, Exception)]
-    found += [cls for cls in vars(pgflow_errors).values() if isinstance(cls, type) and issubclass(cls, PgflowError)]
+    found = [
+        cls
+        for cls in vars(builtins).values()
+        if isinstance(cls, type) and issubclass(cls, Exception)
+    ]
+    found += [
+        cls
+        for cls in vars(pgflow_errors).values()
+        if isinstance(cls, type) and issubclass(cls, PgflowError)
+    ]
     return {_name(cls): cls for cls in found if cls.__name__ not in _EXCLUDED}
 
 
@@ -184,13 +220,16 @@ _registered: dict[str, type[Exception]] = {}
 
 
 def register_errors(*classes: type[Exception]) -> None:
-    """Registers classes as which recorded errors may be raised again, in every app of this process: for integrations.
+    """Registers classes as which recorded errors may be raised again, in every app of this process:
+    for integrations.
 
-    Call it where the module of the integration is imported: whoever uses it imports that, in every process that
-    works on such runs. For errors of your own there are ``raises=`` of a step and ``errors=`` of an app.
+    Call it where the module of the integration is imported: whoever uses it imports that, in every
+    process that works on such runs. For errors of your own there are ``raises=`` of a step and
+    ``errors=`` of an app.
 
     Args:
-        *classes: The classes. They are known by module and name, and never constructed through their ``__init__``.
+        *classes: The classes. They are known by module and name, and never constructed through
+            their ``__init__``.
 
     Raises:
         DefinitionError: One of them is not a class of exceptions.
@@ -202,18 +241,25 @@ def register_errors(*classes: type[Exception]) -> None:
 
 
 class ErrorClasses:
-    """The classes as which errors may be rebuilt: builtins, pgflow's own, those registered, and those given."""
+    """The classes as which errors may be rebuilt: builtins, pgflow's own, those registered, and
+    those given.
+    """
 
     __slots__ = ("_given",)
 
     def __init__(self, *groups: Iterable[type[Exception]]) -> None:
         self._given = {
-            _name(cls): cls for group in groups for cls in group if issubclass(cls, Exception) and not issubclass(cls, _STEERING)
+            _name(cls): cls
+            for group in groups
+            for cls in group
+            if issubclass(cls, Exception) and not issubclass(cls, _STEERING)
         }
 
     def nearest(self, mro: Sequence[str]) -> type[Exception] | None:
         """The first known class of an MRO."""
-        known = (self._given.get(name) or _registered.get(name) or _BUILTIN.get(name) for name in mro)
+        known = (
+            self._given.get(name) or _registered.get(name) or _BUILTIN.get(name) for name in mro
+        )
         return next((cls for cls in known if cls is not None), None)
 
 
@@ -241,7 +287,9 @@ def _rebuild_one(data: ErrorData, known: ErrorClasses, attempts: int) -> Excepti
         if error is not None:
             return error
         mro = mro[mro.index(_name(cls)) + 1 :]
-    return StepFailed(str(data.get("type", "?")).removeprefix("builtins."), str(data.get("message", "")), attempts)
+    return StepFailed(
+        str(data.get("type", "?")).removeprefix("builtins."), str(data.get("message", "")), attempts
+    )
 
 
 def _instance(cls: type[Exception], data: ErrorData) -> Exception | None:
@@ -263,7 +311,8 @@ def _instance(cls: type[Exception], data: ErrorData) -> Exception | None:
 def _make(cls: type[Exception], args: tuple[Any, ...], fields: dict[str, Any]) -> Exception | None:
     try:
         error = cls.__new__(cls, *args)
-        # The builtin class that it is made of keeps things where only its own constructor can put them.
+        # The builtin class that it is made of keeps things where only its own constructor can put
+        # them.
         builtin = next(base for base in cls.__mro__ if base.__module__ == "builtins")
         builtin.__init__(error, *args)  # type: ignore[misc]
         vars(error).update(fields)

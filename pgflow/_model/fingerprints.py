@@ -17,10 +17,11 @@ _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def fingerprint(value: Any) -> str:
-    """A short text that is equal for equal values, in every process and version: what an effect can be called to expect.
+    """A short text that is equal for equal values, in every process and version: what an effect can
+    be called to expect.
 
-    Values are compared as JSON: the order of keys does not count, nor whether they come as a model, a dataclass or a dict,
-    as a tuple or a list, as 1 or 1.0.
+    Values are compared as JSON: the order of keys does not count, nor whether they come as a model,
+    a dataclass or a dict, as a tuple or a list, as 1 or 1.0.
 
     Args:
         value: Anything that a step may return.
@@ -39,7 +40,9 @@ def fingerprint(value: Any) -> str:
     what = "what is to be fingerprinted"
     plain = json.loads(canonical_text(value, what))
     try:
-        text = json.dumps(_with_one_kind_of_number(plain), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(
+            _with_one_kind_of_number(plain), sort_keys=True, separators=(",", ":"), allow_nan=False
+        )
     except ValueError as error:
         raise NotStorable(f"{what} cannot be stored as JSON: {error}") from error
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
@@ -51,9 +54,15 @@ def is_fingerprint(text: object) -> bool:
 
 
 def _with_one_kind_of_number(value: Any) -> Any:
-    """JSON whose whole numbers have no point, as languages write it that have one kind of number."""
+    """JSON whose whole numbers have no point, as languages write it that have one kind of
+    number.
+    """
     if isinstance(value, dict):
         return {key: _with_one_kind_of_number(part) for key, part in value.items()}
     if isinstance(value, list):
         return [_with_one_kind_of_number(part) for part in value]
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+    return (
+        int(value)
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+        else value
+    )

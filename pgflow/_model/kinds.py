@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-Status = Literal["queued", "running", "waiting", "paused", "stuck", "completed", "failed", "cancelled"]
+Status = Literal[
+    "queued", "running", "waiting", "paused", "stuck", "completed", "failed", "cancelled"
+]
 """Status of a run, as users see it."""
 
 EndedAs = Literal["completed", "failed", "cancelled"]
@@ -12,7 +14,9 @@ EndedAs = Literal["completed", "failed", "cancelled"]
 
 
 class Kind:
-    """Kinds of units, as one byte; the table ``pgflow.unit_kind`` documents them and a test holds the two equal."""
+    """Kinds of units, as one byte; the table ``pgflow.unit_kind`` documents them and a test holds
+    the two equal.
+    """
 
     STEP_STARTED: Final = "s"
     STEP_COMPLETED: Final = "c"
@@ -46,7 +50,9 @@ class Kind:
 
 
 class StepKind:
-    """Kinds of steps, as one byte: what a unit says of the calls that began with it (``starts``)."""
+    """Kinds of steps, as one byte: what a unit says of the calls that began with it
+    (``starts``).
+    """
 
     READ: Final = "r"
     STEP: Final = "s"
@@ -56,7 +62,9 @@ class StepKind:
 
 
 class Ground:
-    """Grounds on which an effect may be attempted again; the database judges them by its clock (``sql/ledgers/effects.sql``)."""
+    """Grounds on which an effect may be attempted again; the database judges them by its clock
+    (``sql/ledgers/effects.sql``).
+    """
 
     REMEMBERED: Final = "w"
     """The counterparty still remembers the key."""

@@ -15,9 +15,11 @@ class Delivery:
 
     Attributes:
         message: The number of the message, by which `pgflow messages` knows it.
-        ended_as: Status of the run that had ended, so that nobody takes the message; None while it is open. Mail that an ended run did not
-            take is kept in ``pgflow.undelivered_messages``, and is the run's again if that is rewound or restarted.
-        is_new: False if the message had been sent before under its idempotency key: it is that one, and nothing was sent now.
+        ended_as: Status of the run that had ended, so that nobody takes the message; None while it
+            is open. Mail that an ended run did not take is kept in ``pgflow.undelivered_messages``,
+            and is the run's again if that is rewound or restarted.
+        is_new: False if the message had been sent before under its idempotency key: it is that one,
+            and nothing was sent now.
     """
 
     message: int
@@ -39,10 +41,12 @@ class Message:
         message: The number of the message.
         signal: Name of the signal.
         payload: Its payload.
-        state: ``waiting`` in the mailbox; or put aside: the run had ``ended``, or somebody ``dropped`` or ``replaced`` it.
+        state: ``waiting`` in the mailbox; or put aside: the run had ``ended``, or somebody
+            ``dropped`` or ``replaced`` it.
         sent_at: Time of sending.
         sent_by: Sender.
-        why: Of one that waits, why the run's code could not take it; of one that was put aside, the reason that was given.
+        why: Of one that waits, why the run's code could not take it; of one that was put aside, the
+            reason that was given.
     """
 
     key: str

@@ -1,8 +1,9 @@
-"""Opening what comes in: a claim, and the units of an answer, with every value of the user's in clear.
+"""Opening what comes in: a claim, and the units of an answer, with every value of the user's in
+clear.
 
-The engine and the code of workflows see clear values only. So what a run brings from the database is opened in one place,
-before anything looks at it. Where each kind of unit may hold an envelope is said here, and nowhere else is one looked for:
-a value that merely looks like one stays what it is.
+The engine and the code of workflows see clear values only. So what a run brings from the database
+is opened in one place, before anything looks at it. Where each kind of unit may hold an envelope is
+said here, and nowhere else is one looked for: a value that merely looks like one stays what it is.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ _WHOLE = frozenset({
     Kind.STEP_COMPLETED, Kind.STEP_RENEWED, Kind.STEP_FAILED, Kind.ATTEMPT_FAILED, Kind.DECISION_RECORDED, Kind.SIGNAL_RECEIVED,
     Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EMITTED,
 })  # fmt: skip
-"""Kinds of units whose payload is a value or an error. What else replays read of a journal is never sealed, save results of children."""
+"""Kinds of units whose payload is a value or an error. What else replays read of a journal is never
+sealed, save results of children.
+"""
 
 
 def open_claim(claim: Claim, envelopes: Envelopes | None) -> None:
-    """Opens all that a claim brings, in place. An offered signal stays as it is until the code takes it.
+    """Opens all that a claim brings, in place. An offered signal stays as it is until the code
+    takes it.
 
     Args:
         claim: The claim, with its whole journal.
@@ -47,48 +51,79 @@ def open_claim(claim: Claim, envelopes: Envelopes | None) -> None:
 
 def open_units(units: list[Unit], envelopes: Envelopes | None, key: str) -> list[Unit]:
     """Units in clear; see :func:`open_claim`."""
-    return [unit if unit.payload is None else _opened(unit, unit.payload, envelopes, key) for unit in units]
+    return [
+        unit if unit.payload is None else _opened(unit, unit.payload, envelopes, key)
+        for unit in units
+    ]
 
 
 def open_answer(answer: dict[str, Any], envelopes: Envelopes | None, key: str) -> None:
-    """Opens the units that the database has decided, in place: [[seq, call, kind, name, payload, ...], ...]; see :func:`open_claim`."""
+    """Opens the units that the database has decided, in place: [[seq, call, kind, name, payload,
+    ...], ...]; see :func:`open_claim`.
+    """
     for row in answer["units"]:
         if row[4] is not None and "$codec" in row[4]:
             seq, call, kind, name, payload = row[:5]
-            row[4] = _opened(Unit(seq, call, kind, name, payload, None, 0, None), payload, envelopes, key).payload
+            row[4] = _opened(
+                Unit(seq, call, kind, name, payload, None, 0, None), payload, envelopes, key
+            ).payload
 
 
 def _opened(unit: Unit, payload: str, envelopes: Envelopes | None, key: str) -> Unit:
     if payload.startswith(ENVELOPE) and unit.kind in _WHOLE:
         return unit._replace(payload=open_text(envelopes, payload, f"{unit} of run {key!r}"))
     if unit.kind == Kind.CHILD_FINISHED and "$codec" in payload:
-        return unit._replace(payload=_open_child(json.loads(payload), envelopes, f"{unit} of run {key!r}"))
+        return unit._replace(
+            payload=_open_child(json.loads(payload), envelopes, f"{unit} of run {key!r}")
+        )
     return unit
 
 
 def _open_child(data: dict[str, Any], envelopes: Envelopes | None, what: str) -> str:
-    """Return the end of a child in clear: its result or error, and the effects that its parent takes back."""
+    """Return the end of a child in clear: its result or error, and the effects that its parent
+    takes back.
+    """
     for name in ("output", "error"):
         if is_envelope(data.get(name)):
             data[name] = open_value(envelopes, data[name], what)
     if data.get("saga"):
-        data["saga"]["effects"] = [list(_open_entry(SagaEntry(*entry), envelopes, what))[:6] for entry in data["saga"]["effects"]]
+        data["saga"]["effects"] = [
+            list(_open_entry(SagaEntry(*entry), envelopes, what))[:6]
+            for entry in data["saga"]["effects"]
+        ]
     return json.dumps(data, ensure_ascii=False)
 
 
 def _open_entry(entry: SagaEntry, envelopes: Envelopes | None, key: str) -> SagaEntry:
     what = f"effect {entry.name} of run {key!r}"
-    result = entry.result if entry.result is None else open_text(envelopes, entry.result, f"the result of {what}")
-    return entry._replace(request=open_text(envelopes, entry.request, f"the request of {what}"), result=result)
+    result = (
+        entry.result
+        if entry.result is None
+        else open_text(envelopes, entry.result, f"the result of {what}")
+    )
+    return entry._replace(
+        request=open_text(envelopes, entry.request, f"the request of {what}"), result=result
+    )
 
 
 def _open_heritage(heritage: Heritage, envelopes: Envelopes | None, key: str) -> None:
     def opened(text: str | None, name: str) -> Any:
-        return text if text is None else open_text(envelopes, text, f"what run {key!r} takes over of {name}")
+        return (
+            text
+            if text is None
+            else open_text(envelopes, text, f"what run {key!r} takes over of {name}")
+        )
 
     heritage.carried = {
-        step: [ReusedStep(c.key, opened(c.result, step[0])) for c in carried] for step, carried in heritage.carried.items()
+        step: [ReusedStep(c.key, opened(c.result, step[0])) for c in carried]
+        for step, carried in heritage.carried.items()
     }
-    heritage.effects = {place: e._replace(result=opened(e.result, place[0])) for place, e in heritage.effects.items()}
+    heritage.effects = {
+        place: e._replace(result=opened(e.result, place[0]))
+        for place, e in heritage.effects.items()
+    }
     heritage.children = [c._replace(input=opened(c.input, c.workflow)) for c in heritage.children]
-    heritage.undo = [d._replace(request=opened(d.request, d.name), result=opened(d.result, d.name)) for d in heritage.undo]
+    heritage.undo = [
+        d._replace(request=opened(d.request, d.name), result=opened(d.result, d.name))
+        for d in heritage.undo
+    ]

@@ -31,16 +31,22 @@ class Retries:
     max_delay: Duration = timedelta(seconds=60)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "first_delay", duration(self.first_delay, "first_delay of Retries"))
+        object.__setattr__(
+            self, "first_delay", duration(self.first_delay, "first_delay of Retries")
+        )
         object.__setattr__(self, "max_delay", duration(self.max_delay, "max_delay of Retries"))
         if self.max_attempts < 1 or self.backoff < 1:
             raise ValueError("max_attempts and backoff must be at least 1")
 
     def delay_seconds(self, failed_attempts: int) -> float:
-        """Wait after so many failed tries, with up to a fifth of it left to chance so that many do not return as one."""
+        """Wait after so many failed tries, with up to a fifth of it left to chance so that many do
+        not return as one.
+        """
         ceiling = duration(self.max_delay, "max_delay").total_seconds()
         try:
-            delay = duration(self.first_delay, "first_delay").total_seconds() * self.backoff ** (failed_attempts - 1)
+            delay = duration(self.first_delay, "first_delay").total_seconds() * self.backoff ** (
+                failed_attempts - 1
+            )
         except OverflowError:
             delay = ceiling
         return min(delay, ceiling) * random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
@@ -97,7 +103,8 @@ class MapResult(Generic[T, R_co]):
 
     Attributes:
         values: Results of the items that succeeded, in the order of the items.
-        failed: Items that did not, each a pair of the item and its error, in the order of the items.
+        failed: Items that did not, each a pair of the item and its error, in the order of the
+            items.
     """
 
     values: list[R_co] = field(default_factory=list)

@@ -15,8 +15,8 @@ class Page:
     """Notice to the hook of ``app.pager`` that only a person can bring something on.
 
     Attributes:
-        id: The same whenever the same need is told, which may happen twice: the idempotency key of the message. What needs
-            somebody again later has another.
+        id: The same whenever the same need is told, which may happen twice: the idempotency key of
+            the message. What needs somebody again later has another.
         kind: ``stuck``: the run cannot go on; ``effect``: nobody knows what became of it.
         run: Key of the run.
         workflow: Name of its workflow.
@@ -27,8 +27,9 @@ class Page:
         effect: Of an effect, its idempotency key: what ``pgflow settle`` takes.
         tenant: Tenant of the run.
         generation: Generation of the run.
-        reason: Code to branch on: why the run is stuck, as ``pgflow.runs`` has it, or why nobody knows what became of the effect,
-            as its last unit ``effect_unknown`` has it; empty if none is recorded.
+        reason: Code to branch on: why the run is stuck, as ``pgflow.runs`` has it, or why nobody
+            knows what became of the effect, as its last unit ``effect_unknown`` has it; empty if
+            none is recorded.
     """
 
     id: str

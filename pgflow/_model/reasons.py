@@ -1,6 +1,8 @@
-"""Reasons why nobody knows what became of an effect: codes for the journal and for code that branches on them, and their words.
+"""Reasons why nobody knows what became of an effect: codes for the journal and for code that
+branches on them, and their words.
 
-A unit ``effect_unknown`` has the code as ``reason``. Journals from before the codes have the words themselves, as ``why``.
+A unit ``effect_unknown`` has the code as ``reason``. Journals from before the codes have the words
+themselves, as ``why``.
 """
 
 from __future__ import annotations
@@ -31,12 +33,16 @@ class Unknown:
     SILENT: Final = "silent"
     """Recorded by ``sql/ledgers/beats.sql``."""
     ACCEPTED: Final = "accepted"
-    """The counterparty says of an effect that was silent that it still has it: beats count again."""
+    """The counterparty says of an effect that was silent that it still has it: beats count
+    again.
+    """
     ACCEPTED_ANEW: Final = "accepted_anew"
 
 
 NOT_BEGUN: Final = "not_begun"
-"""Reason of a unit ``effect_settled`` by which pgflow itself says that an attempt has done nothing."""
+"""Reason of a unit ``effect_settled`` by which pgflow itself says that an attempt has done
+nothing.
+"""
 
 WORDS: Final[dict[str, str]] = {
     Unknown.WORKER_LOST: "the worker was lost while it was under way",
@@ -50,15 +56,19 @@ WORDS: Final[dict[str, str]] = {
     Unknown.ABSENT_TOO_EARLY: "absent, and asked too early to believe it",
     Unknown.ABSENT_WITHOUT_KEY: "absent, and without a key it cannot be tried again",
     Unknown.KEY_EXPIRED: "the counterparty may have forgotten the key",
-    Unknown.PRECONDITION_FAILED: "its precondition does not hold any more, and an earlier attempt may have been done",
-    Unknown.EXPECTATION_FAILED: "what it expects has changed, and an earlier attempt may have been done",
+    Unknown.PRECONDITION_FAILED: "its precondition does not hold any more, and an earlier attempt "
+    "may have been done",
+    Unknown.EXPECTATION_FAILED: "what it expects has changed, and an earlier attempt may have been "
+    "done",
     Unknown.NO_COMPENSATION: "nothing is declared that takes it back: a person must",
     Unknown.SILENT: "it was accepted, and there was no sign of life in time",
     Unknown.ACCEPTED: "the counterparty still has it",
     Unknown.ACCEPTED_ANEW: "it is accepted under another reference",
     NOT_BEGUN: "its worker was too long out of touch to begin it",
 }
-"""Each code in words. A journal from before the codes has these: one that is in use is never changed."""
+"""Each code in words. A journal from before the codes has these: one that is in use is never
+changed.
+"""
 
 _CODES = {words: code for code, words in WORDS.items()}
 
@@ -73,5 +83,7 @@ def in_words(payload: Mapping[str, Any]) -> str:
     if payload.get("why"):
         return str(payload["why"])
     if payload.get("reason") == Unknown.SILENT and payload.get("heartbeat_timeout") is not None:
-        return f"it was accepted, and there was no sign of life for {payload['heartbeat_timeout']:g} s"
+        return (
+            f"it was accepted, and there was no sign of life for {payload['heartbeat_timeout']:g} s"
+        )
     return WORDS.get(payload.get("reason") or "", str(payload.get("reason") or ""))

@@ -1,9 +1,10 @@
 """Shapes: what JSON an annotation certainly refuses, in a form that the database can judge.
 
-The database cannot run pydantic. So a worker says of the signals that its code waits for what their payloads look like
-(``sql/core/shape.sql`` says how a shape is written), and a sender is refused what would only hold the run later. A shape is made
-from pydantic's core schema and errs on one side only: where code of the user's decides, or something is not understood here,
-anything fits. Pydantic reads leniently, and so does a shape: the text ``"5"`` is a number, ``"five"`` is not.
+The database cannot run pydantic. So a worker says of the signals that its code waits for what their
+payloads look like (``sql/core/shape.sql`` says how a shape is written), and a sender is refused
+what would only hold the run later. A shape is made from pydantic's core schema and errs on one side
+only: where code of the user's decides, or something is not understood here, anything fits. Pydantic
+reads leniently, and so does a shape: the text ``"5"`` is a number, ``"five"`` is not.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class _Reader:
             self._named.setdefault(ref, schema)
         self._parts += 1
         read = _READERS.get(schema["type"]) if self._parts <= MAX_PARTS else None
-        self._coerces.append(self._coerces[-1] or bool(schema.get("config", {}).get("coerce_numbers_to_str")))
+        self._coerces.append(
+            self._coerces[-1] or bool(schema.get("config", {}).get("coerce_numbers_to_str"))
+        )
         try:
             return True if read is None else read(self, schema)
         finally:
@@ -83,24 +86,47 @@ class _Reader:
         """The shape of a class's fields, which its configuration may close."""
         shape = self.inner(schema)
         is_closed = schema.get("config", {}).get("extra_fields_behavior") == "forbid"
-        return {**shape, "closed": True} if is_closed and isinstance(shape, dict) and _can_be_closed(shape) else shape
+        return (
+            {**shape, "closed": True}
+            if is_closed and isinstance(shape, dict) and _can_be_closed(shape)
+            else shape
+        )
 
     def fields(self, schema: dict[str, Any]) -> Shape:
         given = schema["fields"]
-        named = given.items() if isinstance(given, dict) else [(field["name"], field) for field in given]
+        named = (
+            given.items()
+            if isinstance(given, dict)
+            else [(field["name"], field) for field in given]
+        )
         is_total = schema.get("total", schema.get("config", {}).get("typed_dict_total", True))
         fields = []
         for name, field in named:
-            names = None if field.get("init") is False else _names_of(name, field.get("validation_alias"))
-            is_required = bool(field.get("required", is_total) and names is not None and not _has_default(field["schema"]))
+            names = (
+                None
+                if field.get("init") is False
+                else _names_of(name, field.get("validation_alias"))
+            )
+            is_required = bool(
+                field.get("required", is_total)
+                and names is not None
+                and not _has_default(field["schema"])
+            )
             fields.append([names or [], self.read(field["schema"]), is_required])
-        is_closed = schema.get("extra_behavior", schema.get("config", {}).get("extra_fields_behavior")) == "forbid"
+        is_closed = (
+            schema.get("extra_behavior", schema.get("config", {}).get("extra_fields_behavior"))
+            == "forbid"
+        )
         shape: dict[str, Any] = {"is": ["object"], "fields": fields}
         return {**shape, "closed": True} if is_closed and _can_be_closed(shape) else shape
 
     def any_of(self, schema: dict[str, Any]) -> Shape:
         choices = schema["choices"]
-        parts = choices.values() if isinstance(choices, dict) else [part[0] if isinstance(part, tuple) else part for part in choices]
+        parts = (
+            choices.values()
+            if isinstance(choices, dict)
+            else [part[0] if isinstance(part, tuple) else part for part in choices]
+        )
         return _any([self.read(part) for part in parts if isinstance(part, dict)])
 
     def nullable(self, schema: dict[str, Any]) -> Shape:
@@ -122,14 +148,28 @@ class _Reader:
         return _words(schema["expected"])
 
     def text(self, schema: dict[str, Any]) -> Shape:
-        return {"is": ["string", "number"] if self._coerces[-1] or schema.get("coerce_numbers_to_str") else ["string"]}
+        return {
+            "is": ["string", "number"]
+            if self._coerces[-1] or schema.get("coerce_numbers_to_str")
+            else ["string"]
+        }
 
     def whole(self, schema: dict[str, Any]) -> Shape:
-        shape = {"is": ["number", "string", "boolean"], "like": "[0-9]", "what": "number", "whole": True}
+        shape = {
+            "is": ["number", "string", "boolean"],
+            "like": "[0-9]",
+            "what": "number",
+            "whole": True,
+        }
         return {**shape, **_bounds_of(schema)}
 
     def number(self, schema: dict[str, Any]) -> Shape:
-        return {"is": ["number", "string", "boolean"], "like": _NUMBERS, "what": "number", **_bounds_of(schema)}
+        return {
+            "is": ["number", "string", "boolean"],
+            "like": _NUMBERS,
+            "what": "number",
+            **_bounds_of(schema),
+        }
 
 
 def _has_default(schema: Any) -> bool:
@@ -146,7 +186,11 @@ def _can_be_closed(shape: dict[str, Any]) -> bool:
 
 def _bounds_of(schema: dict[str, Any]) -> dict[str, Any]:
     found = {name: schema.get(name) for name in _BOUNDS}
-    return {name: bound for name, bound in found.items() if isinstance(bound, (int, float)) and math.isfinite(bound)}
+    return {
+        name: bound
+        for name, bound in found.items()
+        if isinstance(bound, (int, float)) and math.isfinite(bound)
+    }
 
 
 def _names_of(name: str, alias: Any) -> list[str] | None:
@@ -155,7 +199,11 @@ def _names_of(name: str, alias: Any) -> list[str] | None:
         return [name]
     if isinstance(alias, str):
         return [alias, name]
-    paths = [path if isinstance(path, list) else [path] for path in alias] if isinstance(alias, list) else []
+    paths = (
+        [path if isinstance(path, list) else [path] for path in alias]
+        if isinstance(alias, list)
+        else []
+    )
     simple = [path[0] for path in paths if len(path) == 1 and isinstance(path[0], str)]
     return list(dict.fromkeys([*simple, name])) if paths and len(simple) == len(paths) else None
 

@@ -3,8 +3,8 @@
 The order of units is the whole of a run's history. During a replay they fall into three sorts:
 
 - *outcomes* are released to the code, one at a time;
-- *notes* were written while the code ran (a timer started, state set, a call given up): the code must
-  produce each of them again, at the same point;
+- *notes* were written while the code ran (a timer started, state set, a call given up): the code
+  must produce each of them again, at the same point;
 - *marks* were written beside the code (a licence, a failed attempt, a child's start, an operator's
   word): they are read and not expected of it.
 """
@@ -18,9 +18,21 @@ from typing import Any, NamedTuple
 from pgflow._model.kinds import Kind
 
 EFFECT_OUTCOMES = frozenset({Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED})
-ANSWERS = EFFECT_OUTCOMES | {Kind.TIMER_FIRED, Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT, Kind.CHILD_FINISHED}
-OUTCOMES = ANSWERS | {Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.DECISION_RECORDED, Kind.COMPENSATED}
-EFFECT_MARKS = frozenset({Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED, Kind.EFFECT_UNKNOWN, Kind.EFFECT_SETTLED})
+ANSWERS = EFFECT_OUTCOMES | {
+    Kind.TIMER_FIRED,
+    Kind.SIGNAL_RECEIVED,
+    Kind.WAIT_TIMED_OUT,
+    Kind.CHILD_FINISHED,
+}
+OUTCOMES = ANSWERS | {
+    Kind.STEP_COMPLETED,
+    Kind.STEP_FAILED,
+    Kind.DECISION_RECORDED,
+    Kind.COMPENSATED,
+}
+EFFECT_MARKS = frozenset(
+    {Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED, Kind.EFFECT_UNKNOWN, Kind.EFFECT_SETTLED}
+)
 CALL_MARKS = EFFECT_MARKS | {Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED}
 """Marks that say something of a call that the code has asked for."""
 MARKS = CALL_MARKS | {Kind.STEP_STARTED, Kind.OPERATOR, Kind.STEP_RENEWED}
@@ -72,13 +84,15 @@ class Unit(NamedTuple):
 
     @property
     def is_answer(self) -> bool:
-        """True if the database may have decided it, perhaps several in one answer; a worker decides outcomes of steps one by one."""
+        """True if the database may have decided it, perhaps several in one answer; a worker decides
+        outcomes of steps one by one.
+        """
         return self.kind in ANSWERS or (self.kind == Kind.CALL_CANCELLED and self.call == 0)
 
     @property
     def is_mark(self) -> bool:
-        """True if a replay reads it without expecting it of the code. At call 0 these are patches once deprecated, and values that a step's
-        body emitted.
+        """True if a replay reads it without expecting it of the code. At call 0 these are patches
+        once deprecated, and values that a step's body emitted.
         """
         return self.kind in MARKS or (self.call == 0 and self.kind in (Kind.PATCHED, Kind.EMITTED))
 
@@ -110,7 +124,11 @@ def parse_units(text: str | None) -> list[Unit]:
 
 def ended_by(units: list[Unit], seq: int) -> frozenset[int]:
     """The calls that have ended, or were given up, by a seq."""
-    return frozenset(u.call for u in units if u.seq <= seq and (u.is_outcome or u.kind in (Kind.CALL_CANCELLED, Kind.STEP_ABANDONED)))
+    return frozenset(
+        u.call
+        for u in units
+        if u.seq <= seq and (u.is_outcome or u.kind in (Kind.CALL_CANCELLED, Kind.STEP_ABANDONED))
+    )
 
 
 class Start(NamedTuple):
@@ -124,7 +142,9 @@ class Start(NamedTuple):
 
 
 FIRST_ADOPTED = 1_000_000_000
-"""First number of calls that are not of the code: a run takes them over from a dropped part of a journal (``sql/again/adopt.sql``)."""
+"""First number of calls that are not of the code: a run takes them over from a dropped part of a
+journal (``sql/again/adopt.sql``).
+"""
 
 _BESIDE = EFFECT_MARKS | EFFECT_OUTCOMES | {Kind.CHILD_STARTED, Kind.COMPENSATED}
 
@@ -133,14 +153,31 @@ def beside_code(units: list[Unit]) -> list[Unit]:
     """A journal as the code sees it: what was done before it went on is there to be passed over."""
     if all(u.call < FIRST_ADOPTED for u in units):
         return units
-    return [u._replace(kind=Kind.OPERATOR, starts=None) if u.call >= FIRST_ADOPTED and u.kind in _BESIDE else u for u in units]
+    return [
+        u._replace(kind=Kind.OPERATOR, starts=None)
+        if u.call >= FIRST_ADOPTED and u.kind in _BESIDE
+        else u
+        for u in units
+    ]
 
 
 RETURNED = "signal_returned"
-"""Name of the operator's unit that takes a signal back which the code could not take: it is in the mailbox again."""
+"""Name of the operator's unit that takes a signal back which the code could not take: it is in the
+mailbox again.
+"""
 
 
 def without_returned(units: list[Unit]) -> list[Unit]:
-    """A journal in which signals that went back to the mailbox are passed over, as if nobody had taken them."""
-    returned = {json.loads(u.payload or "{}")["seq"] for u in units if u.kind == Kind.OPERATOR and u.name == RETURNED}
-    return [u._replace(kind=Kind.OPERATOR) if u.seq in returned else u for u in units] if returned else units
+    """A journal in which signals that went back to the mailbox are passed over, as if nobody had
+    taken them.
+    """
+    returned = {
+        json.loads(u.payload or "{}")["seq"]
+        for u in units
+        if u.kind == Kind.OPERATOR and u.name == RETURNED
+    }
+    return (
+        [u._replace(kind=Kind.OPERATOR) if u.seq in returned else u for u in units]
+        if returned
+        else units
+    )

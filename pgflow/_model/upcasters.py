@@ -1,9 +1,10 @@
 """Upcasters: how what was recorded of an older form of a class is read as its form today.
 
-A payload does not say which form it has. It is read as the class is today; only what does not fit is given to
-the class's upcasters, wherever in the value that class stands: the newest alone, then the last two in their order, and so
-on to all of them, until the class takes what comes out. So each turns one form into the next, and they cost
-nothing where nothing is old. What is recorded is never changed.
+A payload does not say which form it has. It is read as the class is today; only what does not fit
+is given to the class's upcasters, wherever in the value that class stands: the newest alone, then
+the last two in their order, and so on to all of them, until the class takes what comes out. So each
+turns one form into the next, and they cost nothing where nothing is old. What is recorded is never
+changed.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ _declared = [0]
 def upcaster(target: Any, /) -> Callable[[U], U]:
     """Declares how an older recorded form of a class, or of a workflow's input, is read.
 
-    Tried where an input, a result of a step or child, a result of a run or the payload of a signal does not fit the class any
-    more. A form that still fits is taken as it is: let what has changed be a required field, or forbid what is unknown. Several for
-    one class are a chain: declare the oldest first.
+    Tried where an input, a result of a step or child, a result of a run or the payload of a signal
+    does not fit the class any more. A form that still fits is taken as it is: let what has changed
+    be a required field, or forbid what is unknown. Several for one class are a chain: declare the
+    oldest first.
 
     Args:
-        target: A pydantic model, dataclass or TypedDict; or a workflow, for the object of its parameters.
+        target: A pydantic model, dataclass or TypedDict; or a workflow, for the object of its
+            parameters.
 
     Raises:
         DefinitionError: Values of the target are no objects of named fields.
@@ -60,10 +63,15 @@ def _chain_of(target: Any) -> list[Upcast]:
     if isinstance(own, list) and not isinstance(target, type):
         return own
     is_object = isinstance(target, type) and (
-        issubclass(target, pydantic.BaseModel) or hasattr(target, "__dataclass_fields__") or hasattr(target, "__required_keys__")
+        issubclass(target, pydantic.BaseModel)
+        or hasattr(target, "__dataclass_fields__")
+        or hasattr(target, "__required_keys__")
     )
     if not is_object:
-        raise DefinitionError(f"upcaster() takes a pydantic model, a dataclass, a TypedDict or a workflow, not {target!r}")
+        raise DefinitionError(
+            "upcaster() takes a pydantic model, a dataclass, a TypedDict or a workflow, not "
+            f"{target!r}"
+        )
     return _of.setdefault(target, [])
 
 
@@ -97,7 +105,9 @@ def _upcasters_of(cls: Any) -> list[Upcast]:
 
 
 class _Attempts:
-    """Validates as the class does, else after the newest upcaster, after the newest two, and so on."""
+    """Validates as the class does, else after the newest upcaster, after the newest two, and so
+    on.
+    """
 
     def __init__(self, chain: list[Upcast]) -> None:
         self._chain = chain
@@ -115,10 +125,18 @@ class _Attempts:
             raise
 
     @staticmethod
-    def _try(value: Any, chain: list[Upcast], handler: core_schema.ValidatorFunctionWrapHandler) -> tuple[Any, bool]:
+    def _try(
+        value: Any, chain: list[Upcast], handler: core_schema.ValidatorFunctionWrapHandler
+    ) -> tuple[Any, bool]:
         try:
             for upcast in chain:
                 value = upcast(value)
             return handler(value), True
-        except (pydantic.ValidationError, LookupError, TypeError, ValueError, AttributeError):  # of another form
+        except (
+            pydantic.ValidationError,
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+        ):  # of another form
             return None, False

@@ -1,8 +1,9 @@
 """Joining a transaction that somebody else opened: what ``app.using(connection)`` accepts.
 
-The caller's connection is never committed and its session never changed. psycopg is built in; objects of
-SQLAlchemy and Django are recognised by their module and handed to the integration, which is imported only
-then. An integration is made of what is here, of :mod:`pgflow._transactions.psycopg` and of the public surface.
+The caller's connection is never committed and its session never changed. psycopg is built in;
+objects of SQLAlchemy and Django are recognised by their module and handed to the integration, which
+is imported only then. An integration is made of what is here, of
+:mod:`pgflow._transactions.psycopg` and of the public surface.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Adapted:
     Attributes:
         executor: Runs statements in the caller's transaction.
         is_async: True if it is for ``async def``.
-        after_commit: Registers what to do once the caller has committed; None where the library has no such hook.
+        after_commit: Registers what to do once the caller has committed; None where the library has
+            no such hook.
     """
 
     executor: Executor | AsyncExecutor
@@ -61,7 +63,9 @@ class _AsyncPsycopgExecutor:
 
 
 def numbered(sql: str) -> tuple[str, list[str]]:
-    """A statement with named placeholders (``:p0``) instead of ``%s``, and their names: for libraries that want names."""
+    """A statement with named placeholders (``:p0``) instead of ``%s``, and their names: for
+    libraries that want names.
+    """
     names: list[str] = []
 
     def name(_: re.Match[str]) -> str:
@@ -74,14 +78,17 @@ def numbered(sql: str) -> tuple[str, list[str]]:
 
 
 def connect_within(dsn: str, application_name: str, seconds: int) -> psycopg.Connection[Any]:
-    """A connection in autocommit mode to a server that takes writes; it is lost if that is silent for so long, and to others too."""
+    """A connection in autocommit mode to a server that takes writes; it is lost if that is silent
+    for so long, and to others too.
+    """
     return connect(ConnectOptions(dsn, None, seconds), application_name, seconds)
 
 
 def refuse_without_transaction(connection: object) -> InvalidArgument:
     """The error for a connection on which nothing could be rolled back."""
     return InvalidArgument(
-        f"{type(connection).__module__}.{type(connection).__qualname__} has no open transaction, so the start could not be part of one: "
+        f"{type(connection).__module__}.{type(connection).__qualname__} has no open transaction, "
+        "so the start could not be part of one: "
         "open one first, or use the app itself"
     )
 
@@ -104,4 +111,6 @@ def adapt(connection: Any) -> Adapted:
             adapted: Adapted = importlib.import_module(integration).adapt(connection)
             return adapted
     kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
-    raise InvalidArgument(f"app.using() knows connections of psycopg, SQLAlchemy and Django, not {kind}")
+    raise InvalidArgument(
+        f"app.using() knows connections of psycopg, SQLAlchemy and Django, not {kind}"
+    )

@@ -1,14 +1,16 @@
 """One attempt at a transactional step, written once for both colours.
 
-The protocol is a generator that yields what it wants done and is told how it went; :func:`drive` and
-:func:`drive_async` do it. Its order is the whole of the guarantee: check the lease, run the body, encode
-its result, take the run's turn, fence and append, COMMIT - and, where the answer to COMMIT was lost, read
-what is there before anything else of the run goes on.
+The protocol is a generator that yields what it wants done and is told how it went; :func:`drive`
+and :func:`drive_async` do it. Its order is the whole of the guarantee: check the lease, run the
+body, encode its result, take the run's turn, fence and append, COMMIT - and, where the answer to
+COMMIT was lost, read what is there before anything else of the run goes on.
 
-Where the library's connection allows it, the fence and COMMIT go in one round trip: the server runs COMMIT only if the fence held.
+Where the library's connection allows it, the fence and COMMIT go in one round trip: the server runs
+COMMIT only if the fence held.
 
-The connection that the provider hands out is ours: its trouble, and that of any call of the engine's on it, is
-raised as :class:`Trouble`, which is no outcome. What a body has to do with any other connection is its own.
+The connection that the provider hands out is ours: its trouble, and that of any call of the
+engine's on it, is raised as :class:`Trouble`, which is no outcome. What a body has to do with any
+other connection is its own.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ import psycopg
 
 from pgflow._db.calls import transaction as calls
 from pgflow._db.deadlines import BEGIN_SECONDS, COMMIT_SECONDS, Cord, Limit
-from pgflow._db.failures import is_ambiguous, is_conflict_on_unit, is_honoured, is_infrastructure, is_of_the_data, sqlstate_of
+from pgflow._db.failures import (
+    is_ambiguous,
+    is_conflict_on_unit,
+    is_honoured,
+    is_infrastructure,
+    is_of_the_data,
+    sqlstate_of,
+)
 from pgflow._db.query import Query, run_by, run_on, run_on_async, run_through
 from pgflow._engine.calls import StepCall
 from pgflow._engine.flush import Flush
@@ -35,7 +44,8 @@ log = logging.getLogger("pgflow")
 
 
 class Trouble(Exception):
-    """An attempt has ended for what is no fault of the body: it is made again, and nothing is recorded.
+    """An attempt has ended for what is no fault of the body: it is made again, and nothing is
+    recorded.
 
     Attributes:
         error: Error that was raised.
@@ -47,7 +57,9 @@ class Trouble(Exception):
 
 
 class Fencing(Protocol):
-    """Interface of the engine and of another connection, as the protocol needs them; the driver calls it where it lives."""
+    """Interface of the engine and of another connection, as the protocol needs them; the driver
+    calls it where it lives.
+    """
 
     def take_turn(self, call: StepCall, text: str) -> Flush | None:
         """Waits for the run's turn; None if nobody wants the step any more."""
@@ -74,16 +86,25 @@ Protocol_ = Generator[Op, Any, bool]
 
 
 def attempt(  # noqa: PLR0912 - the protocol, in its order
-    claim: Claim, call: StepCall, encode: Callable[[Any], str], *, together: bool,
-    is_ours: Callable[[BaseException], bool] = lambda _: True, has_closed: Callable[[], bool] = lambda: False, has_hooks: bool = False,
-    durable_seq: int = 0, idle_ms: int = 300_000,
+    claim: Claim,
+    call: StepCall,
+    encode: Callable[[Any], str],
+    *,
+    together: bool,
+    is_ours: Callable[[BaseException], bool] = lambda _: True,
+    has_closed: Callable[[], bool] = lambda: False,
+    has_hooks: bool = False,
+    durable_seq: int = 0,
+    idle_ms: int = 300_000,
 ) -> Protocol_:
-    """The protocol of one attempt, inside an open transaction. Returns False if nobody wanted the result any more.
+    """The protocol of one attempt, inside an open transaction. Returns False if nobody wanted the
+    result any more.
 
-    ``together`` says that the transaction can do the fence and COMMIT in one round trip, ``is_ours`` whether an error that
-    the body has raised comes from the transaction's connection, ``has_closed`` whether the body has closed that, ``has_hooks``
-    whether more than COMMIT may run where it commits, ``durable_seq`` which unit of the run was acknowledged last: a server
-    that lacks it has lost it. After ``idle_ms`` without a statement the server ends the transaction.
+    ``together`` says that the transaction can do the fence and COMMIT in one round trip,
+    ``is_ours`` whether an error that the body has raised comes from the transaction's connection,
+    ``has_closed`` whether the body has closed that, ``has_hooks`` whether more than COMMIT may run
+    where it commits, ``durable_seq`` which unit of the run was acknowledged last: a server that
+    lacks it has lost it. After ``idle_ms`` without a statement the server ends the transaction.
     """
     try:
         begun = calls.begin_step(claim.run_id, claim.token, call.number, idle_ms, durable_seq)
@@ -108,7 +129,9 @@ def attempt(  # noqa: PLR0912 - the protocol, in its order
         at = flush.rows[-1].at_us
         apart: list[str] = []
         rows = flush.unit_rows(lambda: at, apart)
-        fence = calls.fence_step(claim.run_id, claim.token, call.number, rows, call.args_hash, apart)
+        fence = calls.fence_step(
+            claim.run_id, claim.token, call.number, rows, call.args_hash, apart
+        )
         if not together:
             try:
                 at_us = yield Op("query", (fence, COMMIT_SECONDS))
@@ -121,7 +144,9 @@ def attempt(  # noqa: PLR0912 - the protocol, in its order
                 yield Op("commit")
             committed = True
         except Exception as error:  # noqa: BLE001 - judged there
-            committed = (has_hooks or is_ambiguous(error)) and (yield from _resolve(claim, flush, xid))
+            committed = (has_hooks or is_ambiguous(error)) and (
+                yield from _resolve(claim, flush, xid)
+            )
             if not committed:
                 _raise_from_commit(error, together=together)
             if has_hooks:
@@ -133,7 +158,9 @@ def attempt(  # noqa: PLR0912 - the protocol, in its order
 
 
 def _raise_from_engine(error: Exception) -> NoReturn:
-    """A function of ours has failed: that is the body's doing if it left the transaction as no call can go on in it."""
+    """A function of ours has failed: that is the body's doing if it left the transaction as no call
+    can go on in it.
+    """
     state = sqlstate_of(error)
     if is_conflict_on_unit(error):
         raise Trouble(error) from error
@@ -146,7 +173,8 @@ def _raise_from_engine(error: Exception) -> NoReturn:
 
 def _raise_closed(claim: Claim, call: StepCall) -> NoReturn:
     raise StepCommitted(
-        f"the body of call {call.number} of run {claim.key} closed the connection of its transaction, which has ended with it; "
+        f"the body of call {call.number} of run {claim.key} closed the connection of its "
+        "transaction, which has ended with it; "
         "whether it committed something before cannot be known"
     )
 
@@ -159,10 +187,19 @@ def _raise_from_connection(call: StepCall, error: Exception) -> NoReturn:
 
 
 def _raise_from_commit(error: Exception, *, together: bool) -> NoReturn:
-    """COMMIT has failed, or the fence with which it went: what the application defers to COMMIT is its own, down to its triggers."""
+    """COMMIT has failed, or the fence with which it went: what the application defers to COMMIT is
+    its own, down to its triggers.
+    """
     state = sqlstate_of(error) or ""
-    is_call = together and isinstance(error, psycopg.Error) and error.diag.context is None  # no trigger: the fence could not be called
-    if is_infrastructure(error) or is_conflict_on_unit(error) or state.startswith(("57014", "XX")) or (is_call and state.startswith("42")):
+    is_call = (
+        together and isinstance(error, psycopg.Error) and error.diag.context is None
+    )  # no trigger: the fence could not be called
+    if (
+        is_infrastructure(error)
+        or is_conflict_on_unit(error)
+        or state.startswith(("57014", "XX"))
+        or (is_call and state.startswith("42"))
+    ):
         raise Trouble(error) from error
     raise error
 
@@ -171,12 +208,16 @@ def _resolve(claim: Claim, flush: Flush, xid: str) -> Generator[Op, Any, bool]:
     """Return True if a COMMIT whose answer was lost has happened. Wait while it is in progress."""
     tries = 0
     while True:
-        recorded: calls.Recorded | None = yield Op("elsewhere", (calls.read_unit(claim.run_id, flush.last_seq),))
+        recorded: calls.Recorded | None = yield Op(
+            "elsewhere", (calls.read_unit(claim.run_id, flush.last_seq),)
+        )
         if recorded is not None:
             return recorded.token == claim.token and recorded.call == flush.rows[-1].call
         status = yield Op("elsewhere", (calls.transaction_status(xid),))
         if status != "in progress":
-            again: calls.Recorded | None = yield Op("elsewhere", (calls.read_unit(claim.run_id, flush.last_seq),))
+            again: calls.Recorded | None = yield Op(
+                "elsewhere", (calls.read_unit(claim.run_id, flush.last_seq),)
+            )
             return again is not None and again.token == claim.token
         tries += 1
         yield Op("pause", (tries,))
@@ -192,10 +233,15 @@ def socket_of(transaction: Transaction | AsyncTransaction) -> int | None:
 
 
 def drive(
-    protocol: Protocol_, transaction: Transaction, body: Callable[[Any], Any], turns: Fencing,
+    protocol: Protocol_,
+    transaction: Transaction,
+    body: Callable[[Any], Any],
+    turns: Fencing,
     cord: Callable[[], Cord | None] = lambda: None,
 ) -> bool:
-    """Drives the protocol in sync code. By the cord, the engine's own statements have a deadline; those of the body have none."""
+    """Drives the protocol in sync code. By the cord, the engine's own statements have a deadline;
+    those of the body have none.
+    """
 
     def do(op: Op) -> Any:
         match op.what:
@@ -235,7 +281,9 @@ def drive(
             error = raised
 
 
-async def drive_async(protocol: Protocol_, transaction: AsyncTransaction, body: Callable[[Any], Any], turns: Any) -> bool:
+async def drive_async(
+    protocol: Protocol_, transaction: AsyncTransaction, body: Callable[[Any], Any], turns: Any
+) -> bool:
     """Drives the protocol in async code; ``turns`` is a :class:`Fencing` of coroutines."""
 
     async def do(op: Op) -> Any:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from typing import Any, LiteralString, Protocol, runtime_checkable
 
 from pgflow._db.deadlines import BEGIN_SECONDS, Cord, Limit
@@ -16,18 +22,21 @@ from pgflow.errors import DefinitionError
 class Transaction(Protocol):
     """An open transaction of a sync library.
 
-    It may have an attribute ``driver_connection``, psycopg's connection underneath. Then trouble that a body has with another
-    connection is told from trouble with this one; without it, all trouble of that kind is taken for this one's, and waited out.
+    It may have an attribute ``driver_connection``, psycopg's connection underneath. Then trouble
+    that a body has with another connection is told from trouble with this one; without it, all
+    trouble of that kind is taken for this one's, and waited out.
 
-    It may offer ``fileno()``, the number of its connection's socket: then the engine's own statements on it have a deadline,
-    and it is cut if its server is no longer the primary, or if its body goes on though nobody waits for it any more. Without, a
-    server that is frozen holds the body's thread, and a body that hangs keeps its locks.
+    It may offer ``fileno()``, the number of its connection's socket: then the engine's own
+    statements on it have a deadline, and it is cut if its server is no longer the primary, or if
+    its body goes on though nobody waits for it any more. Without, a server that is frozen holds the
+    body's thread, and a body that hangs keeps its locks.
 
-    It may offer ``leave_behind()``: its body goes on though nobody waits for it any more, and keeps the connection meanwhile.
-    Called once, on another thread, before the connection is cut.
+    It may offer ``leave_behind()``: its body goes on though nobody waits for it any more, and keeps
+    the connection meanwhile. Called once, on another thread, before the connection is cut.
 
-    What ``commit()`` raises may come from hooks that the library runs behind COMMIT: the journal is asked then whether the
-    transaction has committed. ``has_hooks = False`` says that there are none, and an error of the server that its COMMIT failed.
+    What ``commit()`` raises may come from hooks that the library runs behind COMMIT: the journal is
+    asked then whether the transaction has committed. ``has_hooks = False`` says that there are
+    none, and an error of the server that its COMMIT failed.
 
     It may offer ``execute_and_commit(sql, params)``, as :class:`AsyncTransaction` says.
     """
@@ -48,10 +57,11 @@ class Transaction(Protocol):
 class AsyncTransaction(Protocol):
     """An open transaction of an async library.
 
-    It may offer ``execute_and_commit(sql, params)`` too, for libraries that can send both at once: one round trip less.
-    If that raises without an answer of the server, the transaction's connection must be closed. One with an attribute
-    ``busy_poll`` is told there how the worker waits for answers. ``driver_connection``, ``fileno()`` and
-    ``has_hooks`` are as for :class:`Transaction`.
+    It may offer ``execute_and_commit(sql, params)`` too, for libraries that can send both at once:
+    one round trip less. If that raises without an answer of the server, the transaction's
+    connection must be closed. One with an attribute ``busy_poll`` is told there how the worker
+    waits for answers. ``driver_connection``, ``fileno()`` and ``has_hooks`` are as for
+    :class:`Transaction`.
     """
 
     connection: Any
@@ -90,21 +100,26 @@ class AsyncTransactionProvider(Protocol):
 
 
 def is_class(annotation: Any, *classes: type) -> bool:
-    """Return True if an annotation is one of these classes, with or without parameters, or a subclass."""
+    """Return True if an annotation is one of these classes, with or without parameters, or a
+    subclass.
+    """
     origin = typing.get_origin(annotation) or annotation
     return inspect.isclass(origin) and issubclass(origin, classes)
 
 
 @contextmanager
 def in_time(fileno: int | None) -> Iterator[None]:
-    """Cut the connection of this socket if the block takes too long: whoever waits on it is told that it is lost."""
+    """Cut the connection of this socket if the block takes too long: whoever waits on it is told
+    that it is lost.
+    """
     with Limit(fileno, BEGIN_SECONDS):
         yield
 
 
 @contextmanager
 def rolled_back_in_time(fileno: int | None, *, roll_back: Callable[[], None]) -> Iterator[None]:
-    """After the block what is still open is rolled back, in time: a server that is frozen would keep whoever leaves it.
+    """After the block what is still open is rolled back, in time: a server that is frozen would
+    keep whoever leaves it.
 
     Args:
         fileno: The connection's socket, if it is known.
@@ -115,7 +130,10 @@ def rolled_back_in_time(fileno: int | None, *, roll_back: Callable[[], None]) ->
         yield
     finally:
         try:
-            with suppress(Exception), Limit(cord, BEGIN_SECONDS):  # what the body came to is known by then
+            with (
+                suppress(Exception),
+                Limit(cord, BEGIN_SECONDS),
+            ):  # what the body came to is known by then
                 roll_back()
         finally:
             if cord is not None:
@@ -123,7 +141,9 @@ def rolled_back_in_time(fileno: int | None, *, roll_back: Callable[[], None]) ->
 
 
 @asynccontextmanager
-async def rolled_back_in_time_async(fileno: int | None, *, roll_back: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+async def rolled_back_in_time_async(
+    fileno: int | None, *, roll_back: Callable[[], Awaitable[None]]
+) -> AsyncIterator[None]:
     """As :func:`rolled_back_in_time`, for async code."""
     cord = None if fileno is None else Cord(fileno)
     try:
@@ -138,7 +158,8 @@ async def rolled_back_in_time_async(fileno: int | None, *, roll_back: Callable[[
 
 
 def provider_for(step: Any, providers: Sequence[Any]) -> Any:
-    """The provider of a step's transactions: its own, else the first that provides what its first parameter is annotated with.
+    """The provider of a step's transactions: its own, else the first that provides what its first
+    parameter is annotated with.
 
     Raises:
         DefinitionError: None does.
@@ -151,6 +172,8 @@ def provider_for(step: Any, providers: Sequence[Any]) -> Any:
         if isinstance(provider, wanted) and provider.provides(annotation):
             return provider
     raise DefinitionError(
-        f"no provider hands out what @transaction {step.name} wants as {step.connection_parameter!r} "
-        f"({'async' if step.is_async else 'sync'}, annotated {annotation!r}): pass one with App(providers=[...])"
+        f"no provider hands out what @transaction {step.name} wants as "
+        f"{step.connection_parameter!r} "
+        f"({'async' if step.is_async else 'sync'}, annotated {annotation!r}): pass one with "
+        "App(providers=[...])"
     )

@@ -1,8 +1,9 @@
 """Providers of psycopg's connections: they give a ``@transaction`` its connection.
 
 A provider hands out transactions of one library. It is picked by the annotation of the step's first
-parameter. psycopg's own connections are built in; SQLAlchemy's come with ``pgflow.sqlalchemy``, Django's
-with ``pgflow.django``. A provider knows nothing of the engine: it opens, runs a statement, commits.
+parameter. psycopg's own connections are built in; SQLAlchemy's come with ``pgflow.sqlalchemy``,
+Django's with ``pgflow.django``. A provider knows nothing of the engine: it opens, runs a statement,
+commits.
 """
 
 from __future__ import annotations
@@ -34,19 +35,27 @@ _BEGIN: dict[str | None, LiteralString] = {
 
 
 MISSES_FORGIVEN = 8
-"""Times that the engine prepares its statements again before it asks how often they are gone. psycopg deallocates all of a connection when
-it rolls back; a pool whose connections are reset by DISCARD ALL loses them each time.
+"""Times that the engine prepares its statements again before it asks how often they are gone.
+psycopg deallocates all of a connection when it rolls back; a pool whose connections are reset by
+DISCARD ALL loses them each time.
 """
 
-_NOT_AS_PREPARED = (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement)
+_NOT_AS_PREPARED = (
+    psycopg.errors.InvalidSqlStatementName,
+    psycopg.errors.DuplicatePreparedStatement,
+)
 """Deallocated, or prepared by another process: a pooler gives each transaction another session."""
 
-_prepared: WeakKeyDictionary[psycopg.AsyncConnection[Any] | psycopg.Connection[Any], dict[str, bytes]] = WeakKeyDictionary()
+_prepared: WeakKeyDictionary[
+    psycopg.AsyncConnection[Any] | psycopg.Connection[Any], dict[str, bytes]
+] = WeakKeyDictionary()
 """Names of the statements that the engine has prepared on connections that others use too."""
 
 
 class _Preparing:
-    """Switch of the engine's prepared statements on connections of a pool, which the application uses too."""
+    """Switch of the engine's prepared statements on connections of a pool, which the application
+    uses too.
+    """
 
     def __init__(self) -> None:
         self._prepares = True
@@ -59,7 +68,9 @@ class _Preparing:
         return _prepared.setdefault(connection, {}) if may_prepare else None
 
     def _missing(self, connection: Any) -> None:
-        """Forget the statements prepared there, which turned out to be gone; where that is the rule, prepare nothing more."""
+        """Forget the statements prepared there, which turned out to be gone; where that is the
+        rule, prepare nothing more.
+        """
         _prepared.pop(connection, None)
         self._missed += 1
         if self._missed > MISSES_FORGIVEN + self._begun // 8:
@@ -74,11 +85,15 @@ _LOST_TO_THE_BODY = "the body has deallocated what the engine had prepared; it r
 
 
 class _PsycopgTransaction:
-    """Opened with its first statement, in the same round trip; so the connection may still be another until then."""
+    """Opened with its first statement, in the same round trip; so the connection may still be
+    another until then.
+    """
 
     has_hooks = False
 
-    def __init__(self, provider: PsycopgProvider, connection: psycopg.Connection[Any], begin: LiteralString) -> None:
+    def __init__(
+        self, provider: PsycopgProvider, connection: psycopg.Connection[Any], begin: LiteralString
+    ) -> None:
         self._provider = provider
         self._begin: LiteralString | None = begin
         self._take(connection)
@@ -93,12 +108,17 @@ class _PsycopgTransaction:
         return self.connection.fileno()
 
     def close(self) -> None:
-        """Rolls back what is still open, and gives the connection back, whatever happens meanwhile."""
+        """Rolls back what is still open, and gives the connection back, whatever happens
+        meanwhile.
+        """
         if not self._is_ours:
             return
         self._is_ours = False
         try:
-            if self.connection.pgconn.transaction_status != TransactionStatus.IDLE and not self.connection.closed:
+            if (
+                self.connection.pgconn.transaction_status != TransactionStatus.IDLE
+                and not self.connection.closed
+            ):
                 with Limit(self.connection.fileno(), BEGIN_SECONDS):
                     self.connection.rollback()
         except psycopg.Error:
@@ -108,7 +128,9 @@ class _PsycopgTransaction:
             self._provider.pool.putconn(self.connection)
 
     def leave_behind(self) -> None:
-        """Its body goes on though nobody waits for it: the pool may open another connection meanwhile."""
+        """Its body goes on though nobody waits for it: the pool may open another connection
+        meanwhile.
+        """
         self._provider.replace(self.connection, is_left=True)
 
     def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
@@ -118,12 +140,16 @@ class _PsycopgTransaction:
         return self._begun((begin, ()), (sql, params))[1]
 
     def _begun(self, *statements: Statement) -> list[list[Row]]:
-        """A connection that died while idle is found out here, without a look before each use: another is taken."""
+        """A connection that died while idle is found out here, without a look before each use:
+        another is taken.
+        """
         pool = self._provider.pool
         has_missed, is_first = False, True
         for tries_left in reversed(range(pool.max_size + 3)):
             try:
-                with Limit(None if is_first else self.connection.fileno(), BEGIN_SECONDS):  # whoever calls has put the first down
+                with Limit(
+                    None if is_first else self.connection.fileno(), BEGIN_SECONDS
+                ):  # whoever calls has put the first down
                     return self._wire.rows(*statements)
             except _NOT_AS_PREPARED:
                 self.connection.rollback()
@@ -169,7 +195,9 @@ class PsycopgProvider(_Preparing):
         super().__init__()
         self.pool = pool
         self._most = pool.max_size
-        self._left_behind: set[object] = set()  # connections that bodies keep for which nobody waits
+        self._left_behind: set[object] = (
+            set()
+        )  # connections that bodies keep for which nobody waits
         self._lock = threading.Lock()
 
     def replace(self, connection: object, *, is_left: bool) -> None:
@@ -205,12 +233,19 @@ class PsycopgProvider(_Preparing):
 
 
 class _AsyncPsycopgTransaction:
-    """Opened with its first statement, in the same round trip; so the connection may still be another until then."""
+    """Opened with its first statement, in the same round trip; so the connection may still be
+    another until then.
+    """
 
     busy_poll: BusyPoll | None = None
     has_hooks = False
 
-    def __init__(self, provider: AsyncPsycopgProvider, connection: psycopg.AsyncConnection[Any], begin: LiteralString) -> None:
+    def __init__(
+        self,
+        provider: AsyncPsycopgProvider,
+        connection: psycopg.AsyncConnection[Any],
+        begin: LiteralString,
+    ) -> None:
         self._provider = provider
         self._begin: LiteralString | None = begin
         self._take(connection)
@@ -225,16 +260,23 @@ class _AsyncPsycopgTransaction:
         return self.connection.fileno()
 
     async def close(self) -> None:
-        """Rolls back what is still open, and gives the connection back, whatever happens meanwhile."""
+        """Rolls back what is still open, and gives the connection back, whatever happens
+        meanwhile.
+        """
         if not self._is_ours:
             return
         self._is_ours = False
         try:
-            if self.connection.pgconn.transaction_status != TransactionStatus.IDLE and not self.connection.closed:
+            if (
+                self.connection.pgconn.transaction_status != TransactionStatus.IDLE
+                and not self.connection.closed
+            ):
                 with Limit(self.connection.fileno(), BEGIN_SECONDS):
                     await self.connection.rollback()
         except psycopg.Error:
-            await self.connection.close()  # it was lost just now; what the body came to is known by then
+            await (
+                self.connection.close()
+            )  # it was lost just now; what the body came to is known by then
         finally:
             await self._provider.pool.putconn(self.connection)
 
@@ -245,7 +287,9 @@ class _AsyncPsycopgTransaction:
         return (await self._begun((begin, ()), (sql, params)))[1]
 
     async def _begun(self, *statements: Statement) -> list[list[Row]]:
-        """A connection that died while idle is found out here, without a look before each use: another is taken."""
+        """A connection that died while idle is found out here, without a look before each use:
+        another is taken.
+        """
         pool = self._provider.pool
         has_missed = False
         for tries_left in reversed(range(pool.max_size + 3)):
@@ -284,7 +328,8 @@ class _AsyncPsycopgTransaction:
     async def execute_and_commit(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """The last statement and COMMIT in one round trip; COMMIT only if the statement succeeds.
 
-        Where the server has not answered, the connection is closed: what became of the transaction can be asked then.
+        Where the server has not answered, the connection is closed: what became of the transaction
+        can be asked then.
         """
         try:
             return (await self._rows((sql, params), ("commit", ())))[0]

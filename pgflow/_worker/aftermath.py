@@ -1,4 +1,6 @@
-"""The aftermath of a commit: what it means to a run that its flush is durable, refused, or nobody's to commit any more."""
+"""The aftermath of a commit: what it means to a run that its flush is durable, refused, or nobody's
+to commit any more.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,15 @@ class Aftermath:
     """
 
     def __init__(
-        self, runs: Runs, turns: Turns, suspects: Suspects, acknowledged: Acknowledged, news: News, pager: Pager | None,
-        meter: Meter | None, envelopes: Envelopes | None,
+        self,
+        runs: Runs,
+        turns: Turns,
+        suspects: Suspects,
+        acknowledged: Acknowledged,
+        news: News,
+        pager: Pager | None,
+        meter: Meter | None,
+        envelopes: Envelopes | None,
     ) -> None:
         self.finished = 0
         self._runs = runs
@@ -69,7 +78,9 @@ class Aftermath:
         execution.told_at = time.monotonic()
         if flush.rows or flush.ending is not None:
             seq = flush.last_seq if flush.rows else 0
-            self._acknowledged.note(claim.run_id, claim.token, seq, claim.key, has_ended=flush.ending is not None)
+            self._acknowledged.note(
+                claim.run_id, claim.token, seq, claim.key, has_ended=flush.ending is not None
+            )
         if answer is not None and not self._is_opened(execution, answer):
             return
         self._runs.guard(execution, execution.flush_committed, flush, answer)
@@ -88,12 +99,19 @@ class Aftermath:
         self._changed.set()
 
     def _is_opened(self, execution: Execution, answer: dict[str, Any]) -> bool:
-        """Opens what the database has decided. What cannot be read is in the journal, where the next claim finds it and holds the run."""
+        """Opens what the database has decided. What cannot be read is in the journal, where the
+        next claim finds it and holds the run.
+        """
         try:
             open_answer(answer, self._envelopes, execution.claim.key)
         except CodecError as error:
             if self._runs.has(execution):
-                log.warning("run %s is handed back: %s", execution.claim.key, error, extra=log_fields(execution.claim))
+                log.warning(
+                    "run %s is handed back: %s",
+                    execution.claim.key,
+                    error,
+                    extra=log_fields(execution.claim),
+                )
                 self._runs.give_back(execution)
             return False
         return True
@@ -106,15 +124,25 @@ class Aftermath:
             log.log(level, "run %s %s", claim.key, status, extra=log_fields(claim))
 
     def _tell_place(self, execution: Execution, flush: Flush, place: str) -> None:
-        """A run has left without an end of its own: parked, held, continued as new, or ended from outside."""
+        """A run has left without an end of its own: parked, held, continued as new, or ended from
+        outside.
+        """
         question = flush.question or {}
-        self._runs.count_left(execution, "waiting" if place == "parked" else "continued" if "continue" in question else place)
+        self._runs.count_left(
+            execution,
+            "waiting" if place == "parked" else "continued" if "continue" in question else place,
+        )
         if place == "held" and self._pager is not None:
             self._pager.look_now()
         hold = question.get("hold") or question.get("stuck")
         if place == "held" and hold is not None and hold[1] not in _TOLD:
             claim = execution.claim
-            log.warning("run %s is stuck: %s; `pgflow show` says more", claim.key, hold[1], extra=log_fields(claim))
+            log.warning(
+                "run %s is stuck: %s; `pgflow show` says more",
+                claim.key,
+                hold[1],
+                extra=log_fields(claim),
+            )
 
     def lost(self, execution: Execution) -> None:
         """Somebody else holds the run."""
@@ -125,7 +153,9 @@ class Aftermath:
         self._runs.give_back(execution)
 
     def not_committed(self, execution: Execution, error: BaseException) -> None:
-        """The committer failed at a batch with this run: what is durable of it, a replay will find out."""
+        """The committer failed at a batch with this run: what is durable of it, a replay will find
+        out.
+        """
         if self._runs.has(execution):
             self._runs.engine_failed(execution.claim, error)
             self._runs.give_back(execution)
@@ -133,4 +163,9 @@ class Aftermath:
     def refused(self, execution: Execution, error: Exception) -> None:
         """The server would not store what the run wanted to record: a person must look."""
         claim = execution.claim
-        log.error("run %s is held: the server refused what it wanted to record: %s", claim.key, redacted(error), extra=log_fields(claim))
+        log.error(
+            "run %s is held: the server refused what it wanted to record: %s",
+            claim.key,
+            redacted(error),
+            extra=log_fields(claim),
+        )

@@ -1,4 +1,6 @@
-"""The beginnings of runs in a worker: a claim becomes an execution whose code runs, or that holds its run before any code has."""
+"""The beginnings of runs in a worker: a claim becomes an execution whose code runs, or that holds
+its run before any code has.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ log = logging.getLogger("pgflow")
 
 
 class Beginnings(Part):
-    """See the module. It has the threads for the code of sync workflows, and those for checkers of Refs.
+    """See the module. It has the threads for the code of sync workflows, and those for checkers of
+    Refs.
 
     Args:
         runs: Those that are here.
@@ -43,7 +46,14 @@ class Beginnings(Part):
     """
 
     def __init__(
-        self, runs: Runs, host: RunHost, turns: Turns, posts: Posts, tasks: Tasks, definitions: Definitions, options: WorkerOptions
+        self,
+        runs: Runs,
+        host: RunHost,
+        turns: Turns,
+        posts: Posts,
+        tasks: Tasks,
+        definitions: Definitions,
+        options: WorkerOptions,
     ) -> None:
         self._runs = runs
         self._host = host
@@ -55,13 +65,19 @@ class Beginnings(Part):
         self._checks = AppCalls(AT_ONCE, "pgflow-check")
 
     def begin(self, claim: Claim) -> None:
-        """Begins a run that was claimed. What goes wrong in it is its own: the other runs of the claim and their worker go on."""
+        """Begins a run that was claimed. What goes wrong in it is its own: the other runs of the
+        claim and their worker go on.
+        """
         try:
             self._begin_soundly(claim)
         except BaseException as error:
             if is_the_end(error):
                 raise
-            log.exception("run %s: the engine failed; the run is handed back", claim.key, extra=log_fields(claim))
+            log.exception(
+                "run %s: the engine failed; the run is handed back",
+                claim.key,
+                extra=log_fields(claim),
+            )
             self._runs.engine_failed(claim, error)
             execution = self._runs.executions.get(claim.run_id)
             if execution is not None and execution.claim is claim:
@@ -73,10 +89,20 @@ class Beginnings(Part):
         hopeless = self._runs.hopeless(claim)
         if hopeless is not None:
             tries, why = hopeless
-            execution = Execution(claim, self._host, lambda e: self._driver(e, workflow), ANYTHING, workflow.code_hash)
+            execution = Execution(
+                claim, self._host, lambda e: self._driver(e, workflow), ANYTHING, workflow.code_hash
+            )
             self._runs.add(execution)
-            log.error("run %s is held: the engine failed at it %d times: %s", claim.key, tries, why, extra=log_fields(claim))
-            execution.hold_for("engine", {"message": f"the engine failed at it {tries} times: {why}"})
+            log.error(
+                "run %s is held: the engine failed at it %d times: %s",
+                claim.key,
+                tries,
+                why,
+                extra=log_fields(claim),
+            )
+            execution.hold_for(
+                "engine", {"message": f"the engine failed at it {tries} times: {why}"}
+            )
             return
         try:
             open_claim(claim, self._definitions.envelopes)
@@ -90,7 +116,9 @@ class Beginnings(Part):
         if misfit is None and claim.heritage is not None and claim.heritage.undo:
             execution = make_undoing(claim, self._host, workflow, self._definitions.errors)
         else:
-            execution = Execution(claim, self._host, lambda e: self._driver(e, workflow), result, workflow.code_hash)
+            execution = Execution(
+                claim, self._host, lambda e: self._driver(e, workflow), result, workflow.code_hash
+            )
         execution.told_at = time.monotonic()
         self._runs.add(execution)
         if misfit is None:
@@ -100,8 +128,12 @@ class Beginnings(Part):
             execution.hold_for("definition", {"message": misfit}, workflow.code_hash)
 
     def _hold_unread(self, claim: Claim, workflow: Workflow[..., Any], error: CodecError) -> None:
-        """Holds a run of which something cannot be decoded here, before its code has seen anything; also for a worker with other code."""
-        execution = Execution(claim, self._host, lambda e: self._driver(e, workflow), ANYTHING, workflow.code_hash)
+        """Holds a run of which something cannot be decoded here, before its code has seen anything;
+        also for a worker with other code.
+        """
+        execution = Execution(
+            claim, self._host, lambda e: self._driver(e, workflow), ANYTHING, workflow.code_hash
+        )
         self._runs.add(execution)
         log.error("run %s is held: %s", claim.key, error, extra=log_fields(claim))
         execution.hold_for(UNREADABLE, {"message": str(error)}, workflow.code_hash)
@@ -109,7 +141,11 @@ class Beginnings(Part):
     def _start(self, execution: Execution) -> None:
         """Runs its code, once it is known whether what its journal claims to exist still does."""
         checkers = self._definitions.ref_checkers
-        refs = refs_in(execution.claim.units, checkers) if checkers and not isinstance(execution, Undoing) else {}
+        refs = (
+            refs_in(execution.claim.units, checkers)
+            if checkers and not isinstance(execution, Undoing)
+            else {}
+        )
         if refs:
             execution.locked = True
             self._tasks.spawn(self._check_and_start(execution, refs))
@@ -119,7 +155,13 @@ class Beginnings(Part):
     async def _check_and_start(self, execution: Execution, refs: dict[Ref, list[int]]) -> None:
         checkers = self._definitions.ref_checkers
         try:
-            lost = await find_lost(execution.claim, refs, checkers, self._checks, lambda: not (execution.over or execution.draining))
+            lost = await find_lost(
+                execution.claim,
+                refs,
+                checkers,
+                self._checks,
+                lambda: not (execution.over or execution.draining),
+            )
         except BaseException:
             if self._runs.has(execution):
                 self._runs.give_back(execution)
@@ -137,7 +179,12 @@ class Beginnings(Part):
 
         definitions = self._definitions
         return make_driver(
-            execution, workflow, definitions.errors, definitions.interceptors, self._code_threads.run, yield_control
+            execution,
+            workflow,
+            definitions.errors,
+            definitions.interceptors,
+            self._code_threads.run,
+            yield_control,
         )
 
     def _thread_stands(self, execution: Execution) -> None:

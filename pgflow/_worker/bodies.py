@@ -1,10 +1,10 @@
 """Running the bodies of steps: outside the workflow's loop, where they may do anything.
 
-An ``async def`` body is a task of the worker's loop, a ``def`` body a call in a thread. What it returns
-is encoded at once; what it raises is judged: an error of ``raises=`` or of the last try is the outcome, any
-other is a failed attempt with a delay. That goes for errors of the databases that a body has to do with, too.
-Only the connection that a transactional body is handed is ours: trouble with that is waited out, and never
-recorded.
+An ``async def`` body is a task of the worker's loop, a ``def`` body a call in a thread. What it
+returns is encoded at once; what it raises is judged: an error of ``raises=`` or of the last try is
+the outcome, any other is a failed attempt with a delay. That goes for errors of the databases that
+a body has to do with, too. Only the connection that a transactional body is handed is ours: trouble
+with that is waited out, and never recorded.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ log = logging.getLogger("pgflow")
 
 
 class Bodies:
-    """The bodies that run in this worker. Each is here, with its task or job, from its start until somebody has judged it or given it up.
+    """The bodies that run in this worker. Each is here, with its task or job, from its start until
+    somebody has judged it or given it up.
 
     Args:
         runs: Told what a body came to.
@@ -60,8 +61,17 @@ class Bodies:
     """
 
     def __init__(
-        self, runs: Runs, calls: BodyCalls, transactions: TransactionBodies, acts: Acts, progress: Progress, threads: DaemonThreads,
-        posts: Posts, lost: LostThreads, definitions: Definitions, options: WorkerOptions,
+        self,
+        runs: Runs,
+        calls: BodyCalls,
+        transactions: TransactionBodies,
+        acts: Acts,
+        progress: Progress,
+        threads: DaemonThreads,
+        posts: Posts,
+        lost: LostThreads,
+        definitions: Definitions,
+        options: WorkerOptions,
     ) -> None:
         self._runs = runs
         self._calls = calls
@@ -92,7 +102,9 @@ class Bodies:
             self._start_in_thread(execution, call)
 
     def stop(self, call: StepCall) -> None:
-        """Nobody waits for it any more: a task is cancelled, a thread left to finish; past its fence it goes on."""
+        """Nobody waits for it any more: a task is cancelled, a thread left to finish; past its
+        fence it goes on.
+        """
         task = self._tasks.get(call)
         if type(task) is Job:
             del self._tasks[call]
@@ -105,7 +117,9 @@ class Bodies:
             self.stop(call)
 
     async def stop_all(self) -> None:
-        """Cancels every task, for the end of the process, and waits a little for each: what they would have done is done elsewhere."""
+        """Cancels every task, for the end of the process, and waits a little for each: what they
+        would have done is done elsewhere.
+        """
         for task in self.abandon():
             await asyncio.wait([task], timeout=1)
 
@@ -120,22 +134,29 @@ class Bodies:
                 self.stop(call)
         return [task for task in self._tasks.values() if isinstance(task, asyncio.Task)]
 
-    # ------------------------------------------------------------ a body that needs nothing but a task, or a thread
+    # ------------------------------------------------------------ a body that needs nothing but a
+    # task, or a thread
 
     def _start_as_task(self, execution: Execution, call: StepCall) -> None:
         """In one coroutine around the body: each further one costs as much as its bookkeeping."""
         scope, context, fn = self._prepared(execution, call)
-        self._tasks[call] = self._loop.create_task(self._come_back(execution, call, scope, fn), context=context)
+        self._tasks[call] = self._loop.create_task(
+            self._come_back(execution, call, scope, fn), context=context
+        )
 
     def _start_in_thread(self, execution: Execution, call: StepCall) -> None:
-        """Without a task of the loop, which would cost more than the thread: what the body comes to is told by its thread."""
+        """Without a task of the loop, which would cost more than the thread: what the body comes to
+        is told by its thread.
+        """
         scope, context, fn = self._prepared(execution, call)
         self._tasks[call] = self._threads.start(
             lambda: context.run(self._come_to, call, scope, fn),
             partial(self._posts.post, self._body_ended, execution, call, scope, context),
         )
 
-    def _prepared(self, execution: Execution, call: StepCall) -> tuple[StepScope, contextvars.Context, Callable[..., Any]]:
+    def _prepared(
+        self, execution: Execution, call: StepCall
+    ) -> tuple[StepScope, contextvars.Context, Callable[..., Any]]:
         """The scope of a first try, the context that the body runs in, and its function."""
         scope = self._progress.scope_of(execution, call, 1)
         step: Step[Any, Any] = call.spec.definition
@@ -146,7 +167,9 @@ class Bodies:
         return scope, context, self._replacements.get(step.origin) or step.fn
 
     def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> _CameTo:
-        """In its thread: what the body returned, encoded, or raised; what it hands on to the loop."""
+        """In its thread: what the body returned, encoded, or raised; what it hands on to the
+        loop.
+        """
         try:
             value = self._calls.call_sync(call, fn, ())
             return value if type(value) is CoroutineType else _encoded(call, scope, value)
@@ -154,11 +177,18 @@ class Bodies:
             return error
 
     def _body_ended(
-        self, execution: Execution, call: StepCall, scope: StepScope, context: contextvars.Context, outcome: _CameTo
+        self,
+        execution: Execution,
+        call: StepCall,
+        scope: StepScope,
+        context: contextvars.Context,
+        outcome: _CameTo,
     ) -> None:
         if isinstance(outcome, CoroutineType):
             if call in self._tasks:
-                self._tasks[call] = self._loop.create_task(self._come_back(execution, call, scope, outcome), context=context)
+                self._tasks[call] = self._loop.create_task(
+                    self._come_back(execution, call, scope, outcome), context=context
+                )
             else:
                 outcome.close()
             return
@@ -170,11 +200,21 @@ class Bodies:
         self._judge_raised(execution, call, as_raised(outcome))
 
     async def _come_back(
-        self, execution: Execution, call: StepCall, scope: StepScope, body: Callable[..., Any] | CoroutineType[Any, Any, Any]
+        self,
+        execution: Execution,
+        call: StepCall,
+        scope: StepScope,
+        body: Callable[..., Any] | CoroutineType[Any, Any, Any],
     ) -> None:
-        """Awaits an async body; or the rest of one that is a lambda, or a def, and has called an async def."""
+        """Awaits an async body; or the rest of one that is a lambda, or a def, and has called an
+        async def.
+        """
         try:
-            value = await (body if isinstance(body, CoroutineType) else self._calls.call_untimed(call, body, ()))
+            value = await (
+                body
+                if isinstance(body, CoroutineType)
+                else self._calls.call_untimed(call, body, ())
+            )
             self.returned(execution, _encoded(call, scope, value))
         except BaseException as error:
             if self._is_stopped(execution, call, error) or self._is_the_end(call, error):
@@ -241,12 +281,16 @@ class Bodies:
         self.returned(execution, _encoded(call, scope, value))
 
     async def _try_effect(self, execution: Execution, call: EffectCall, scope: StepScope) -> None:
-        """One attempt at an effect, or one question to the counterparty. Whatever happens in it is told, and nothing of it repeated."""
+        """One attempt at an effect, or one question to the counterparty. Whatever happens in it is
+        told, and nothing of it repeated.
+        """
         turn, is_acting = call.turn, call.is_acting
         scope.begin_try()
         began = time.monotonic()
         try:
-            result = await (self._acts.act(execution, call) if is_acting else self._acts.inquire(call))
+            result = await (
+                self._acts.act(execution, call) if is_acting else self._acts.inquire(call)
+            )
         except asyncio.CancelledError as error:
             if self._stopped or execution.over or not execution.wants(call):
                 raise
@@ -267,13 +311,23 @@ class Bodies:
         """A body has come back; never raises."""
         call, again = result.call, result.delay_seconds is not None
         if self._meter is not None:
-            self._meter.attempt_ended(call.spec.effect, failed=result.error is not None, again=again)
+            self._meter.attempt_ended(
+                call.spec.effect, failed=result.error is not None, again=again
+            )
         if result.error is not None:
-            kind = result.error["type"].removeprefix("builtins.")  # never its text: it may quote what the run works on
+            kind = result.error["type"].removeprefix(
+                "builtins."
+            )  # never its text: it may quote what the run works on
             then = f"tried again in {result.delay_seconds:.2f} s" if again else "not tried again"
             if isinstance(result, EffectResult):
                 then = f"its outcome is {result.verdict}"
-            log.info("step %s failed with %s: %s", call.name, kind, then, extra=log_fields(execution.claim, call))
+            log.info(
+                "step %s failed with %s: %s",
+                call.name,
+                kind,
+                then,
+                extra=log_fields(execution.claim, call),
+            )
         self._runs.guard(execution, execution.step_returned, result)
 
     def _judge_raised(self, execution: Execution, call: StepCall, error: BaseException) -> None:
@@ -288,41 +342,75 @@ class Bodies:
     def _body_raised(self, execution: Execution, call: StepCall, error: BaseException) -> None:
         """Judges what a body has raised that was not stopped by anybody."""
         if isinstance(error, asyncio.CancelledError):
-            self.returned(execution, StepResult(call, None, encode_error(asyncio.CancelledError("the body cancelled itself"))))
+            self.returned(
+                execution,
+                StepResult(
+                    call, None, encode_error(asyncio.CancelledError("the body cancelled itself"))
+                ),
+            )
         elif isinstance(error, LeaseLost):
             self._runs.discard(execution, str(error))
         elif isinstance(error, CodecError):  # which is no fault of the body, and no outcome
-            execution.hold_for(UNREADABLE, {"message": str(error), "step": call.name, "call": call.number})
+            execution.hold_for(
+                UNREADABLE, {"message": str(error), "step": call.name, "call": call.number}
+            )
         elif isinstance(error, StepCommitted):
-            execution.hold_for("committed_outside", {"message": str(error), "step": call.name, "call": call.number})
+            execution.hold_for(
+                "committed_outside", {"message": str(error), "step": call.name, "call": call.number}
+            )
         else:
             self.returned(execution, _judge(call, error))
 
     def _cannot_be_judged(self, execution: Execution, call: StepCall, error: BaseException) -> None:
-        """Holds the run: the result of a body could not be judged, and nobody would ever hear of it."""
+        """Holds the run: the result of a body could not be judged, and nobody would ever hear of
+        it.
+        """
         where = log_fields(execution.claim, call)
-        log.error("step %s: what it came to cannot be told; the run is held", call.name, exc_info=error, extra=where)
+        log.error(
+            "step %s: what it came to cannot be told; the run is held",
+            call.name,
+            exc_info=error,
+            extra=where,
+        )
         if self._runs.has(execution) and not execution.over:
             told = f": {redacted(error)}" if self._tells_errors else ""
             message = f"what step {call.name} came to cannot be told: {type(error).__name__}{told}"
-            self._runs.guard(execution, execution.hold_for, "engine", {"message": clean(message), "step": call.name, "call": call.number})
+            self._runs.guard(
+                execution,
+                execution.hold_for,
+                "engine",
+                {"message": clean(message), "step": call.name, "call": call.number},
+            )
 
     def _is_stopped(self, execution: Execution, call: StepCall, error: BaseException) -> bool:
         """Return True if the body was cancelled by somebody who wants nothing of it any more."""
-        return isinstance(error, asyncio.CancelledError) and (self._stopped or execution.over or not execution.wants(call))
+        return isinstance(error, asyncio.CancelledError) and (
+            self._stopped or execution.over or not execution.wants(call)
+        )
 
     def _is_the_end(self, call: StepCall, error: BaseException) -> bool:
-        """Return True if something other than the body raised this: the process ends, or the loop has closed this very coroutine."""
+        """Return True if something other than the body raised this: the process ends, or the loop
+        has closed this very coroutine.
+        """
         if isinstance(error, GeneratorExit):
-            return asyncio._get_running_loop() is None or asyncio.current_task() is not self._tasks.get(call)
-        return isinstance(error, KeyboardInterrupt) and call.spec.definition.is_async and is_interrupt(error)
+            return (
+                asyncio._get_running_loop() is None
+                or asyncio.current_task() is not self._tasks.get(call)
+            )
+        return (
+            isinstance(error, KeyboardInterrupt)
+            and call.spec.definition.is_async
+            and is_interrupt(error)
+        )
 
 
 _CameTo: TypeAlias = "StepResult | CoroutineType[Any, Any, Any] | BaseException"
 
 
 def _is_plain(execution: Execution, call: StepCall) -> bool:
-    """Return True if a body needs nothing but a task or a thread: no time-out, no word of an earlier try, no transaction."""
+    """Return True if a body needs nothing but a task or a thread: no time-out, no word of an
+    earlier try, no transaction.
+    """
     return (
         type(call) is StepCall and call.spec.effect != "t" and call.spec.timeout_seconds is None
         and call.failed_attempts == 0 and not execution.claim.has_beats
@@ -331,7 +419,9 @@ def _is_plain(execution: Execution, call: StepCall) -> bool:
 
 def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
     if call.spec.effect == "d" and not isinstance(value, Choice):
-        raise TypeError(f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}")
+        raise TypeError(
+            f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}"
+        )
     text = call.spec.result.encode(value, f"the result of step {call.name}")
     scope.succeeded()
     return StepResult(call, text, None)
@@ -347,7 +437,18 @@ def _judge(call: StepCall, error: BaseException) -> StepResult:
 
 
 def _hold_refused(execution: Execution, call: StepCall, error: BaseException) -> None:
-    detail = {"message": clean(str(error)), "sqlstate": sqlstate_of(error), "step": call.name, "call": call.number}
+    detail = {
+        "message": clean(str(error)),
+        "sqlstate": sqlstate_of(error),
+        "step": call.name,
+        "call": call.number,
+    }
     claim = execution.claim
-    log.error("run %s is held: step %s was refused for long: %s", claim.key, call.name, redacted(error), extra=log_fields(claim, call))
+    log.error(
+        "run %s is held: step %s was refused for long: %s",
+        claim.key,
+        call.name,
+        redacted(error),
+        extra=log_fields(claim, call),
+    )
     execution.hold_for("refused", detail)

@@ -1,4 +1,6 @@
-"""Calls of functions of the app for a step: of its body, or of what is asked before or after it. They are awaited, or made in a thread."""
+"""Calls of functions of the app for a step: of its body, or of what is asked before or after it.
+They are awaited, or made in a thread.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from pgflow.meter import Meter
 
 log = logging.getLogger("pgflow")
 
-_INFRASTRUCTURE_RETRIES = Retries(first_delay=timedelta(seconds=0.1), max_delay=timedelta(seconds=5))
+_INFRASTRUCTURE_RETRIES = Retries(
+    first_delay=timedelta(seconds=0.1), max_delay=timedelta(seconds=5)
+)
 
 
 class BodyCalls:
@@ -44,7 +48,12 @@ class BodyCalls:
     """
 
     def __init__(
-        self, threads: DaemonThreads, posts: Posts, lost: LostThreads, interceptors: list[Interceptor], preparing: Preparing,
+        self,
+        threads: DaemonThreads,
+        posts: Posts,
+        lost: LostThreads,
+        interceptors: list[Interceptor],
+        preparing: Preparing,
         meter: Meter | None,
     ) -> None:
         self._threads = threads
@@ -55,23 +64,35 @@ class BodyCalls:
         self._meter = meter
         self._loop = asyncio.get_running_loop()
 
-    def call(self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]) -> Awaitable[Any]:
+    def call(
+        self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]
+    ) -> Awaitable[Any]:
         """Return an awaitable for what a function returns, within the step's time-out.
 
         Plain functions do: a coroutine for each body costs as much as its bookkeeping.
         """
         called = self.call_untimed(call, fn, first)
-        return called if call.spec.timeout_seconds is None else _within(call.spec.timeout_seconds, called)
+        return (
+            called
+            if call.spec.timeout_seconds is None
+            else _within(call.spec.timeout_seconds, called)
+        )
 
-    def call_untimed(self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]) -> Awaitable[Any]:
+    def call_untimed(
+        self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]
+    ) -> Awaitable[Any]:
         """The same without a time-out."""
         if not call.spec.definition.is_async:
             return self.in_thread(call, self.call_sync, call, fn, first)
         if not self._interceptors:
             return cast("Awaitable[Any]", fn(*first, *call.args, **call.kwargs))
-        return self._call_around(around(self._interceptors, "around_step", run_info), call, fn, first)
+        return self._call_around(
+            around(self._interceptors, "around_step", run_info), call, fn, first
+        )
 
-    async def _call_around(self, context: Any, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
+    async def _call_around(
+        self, context: Any, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]
+    ) -> Any:
         with context:
             return await fn(*first, *call.args, **call.kwargs)
 
@@ -86,7 +107,10 @@ class BodyCalls:
         """Do work in a thread, and wait for what it comes to."""
         context = contextvars.copy_context()
         ended: asyncio.Future[Any] = self._loop.create_future()
-        job = self._threads.start(partial(context.run, _with_outcome, work, *args), partial(self._posts.post, _tell, ended))
+        job = self._threads.start(
+            partial(context.run, _with_outcome, work, *args),
+            partial(self._posts.post, _tell, ended),
+        )
         try:
             outcome = await ended
         except asyncio.CancelledError:
@@ -94,19 +118,33 @@ class BodyCalls:
             raise
         if type(outcome) is _Raised:
             raise outcome.error
-        if type(outcome) is CoroutineType:  # a lambda, or a def, that hands on what an async def is to do
+        if (
+            type(outcome) is CoroutineType
+        ):  # a lambda, or a def, that hands on what an async def is to do
             return await outcome
         return outcome
 
-    async def wait_out(self, execution: Execution, call: StepCall, error: BaseException, tries: int) -> None:
+    async def wait_out(
+        self, execution: Execution, call: StepCall, error: BaseException, tries: int
+    ) -> None:
         """Waits as long as trouble with a connection, or contention, deserves."""
         if is_of_a_pooler(error):
             self._preparing.end(error)
-        is_contention = sqlstate_of(error) in ("40001", "40P01", "55P03") or is_conflict_on_unit(error)
-        delay = random.uniform(0.5, 1) * 0.005 * 2 ** min(tries, 8) if is_contention else _INFRASTRUCTURE_RETRIES.delay_seconds(tries)  # noqa: S311
+        is_contention = sqlstate_of(error) in ("40001", "40P01", "55P03") or is_conflict_on_unit(
+            error
+        )
+        delay = (
+            random.uniform(0.5, 1) * 0.005 * 2 ** min(tries, 8)  # noqa: S311
+            if is_contention
+            else _INFRASTRUCTURE_RETRIES.delay_seconds(tries)
+        )
         log.log(
             logging.DEBUG if is_contention else logging.WARNING,
-            "step %s, call %s: %s; tried again in %.2f s and not recorded", call.name, call.number, redacted(error), delay,
+            "step %s, call %s: %s; tried again in %.2f s and not recorded",
+            call.name,
+            call.number,
+            redacted(error),
+            delay,
             extra=log_fields(execution.claim, call),
         )
         if self._meter is not None:

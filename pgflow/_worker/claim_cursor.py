@@ -1,13 +1,15 @@
-"""The place from which a worker's claims read: the head of its lanes, or behind the last run claimed.
+"""The place from which a worker's claims read: the head of its lanes, or behind the last run
+claimed.
 
-At the head stand the dead rows of all runs that were claimed before, until vacuum removes them. A transaction that somebody
-holds open keeps vacuum from that, and reading past the rows of 100,000 runs takes longer than all the rest of a claim. So a
-look from the head that took long is not soon repeated: for ten times as long, claims read on from where the last one ended.
+At the head stand the dead rows of all runs that were claimed before, until vacuum removes them. A
+transaction that somebody holds open keeps vacuum from that, and reading past the rows of 100,000
+runs takes longer than all the rest of a claim. So a look from the head that took long is not soon
+repeated: for ten times as long, claims read on from where the last one ended.
 
-A run that becomes ready before that place meanwhile - given back, woken, started with a higher priority - waits for the next
-look from the head. That comes at once when a claim finds less than it asked for, so that only behind a backlog anything
-waits; and after a second at the latest. Where nothing holds vacuum back a look takes a fraction of a millisecond, and
-hardly any claim reads on.
+A run that becomes ready before that place meanwhile - given back, woken, started with a higher
+priority - waits for the next look from the head. That comes at once when a claim finds less than it
+asked for, so that only behind a backlog anything waits; and after a second at the latest. Where
+nothing holds vacuum back a look takes a fraction of a millisecond, and hardly any claim reads on.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from pgflow._db.calls.claim import ClaimRequest, Position
 from pgflow._model.claims import Claim
 
 TIMES_AS_LONG = 10
-"""Factor by which a look from the head is not repeated sooner than it took: such looks take at most about a tenth of the time."""
+"""Factor by which a look from the head is not repeated sooner than it took: such looks take at most
+about a tenth of the time.
+"""
 
 MOST_SECONDS = 1.0
 """As the interval of polls, after which a run that nobody was told of is found at the latest."""
@@ -47,9 +51,13 @@ class ClaimCursor:
             self._last = None
             return
         # Suspects are picked wherever they stand.
-        last = max(((claim.priority, claim.run_id) for claim in claims if not claim.suspect), default=None)
+        last = max(
+            ((claim.priority, claim.run_id) for claim in claims if not claim.suspect), default=None
+        )
         if request.after is None:
             self._last = last
-            self._head_due = self._clock() + min(claims[0].took_us / 1e6 * TIMES_AS_LONG, MOST_SECONDS)
+            self._head_due = self._clock() + min(
+                claims[0].took_us / 1e6 * TIMES_AS_LONG, MOST_SECONDS
+            )
         elif self._last is not None and last is not None:
             self._last = max(self._last, last)

@@ -1,4 +1,6 @@
-"""The claims of a worker: as many runs as it has room for, alone or together with a commit that ends some."""
+"""The claims of a worker: as many runs as it has room for, alone or together with a commit that
+ends some.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ MAX_CLAIM = 128
 
 
 class Claims(Loop):
-    """See the module. No more is asked for than there is room for: what is on its way counts like what is here.
+    """See the module. No more is asked for than there is room for: what is on its way counts like
+    what is here.
 
     Args:
         wanted: Set by whoever has heard of work, or made room for some.
@@ -41,8 +44,16 @@ class Claims(Loop):
     name = "the loop of claims"
 
     def __init__(
-        self, tasks: Tasks, control: WorkerConnection, life: Life, wanted: asyncio.Event, runs: Runs, lanes: Lanes, suspects: Suspects,
-        beginnings: Beginnings, options: WorkerOptions,
+        self,
+        tasks: Tasks,
+        control: WorkerConnection,
+        life: Life,
+        wanted: asyncio.Event,
+        runs: Runs,
+        lanes: Lanes,
+        suspects: Suspects,
+        beginnings: Beginnings,
+        options: WorkerOptions,
     ) -> None:
         super().__init__(tasks)
         self._control = control
@@ -92,9 +103,16 @@ class Claims(Loop):
             return 0
         if self._life.failed.is_set():
             return 0
-        free = min(MAX_CLAIM, self._concurrency - len(self._runs.executions) + self._replaced - self._asked_for)
+        free = min(
+            MAX_CLAIM,
+            self._concurrency - len(self._runs.executions) + self._replaced - self._asked_for,
+        )
         tally = self._tally
-        return free if tally is None or tally.most is None else min(free, tally.most - len(tally.chains) - self._asked_for)
+        return (
+            free
+            if tally is None or tally.most is None
+            else min(free, tally.most - len(tally.chains) - self._asked_for)
+        )
 
     async def claim(self, count: int) -> int:
         """Claims so many runs; finds fewer only if there are no more."""
@@ -117,10 +135,17 @@ class Claims(Loop):
         return len(claims), request.after is None
 
     def _request(self, count: int) -> ClaimRequest:
-        return ClaimRequest(self._life.worker_id, list(self._lanes.served), count, self._suspects.has_room, self._cursor.position())
+        return ClaimRequest(
+            self._life.worker_id,
+            list(self._lanes.served),
+            count,
+            self._suspects.has_room,
+            self._cursor.position(),
+        )
 
     def request_with(self, ending: int) -> ClaimRequest | None:
-        """Return the claim to ride with a commit that ends so many runs, where there is a backlog to drain; else None.
+        """Return the claim to ride with a commit that ends so many runs, where there is a backlog
+        to drain; else None.
 
         It may ask for more than is left of a tally.
         """
@@ -162,14 +187,20 @@ class Claims(Loop):
         """A journal too long for the answer of the claim comes in pages."""
         try:
             while len(claim.units) < claim.last_seq:
-                page = await self._control.insist(claim_calls.load_units(claim.run_id, len(claim.units)))
+                page = await self._control.insist(
+                    claim_calls.load_units(claim.run_id, len(claim.units))
+                )
                 if not page:
                     break
                 claim.units.extend(page)
         except PgflowError:
             raise  # the worker ends
         except Exception as error:
-            log.exception("run %s: its journal cannot be read; the run is handed back", claim.key, extra=log_fields(claim))
+            log.exception(
+                "run %s: its journal cannot be read; the run is handed back",
+                claim.key,
+                extra=log_fields(claim),
+            )
             self._runs.engine_failed(claim, error)
             self._runs.release_soon(claim)
             return

@@ -1,7 +1,8 @@
-"""The queue of the committer: runs that have something to make durable, and the connections that rest until it is worth to set out.
+"""The queue of the committer: runs that have something to make durable, and the connections that
+rest until it is worth to set out.
 
-At most half of the active runs go in one batch. A second connection sets out only when so many are waiting: see
-:mod:`pgflow._worker.committer`.
+At most half of the active runs go in one batch. A second connection sets out only when so many are
+waiting: see :mod:`pgflow._worker.committer`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ Item = tuple[Execution, Flush]
 
 
 class CommitQueue:
-    """See the module. A line, as a connection with its task is called, looks for a batch, is on its way with one, or rests.
+    """See the module. A line, as a connection with its task is called, looks for a batch, is on its
+    way with one, or rests.
 
     Args:
         runs: Those of the worker: how many there are bounds a batch.
@@ -42,7 +44,9 @@ class CommitQueue:
         self._call_up()
 
     def send_again(self, item: Item) -> None:
-        """The server was busy with this run: its flush goes with the next batch, exactly as it was."""
+        """The server was busy with this run: its flush goes with the next batch, exactly as it
+        was.
+        """
         self._again.append(item)
 
     def put_off(self, item: Item, delay_seconds: float) -> None:
@@ -56,7 +60,9 @@ class CommitQueue:
 
     def _call_up(self) -> None:
         """Calls a line that rests, if none is about to look anyway and what waits is worth it."""
-        waits = self._due or (self._pending and (not self._awake or len(self._pending) >= self._limit))
+        waits = self._due or (
+            self._pending and (not self._awake or len(self._pending) >= self._limit)
+        )
         if self._resting and not self._looking and waits:
             self._awake += 1
             self._looking += 1
@@ -68,7 +74,9 @@ class CommitQueue:
         return min(MAX_BATCH_RUNS, max(1, (len(self._executions) + 1) // 2))
 
     def take_batch(self) -> list[Item]:
-        """Return the next batch, with which a line sets out; empty if there is none, or if the other line should go on alone."""
+        """Return the next batch, with which a line sets out; empty if there is none, or if the
+        other line should go on alone.
+        """
         items = self._next_batch()
         if items:
             self._looking -= 1
@@ -101,7 +109,9 @@ class CommitQueue:
         self._awake -= 1
 
     def rest(self) -> asyncio.Future[None]:
-        """Return the call for which a line rests: if all rest, the first that has something to commit makes it."""
+        """Return the call for which a line rests: if all rest, the first that has something to
+        commit makes it.
+        """
         self._awake -= 1
         self._looking -= 1
         called: asyncio.Future[None] = asyncio.get_running_loop().create_future()

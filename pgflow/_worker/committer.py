@@ -1,18 +1,19 @@
-"""Group commit: everything that the runs of this process have to make durable goes through two connections.
+"""Group commit: everything that the runs of this process have to make durable goes through two
+connections.
 
-While one batch is on its way, what other runs want committed piles up, and goes as one. At most half of
-the active runs go in one batch, and the second connection sets out only when half are waiting: with one
-connection client and server would work in lockstep, with a free-for-all the batches would be crumbs. A run
-that is alone takes a direct path without a document. One connection is kept where nothing is to do, and the
-other closed after a while.
+While one batch is on its way, what other runs want committed piles up, and goes as one. At most
+half of the active runs go in one batch, and the second connection sets out only when half are
+waiting: with one connection client and server would work in lockstep, with a free-for-all the
+batches would be crumbs. A run that is alone takes a direct path without a document. One connection
+is kept where nothing is to do, and the other closed after a while.
 
-A batch whose answer is lost is sent again, exactly as it was, on a new connection: the careful path on the
-server says what is there already. Nothing that rests on it starts before that is known.
+A batch whose answer is lost is sent again, exactly as it was, on a new connection: the careful path
+on the server says what is there already. Nothing that rests on it starts before that is known.
 
-A batch that the server refuses is sent again too, and soon run by run. Data that cannot be stored hold their
-run for a person at once. Anything else - a time-out, a function that is missing during an upgrade - is sent
-again with growing pauses, and holds up no other run; if it is refused for long while the server would take
-it that the run is held, the run is held.
+A batch that the server refuses is sent again too, and soon run by run. Data that cannot be stored
+hold their run for a person at once. Anything else - a time-out, a function that is missing during
+an upgrade - is sent again with growing pauses, and holds up no other run; if it is refused for long
+while the server would take it that the run is held, the run is held.
 """
 
 from __future__ import annotations
@@ -84,8 +85,16 @@ class Committer(Part):
     """
 
     def __init__(
-        self, options: ConnectOptions, queue: CommitQueue, claims: Claims, aftermath: Aftermath, wakes: Wakes, news: News, life: Life,
-        busy_poll: BusyPoll, meter: Meter | None,
+        self,
+        options: ConnectOptions,
+        queue: CommitQueue,
+        claims: Claims,
+        aftermath: Aftermath,
+        wakes: Wakes,
+        news: News,
+        life: Life,
+        busy_poll: BusyPoll,
+        meter: Meter | None,
     ) -> None:
         self._options = options
         self._queue = queue
@@ -103,13 +112,20 @@ class Committer(Part):
 
     def start(self) -> None:
         """Starts the connections' tasks."""
-        self._tasks = [asyncio.create_task(self._serve(), name=f"pgflow-committer-{n}") for n in range(LINES)]
+        self._tasks = [
+            asyncio.create_task(self._serve(), name=f"pgflow-committer-{n}") for n in range(LINES)
+        ]
         for task in self._tasks:
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not self._closing:
-            self._life.fail("the committer", asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception())
+            self._life.fail(
+                "the committer",
+                asyncio.CancelledError("it was cancelled")
+                if task.cancelled()
+                else task.exception(),
+            )
 
     def leave(self, left_at: float) -> None:
         """Another server is the primary since then: what was sent to the old one is sent again."""
@@ -133,7 +149,8 @@ class Committer(Part):
             while not self._closing:
                 items = self._queue.take_batch()
                 if not items:
-                    # What the last batch has let go on may have something at once: bodies that wait for nothing.
+                    # What the last batch has let go on may have something at once: bodies that wait
+                    # for nothing.
                     await (asyncio.sleep(0) if has_delivered else self._rest(line))
                     has_delivered = False
                     continue
@@ -148,8 +165,14 @@ class Committer(Part):
                 self._queue.came_back()
 
     async def _failed(self, items: list[Item], error: Exception) -> None:
-        """Something is wrong with the engine, not with the server: the runs of the batch go on from the journal, this line goes on."""
-        log.error("the committer failed at a batch of %d runs; they are handed back", len(items), exc_info=error)
+        """Something is wrong with the engine, not with the server: the runs of the batch go on from
+        the journal, this line goes on.
+        """
+        log.error(
+            "the committer failed at a batch of %d runs; they are handed back",
+            len(items),
+            exc_info=error,
+        )
         for execution, _ in items:
             self._aftermath.not_committed(execution, error)
         if not self._failures.add():
@@ -163,15 +186,21 @@ class Committer(Part):
         line.rests_since = None
 
     async def close_idle(self) -> None:
-        """Closes the connections that have rested for long, but for one: who comes first after a rest should not wait for it."""
+        """Closes the connections that have rested for long, but for one: who comes first after a
+        rest should not wait for it.
+        """
         since = asyncio.get_running_loop().time() - IDLE_SECONDS
         opened = [line for line in self._lines if line.is_open]
-        rested = [line for line in opened if line.rests_since is not None and line.rests_since <= since]
+        rested = [
+            line for line in opened if line.rests_since is not None and line.rests_since <= since
+        ]
         for line in rested[: len(opened) - 1]:
             await line.close()
 
     async def _deliver(self, line: _Line, items: list[Item]) -> None:
-        """Commits a batch, whatever it takes; a run whose part the server refuses is put off, so that it holds up no other."""
+        """Commits a batch, whatever it takes; a run whose part the server refuses is put off, so
+        that it holds up no other.
+        """
         tries = 0
         careful = any(flush.tries > 0 for _, flush in items)
         while True:
@@ -202,12 +231,16 @@ class Committer(Part):
             self._meter.commit_failed()
 
     async def _refused(self, line: _Line, item: Item, error: Exception, *, is_data: bool) -> None:
-        """The server is well, and will not commit this: holds the run if that is for good, else puts it off."""
+        """The server is well, and will not commit this: holds the run if that is for good, else
+        puts it off.
+        """
         flush = item[1]
         now = asyncio.get_running_loop().time()
         if flush.failing_since is None:
             flush.failing_since = now
-        is_for_good = is_data or (not is_passing(error) and now - flush.failing_since >= REFUSED_AFTER_SECONDS)
+        is_for_good = is_data or (
+            not is_passing(error) and now - flush.failing_since >= REFUSED_AFTER_SECONDS
+        )
         if not (is_for_good and await self._hold(line, item, error)):
             self._send_later(item, error)
 
@@ -217,18 +250,26 @@ class Committer(Part):
         flush.tries += 1
         delay = min(5.0, 0.02 * 2 ** min(flush.tries, 8)) * random.uniform(0.5, 1)  # noqa: S311 - spreads the load
         log.log(
-            logging.WARNING if flush.tries % 8 == 1 else logging.DEBUG, "run %s: a commit failed (%s); it is sent again in %.2f s",
-            execution.claim.key, redacted(error), delay, extra=log_fields(execution.claim),
+            logging.WARNING if flush.tries % 8 == 1 else logging.DEBUG,
+            "run %s: a commit failed (%s); it is sent again in %.2f s",
+            execution.claim.key,
+            redacted(error),
+            delay,
+            extra=log_fields(execution.claim),
         )
         self._queue.put_off(item, delay)
 
     async def _hold(self, line: _Line, item: Item, error: Exception) -> bool:
-        """Holds a run for a person instead of what it wanted to record; False if the server will not have that either.
+        """Holds a run for a person instead of what it wanted to record; False if the server will
+        not have that either.
 
-        So nothing is held while the server takes nothing from anybody: what is well again goes on by itself.
+        So nothing is held while the server takes nothing from anybody: what is well again goes on
+        by itself.
         """
         execution, flush = item
-        held = execution.hold_instead_of(flush, {"message": clean(str(error)), "sqlstate": sqlstate_of(error)})
+        held = execution.hold_instead_of(
+            flush, {"message": clean(str(error)), "sqlstate": sqlstate_of(error)}
+        )
         tries = 0
         while True:
             try:
@@ -264,25 +305,51 @@ class Committer(Part):
             if request is not None:
                 self._claims.arrived(request, claims)
         if self._meter is not None:
-            self._meter.committed(len(items), sum(len(flush.rows) for _, flush in items), time.perf_counter() - began)
+            self._meter.committed(
+                len(items), sum(len(flush.rows) for _, flush in items), time.perf_counter() - began
+            )
         self._spread(items, answer, server_of(wire.connection))
 
     def _document(self, items: list[Item], apart: list[str]) -> str:
-        return batch_document(self._life.worker_id, ((flush, execution.estimate_us) for execution, flush in items), apart)
+        return batch_document(
+            self._life.worker_id,
+            ((flush, execution.estimate_us) for execution, flush in items),
+            apart,
+        )
 
-    def _claiming_query(self, items: list[Item], request: ClaimRequest) -> Query[tuple[calls.CommitAnswer, list[Claim]]]:
+    def _claiming_query(
+        self, items: list[Item], request: ClaimRequest
+    ) -> Query[tuple[calls.CommitAnswer, list[Claim]]]:
         apart: list[str] = []
         return calls.commit_and_claim(self._document(items, apart), request, apart)
 
     def _query(self, items: list[Item], *, careful: bool) -> Query[calls.CommitAnswer]:
         """The direct path for a lone unit, else the batch."""
         flush = items[0][1]
-        if len(items) == 1 and not careful and len(flush.rows) == 1 and flush.question is None and flush.ending is None:
+        if (
+            len(items) == 1
+            and not careful
+            and len(flush.rows) == 1
+            and flush.question is None
+            and flush.ending is None
+        ):
             row = flush.rows[0]
-            if row.delay_seconds is None and row.key is None and not (flush.has_ledger or flush.taken or flush.returned):
+            if (
+                row.delay_seconds is None
+                and row.key is None
+                and not (flush.has_ledger or flush.taken or flush.returned)
+            ):
                 return calls.commit_unit(
-                    self._life.worker_id, flush.run_id, flush.token, row.seq, row.call, row.kind, row.name, row.payload,
-                    flush.licences(0), row.at_us,
+                    self._life.worker_id,
+                    flush.run_id,
+                    flush.token,
+                    row.seq,
+                    row.call,
+                    row.kind,
+                    row.name,
+                    row.payload,
+                    flush.licences(0),
+                    row.at_us,
                 )
         apart: list[str] = []
         return calls.commit_units(self._document(items, apart), apart, careful=careful)
@@ -311,12 +378,17 @@ class Committer(Part):
 
 
 def _may_lack(wire: OwnWire, items: list[Item]) -> bool:
-    """Return True if the server may lack acknowledged units of a run: another said so, or it was before this connection was opened.
+    """Return True if the server may lack acknowledged units of a run: another said so, or it was
+    before this connection was opened.
 
-    Behind that may be another server, to which not everything had come. The careful path looks whether the last unit is there.
+    Behind that may be another server, to which not everything had come. The careful path looks
+    whether the last unit is there.
     """
     opened_at, server = getattr(wire.connection, "opened_at", 0.0), server_of(wire.connection)
-    return any(execution.told_at < opened_at or execution.told_by not in (None, server) for execution, _ in items)
+    return any(
+        execution.told_at < opened_at or execution.told_by not in (None, server)
+        for execution, _ in items
+    )
 
 
 class _Line:
@@ -350,7 +422,9 @@ class _Line:
     async def connected(self) -> OwnWire:
         if self._wire is None or self._wire.connection.closed:
             await self.close()
-            self._wire = await open_wire(self._options, "pgflow committer", COMMIT_TIMEOUT_SECONDS, self._busy_poll)
+            self._wire = await open_wire(
+                self._options, "pgflow committer", COMMIT_TIMEOUT_SECONDS, self._busy_poll
+            )
         return self._wire
 
     async def back_off(self, error: Exception, tries: int) -> None:

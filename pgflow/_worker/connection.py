@@ -1,4 +1,6 @@
-"""The worker's connection for everything that is not a commit: claims, polls, wakes, notifications."""
+"""The worker's connection for everything that is not a commit: claims, polls, wakes,
+notifications.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ class WorkerConnection:
     """One connection, used by one call at a time, opened again when it is lost."""
 
     def __init__(
-        self, options: ConnectOptions, name: str, busy_poll: BusyPoll | None = None, timeout_seconds: float = CALL_TIMEOUT_SECONDS
+        self,
+        options: ConnectOptions,
+        name: str,
+        busy_poll: BusyPoll | None = None,
+        timeout_seconds: float = CALL_TIMEOUT_SECONDS,
     ) -> None:
         self._timeout_seconds = timeout_seconds
         self._options = options
@@ -51,7 +57,9 @@ class WorkerConnection:
                 raise PgflowError(f"connection {self._name!r} is closed")
             if self._wire is None or self._wire.connection.closed:
                 await self._drop()
-                self._wire = await open_wire(self._options, self._name, self._timeout_seconds, self._busy_poll)
+                self._wire = await open_wire(
+                    self._options, self._name, self._timeout_seconds, self._busy_poll
+                )
             try:
                 return await self._wire.ask(query)
             except psycopg.Error as error:
@@ -65,10 +73,12 @@ class WorkerConnection:
 
         Args:
             query: The query.
-            is_patient: True to wait, too, while its function is missing or forbidden, as during an upgrade.
+            is_patient: True to wait, too, while its function is missing or forbidden, as during an
+                upgrade.
 
         Raises:
-            psycopg.Error: It cannot be run with these arguments, or not at all and ``is_patient`` is not said.
+            psycopg.Error: It cannot be run with these arguments, or not at all and ``is_patient``
+                is not said.
             PgflowError: As :meth:`ask`.
         """
         tries = 0
@@ -76,7 +86,9 @@ class WorkerConnection:
             try:
                 return await self.ask(query)
             except (psycopg.Error, OSError, TimeoutError) as error:
-                is_missing = (sqlstate_of(error) or "").startswith("42") and not is_infrastructure(error)
+                is_missing = (sqlstate_of(error) or "").startswith("42") and not is_infrastructure(
+                    error
+                )
                 if is_of_the_data(error) or (is_missing and not is_patient):
                     raise
                 tries += 1
@@ -87,10 +99,16 @@ class WorkerConnection:
     @property
     def backend_pid(self) -> int | None:
         """Server process of the connection."""
-        return None if self._wire is None or self._wire.connection.closed else self._wire.connection.info.backend_pid
+        return (
+            None
+            if self._wire is None or self._wire.connection.closed
+            else self._wire.connection.info.backend_pid
+        )
 
     def leave(self, left_at: float) -> None:
-        """Another server is the primary since then: what waits for the old one is told that its connection is lost."""
+        """Another server is the primary since then: what waits for the old one is told that its
+        connection is lost.
+        """
         if self._wire is not None:
             cut_if_left(self._wire.connection, left_at)
 

@@ -1,7 +1,7 @@
 """Drafts: the values that a step's body emits while it runs, on their way to those who read along.
 
-It counts only once the step has completed, and is recorded then. Until that it is kept where it may be lost, and a
-little late: values of a few hundredths of a second go in one statement.
+It counts only once the step has completed, and is recorded then. Until that it is kept where it may
+be lost, and a little late: values of a few hundredths of a second go in one statement.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ MAX_DRAFTS = 500
 class Drafts:
     """Takes what one body emits, in whichever thread it runs."""
 
-    def __init__(self, control: WorkerConnection, runs: Runs, tasks: Tasks, execution: Execution) -> None:
+    def __init__(
+        self, control: WorkerConnection, runs: Runs, tasks: Tasks, execution: Execution
+    ) -> None:
         self._control = control
         self._runs = runs
         self._tasks = tasks
@@ -47,17 +49,30 @@ class Drafts:
             self._sending = self._tasks.spawn(self._send(scope))
 
     async def _send(self, scope: StepScope) -> None:
-        """Sends what there is, and what has come meanwhile, as long as somebody waits for the body."""
+        """Sends what there is, and what has come meanwhile, as long as somebody waits for the
+        body.
+        """
         execution = self._execution
         while True:
             await asyncio.sleep(SEND_AFTER_SECONDS)
             if self._try_id != scope.try_id:
                 self._try_id, self._sent = scope.try_id, 0
             values = scope.emitted[self._sent : self._sent + MAX_DRAFTS]
-            if not values or execution.over or scope.call.state != "running" or scope.call.number not in self._running():
+            if (
+                not values
+                or execution.over
+                or scope.call.state != "running"
+                or scope.call.number not in self._running()
+            ):
                 return
             query = calls.emit_drafts(
-                execution.run_id, execution.claim.token, scope.call.number, self._try_id, execution.durable_seq, self._sent, values
+                execution.run_id,
+                execution.claim.token,
+                scope.call.number,
+                self._try_id,
+                execution.durable_seq,
+                self._sent,
+                values,
             )
             try:
                 if not await self._control.insist(query):
@@ -65,7 +80,9 @@ class Drafts:
                     return
             except Exception as error:  # noqa: BLE001 - readers get it when the step has completed
                 log.warning(
-                    "what step %s emitted is not read before it completes: %s", scope.call.name, redacted(error),
+                    "what step %s emitted is not read before it completes: %s",
+                    scope.call.name,
+                    redacted(error),
                     extra=log_fields(execution.claim, scope.call),
                 )
                 return

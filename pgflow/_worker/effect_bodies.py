@@ -1,4 +1,5 @@
-"""Acting on the world, once: the body of an effect, what is looked at before it, and asking the counterparty afterwards.
+"""Acting on the world, once: the body of an effect, what is looked at before it, and asking the
+counterparty afterwards.
 
 Whatever happens here says something of the effect, and nothing of it is repeated.
 """
@@ -24,13 +25,17 @@ from pgflow._worker.body_calls import BodyCalls
 from pgflow.errors import Diverged, Stale
 
 BEGIN_WITHIN = 0.5
-"""Share of the time between the end of an attempt and when "absent" is believed, by which an act may begin later than it was licensed.
+"""Share of the time between the end of an attempt and when "absent" is believed, by which an act
+may begin later than it was licensed.
 
-The rest is for what cannot be seen: the process may stand still between the last look at the clock and the act.
+The rest is for what cannot be seen: the process may stand still between the last look at the clock
+and the act.
 """
 
 ASKED_BEFORE_ACT = 5
-"""Times that a precondition or an observer with trouble of its database is asked; the last error counts."""
+"""Times that a precondition or an observer with trouble of its database is asked; the last error
+counts.
+"""
 
 
 class Acts:
@@ -41,7 +46,9 @@ class Acts:
         replacements: Functions that tests call in place of a body, by step.
     """
 
-    def __init__(self, calls: BodyCalls, replacements: dict[Step[Any, Any], Callable[..., Any]]) -> None:
+    def __init__(
+        self, calls: BodyCalls, replacements: dict[Step[Any, Any], Callable[..., Any]]
+    ) -> None:
         self._calls = calls
         self._replacements = replacements
 
@@ -68,10 +75,19 @@ class Acts:
     async def _refused_before_act(
         self, execution: Execution, call: EffectCall, step: EffectStep[..., Any]
     ) -> EffectResult | None:
-        """Asks the precondition, then looks whether what the act rests on is as it was: nothing comes between that and the act."""
+        """Asks the precondition, then looks whether what the act rests on is as it was: nothing
+        comes between that and the act.
+        """
         try:
-            if step.guard is not None and not await self._ask_before_act(execution, call, step.guard):
-                return _not_done(call, Stale(f"the precondition of effect {call.name} does not hold; nothing was done"))
+            if step.guard is not None and not await self._ask_before_act(
+                execution, call, step.guard
+            ):
+                return _not_done(
+                    call,
+                    Stale(
+                        f"the precondition of effect {call.name} does not hold; nothing was done"
+                    ),
+                )
             if call.expected is not None and step.observer is not None:
                 observed = fingerprint(await self._ask_before_act(execution, call, step.observer))
                 if observed != call.expected:
@@ -80,8 +96,12 @@ class Acts:
             return _not_done(call, error)
         return None
 
-    async def _ask_before_act(self, execution: Execution, call: EffectCall, fn: Callable[..., Any]) -> Any:
-        """Call a function before the act and return its answer; retry trouble with its database a few times: nothing was done yet."""
+    async def _ask_before_act(
+        self, execution: Execution, call: EffectCall, fn: Callable[..., Any]
+    ) -> Any:
+        """Call a function before the act and return its answer; retry trouble with its database a
+        few times: nothing was done yet.
+        """
         tries = 0
         while True:
             try:
@@ -100,42 +120,67 @@ class Acts:
             return EffectResult(call, "failed", error=encode_error(refusal))
         if isinstance(value, Accepted):
             return accepted(call, value)
-        if step.verifier is not None and not await self._calls.call_untimed(call, step.verifier, (value,)):
+        if step.verifier is not None and not await self._calls.call_untimed(
+            call, step.verifier, (value,)
+        ):
             return unknown(call, Unknown.NOT_VERIFIED)
-        return EffectResult(call, "confirmed", call.spec.result.encode(value, f"the result of effect {call.name}"))
+        return EffectResult(
+            call, "confirmed", call.spec.result.encode(value, f"the result of effect {call.name}")
+        )
 
     async def inquire(self, call: EffectCall) -> EffectResult:
         """Asks the counterparty what became of the attempts so far."""
         step: EffectStep[..., Any] = call.spec.definition.declared
         assert step.settler is not None
         answer = await self._calls.call(call, step.settler, ())
-        if isinstance(answer, Confirmed) and isinstance(answer.value, Accepted):  # it was taken on, and its confirmation is to come
+        if isinstance(answer, Confirmed) and isinstance(
+            answer.value, Accepted
+        ):  # it was taken on, and its confirmation is to come
             return accepted(call, answer.value)
         if isinstance(answer, Confirmed):
-            return EffectResult(call, "confirmed", call.spec.result.encode(answer.value, f"what settling effect {call.name} brought"))
+            return EffectResult(
+                call,
+                "confirmed",
+                call.spec.result.encode(answer.value, f"what settling effect {call.name} brought"),
+            )
         if isinstance(answer, Absent):
             return EffectResult(call, "absent")
         if isinstance(answer, StillUnknown):
             return unknown(call, Unknown.STILL_UNKNOWN)
-        raise TypeError(f"settle of effect {call.name} must return Confirmed, Absent or StillUnknown, not {type(answer).__name__}")
+        raise TypeError(
+            f"settle of effect {call.name} must return Confirmed, Absent or StillUnknown, not "
+            f"{type(answer).__name__}"
+        )
 
 
 def accepted(call: EffectCall, value: Accepted) -> EffectResult:
     """The counterparty has taken it on."""
-    return EffectResult(call, "accepted", checked_ref(value.ref), beats_within_seconds=value.beats_within_seconds)
+    return EffectResult(
+        call, "accepted", checked_ref(value.ref), beats_within_seconds=value.beats_within_seconds
+    )
 
 
 def unknown(call: EffectCall, reason: str, error: BaseException | None = None) -> EffectResult:
-    """Nobody knows whether an attempt has acted, for one of the reasons in `pgflow._model.reasons`."""
-    return EffectResult(call, "unknown", error=None if error is None else encode_error(error), reason=reason)
+    """Nobody knows whether an attempt has acted, for one of the reasons in
+    `pgflow._model.reasons`.
+    """
+    return EffectResult(
+        call, "unknown", error=None if error is None else encode_error(error), reason=reason
+    )
 
 
 def _diverged(call: EffectCall, observed: str) -> Diverged:
     assert call.expected is not None
-    return Diverged(f"what effect {call.name} rests on is not as it was expected to be; nothing was done", call.expected, observed)
+    return Diverged(
+        f"what effect {call.name} rests on is not as it was expected to be; nothing was done",
+        call.expected,
+        observed,
+    )
 
 
-def _not_done(call: EffectCall, error: BaseException, reason: str = Unknown.PRECONDITION_FAILED) -> EffectResult:
+def _not_done(
+    call: EffectCall, error: BaseException, reason: str = Unknown.PRECONDITION_FAILED
+) -> EffectResult:
     """This attempt has done nothing; an earlier one may have."""
     if call.may_have_acted:
         return unknown(call, reason, error)
@@ -145,5 +190,7 @@ def _not_done(call: EffectCall, error: BaseException, reason: str = Unknown.PREC
 def checked_ref(ref: object) -> str:
     """A counterparty's reference, if it can be found again."""
     if not isinstance(ref, str) or not is_name(ref):
-        raise TypeError(f"the reference of Accepted must be a text of 1 to 255 bytes without NUL, not {ref!r}")
+        raise TypeError(
+            f"the reference of Accepted must be a text of 1 to 255 bytes without NUL, not {ref!r}"
+        )
     return ref

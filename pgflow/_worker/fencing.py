@@ -1,4 +1,6 @@
-"""The turns of transactional steps: of each run one at a time fences and commits, whichever thread its body is in."""
+"""The turns of transactional steps: of each run one at a time fences and commits, whichever thread
+its body is in.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from pgflow._worker.threads import Answer, Posts
 
 
 class Turns:
-    """The turns of all runs. Whoever waits for one looks again whenever something of the run has changed.
+    """The turns of all runs. Whoever waits for one looks again whenever something of the run has
+    changed.
 
     Args:
         runs: The runs of this worker.
@@ -30,7 +33,9 @@ class Turns:
         control: Asks the database beside a transaction.
     """
 
-    def __init__(self, runs: Runs, suspects: Suspects, acknowledged: Acknowledged, control: WorkerConnection) -> None:
+    def __init__(
+        self, runs: Runs, suspects: Suspects, acknowledged: Acknowledged, control: WorkerConnection
+    ) -> None:
         self._runs = runs
         self._suspects = suspects
         self._acknowledged = acknowledged
@@ -63,7 +68,9 @@ class Turns:
         """A transaction of the run is committed: its units up to this seq are durable."""
         self._suspects.got_on(execution)
         execution.told_at = time.monotonic()
-        self._acknowledged.note(execution.run_id, execution.claim.token, seq, execution.claim.key, has_ended=False)
+        self._acknowledged.note(
+            execution.run_id, execution.claim.token, seq, execution.claim.key, has_ended=False
+        )
 
     def go_on(self, execution: Execution) -> None:
         """A transaction is over: its outcome is released, and the next may have its turn."""
@@ -86,7 +93,9 @@ async def _answered(coroutine: Coroutine[Any, Any, Any], answer: Answer) -> None
     try:
         value = await coroutine
     except asyncio.CancelledError as error:
-        answer.fail(FutureCancelled(*error.args))  # the thread itself is not cancelled: to it this is an error like others
+        answer.fail(
+            FutureCancelled(*error.args)
+        )  # the thread itself is not cancelled: to it this is an error like others
         raise
     except Exception as error:  # noqa: BLE001 - raised in the thread
         answer.fail(error)
@@ -95,7 +104,9 @@ async def _answered(coroutine: Coroutine[Any, Any, Any], answer: Answer) -> None
 
 
 class FenceQueue:
-    """Turns of a transactional attempt (`pgflow._transactions.protocol.Fencing`), for a body on the worker's loop."""
+    """Turns of a transactional attempt (`pgflow._transactions.protocol.Fencing`), for a body on the
+    worker's loop.
+    """
 
     def __init__(self, turns: Turns, execution: Execution) -> None:
         self._turns = turns
@@ -105,7 +116,9 @@ class FenceQueue:
 
     @asynccontextmanager
     async def limited(self) -> AsyncIterator[None]:
-        """Around a body in a thread: once this is left, by its time-out or otherwise, the thread may no longer fence."""
+        """Around a body in a thread: once this is left, by its time-out or otherwise, the thread
+        may no longer fence.
+        """
         try:
             async with asyncio.timeout(None) as self._limit:
                 yield
@@ -113,7 +126,9 @@ class FenceQueue:
             self._over = True
 
     def start_clock(self, seconds: float) -> None:
-        """The body in the thread begins; until it takes its turn it must not last longer than this."""
+        """The body in the thread begins; until it takes its turn it must not last longer than
+        this.
+        """
         if self._limit is not None and not self._over:
             self._limit.reschedule(asyncio.get_running_loop().time() + seconds)
 
@@ -146,7 +161,9 @@ class FenceQueue:
         self._execution.end_fence(call, flush, committed=committed, at_us=at_us)
         if committed:
             self._turns.fenced(self._execution, flush.last_seq)
-        asyncio.get_running_loop().call_soon(self._turns.go_on, self._execution)  # once the connection is back
+        asyncio.get_running_loop().call_soon(
+            self._turns.go_on, self._execution
+        )  # once the connection is back
 
     async def ask_elsewhere(self, query: Query[Any]) -> Any:
         return await self._turns.ask_elsewhere(query)
@@ -180,7 +197,9 @@ class FenceQueueFromThread:
             self._posts.post(self._queue.turn_ended, *self._committed)
 
     def ask_elsewhere(self, query: Query[Any]) -> Any:
-        return self._posts.ask(lambda answer: self._turns.answer(self._turns.ask_elsewhere(query), answer))
+        return self._posts.ask(
+            lambda answer: self._turns.answer(self._turns.ask_elsewhere(query), answer)
+        )
 
     def pause(self, tries: int) -> None:
         self._posts.ask(lambda answer: self._turns.answer(self._queue.pause(tries), answer))

@@ -1,6 +1,7 @@
 """The flusher: buffers that nothing else has flushed leave after a tenth of a second.
 
-It is the loop that never rests for long. So whoever watches the worker looks if it moves, and it looks after lost threads.
+It is the loop that never rests for long. So whoever watches the worker looks if it moves, and it
+looks after lost threads.
 """
 
 from __future__ import annotations
@@ -44,5 +45,9 @@ class Flusher(Loop):
         """Not in the loop itself, whose variables would hold the last execution while it rests."""
         for execution in self._runs.executions.values():
             oldest = execution.oldest_unflushed_us
-            if oldest is not None and execution.estimate_us() - oldest > FLUSH_AFTER_US and not execution.replaying:
+            if (
+                oldest is not None
+                and execution.estimate_us() - oldest > FLUSH_AFTER_US
+                and not execution.replaying
+            ):
                 self._queue.submit(execution)

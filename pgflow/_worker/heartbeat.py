@@ -1,7 +1,8 @@
-"""Signs of life, on a thread and a connection of their own: a busy loop elsewhere cannot fake a death.
+"""Signs of life, on a thread and a connection of their own: a busy loop elsewhere cannot fake a
+death.
 
-The thread looks after others too: after workers that may be dead (:mod:`pgflow._worker.reaper`), and after its own worker's loop
-(:mod:`pgflow._worker.watchdog`).
+The thread looks after others too: after workers that may be dead (:mod:`pgflow._worker.reaper`),
+and after its own worker's loop (:mod:`pgflow._worker.watchdog`).
 """
 
 from __future__ import annotations
@@ -56,11 +57,15 @@ class Rhythm:
     def __post_init__(self) -> None:
         """Refuses what is no duration where it is given; a timedelta is taken for its seconds."""
         for field in fields(self):
-            object.__setattr__(self, field.name, seconds(getattr(self, field.name), f"{field.name} of a rhythm"))
+            object.__setattr__(
+                self, field.name, seconds(getattr(self, field.name), f"{field.name} of a rhythm")
+            )
 
     @property
     def patience(self) -> float:
-        """Seconds that the heart waits for an answer: if the server is frozen, another must be found before we count as dead."""
+        """Seconds that the heart waits for an answer: if the server is frozen, another must be
+        found before we count as dead.
+        """
         return max(2.0, self.dead_after / 2)
 
 
@@ -72,7 +77,8 @@ class Tidings(NamedTuple):
         reaped: A dead worker's runs are ready again, in these lanes.
         resumed: The last sign of life is fresh again.
         declared_dead: Others have taken our runs.
-        server_changed: Another server is the primary: what was opened or begun before this time (``time.monotonic``) is with the old one.
+        server_changed: Another server is the primary: what was opened or begun before this time
+            (``time.monotonic``) is with the old one.
     """
 
     mail: Callable[[list[int]], object]
@@ -97,8 +103,15 @@ class Heart(Part):
     """
 
     def __init__(
-        self, options: ConnectOptions, life: Life, rhythm: Rhythm, told: Tidings, post: Callable[..., object], acknowledged: Acknowledged,
-        watchdog: Watchdog, meter: Meter | None = None,
+        self,
+        options: ConnectOptions,
+        life: Life,
+        rhythm: Rhythm,
+        told: Tidings,
+        post: Callable[..., object],
+        acknowledged: Acknowledged,
+        watchdog: Watchdog,
+        meter: Meter | None = None,
     ) -> None:
         self._options = options
         self._life = life
@@ -147,7 +160,9 @@ class Heart(Part):
 
     @property
     def is_beating(self) -> bool:
-        """True while the thread goes on: without it the worker would be taken for dead, and could not say so."""
+        """True while the thread goes on: without it the worker would be taken for dead, and could
+        not say so.
+        """
         return self._thread.is_alive()
 
     def _run(self) -> None:
@@ -166,7 +181,11 @@ class Heart(Part):
                 if not self._stop.is_set():
                     self._watchdog.look()
             except BaseException as error:  # noqa: BLE001 - it looks at objects of the application, which may answer anything
-                log.warning("the heart of worker %s cannot tell what its loop is at: %s", self._worker_id, redacted(error))
+                log.warning(
+                    "the heart of worker %s cannot tell what its loop is at: %s",
+                    self._worker_id,
+                    redacted(error),
+                )
             self._stop.wait(min(self._rhythm.look, self._rhythm.beat) * random.uniform(0.8, 1.0))  # noqa: S311 - spreads the load
         self._close()
 
@@ -176,7 +195,11 @@ class Heart(Part):
             self._connection = connect(self._options, "pgflow heart")
             self._is_new = True
         connection = self._connection
-        with Limit(connection.pgconn.socket, self._rhythm.patience, gave_up=lambda: give_up(connection.server)):
+        with Limit(
+            connection.pgconn.socket,
+            self._rhythm.patience,
+            gave_up=lambda: give_up(connection.server),
+        ):
             return run(connection, query)
 
     def _lose(self, error: BaseException) -> None:
@@ -208,13 +231,19 @@ class Heart(Part):
             self._post(self._told.mail, answer.mail)
 
     def _notice(self, answer: calls.Beat) -> None:
-        """Compare the server that answered with the one before; tell the worker if the address or the timeline is another."""
+        """Compare the server that answered with the one before; tell the worker if the address or
+        the timeline is another.
+        """
         assert self._connection is not None
         self._is_new = False
         server, before = (self._connection.server, answer.timeline), self._server
         self._server = server
         if before is not None and before != server:
-            log.warning("worker %s goes on with the server at %s:%s, which has become the primary", self._worker_id, *server[0])
+            log.warning(
+                "worker %s goes on with the server at %s:%s, which has become the primary",
+                self._worker_id,
+                *server[0],
+            )
             leave(before[0], time.monotonic() if before[0] != server[0] else self._heard_at)
             self._post(self._told.server_changed, self._heard_at)
         self._heard_at = time.monotonic()
@@ -223,14 +252,24 @@ class Heart(Part):
         loss = self._acknowledged.judge(answer, self._ask)
         if loss is not None:
             self._report(loss)
-        self._acknowledged.beaten(answer)  # not before: what cannot be written down now is judged again after the next beat
+        self._acknowledged.beaten(
+            answer
+        )  # not before: what cannot be written down now is judged again after the next beat
 
     def _report(self, loss: loss_calls.Loss) -> None:
-        keys = ", ".join(run["key"] for run in loss.runs[:5]) + (", ..." if len(loss.runs) > 5 else "")
+        keys = ", ".join(run["key"] for run in loss.runs[:5]) + (
+            ", ..." if len(loss.runs) > 5 else ""
+        )
         log.error(
-            "the server's log goes on from %X (timeline %s), and %X (timeline %s) was acknowledged %.1f s ago: of %s runs of this worker "
+            "the server's log goes on from %X (timeline %s), and %X (timeline %s) was acknowledged "
+            "%.1f s ago: of %s runs of this worker "
             "something is lost%s. `pgflow doctor` says more",
-            loss.kept, loss.new_timeline, loss.acknowledged, loss.old_timeline, loss.age_seconds, len(loss.runs),
+            loss.kept,
+            loss.new_timeline,
+            loss.acknowledged,
+            loss.old_timeline,
+            loss.age_seconds,
+            len(loss.runs),
             f" ({keys})" if keys else "",
         )
         self._ask(loss_calls.report_loss(self._worker_id, socket.gethostname(), os.getpid(), loss))
@@ -242,4 +281,8 @@ class Heart(Part):
         looked = time.monotonic()
         if not self._is_new:  # else it is not said yet whose beats these are
             self._heard_at = looked
-        self._reaper.look({worker_id: beat for worker_id, beat in beats.items() if worker_id != self._worker_id}, looked, self._ask)
+        self._reaper.look(
+            {worker_id: beat for worker_id, beat in beats.items() if worker_id != self._worker_id},
+            looked,
+            self._ask,
+        )

@@ -1,4 +1,5 @@
-"""The host of executions (:class:`pgflow._engine.host.Host`): what a run wants of its worker, while it is here.
+"""The host of executions (:class:`pgflow._engine.host.Host`): what a run wants of its worker, while
+it is here.
 
 The code of a sync workflow asks from its own thread. Then the loop is told.
 """
@@ -20,7 +21,8 @@ from pgflow._worker.threads import Posts
 
 
 class RunHost(Part):
-    """See the module. It keeps the looks that runs wait for, one a run, and the bodies that wait for a sign of life.
+    """See the module. It keeps the looks that runs wait for, one a run, and the bodies that wait
+    for a sign of life.
 
     Args:
         runs: Those that are here.
@@ -31,7 +33,15 @@ class RunHost(Part):
         concurrency: Most runs at once.
     """
 
-    def __init__(self, runs: Runs, bodies: Bodies, queue: CommitQueue, life: Life, posts: Posts, concurrency: int) -> None:
+    def __init__(
+        self,
+        runs: Runs,
+        bodies: Bodies,
+        queue: CommitQueue,
+        life: Life,
+        posts: Posts,
+        concurrency: int,
+    ) -> None:
         self._runs = runs
         self._bodies = bodies
         self._queue = queue
@@ -104,8 +114,13 @@ class RunHost(Part):
             self._runs.guard(execution, execution.poke)
 
     def has_room(self) -> bool:
-        """Return True if a run may wait for its children in memory: not where such runs take most of the room that children need."""
-        return len(self._runs.executions) < self._concurrency or 2 * len(self._looks) <= self._concurrency
+        """Return True if a run may wait for its children in memory: not where such runs take most
+        of the room that children need.
+        """
+        return (
+            len(self._runs.executions) < self._concurrency
+            or 2 * len(self._looks) <= self._concurrency
+        )
 
     def monotonic_us(self) -> int:
         """Microseconds on a clock that only measures durations."""
@@ -114,7 +129,9 @@ class RunHost(Part):
     # ------------------------------------------------------------ leaving
 
     def hand_back(self, execution: Execution) -> None:
-        """Give the run back once the dropped effects are taken back: whoever claims it next goes on with its code."""
+        """Give the run back once the dropped effects are taken back: whoever claims it next goes on
+        with its code.
+        """
         self._runs.give_back(execution)
 
     def _forget(self, execution: Execution) -> None:

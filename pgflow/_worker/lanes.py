@@ -1,7 +1,9 @@
-"""The lanes that a worker serves: those of its queues, workflows and versions that the database knows.
+"""The lanes that a worker serves: those of its queues, workflows and versions that the database
+knows.
 
-A start may name a new one at any time, of a version that nothing was pinned to before. So the worker looks for them when one is
-heard of, and now and then, since a lane may be committed after one with a higher number.
+A start may name a new one at any time, of a version that nothing was pinned to before. So the
+worker looks for them when one is heard of, and now and then, since a lane may be committed after
+one with a higher number.
 """
 
 from __future__ import annotations
@@ -39,7 +41,12 @@ class Lanes(Loop):
     name = "the loop of lanes"
 
     def __init__(
-        self, tasks: Tasks, control: WorkerConnection, definitions: Definitions, options: WorkerOptions, want_claims: Callable[[], None]
+        self,
+        tasks: Tasks,
+        control: WorkerConnection,
+        definitions: Definitions,
+        options: WorkerOptions,
+        want_claims: Callable[[], None],
     ) -> None:
         super().__init__(tasks)
         self.served: dict[int, Lane] = {}
@@ -77,7 +84,9 @@ class Lanes(Loop):
                 log.warning("cannot look for lanes: %s", redacted(error))
 
     def heard(self, lanes: Iterable[int]) -> None:
-        """There are ready runs in these lanes: ours are claimed from, and one that was never heard of may be ours."""
+        """There are ready runs in these lanes: ours are claimed from, and one that was never heard
+        of may be ours.
+        """
         for lane in lanes:
             if lane in self.served:
                 self._want_claims()

@@ -1,4 +1,6 @@
-"""The life of a worker, as far as its parts have to know of it: its number, its last sign of life, and whether it goes on."""
+"""The life of a worker, as far as its parts have to know of it: its number, its last sign of life,
+and whether it goes on.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,16 @@ log = logging.getLogger("pgflow")
 class Life:
     """State that every part of a worker may read, and that only the methods here change.
 
-    A worker that has failed, or is to stop, stays so. Signs of life are noted on the heart's thread, all else on the worker's loop.
+    A worker that has failed, or is to stop, stays so. Signs of life are noted on the heart's
+    thread, all else on the worker's loop.
 
     Args:
-        stale_after_seconds: After so long without a sign of life others might soon believe this worker dead.
+        stale_after_seconds: After so long without a sign of life others might soon believe this
+            worker dead.
 
     Attributes:
-        worker_id: Number under which the database knows this worker; 0 before it is registered, another one after it was declared dead.
+        worker_id: Number under which the database knows this worker; 0 before it is registered,
+            another one after it was declared dead.
         is_stopping: True once it is asked to stop.
         failed: Set once it is of no more use.
         failure: Reason for that; None before.
@@ -58,7 +63,9 @@ class Life:
         if self.failure is not None or self.is_stopping:
             return
         because = "" if error is None else f": {type(error).__name__}: {redacted(error)}"
-        failure = WorkerFailed(f"worker {self.worker_id} has failed and hands its runs back: {part}{because}")
+        failure = WorkerFailed(
+            f"worker {self.worker_id} has failed and hands its runs back: {part}{because}"
+        )
         failure.__cause__ = error
         self.fail_for(failure)
 

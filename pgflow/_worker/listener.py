@@ -1,9 +1,9 @@
 """Notifications: a hint that something has become ready, never more.
 
-A process says so after its commit, and a worker at most once in a few milliseconds: NOTIFY takes a lock that
-all transactions with one share until they end, so no transaction that waits for the disk may hold it. What a
-client has woken is told by the wake itself, which commits asynchronously. Whoever misses a notification finds
-the work with the next poll.
+A process says so after its commit, and a worker at most once in a few milliseconds: NOTIFY takes a
+lock that all transactions with one share until they end, so no transaction that waits for the disk
+may hold it. What a client has woken is told by the wake itself, which commits asynchronously.
+Whoever misses a notification finds the work with the next poll.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ DONE_CHANNEL = "pgflow_done"
 MAX_PAYLOAD_CHARS = 7_900
 MAX_DIGITS = 20
 CHECK_SECONDS = 10.0
-"""After so long without a notification the server is asked whether it is there: a frozen one is as silent as one with no news."""
+"""After so long without a notification the server is asked whether it is there: a frozen one is as
+silent as one with no news.
+"""
 
 
 class Listener(Part):
@@ -40,11 +42,16 @@ class Listener(Part):
         channel: Name of the channel.
         heard: Called with each payload.
         connected: Called when it listens again: something may have been missed.
-        given_up: Called with its name and an error once listening fails again and again for no fault of the connection.
+        given_up: Called with its name and an error once listening fails again and again for no
+            fault of the connection.
     """
 
     def __init__(
-        self, options: ConnectOptions, channel: str, heard: Callable[[str], None], connected: Callable[[], None],
+        self,
+        options: ConnectOptions,
+        channel: str,
+        heard: Callable[[str], None],
+        connected: Callable[[], None],
         given_up: Callable[[str, BaseException], None],
     ) -> None:
         self._options = options
@@ -75,8 +82,12 @@ class Listener(Part):
         while True:
             connection: AsyncConnection | None = None
             try:
-                connection = self._connection = await connect_async(self._options, "pgflow listener")
-                await self._say(connection, sql.SQL("listen {}").format(sql.Identifier(self._channel)))
+                connection = self._connection = await connect_async(
+                    self._options, "pgflow listener"
+                )
+                await self._say(
+                    connection, sql.SQL("listen {}").format(sql.Identifier(self._channel))
+                )
                 tries, self.listening = 0, True
                 self._connected()
                 while True:
@@ -84,7 +95,11 @@ class Listener(Part):
                         self._heard(notification.payload)
                     await self._say(connection, sql.SQL("select 1"))
             except (psycopg.Error, OSError) as error:
-                log.log(logging.WARNING if tries == 0 else logging.DEBUG, "not listening (%s); polling goes on", redacted(error))
+                log.log(
+                    logging.WARNING if tries == 0 else logging.DEBUG,
+                    "not listening (%s); polling goes on",
+                    redacted(error),
+                )
             finally:
                 self.listening = False
                 self._connection = None
@@ -93,14 +108,17 @@ class Listener(Part):
             tries += 1
             await asyncio.sleep(min(10.0, 0.1 * 2 ** min(tries, 7)) * random.uniform(0.5, 1))  # noqa: S311 - spreads reconnects
 
-
     async def _say(self, connection: AsyncConnection, statement: sql.SQL | sql.Composed) -> None:
-        with Limit(connection.pgconn.socket, BEGIN_SECONDS, gave_up=lambda: give_up(connection.server)):
+        with Limit(
+            connection.pgconn.socket, BEGIN_SECONDS, gave_up=lambda: give_up(connection.server)
+        ):
             await connection.execute(statement)
 
 
 def payloads(lanes: set[int], mail: set[int]) -> list[str]:
-    """Return payloads for the work channel: ``r1,2;m7,8`` - lanes with ready runs, leased runs with mail."""
+    """Return payloads for the work channel: ``r1,2;m7,8`` - lanes with ready runs, leased runs with
+    mail.
+    """
     parts = [f"r{chunk}" for chunk in chunks(lanes)] + [f"m{chunk}" for chunk in chunks(mail)]
     return [";".join(parts)] if sum(map(len, parts)) < MAX_PAYLOAD_CHARS - len(parts) else parts
 

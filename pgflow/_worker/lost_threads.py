@@ -1,6 +1,8 @@
-"""The threads of bodies, and those of them that are lost: a body in a thread cannot be stopped, so it goes on though nobody waits for it.
+"""The threads of bodies, and those of them that are lost: a body in a thread cannot be stopped, so
+it goes on though nobody waits for it.
 
-Others take the place of lost threads, up to a bound. A worker that has lost so many for as long as its grace is of no more use.
+Others take the place of lost threads, up to a bound. A worker that has lost so many for as long as
+its grace is of no more use.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from pgflow._worker.threads import DaemonThreads, Job
 log = logging.getLogger("pgflow")
 
 LEAST_LOST = 32
-"""So many threads may be lost where the options do not say, however few runs are worked on at once."""
+"""So many threads may be lost where the options do not say, however few runs are worked on at
+once.
+"""
 
 
 class LostThreads(Part):
@@ -37,7 +41,12 @@ class LostThreads(Part):
     """
 
     def __init__(
-        self, threads: DaemonThreads, transactions: OpenTransactions, tasks: Tasks, control: WorkerConnection, life: Life,
+        self,
+        threads: DaemonThreads,
+        transactions: OpenTransactions,
+        tasks: Tasks,
+        control: WorkerConnection,
+        life: Life,
         options: WorkerOptions,
     ) -> None:
         self.most = threads.max_lost
@@ -67,8 +76,11 @@ class LostThreads(Part):
             if self._meter is not None:
                 self._meter.thread_lost()
             log.warning(
-                "step %s goes on in its thread though nobody waits for it any more: %d of %d threads that this worker may lose are lost",
-                call.name, self._threads.lost, self.most,
+                "step %s goes on in its thread though nobody waits for it any more: %d of %d "
+                "threads that this worker may lose are lost",
+                call.name,
+                self._threads.lost,
+                self.most,
             )
 
     def end(self) -> None:
@@ -76,7 +88,9 @@ class LostThreads(Part):
         self._is_ending = True
 
     def look(self) -> None:
-        """Tells the database how many there are, and ends the worker where there are too many and they do not come back."""
+        """Tells the database how many there are, and ends the worker where there are too many and
+        they do not come back.
+        """
         lost, now = self.count, self._loop.time()
         if lost != self._told and not self._is_telling:
             self._is_telling = True
@@ -86,15 +100,23 @@ class LostThreads(Part):
         elif self._too_many_since is None:
             self._too_many_since = now
             log.error(
-                "%d of %d threads that worker %s may lose are lost to bodies that do not end: it hands its runs back in %.1f s",
-                lost, self.most, self._life.worker_id, self._grace_seconds,
+                "%d of %d threads that worker %s may lose are lost to bodies that do not end: it "
+                "hands its runs back in %.1f s",
+                lost,
+                self.most,
+                self._life.worker_id,
+                self._grace_seconds,
             )
         elif now - self._too_many_since > self._grace_seconds:
-            self._life.fail(f"{lost} of its threads are lost to bodies that do not end, as many as it may lose")
+            self._life.fail(
+                f"{lost} of its threads are lost to bodies that do not end, as many as it may lose"
+            )
 
     async def _tell(self, lost: int) -> None:
         try:
-            await quietly(self._control.ask(worker_calls.count_lost_threads(self._life.worker_id, lost)))
+            await quietly(
+                self._control.ask(worker_calls.count_lost_threads(self._life.worker_id, lost))
+            )
             self._told = lost
         finally:
             self._is_telling = False
@@ -110,4 +132,8 @@ class LostThreads(Part):
 
 def most_lost(options: WorkerOptions) -> int:
     """Return the number of lost threads that are replaced."""
-    return max(LEAST_LOST, options.concurrency) if options.max_lost_threads is None else options.max_lost_threads
+    return (
+        max(LEAST_LOST, options.concurrency)
+        if options.max_lost_threads is None
+        else options.max_lost_threads
+    )

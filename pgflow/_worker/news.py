@@ -1,4 +1,6 @@
-"""News of runs: of lanes with work, of mail and of ends, from wherever this process hears of them. Ours are seen to, others told."""
+"""News of runs: of lanes with work, of mail and of ends, from wherever this process hears of them.
+Ours are seen to, others told.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,17 @@ class News:
     """See the module. It keeps nothing.
 
     Args:
-        ended: Called with the chains that have ended, for those who wait for results in this process.
+        ended: Called with the chains that have ended, for those who wait for results in this
+            process.
     """
 
-    def __init__(self, runs: Runs, lanes: Lanes, notifier: Notifier, ended: Callable[[list[int]], None] | None) -> None:
+    def __init__(
+        self,
+        runs: Runs,
+        lanes: Lanes,
+        notifier: Notifier,
+        ended: Callable[[list[int]], None] | None,
+    ) -> None:
         self._runs = runs
         self._lanes = lanes
         self._notifier = notifier
@@ -27,7 +36,9 @@ class News:
         """Lanes with ready runs, and leased runs with mail: ours are looked at, others told."""
         self._lanes.heard(lanes)
         self._runs.poke(mail)
-        self._notifier.tell(lanes=lanes, mail=(run_id for run_id in mail if run_id not in self._runs.executions))
+        self._notifier.tell(
+            lanes=lanes, mail=(run_id for run_id in mail if run_id not in self._runs.executions)
+        )
 
     def runs_ended(self, chains: list[int]) -> None:
         """Tells those who wait for results, here and elsewhere."""

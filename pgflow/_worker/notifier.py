@@ -1,4 +1,5 @@
-"""The notifier: tells other processes after a commit of lanes with work, runs with mail, and chains that are done.
+"""The notifier: tells other processes after a commit of lanes with work, runs with mail, and chains
+that are done.
 
 None of it is needed for correctness: what is not told is found by the next poll.
 """
@@ -21,10 +22,14 @@ from pgflow.logs import redacted
 log = logging.getLogger("pgflow")
 
 NOTIFY_AFTER_SECONDS = 0.002
-"""Notifications wait so long for company: each commit that notifies takes a lock that all such commits share."""
+"""Notifications wait so long for company: each commit that notifies takes a lock that all such
+commits share.
+"""
 
 NOTIFY_EVERY_SECONDS = 0.01
-"""At most so often: each costs the worker's process a round trip, which among many runs would be one for every two or three of them."""
+"""At most so often: each costs the worker's process a round trip, which among many runs would be
+one for every two or three of them.
+"""
 
 
 class Notifier(Part):
@@ -39,8 +44,12 @@ class Notifier(Part):
         self._timer: asyncio.TimerHandle | None = None
         self._sent_at = -NOTIFY_EVERY_SECONDS
 
-    def tell(self, *, lanes: Iterable[int] = (), mail: Iterable[int] = (), done: Iterable[int] = ()) -> None:
-        """Notifies other workers of lanes with work and of runs with mail, and clients of chains that are done."""
+    def tell(
+        self, *, lanes: Iterable[int] = (), mail: Iterable[int] = (), done: Iterable[int] = ()
+    ) -> None:
+        """Notifies other workers of lanes with work and of runs with mail, and clients of chains
+        that are done.
+        """
         self._lanes.update(lanes)
         self._mail.update(mail)
         self._done.update(done)

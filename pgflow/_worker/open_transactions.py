@@ -1,4 +1,6 @@
-"""The transactions that bodies are in, and the means to cut their connections while somebody waits on them."""
+"""The transactions that bodies are in, and the means to cut their connections while somebody waits
+on them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def _do_nothing() -> None:
 
 
 class _Open(NamedTuple):
-    """A transaction that a body is in: since when, what cuts its connection, and what tells its provider that the body is left behind."""
+    """A transaction that a body is in: since when, what cuts its connection, and what tells its
+    provider that the body is left behind.
+    """
 
     began_at: float
     cut: Callable[[], None]
@@ -25,7 +29,9 @@ class _Open(NamedTuple):
 
 
 class OpenTransactions(Part):
-    """See the module. A call is known here for as long as its transaction is open, by the last body that has begun one for it."""
+    """See the module. A call is known here for as long as its transaction is open, by the last body
+    that has begun one for it.
+    """
 
     def __init__(self) -> None:
         self._known: dict[StepCall, _Open] = {}
@@ -43,21 +49,26 @@ class OpenTransactions(Part):
         return Cords(self._known, call, transaction)
 
     def leave_behind(self, call: StepCall) -> None:
-        """Nobody waits for the body any more: it will not commit, and what it has locked is free for the next."""
+        """Nobody waits for the body any more: it will not commit, and what it has locked is free
+        for the next.
+        """
         known = self._known.get(call)
         if known is not None:
             known.leave_behind()
             known.cut()
 
     def leave(self, left_at: float) -> None:
-        """Another server is the primary since then: transactions of the old one are lost, and their bodies run again."""
+        """Another server is the primary since then: transactions of the old one are lost, and their
+        bodies run again.
+        """
         for transaction in list(self._known.values()):
             if transaction.began_at < left_at:
                 transaction.cut()
 
 
 class Cords:
-    """Means to cut a transaction's connection while its thread waits on it, for as long as the transaction is open.
+    """Means to cut a transaction's connection while its thread waits on it, for as long as the
+    transaction is open.
 
     Args:
         known: Calls under which it is put down, with the time at which the transaction began.
@@ -91,7 +102,9 @@ class Cords:
         return self._cord
 
     def _close(self) -> None:
-        if self._known.get(self._call) is self._open:  # a body that was left behind comes back when the next try has long begun
+        if (
+            self._known.get(self._call) is self._open
+        ):  # a body that was left behind comes back when the next try has long begun
             self._known.pop(self._call, None)
         if self._cord is not None:
             self._cord.close()

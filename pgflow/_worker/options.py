@@ -24,7 +24,8 @@ class Tally:
     """Tally of the runs that a worker has taken, for one that is to take no more than so many.
 
     Attributes:
-        most: Most runs that it takes; None for as many as there are. One that it has taken counts once, however often.
+        most: Most runs that it takes; None for as many as there are. One that it has taken counts
+            once, however often.
         chains: The chains of those it has taken.
     """
 
@@ -49,15 +50,20 @@ class WorkerOptions:
         rhythm: Of its signs of life.
         listen: True to listen for notifications; False behind a pooler in transaction mode.
         meter: Counts what this worker does; see :class:`pgflow.meter.Meter`.
-        busy_poll_seconds: While at most one run is worked on, an answer of the database is waited for so long without letting
-            the processor rest: a run that is alone goes on sooner, at the price of that processor time. 0 for never.
-        transaction_idle_seconds: Seconds that a `@transaction`'s body may go without a statement. Then the server ends the transaction,
-            and the body runs again. A process that stands still keeps its locks on rows so long.
-        transaction_connections: Most `@transaction`s of `async def` steps that may be open at once, each on a connection of its own,
-            and as many of `def` steps; the others wait. A body that waits for something else keeps its connection meanwhile.
-        max_lost_threads: Number of threads that are replaced when lost to `def` bodies which go on after their time-out or cancel. A
-            worker that has lost so many for the grace hands its runs back and ends. As many as `concurrency` if not given, and at least 32.
-        tally: Remembers which runs this worker takes, and may limit them; None for a worker that goes on and on.
+        busy_poll_seconds: While at most one run is worked on, an answer of the database is waited
+            for so long without letting the processor rest: a run that is alone goes on sooner, at
+            the price of that processor time. 0 for never.
+        transaction_idle_seconds: Seconds that a `@transaction`'s body may go without a statement.
+            Then the server ends the transaction, and the body runs again. A process that stands
+            still keeps its locks on rows so long.
+        transaction_connections: Most `@transaction`s of `async def` steps that may be open at once,
+            each on a connection of its own, and as many of `def` steps; the others wait. A body
+            that waits for something else keeps its connection meanwhile.
+        max_lost_threads: Number of threads that are replaced when lost to `def` bodies which go on
+            after their time-out or cancel. A worker that has lost so many for the grace hands its
+            runs back and ends. As many as `concurrency` if not given, and at least 32.
+        tally: Remembers which runs this worker takes, and may limit them; None for a worker that
+            goes on and on.
     """
 
     queues: Sequence[str] = (DEFAULT_QUEUE,)
@@ -75,7 +81,12 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         """Refuses what is no duration where it is given; a timedelta is taken for its seconds."""
-        for name in ("poll_seconds", "grace_seconds", "busy_poll_seconds", "transaction_idle_seconds"):
+        for name in (
+            "poll_seconds",
+            "grace_seconds",
+            "busy_poll_seconds",
+            "transaction_idle_seconds",
+        ):
             setattr(self, name, seconds(getattr(self, name), f"{name} of a worker"))
 
 

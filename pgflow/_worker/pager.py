@@ -1,8 +1,8 @@
 """The pager: calls the app's hook once a person is needed, whoever found that out and whenever.
 
-A run becomes stuck in a worker, by a reaper, or by a verb in SQL; an effect comes to need a person beside a
-run that goes on. So the worker looks into the database for what nobody has been told of, at once when a run
-of its own is held, and from time to time.
+A run becomes stuck in a worker, by a reaper, or by a verb in SQL; an effect comes to need a person
+beside a run that goes on. So the worker looks into the database for what nobody has been told of,
+at once when a run of its own is held, and from time to time.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ class Pager(Loop):
     async def look(self) -> None:
         """Pages for everything that is due."""
         while True:
-            claimed = await self._control.ask(calls.claim_pages(PAGES_AT_ONCE, self._hook.timeout_seconds + LEASE_MARGIN_SECONDS))
+            claimed = await self._control.ask(
+                calls.claim_pages(PAGES_AT_ONCE, self._hook.timeout_seconds + LEASE_MARGIN_SECONDS)
+            )
             await asyncio.gather(*map(self._send, claimed))
             if len(claimed) < PAGES_AT_ONCE:
                 return
@@ -113,13 +115,20 @@ class Pager(Loop):
         except BaseException as error:  # whatever it raises, nobody has been told
             if not is_its_own(error, task):
                 raise
-            log.warning("the pager failed for %s, run %s: %s; it is tried again", page.id, page.run, redacted(error))
+            log.warning(
+                "the pager failed for %s, run %s: %s; it is tried again",
+                page.id,
+                page.run,
+                redacted(error),
+            )
             await self._control.ask(calls.page_failed(claimed, type(error).__name__))
         else:
             await self._control.ask(calls.page_sent(claimed, self._hook.again_seconds))
 
     async def look_once_more(self, within_seconds: float) -> None:
-        """Pages at the end of the worker: one that drains queues and leaves would never look again after its last run."""
+        """Pages at the end of the worker: one that drains queues and leaves would never look again
+        after its last run.
+        """
         await quietly(asyncio.wait_for(self.look(), within_seconds))
 
     async def stop(self) -> None:
@@ -131,7 +140,16 @@ def page_of(claimed: calls.ClaimedPage) -> Page:
     """Return the page for the hook."""
     detail = claimed.detail or {}
     return Page(
-        id=claimed.page_id, kind=cast("PageKind", claimed.kind), run=claimed.key, workflow=claimed.workflow, name=claimed.name,
-        why=claimed.why or in_words(detail), since=claimed.opened_at, attempt=claimed.tries, effect=claimed.effect,
-        tenant=claimed.tenant, generation=claimed.generation, reason=claimed.reason or reason_of(detail),
+        id=claimed.page_id,
+        kind=cast("PageKind", claimed.kind),
+        run=claimed.key,
+        workflow=claimed.workflow,
+        name=claimed.name,
+        why=claimed.why or in_words(detail),
+        since=claimed.opened_at,
+        attempt=claimed.tries,
+        effect=claimed.effect,
+        tenant=claimed.tenant,
+        generation=claimed.generation,
+        reason=claimed.reason or reason_of(detail),
     )

@@ -1,8 +1,9 @@
 """The parts of a worker: what each has to offer, and the tasks in which they go on.
 
-A worker is a list of parts (`Worker.parts`). They are started one after the other, told when another server becomes the
-primary, and stopped, the last one first. A part owns its state, which nobody else changes, and is given the few things that it
-needs: it knows nothing of the worker. So a further loop is a file with a :class:`Loop`, and a line in that list.
+A worker is a list of parts (`Worker.parts`). They are started one after the other, told when
+another server becomes the primary, and stopped, the last one first. A part owns its state, which
+nobody else changes, and is given the few things that it needs: it knows nothing of the worker. So a
+further loop is a file with a :class:`Loop`, and a line in that list.
 """
 
 from __future__ import annotations
@@ -21,20 +22,25 @@ log = logging.getLogger("pgflow")
 
 
 class Part:
-    """A part of a worker. One that has nothing to do at one of these moments leaves the method as it is here."""
+    """A part of a worker. One that has nothing to do at one of these moments leaves the method as
+    it is here.
+    """
 
     def start(self) -> None:
         """Begins its work; on the worker's loop, as all of these."""
 
     def leave(self, left_at: float) -> None:
-        """Another server is the primary since then (``time.monotonic``): what waits for the old one need not wait for its deadline."""
+        """Another server is the primary since then (``time.monotonic``): what waits for the old one
+        need not wait for its deadline.
+        """
 
     async def stop(self) -> None:
         """Ends its work. The parts that come before it in the list still do theirs."""
 
 
 class Tasks(Part):
-    """The tasks of a worker: its loops, and what is done beside. All end together, before anything that they rest on does.
+    """The tasks of a worker: its loops, and what is done beside. All end together, before anything
+    that they rest on does.
 
     Args:
         life: Of the worker, which fails with any of its loops.
@@ -56,8 +62,12 @@ class Tasks(Part):
         return task
 
     def keep_going(self, name: str, loop: Callable[[], Awaitable[Any]]) -> None:
-        """Runs a loop, again after each failure; one that has ended before its worker is the worker's end."""
-        self.spawn(keep_going(name, loop, self._life.fail)).add_done_callback(partial(self._loop_ended, name))
+        """Runs a loop, again after each failure; one that has ended before its worker is the
+        worker's end.
+        """
+        self.spawn(keep_going(name, loop, self._life.fail)).add_done_callback(
+            partial(self._loop_ended, name)
+        )
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -67,7 +77,12 @@ class Tasks(Part):
     def _loop_ended(self, name: str, task: asyncio.Task[Any]) -> None:
         """A loop that must go on has ended: this worker is of no more use."""
         if not self._life.is_stopping:
-            self._life.fail(name, asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception())
+            self._life.fail(
+                name,
+                asyncio.CancelledError("it was cancelled")
+                if task.cancelled()
+                else task.exception(),
+            )
 
     async def stop(self) -> None:
         """Cancels all of them, and waits until they have ended."""
@@ -75,7 +90,8 @@ class Tasks(Part):
 
 
 class Loop(Part, ABC):
-    """A part that goes round for as long as its worker lives. It ends with the other :class:`Tasks`.
+    """A part that goes round for as long as its worker lives. It ends with the other
+    :class:`Tasks`.
 
     Attributes:
         name: Name for the log, and for whoever is told that the worker has failed.
@@ -92,4 +108,6 @@ class Loop(Part, ABC):
 
     @abstractmethod
     async def loop(self) -> None:
-        """Goes round, and never returns. What it raises is logged, and it begins anew, with the state that its part has by then."""
+        """Goes round, and never returns. What it raises is logged, and it begins anew, with the
+        state that its part has by then.
+        """

@@ -33,8 +33,15 @@ class Poller(Loop):
     name = "the loop of polls"
 
     def __init__(
-        self, tasks: Tasks, control: WorkerConnection, runs: Runs, lanes: Lanes, news: News, want_claims: Callable[[], None],
-        pager: Pager | None, poll_seconds: float,
+        self,
+        tasks: Tasks,
+        control: WorkerConnection,
+        runs: Runs,
+        lanes: Lanes,
+        news: News,
+        want_claims: Callable[[], None],
+        pager: Pager | None,
+        poll_seconds: float,
     ) -> None:
         super().__init__(tasks)
         self._control = control

@@ -1,4 +1,5 @@
-"""Progress: what bodies report while they run, as heartbeats and as values that they emit, for their next try and for whoever reads along.
+"""Progress: what bodies report while they run, as heartbeats and as values that they emit, for
+their next try and for whoever reads along.
 
 None of it is an outcome: what does not arrive is lost, and the body goes on.
 """
@@ -46,7 +47,10 @@ class Progress(Part):
     def scope_of(self, execution: Execution, call: StepCall, attempt: int) -> StepScope:
         """Return the scope of one try, through which its body reports."""
         return StepScope(
-            execution.claim, call, attempt, lambda details: self._beat(execution, call, details),
+            execution.claim,
+            call,
+            attempt,
+            lambda details: self._beat(execution, call, details),
             tell=lambda scope: self._tell(execution, scope),
         )
 
@@ -56,7 +60,9 @@ class Progress(Part):
             details = json.loads(call.details)
         else:
             details = await self._control.insist(calls.step_details(execution.run_id, call.number))
-        return open_value(execution.claim.envelopes, details, f"what step {call.name} said of its progress")
+        return open_value(
+            execution.claim.envelopes, details, f"what step {call.name} said of its progress"
+        )
 
     def _tell(self, execution: Execution, scope: StepScope) -> None:
         with self._making_drafts:  # a body may emit in several threads
@@ -75,15 +81,24 @@ class Progress(Part):
         beat.add_done_callback(self._beats.discard)
 
     async def _send_beat(self, execution: Execution, call: StepCall, details: str) -> None:
-        query = calls.beat_step(execution.run_id, execution.claim.token, call.number, call.failed_attempts + 1, details)
+        query = calls.beat_step(
+            execution.run_id, execution.claim.token, call.number, call.failed_attempts + 1, details
+        )
         try:
             if not await self._control.insist(query):
                 self._runs.discard(execution, "another worker holds it")
         except Exception as error:  # noqa: BLE001 - a heartbeat that does not arrive is not an outcome
-            log.warning("a heartbeat of step %s was not recorded: %s", call.name, redacted(error), extra=log_fields(execution.claim, call))
+            log.warning(
+                "a heartbeat of step %s was not recorded: %s",
+                call.name,
+                redacted(error),
+                extra=log_fields(execution.claim, call),
+            )
 
     async def stop(self) -> None:
-        """Waits a little for the last beats: the next try of their body begins with what they say."""
+        """Waits a little for the last beats: the next try of their body begins with what they
+        say.
+        """
         await asyncio.sleep(0)  # some may have been told in this turn of the loop
         if self._beats:
             await asyncio.wait(self._beats, timeout=LAST_BEATS_SECONDS)

@@ -1,7 +1,7 @@
 """The reaper: declares workers dead whose beat has not moved over the whole time-out.
 
-It adds up the gaps between successful looks of its own. A gap longer than it should be - this process was asleep - counts for
-nothing. The database compares the beat once more under a lock.
+It adds up the gaps between successful looks of its own. A gap longer than it should be - this
+process was asleep - counts for nothing. The database compares the beat once more under a lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ log = logging.getLogger("pgflow")
 
 
 class Reaper:
-    """See the module. It keeps, for each other worker, the beat that it has seen last and for how long. All on the heart's thread.
+    """See the module. It keeps, for each other worker, the beat that it has seen last and for how
+    long. All on the heart's thread.
 
     Args:
         look_seconds: Between looks.
@@ -25,7 +26,9 @@ class Reaper:
         reaped: Called with the lanes of runs that are ready again.
     """
 
-    def __init__(self, look_seconds: float, dead_after_seconds: float, reaped: Callable[[list[int]], object]) -> None:
+    def __init__(
+        self, look_seconds: float, dead_after_seconds: float, reaped: Callable[[list[int]], object]
+    ) -> None:
         self._look_seconds = look_seconds
         self._dead_after_seconds = dead_after_seconds
         self._reaped = reaped
@@ -33,7 +36,8 @@ class Reaper:
         self._last_look: float | None = None
 
     def look(self, beats: dict[int, int], looked: float, ask: Callable[[Query[Any]], Any]) -> None:
-        """Compares the beats of the others with those seen before, and reaps whoever has been silent for too long.
+        """Compares the beats of the others with those seen before, and reaps whoever has been
+        silent for too long.
 
         Args:
             beats: By worker, as they were just read.
@@ -44,7 +48,10 @@ class Reaper:
         if gap > max(4 * self._look_seconds, 2.0):
             gap = 0.0
         self._last_look = looked
-        self._seen = {worker_id: (beat, self._silence(worker_id, beat, gap)) for worker_id, beat in beats.items()}
+        self._seen = {
+            worker_id: (beat, self._silence(worker_id, beat, gap))
+            for worker_id, beat in beats.items()
+        }
         for worker_id, (beat, silence) in list(self._seen.items()):
             if silence >= self._dead_after_seconds or beat < 0:
                 self._reap(worker_id, beat, ask)
@@ -62,5 +69,10 @@ class Reaper:
         reaped: calls.Reaped = ask(calls.reap_worker(worker_id, beat))
         self._seen.pop(worker_id, None)
         if reaped.reclaimed or reaped.stuck:
-            log.warning("worker %s is dead: %d runs go on elsewhere, %d are stuck", worker_id, reaped.reclaimed, len(reaped.stuck))
+            log.warning(
+                "worker %s is dead: %d runs go on elsewhere, %d are stuck",
+                worker_id,
+                reaped.reclaimed,
+                len(reaped.stuck),
+            )
             self._reaped(reaped.lanes)

@@ -1,8 +1,9 @@
-"""Checks of Refs: recorded results name things outside, and the app's checkers tell if these still exist when a run goes on.
+"""Checks of Refs: recorded results name things outside, and the app's checkers tell if these still
+exist when a run goes on.
 
-Each Ref is asked after once for every resumption, before the code runs and outside any transaction. Only an
-answer is a verdict: a checker that raises or takes too long is asked again, with a growing delay, and the run
-waits for it.
+Each Ref is asked after once for every resumption, before the code runs and outside any transaction.
+Only an answer is a verdict: a checker that raises or takes too long is asked again, with a growing
+delay, and the run waits for it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ AT_ONCE = 16
 """Most Refs of one run that are asked after at the same time."""
 
 _SIGN = '"pgflow"'
-_HOLDING = frozenset({Kind.STEP_COMPLETED, Kind.STEP_RENEWED, Kind.DECISION_RECORDED, Kind.EFFECT_CONFIRMED})
+_HOLDING = frozenset(
+    {Kind.STEP_COMPLETED, Kind.STEP_RENEWED, Kind.DECISION_RECORDED, Kind.EFFECT_CONFIRMED}
+)
 _AGAIN = Retries(first_delay=timedelta(seconds=0.2), max_delay=timedelta(seconds=30))
 
 
@@ -57,9 +60,13 @@ def make_checker(kind: str, fn: Any, timeout: Duration) -> Checker:
         DefinitionError: It can never be called.
     """
     if not isinstance(kind, str) or not kind:
-        raise DefinitionError(f"ref_checker() takes the kind of Refs that it checks, such as 's3', not {kind!r}")
+        raise DefinitionError(
+            f"ref_checker() takes the kind of Refs that it checks, such as 's3', not {kind!r}"
+        )
     if not callable(fn):
-        raise DefinitionError(f"the checker of {kind!r} must be a function that takes a Ref, not {fn!r}")
+        raise DefinitionError(
+            f"the checker of {kind!r} must be a function that takes a Ref, not {fn!r}"
+        )
     patience = duration(timeout, f"timeout of the checker of {kind!r}", least_seconds=-math.inf)
     if patience <= timedelta(0):
         raise DefinitionError(f"the checker of {kind!r} must be given some time, not {timeout}")
@@ -67,7 +74,9 @@ def make_checker(kind: str, fn: Any, timeout: Duration) -> Checker:
 
 
 def refs_in(units: list[Unit], checkers: dict[str, Checker]) -> dict[Ref, list[int]]:
-    """The Refs that these checkers know in the results that count, each with the calls that returned it."""
+    """The Refs that these checkers know in the results that count, each with the calls that
+    returned it.
+    """
     newest = {unit.call: unit for unit in units if unit.kind in _HOLDING}
     found: dict[Ref, list[int]] = {}
     for unit in newest.values():
@@ -80,7 +89,11 @@ def refs_in(units: list[Unit], checkers: dict[str, Checker]) -> dict[Ref, list[i
 
 def _walk(value: Any) -> Iterator[Ref]:
     if isinstance(value, dict):
-        if value.get("pgflow") == "ref" and isinstance(value.get("kind"), str) and isinstance(value.get("id"), str):
+        if (
+            value.get("pgflow") == "ref"
+            and isinstance(value.get("kind"), str)
+            and isinstance(value.get("id"), str)
+        ):
             yield Ref(value["kind"], value["id"])
         for part in value.values():
             yield from _walk(part)
@@ -90,7 +103,11 @@ def _walk(value: Any) -> Iterator[Ref]:
 
 
 async def find_lost(
-    claim: Claim, refs: dict[Ref, list[int]], checkers: dict[str, Checker], calls: AppCalls, goes_on: Callable[[], bool]
+    claim: Claim,
+    refs: dict[Ref, list[int]],
+    checkers: dict[str, Checker],
+    calls: AppCalls,
+    goes_on: Callable[[], bool],
 ) -> dict[int, list[Ref]]:
     """Asks after Refs.
 
@@ -118,7 +135,9 @@ async def find_lost(
     return lost
 
 
-async def _ask(claim: Claim, ref: Ref, checker: Checker, calls: AppCalls, goes_on: Callable[[], bool]) -> bool:
+async def _ask(
+    claim: Claim, ref: Ref, checker: Checker, calls: AppCalls, goes_on: Callable[[], bool]
+) -> bool:
     tries = 0
     task = asyncio.current_task()
     while goes_on():
@@ -131,7 +150,11 @@ async def _ask(claim: Claim, ref: Ref, checker: Checker, calls: AppCalls, goes_o
             tries += 1
             delay = _AGAIN.delay_seconds(tries)
             log.warning(
-                "the checker of %s %r did not answer: %s; asked again in %.1f s", ref.kind, ref.id, redacted(error), delay,
+                "the checker of %s %r did not answer: %s; asked again in %.1f s",
+                ref.kind,
+                ref.id,
+                redacted(error),
+                delay,
                 extra=log_fields(claim),
             )
             await asyncio.sleep(delay)

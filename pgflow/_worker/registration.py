@@ -1,4 +1,6 @@
-"""The registration of a worker: the database knows it by a number, with the lanes and the code that it serves."""
+"""The registration of a worker: the database knows it by a number, with the lanes and the code that
+it serves.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,14 @@ from pgflow.schema import own_assets
 class Registration:
     """See the module. The number is kept by the :class:`Life` of the worker."""
 
-    def __init__(self, control: WorkerConnection, life: Life, lanes: Lanes, definitions: Definitions, options: WorkerOptions) -> None:
+    def __init__(
+        self,
+        control: WorkerConnection,
+        life: Life,
+        lanes: Lanes,
+        definitions: Definitions,
+        options: WorkerOptions,
+    ) -> None:
         self._control = control
         self._life = life
         self._lanes = lanes
@@ -32,7 +41,12 @@ class Registration:
         options = self._options
         worker_id = await self._control.insist(
             calls.register_worker(
-                socket.gethostname(), os.getpid(), options.queues, options.concurrency, __version__, str(own_assets().stamp)
+                socket.gethostname(),
+                os.getpid(),
+                options.queues,
+                options.concurrency,
+                __version__,
+                str(own_assets().stamp),
             ),
             is_patient=is_patient,
         )
@@ -43,7 +57,11 @@ class Registration:
 
     async def release_stuck(self) -> None:
         """Releases runs that older code could not replay, for this code to try."""
-        await self._control.insist(calls.release_stuck({name: workflow.code_hash for name, workflow in self._workflows.items()}))
+        await self._control.insist(
+            calls.release_stuck(
+                {name: workflow.code_hash for name, workflow in self._workflows.items()}
+            )
+        )
 
     async def end(self) -> None:
         """Says that the worker is no more."""
@@ -52,7 +70,17 @@ class Registration:
 
 
 def code_of(name: str, workflow: Workflow[..., Any]) -> calls.Code:
-    """Return the registration of a workflow that a worker serves under a name, which may be an old one."""
+    """Return the registration of a workflow that a worker serves under a name, which may be an old
+    one.
+    """
     alias_of = workflow.name if name != workflow.name else None
     shapes = {signal.name: signal.codec.shape for signal in workflow.signals}
-    return calls.Code(name, workflow.version, workflow.code_hash, workflow.is_pinned, alias_of, workflow.patches, shapes)
+    return calls.Code(
+        name,
+        workflow.version,
+        workflow.code_hash,
+        workflow.is_pinned,
+        alias_of,
+        workflow.patches,
+        shapes,
+    )

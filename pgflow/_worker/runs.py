@@ -1,7 +1,7 @@
 """The runs that a worker holds: from their beginning until they leave it, for whatever reason.
 
-What goes wrong with one run is its own: it is handed back, and the worker goes on. One at which the engine fails again and
-again is held.
+What goes wrong with one run is its own: it is handed back, and the worker goes on. One at which the
+engine fails again and again is held.
 """
 
 from __future__ import annotations
@@ -41,10 +41,19 @@ class Runs:
 
     Attributes:
         executions: By run. A run is in here if, and only if, this worker works on it.
-        changed: Set when a run has left or something of it is durable; cleared by whoever waits for that.
+        changed: Set when a run has left or something of it is durable; cleared by whoever waits for
+            that.
     """
 
-    def __init__(self, control: WorkerConnection, notifier: Notifier, tasks: Tasks, meter: Meter | None, *, tells_errors: bool) -> None:
+    def __init__(
+        self,
+        control: WorkerConnection,
+        notifier: Notifier,
+        tasks: Tasks,
+        meter: Meter | None,
+        *,
+        tells_errors: bool,
+    ) -> None:
         self.executions: dict[int, Execution] = {}
         self.changed = asyncio.Event()
         self._control = control
@@ -76,13 +85,19 @@ class Runs:
     # ------------------------------------------------------------ moves of a run
 
     def guard(self, execution: Execution, move: Callable[..., None], *args: Any) -> None:
-        """A move of an execution. What goes wrong in it is its own: the run is handed back, the worker goes on."""
+        """A move of an execution. What goes wrong in it is its own: the run is handed back, the
+        worker goes on.
+        """
         try:
             move(*args)
         except BaseException as error:
             if is_the_end(error):
                 raise
-            log.exception("run %s: the engine failed; the run is handed back", execution.claim.key, extra=log_fields(execution.claim))
+            log.exception(
+                "run %s: the engine failed; the run is handed back",
+                execution.claim.key,
+                extra=log_fields(execution.claim),
+            )
             self.engine_failed(execution.claim, error)
             self.give_back(execution)
 
@@ -96,7 +111,8 @@ class Runs:
     def poke_waiting(self) -> None:
         """Has runs look that wait for something only the database knows.
 
-        Not in a loop itself, whose variables would hold the last execution for as long as the loop rests.
+        Not in a loop itself, whose variables would hold the last execution for as long as the loop
+        rests.
         """
         for execution in list(self.executions.values()):
             if execution.waits_for_database and not execution.over:
@@ -109,11 +125,17 @@ class Runs:
         while len(self._engine_failures) >= MAX_REMEMBERED:
             del self._engine_failures[next(iter(self._engine_failures))]
         tries = self._engine_failures.pop(claim.run_id, (0, ""))[0] + 1
-        told = f"{type(error).__name__}: {redacted(error)}" if self._tells_errors else type(error).__name__
+        told = (
+            f"{type(error).__name__}: {redacted(error)}"
+            if self._tells_errors
+            else type(error).__name__
+        )
         self._engine_failures[claim.run_id] = tries, told
 
     def hopeless(self, claim: Claim) -> tuple[int, str] | None:
-        """Return how often the engine has failed at this run, and with what, if that is too often; then it is counted anew."""
+        """Return how often the engine has failed at this run, and with what, if that is too often;
+        then it is counted anew.
+        """
         tries, why = self._engine_failures.get(claim.run_id, (0, ""))
         if tries < MAX_ENGINE_FAILURES:
             return None
@@ -140,7 +162,12 @@ class Runs:
     def discard(self, execution: Execution, why: str) -> None:
         """Takes an execution apart whose run is no longer ours."""
         if self.has(execution):
-            log.warning("run %s goes on elsewhere: %s", execution.claim.key, why, extra=log_fields(execution.claim))
+            log.warning(
+                "run %s goes on elsewhere: %s",
+                execution.claim.key,
+                why,
+                extra=log_fields(execution.claim),
+            )
             self.count_left(execution, "elsewhere")
             self.remove(execution)
 
@@ -173,7 +200,8 @@ class Runs:
     # ------------------------------------------------------------ the end of the worker
 
     async def drain(self, deadline: float, may_come: Callable[[], bool]) -> None:
-        """Lets what is under way come to an end, and hands back each run that has nothing left to do here.
+        """Lets what is under way come to an end, and hands back each run that has nothing left to
+        do here.
 
         Args:
             deadline: Time of the loop after which nothing is waited for any more.

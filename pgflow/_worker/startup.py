@@ -1,4 +1,6 @@
-"""Functions of an app around its workers: called before the first of an event loop claims, and after the last has ended."""
+"""Functions of an app around its workers: called before the first of an event loop claims, and
+after the last has ended.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,12 @@ class Hooks:
 
     @asynccontextmanager
     async def around(self) -> AsyncIterator[None]:
-        """Calls the functions around one worker, unless another worker of this event loop has had or still needs them.
+        """Calls the functions around one worker, unless another worker of this event loop has had
+        or still needs them.
 
         Raises:
-            WorkerFailed: A function raised. Where that was one of ``on_start``, the worker must not start.
+            WorkerFailed: A function raised. Where that was one of ``on_start``, the worker must not
+                start.
         """
         turn = self._turns.setdefault(asyncio.get_running_loop(), _Turn())
         async with turn.lock:
@@ -79,11 +83,16 @@ class Hooks:
 
 def _checked(fn: Any, decorator: str) -> Hook:
     if not callable(fn):
-        raise DefinitionError(f"@app.{decorator} takes a function, not {fn!r}: write it without parentheses")
+        raise DefinitionError(
+            f"@app.{decorator} takes a function, not {fn!r}: write it without parentheses"
+        )
     try:
         inspect.signature(fn).bind()
     except TypeError as error:
-        raise DefinitionError(f"a function of @app.{decorator} is called without arguments, and {_name(fn)} lacks some: {error}") from None
+        raise DefinitionError(
+            f"a function of @app.{decorator} is called without arguments, and {_name(fn)} lacks "
+            f"some: {error}"
+        ) from None
     return fn  # type: ignore[no-any-return]
 
 
@@ -102,9 +111,13 @@ async def _call(hook: Hook, decorator: str) -> None:
             answer = await asyncio.wrap_future(threads.submit(hook))
         finally:
             threads.shutdown(wait=False)
-        if inspect.isawaitable(answer):  # a partial of a coroutine function, or an object with an async __call__
+        if inspect.isawaitable(
+            answer
+        ):  # a partial of a coroutine function, or an object with an async __call__
             await answer
     except BaseException as error:
         if not is_its_own(error, asyncio.current_task()):
             raise
-        raise WorkerFailed(f"the function {_name(hook)} of @app.{decorator} has failed: {redacted(error)}") from error
+        raise WorkerFailed(
+            f"the function {_name(hook)} of @app.{decorator} has failed: {redacted(error)}"
+        ) from error

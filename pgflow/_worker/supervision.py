@@ -1,7 +1,7 @@
 """Loops that must go on: what one of them raises ends neither it nor, unseen, its worker.
 
-A loop that fails begins again after a while, each time a longer one. Where that is in vain, whoever rests on the
-loop is told and ends.
+A loop that fails begins again after a while, each time a longer one. Where that is in vain, whoever
+rests on the loop is told and ends.
 """
 
 from __future__ import annotations
@@ -51,27 +51,34 @@ class Failures:
 
 
 def is_the_end(error: BaseException) -> bool:
-    """Return True if an error out of code that nothing is awaited in ends the process: Ctrl-C, or the exit that a handler of a signal asks
-    for.
+    """Return True if an error out of code that nothing is awaited in ends the process: Ctrl-C, or
+    the exit that a handler of a signal asks for.
     """
-    return is_interrupt(error) or (isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread())
+    return is_interrupt(error) or (
+        isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread()
+    )
 
 
 def is_own_end(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Return True if an error raised in a task is the end of the task itself or of the process, and not an error of its work.
+    """Return True if an error raised in a task is the end of the task itself or of the process, and
+    not an error of its work.
 
     Args:
         error: The error.
         task: The one that was running when its coroutine began.
     """
-    if isinstance(error, asyncio.CancelledError):  # something in it may have been cancelled, and not the task
+    if isinstance(
+        error, asyncio.CancelledError
+    ):  # something in it may have been cancelled, and not the task
         return task is None or task.cancelling() > 0
     if isinstance(error, GeneratorExit):  # a coroutine that is closed has no task any more
         return asyncio._get_running_loop() is None or asyncio.current_task() is not task
     return is_the_end(error)
 
 
-async def keep_going(name: str, loop: Callable[[], Awaitable[Any]], give_up: Callable[[str, BaseException], None]) -> None:
+async def keep_going(
+    name: str, loop: Callable[[], Awaitable[Any]], give_up: Callable[[str, BaseException], None]
+) -> None:
     """Runs a loop until its task is cancelled.
 
     Args:
@@ -101,8 +108,9 @@ async def keep_going(name: str, loop: Callable[[], Awaitable[Any]], give_up: Cal
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancels tasks, and waits until they have ended; their errors are nobody's any more.
 
-    A cancel may be lost: ``asyncio.wait_for`` of Python 3.11, in which psycopg 3.2 waits for its socket, drops one that
-    meets the end of what it waits for (python/cpython#86296). So it is said again.
+    A cancel may be lost: ``asyncio.wait_for`` of Python 3.11, in which psycopg 3.2 waits for its
+    socket, drops one that meets the end of what it waits for (python/cpython#86296). So it is said
+    again.
     """
     asked = list(tasks)
     left = set(asked)
@@ -114,7 +122,9 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def quietly(awaitable: Awaitable[Any]) -> None:
-    """Awaits what need not succeed: whatever it leaves undone, the next poll, a reaper or another worker finds."""
+    """Awaits what need not succeed: whatever it leaves undone, the next poll, a reaper or another
+    worker finds.
+    """
     try:
         await awaitable
     except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:

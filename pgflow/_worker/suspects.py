@@ -1,4 +1,6 @@
-"""Suspects: runs whose worker died with no unit since its claim. A worker has one at a time, so that only the guilty run's count grows."""
+"""Suspects: runs whose worker died with no unit since its claim. A worker has one at a time, so
+that only the guilty run's count grows.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Suspects:
         self._running = claim.run_id
 
     def got_on(self, execution: Execution) -> None:
-        """A suspect that has got on makes room for the next. A licence is not enough: its body may be what kills."""
+        """A suspect that has got on makes room for the next. A licence is not enough: its body may
+        be what kills.
+        """
         if self._running == execution.run_id:
             self._running = None
             self._want_claims()

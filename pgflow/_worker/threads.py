@@ -1,7 +1,7 @@
 """Threads that never keep the process from ending.
 
-A body in a thread cannot be stopped. Python joins the threads of its own executors at exit, so one body
-that hangs would keep a worker alive that has already handed its runs back.
+A body in a thread cannot be stopped. Python joins the threads of its own executors at exit, so one
+body that hangs would keep a worker alive that has already handed its runs back.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pgflow._engine.loop import is_interrupt
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
 
 class Job:
     """Work for one of the threads; what it comes to is told there.
@@ -93,9 +94,11 @@ class _Promised(Job):
 
 
 class DaemonThreads(Executor):
-    """An executor of daemon threads, each kept for the next job, since libraries keep connections by thread.
+    """An executor of daemon threads, each kept for the next job, since libraries keep connections
+    by thread.
 
-    A thread whose job nobody waits for any more is lost to it until the job returns: another takes its place.
+    A thread whose job nobody waits for any more is lost to it until the job returns: another takes
+    its place.
 
     Args:
         max_workers: Most jobs at once; more wait for one of them.
@@ -115,14 +118,18 @@ class DaemonThreads(Executor):
         self.max_lost = max_lost
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Runs a function in one of the threads, a new one if all are busy and there may be more."""
+        """Runs a function in one of the threads, a new one if all are busy and there may be
+        more.
+        """
         future = _Promise()
         future.job = _Promised(future, lambda: fn(*args, **kwargs))
         self._begin(future.job)
         return future
 
     def start(self, work: Callable[[], Any], tell: Callable[[Any], None]) -> Job:
-        """As :meth:`submit`, without a future: a good part of what a short job costs. See :class:`Job`."""
+        """As :meth:`submit`, without a future: a good part of what a short job costs. See
+        :class:`Job`.
+        """
         job = Job(work, tell)
         self._begin(job)
         return job
@@ -203,7 +210,8 @@ class DaemonThreads(Executor):
 
 
 class SpareThreads:
-    """Daemon threads for work that may stand still for long: as many as there is work, of which some are kept for the next.
+    """Daemon threads for work that may stand still for long: as many as there is work, of which
+    some are kept for the next.
 
     Args:
         most: Number of threads that are kept.
@@ -249,7 +257,8 @@ class SpareThreads:
 
 
 class Posts:
-    """Calls that threads leave for an event loop. All that are there are made in one turn of it, in their order: it is woken once.
+    """Calls that threads leave for an event loop. All that are there are made in one turn of it, in
+    their order: it is woken once.
 
     Args:
         loop: Of the thread that makes this.
@@ -261,9 +270,13 @@ class Posts:
         self._is_told = False
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Has a call made by the loop; it must not raise. Nothing happens once the loop is closed."""
+        """Has a call made by the loop; it must not raise. Nothing happens once the loop is
+        closed.
+        """
         self._calls.append((call, args))
-        if not self._is_told:  # it is unset before the calls are counted: whoever sees it set is counted
+        if (
+            not self._is_told
+        ):  # it is unset before the calls are counted: whoever sees it set is counted
             self._is_told = True
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._make)
@@ -280,7 +293,8 @@ class Posts:
                 self._loop.call_soon(self._make)
 
     def ask(self, call: Callable[..., object], *args: Any) -> Any:
-        """In another thread: has a call made that is given one more argument, an :class:`Answer`, and waits for that.
+        """In another thread: has a call made that is given one more argument, an :class:`Answer`,
+        and waits for that.
 
         Raises:
             RuntimeError: The loop is closed, or ends before it answers.
@@ -330,10 +344,12 @@ class Answer:
 
 
 class AppCalls:
-    """Calls functions of the app that are asked again and again until they answer: checkers of Refs, the pager's hook.
+    """Calls functions of the app that are asked again and again until they answer: checkers of
+    Refs, the pager's hook.
 
-    A ``def`` runs in a thread. There are threads for these calls alone, so that those that hang keep none from the
-    bodies of steps, and a call that hangs is not made again: whoever asks the same waits for it.
+    A ``def`` runs in a thread. There are threads for these calls alone, so that those that hang
+    keep none from the bodies of steps, and a call that hangs is not made again: whoever asks the
+    same waits for it.
 
     Args:
         max_workers: In how many threads at once.
@@ -356,7 +372,9 @@ class AppCalls:
             return await fn(argument)
         future = self._under_way.get(key)
         if future is None or future.done():
-            future = self._under_way[key] = self._threads.submit(contextvars.copy_context().run, fn, argument)
+            future = self._under_way[key] = self._threads.submit(
+                contextvars.copy_context().run, fn, argument
+            )
             future.add_done_callback(lambda done: self._forget(key, done))
         return await asyncio.wrap_future(future)
 
@@ -370,13 +388,17 @@ class AppCalls:
 
 
 def is_its_own(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Return True if an error out of a function of the app is the function's own, not the end of the process or of the awaiting task.
+    """Return True if an error out of a function of the app is the function's own, not the end of
+    the process or of the awaiting task.
 
     Args:
         error: Its error.
-        task: The one that awaits the function: where a coroutine is closed that was left behind, it is not the current one.
+        task: The one that awaits the function: where a coroutine is closed that was left behind, it
+            is not the current one.
     """
-    if isinstance(error, asyncio.CancelledError):  # it may have awaited something that was cancelled
+    if isinstance(
+        error, asyncio.CancelledError
+    ):  # it may have awaited something that was cancelled
         return task is not None and not task.cancelling()
     if isinstance(error, GeneratorExit):
         return asyncio.current_task() is task

@@ -1,6 +1,8 @@
-"""Transactional bodies: one attempt at a step in a transaction of the application, whose commit is the step's.
+"""Transactional bodies: one attempt at a step in a transaction of the application, whose commit is
+the step's.
 
-Only the connection that the body is handed is ours. Trouble with it, or in opening it, says nothing of the step.
+Only the connection that the body is handed is ours. Trouble with it, or in opening it, says nothing
+of the step.
 """
 
 from __future__ import annotations
@@ -45,10 +47,21 @@ class TransactionBodies:
     """
 
     def __init__(
-        self, calls: BodyCalls, open_transactions: OpenTransactions, turns: Turns, posts: Posts, wakes: Wakes, busy_poll: BusyPoll,
-        definitions: Definitions, options: WorkerOptions,
+        self,
+        calls: BodyCalls,
+        open_transactions: OpenTransactions,
+        turns: Turns,
+        posts: Posts,
+        wakes: Wakes,
+        busy_poll: BusyPoll,
+        definitions: Definitions,
+        options: WorkerOptions,
     ) -> None:
-        idle = duration(options.transaction_idle_seconds, "transaction_idle_seconds of a worker", least_seconds=0.001)
+        idle = duration(
+            options.transaction_idle_seconds,
+            "transaction_idle_seconds of a worker",
+            least_seconds=0.001,
+        )
         self._idle_ms = min(round(idle.total_seconds() * 1000), LONGEST_TIMEOUT_MS)
         self._calls = calls
         self._open = open_transactions
@@ -61,7 +74,9 @@ class TransactionBodies:
         self._meter = options.meter
         self._providers: dict[Step[Any, Any], Any] = {}
 
-    async def attempt(self, execution: Execution, call: StepCall, scope: StepScope, step: Any) -> None:
+    async def attempt(
+        self, execution: Execution, call: StepCall, scope: StepScope, step: Any
+    ) -> None:
         """Runs the body once, and commits what it came to behind the fence.
 
         Raises:
@@ -82,7 +97,9 @@ class TransactionBodies:
             if (envelopes := execution.claim.envelopes) is not None:
                 call.stored = seal_result(call, text, envelopes)
                 text = open_text(envelopes, call.stored, what)
-            call.spec.result.decode(text, what)  # what the workflow could not read must not be committed
+            call.spec.result.decode(
+                text, what
+            )  # what the workflow could not read must not be committed
             scope.succeeded()
             return text
 
@@ -109,15 +126,24 @@ class TransactionBodies:
                 raise
         else:
             async with queue.limited():
-                wanted = await self._calls.in_thread(call, self._in_thread, provider, step, execution, call, scope, fn, encode, queue)
+                wanted = await self._calls.in_thread(
+                    call, self._in_thread, provider, step, execution, call, scope, fn, encode, queue
+                )
         if wanted:
             if self._meter is not None:
                 self._meter.attempt_ended(step.effect)
             self._wakes.wake_soon(scope.chains_to_wake, scope.lanes_made_ready)
 
     def _in_thread(
-        self, provider: Any, step: Any, execution: Execution, call: StepCall, scope: StepScope, fn: Callable[..., Any],
-        encode: Callable[[Any], str], queue: FenceQueue,
+        self,
+        provider: Any,
+        step: Any,
+        execution: Execution,
+        call: StepCall,
+        scope: StepScope,
+        fn: Callable[..., Any],
+        encode: Callable[[Any], str],
+        queue: FenceQueue,
     ) -> bool:
         takes_connection = step.connection_parameter is not None
         thread_queue = FenceQueueFromThread(self._turns, queue, self._posts)
@@ -131,7 +157,10 @@ class TransactionBodies:
             return self._calls.call_sync(call, fn, (connection,) if takes_connection else ())
 
         try:
-            with provider.begin(step.isolation) as transaction, self._open.cords(call, transaction) as cords:
+            with (
+                provider.begin(step.isolation) as transaction,
+                self._open.cords(call, transaction) as cords,
+            ):
                 is_open = True
                 protocol = self._protocol(execution, call, encode, transaction)
                 return transactions.drive(protocol, transaction, body, thread_queue, cords.current)
@@ -141,16 +170,26 @@ class TransactionBodies:
         finally:
             thread_queue.tell_end()
 
-    def _protocol(self, execution: Execution, call: StepCall, encode: Callable[[Any], str], transaction: Any) -> transactions.Protocol_:
+    def _protocol(
+        self, execution: Execution, call: StepCall, encode: Callable[[Any], str], transaction: Any
+    ) -> transactions.Protocol_:
         return transactions.attempt(
-            execution.claim, call, encode, together=hasattr(transaction, "execute_and_commit"), is_ours=_is_of(transaction),
-            has_closed=partial(_has_closed, transaction), has_hooks=getattr(transaction, "has_hooks", True),
-            durable_seq=execution.durable_seq, idle_ms=self._idle_ms,
+            execution.claim,
+            call,
+            encode,
+            together=hasattr(transaction, "execute_and_commit"),
+            is_ours=_is_of(transaction),
+            has_closed=partial(_has_closed, transaction),
+            has_hooks=getattr(transaction, "has_hooks", True),
+            durable_seq=execution.durable_seq,
+            idle_ms=self._idle_ms,
         )
 
 
 def _is_of(transaction: Any) -> Callable[[BaseException], bool]:
-    """Return a test for errors of a transaction's connection. It is always true where the library does not tell its connection."""
+    """Return a test for errors of a transaction's connection. It is always true where the library
+    does not tell its connection.
+    """
 
     def is_ours(error: BaseException) -> bool:
         connection = getattr(transaction, "driver_connection", None)
@@ -160,7 +199,9 @@ def _is_of(transaction: Any) -> Callable[[BaseException], bool]:
 
 
 def _has_closed(transaction: Any) -> bool:
-    """Return True if a body has closed the connection of its transaction: one that is lost is broken."""
+    """Return True if a body has closed the connection of its transaction: one that is lost is
+    broken.
+    """
     connection = getattr(transaction, "driver_connection", None)
     return bool(getattr(connection, "closed", False)) and not getattr(connection, "broken", True)
 

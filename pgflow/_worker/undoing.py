@@ -1,7 +1,9 @@
-"""Undoing: taking back the effects of a dropped part of the journal, the last one first (``effects="compensate"``).
+"""Undoing: taking back the effects of a dropped part of the journal, the last one first
+(``effects="compensate"``).
 
-They are known from the record only: their arguments are read by the annotations of the effect that has the name
-now. Where no such effect is found, or the arguments cannot be read, a person must take it back.
+They are known from the record only: their arguments are read by the annotations of the effect that
+has the name now. Where no such effect is found, or the arguments cannot be read, a person must take
+it back.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from pgflow._model.effects import Accepted
 from pgflow.errors import DefinitionError, NotStorable
 
 
-def make_undoing(claim: Claim, host: Any, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...]) -> Undoing:
+def make_undoing(
+    claim: Claim, host: Any, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...]
+) -> Undoing:
     """The execution that takes back what was dropped, before that of the workflow's own code.
 
     Args:
@@ -51,16 +55,26 @@ async def _undo(scope: WorkflowScope, workflow: Workflow[..., Any]) -> None:
     done = [d for d in execution.dropped if d.note["compensates"] is None]
     for recalled in [EffectToUndo(scope, execution, _effect(workflow, d), d) for d in done]:
         while recalled.is_owed:
-            with contextlib.suppress(asyncio.CancelledError):  # it is in the journal, and reaches the code when that goes on
+            with contextlib.suppress(
+                asyncio.CancelledError
+            ):  # it is in the journal, and reaches the code when that goes on
                 await take_back(scope, [(recalled, recalled.call)], all_of_them=True)
 
 
 class EffectToUndo:
-    """An effect of the dropped part, as a saga takes it back. What is open goes on at once, so that all of it is settled side by side."""
+    """An effect of the dropped part, as a saga takes it back. What is open goes on at once, so that
+    all of it is settled side by side.
+    """
 
     has_compensation = True
 
-    def __init__(self, scope: WorkflowScope, execution: Undoing, effect: EffectStep[..., Any], dropped: Dropped) -> None:
+    def __init__(
+        self,
+        scope: WorkflowScope,
+        execution: Undoing,
+        effect: EffectStep[..., Any],
+        dropped: Dropped,
+    ) -> None:
         args, kwargs, is_readable = _arguments(effect, dropped)
         spec = effect.spec(scope.app_errors)
         self.code = effect.code
@@ -72,8 +86,16 @@ class EffectToUndo:
             self.call = execution.adopt(spec, args, kwargs, dropped)
         else:
             self.call = EffectCall(
-                0, dropped.name, None, spec=spec, args=args, kwargs=kwargs, request=dropped.request, key=dropped.key,
-                stage=Stage.CONFIRMED, value=_result(effect, scope, dropped),
+                0,
+                dropped.name,
+                None,
+                spec=spec,
+                args=args,
+                kwargs=kwargs,
+                request=dropped.request,
+                key=dropped.key,
+                stage=Stage.CONFIRMED,
+                value=_result(effect, scope, dropped),
             )
         if execution.has_begun(dropped.key):
             self._issue(scope)
@@ -93,7 +115,9 @@ class EffectToUndo:
         return self._effect.entry_of(scope, effect)
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
-        """Asks for it to be taken back; by a person, if it cannot be called, or somebody said that its compensation has failed."""
+        """Asks for it to be taken back; by a person, if it cannot be called, or somebody said that
+        its compensation has failed.
+        """
         assert effect is self.call
         if self._issued is None or self._issued.is_closed:
             self._by_hand = self._by_hand or self._issued is not None
@@ -108,7 +132,9 @@ class EffectToUndo:
             self._issued = self._effect.issue_compensation(scope, self.call)
 
 
-def _arguments(effect: EffectStep[..., Any], dropped: Dropped) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
+def _arguments(
+    effect: EffectStep[..., Any], dropped: Dropped
+) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
     try:
         return *effect.read_request(dropped.request), True
     except (NotStorable, DefinitionError, TypeError):
@@ -122,7 +148,9 @@ def _result(effect: EffectStep[..., Any], scope: WorkflowScope, dropped: Dropped
 
 
 def _effect(workflow: Workflow[..., Any], dropped: Dropped) -> EffectStep[..., Any]:
-    """The effect that a recorded one was; a stand-in if the code at hand has none of its name, or several."""
+    """The effect that a recorded one was; a stand-in if the code at hand has none of its name, or
+    several.
+    """
     found = find_effect(dropped.name, dropped.note.get("code") or f"{workflow.fn.__module__}:")
     if found is not None:
         return found
@@ -130,4 +158,10 @@ def _effect(workflow: Workflow[..., Any], dropped: Dropped) -> EffectStep[..., A
     def unknown() -> None:
         """Nobody here knows how it is done, asked after or taken back."""
 
-    return SyncEffect(unknown, EffectOptions(dropped.note["risk"] or "irreversible", has_body=False), dropped.name, None, ())
+    return SyncEffect(
+        unknown,
+        EffectOptions(dropped.note["risk"] or "irreversible", has_body=False),
+        dropped.name,
+        None,
+        (),
+    )

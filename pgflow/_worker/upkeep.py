@@ -1,4 +1,6 @@
-"""Upkeep: leases that the worker does not know it has, room for the runs to come, and a schema that is no longer the one of its code."""
+"""Upkeep: leases that the worker does not know it has, room for the runs to come, and a schema that
+is no longer the one of its code.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,15 @@ class Upkeep(Loop):
     name = "the loop of upkeep"
 
     def __init__(
-        self, tasks: Tasks, control: WorkerConnection, life: Life, heart: Heart, committer: Committer, claims: Claims,
-        want_claims: Callable[[], None], runs: Runs,
+        self,
+        tasks: Tasks,
+        control: WorkerConnection,
+        life: Life,
+        heart: Heart,
+        committer: Committer,
+        claims: Claims,
+        want_claims: Callable[[], None],
+        runs: Runs,
     ) -> None:
         super().__init__(tasks)
         self._control = control
@@ -69,30 +78,50 @@ class Upkeep(Loop):
                     await self._control.ask(worker_calls.add_unit_partitions())
                     await self._control.ask(worker_calls.sweep_keys())
                     for shrunk in await self._control.ask(worker_calls.shrink_journal()):
-                        log.info("partition %s of the journal shrunk from %d to %d bytes: %d units are left in it", *shrunk)
+                        log.info(
+                            "partition %s of the journal shrunk from %d to %d bytes: %d units are "
+                            "left in it",
+                            *shrunk,
+                        )
                     partitioned = time.monotonic()
                 if await self._control.ask(worker_calls.release_outdated(self._life.worker_id)):
                     self._want_claims()
-                strays = await self._control.ask(claim_calls.release_strays(self._life.worker_id, list(self._runs.executions)))
+                strays = await self._control.ask(
+                    claim_calls.release_strays(self._life.worker_id, list(self._runs.executions))
+                )
                 if strays:
-                    log.warning("%d runs were leased to this worker without its knowledge; handed back", strays)
+                    log.warning(
+                        "%d runs were leased to this worker without its knowledge; handed back",
+                        strays,
+                    )
             except (psycopg.Error, OSError, TimeoutError) as error:
                 log.debug("upkeep: %s", redacted(error))
             await asyncio.sleep(STRAYS_EVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the load
 
     def _compare_schema(self, comment: str | None) -> None:
-        """Says once what has become of the schema, and takes no further runs if this code cannot work with it."""
+        """Says once what has become of the schema, and takes no further runs if this code cannot
+        work with it.
+        """
         if comment == self._seen_stamp:
             return
         self._seen_stamp = comment
         ours, standing = own_assets().stamp, compare_stamp(comment)
         self._claims.outgrown(is_outgrown=standing is Standing.BREAKING)
         if standing is Standing.NEWER:
-            log.warning("the schema is now of %s; this worker is of %s and goes on: start the new version in its place", comment, ours)
+            log.warning(
+                "the schema is now of %s; this worker is of %s and goes on: start the new version "
+                "in its place",
+                comment,
+                ours,
+            )
         elif standing is Standing.BREAKING:
             why = f"the schema is now of {comment}, with which {ours} cannot work: this worker takes no further runs"
             self._life.fail_for(WorkerFailed(why))
         elif standing is Standing.OLDER:
-            log.warning("the schema is now of %s, older than this worker's %s: run `pgflow migrate`", comment or "nobody known", ours)
+            log.warning(
+                "the schema is now of %s, older than this worker's %s: run `pgflow migrate`",
+                comment or "nobody known",
+                ours,
+            )
         else:
             self._want_claims()

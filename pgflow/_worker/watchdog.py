@@ -1,4 +1,6 @@
-"""The watchdog: says once who holds up the worker's loop, whenever that stands still for long. It looks from the heart's thread."""
+"""The watchdog: says once who holds up the worker's loop, whenever that stands still for long. It
+looks from the heart's thread.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Watchdog:
         blocked_after_seconds: The loop standing still so long is worth a warning.
     """
 
-    def __init__(self, ticks: Callable[[], int], loop_thread_id: int, blocked_after_seconds: float) -> None:
+    def __init__(
+        self, ticks: Callable[[], int], loop_thread_id: int, blocked_after_seconds: float
+    ) -> None:
         self._ticks = ticks
         self._loop_thread_id = loop_thread_id
         self._blocked_after_seconds = blocked_after_seconds
@@ -44,15 +48,24 @@ class Watchdog:
         elif now - self._last[1] > self._blocked_after_seconds and not self._warned:
             self._warned = True
             who, where = _culprit(sys._current_frames().get(self._loop_thread_id))
-            log.warning("the worker's loop has stood still for %.1f s in %s: %s", now - self._last[1], who, where)
+            log.warning(
+                "the worker's loop has stood still for %.1f s in %s: %s",
+                now - self._last[1],
+                who,
+                where,
+            )
 
 
 def _culprit(frame: FrameType | None) -> tuple[str, str]:
-    """Return (name, source line) of the code that holds up the loop: a run's if it is on the stack, else a body or the application."""
+    """Return (name, source line) of the code that holds up the loop: a run's if it is on the stack,
+    else a body or the application.
+    """
     where = traceback.format_stack(frame)[-1].strip() if frame is not None else "?"
     while frame is not None:
         owner = frame.f_locals.get("self")
-        execution = owner.host if isinstance(owner, WorkflowLoop) else owner  # which has no frame of its own, compiled
+        execution = (
+            owner.host if isinstance(owner, WorkflowLoop) else owner
+        )  # which has no frame of its own, compiled
         if isinstance(execution, Execution):
             return f"the code of run {execution.claim.key!r} ({execution.claim.workflow})", where
         frame = frame.f_back

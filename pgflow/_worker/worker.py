@@ -1,11 +1,12 @@
 """A worker: claims runs, runs their code and the bodies of their steps, commits what they do.
 
-One event loop does all of it but the heart, which has its own thread, and the bodies of ``def`` steps and
-workflows. The worker holds five connections: two that commit, one for claims, polls and wakes, one that
-listens, one of the heart; four where nothing is to do. However many runs it works on, it needs no more but
-for transactional steps, which have a pool.
+One event loop does all of it but the heart, which has its own thread, and the bodies of ``def``
+steps and workflows. The worker holds five connections: two that commit, one for claims, polls and
+wakes, one that listens, one of the heart; four where nothing is to do. However many runs it works
+on, it needs no more but for transactional steps, which have a pool.
 
-It is a list of parts (:mod:`pgflow._worker.parts`), and does little more than make them, start and stop them.
+It is a list of parts (:mod:`pgflow._worker.parts`), and does little more than make them, start and
+stop them.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ log = logging.getLogger("pgflow")
 
 
 class Sweep(NamedTuple):
-    """Result of a worker's single look: True if there was nothing to take, and the seconds until the next timer."""
+    """Result of a worker's single look: True if there was nothing to take, and the seconds until
+    the next timer.
+    """
 
     was_dry: bool
     next_due_seconds: float | None
@@ -73,7 +76,8 @@ class Worker:
         connect: Options of its connections.
         definitions: Of the app.
         options: Its own.
-        ended: Called with the chains that have ended, for those who wait for results in this process.
+        ended: Called with the chains that have ended, for those who wait for results in this
+            process.
 
     Attributes:
         parts: In the order in which they are started. They are stopped in the opposite one.
@@ -81,7 +85,11 @@ class Worker:
 
     # As long as the list of what there is: each part is made once, after those that it needs.
     def __init__(
-        self, connect: ConnectOptions, definitions: Definitions, options: WorkerOptions, ended: Callable[[list[int]], None] | None = None
+        self,
+        connect: ConnectOptions,
+        definitions: Definitions,
+        options: WorkerOptions,
+        ended: Callable[[list[int]], None] | None = None,
     ) -> None:
         loop, meter, rhythm = asyncio.get_running_loop(), options.meter, options.rhythm
         want_claims = asyncio.Event()
@@ -99,11 +107,17 @@ class Worker:
 
         # Runs that are here, and news of them.
         notifier = Notifier(control, tasks)
-        runs = self._runs = Runs(control, notifier, tasks, meter, tells_errors=definitions.envelopes is None)
+        runs = self._runs = Runs(
+            control, notifier, tasks, meter, tells_errors=definitions.envelopes is None
+        )
         lanes = Lanes(tasks, control, definitions, options, want_claims.set)
         news = self._news = News(runs, lanes, notifier, ended)
-        pager = self._pager = None if definitions.pager is None else Pager(tasks, control, definitions.pager)
-        poller = self._poller = Poller(tasks, control, runs, lanes, news, want_claims.set, pager, options.poll_seconds)
+        pager = self._pager = (
+            None if definitions.pager is None else Pager(tasks, control, definitions.pager)
+        )
+        poller = self._poller = Poller(
+            tasks, control, runs, lanes, news, want_claims.set, pager, options.poll_seconds
+        )
         wakes = Wakes(control, tasks, news, poller)
         suspects = Suspects(want_claims.set)
         turns = Turns(runs, suspects, acknowledged, control)
@@ -113,29 +127,46 @@ class Worker:
         open_transactions = OpenTransactions()
         lost = self._lost = LostThreads(threads, open_transactions, tasks, control, life, options)
         calls = BodyCalls(threads, posts, lost, definitions.interceptors, connect.preparing, meter)
-        transactions = TransactionBodies(calls, open_transactions, turns, posts, wakes, busy_poll, definitions, options)
+        transactions = TransactionBodies(
+            calls, open_transactions, turns, posts, wakes, busy_poll, definitions, options
+        )
         acts = Acts(calls, definitions.replacements)
         progress = Progress(control, runs, tasks)
-        bodies = self._bodies = Bodies(runs, calls, transactions, acts, progress, threads, posts, lost, definitions, options)
+        bodies = self._bodies = Bodies(
+            runs, calls, transactions, acts, progress, threads, posts, lost, definitions, options
+        )
 
         # The way of a run: claimed, begun, hosted, committed.
         queue = CommitQueue(runs, LINES)
         host = RunHost(runs, bodies, queue, life, posts, options.concurrency)
         beginnings = Beginnings(runs, host, turns, posts, tasks, definitions, options)
-        claims = self._claims = Claims(tasks, control, life, want_claims, runs, lanes, suspects, beginnings, options)
-        aftermath = self._aftermath = Aftermath(runs, turns, suspects, acknowledged, news, pager, meter, definitions.envelopes)
-        committer = Committer(connect, queue, claims, aftermath, wakes, news, life, busy_poll, meter)
+        claims = self._claims = Claims(
+            tasks, control, life, want_claims, runs, lanes, suspects, beginnings, options
+        )
+        aftermath = self._aftermath = Aftermath(
+            runs, turns, suspects, acknowledged, news, pager, meter, definitions.envelopes
+        )
+        committer = Committer(
+            connect, queue, claims, aftermath, wakes, news, life, busy_poll, meter
+        )
         flusher = Flusher(tasks, runs, queue, lost)
 
         # The others.
         self._registration = Registration(control, life, lanes, definitions, options)
         told = Tidings(
-            mail=runs.poke, reaped=lambda lanes: news.woken(lanes, []), resumed=host.start_deferred, declared_dead=self._declared_dead,
+            mail=runs.poke,
+            reaped=lambda lanes: news.woken(lanes, []),
+            resumed=host.start_deferred,
+            declared_dead=self._declared_dead,
             server_changed=self.leave_server,
         )
         watchdog = Watchdog(lambda: flusher.ticks, threading.get_ident(), rhythm.blocked_after)
-        heart = self._heart = Heart(connect, life, rhythm, told, loop.call_soon_threadsafe, acknowledged, watchdog, meter)
-        listener = self._listener = Listener(connect, WORK_CHANNEL, news.heard, want_claims.set, life.fail)
+        heart = self._heart = Heart(
+            connect, life, rhythm, told, loop.call_soon_threadsafe, acknowledged, watchdog, meter
+        )
+        listener = self._listener = Listener(
+            connect, WORK_CHANNEL, news.heard, want_claims.set, life.fail
+        )
 
         self.parts: list[Part] = [
             beginnings,
@@ -173,11 +204,16 @@ class Worker:
         self._want_claims()
 
     async def stop(self) -> None:
-        """Claims nothing more, lets running bodies finish within the grace, hands everything back, and leaves."""
+        """Claims nothing more, lets running bodies finish within the grace, hands everything back,
+        and leaves.
+        """
         if not self._life.stop():
             return
         self._heart.say_that_it_stops()
-        await self._runs.drain(asyncio.get_running_loop().time() + self.options.grace_seconds, lambda: self._claims.is_waiting)
+        await self._runs.drain(
+            asyncio.get_running_loop().time() + self.options.grace_seconds,
+            lambda: self._claims.is_waiting,
+        )
         await self._bodies.stop_all()
         await self._runs.hand_back_all()
         if self._pager is not None:
@@ -199,7 +235,9 @@ class Worker:
             await part.stop()
 
     def leave_server(self, left_at: float) -> None:
-        """Another server is the primary since then: whatever waits for the old one need not wait for its deadline."""
+        """Another server is the primary since then: whatever waits for the old one need not wait
+        for its deadline.
+        """
         self._control.leave(left_at)
         for part in self.parts:
             part.leave(left_at)
@@ -210,7 +248,10 @@ class Worker:
 
     async def _rise_again(self) -> None:
         """Others have our runs: drops them and begins anew."""
-        log.warning("worker %s was declared dead: its runs go on elsewhere; it registers anew", self.worker_id)
+        log.warning(
+            "worker %s was declared dead: its runs go on elsewhere; it registers anew",
+            self.worker_id,
+        )
         task = asyncio.current_task()
         try:
             self._runs.remove_all()

@@ -1,8 +1,8 @@
 """The app: which database, which workflows, and everything one does with them.
 
-``AsyncApp`` lives on the event loop that enters it. ``App`` is for sync code; what must go on in the
-background - its worker, the waiting for results - runs on a loop in a thread of its own. Either runs
-workflows and steps of both colours.
+``AsyncApp`` lives on the event loop that enters it. ``App`` is for sync code; what must go on in
+the background - its worker, the waiting for results - runs on a loop in a thread of its own. Either
+runs workflows and steps of both colours.
 """
 
 from pgflow.app._async import AsyncApp, twin_of

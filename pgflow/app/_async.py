@@ -63,7 +63,9 @@ class AsyncApp(AsyncPoolClient):
         await self._open()
         return self
 
-    async def __aexit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    async def __aexit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         """Closes every connection."""
         await self.close()
 
@@ -106,7 +108,9 @@ class AsyncApp(AsyncPoolClient):
         task.add_done_callback(self._nudging.discard)
 
     async def nudge(self) -> None:
-        """Wakes what was sent or started through :meth:`using`, where the library has no hook after its commit."""
+        """Wakes what was sent or started through :meth:`using`, where the library has no hook after
+        its commit.
+        """
         await asyncio.sleep(0)
         await self._wake_noted()
 
@@ -127,7 +131,9 @@ class AsyncApp(AsyncPoolClient):
                 await run_async(connection, worker_calls.notify(WORK_CHANNEL, text))
 
     async def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Starts a run and waits for its result; works on it in this process if no worker of this app is running."""
+        """Starts a run and waits for its result; works on it in this process if no worker of this
+        app is running.
+        """
         handle = await self.start(workflow, *args, **kwargs)
         if self._workers:
             return await handle.result()
@@ -135,14 +141,18 @@ class AsyncApp(AsyncPoolClient):
             return await handle.result()
 
     def using(self, connection: object) -> AsyncClient:
-        """A client that works in the open transaction of a connection: what it starts and sends exists if that commits.
+        """A client that works in the open transaction of a connection: what it starts and sends
+        exists if that commits.
 
         Args:
-            connection: ``psycopg.AsyncConnection``, SQLAlchemy's ``AsyncSession`` or ``AsyncConnection``.
+            connection: ``psycopg.AsyncConnection``, SQLAlchemy's ``AsyncSession`` or
+                ``AsyncConnection``.
         """
         adapted = adapt(connection)
         if not adapted.is_async:
-            raise WrongColourError(f"{type(connection).__qualname__} is sync: use it with App, or its async twin here")
+            raise WrongColourError(
+                f"{type(connection).__qualname__} is sync: use it with App, or its async twin here"
+            )
         return AsyncBoundClient(self, connection, adapted)
 
     def _work(self, options: WorkerOptions) -> AbstractAsyncContextManager[Worker]:
@@ -154,14 +164,26 @@ class AsyncApp(AsyncPoolClient):
     async def _run_worker(self, options: WorkerOptions) -> AsyncIterator[Worker]:
         await self._open()
         assert self._connect is not None
-        step_pool = make_pool(self._connect, "pgflow step", options.transaction_connections, is_lent=True)
-        async_step_pool = make_pool_async(self._connect, "pgflow step", options.transaction_connections, is_lent=True)
+        step_pool = make_pool(
+            self._connect, "pgflow step", options.transaction_connections, is_lent=True
+        )
+        async_step_pool = make_pool_async(
+            self._connect, "pgflow step", options.transaction_connections, is_lent=True
+        )
         step_pool.open(wait=False)
         await async_step_pool.open(wait=False)
         definitions = Definitions(
-            self.definitions.workflows, self._errors,
-            [*self.definitions.providers, PsycopgProvider(step_pool), AsyncPsycopgProvider(async_step_pool)],
-            self._interceptors, self.definitions.replacements, self.definitions.ref_checkers, self.definitions.pager,
+            self.definitions.workflows,
+            self._errors,
+            [
+                *self.definitions.providers,
+                PsycopgProvider(step_pool),
+                AsyncPsycopgProvider(async_step_pool),
+            ],
+            self._interceptors,
+            self.definitions.replacements,
+            self.definitions.ref_checkers,
+            self.definitions.pager,
             envelopes=self.definitions.envelopes,
         )
         options = replace(options, listen=options.listen and self.listens)
@@ -196,12 +218,17 @@ class AsyncApp(AsyncPoolClient):
             queues: Queues to serve; those of the app's workflows if not given.
             **options: Further fields of :class:`pgflow._worker.options.WorkerOptions`.
         """
-        async with self._work(self._worker_options(concurrency, queues, options)) as worker, self._told_if_failed(worker):
+        async with (
+            self._work(self._worker_options(concurrency, queues, options)) as worker,
+            self._told_if_failed(worker),
+        ):
             yield
 
     @asynccontextmanager
     async def _told_if_failed(self, worker: Worker) -> AsyncIterator[None]:
-        """Cancels the task that entered the context if the worker fails, as a task group does, and raises why at its end."""
+        """Cancels the task that entered the context if the worker fails, as a task group does, and
+        raises why at its end.
+        """
         task = asyncio.current_task()
         assert task is not None
         cancelling = task.cancelling()
@@ -218,7 +245,9 @@ class AsyncApp(AsyncPoolClient):
             raise worker.failure
 
     async def _hand_back_if_failed(self, worker: Worker, tell: Callable[[], object]) -> None:
-        """Waits for a failure of the worker. Its runs go on elsewhere, and who waits here for a result is told."""
+        """Waits for a failure of the worker. Its runs go on elsewhere, and who waits here for a
+        result is told.
+        """
         await worker.failed.wait()
         assert worker.failure is not None
         assert self._waiter is not None
@@ -234,7 +263,9 @@ async def _ended(watching: asyncio.Task[None], worker: Worker) -> None:
     if not worker.failed.is_set():
         watching.cancel()
     await asyncio.wait([watching])
-    with contextlib.suppress(asyncio.CancelledError):  # of ours, where the code in the context has not awaited since
+    with contextlib.suppress(
+        asyncio.CancelledError
+    ):  # of ours, where the code in the context has not awaited since
         await asyncio.sleep(0)
 
 
@@ -244,7 +275,8 @@ def twin_of(app: AppBase, dsn: str | None, *, without_session: bool = False) -> 
     Args:
         app: The other.
         dsn: The database; that of the other if none is named.
-        without_session: True if a pooler may be in between, and may hand out another session for each transaction.
+        without_session: True if a pooler may be in between, and may hand out another session for
+            each transaction.
     """
     twin = AsyncApp(
         dsn or app._dsn, errors=app._errors, interceptors=app._interceptors,

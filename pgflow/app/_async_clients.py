@@ -30,7 +30,9 @@ T = TypeVar("T")
 
 
 class AsyncPoolClient(AppBase, AsyncClient):
-    """The part of an app that asks the database. To open the pool, to wait and to wake is each colour's own."""
+    """The part of an app that asks the database. To open the pool, to wait and to wake is each
+    colour's own.
+    """
 
     async def _open(self) -> AsyncConnectionPool[Any]:
         raise NotImplementedError
@@ -40,7 +42,9 @@ class AsyncPoolClient(AppBase, AsyncClient):
         raise NotImplementedError
 
     async def nudge(self) -> None:
-        """Wakes what was sent or started through :meth:`using`, where the library has no hook after its commit."""
+        """Wakes what was sent or started through :meth:`using`, where the library has no hook after
+        its commit.
+        """
         raise NotImplementedError
 
     def _nudge_soon(self) -> None:
@@ -56,11 +60,23 @@ class AsyncPoolClient(AppBase, AsyncClient):
         try:
             await self._wake(chains, lanes)
         except psycopg.Error as error:
-            # What was sent is committed: whoever sent it must not be told that it failed, and the next poll wakes too.
-            log.log(logging.DEBUG if is_passing(error) else logging.WARNING, "cannot wake, the next poll will: %s", redacted(error))
+            # What was sent is committed: whoever sent it must not be told that it failed, and the
+            # next poll wakes too.
+            log.log(
+                logging.DEBUG if is_passing(error) else logging.WARNING,
+                "cannot wake, the next poll will: %s",
+                redacted(error),
+            )
 
-    async def _send(self, send: Callable[[psycopg.AsyncConnection[Any], bool], Awaitable[T]], *, once: bool = False) -> T:
-        """Sends something on a connection, and if that was lost, again (then with True) on another; but not what must be sent once."""
+    async def _send(
+        self,
+        send: Callable[[psycopg.AsyncConnection[Any], bool], Awaitable[T]],
+        *,
+        once: bool = False,
+    ) -> T:
+        """Sends something on a connection, and if that was lost, again (then with True) on another;
+        but not what must be sent once.
+        """
         pool = await self._open()
         try:
             async with lent_async(pool) as connection:
@@ -72,7 +88,9 @@ class AsyncPoolClient(AppBase, AsyncClient):
                 return await send(connection, True)
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
-        answer = await self._send(lambda connection, _: run_async(connection, query), once=wakes or once)
+        answer = await self._send(
+            lambda connection, _: run_async(connection, query), once=wakes or once
+        )
         if wakes:
             self._note(answer.chains, answer.lanes)  # type: ignore[attr-defined]
             await self.nudge()
@@ -90,7 +108,11 @@ class AsyncPoolClient(AppBase, AsyncClient):
         self._nudge_soon()
 
     async def start_many(
-        self, workflow: Workflow[..., R], inputs: Iterable[tuple[Any, ...]], *, keys: Sequence[str] | None = None
+        self,
+        workflow: Workflow[..., R],
+        inputs: Iterable[tuple[Any, ...]],
+        *,
+        keys: Sequence[str] | None = None,
     ) -> list[AsyncRun[R]]:
         """Starts many runs of one workflow in one transaction: all of them, or none.
 
@@ -103,7 +125,9 @@ class AsyncPoolClient(AppBase, AsyncClient):
             KeyConflict: One of the keys names another run; nothing was started.
         """
         batch = batch_of(workflow, inputs, keys, self._interceptors, self._envelopes)
-        started = await self._send(lambda connection, again: run_all_async(connection, batch.statements(again=again)))
+        started = await self._send(
+            lambda connection, again: run_all_async(connection, batch.statements(again=again))
+        )
         if started:
             self._started(started[0][0])
         return [self._run_handle(s.key, workflow, s.chain_id) for part in started for s in part]
@@ -144,9 +168,13 @@ class AsyncBoundClient(AsyncClient):
     def _session(self) -> AsyncSession:
         return self._app
 
-    def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> AsyncRun[Any]:
+    def _run_handle(
+        self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None
+    ) -> AsyncRun[Any]:
         del chain_id
-        return super()._run_handle(key, workflow)  # whether there is such a chain is decided by the caller's commit
+        return super()._run_handle(
+            key, workflow
+        )  # whether there is such a chain is decided by the caller's commit
 
     def _started(self, started: start.Started) -> None:
         self._wake_after_commit(started.chains, [started.lane_id])

@@ -1,4 +1,6 @@
-"""Base of the apps of both colours: the database, the app's definitions, and whom to wake after a commit."""
+"""Base of the apps of both colours: the database, the app's definitions, and whom to wake after a
+commit.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ CLIENT_CONNECTIONS = 4
 CHECK_TIMEOUT = timedelta(seconds=30)
 PAGE_TIMEOUT = timedelta(seconds=60)
 WAKE_AGAIN_SECONDS = (0.0, 0.002, 0.008)
-"""Waits before each try to wake: a run's place may be locked for a moment by another who looks at it. Then the next poll will."""
+"""Waits before each try to wake: a run's place may be locked for a moment by another who looks at
+it. Then the next poll will.
+"""
 
 
 class AppBase:
@@ -57,22 +61,27 @@ class AppBase:
         """Declares an app; nothing is connected yet.
 
         Args:
-            dsn: The database; else ``PGFLOW_DSN``, else ``DATABASE_URL``, else an embedded server is started on demand.
+            dsn: The database; else ``PGFLOW_DSN``, else ``DATABASE_URL``, else an embedded server
+                is started on demand.
             include: Workflows, or modules whose workflows all belong to it.
             providers: Sources of other libraries' connections for transactional steps.
             errors: Classes as which recorded errors may be raised again.
             interceptors: Code around starts, workflows and steps.
-            codec: Encodes values before they reach the database, for encryption or compression; see :class:`pgflow.PayloadCodec`.
-            prepare_threshold: After how many uses a statement is prepared; None for never. Behind a pooler in transaction mode, which
-                is noticed, nothing is prepared.
-            listen: True if LISTEN works on this connection string. Behind a pooler in transaction mode, which is noticed, work is
-                found by polling.
+            codec: Encodes values before they reach the database, for encryption or compression; see
+                :class:`pgflow.PayloadCodec`.
+            prepare_threshold: After how many uses a statement is prepared; None for never. Behind a
+                pooler in transaction mode, which is noticed, nothing is prepared.
+            listen: True if LISTEN works on this connection string. Behind a pooler in transaction
+                mode, which is noticed, work is found by polling.
         """
         self._interceptors = list(interceptors)
         self._errors = tuple(errors)
         self._envelopes = envelopes_of(codec)
         self.definitions = Definitions(
-            workflows=collect_workflows(include), errors=self._errors, providers=list(providers), interceptors=self._interceptors,
+            workflows=collect_workflows(include),
+            errors=self._errors,
+            providers=list(providers),
+            interceptors=self._interceptors,
             envelopes=self._envelopes,
         )
         self._dsn = dsn
@@ -91,7 +100,9 @@ class AppBase:
         """Prepare the parts that only this colour has."""
 
     def _begin_after_fork(self) -> None:
-        """In a forked process: the connections are those of the parent, and their threads are not here. New ones are opened when needed."""
+        """In a forked process: the connections are those of the parent, and their threads are not
+        here. New ones are opened when needed.
+        """
         _of_the_parent.append(dict(vars(self)))
         self._pending_lock = threading.Lock()
         self._prepare()
@@ -100,7 +111,10 @@ class AppBase:
     def dsn(self) -> str:
         """The connection string in use, once the app is open; `WrongState` before."""
         if self._connect is None:
-            raise WrongState("the app is not open, so its connection string is not resolved yet: ask within `async with app:`")
+            raise WrongState(
+                "the app is not open, so its connection string is not resolved yet: ask within "
+                "`async with app:`"
+            )
         return self._connect.dsn
 
     @property
@@ -115,13 +129,17 @@ class AppBase:
 
     def include(self, *things: Workflow[..., Any] | ModuleType) -> None:
         """Adds workflows, or modules of them."""
-        self.definitions.workflows.update(collect_workflows([*self.definitions.workflows.values(), *things]))
+        self.definitions.workflows.update(
+            collect_workflows([*self.definitions.workflows.values(), *things])
+        )
 
     def ref_checker(self, kind: str, *, timeout: Duration = CHECK_TIMEOUT) -> Callable[[C], C]:
-        """Declares how it is found out whether what a :class:`pgflow.Ref` of this kind names still exists.
+        """Declares how it is found out whether what a :class:`pgflow.Ref` of this kind names still
+        exists.
 
-        The function, ``async def`` or ``def``, is called with the Ref and returns True or False. It is asked whenever a run
-        goes on from its journal, outside any transaction; if it raises or takes too long, it is asked again.
+        The function, ``async def`` or ``def``, is called with the Ref and returns True or False. It
+        is asked whenever a run goes on from its journal, outside any transaction; if it raises or
+        takes too long, it is asked again.
 
         Args:
             kind: The kind of Ref that it knows; each kind has one checker.
@@ -137,7 +155,9 @@ class AppBase:
         def declare(fn: C) -> C:
             checkers = self.definitions.ref_checkers
             if kind in checkers:
-                raise DefinitionError(f"two functions check Refs of kind {kind!r}: each kind has one checker")
+                raise DefinitionError(
+                    f"two functions check Refs of kind {kind!r}: each kind has one checker"
+                )
             checkers[kind] = make_checker(kind, fn, timeout)
             return fn
 
@@ -146,16 +166,28 @@ class AppBase:
     @overload
     def pager(self, fn: H, /) -> H: ...
     @overload
-    def pager(self, /, *, again_after: Duration | None = None, timeout: Duration = PAGE_TIMEOUT) -> Callable[[H], H]: ...
-    def pager(self, fn: Any = None, /, *, again_after: Duration | None = None, timeout: Duration = PAGE_TIMEOUT) -> Any:
-        """Declares what is called when only a person can bring something on: a stuck run, an effect that must be settled.
+    def pager(
+        self, /, *, again_after: Duration | None = None, timeout: Duration = PAGE_TIMEOUT
+    ) -> Callable[[H], H]: ...
+    def pager(
+        self,
+        fn: Any = None,
+        /,
+        *,
+        again_after: Duration | None = None,
+        timeout: Duration = PAGE_TIMEOUT,
+    ) -> Any:
+        """Declares what is called when only a person can bring something on: a stuck run, an effect
+        that must be settled.
 
-        Workers of the app call the function, ``async def`` or ``def``, with a :class:`pgflow.Page`, once for each need and
-        at least once: if the worker is lost meanwhile, again. If it raises, it is tried again, with a growing delay.
+        Workers of the app call the function, ``async def`` or ``def``, with a :class:`pgflow.Page`,
+        once for each need and at least once: if the worker is lost meanwhile, again. If it raises,
+        it is tried again, with a growing delay.
 
         Args:
             fn: The function.
-            again_after: After how long it is called again while nothing has been done; never if not given.
+            again_after: After how long it is called again while nothing has been done; never if not
+                given.
             timeout: Longest time for one call.
 
         Example::
@@ -176,13 +208,15 @@ class AppBase:
     def on_start(self, fn: F) -> F:
         """Declares a function that is called before a worker of the app claims anything.
 
-        Open there what your steps need: an engine of SQLAlchemy, an HTTP client, a model. ``pgflow workers`` and ``pgflow tick``
-        call it as ``app.worker()`` does, so a worker in a process of its own needs no code around it. Where an event loop
-        has several workers of the app, the first calls it. If it raises, no worker starts.
+        Open there what your steps need: an engine of SQLAlchemy, an HTTP client, a model. ``pgflow
+        workers`` and ``pgflow tick`` call it as ``app.worker()`` does, so a worker in a process of
+        its own needs no code around it. Where an event loop has several workers of the app, the
+        first calls it. If it raises, no worker starts.
 
         Args:
-            fn: The function, ``async def`` or ``def``, without parameters. An ``async def`` runs on the worker's event
-                loop, a ``def`` in a thread. Those that are declared first are called first.
+            fn: The function, ``async def`` or ``def``, without parameters. An ``async def`` runs on
+                the worker's event loop, a ``def`` in a thread. Those that are declared first are
+                called first.
 
         Raises:
             DefinitionError: It cannot be called without arguments.
@@ -197,10 +231,12 @@ class AppBase:
         return fn
 
     def on_stop(self, fn: F) -> F:
-        """Declares a function that is called when the last worker of the app on an event loop has ended.
+        """Declares a function that is called when the last worker of the app on an event loop has
+        ended.
 
-        No step of the worker is under way then, save for ``def`` bodies that went on beyond the grace. Those that are declared
-        last are called first. One that raises keeps none of the others from being called.
+        No step of the worker is under way then, save for ``def`` bodies that went on beyond the
+        grace. Those that are declared last are called first. One that raises keeps none of the
+        others from being called.
 
         Args:
             fn: The function, ``async def`` or ``def``, without parameters.
@@ -212,7 +248,9 @@ class AppBase:
         return fn
 
     def _resolve(self) -> ConnectOptions:
-        """Finds the database and makes sure that our schema is there; starts the embedded server if none is named."""
+        """Finds the database and makes sure that our schema is there; starts the embedded server if
+        none is named.
+        """
         if self._connect is None:
             dsn = resolve_dsn(self._dsn)
             if dsn is None:
@@ -224,7 +262,11 @@ class AppBase:
             options = ConnectOptions(dsn, self._prepare_threshold)
             with connect(options, "pgflow", PATIENCE_SECONDS) as connection:
                 require_schema(connection)
-                self._is_pooled = (options.prepares or self._listen) and self._embedded is None and is_behind_pooler(connection, options)
+                self._is_pooled = (
+                    (options.prepares or self._listen)
+                    and self._embedded is None
+                    and is_behind_pooler(connection, options)
+                )
             if self._is_pooled:
                 tell_of_pooler(dsn)
                 options = replace(options, prepare_threshold=None)
@@ -237,7 +279,9 @@ class AppBase:
             self._embedded.release()
             self._embedded = None
 
-    def _worker_options(self, concurrency: int, queues: Sequence[str] | None, options: dict[str, Any]) -> WorkerOptions:
+    def _worker_options(
+        self, concurrency: int, queues: Sequence[str] | None, options: dict[str, Any]
+    ) -> WorkerOptions:
         served = self.queues if queues is None else sorted(set(queues))
         return WorkerOptions(queues=served, concurrency=concurrency, listen=self.listens, **options)
 
@@ -261,12 +305,17 @@ def tell_of_pooler(dsn: str) -> None:
     """Says once a process that nothing is prepared and nobody listens."""
     if dsn not in _pooled:
         _pooled.add(dsn)
-        log.warning("a pooler in transaction mode is in between: nothing is prepared, and work is found by polling")
+        log.warning(
+            "a pooler in transaction mode is in between: nothing is prepared, and work is found by "
+            "polling"
+        )
 
 
 _apps: weakref.WeakSet[AppBase] = weakref.WeakSet()
 _of_the_parent: list[Any] = []
-"""Kept for good: whoever took it apart would speak on the parent's connections, or wait for its threads."""
+"""Kept for good: whoever took it apart would speak on the parent's connections, or wait for its
+threads.
+"""
 
 
 def _begin_all_after_fork() -> None:
@@ -277,7 +326,9 @@ def _begin_all_after_fork() -> None:
 os.register_at_fork(after_in_child=_begin_all_after_fork)
 
 
-def collect_workflows(include: Iterable[Workflow[..., Any] | ModuleType]) -> dict[str, Workflow[..., Any]]:
+def collect_workflows(
+    include: Iterable[Workflow[..., Any] | ModuleType],
+) -> dict[str, Workflow[..., Any]]:
     """Workflows by name, the names that they had before included, from workflows and modules.
 
     Raises:
@@ -285,17 +336,30 @@ def collect_workflows(include: Iterable[Workflow[..., Any] | ModuleType]) -> dic
     """
     found: dict[str, Workflow[..., Any]] = {}
     for thing in include:
-        workflows = [v for v in vars(thing).values() if isinstance(v, Workflow)] if isinstance(thing, ModuleType) else [thing]
+        workflows = (
+            [v for v in vars(thing).values() if isinstance(v, Workflow)]
+            if isinstance(thing, ModuleType)
+            else [thing]
+        )
         for workflow in workflows:
             if not isinstance(workflow, Workflow):
-                raise DefinitionError(f"include= takes workflows and modules, not {thing!r}: is it decorated with @pgflow.workflow?")
+                raise DefinitionError(
+                    f"include= takes workflows and modules, not {thing!r}: is it decorated with "
+                    "@pgflow.workflow?"
+                )
             known = found.setdefault(workflow.name, workflow.origin)
             if known is not workflow.origin:
-                raise DefinitionError(f"two workflows are named {workflow.name!r}: give one another name with @workflow(name=...)")
+                raise DefinitionError(
+                    f"two workflows are named {workflow.name!r}: give one another name with "
+                    "@workflow(name=...)"
+                )
     for workflow in list(found.values()):
         for alias in workflow.aliases:
             if found.setdefault(alias, workflow) is not workflow:
-                raise DefinitionError(f"{alias!r} is an alias of workflow {workflow.name} and a name or alias of {found[alias].name} too")
+                raise DefinitionError(
+                    f"{alias!r} is an alias of workflow {workflow.name} and a name or alias of "
+                    f"{found[alias].name} too"
+                )
     return found
 
 
@@ -308,6 +372,7 @@ def refuse_schedules(workflows: Iterable[Workflow[..., Any]], queues: Sequence[s
     for workflow in workflows:
         if workflow.schedule_options is not None and workflow.start_options.queue in queues:
             raise NotBuiltError(
-                f"schedules are not built yet: no worker would start {workflow.name} at {workflow.schedule_options['cron']!r}. "
+                f"schedules are not built yet: no worker would start {workflow.name} at "
+                f"{workflow.schedule_options['cron']!r}. "
                 "Remove @pgflow.schedule and start it from cron, or serve other queues only"
             )

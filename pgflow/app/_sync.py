@@ -37,8 +37,12 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-def wake_and_tell(connection: psycopg.Connection[Any], chains: Sequence[int], lanes: Iterable[int]) -> list[int]:
-    """Wakes the runs of these chains, tells the workers of them and of these lanes, and answers the runs that ended thereby."""
+def wake_and_tell(
+    connection: psycopg.Connection[Any], chains: Sequence[int], lanes: Iterable[int]
+) -> list[int]:
+    """Wakes the runs of these chains, tells the workers of them and of these lanes, and answers the
+    runs that ended thereby.
+    """
     ended: list[int] = []
     for delay in WAKE_AGAIN_SECONDS if chains else ():
         time.sleep(delay)
@@ -61,12 +65,18 @@ class Portal:
         self._thread.start()
 
     def _run(self) -> None:
-        """Runs the loop until it is told to stop: asyncio lets such errors of a task leave the loop, and here they are nobody else's."""
+        """Runs the loop until it is told to stop: asyncio lets such errors of a task leave the
+        loop, and here they are nobody else's.
+        """
         while not self._ending:
             try:
                 self._loop.run_forever()
             except (KeyboardInterrupt, SystemExit) as error:
-                log.error("a task has raised %s: it has failed, the loop goes on", type(error).__name__, exc_info=error)  # noqa: TRY400
+                log.error(  # noqa: TRY400
+                    "a task has raised %s: it has failed, the loop goes on",
+                    type(error).__name__,
+                    exc_info=error,
+                )
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine there and waits for it here."""
@@ -115,7 +125,9 @@ class App(PoolClient):
         self._open()
         return self
 
-    def __exit__(self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, t: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
         """Closes every connection."""
         self.close()
 
@@ -153,7 +165,9 @@ class App(PoolClient):
         return portal.call(background.wait(key, chain_id, timeout))
 
     def nudge(self) -> None:
-        """Wakes what was sent or started through :meth:`using`, where the library has no hook after its commit."""
+        """Wakes what was sent or started through :meth:`using`, where the library has no hook after
+        its commit.
+        """
         self._wake_noted()
 
     def _nudge_soon(self) -> None:
@@ -164,7 +178,9 @@ class App(PoolClient):
             wake_and_tell(connection, chains, lanes)
 
     def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Starts a run and waits for its result; works on it in this process if no worker of this app is running."""
+        """Starts a run and waits for its result; works on it in this process if no worker of this
+        app is running.
+        """
         handle = self.start(workflow, *args, **kwargs)
         if self._background is not None and self._background._workers:
             return handle.result()
@@ -172,23 +188,32 @@ class App(PoolClient):
             return handle.result()
 
     def using(self, connection: object) -> Client:
-        """A client that works in the open transaction of a connection: what it starts and sends exists if that commits.
+        """A client that works in the open transaction of a connection: what it starts and sends
+        exists if that commits.
 
         Args:
-            connection: ``psycopg.Connection``, SQLAlchemy's ``Session`` or ``Connection``, or ``django.db.connection``.
+            connection: ``psycopg.Connection``, SQLAlchemy's ``Session`` or ``Connection``, or
+                ``django.db.connection``.
         """
         adapted = adapt(connection)
         if adapted.is_async:
-            raise WrongColourError(f"{type(connection).__qualname__} is async: use it with AsyncApp, or its sync twin here")
+            raise WrongColourError(
+                f"{type(connection).__qualname__} is async: use it with AsyncApp, or its sync twin "
+                "here"
+            )
         return BoundClient(self, connection, adapted)
 
     @contextmanager
     def worker(
         self, *, concurrency: int = 100, queues: Sequence[str] | None = None, **options: Any
     ) -> Iterator[None]:
-        """Works on runs of the app's workflows, in the background, while the context is open; see :meth:`AsyncApp.worker`."""
+        """Works on runs of the app's workflows, in the background, while the context is open; see
+        :meth:`AsyncApp.worker`.
+        """
         portal, background = self._async_app()
-        work: AbstractAsyncContextManager[Worker] = background._work(self._worker_options(concurrency, queues, options))
+        work: AbstractAsyncContextManager[Worker] = background._work(
+            self._worker_options(concurrency, queues, options)
+        )
         worker = portal.call(work.__aenter__())
         watching = portal.spawn(background._hand_back_if_failed(worker, lambda: None))
         try:

@@ -31,7 +31,9 @@ T = TypeVar("T")
 
 
 class PoolClient(AppBase, Client):
-    """The part of an app that asks the database. To open the pool, to wait and to wake is each colour's own."""
+    """The part of an app that asks the database. To open the pool, to wait and to wake is each
+    colour's own.
+    """
 
     def _open(self) -> ConnectionPool[Any]:
         raise NotImplementedError
@@ -41,7 +43,9 @@ class PoolClient(AppBase, Client):
         raise NotImplementedError
 
     def nudge(self) -> None:
-        """Wakes what was sent or started through :meth:`using`, where the library has no hook after its commit."""
+        """Wakes what was sent or started through :meth:`using`, where the library has no hook after
+        its commit.
+        """
         raise NotImplementedError
 
     def _nudge_soon(self) -> None:
@@ -57,11 +61,18 @@ class PoolClient(AppBase, Client):
         try:
             self._wake(chains, lanes)
         except psycopg.Error as error:
-            # What was sent is committed: whoever sent it must not be told that it failed, and the next poll wakes too.
-            log.log(logging.DEBUG if is_passing(error) else logging.WARNING, "cannot wake, the next poll will: %s", redacted(error))
+            # What was sent is committed: whoever sent it must not be told that it failed, and the
+            # next poll wakes too.
+            log.log(
+                logging.DEBUG if is_passing(error) else logging.WARNING,
+                "cannot wake, the next poll will: %s",
+                redacted(error),
+            )
 
     def _send(self, send: Callable[[psycopg.Connection[Any], bool], T], *, once: bool = False) -> T:
-        """Sends something on a connection, and if that was lost, again (then with True) on another; but not what must be sent once."""
+        """Sends something on a connection, and if that was lost, again (then with True) on another;
+        but not what must be sent once.
+        """
         pool = self._open()
         try:
             with lent(pool) as connection:
@@ -91,7 +102,11 @@ class PoolClient(AppBase, Client):
         self._nudge_soon()
 
     def start_many(
-        self, workflow: Workflow[..., R], inputs: Iterable[tuple[Any, ...]], *, keys: Sequence[str] | None = None
+        self,
+        workflow: Workflow[..., R],
+        inputs: Iterable[tuple[Any, ...]],
+        *,
+        keys: Sequence[str] | None = None,
     ) -> list[Run[R]]:
         """Starts many runs of one workflow in one transaction: all of them, or none.
 
@@ -104,7 +119,9 @@ class PoolClient(AppBase, Client):
             KeyConflict: One of the keys names another run; nothing was started.
         """
         batch = batch_of(workflow, inputs, keys, self._interceptors, self._envelopes)
-        started = self._send(lambda connection, again: run_all(connection, batch.statements(again=again)))
+        started = self._send(
+            lambda connection, again: run_all(connection, batch.statements(again=again))
+        )
         if started:
             self._started(started[0][0])
         return [self._run_handle(s.key, workflow, s.chain_id) for part in started for s in part]
@@ -145,9 +162,13 @@ class BoundClient(Client):
     def _session(self) -> Session:
         return self._app
 
-    def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> Run[Any]:
+    def _run_handle(
+        self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None
+    ) -> Run[Any]:
         del chain_id
-        return super()._run_handle(key, workflow)  # whether there is such a chain is decided by the caller's commit
+        return super()._run_handle(
+            key, workflow
+        )  # whether there is such a chain is decided by the caller's commit
 
     def _started(self, started: start.Started) -> None:
         self._wake_after_commit(started.chains, [started.lane_id])

@@ -1,4 +1,6 @@
-"""Answers of persons: the node is done, the work is done over, or the run ends; and when a loop asks a person at all."""
+"""Answers of persons: the node is done, the work is done over, or the run ends; and when a loop
+asks a person at all.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def approve(approval: Approval, comment: str = "") -> Output:
         comment: Comment of the person.
 
     Returns:
-        The comment if the approval captures it ("Approved" if there was none), the decision if it offers several, else nothing.
+        The comment if the approval captures it ("Approved" if there was none), the decision if it
+        offers several, else nothing.
     """
     if approval.decisions:
         return completed({"decision": "approve", "text": comment})
@@ -56,8 +59,9 @@ def reject(approval: Approval, reason: str = "Rejected", rejections: int = 0) ->
         rejections: Number of earlier rejections of this approval.
 
     Returns:
-        The decision if the approval offers it; else what to work on before asking again; else that the run ends: at once if there is
-        nothing to work on, and with the last rejection that is allowed.
+        The decision if the approval offers it; else what to work on before asking again; else that
+        the run ends: at once if there is nothing to work on, and with the last rejection that is
+        allowed.
     """
     if any(decision.id == "reject" for decision in approval.decisions):
         return completed({"decision": "reject", "text": reason})
@@ -75,12 +79,15 @@ def respond(approval: Approval, decision: str, text: str = "") -> Output:
     """
     offered = [offer.id for offer in approval.decisions]
     if decision not in offered:
-        raise NoSuchDecision(f"There is no decision '{decision}' here. Offered: {', '.join(offered) or 'none'}.")
+        raise NoSuchDecision(
+            f"There is no decision '{decision}' here. Offered: {', '.join(offered) or 'none'}."
+        )
     return completed({"decision": decision, "text": text})
 
 
 def asks_after_turn(loop: Loop | Group, *, is_over: bool, was_answered: bool) -> bool:
-    """Return True if a person is asked after a turn of a loop. A plain yes to a turn that was the last ends the loop.
+    """Return True if a person is asked after a turn of a loop. A plain yes to a turn that was the
+    last ends the loop.
 
     Args:
         loop: The loop, or group.
@@ -88,8 +95,8 @@ def asks_after_turn(loop: Loop | Group, *, is_over: bool, was_answered: bool) ->
         was_answered: True if a person has answered this loop before.
 
     Returns:
-        True for each turn of an interactive loop that was not the last; and for the last, too, if nobody has had a say so far, unless
-        the loop lets its signal decide.
+        True for each turn of an interactive loop that was not the last; and for the last, too, if
+        nobody has had a say so far, unless the loop lets its signal decide.
     """
     if not loop.interactive:
         return False

@@ -1,7 +1,8 @@
 """Arguments that a node is given by name: what they are when it is about to run.
 
-A text that is exactly one reference stands for the value itself, with its type; any other text is a template. An argument that
-reads a node which was skipped may say what to take instead; one that failed is never replaced.
+A text that is exactly one reference stands for the value itself, with its type; any other text is a
+template. An argument that reads a node which was skipped may say what to take instead; one that
+failed is never replaced.
 """
 
 from __future__ import annotations
@@ -13,14 +14,22 @@ from pydantic import JsonValue
 
 from pgflow.declare.graph import Binding, Node, NodeId
 from pgflow.declare.javascript import trim
-from pgflow.declare.outputs import Output, Outputs, UnresolvableReference, did_you_mean, read_field, read_input
+from pgflow.declare.outputs import (
+    Output,
+    Outputs,
+    UnresolvableReference,
+    did_you_mean,
+    read_field,
+    read_input,
+)
 from pgflow.declare.templates import Reference, Variables, references, resolve
 
 _INPUT = re.compile(r"\$INPUTS\.([a-zA-Z_][a-zA-Z0-9_-]*)")
 
 
 def bound(node: Node, variables: Variables, outputs: Outputs) -> Variables:
-    """The variables of a node that has arguments: they are inputs, and win over the run's of the same name.
+    """The variables of a node that has arguments: they are inputs, and win over the run's of the
+    same name.
 
     Args:
         node: The node.
@@ -32,7 +41,9 @@ def bound(node: Node, variables: Variables, outputs: Outputs) -> Variables:
     """
     if not node.arguments:
         return variables
-    return replace(variables, inputs={**(variables.inputs or {}), **arguments(node, variables, outputs)})
+    return replace(
+        variables, inputs={**(variables.inputs or {}), **arguments(node, variables, outputs)}
+    )
 
 
 def arguments(node: Node, variables: Variables, outputs: Outputs) -> dict[str, JsonValue]:
@@ -41,7 +52,9 @@ def arguments(node: Node, variables: Variables, outputs: Outputs) -> dict[str, J
     Raises:
         UnresolvableReference: If an argument has no value.
     """
-    return {binding.name: _value(node.id, binding, variables, outputs) for binding in node.arguments}
+    return {
+        binding.name: _value(node.id, binding, variables, outputs) for binding in node.arguments
+    }
 
 
 def _value(node_id: NodeId, binding: Binding, variables: Variables, outputs: Outputs) -> JsonValue:
@@ -52,7 +65,8 @@ def _value(node_id: NodeId, binding: Binding, variables: Variables, outputs: Out
 
 
 def argument_value(value: JsonValue, variables: Variables, outputs: Outputs) -> JsonValue:
-    """Return the value of an argument written as ``value``: itself, the value it refers to, or the text that its template makes.
+    """Return the value of an argument written as ``value``: itself, the value it refers to, or the
+    text that its template makes.
 
     Raises:
         UnresolvableReference: If what it refers to has no value.
@@ -81,15 +95,19 @@ def _referred(reference: Reference, outputs: Outputs) -> JsonValue:
     output = outputs.get(node_id)
     if output is None:
         raise UnresolvableReference(
-            f"Binding value '${node_id}.output' references node '{node_id}', but no node with that id has produced output at this "
-            "point — the id is either unknown (a typo) or belongs to a node that has not run before this reference."
+            f"Binding value '${node_id}.output' references node '{node_id}', but no node with that "
+            "id has produced output at this "
+            "point — the id is either unknown (a typo) or belongs to a node that has not run "
+            "before this reference."
             f"{did_you_mean(outputs, node_id)} Fix the id, or add '{node_id}' to depends_on.",
             "unknown-node",
         )
     if output.state == "failed":
         raise UnresolvableReference(
-            f"Binding value '${node_id}.output' references node '{node_id}', but it failed ({output.error}), so its output cannot be "
-            "trusted. Fix the failure, or guard the referencing node with a 'when:' condition that excludes the failed branch.",
+            f"Binding value '${node_id}.output' references node '{node_id}', but it failed "
+            f"({output.error}), so its output cannot be "
+            "trusted. Fix the failure, or guard the referencing node with a 'when:' condition that "
+            "excludes the failed branch.",
             "producer-failed",
         )
     return output.structured if output.has_structured else output.text
@@ -101,21 +119,27 @@ def _from_source(node_id: NodeId, binding: Binding, source: str, outputs: Output
     about = f"Node '{node_id}' binding '{binding.name}'"
     if reference is None:
         raise UnresolvableReference(
-            f"{about}: 'from' must be exactly one whole '$node.output' or '$node.output.field' reference, got '{source}'.", "no-reference"
+            f"{about}: 'from' must be exactly one whole '$node.output' or '$node.output.field' "
+            f"reference, got '{source}'.",
+            "no-reference",
         )
     producer = outputs.get(reference.node_id)
     if _did_not_run(producer):
         if binding.has_if_skipped:
             return binding.if_skipped
         raise UnresolvableReference(
-            f"{about} reads '{source}', but node '{reference.node_id}' did not run (skipped or pending), so it has no output to read. "
-            f"Declare 'if_skipped:' on the binding to supply a default for that branch, or guard '{node_id}' with a 'when:' condition.",
+            f"{about} reads '{source}', but node '{reference.node_id}' did not run (skipped or "
+            "pending), so it has no output to read. "
+            "Declare 'if_skipped:' on the binding to supply a default for that branch, or guard "
+            f"'{node_id}' with a 'when:' condition.",
             "producer-not-run",
         )
     if producer is not None and producer.state == "failed":
         raise UnresolvableReference(
-            f"{about} reads '{source}', but node '{reference.node_id}' failed ({producer.error}), so its output cannot be trusted. "
-            f"A binding never falls back to 'if_skipped' for a failed producer — fix the failure, or guard '{node_id}' with a 'when:' "
+            f"{about} reads '{source}', but node '{reference.node_id}' failed ({producer.error}), "
+            "so its output cannot be trusted. "
+            "A binding never falls back to 'if_skipped' for a failed producer — fix the failure, "
+            f"or guard '{node_id}' with a 'when:' "
             "condition that excludes the failed branch.",
             "producer-failed",
         )

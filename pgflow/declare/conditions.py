@@ -1,8 +1,10 @@
-"""The little language of ``when``: comparisons, joined by ``&&`` (binds tighter) and ``||``, without parentheses.
+"""The little language of ``when``: comparisons, joined by ``&&`` (binds tighter) and ``||``,
+without parentheses.
 
-A text is parsed once, when its file is read. Parts that are no comparison stay in the condition as `Unparsed`: the original
-looks at a condition from left to right and no further than needed, so a bad part harms only if it is reached. Then the node
-is skipped; a condition that cannot be understood never lets work happen.
+A text is parsed once, when its file is read. Parts that are no comparison stay in the condition as
+`Unparsed`: the original looks at a condition from left to right and no further than needed, so a
+bad part harms only if it is reached. Then the node is skipped; a condition that cannot be
+understood never lets work happen.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from typing import cast
 
 from pgflow.declare.graph import Atom, Condition, Operator, Position, Unparsed
 from pgflow.declare.javascript import SPACE, parse_float, trim
-from pgflow.declare.outputs import Inputs, Outputs, UnresolvableReference, read_field, read_input, value_text
+from pgflow.declare.outputs import (
+    Inputs,
+    Outputs,
+    UnresolvableReference,
+    read_field,
+    read_input,
+    value_text,
+)
 
 _ORDERS = {"<": lt, ">": gt, "<=": le, ">=": ge}
 _NAME = "[a-zA-Z_][a-zA-Z0-9_-]*"
@@ -28,7 +37,8 @@ _ATOM = re.compile(
 
 
 def parse_condition(text: str, position: Position | None = None) -> Condition:
-    """Read a condition. Never fails: what is no comparison is kept as `Unparsed`, and skips its node if it is reached.
+    """Read a condition. Never fails: what is no comparison is kept as `Unparsed`, and skips its
+    node if it is reached.
 
     Args:
         text: The text after ``when``.
@@ -70,7 +80,9 @@ def _part(text: str) -> Atom | Unparsed:
 
 
 def _is_no_reference(found: re.Match[str]) -> bool:
-    """Return True if the left side goes deeper than references do: ``$INPUTS.a.b``, or ``$node.field.deeper``."""
+    """Return True if the left side goes deeper than references do: ``$INPUTS.a.b``, or
+    ``$node.field.deeper``.
+    """
     if found["input"] is not None:
         return False
     return found["node"] == "INPUTS" or (found["first"] != "output" and found["second"] is not None)
@@ -85,7 +97,8 @@ def holds(condition: Condition, outputs: Outputs, inputs: Inputs | None = None) 
         inputs: The run's inputs.
 
     Returns:
-        True or False; None if a part had to be looked at that is no comparison, or compares the size of what is no number.
+        True or False; None if a part had to be looked at that is no comparison, or compares the
+        size of what is no number.
 
     Raises:
         UnresolvableReference: If a reference had to be looked at that has no value.
@@ -97,8 +110,12 @@ def holds(condition: Condition, outputs: Outputs, inputs: Inputs | None = None) 
     return False
 
 
-def _all_hold(parts: tuple[Atom | Unparsed, ...], outputs: Outputs, inputs: Inputs | None) -> bool | None:
-    """Return True if all parts hold; stop at the first that does not and return its answer, False or None."""
+def _all_hold(
+    parts: tuple[Atom | Unparsed, ...], outputs: Outputs, inputs: Inputs | None
+) -> bool | None:
+    """Return True if all parts hold; stop at the first that does not and return its answer, False
+    or None.
+    """
     for part in parts:
         answer = None if isinstance(part, Unparsed) else _atom_holds(part, outputs, inputs)
         if not answer:
@@ -107,7 +124,9 @@ def _all_hold(parts: tuple[Atom | Unparsed, ...], outputs: Outputs, inputs: Inpu
 
 
 def _atom_holds(atom: Atom, outputs: Outputs, inputs: Inputs | None) -> bool | None:
-    """Return True if a comparison holds: texts are equal, or the numbers they begin with in order; None without numbers."""
+    """Return True if a comparison holds: texts are equal, or the numbers they begin with in order;
+    None without numbers.
+    """
     actual = _read(atom.reference, outputs, inputs)
     if atom.operator == "==":
         return actual == atom.literal
@@ -136,8 +155,10 @@ def _read_whole(outputs: Outputs, node_id: str) -> str:
         return ""
     if output.state == "failed":
         raise UnresolvableReference(
-            f"'${node_id}.output' references node '{node_id}', but it failed ({output.error}), so its output cannot be trusted in a "
-            "'when:' condition. A failed producer's stale output is never evaluated — branch on a different node's output instead.",
+            f"'${node_id}.output' references node '{node_id}', but it failed ({output.error}), so "
+            "its output cannot be trusted in a "
+            "'when:' condition. A failed producer's stale output is never evaluated — branch on a "
+            "different node's output instead.",
             "producer-failed",
         )
     return output.text

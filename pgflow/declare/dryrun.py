@@ -1,8 +1,10 @@
-"""A run of which nothing happens: outputs come from stubs, and what each node would have been told is shown.
+"""A run of which nothing happens: outputs come from stubs, and what each node would have been told
+is shown.
 
-Approvals and gates count as answered, checks of loops that would run a shell as passed, and no child runs. The rest is decided
-by the same functions that decide a real run (`pgflow.declare.interpreter`), so that the trace shows which nodes run, with which
-texts, and why the others do not.
+Approvals and gates count as answered, checks of loops that would run a shell as passed, and no
+child runs. The rest is decided by the same functions that decide a real run
+(`pgflow.declare.interpreter`), so that the trace shows which nodes run, with which texts, and why
+the others do not.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class Entry:
     Args:
         id: The node.
         type: Its mode.
-        state: ``stubbed`` if its output was given, ``completed`` if it needed none, ``skipped``, ``failed`` or ``paused``.
+        state: ``stubbed`` if its output was given, ``completed`` if it needed none, ``skipped``,
+            ``failed`` or ``paused``.
         reason: Reason of that state, if there is one.
         iteration: Number of the round of the group around it, from 1.
         text: Text that it would have been told, run or asked.
@@ -67,9 +70,20 @@ class Entry:
     output: str | None = None
 
     def as_json(self) -> dict[str, JsonValue]:
-        """The entry as an object; what there is nothing to say about is left out, the reason excepted."""
-        said: dict[str, JsonValue] = {"id": self.id, "type": self.type, "state": self.state, "reason": self.reason}
-        more: dict[str, JsonValue] = {"iteration": self.iteration, "text": self.text, "output": self.output}
+        """The entry as an object; what there is nothing to say about is left out, the reason
+        excepted.
+        """
+        said: dict[str, JsonValue] = {
+            "id": self.id,
+            "type": self.type,
+            "state": self.state,
+            "reason": self.reason,
+        }
+        more: dict[str, JsonValue] = {
+            "iteration": self.iteration,
+            "text": self.text,
+            "output": self.output,
+        }
         return said | {key: value for key, value in more.items() if value is not None}
 
 
@@ -80,7 +94,8 @@ class DryRun:
     Args:
         outcome: End that the run would come to.
         trace: Ends of the nodes, in their order.
-        summary: Text of the first node that no other depends on and that said something; None if nobody did.
+        summary: Text of the first node that no other depends on and that said something; None if
+            nobody did.
         missing: Ids of nodes that would have run and had no stub, sorted.
         unused: Ids of stubs that nobody asked for, sorted.
     """
@@ -144,16 +159,24 @@ def dry_run(
         inputs=_inputs(graph, inputs or {}),
         rereads=True,
     )
-    player = _Player(graph, Surroundings(variables, command_text, remembers=False), stubs, pause_at_gates)
+    player = _Player(
+        graph, Surroundings(variables, command_text, remembers=False), stubs, pause_at_gates
+    )
     player.play_all()
     return player.result()
 
 
 def _inputs(graph: Graph, given: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    """The values of a run's inputs: those given, the defaults of the others, and a mark where a person would be asked for one."""
+    """The values of a run's inputs: those given, the defaults of the others, and a mark where a
+    person would be asked for one.
+    """
     asked = (gate.name for node in graph.nodes for gate in node.gates if gate.kind == "input")
     marks: dict[str, JsonValue] = {name: f"<{name}>" for name in asked}
-    return marks | {declared.name: declared.default for declared in graph.inputs if declared.has_default} | dict(given)
+    return (
+        marks
+        | {declared.name: declared.default for declared in graph.inputs if declared.has_default}
+        | dict(given)
+    )
 
 
 @dataclass
@@ -216,7 +239,9 @@ class _Player:
         return isinstance(change, Settled)
 
     def answer(self, task: Task) -> Change | None:
-        """Answer a task with its stub, or for the person who is not there; None if the run waits."""
+        """Answer a task with its stub, or for the person who is not there; None if the run
+        waits.
+        """
         body = task.node.body
         if self.pause_at_gates and (isinstance(body, Approval) or task.node.gates):
             self.pause(task)
@@ -228,31 +253,64 @@ class _Player:
             return Settled(task.place, Output("failed", error=error), error)
         if task.node.id not in self.stubs:
             self.missing.add(task.node.id)
-            return receive(task, Output("failed", error=f"Missing reachable stub for node '{task.node.id}'"))
+            return receive(
+                task, Output("failed", error=f"Missing reachable stub for node '{task.node.id}'")
+            )
         self.used.add(task.node.id)
         output = completed(self.stubs[task.node.id], task.node.output_schema)
-        return _last_turns(task, receive(task, output, _channel(body.until, output) if isinstance(body, Loop) else None))
+        return _last_turns(
+            task,
+            receive(task, output, _channel(body.until, output) if isinstance(body, Loop) else None),
+        )
 
     def pause(self, task: Task) -> None:
         """Stop at a node where a person would be asked."""
-        reason = "approval gate" if isinstance(task.node.body, Approval) else f"gate: {_gates(task.node)}"
-        self.add(Entry(task.node.id, task.node.body.mode, "paused", reason, self.iteration(task.place), task.text))
+        reason = (
+            "approval gate"
+            if isinstance(task.node.body, Approval)
+            else f"gate: {_gates(task.node)}"
+        )
+        self.add(
+            Entry(
+                task.node.id,
+                task.node.body.mode,
+                "paused",
+                reason,
+                self.iteration(task.place),
+                task.text,
+            )
+        )
         self.is_paused = True
 
     def note(self, change: Settled) -> None:
         """Put the end of a node into the trace."""
         node, output = self.plan.node(change.place), change.output
-        is_stub = output.state == "completed" and not isinstance(node.body, Group | Approval | Cancel)
-        reason = change.reason or (f"gates assumed answered: {_gates(node)}" if is_stub and node.gates else None)
+        is_stub = output.state == "completed" and not isinstance(
+            node.body, Group | Approval | Cancel
+        )
+        reason = change.reason or (
+            f"gates assumed answered: {_gates(node)}" if is_stub and node.gates else None
+        )
         said = output.text if output.state == "completed" else None
         state = "stubbed" if is_stub else output.state
-        self.add(Entry(node.id, node.body.mode, state, reason, self.iteration(change.place), change.text, said))
+        self.add(
+            Entry(
+                node.id,
+                node.body.mode,
+                state,
+                reason,
+                self.iteration(change.place),
+                change.text,
+                said,
+            )
+        )
 
     def add(self, entry: Entry) -> None:
         """Put an entry into the trace, which a group that goes on for long could make endless."""
         if len(self.trace) >= _LONGEST_TRACE:
             raise EndlessDryRun(
-                f"The dry run was given up at node '{entry.id}' after {_LONGEST_TRACE} entries: do groups go on for so long?"
+                f"The dry run was given up at node '{entry.id}' after {_LONGEST_TRACE} entries: do "
+                "groups go on for so long?"
             )
         self.trace.append(entry)
 
@@ -265,26 +323,40 @@ class _Player:
         """Return the result of the dry run."""
         summary = first_said(self.plan, self.state.scope.outputs) or None
         unused = sorted(set(self.stubs) - self.used)
-        return DryRun(self.outcome(), tuple(self.trace), summary, tuple(sorted(self.missing)), tuple(unused))
+        return DryRun(
+            self.outcome(), tuple(self.trace), summary, tuple(sorted(self.missing)), tuple(unused)
+        )
 
     def outcome(self) -> RunState:
-        """Return the state in which the run would end. It may complete without having done anything, unlike a real one."""
+        """Return the state in which the run would end. It may complete without having done
+        anything, unlike a real one.
+        """
         if self.is_paused:
             return "paused"
         if self.state.cancelled is not None:
             return "cancelled"
-        return "failed" if any(output.state == "failed" for output in self.state.scope.outputs.values()) else "completed"
+        return (
+            "failed"
+            if any(output.state == "failed" for output in self.state.scope.outputs.values())
+            else "completed"
+        )
 
 
 def _channel(until: Until, output: Output) -> Channel | None:
-    """Return the channel that ends a loop: one that its output meets, else the check that a real run would make."""
+    """Return the channel that ends a loop: one that its output meets, else the check that a real
+    run would make.
+    """
     return until_met(until, output) or ("assumed" if until.bash is not None else None)
 
 
 def _last_turns(task: Task, change: Change) -> Change:
-    """A loop's next turn. A stub says the same each time, so from the second turn on all are the same: the last is enough."""
+    """A loop's next turn. A stub says the same each time, so from the second turn on all are the
+    same: the last is enough.
+    """
     if isinstance(change, NextRound) and task.round > 1 and isinstance(task.node.body, Loop):
-        return replace(change, round=replace(change.round, number=task.node.body.until.max_iterations))
+        return replace(
+            change, round=replace(change.round, number=task.node.body.until.max_iterations)
+        )
     return change
 
 

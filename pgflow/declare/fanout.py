@@ -1,4 +1,6 @@
-"""Child runs: what each is started with, and what comes of those for the items of a list together."""
+"""Child runs: what each is started with, and what comes of those for the items of a list
+together.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,8 @@ def child_calls(node: Node, variables: Variables, outputs: Outputs) -> tuple[Chi
         outputs: Outputs of its nodes so far.
 
     Returns:
-        One call; or one for each item, which is the child's message and an input of it. Without a message of its own, a child is told
-        what this run was told.
+        One call; or one for each item, which is the child's message and an input of it. Without a
+        message of its own, a child is told what this run was told.
 
     Raises:
         UnresolvableReference: If an argument, the message or the items have no value.
@@ -58,7 +60,14 @@ def child_calls(node: Node, variables: Variables, outputs: Outputs) -> tuple[Chi
     fan_out = node.body.fan_out
     if fan_out is None:
         template = node.body.message
-        return (ChildCall(variables.message if template is None else resolve(template, variables, outputs).text, given),)
+        return (
+            ChildCall(
+                variables.message
+                if template is None
+                else resolve(template, variables, outputs).text,
+                given,
+            ),
+        )
     items = items_of(resolve(fan_out.items, variables, outputs).text)
     return tuple(ChildCall(value_text(item), {**given, fan_out.item_name: item}) for item in items)
 
@@ -77,7 +86,9 @@ def items_of(text: str) -> list[JsonValue]:
     except ValueError:
         items = None
     if not isinstance(items, list):
-        raise UnresolvableReference("'fan_out.items' must resolve to a JSON array, and it is none.", "no-array")
+        raise UnresolvableReference(
+            "'fan_out.items' must resolve to a JSON array, and it is none.", "no-array"
+        )
     return items
 
 
@@ -89,12 +100,17 @@ def joined(fan_out: FanOut, children: Sequence[Child]) -> Output:
         children: Them, in the order of the items.
 
     Returns:
-        A list of what they gave, in order, with a marker in the place of each that failed; or, if all had to succeed, a failure.
+        A list of what they gave, in order, with a marker in the place of each that failed; or, if
+        all had to succeed, a failure.
     """
     failed = [number for number, child in enumerate(children, 1) if child.state != "completed"]
     if failed and fan_out.join == "all_success":
         first = children[failed[0] - 1]
-        return Output("failed", error=f"{len(failed)} of {len(children)} children did not complete; number {failed[0]}: {first.error}")
+        return Output(
+            "failed",
+            error=f"{len(failed)} of {len(children)} children did not complete; number "
+            f"{failed[0]}: {first.error}",
+        )
     values = [_slot(child) for child in children]
     return Output("completed", json_text(values), structured=values, has_structured=True)
 

@@ -1,12 +1,14 @@
-"""One graph for every family of declared workflows: what the front ends compile to, and what is run.
+"""One graph for every family of declared workflows: what the front ends compile to, and what is
+run.
 
-A front end (`pgflow.declare.dag`, `pgflow.declare.sop`, `pgflow.declare.icm`) reads files in their originals' own terms and
-answers a `Graph`. Below that line nobody knows which family a graph came from: drawing, the dry run and the durable
-interpreter see nodes, the edges and conditions between them, what they read and write, which acts touch the outside world,
-and where a person is asked.
+A front end (`pgflow.declare.dag`, `pgflow.declare.sop`, `pgflow.declare.icm`) reads files in their
+originals' own terms and answers a `Graph`. Below that line nobody knows which family a graph came
+from: drawing, the dry run and the durable interpreter see nodes, the edges and conditions between
+them, what they read and write, which acts touch the outside world, and where a person is asked.
 
-Texts keep their templates (``$node.output``, ``$ARGUMENTS``, ``$INPUTS.name``): they are resolved when a node is about to run,
-by `pgflow.declare.templates`. Durations are in milliseconds where the originals say milliseconds; the unit is in the name.
+Texts keep their templates (``$node.output``, ``$ARGUMENTS``, ``$INPUTS.name``): they are resolved
+when a node is about to run, by `pgflow.declare.templates`. Durations are in milliseconds where the
+originals say milliseconds; the unit is in the name.
 """
 
 from __future__ import annotations
@@ -36,14 +38,17 @@ class Position(Part):
     column: int = 1
 
 
-# What flows between the nodes ------------------------------------------------------------------------------------------------
+# What flows between the nodes
+# ------------------------------------------------------------------------------------------------
 
 
 class Input(Part):
-    """A value that whoever starts the workflow gives. Without a default it is asked for, if required.
+    """A value that whoever starts the workflow gives. Without a default it is asked for, if
+    required.
 
-    One that is neither required nor has a default has no value if it is not given, and a text that mentions it fails. Where such
-    an input reads as empty in its original's terms, its default is the empty text.
+    One that is neither required nor has a default has no value if it is not given, and a text that
+    mentions it fails. Where such an input reads as empty in its original's terms, its default is
+    the empty text.
     """
 
     name: str
@@ -55,7 +60,9 @@ class Input(Part):
 
 
 class Artifact(Part):
-    """Something named that nodes read and write: a file, a message from outside, or a value in the run's state."""
+    """Something named that nodes read and write: a file, a message from outside, or a value in the
+    run's state.
+    """
 
     name: str
     kind: Literal["file", "signal", "value"] = "file"
@@ -67,9 +74,11 @@ class Artifact(Part):
 
 
 class Use(Part):
-    """Something that a node reads or writes: a declared artifact's name, or a path in the original's own spelling.
+    """Something that a node reads or writes: a declared artifact's name, or a path in the
+    original's own spelling.
 
-    ``label`` is what the original calls it; ``scope`` is which part of it is read, or the form in which it is written.
+    ``label`` is what the original calls it; ``scope`` is which part of it is read, or the form in
+    which it is written.
     """
 
     artifact: str | None = None
@@ -82,7 +91,9 @@ class Use(Part):
 
 
 class Binding(Part):
-    """An argument given to a node by name: a value, or what ``source`` refers to when the node is about to run."""
+    """An argument given to a node by name: a value, or what ``source`` refers to when the node is
+    about to run.
+    """
 
     name: str
     value: JsonValue = None
@@ -91,11 +102,14 @@ class Binding(Part):
     has_if_skipped: bool = False
 
 
-# What may happen to a node ---------------------------------------------------------------------------------------------------
+# What may happen to a node
+# ---------------------------------------------------------------------------------------------------
 
 
 class Retry(Part):
-    """Number of tries after a node's first attempt failed, and the wait before the first: ``delay_ms`` doubles each time."""
+    """Number of tries after a node's first attempt failed, and the wait before the first:
+    ``delay_ms`` doubles each time.
+    """
 
     max_retries: int
     delay_ms: int = 3000
@@ -103,7 +117,9 @@ class Retry(Part):
 
 
 class Effect(Part):
-    """An act on another system. ``idempotency_key`` is a path into the state (``delivery_target.folder_path``)."""
+    """An act on another system. ``idempotency_key`` is a path into the state
+    (``delivery_target.folder_path``).
+    """
 
     system: str
     idempotency_key: str | None = None
@@ -116,9 +132,10 @@ class Effect(Part):
 class Gate(Part):
     """A point where the run waits for a person or a message.
 
-    Kinds: ``request`` (the node runs only if someone asks for it), ``interrupt`` (someone lets it go on), ``checkpoint``
-    (inside a node: after step ``after_step`` the agent presents and a person decides), ``review`` (what was made is accepted
-    or sent back), ``input`` (a missing parameter is given), ``signal`` (a message of that name arrives).
+    Kinds: ``request`` (the node runs only if someone asks for it), ``interrupt`` (someone lets it
+    go on), ``checkpoint`` (inside a node: after step ``after_step`` the agent presents and a person
+    decides), ``review`` (what was made is accepted or sent back), ``input`` (a missing parameter is
+    given), ``signal`` (a message of that name arrives).
     """
 
     kind: Literal["request", "interrupt", "checkpoint", "review", "input", "signal"]
@@ -139,10 +156,11 @@ class Check(Part):
 
 
 class Constraint(Part):
-    """One rule for whoever does the work, with its RFC 2119 level; ``None`` where the line names none.
+    """One rule for whoever does the work, with its RFC 2119 level; ``None`` where the line names
+    none.
 
-    ``scope`` is what it is said of, if not of this work alone and as a whole: a substep's number, ``parameters``, or the title
-    of a section that is said of every step.
+    ``scope`` is what it is said of, if not of this work alone and as a whole: a substep's number,
+    ``parameters``, or the title of a section that is said of every step.
     """
 
     level: Literal["MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"] | None
@@ -167,18 +185,23 @@ class Budget(Part):
 
 
 class Compensation(Part):
-    """Compensation of a node: an instruction in the original's words, or the name of something that does it."""
+    """Compensation of a node: an instruction in the original's words, or the name of something that
+    does it.
+    """
 
     name: str
     description: str = ""
     position: Position | None = None
 
 
-# Conditions ------------------------------------------------------------------------------------------------------------------
+# Conditions
+# ------------------------------------------------------------------------------------------------------------------
 
 
 class Atom(Part):
-    """One comparison: a reference (``$node.output``, ``$node.output.field``, ``$INPUTS.name``), an operator, a literal."""
+    """One comparison: a reference (``$node.output``, ``$node.output.field``, ``$INPUTS.name``), an
+    operator, a literal.
+    """
 
     kind: Literal["atom"] = "atom"
     reference: str
@@ -188,25 +211,32 @@ class Atom(Part):
 
 
 class Unparsed(Part):
-    """A part of a condition that is no comparison. It fails its node closed, if it is ever asked."""
+    """A part of a condition that is no comparison. It fails its node closed, if it is ever
+    asked.
+    """
 
     kind: Literal["unparsed"] = "unparsed"
     text: str
 
 
 class Condition(Part):
-    """Alternatives (``||``) of parts that must all hold (``&&``), looked at from left to right and no further than needed."""
+    """Alternatives (``||``) of parts that must all hold (``&&``), looked at from left to right and
+    no further than needed.
+    """
 
     text: str
     any_of: tuple[tuple[Annotated[Atom | Unparsed, Field(discriminator="kind")], ...], ...]
     position: Position | None = None
 
 
-# What a node does ------------------------------------------------------------------------------------------------------------
+# What a node does
+# ------------------------------------------------------------------------------------------------------------
 
 
 class Prompt(Part):
-    """A turn of an agent: ``text`` is what it is told. A ``literal`` text is prose in which ``$`` means nothing."""
+    """A turn of an agent: ``text`` is what it is told. A ``literal`` text is prose in which ``$``
+    means nothing.
+    """
 
     mode: Literal["prompt"] = "prompt"
     text: str
@@ -223,7 +253,9 @@ class Command(Part):
 
 
 class Bash(Part):
-    """A shell script. Values reach it as quoted words or environment variables, never as text spliced into it."""
+    """A shell script. Values reach it as quoted words or environment variables, never as text
+    spliced into it.
+    """
 
     mode: Literal["bash"] = "bash"
     script: str
@@ -276,7 +308,9 @@ class Rework(Part):
 
 
 class Approval(Part):
-    """A person is asked. The answer is the node's output where ``capture_response`` or ``decisions`` say so."""
+    """A person is asked. The answer is the node's output where ``capture_response`` or
+    ``decisions`` say so.
+    """
 
     mode: Literal["approval"] = "approval"
     message: str
@@ -293,7 +327,9 @@ class Cancel(Part):
 
 
 class Group(Part):
-    """Nodes that are run together, again until they are done. Their ids are their own; references may look outward."""
+    """Nodes that are run together, again until they are done. Their ids are their own; references
+    may look outward.
+    """
 
     mode: Literal["loop_group"] = "loop_group"
     until: Until
@@ -323,7 +359,10 @@ class Call(Part):
     fan_out: FanOut | None = None
 
 
-Body = Annotated[Prompt | Command | Bash | Script | Loop | Approval | Cancel | Group | Call, Field(discriminator="mode")]
+Body = Annotated[
+    Prompt | Command | Bash | Script | Loop | Approval | Cancel | Group | Call,
+    Field(discriminator="mode"),
+]
 
 
 class Node(Part):
@@ -357,8 +396,9 @@ class Node(Part):
 class Graph(Part):
     """A workflow: its nodes in the order of their declaration, and what is said of all of them.
 
-    ``returns`` names the node whose output is the run's; without it, it is the first sink that completed and said something.
-    ``options`` are what the original says about the run as a whole (provider, model, worktree, tags, ...), for whoever runs it.
+    ``returns`` names the node whose output is the run's; without it, it is the first sink that
+    completed and said something. ``options`` are what the original says about the run as a whole
+    (provider, model, worktree, tags, ...), for whoever runs it.
     """
 
     name: str

@@ -1,12 +1,15 @@
-"""The interpreter of declared workflows: pure functions over an immutable state say what happens next.
+"""The interpreter of declared workflows: pure functions over an immutable state say what happens
+next.
 
-Nobody is asked, nothing is read, run or written here. A driver asks which nodes are open (`open_places`), begins them (`begin`),
-does the work that comes back as a `Task`, hands in what came of it (`receive`), judges groups whose nodes have ended (`judge`),
-and carries every `Change` into the state (`apply`). The dry run does so with outputs from a file; whoever runs workflows for good
-does so with outputs from the world, and both get the same decisions from the same state.
+Nobody is asked, nothing is read, run or written here. A driver asks which nodes are open
+(`open_places`), begins them (`begin`), does the work that comes back as a `Task`, hands in what
+came of it (`receive`), judges groups whose nodes have ended (`judge`), and carries every `Change`
+into the state (`apply`). The dry run does so with outputs from a file; whoever runs workflows for
+good does so with outputs from the world, and both get the same decisions from the same state.
 
-Nodes are worked on in layers: a layer is open when all nodes of the layers before it have ended, however they ended. A failed
-node stops nobody; whether those after it run is for their trigger rules to say.
+Nodes are worked on in layers: a layer is open when all nodes of the layers before it have ended,
+however they ended. A failed node stops nobody; whether those after it run is for their trigger
+rules to say.
 """
 
 from __future__ import annotations
@@ -17,11 +20,37 @@ from typing import Literal
 
 from pgflow.declare.bindings import bound
 from pgflow.declare.conditions import holds
-from pgflow.declare.graph import Approval, Bash, Call, Cancel, Command, Graph, Group, Loop, Node, Prompt, Script, Until, every_node
+from pgflow.declare.graph import (
+    Approval,
+    Bash,
+    Call,
+    Cancel,
+    Command,
+    Graph,
+    Group,
+    Loop,
+    Node,
+    Prompt,
+    Script,
+    Until,
+    every_node,
+)
 from pgflow.declare.javascript import trim
 from pgflow.declare.outputs import NodeState, Output, Outputs, UnresolvableReference
 from pgflow.declare.plan import Place, Plan, make_plan
-from pgflow.declare.progress import Change, NextRound, Round, Scope, Settled, State, apply, open_places, round_at, scope_at, visible
+from pgflow.declare.progress import (
+    Change,
+    NextRound,
+    Round,
+    Scope,
+    Settled,
+    State,
+    apply,
+    open_places,
+    round_at,
+    scope_at,
+    visible,
+)
 from pgflow.declare.signals import has_signal
 from pgflow.declare.templates import Previous, Spill, Surface, Variables, resolve
 from pgflow.declare.triggers import is_triggered
@@ -55,7 +84,9 @@ __all__ = [
 ]
 
 Channel = Literal["field", "signal", "check", "assumed"]
-"""Cause of a loop's end: a field that is true, a signal, a check that passed, or the assumption that one would."""
+"""Cause of a loop's end: a field that is true, a signal, a check that passed, or the assumption
+that one would.
+"""
 
 RunState = Literal["completed", "failed", "cancelled", "paused"]
 
@@ -88,7 +119,8 @@ class Task:
     Args:
         place: Place of the node.
         node: The node.
-        text: Text that is said, run or asked, its references replaced. Empty for a child run, whose message its starter resolves.
+        text: Text that is said, run or asked, its references replaced. Empty for a child run, whose
+            message its starter resolves.
         round: Number of the turn of a loop, from 1.
         variables: Variables that the text was resolved with; a shell gets them as its environment.
         spills: Files that must be written first.
@@ -112,7 +144,8 @@ def begin(plan: Plan, state: State, place: Place, surroundings: Surroundings) ->
         surroundings: Surroundings of the run.
 
     Returns:
-        That it ended without work (skipped, failed, or done), that a group goes into its first round, or the work to do.
+        That it ended without work (skipped, failed, or done), that a group goes into its first
+        round, or the work to do.
     """
     node, outputs = plan.node(place), visible(state, place)
     turn = round_at(state, place)
@@ -129,7 +162,9 @@ def begin(plan: Plan, state: State, place: Place, surroundings: Surroundings) ->
 
 def _why_skipped(node: Node, outputs: Outputs, surroundings: Surroundings) -> str | None:
     """Return the reason why a node does not run; None if it does."""
-    states: list[NodeState] = [outputs[needed].state if needed in outputs else "failed" for needed in node.depends_on]
+    states: list[NodeState] = [
+        outputs[needed].state if needed in outputs else "failed" for needed in node.depends_on
+    ]
     if not is_triggered(node.trigger_rule, states):
         return "trigger_rule"
     if node.when is None or not node.when.text:
@@ -140,11 +175,17 @@ def _why_skipped(node: Node, outputs: Outputs, surroundings: Surroundings) -> st
     return None if answer else "when_condition_false"
 
 
-def _variables(plan: Plan, state: State, place: Place, surroundings: Surroundings, turn: Round) -> Variables:
-    """The variables as one node sees them: with its loop's last turn, and its group's last round."""
+def _variables(
+    plan: Plan, state: State, place: Place, surroundings: Surroundings, turn: Round
+) -> Variables:
+    """The variables as one node sees them: with its loop's last turn, and its group's last
+    round.
+    """
     group = round_at(state, place[:-1]) if len(place) > 1 else None
     said = turn.user_input or (group.user_input if group else "")
-    variables = replace(surroundings.variables, previous_output=turn.previous_output, user_input=said)
+    variables = replace(
+        surroundings.variables, previous_output=turn.previous_output, user_input=said
+    )
     if group is None or not surroundings.remembers:
         return variables
     direct = plan.within(place[:-1]).nodes
@@ -152,7 +193,14 @@ def _variables(plan: Plan, state: State, place: Place, surroundings: Surrounding
     return replace(variables, previous=Previous(group.previous, frozenset(direct), known))
 
 
-def _work(node: Node, place: Place, variables: Variables, outputs: Outputs, surroundings: Surroundings, turn: Round) -> Task | Settled:
+def _work(
+    node: Node,
+    place: Place,
+    variables: Variables,
+    outputs: Outputs,
+    surroundings: Surroundings,
+    turn: Round,
+) -> Task | Settled:
     """The work of a node that runs."""
     if isinstance(node.body, Call):
         return Task(place, node, "", turn.number, variables)
@@ -162,14 +210,22 @@ def _work(node: Node, place: Place, variables: Variables, outputs: Outputs, surr
     template, surface = _template(node, surroundings)
     resolved = resolve(template, variables, outputs, surface, surroundings.spill_dir)
     if isinstance(node.body, Cancel):
-        return Settled(place, Output("completed", resolved.text), "workflow cancelled", resolved.text, cancels=True)
+        return Settled(
+            place,
+            Output("completed", resolved.text),
+            "workflow cancelled",
+            resolved.text,
+            cancels=True,
+        )
     return Task(place, node, resolved.text, turn.number, variables, resolved.spills)
 
 
 def _template(node: Node, surroundings: Surroundings) -> tuple[str, Surface]:
     """The text that a node's work is made of, and what becomes of it."""
     match node.body:
-        case Prompt(text=text) | Loop(text=str(text)) | Approval(message=text) | Cancel(reason=text):
+        case (
+            Prompt(text=text) | Loop(text=str(text)) | Approval(message=text) | Cancel(reason=text)
+        ):
             return text, "prompt"
         case Command(name=name) | Loop(command=str(name)):
             return surroundings.command_text(name), "prompt"
@@ -181,13 +237,16 @@ def _template(node: Node, surroundings: Surroundings) -> tuple[str, Surface]:
             raise AssertionError(f"A {body.mode} has no text.")
 
 
-def receive(task: Task, output: Output, channel: Channel | None = None, user_input: str = "") -> Change:
+def receive(
+    task: Task, output: Output, channel: Channel | None = None, user_input: str = ""
+) -> Change:
     """Return the change that a task's result makes to its node.
 
     Args:
         task: The task.
         output: Result of it.
-        channel: For a turn of a loop, what says that it was the last (`until_met`, or a check that the driver ran).
+        channel: For a turn of a loop, what says that it was the last (`until_met`, or a check that
+            the driver ran).
         user_input: Words of a person to this turn of a loop; the next turn reads it.
 
     Returns:
@@ -204,7 +263,9 @@ def receive(task: Task, output: Output, channel: Channel | None = None, user_inp
     return NextRound(task.place, Round(task.round + 1, output.text, user_input))
 
 
-def judge(plan: Plan, state: State, place: Place, channel: Channel | None, user_input: str = "") -> Change:
+def judge(
+    plan: Plan, state: State, place: Place, channel: Channel | None, user_input: str = ""
+) -> Change:
     """Return the change of a group all of whose nodes have ended.
 
     Args:
@@ -224,10 +285,19 @@ def judge(plan: Plan, state: State, place: Place, channel: Channel | None, user_
     if any(output.state == "failed" for output in left.values()):
         return _failed(place, f"Loop group body failed at iteration {current.number}")
     if channel is not None:
-        return Settled(place, group_output(plan, state, place), completion_reason(body.until, channel, current.number))
+        return Settled(
+            place,
+            group_output(plan, state, place),
+            completion_reason(body.until, channel, current.number),
+        )
     if current.number >= body.until.max_iterations:
-        return _failed(place, f"Loop group exceeded max iterations ({body.until.max_iterations}) {_unmet(body.until)}")
-    return NextRound(place, Round(current.number + 1, user_input=user_input, previous=left, scope=Scope()))
+        return _failed(
+            place,
+            f"Loop group exceeded max iterations ({body.until.max_iterations}) {_unmet(body.until)}",
+        )
+    return NextRound(
+        place, Round(current.number + 1, user_input=user_input, previous=left, scope=Scope())
+    )
 
 
 def _failed(place: Place, error: str) -> Settled:
@@ -236,8 +306,14 @@ def _failed(place: Place, error: str) -> Settled:
 
 
 def until_met(until: Until, output: Output) -> Channel | None:
-    """Return the channel by which an output ends a loop; None if it does not. A check that runs a shell is for the driver to run."""
-    if until.field is not None and isinstance(output.structured, dict) and output.structured.get(until.field) is True:
+    """Return the channel by which an output ends a loop; None if it does not. A check that runs a
+    shell is for the driver to run.
+    """
+    if (
+        until.field is not None
+        and isinstance(output.structured, dict)
+        and output.structured.get(until.field) is True
+    ):
         return "field"
     return "signal" if until.signal is not None and has_signal(output.text, until.signal) else None
 
@@ -268,12 +344,16 @@ def _unmet(until: Until) -> str:
 
 
 def group_output(plan: Plan, state: State, place: Place) -> Output:
-    """Return the output of a group whose nodes have ended: the text of its first sink that completed and said something."""
+    """Return the output of a group whose nodes have ended: the text of its first sink that
+    completed and said something.
+    """
     return Output("completed", first_said(plan.within(place), scope_at(state, place).outputs))
 
 
 def run_output(graph: Graph, plan: Plan, state: State) -> str:
-    """Return the output of a run: that of the node it returns, or of its first sink that completed and said something."""
+    """Return the output of a run: that of the node it returns, or of its first sink that completed
+    and said something.
+    """
     if graph.returns is None:
         return first_said(plan, state.scope.outputs)
     returned = state.scope.outputs.get(graph.returns)
@@ -281,7 +361,9 @@ def run_output(graph: Graph, plan: Plan, state: State) -> str:
 
 
 def run_state(state: State) -> RunState:
-    """Return the end of a run whose nodes have ended: a single failure fails it, and so does having done nothing at all."""
+    """Return the end of a run whose nodes have ended: a single failure fails it, and so does having
+    done nothing at all.
+    """
     if state.cancelled is not None:
         return "cancelled"
     states = {output.state for output in state.scope.outputs.values()}
@@ -289,6 +371,12 @@ def run_state(state: State) -> RunState:
 
 
 def first_said(plan: Plan, outputs: Outputs) -> str:
-    """The text of the first node that no other depends on, that completed, and that said more than blanks."""
-    said = (outputs[node_id].text for node_id in plan.sinks if node_id in outputs and outputs[node_id].state == "completed")
+    """The text of the first node that no other depends on, that completed, and that said more than
+    blanks.
+    """
+    said = (
+        outputs[node_id].text
+        for node_id in plan.sinks
+        if node_id in outputs and outputs[node_id].state == "completed"
+    )
     return next((text for text in said if trim(text)), "")

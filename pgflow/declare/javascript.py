@@ -1,8 +1,9 @@
 """Values and texts as the originals' language sees them.
 
-The declared workflows of one family were written for an engine in JavaScript, and what a comparison or a substitution gives
-depends on its rules: which characters are white space, what ``parseFloat`` makes of "42.0px", how a number is written
-(``42.0`` is ``42``, ``1e21`` is ``1e+21``). They are kept here, in one place, for every module that compares or writes values.
+The declared workflows of one family were written for an engine in JavaScript, and what a comparison
+or a substitution gives depends on its rules: which characters are white space, what ``parseFloat``
+makes of "42.0px", how a number is written (``42.0`` is ``42``, ``1e21`` is ``1e+21``). They are
+kept here, in one place, for every module that compares or writes values.
 """
 
 from __future__ import annotations
@@ -15,14 +16,20 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-WHITE_SPACE = (
-    "\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
-)
+WHITE_SPACE = "\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
 SPACE = f"[{WHITE_SPACE}]"
 
 _NUMBER_START = re.compile(r"[+-]?(?:Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 _ARRAY_INDEX_LIMIT = 2**32 - 1
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_ESCAPES = {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+}
 _ESCAPED = re.compile('["\\\\\x00-\x1f\ud800-\udfff]')
 
 
@@ -58,7 +65,9 @@ def number_text(number: float) -> str:
 
 
 def _positive_text(double: float) -> str:
-    """The text of a finite number above zero: plain between 1e-6 and 1e21, with an exponent outside."""
+    """The text of a finite number above zero: plain between 1e-6 and 1e21, with an exponent
+    outside.
+    """
     mantissa, _, exponent = f"{double!r}e0".partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = (whole + fraction).rstrip("0")
@@ -80,10 +89,12 @@ def json_text(value: JsonValue) -> str:
     """A value as compact JSON, in JavaScript's spelling and order of keys, however deep it is.
 
     Args:
-        value: Any JSON value. Numbers that JSON cannot say (NaN, infinities) are ``null``, as in the original.
+        value: Any JSON value. Numbers that JSON cannot say (NaN, infinities) are ``null``, as in
+            the original.
 
     Returns:
-        The text, without spaces. Lone surrogates are escaped, all other characters stand for themselves.
+        The text, without spaces. Lone surrogates are escaped, all other characters stand for
+        themselves.
     """
     written: list[str] = []
     to_write: list[_Written | JsonValue] = [value]
@@ -146,7 +157,9 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def ordered(mapping: dict[str, JsonValue]) -> Iterator[tuple[str, JsonValue]]:
-    """The items of an object in JavaScript's order: keys that are array indices by number, then the others as they came."""
+    """The items of an object in JavaScript's order: keys that are array indices by number, then the
+    others as they came.
+    """
     indices = sorted((key for key in mapping if _is_index(key)), key=int)
     for key in indices:
         yield key, mapping[key]
@@ -157,11 +170,18 @@ def ordered(mapping: dict[str, JsonValue]) -> Iterator[tuple[str, JsonValue]]:
 
 def _is_index(key: str) -> bool:
     """Return True if a key is an array index: a whole number in its shortest writing."""
-    return key.isascii() and key.isdigit() and len(key) <= 10 and str(int(key)) == key and int(key) < _ARRAY_INDEX_LIMIT
+    return (
+        key.isascii()
+        and key.isdigit()
+        and len(key) <= 10
+        and str(int(key)) == key
+        and int(key) < _ARRAY_INDEX_LIMIT
+    )
 
 
 def parse_json(text: str) -> JsonValue:
-    """Parse a JSON text by JSON's own grammar (no NaN, no Infinity); numbers that are not whole become doubles.
+    """Parse a JSON text by JSON's own grammar (no NaN, no Infinity); numbers that are not whole
+    become doubles.
 
     Raises:
         ValueError: If it is no JSON, or nested too deeply to be read.

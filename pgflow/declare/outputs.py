@@ -1,8 +1,9 @@
 """Outputs of nodes, and reading them: a whole output, one field of it, or an input of the run.
 
-Nothing is dropped silently. A reference to a field that is not there, to a node that did not run, or to one that failed, cannot
-be resolved: it fails the node that wanted to read it, with a message that says how to mend it. Only two things read as empty:
-a field that the node's schema declares but does not require, and the whole output of a node that left none.
+Nothing is dropped silently. A reference to a field that is not there, to a node that did not run,
+or to one that failed, cannot be resolved: it fails the node that wanted to read it, with a message
+that says how to mend it. Only two things read as empty: a field that the node's schema declares but
+does not require, and the whole output of a node that left none.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class UnresolvableReference(Exception):
 
     Args:
         message: The trouble, and the remedy.
-        reason: A word for programs: ``unknown-node``, ``producer-failed``, ``producer-not-run``, ``not-in-schema``,
-            ``missing-key``, ``unparseable``, ``array-aggregate``, ``unknown-input``.
+        reason: A word for programs: ``unknown-node``, ``producer-failed``, ``producer-not-run``,
+            ``not-in-schema``, ``missing-key``, ``unparseable``, ``array-aggregate``,
+            ``unknown-input``.
     """
 
     def __init__(self, message: str, reason: str) -> None:
@@ -73,11 +75,15 @@ def completed(value: JsonValue, schema: JsonValue = None) -> Output:
     declared = declared_fields(schema)
     if isinstance(value, str):
         return Output("completed", value, declared=declared)
-    return Output("completed", json_text(value), structured=value, has_structured=True, declared=declared)
+    return Output(
+        "completed", json_text(value), structured=value, has_structured=True, declared=declared
+    )
 
 
 def declared_fields(schema: JsonValue) -> tuple[str, ...] | None:
-    """The names of the properties of an object's schema; None if the schema is none of an object."""
+    """The names of the properties of an object's schema; None if the schema is none of an
+    object.
+    """
     properties = schema.get("properties") if isinstance(schema, dict) else None
     return tuple(properties) if isinstance(properties, dict) else None
 
@@ -156,7 +162,9 @@ def _object_in(text: str) -> dict[str, JsonValue] | None:
 
 
 def _fenced(text: str) -> str:
-    """Return the content of the first fence that is closed on a line of its own; empty if there is none."""
+    """Return the content of the first fence that is closed on a line of its own; empty if there is
+    none.
+    """
     opening = _OPENING.search(text)
     if opening is None:
         return ""
@@ -173,7 +181,9 @@ def _fenced(text: str) -> str:
 
 
 def _why_no_object(text: str) -> str:
-    """Return the reason why fields cannot be read: a list is a value whose shape nobody can change, other text is none."""
+    """Return the reason why fields cannot be read: a list is a value whose shape nobody can change,
+    other text is none.
+    """
     try:
         return "array-aggregate" if isinstance(parse_json(text), list) else "unparseable"
     except ValueError:
@@ -182,27 +192,36 @@ def _why_no_object(text: str) -> str:
 
 _WHY = {
     "not-in-schema": (
-        "which is not declared in node '{node}'s output_format schema. Add '{field}' to the schema (and mark it optional if it "
+        "which is not declared in node '{node}'s output_format schema. Add '{field}' to the schema "
+        "(and mark it optional if it "
         "can be absent), or fix the reference."
     ),
     "unparseable": (
-        "but node '{node}'s output is not a JSON object, so the field cannot be read. Emit JSON containing '{field}', or "
+        "but node '{node}'s output is not a JSON object, so the field cannot be read. Emit JSON "
+        "containing '{field}', or "
         "reference '${node}.output' (whole text) instead."
     ),
     "array-aggregate": (
-        "but node '{node}' is a fan-out and its output is a JSON ARRAY of per-child results (each element the child's result "
-        "value, single-encoded — never a JSON string to parse again), not an object — there is no '{field}' on it and no "
-        "producer prompt to change, because the array shape is fixed by the engine. Reference '${node}.output' (the whole "
-        "array) and read it in a script node, which is also where a failed child's marker ({{ archon_failed: true, error, "
+        "but node '{node}' is a fan-out and its output is a JSON ARRAY of per-child results (each "
+        "element the child's result "
+        "value, single-encoded — never a JSON string to parse again), not an object — there is no "
+        "'{field}' on it and no "
+        "producer prompt to change, because the array shape is fixed by the engine. Reference "
+        "'${node}.output' (the whole "
+        "array) and read it in a script node, which is also where a failed child's marker ({{ "
+        "archon_failed: true, error, "
         "status }}) can be handled. See the fan_out docs."
     ),
-    "missing-key": "but node '{node}'s JSON output has no such key. Emit '{field}' in the output, or fix the reference.",
+    "missing-key": "but node '{node}'s JSON output has no such key. Emit '{field}' in the output, "
+    "or fix the reference.",
     "producer-not-run": (
-        "but node '{node}' did not run (skipped or pending), so it has no output to read. Guard this reference with a 'when:' "
+        "but node '{node}' did not run (skipped or pending), so it has no output to read. Guard "
+        "this reference with a 'when:' "
         "condition, or fix the dependency."
     ),
     "producer-failed": (
-        "but node '{node}' failed, so its output cannot be trusted. Guard this reference with a 'when:' condition, or fix the failure."
+        "but node '{node}' failed, so its output cannot be trusted. Guard this reference with a "
+        "'when:' condition, or fix the failure."
     ),
 }
 
@@ -210,7 +229,9 @@ _WHY = {
 def _unreadable(node_id: NodeId, field: str, reason: str) -> UnresolvableReference:
     """Return the error for a known node whose field cannot be read."""
     why = _WHY[reason].format(node=node_id, field=field)
-    return UnresolvableReference(f"'${node_id}.output.{field}' references field '{field}', {why}", reason)
+    return UnresolvableReference(
+        f"'${node_id}.output.{field}' references field '{field}', {why}", reason
+    )
 
 
 def unknown_node(known: Iterable[NodeId], node_id: NodeId, field: str) -> UnresolvableReference:
@@ -222,9 +243,12 @@ def unknown_node(known: Iterable[NodeId], node_id: NodeId, field: str) -> Unreso
         field: The field.
     """
     return UnresolvableReference(
-        f"'${node_id}.output.{field}' references node '{node_id}', but no node with that id has produced output at this point — "
-        "the id is either unknown (a typo) or belongs to a node that has not run before this reference."
-        f"{did_you_mean(known, node_id)} Fix the id, or ensure '{node_id}' runs first (e.g. add it to depends_on).",
+        f"'${node_id}.output.{field}' references node '{node_id}', but no node with that id has "
+        "produced output at this point — "
+        "the id is either unknown (a typo) or belongs to a node that has not run before this "
+        "reference."
+        f"{did_you_mean(known, node_id)} Fix the id, or ensure '{node_id}' runs first (e.g. add it "
+        "to depends_on).",
         "unknown-node",
     )
 

@@ -1,4 +1,6 @@
-"""The order of a workflow's nodes: layers, each of which needs only the layers before it, and the same within groups."""
+"""The order of a workflow's nodes: layers, each of which needs only the layers before it, and the
+same within groups.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ class Plan:
 
     Args:
         nodes: The nodes by their ids, in the order of declaration.
-        layers: The same by layers. Within the first the order is that of declaration, then that in which nodes become free.
+        layers: The same by layers. Within the first the order is that of declaration, then that in
+            which nodes become free.
         groups: Members of the groups among them.
     """
 

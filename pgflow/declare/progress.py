@@ -1,6 +1,8 @@
-"""Progress of a run of a declared workflow: its nodes' outputs, the rounds of its loops, and the changes of both.
+"""Progress of a run of a declared workflow: its nodes' outputs, the rounds of its loops, and the
+changes of both.
 
-A state is never altered: a change makes another one. So a driver may keep the states that it wants to come back to.
+A state is never altered: a change makes another one. So a driver may keep the states that it wants
+to come back to.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Progress of nodes that are run together: their outputs, in the order in which they ended, and the rounds of loops."""
+    """Progress of nodes that are run together: their outputs, in the order in which they ended, and
+    the rounds of loops.
+    """
 
     outputs: Outputs = field(default_factory=dict)
     rounds: Mapping[NodeId, Round] = field(default_factory=dict)
@@ -92,7 +96,13 @@ def _changed(scope: Scope, place: Place, change: Change) -> Scope:
     if inner:
         around = scope.rounds[node_id]
         assert around.scope is not None
-        return replace(scope, rounds={**scope.rounds, node_id: replace(around, scope=_changed(around.scope, inner, change))})
+        return replace(
+            scope,
+            rounds={
+                **scope.rounds,
+                node_id: replace(around, scope=_changed(around.scope, inner, change)),
+            },
+        )
     if isinstance(change, NextRound):
         return replace(scope, rounds={**scope.rounds, node_id: change.round})
     rounds = {other: round_ for other, round_ in scope.rounds.items() if other != node_id}
@@ -100,7 +110,9 @@ def _changed(scope: Scope, place: Place, change: Change) -> Scope:
 
 
 def scope_at(state: State, within: Place) -> Scope:
-    """Return the progress of the nodes of a group that is in a round; of the run's nodes for the empty place."""
+    """Return the progress of the nodes of a group that is in a round; of the run's nodes for the
+    empty place.
+    """
     scope = state.scope
     for node_id in within:
         inner = scope.rounds[node_id].scope
@@ -115,7 +127,9 @@ def round_at(state: State, place: Place) -> Round | None:
 
 
 def visible(state: State, place: Place) -> Outputs:
-    """Return the outputs that a node can read: of the nodes around its groups, and of its own round."""
+    """Return the outputs that a node can read: of the nodes around its groups, and of its own
+    round.
+    """
     if len(place) == 1:
         return state.scope.outputs
     seen: dict[NodeId, Output] = {}
@@ -125,7 +139,8 @@ def visible(state: State, place: Place) -> Outputs:
 
 
 def open_places(plan: Plan, state: State, within: Place = ()) -> tuple[Place, ...]:
-    """The nodes of the current layer that have not ended. The next layer opens when all of them have.
+    """The nodes of the current layer that have not ended. The next layer opens when all of them
+    have.
 
     Args:
         plan: The run's plan.
@@ -133,7 +148,8 @@ def open_places(plan: Plan, state: State, within: Place = ()) -> tuple[Place, ..
         within: A group that is in a round, to be told of its nodes.
 
     Returns:
-        Their places, in order; none if all nodes have ended. Those in groups are told only if asked for.
+        Their places, in order; none if all nodes have ended. Those in groups are told only if asked
+        for.
     """
     ended = scope_at(state, within).outputs
     for layer in plan.within(within).layers:

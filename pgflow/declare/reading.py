@@ -1,9 +1,10 @@
 """The family of a file, and the way from any path to a verdict and a graph.
 
-The name decides: ``.yaml`` and ``.yml`` are DAGs, ``.sop.md`` and ``.script.md`` are Agent SOPs, a directory with stages is an
-ICM workspace, and so is the ``workflow.yaml`` inside one. Any other directory stands for everything found in it. Nothing here
-raises for what stands in a file, or for a path that is not there: both are problems of a verdict, so that a thousand files
-can be gone through one by one.
+The name decides: ``.yaml`` and ``.yml`` are DAGs, ``.sop.md`` and ``.script.md`` are Agent SOPs, a
+directory with stages is an ICM workspace, and so is the ``workflow.yaml`` inside one. Any other
+directory stands for everything found in it. Nothing here raises for what stands in a file, or for a
+path that is not there: both are problems of a verdict, so that a thousand files can be gone through
+one by one.
 
 A family's modules are imported when the first file of it is read.
 """
@@ -43,8 +44,8 @@ def validate(*paths: str | os.PathLike[str]) -> Iterator[Verdict]:
         *paths: Files, ICM workspaces, or directories in which all of them are looked for.
 
     Yields:
-        A verdict a file or workspace, as soon as it is known. A path that is not there, cannot be read or holds no workflow
-        gets one too.
+        A verdict a file or workspace, as soon as it is known. A path that is not there, cannot be
+        read or holds no workflow gets one too.
     """
     for path in paths:
         yield from _read(os.fspath(path))
@@ -66,7 +67,8 @@ def parse_workflow(source: str | os.PathLike[str]) -> Graph:
     """Compiles one workflow.
 
     Args:
-        source: The path of a file or an ICM workspace; or, if it has more than one line, the text of a file.
+        source: The path of a file or an ICM workspace; or, if it has more than one line, the text
+            of a file.
 
     Returns:
         The graph.
@@ -95,7 +97,8 @@ def read_one(path: str | os.PathLike[str]) -> Verdict:
 
 
 def read_text(text: str) -> Verdict:
-    """The verdict on the text of a file, whose family is found in it: steps in Markdown, stages in YAML, else a DAG.
+    """The verdict on the text of a file, whose family is found in it: steps in Markdown, stages in
+    YAML, else a DAG.
 
     Args:
         text: All of it.
@@ -104,7 +107,11 @@ def read_text(text: str) -> Verdict:
 
     if _SOP_TEXT.search(text):
         return sop.read_text(text, "text.sop.md")
-    return icm.read_text(text, "text.yaml") if icm.is_workflow(text) else dag.read_text(text, "text.yaml")
+    return (
+        icm.read_text(text, "text.yaml")
+        if icm.is_workflow(text)
+        else dag.read_text(text, "text.yaml")
+    )
 
 
 def _first_of(file: str, wrong: tuple[Problem, ...]) -> str:
@@ -113,10 +120,13 @@ def _first_of(file: str, wrong: tuple[Problem, ...]) -> str:
         return f"{file}: nothing can be made of it"
     first, more = wrong[0], len(wrong) - 1
     place = "".join(f":{number}" for number in (first.line, first.column) if number is not None)
-    return f"{file}{place}: {first.message}" + (f" (and {more} more error{'s' if more > 1 else ''})" if more else "")
+    return f"{file}{place}: {first.message}" + (
+        f" (and {more} more error{'s' if more > 1 else ''})" if more else ""
+    )
 
 
-# From paths to families -------------------------------------------------------------------------------------------------------
+# From paths to families
+# -------------------------------------------------------------------------------------------------------
 
 
 def _read(path: str) -> Iterator[Verdict]:
@@ -145,14 +155,22 @@ def _directory(path: str) -> Iterator[Verdict]:
         found = True
         yield verdict
     if not found:
-        yield _unreadable(path, "No workflow is found here", f"workflows end in {', '.join((*YAML_SUFFIXES, *SOP_SUFFIXES))}")
+        yield _unreadable(
+            path,
+            "No workflow is found here",
+            f"workflows end in {', '.join((*YAML_SUFFIXES, *SOP_SUFFIXES))}",
+        )
 
 
 def _file(path: str) -> Verdict:
     """The verdict on a regular file, by its name."""
     reader = _reader_of(path)
     if reader is None:
-        return _unreadable(path, "Not a workflow", f"workflows end in {', '.join((*YAML_SUFFIXES, *SOP_SUFFIXES))}, or are ICM workspaces")
+        return _unreadable(
+            path,
+            "Not a workflow",
+            f"workflows end in {', '.join((*YAML_SUFFIXES, *SOP_SUFFIXES))}, or are ICM workspaces",
+        )
     return reader(path)
 
 
@@ -174,7 +192,9 @@ def family_of(path: str | os.PathLike[str]) -> Family | None:
 
 
 def _is_icm(path: Path) -> bool:
-    """Return True if a YAML file is the workflow file of a workspace: by its place, or by its content."""
+    """Return True if a YAML file is the workflow file of a workspace: by its place, or by its
+    content.
+    """
     from pgflow.declare import icm
 
     if path.name in ("workflow.yaml", "workflow.yml") and icm.is_workspace(path.parent):
@@ -205,14 +225,16 @@ def _unreadable(path: str, message: str, hint: str = "") -> Verdict:
     return Verdict(path, (Problem(message, hint=hint, kind="read_error"),))
 
 
-# Directories ------------------------------------------------------------------------------------------------------------------
+# Directories
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def _inside(directory: str) -> Iterator[Verdict]:
-    """Everything in a directory: of each folder its workspace or its files, then the folders below it, by name.
+    """Everything in a directory: of each folder its workspace or its files, then the folders below
+    it, by name.
 
-    A repository with the DAGs' own layout has them there and nowhere else, and they are judged together: two may not have the
-    same name.
+    A repository with the DAGs' own layout has them there and nowhere else, and they are judged
+    together: two may not have the same name.
     """
     from pgflow.declare import dag, icm
 
@@ -222,12 +244,18 @@ def _inside(directory: str) -> Iterator[Verdict]:
     suffixes = SOP_SUFFIXES if has_layout else (*YAML_SUFFIXES, *SOP_SUFFIXES)
     for folder, names, files in os.walk(directory, followlinks=False):
         is_workspace = icm.is_workspace(folder)
-        names[:] = sorted(name for name in names if _is_looked_into(name) and not (is_workspace and name == "stages"))
+        names[:] = sorted(
+            name
+            for name in names
+            if _is_looked_into(name) and not (is_workspace and name == "stages")
+        )
         if is_workspace:
             yield icm.read_workspace(Path(folder))
         for name in sorted(files):
             path = str(Path(folder, name))
-            if _is_workflow(path, suffixes) and not (is_workspace and name in ("workflow.yaml", "workflow.yml")):
+            if _is_workflow(path, suffixes) and not (
+                is_workspace and name in ("workflow.yaml", "workflow.yml")
+            ):
                 yield _file(path)
 
 
@@ -241,6 +269,8 @@ def _is_looked_into(name: str) -> bool:
 
 
 def _is_workflow(path: str, suffixes: tuple[str, ...]) -> bool:
-    """Return True if a path found in a directory is a workflow: by its name, and because it is a file. A pipe would keep us waiting."""
+    """Return True if a path found in a directory is a workflow: by its name, and because it is a
+    file. A pipe would keep us waiting.
+    """
     lower = path.lower()
     return lower.endswith(suffixes) and not lower.endswith(STUBS_SUFFIXES) and os.path.isfile(path)  # noqa: PTH113

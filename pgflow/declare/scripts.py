@@ -14,6 +14,7 @@ def is_inline(script: str) -> bool:
         script: The ``script`` of a node, as written.
 
     Returns:
-        True if it has a line feed, a blank, or any of ``;(){}&|<>$`"'``, which no name of a script file has.
+        True if it has a line feed, a blank, or any of ``;(){}&|<>$`"'``, which no name of a script
+        file has.
     """
     return _PROGRAM.search(script) is not None

@@ -1,7 +1,8 @@
-"""Signals by which an agent ends a loop: a word, in tags around it, at the end of its output, or on a line of its own.
+"""Signals by which an agent ends a loop: a word, in tags around it, at the end of its output, or on
+a line of its own.
 
-The original takes the word at the end of the output even where it is the tail of another word, so that "INCOMPLETE" ends a loop
-that waits for COMPLETE. Here a word begins where a word begins.
+The original takes the word at the end of the output even where it is the tail of another word, so
+that "INCOMPLETE" ends a loop that waits for COMPLETE. Here a word begins where a word begins.
 """
 
 from __future__ import annotations
@@ -28,9 +29,14 @@ def has_signal(output: str, signal: str) -> bool:
         signal: The word agreed upon. Case matters, except within tags (``<done>complete</done>``).
 
     Returns:
-        True if the signal is wrapped in a pair of tags, ends the output (punctuation may follow), or has a line for itself.
+        True if the signal is wrapped in a pair of tags, ends the output (punctuation may follow),
+        or has a line for itself.
     """
-    return next(_tagged(output, signal), None) is not None or _ends_with(output, signal) or _has_line(output, signal)
+    return (
+        next(_tagged(output, signal), None) is not None
+        or _ends_with(output, signal)
+        or _has_line(output, signal)
+    )
 
 
 def without_signal_tags(output: str, signal: str | None = None) -> str:
@@ -53,7 +59,9 @@ def _without(text: str, spans: Iterator[tuple[int, int]]) -> str:
 def _promises(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of promises, from tag to tag."""
     place = 0
-    while (opening := _PROMISE.search(text, place)) and (closing := _PROMISE_END.search(text, opening.end())):
+    while (opening := _PROMISE.search(text, place)) and (
+        closing := _PROMISE_END.search(text, opening.end())
+    ):
         place = closing.end()
         yield opening.start(), place
 
@@ -61,8 +69,9 @@ def _promises(text: str) -> Iterator[tuple[int, int]]:
 def _tagged(text: str, signal: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of the signal in a pair of tags of one name, from ``<`` to ``>``.
 
-    An expression for this would be short and, on hostile text, slow: from each ``<`` it would look for a ``>`` to the end.
-    So the signal and the closing tag are looked for first, and the opening tag backwards from there.
+    An expression for this would be short and, on hostile text, slow: from each ``<`` it would look
+    for a ``>`` to the end. So the signal and the closing tag are looked for first, and the opening
+    tag backwards from there.
     """
     wrapped = re.compile(re.escape(signal) + _CLOSING, re.IGNORECASE)
     found, free = wrapped.search(text), 0
@@ -77,7 +86,9 @@ def _tagged(text: str, signal: str) -> Iterator[tuple[int, int]]:
 
 
 def _opening_tag(text: str, end: int, name: str, free: int) -> int | None:
-    """Return the start of the tag ``<name …>`` that stands right before ``end``, blanks aside; None if there is none."""
+    """Return the start of the tag ``<name …>`` that stands right before ``end``, blanks aside; None
+    if there is none.
+    """
     while end > free and text[end - 1] in WHITE_SPACE:
         end -= 1
     if end <= free or text[end - 1] != ">":

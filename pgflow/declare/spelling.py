@@ -8,7 +8,9 @@ from itertools import islice
 _SUGGESTIONS = 3
 _LONGEST = 100
 _MOST = 500
-"""Longer names, and more of them, are not compared: nobody would find the slip, and hostile files have many."""
+"""Longer names, and more of them, are not compared: nobody would find the slip, and hostile files
+have many.
+"""
 
 
 def similar(name: str, known: Iterable[str]) -> list[str]:
@@ -22,12 +24,21 @@ def similar(name: str, known: Iterable[str]) -> list[str]:
         The names; none if nothing is near, or if only the case differs.
     """
     limit = max(2, len(name) * 3 // 10)
-    near = ((_distance(name.lower(), other.lower(), limit), other) for other in islice(known, _MOST))
-    return [other for _, other in sorted((pair for pair in near if 0 < pair[0] <= limit), key=lambda pair: pair[0])][:_SUGGESTIONS]
+    near = (
+        (_distance(name.lower(), other.lower(), limit), other) for other in islice(known, _MOST)
+    )
+    return [
+        other
+        for _, other in sorted(
+            (pair for pair in near if 0 < pair[0] <= limit), key=lambda pair: pair[0]
+        )
+    ][:_SUGGESTIONS]
 
 
 def _distance(left: str, right: str, limit: int) -> int:
-    """Return the number of characters to change, add or leave out: exactly up to the limit, and more than it beyond."""
+    """Return the number of characters to change, add or leave out: exactly up to the limit, and
+    more than it beyond.
+    """
     if abs(len(left) - len(right)) > limit or max(len(left), len(right)) > _LONGEST:
         return limit + 1
     before = list(range(len(right) + 1))

@@ -1,13 +1,16 @@
-"""The ``$`` of texts: variables of the run (``$ARGUMENTS``), outputs of nodes (``$node.output.field``), inputs (``$INPUTS.name``).
+"""The ``$`` of texts: variables of the run (``$ARGUMENTS``), outputs of nodes
+(``$node.output.field``), inputs (``$INPUTS.name``).
 
-A text is read once, from left to right, and what is put in is never read again: neither a person's message nor a node's output
-can bring in references of its own. There is no escape and no boundary at the right of a name: ``$ARGUMENTS_X`` is the message
-and "_X", ``$a.outputs`` is the output and an "s", and ``${ARGUMENTS}`` is no reference at all.
+A text is read once, from left to right, and what is put in is never read again: neither a person's
+message nor a node's output can bring in references of its own. There is no escape and no boundary
+at the right of a name: ``$ARGUMENTS_X`` is the message and "_X", ``$a.outputs`` is the output and
+an "s", and ``${ARGUMENTS}`` is no reference at all.
 
-Where a text becomes a program, nothing that a person said becomes part of it: in shell and script texts the variables that
-carry such words stay as they are and are given as environment variables of the same names (`environment`). Outputs of nodes are
-put in as the original puts them in, for a shell as quoted words. That is how a script is shown; between a script's own double
-quotes a quoted word is no protection, so whoever runs a script hands outputs over in its environment as well.
+Where a text becomes a program, nothing that a person said becomes part of it: in shell and script
+texts the variables that carry such words stay as they are and are given as environment variables of
+the same names (`environment`). Outputs of nodes are put in as the original puts them in, for a
+shell as quoted words. That is how a script is shown; between a script's own double quotes a quoted
+word is no protection, so whoever runs a script hands outputs over in its environment as well.
 """
 
 from __future__ import annotations
@@ -20,7 +23,16 @@ from typing import Literal
 from pydantic import JsonValue
 
 from pgflow.declare.javascript import number_text
-from pgflow.declare.outputs import Inputs, Output, Outputs, UnresolvableReference, read_field, read_input, unknown_node, value_text
+from pgflow.declare.outputs import (
+    Inputs,
+    Output,
+    Outputs,
+    UnresolvableReference,
+    read_field,
+    read_input,
+    unknown_node,
+    value_text,
+)
 
 Surface = Literal["prompt", "bash", "script"]
 
@@ -36,7 +48,9 @@ _OUTPUTS = (
 _REFERENCE = re.compile(rf"\$({_NAME})\.output(?:\.({_FIELD}))?")
 _INPUT = re.compile(rf"\$INPUTS\.({_NAME})")
 _MENTIONS_CONTEXT = re.compile(rf"\${_CONTEXT}")
-_IN_PROMPTS = re.compile(rf"\$(?:(?P<variable>{_OF_THE_RUN}|{_OF_PEOPLE})|INPUTS\.(?P<input>{_NAME})|{_CONTEXT}|{_OUTPUTS})")
+_IN_PROMPTS = re.compile(
+    rf"\$(?:(?P<variable>{_OF_THE_RUN}|{_OF_PEOPLE})|INPUTS\.(?P<input>{_NAME})|{_CONTEXT}|{_OUTPUTS})"
+)
 _AFTER_VARIABLES = re.compile(rf"\$(?:INPUTS\.(?P<input>{_NAME})|{_CONTEXT}|{_OUTPUTS})")
 _IN_PROGRAMS = re.compile(rf"\$(?:(?P<variable>{_OF_THE_RUN})|{_OUTPUTS})")
 
@@ -87,8 +101,9 @@ class Variables:
         previous_output: ``$LOOP_PREV_OUTPUT``, what a loop's last turn gave.
         inputs: ``$INPUTS.name``.
         previous: ``$LOOP_PREV.node.output``; outside of groups these mentions stay as they are.
-        rereads: True if what people said is read again for the variables that come after it. The original does so, and what it
-            shows is shown like this; what is done is never made like this.
+        rereads: True if what people said is read again for the variables that come after it. The
+            original does so, and what it shows is shown like this; what is done is never made like
+            this.
     """
 
     workflow_id: str
@@ -135,7 +150,13 @@ def references(text: str) -> Iterator[Reference]:
         yield Reference(found[1], found[2], found.start(), found.end(), found[0])
 
 
-def resolve(text: str, variables: Variables, outputs: Outputs, surface: Surface = "prompt", spill_dir: str | None = None) -> Resolved:
+def resolve(
+    text: str,
+    variables: Variables,
+    outputs: Outputs,
+    surface: Surface = "prompt",
+    spill_dir: str | None = None,
+) -> Resolved:
     """Replace the references of a text by what they stand for.
 
     Args:
@@ -143,7 +164,8 @@ def resolve(text: str, variables: Variables, outputs: Outputs, surface: Surface 
         variables: The run's variables and inputs.
         outputs: Outputs of the nodes so far.
         surface: Use of the text: something to be read, a shell script, or a program.
-        spill_dir: Folder for long values for a shell; without it they are quoted, however long they are.
+        spill_dir: Folder for long values for a shell; without it they are quoted, however long they
+            are.
 
     Returns:
         The text, and the files that must be written before it is run.
@@ -162,22 +184,38 @@ def resolve(text: str, variables: Variables, outputs: Outputs, surface: Surface 
 
 
 def takes_context(text: str, variables: Variables) -> bool:
-    """Return True if the text has a place for the context. If not, it is put after a prompt (`with_context`)."""
+    """Return True if the text has a place for the context. If not, it is put after a prompt
+    (`with_context`).
+    """
     return bool(variables.context) and _MENTIONS_CONTEXT.search(text) is not None
 
 
 def with_context(text: str, template: str, variables: Variables) -> str:
-    """A resolved prompt with the context after it, unless its template said where the context goes."""
+    """A resolved prompt with the context after it, unless its template said where the context
+    goes.
+    """
     if not variables.context or takes_context(template, variables):
         return text
     return f"{text}\n\n---\n\n{variables.context}"
 
 
 def environment(variables: Variables) -> dict[str, str]:
-    """The environment variables through which a shell or a script gets what must not become part of its text."""
-    given = {name: _VARIABLES[name](variables) for name in (*_OF_THE_RUN.split("|"), *_OF_PEOPLE.split("|"))}
+    """The environment variables through which a shell or a script gets what must not become part of
+    its text.
+    """
+    given = {
+        name: _VARIABLES[name](variables)
+        for name in (*_OF_THE_RUN.split("|"), *_OF_PEOPLE.split("|"))
+    }
     contexts = dict.fromkeys(("CONTEXT", "EXTERNAL_CONTEXT", "ISSUE_CONTEXT"), variables.context)
-    return given | contexts | {environment_name(name): value_text(value) for name, value in (variables.inputs or {}).items()}
+    return (
+        given
+        | contexts
+        | {
+            environment_name(name): value_text(value)
+            for name, value in (variables.inputs or {}).items()
+        }
+    )
 
 
 def environment_name(name: str) -> str:
@@ -203,16 +241,20 @@ _Writer = Callable[[JsonValue, str, str | None], str]
 
 
 def _refuse_missing(text: str, variables: Variables, surface: Surface) -> None:
-    """Refuse a text that mentions what this run does not have, before anything else that may be wrong with it."""
+    """Refuse a text that mentions what this run does not have, before anything else that may be
+    wrong with it.
+    """
     if not variables.base_branch and "$BASE_BRANCH" in text:
         raise UnresolvableReference(
-            "No base branch could be resolved. Auto-detection failed and `worktree.baseBranch` is not set in .archon/config.yaml. "
+            "No base branch could be resolved. Auto-detection failed and `worktree.baseBranch` is "
+            "not set in .archon/config.yaml. "
             "Set the config value or use the --from flag to select a branch (e.g., --from dev).",
             "no-base-branch",
         )
     if not variables.state_dir and "$STATE_DIR" in text:
         raise UnresolvableReference(
-            "$STATE_DIR is referenced but no state directory was resolved for this run. $STATE_DIR is only available inside a "
+            "$STATE_DIR is referenced but no state directory was resolved for this run. $STATE_DIR "
+            "is only available inside a "
             "workflow run; if you are seeing this from a workflow node, please report it as a bug.",
             "no-state-dir",
         )
@@ -222,13 +264,17 @@ def _refuse_missing(text: str, variables: Variables, surface: Surface) -> None:
 
 
 def _one_by_one(text: str, variables: Variables) -> str:
-    """The text with one variable replaced after the other, so that a later one is found in what an earlier one brought in."""
+    """The text with one variable replaced after the other, so that a later one is found in what an
+    earlier one brought in.
+    """
     for name, value in _VARIABLES.items():
         text = text.replace(f"${name}", value(variables))
     return text
 
 
-def _replacement(found: re.Match[str], variables: Variables, outputs: Outputs, written: _Writer) -> str:
+def _replacement(
+    found: re.Match[str], variables: Variables, outputs: Outputs, written: _Writer
+) -> str:
     """Return the text in the place of one reference."""
     parts = found.groupdict()
     if parts.get("variable"):
@@ -243,14 +289,18 @@ def _replacement(found: re.Match[str], variables: Variables, outputs: Outputs, w
 
 
 def _output(outputs: Outputs, node_id: str, field: str | None, written: _Writer) -> str:
-    """Return the output of a node, or a field of it. A node of which nothing is known reads as empty, as in the original."""
+    """Return the output of a node, or a field of it. A node of which nothing is known reads as
+    empty, as in the original.
+    """
     if field is not None:
         return written(read_field(outputs, node_id, field), node_id, field)
     output = outputs.get(node_id)
     if output is not None and output.state == "failed":
         raise UnresolvableReference(
-            f"'${node_id}.output' references node '{node_id}', but it failed ({output.error}), so its output cannot be spliced into "
-            "this node's prompt/script — a failed producer's stale output is never trusted. Fix the failure, or guard this node "
+            f"'${node_id}.output' references node '{node_id}', but it failed ({output.error}), so "
+            "its output cannot be spliced into "
+            "this node's prompt/script — a failed producer's stale output is never trusted. Fix "
+            "the failure, or guard this node "
             "with a 'when:' condition that excludes the failed branch.",
             "producer-failed",
         )
@@ -290,7 +340,9 @@ def _writer(surface: Surface, spill_dir: str | None, spills: list[Spill]) -> _Wr
             return text
         if spill_dir is None or _utf16_length(text) <= SPILL_LENGTH:
             return shell_quoted(text)
-        spills.append(Spill(f"{spill_dir}/{node_id}{f'.{field}' if field else ''}.nodeoutput", text))
+        spills.append(
+            Spill(f"{spill_dir}/{node_id}{f'.{field}' if field else ''}.nodeoutput", text)
+        )
         return f"$(cat {shell_quoted(spills[-1].path)})"
 
     return quoted

@@ -1,13 +1,16 @@
-"""Reading YAML that somebody else wrote: plain values, the line and column of each of them, and bounds on everything.
+"""Reading YAML that somebody else wrote: plain values, the line and column of each of them, and
+bounds on everything.
 
-ruamel.yaml scans and parses; what its events mean is decided here, because the files of this family were written for Bun's
-parser and not for Python's: only ``true`` and ``false`` are booleans, ``014`` is fourteen, dates are texts, keys are always
-texts, several documents are a list, control characters (as left behind by a wrong decoding) are characters like others, and
-tabs may separate but never indent. Where the two parsers disagree on what is YAML at all, Bun's answer holds.
+ruamel.yaml scans and parses; what its events mean is decided here, because the files of this family
+were written for Bun's parser and not for Python's: only ``true`` and ``false`` are booleans,
+``014`` is fourteen, dates are texts, keys are always texts, several documents are a list, control
+characters (as left behind by a wrong decoding) are characters like others, and tabs may separate
+but never indent. Where the two parsers disagree on what is YAML at all, Bun's answer holds.
 
-Two things are stricter than the original. A key that stands twice in one mapping is an error, since one of the two values
-would be lost without a word. And a file has bounds: `MAX_BYTES`, `MAX_DEPTH` nested collections, and `MAX_VALUES` values
-with every alias counted as often as it is used, so that no short file can become a large one.
+Two things are stricter than the original. A key that stands twice in one mapping is an error, since
+one of the two values would be lost without a word. And a file has bounds: `MAX_BYTES`, `MAX_DEPTH`
+nested collections, and `MAX_VALUES` values with every alias counted as often as it is used, so that
+no short file can become a large one.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ from pgflow.declare.yamlscan import Reader, Scanner, WrongYaml
 from pgflow.declare.yamlvalues import as_text, resolve
 
 MAX_BYTES: Final = 1 << 20
-"""The largest file that is read, in bytes. The largest workflow seen in the wild has a tenth of it."""
+"""The largest file that is read, in bytes. The largest workflow seen in the wild has a tenth of
+it.
+"""
 
 MAX_DEPTH: Final = 100
 """Depth to which collections may be nested."""
@@ -59,19 +64,24 @@ class YamlError(Exception):
         hint: Meaning of that here.
     """
 
-    def __init__(self, message: str, line: int | None = None, column: int | None = None, hint: str = "") -> None:
+    def __init__(
+        self, message: str, line: int | None = None, column: int | None = None, hint: str = ""
+    ) -> None:
         super().__init__(message)
         self.message, self.line, self.column, self.hint = message, line, column, hint
 
     @property
     def is_bound(self) -> bool:
-        """True if the original would have read the text: only a bound is exceeded, or a key stands twice."""
+        """True if the original would have read the text: only a bound is exceeded, or a key stands
+        twice.
+        """
         return self.message not in _ORIGINAL_WORDS
 
 
 @dataclass(slots=True, eq=False)
 class Marked:
-    """A value, where it begins, and the same of its parts. ``keys`` has the places of a mapping's keys.
+    """A value, where it begins, and the same of its parts. ``keys`` has the places of a mapping's
+    keys.
 
     ``end_line`` is the last line of a text; other values have none of their own.
     """
@@ -93,7 +103,9 @@ class Marked:
         return None
 
     def place(self, path: Steps = ()) -> tuple[int, int]:
-        """Line and column of what is at a path: of its key if it has one; of the nearest thing around it, if it is missing."""
+        """Line and column of what is at a path: of its key if it has one; of the nearest thing
+        around it, if it is missing.
+        """
         node, place = self, (self.line, self.column)
         for step in path:
             inner = node.part(step)
@@ -104,12 +116,16 @@ class Marked:
         return place
 
     def find(self, path: Steps, needle: str, lines: list[str]) -> tuple[int, int]:
-        """Line and column of a piece of the text at a path, given the lines of the file; of its key, if it is not there."""
+        """Line and column of a piece of the text at a path, given the lines of the file; of its
+        key, if it is not there.
+        """
         node: Marked | None = self
         for step in path:
             node = node.part(step) if node is not None else None
         for number in range(node.line, node.end_line + 1) if node is not None else ():
-            column = lines[number - 1].find(needle, node.column - 1 if node is not None and number == node.line else 0)
+            column = lines[number - 1].find(
+                needle, node.column - 1 if node is not None and number == node.line else 0
+            )
             if column >= 0:
                 return number, column + 1
         return self.place(path)
@@ -126,7 +142,11 @@ def read_bytes(path: Path) -> bytes:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         message = f"File is larger than {MAX_BYTES:,} bytes"
-        raise YamlError(message, hint="No workflow of this size is read; split it, or move long texts into files of their own.")
+        raise YamlError(
+            message,
+            hint="No workflow of this size is read; split it, or move long texts into files of "
+            "their own.",
+        )
     return data
 
 
@@ -159,9 +179,15 @@ def read_yaml(text: str) -> Marked:
     _refuse_nul(text)
     text = _SURROGATE.sub("\ufffd", text)
     back = _stand_ins(text)
-    source = text.translate({ord(plain): ord(stand_in) for stand_in, plain in back.items()}) if back else text
+    source = (
+        text.translate({ord(plain): ord(stand_in) for stand_in, plain in back.items()})
+        if back
+        else text
+    )
     try:
-        documents = list(_Composer(back).documents(source if source.endswith("\n") else source + "\n"))
+        documents = list(
+            _Composer(back).documents(source if source.endswith("\n") else source + "\n")
+        )
     except WrongYaml as error:
         raise YamlError(error.message, error.line, error.column, error.hint) from None
     except MarkedYAMLError as error:
@@ -179,23 +205,31 @@ def _refuse_nul(text: str) -> None:
 
 
 def _stand_ins(text: str) -> dict[str, str]:
-    """For each line separator that is none in YAML 1.2, a private-use character that is not in the text to stand for it."""
+    """For each line separator that is none in YAML 1.2, a private-use character that is not in the
+    text to stand for it.
+    """
     wanted = [separator for separator in _SEPARATORS if separator in text]
     free = (char for char in map(chr, range(0xE000, 0xF900)) if char not in text)
     try:
         return {next(free): separator for separator in wanted}
     except StopIteration:  # a text of all 6,400 private-use characters and a separator
-        raise YamlError("Unexpected character", hint="The text uses every private-use character.") from None
+        raise YamlError(
+            "Unexpected character", hint="The text uses every private-use character."
+        ) from None
 
 
 def _several(documents: list[Marked]) -> Marked:
     if not documents:
         return Marked(None, 1, 1)
-    return Marked([d.value for d in documents], 1, 1, list(documents), size=sum(d.size for d in documents))
+    return Marked(
+        [d.value for d in documents], 1, 1, list(documents), size=sum(d.size for d in documents)
+    )
 
 
 class _Composer:
-    """Makes values of the parser's events: each collection is built on a stack, so that no depth exhausts Python's."""
+    """Makes values of the parser's events: each collection is built on a stack, so that no depth
+    exhausts Python's.
+    """
 
     def __init__(self, back: Mapping[str, str]) -> None:
         self.back = back
@@ -240,7 +274,9 @@ class _Composer:
     def _open(self, event: Any) -> None:
         line, column = _place(event)
         if len(self.stack) >= MAX_DEPTH:
-            raise WrongYaml(f"Nested deeper than {MAX_DEPTH} levels", line, column, "No workflow nests so deep.")
+            raise WrongYaml(
+                f"Nested deeper than {MAX_DEPTH} levels", line, column, "No workflow nests so deep."
+            )
         self._count(1, line, column)
         kind = _OpenMapping if isinstance(event, MappingStartEvent) else _OpenSequence
         self.stack.append(kind(line, column, event.anchor))
@@ -252,13 +288,19 @@ class _Composer:
         plain = event.style is None or event.style == ""
         tag = str(event.tag) if event.tag is not None else None
         literal = not plain or tag == "!" or (tag is not None and tag.endswith(":str"))
-        return Marked(text if literal else resolve(text), line, column, end_line=event.end_mark.line + 1)
+        return Marked(
+            text if literal else resolve(text), line, column, end_line=event.end_mark.line + 1
+        )
 
     def _alias(self, event: Any) -> Marked:
         line, column = _place(event)
         found = self.anchors.get(event.anchor)
         if found is None:
-            what = "stands inside what it refers to" if self._is_open(event.anchor) else "refers to nothing before it"
+            what = (
+                "stands inside what it refers to"
+                if self._is_open(event.anchor)
+                else "refers to nothing before it"
+            )
             raise WrongYaml("Unresolved alias", line, column, f"'*{event.anchor}' {what}.")
         self._count(found.size, line, column)
         return found
@@ -274,7 +316,12 @@ class _Composer:
     def _count(self, more: int, line: int, column: int) -> None:
         self.values += more
         if self.values > MAX_VALUES:
-            raise WrongYaml(f"More than {MAX_VALUES:,} values", line, column, "Aliases count as often as they are used.")
+            raise WrongYaml(
+                f"More than {MAX_VALUES:,} values",
+                line,
+                column,
+                "Aliases count as often as they are used.",
+            )
 
 
 class _OpenSequence:
@@ -291,7 +338,9 @@ class _OpenSequence:
     def close(self) -> Marked:
         """The sequence, now that all of it is known."""
         size = 1 + sum(item.size for item in self.items)
-        return Marked([item.value for item in self.items], self.line, self.column, self.items, size=size)
+        return Marked(
+            [item.value for item in self.items], self.line, self.column, self.items, size=size
+        )
 
 
 class _OpenMapping:
@@ -321,7 +370,9 @@ class _OpenMapping:
         self.parts[name], self.keys[name] = node, (key.line, key.column)
 
     def close(self) -> Marked:
-        """The mapping, now that all of it is known. What it says itself goes before what it merges in."""
+        """The mapping, now that all of it is known. What it says itself goes before what it merges
+        in.
+        """
         for source in self.merged:
             for name, part in source.parts.items() if isinstance(source.parts, dict) else ():
                 self.parts.setdefault(name, part)
@@ -339,7 +390,9 @@ def _place(event: Any) -> tuple[int, int]:
 
 
 def _worded(error: MarkedYAMLError, source: str) -> YamlError:
-    """Return ruamel.yaml's error in the words of the original's parser, which has few and looks one token ahead."""
+    """Return ruamel.yaml's error in the words of the original's parser, which has few and looks one
+    token ahead.
+    """
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark is not None else (None, None)
     said = " ".join(part for part in (error.problem, error.context) if part)

@@ -1,7 +1,9 @@
-"""The scanner under `pgflow.declare.yamlfile`: ruamel.yaml's, with the rules on white space and indentation that Bun's has.
+"""The scanner under `pgflow.declare.yamlfile`: ruamel.yaml's, with the rules on white space and
+indentation that Bun's has.
 
-ruamel.yaml refuses tabs between tokens, control characters anywhere and (as YAML 1.1 did) takes no heed of indentation inside
-quotes and brackets. Bun does the opposite of each. Which of the two is right matters little; which files are workflows does.
+ruamel.yaml refuses tabs between tokens, control characters anywhere and (as YAML 1.1 did) takes no
+heed of indentation inside quotes and brackets. Bun does the opposite of each. Which of the two is
+right matters little; which files are workflows does.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from ruamel.yaml.tokens import ScalarToken
 
 _LINE_ENDS = "\n\r\0"
 _FIRST_TOKENS = 2
-"""Fewer tokens than these have been read at the beginning of a text, where only the stream itself has begun."""
+"""Fewer tokens than these have been read at the beginning of a text, where only the stream itself
+has begun.
+"""
 _BLOCK = re.compile(r"[-?](?:\s|$)|[^\s\[{\"'#][^#]*?:(?:\s|$)|(?:\"[^\"]*\"|'[^']*')\s*:(?:\s|$)")
 
 
@@ -31,11 +35,15 @@ class Reader(_Reader):
     """A reader to which every character is one."""
 
     def check_printable(self, data: Any) -> None:
-        """Takes control characters as they are; NUL, the only one that ends a text, has been refused before."""
+        """Takes control characters as they are; NUL, the only one that ends a text, has been
+        refused before.
+        """
 
 
 class Scanner(_Scanner):
-    """A scanner that takes tabs for white space between tokens, and indentation seriously everywhere."""
+    """A scanner that takes tabs for white space between tokens, and indentation seriously
+    everywhere.
+    """
 
     key_start: Any = None
     after_text = False
@@ -52,7 +60,9 @@ class Scanner(_Scanner):
         self.after_text = self.after_dash = False
         while True:
             tab = self._skip_blanks()
-            if tab is not None and (starts_line or self._starts_line() or (after_dash and self._starts_block())):
+            if tab is not None and (
+                starts_line or self._starts_line() or (after_dash and self._starts_block())
+            ):
                 comment = after_text or self.tokens_taken + len(self.tokens) < _FIRST_TOKENS
                 self._refuse_tab(*tab, harmless=_LINE_ENDS + "#" * comment)
             if reader.peek() == "#":
@@ -69,7 +79,12 @@ class Scanner(_Scanner):
     def _heed_comment(self) -> None:
         reader = self.reader
         if reader.pointer and reader.buffer[reader.pointer - 1] not in " \t\n\r\ufeff":
-            raise WrongYaml("Unexpected character", reader.line + 1, reader.column + 1, "A comment needs a blank before its '#'.")
+            raise WrongYaml(
+                "Unexpected character",
+                reader.line + 1,
+                reader.column + 1,
+                "A comment needs a blank before its '#'.",
+            )
 
     def _skip_blanks(self) -> tuple[int, int] | None:
         """Goes over blanks and tabs. Answers where the first tab was."""
@@ -82,24 +97,39 @@ class Scanner(_Scanner):
         return tab
 
     def _starts_block(self) -> bool:
-        """Return True if the tab would indent what comes next: a mapping or a sequence inside an item, on its line."""
+        """Return True if the tab would indent what comes next: a mapping or a sequence inside an
+        item, on its line.
+        """
         reader = self.reader
-        end = min(place for end in _LINE_ENDS if (place := reader.buffer.find(end, reader.pointer)) >= 0)
+        end = min(
+            place for end in _LINE_ENDS if (place := reader.buffer.find(end, reader.pointer)) >= 0
+        )
         return _BLOCK.match(reader.buffer, reader.pointer, end) is not None
 
     def _refuse_tab(self, line: int, column: int, *, harmless: str) -> None:
-        """A tab indents nothing: not in a block, and inside brackets only what blanks have indented enough."""
+        """A tab indents nothing: not in a block, and inside brackets only what blanks have indented
+        enough.
+        """
         if self.reader.peek() in harmless:
             return
         if not self.flow_level:
-            raise WrongYaml("Tab characters cannot be used as indentation", line + 1, column + 1, "Indent with blanks.")
+            raise WrongYaml(
+                "Tab characters cannot be used as indentation",
+                line + 1,
+                column + 1,
+                "Indent with blanks.",
+            )
         if column <= self.indent:
             raise WrongYaml("Unexpected token", line + 1, column + 1, "Indent with blanks.")
 
     def unwind_indent(self, column: Any) -> None:
-        """Closes the blocks that end here; inside brackets, no line may begin left of what they belong to."""
+        """Closes the blocks that end here; inside brackets, no line may begin left of what they
+        belong to.
+        """
         if self.flow_level:
-            self._heed_indentation("Lines inside brackets must be indented more than the key they belong to.")
+            self._heed_indentation(
+                "Lines inside brackets must be indented more than the key they belong to."
+            )
             return
         super().unwind_indent(column)
 
@@ -115,7 +145,9 @@ class Scanner(_Scanner):
         return not reader.buffer[start : reader.pointer].strip(" \t")
 
     def fetch_plain(self) -> None:
-        """A text without quotes. Whether a key might begin with it is remembered: errors ask for it."""
+        """A text without quotes. Whether a key might begin with it is remembered: errors ask for
+        it.
+        """
         self.after_block, self.was_block = self.was_block, False
         self.key_start = self.reader.get_mark() if self.allow_simple_key else None
         super().fetch_plain()
@@ -127,15 +159,28 @@ class Scanner(_Scanner):
         self.after_dash = True
 
     def fetch_block_scalar(self, style: Any) -> None:
-        """A text of lines; remembered, because what falls out of it to the left looks like a key."""
-        line, column, starts_line = self.reader.line + 1, self.reader.column + 1, self._starts_line()
+        """A text of lines; remembered, because what falls out of it to the left looks like a
+        key.
+        """
+        line, column, starts_line = (
+            self.reader.line + 1,
+            self.reader.column + 1,
+            self._starts_line(),
+        )
         super().fetch_block_scalar(style)
         if starts_line and column - 1 <= self.indent:
-            raise WrongYaml("Unexpected token", line, column, "A text of lines must begin right of the key that it belongs to.")
+            raise WrongYaml(
+                "Unexpected token",
+                line,
+                column,
+                "A text of lines must begin right of the key that it belongs to.",
+            )
         self.was_block = True
 
     def scan_block_scalar_indentation(self) -> Any:
-        """Scan the indentation of a text of lines: that of its first line that is not blank. No blank line before that is wider."""
+        """Scan the indentation of a text of lines: that of its first line that is not blank. No
+        blank line before that is wider.
+        """
         reader = self.reader
         breaks: list[str] = []
         widest, end_mark = 0, reader.get_mark()
@@ -166,19 +211,28 @@ class Scanner(_Scanner):
             self.fetch_plain()
 
     def stale_possible_simple_keys(self) -> None:
-        """Drops what can no longer be a key. Where a key must be, a text of several lines is none."""
+        """Drops what can no longer be a key. Where a key must be, a text of several lines is
+        none.
+        """
         reader = self.reader
         for key in self.possible_simple_keys.values():
             if key.required and key.line != reader.line:
                 text = self.tokens[-1] if self.tokens else None
                 alone = isinstance(text, ScalarToken) and text.end_mark.line == key.line
-                self._refuse_key(key.mark, multiline=(alone or self.after_block) and self._at_colon())
+                self._refuse_key(
+                    key.mark, multiline=(alone or self.after_block) and self._at_colon()
+                )
         super().stale_possible_simple_keys()
 
     def fetch_value(self) -> None:
         """A colon: what stands before it is a key, and therefore on one line."""
         start = self.key_start
-        if start and not self.flow_level and not self.possible_simple_keys and not self.allow_simple_key:
+        if (
+            start
+            and not self.flow_level
+            and not self.possible_simple_keys
+            and not self.allow_simple_key
+        ):
             self._refuse_key(start, multiline=True)
         super().fetch_value()
 
@@ -191,7 +245,9 @@ class Scanner(_Scanner):
         raise WrongYaml(message, mark.line + 1, mark.column + 1, hint)
 
     def scan_plain_spaces(self, indent: Any, start_mark: Any) -> Any:
-        """The white space inside a plain text, tabs included; in brackets, too, its next line must be indented."""
+        """The white space inside a plain text, tabs included; in brackets, too, its next line must
+        be indented.
+        """
         reader = self.reader
         line, length = reader.line, 0
         while reader.peek(length) in " \t":
@@ -202,11 +258,15 @@ class Scanner(_Scanner):
             return [blanks] if blanks else []
         chunks = super().scan_plain_spaces(indent, start_mark)
         if self.flow_level and reader.line > line:
-            self._heed_indentation("Lines inside brackets must be indented more than the key they belong to.")
+            self._heed_indentation(
+                "Lines inside brackets must be indented more than the key they belong to."
+            )
         return chunks
 
     def scan_flow_scalar_breaks(self, double: Any, start_mark: Any) -> Any:
-        """The line ends inside quotes; the lines after them must be indented like everything else."""
+        """The line ends inside quotes; the lines after them must be indented like everything
+        else.
+        """
         chunks = super().scan_flow_scalar_breaks(double, start_mark)
         reader = self.reader
         if reader.column <= self.indent and reader.peek() != "\0":

@@ -1,6 +1,8 @@
-"""Plain texts in YAML 1.2: their values, and how values are written as keys, in the originals' language.
+"""Plain texts in YAML 1.2: their values, and how values are written as keys, in the originals'
+language.
 
-Numbers are JavaScript's: there is one kind of them, so ``1.0`` is one, and whole numbers are exact only up to 2^53.
+Numbers are JavaScript's: there is one kind of them, so ``1.0`` is one, and whole numbers are exact
+only up to 2^53.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from pgflow.declare.javascript import number_text
 
 _NULLS = frozenset(("", "~", "null", "Null", "NULL"))
 _BOOLEANS = {word: word[0] in "tT" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
-_INTEGER = re.compile(r"(?P<sign>[-+]?)(?:0o(?P<octal>[0-7]+)|0x(?P<hex>[0-9a-fA-F]+)|(?P<decimal>[0-9]+))")
+_INTEGER = re.compile(
+    r"(?P<sign>[-+]?)(?:0o(?P<octal>[0-7]+)|0x(?P<hex>[0-9a-fA-F]+)|(?P<decimal>[0-9]+))"
+)
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _INFINITE = re.compile(r"(?P<sign>[-+]?)\.(?:inf|Inf|INF)")
 _NOT_A_NUMBER = frozenset((".nan", ".NaN", ".NAN"))
@@ -50,7 +54,11 @@ def _number(text: str) -> JsonValue:
 
 
 def _whole(found: re.Match[str]) -> JsonValue:
-    digits, base = next((found[name], base) for name, base in (("octal", 8), ("hex", 16), ("decimal", 10)) if found[name])
+    digits, base = next(
+        (found[name], base)
+        for name, base in (("octal", 8), ("hex", 16), ("decimal", 10))
+        if found[name]
+    )
     if len(digits) > 400:
         return float(found["sign"] + "inf")
     value = int(found["sign"] + digits, base)

@@ -7,12 +7,13 @@
 
     with transaction.atomic():
         order.save()
-        pgflow.django.app.using(connection).start(checkout.options(key=f"order-{order.pk}"), order.pk)
+        pgflow.django.app.using(connection).start(checkout.options(key=f"order-{order.pk}"),
+        order.pk)
 
-Settings: ``PGFLOW = {"INCLUDE": ["shop.workflows"], "DATABASE": "default", "DSN": None}``; without ``DSN`` the
-parameters of the database named are used. ``"CODEC": "shop.keys.codec"`` names a :class:`pgflow.PayloadCodec`.
-``INSTALLED_APPS = [..., "pgflow.django"]`` brings ``manage.py pgflow``, which is pgflow's command line on the project's
-database, and a list of runs in the admin.
+Settings: ``PGFLOW = {"INCLUDE": ["shop.workflows"], "DATABASE": "default", "DSN": None}``; without
+``DSN`` the parameters of the database named are used. ``"CODEC": "shop.keys.codec"`` names a
+:class:`pgflow.PayloadCodec`. ``INSTALLED_APPS = [..., "pgflow.django"]`` brings ``manage.py
+pgflow``, which is pgflow's command line on the project's database, and a list of runs in the admin.
 """
 
 from __future__ import annotations
@@ -70,8 +71,12 @@ class _DjangoTransaction(_Executor):
         """Django holds nothing back."""
 
     def commit(self) -> None:
-        """Leaves ``atomic``, which commits; what was registered with ``on_commit`` runs after it."""
-        self._is_open = False  # whatever comes of it: an ``atomic`` block that fails to commit has ended too
+        """Leaves ``atomic``, which commits; what was registered with ``on_commit`` runs after
+        it.
+        """
+        self._is_open = (
+            False  # whatever comes of it: an ``atomic`` block that fails to commit has ended too
+        )
         self._atomic.__exit__(None, None, None)
 
     def begin(self, isolation: str | None) -> None:
@@ -80,12 +85,16 @@ class _DjangoTransaction(_Executor):
         self._is_open = True
         if isolation is not None:
             with self.connection.cursor() as cursor:
-                cursor.execute(f"set transaction isolation level {isolation}")  # one of three literals of ours
+                cursor.execute(
+                    f"set transaction isolation level {isolation}"
+                )  # one of three literals of ours
 
     def close(self, error: BaseException | None) -> None:
         if self._is_open:
             self.connection.set_rollback(True)
-            self._atomic.__exit__(type(error), error, None) if error else self._atomic.__exit__(None, None, None)
+            self._atomic.__exit__(type(error), error, None) if error else self._atomic.__exit__(
+                None, None, None
+            )
 
 
 class DjangoProvider:
@@ -111,7 +120,9 @@ class DjangoProvider:
         with in_time(_open_socket(opened)):
             close_old_connections()  # which may ask the server whether it is there
             if connection.in_atomic_block:
-                raise DefinitionError("a transactional step cannot run inside another atomic block of the same thread")
+                raise DefinitionError(
+                    "a transactional step cannot run inside another atomic block of the same thread"
+                )
             opened.begin(isolation)
         error: BaseException | None = None
         try:
@@ -132,8 +143,12 @@ def _open_socket(transaction: _DjangoTransaction) -> int | None:
 
 
 def transaction(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]:
-    """Declares a transactional step on Django's database: the ORM calls of its body and its result commit together."""
-    made: SyncStep[P, R, Callable[P, R]] = make_transaction(fn, provider=DjangoProvider(database_alias()))
+    """Declares a transactional step on Django's database: the ORM calls of its body and its result
+    commit together.
+    """
+    made: SyncStep[P, R, Callable[P, R]] = make_transaction(
+        fn, provider=DjangoProvider(database_alias())
+    )
     return made
 
 
@@ -174,16 +189,34 @@ def database_dsn(alias: str | None = None) -> str:
         return str(config["DSN"])
     database = connections[alias or database_alias()]
     if database.vendor != "postgresql":
-        raise DefinitionError(f"DATABASES[{database.alias!r}] is a {database.vendor} database: pgflow needs Postgres")
+        raise DefinitionError(
+            f"DATABASES[{database.alias!r}] is a {database.vendor} database: pgflow needs Postgres"
+        )
     parameters = {
-        k: v for k, v in database.get_connection_params().items()
-        if k in ("dbname", "user", "password", "host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey", "service", "passfile")
+        k: v
+        for k, v in database.get_connection_params().items()
+        if k
+        in (
+            "dbname",
+            "user",
+            "password",
+            "host",
+            "port",
+            "sslmode",
+            "sslrootcert",
+            "sslcert",
+            "sslkey",
+            "service",
+            "passfile",
+        )
     }
     return make_conninfo("", **parameters)
 
 
 def migrates() -> bool:
-    """Return True if ``manage.py migrate`` installs pgflow's schema: unless the settings say not to, or name a database of pgflow's own."""
+    """Return True if ``manage.py migrate`` installs pgflow's schema: unless the settings say not
+    to, or name a database of pgflow's own.
+    """
     config = _config()
     return bool(config.get("MIGRATE", not config.get("DSN")))
 
@@ -193,7 +226,11 @@ def project_app() -> App:
     """The app made of the settings, once a process; :data:`app` is the same."""
     include = [importlib.import_module(name) for name in _config().get("INCLUDE", ())]
     codec = _config().get("CODEC")
-    return App(database_dsn(), include=include, codec=import_string(codec) if isinstance(codec, str) else codec)
+    return App(
+        database_dsn(),
+        include=include,
+        codec=import_string(codec) if isinstance(codec, str) else codec,
+    )
 
 
 if TYPE_CHECKING:

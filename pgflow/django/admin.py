@@ -1,7 +1,7 @@
 """The admin's list of runs, to look at: who wants a run changed says so to pgflow, which wakes it.
 
-The admin asks by the ORM, so it reads the view ``pgflow.runs`` by its model; a test holds the model's columns to those of
-:class:`pgflow.inspect.RunDetail`.
+The admin asks by the ORM, so it reads the view ``pgflow.runs`` by its model; a test holds the
+model's columns to those of :class:`pgflow.inspect.RunDetail`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ class _Filter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         del request
-        return queryset if self.value() is None else queryset.filter(**{self.parameter_name or "": self.value()})
+        return (
+            queryset
+            if self.value() is None
+            else queryset.filter(**{self.parameter_name or "": self.value()})
+        )
 
 
 class _StatusFilter(_Filter):

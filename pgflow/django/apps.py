@@ -1,4 +1,6 @@
-"""The Django app: ``INSTALLED_APPS = [..., "pgflow.django"]`` brings ``manage.py pgflow`` and the admin's list of runs."""
+"""The Django app: ``INSTALLED_APPS = [..., "pgflow.django"]`` brings ``manage.py pgflow`` and the
+admin's list of runs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class PgflowConfig(AppConfig):
     verbose_name = "pgflow"
 
     def ready(self) -> None:
-        """Has ``manage.py migrate`` install pgflow's schema, in databases that Django makes for tests too."""
+        """Has ``manage.py migrate`` install pgflow's schema, in databases that Django makes for
+        tests too.
+        """
         post_migrate.connect(_install, sender=self)
 
 
@@ -34,10 +38,17 @@ def _install(using: str, verbosity: int = 1, stdout: TextIO = sys.stdout, **_: A
         report = migrate_dsn(database_dsn())
     except (PgflowError, psycopg.Error) as error:
         reason = " ".join(str(error).split()).rstrip(".")
-        sys.stderr.write(f"  pgflow's schema was not installed: {reason}. Run `manage.py pgflow migrate` as a role that may.\n")
+        sys.stderr.write(
+            f"  pgflow's schema was not installed: {reason}. Run `manage.py pgflow migrate` as a "
+            "role that may.\n"
+        )
         return
     if verbosity >= 1 and not report.already_current:
-        done = f"Installed pgflow's schema {report.migrations[-1]}" if report.migrations else "Renewed pgflow's functions and views"
+        done = (
+            f"Installed pgflow's schema {report.migrations[-1]}"
+            if report.migrations
+            else "Renewed pgflow's functions and views"
+        )
         stdout.write(f"  {done}\n")
     for statement in report.advice:
         sys.stderr.write(f"  A database administrator is to run: {statement}\n")

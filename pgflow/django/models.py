@@ -1,7 +1,8 @@
 """The view ``pgflow.runs`` as a model: for the admin, and for whoever asks with the ORM.
 
-``Run.objects.filter(key="order-1")`` reads the database that ``PGFLOW["DATABASE"]`` names. Nothing can be saved:
-a view is not written to, and Django makes no migration for it. ``manage.py dumpdata`` wants ``--exclude pgflow``.
+``Run.objects.filter(key="order-1")`` reads the database that ``PGFLOW["DATABASE"]`` names. Nothing
+can be saved: a view is not written to, and Django makes no migration for it. ``manage.py dumpdata``
+wants ``--exclude pgflow``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from pgflow.django import database_alias
 
 
 class _Json(models.JSONField):
-    """A column of type ``json``, which the driver has decoded already; Django decodes ``jsonb`` itself."""
+    """A column of type ``json``, which the driver has decoded already; Django decodes ``jsonb``
+    itself.
+    """
 
     def from_db_value(self, value: Any, expression: object, connection: object) -> Any:
         del expression, connection

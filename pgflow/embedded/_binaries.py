@@ -21,13 +21,19 @@ def find_programs() -> Path:
     """The folder that holds `postgres`, `initdb`, `psql` and so on, as they are installed."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None:
-        raise EmbeddedServerError(f"no DSN is given and the embedded server is not installed: {INSTALL_HINT}, or set PGFLOW_DSN")
+        raise EmbeddedServerError(
+            f"no DSN is given and the embedded server is not installed: {INSTALL_HINT}, or set "
+            "PGFLOW_DSN"
+        )
     for location in spec.submodule_search_locations or ():
         folder = Path(location) / "pginstall" / "bin"
         if (folder / "postgres").is_file():
             _make_executable(folder)
             return folder
-    raise EmbeddedServerError(f"the installed {PACKAGE} holds no server for this platform: {INSTALL_HINT}, or set PGFLOW_DSN")
+    raise EmbeddedServerError(
+        f"the installed {PACKAGE} holds no server for this platform: {INSTALL_HINT}, or set "
+        "PGFLOW_DSN"
+    )
 
 
 def _make_executable(folder: Path) -> None:
@@ -39,7 +45,8 @@ def _make_executable(folder: Path) -> None:
 
 
 def runnable_programs(target: Path) -> Path:
-    """The installed programs, or a copy in `target` where they are another user's who keeps them to himself.
+    """The installed programs, or a copy in `target` where they are another user's who keeps them to
+    himself.
 
     An administrator's installation may be readable and yet not runnable: pip obeys his umask.
     """
@@ -50,13 +57,15 @@ def runnable_programs(target: Path) -> Path:
         return copy_programs(programs, target)
     except (OSError, shutil.Error) as error:
         raise EmbeddedServerError(
-            f"the programs in {programs} are another user's, and can be neither run nor copied ({error}): "
+            f"the programs in {programs} are another user's, and can be neither run nor copied "
+            f"({error}): "
             f"install your own ({INSTALL_HINT}), or set PGFLOW_DSN"
         ) from error
 
 
 def copy_programs(programs: Path, target: Path) -> Path:
-    """Copy the package's files into `target`, open to be read and run by an account that cannot reach the original.
+    """Copy the package's files into `target`, open to be read and run by an account that cannot
+    reach the original.
 
     A copy of the same files is left alone: the server that runs from it may still be up.
     """

@@ -1,7 +1,7 @@
 """The client of the server in a process: register, see that it runs, and let go.
 
-The order of the locks is that of `pgflow.embedded`: ``users.lock`` first and for as long as the server is
-needed, ``start.lock`` only while looking or starting.
+The order of the locks is that of `pgflow.embedded`: ``users.lock`` first and for as long as the
+server is needed, ``start.lock`` only while looking or starting.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class ServerStatus:
         home: The folder that was asked about.
         running: True if the server takes connections, or is about to.
         pid: Process id of its postmaster, if it runs.
-        supervisor_pid: Process id of what looks after it; None after a kill -9, until the next `acquire`.
+        supervisor_pid: Process id of what looks after it; None after a kill -9, until the next
+            `acquire`.
         dsn: Its address, if it runs.
     """
 
@@ -86,7 +87,8 @@ class EmbeddedServer:
         """Say that this process no longer needs the server; a second call does nothing."""
         self._user.close()
         if is_locked(self._folder.postgres_lock) and not is_locked(self._folder.supervisor_lock):
-            # The former one was killed, and nobody else would stop the server until somebody needs it again.
+            # The former one was killed, and nobody else would stop the server until somebody needs
+            # it again.
             with suppress(EmbeddedServerError):
                 launch_supervisor(self._folder)
 
@@ -95,7 +97,8 @@ def acquire(home: Path | None = None) -> EmbeddedServer:
     """Have a server: the one that runs under `home`, or else a new one.
 
     Args:
-        home: Folder for the data. Default: ``PGFLOW_HOME``, else ``pgflow`` in the user's data folder.
+        home: Folder for the data. Default: ``PGFLOW_HOME``, else ``pgflow`` in the user's data
+            folder.
 
     Returns:
         The server, which stays up until every process that acquired it has released it or ended.
@@ -127,7 +130,10 @@ def _register(folder: Folder, deadline: float) -> FileLock:
     if user.lock_until(deadline, shared=True):
         return user
     user.close()
-    raise EmbeddedServerError(f"the embedded server under {folder.home} is being stopped, and does not end: see {folder.log}")
+    raise EmbeddedServerError(
+        f"the embedded server under {folder.home} is being stopped, and does not end: see "
+        f"{folder.log}"
+    )
 
 
 def _take_turn(folder: Folder, deadline: float) -> FileLock:
@@ -136,7 +142,9 @@ def _take_turn(folder: Folder, deadline: float) -> FileLock:
     if turn.lock_until(deadline):
         return turn
     turn.close()
-    raise EmbeddedServerError(f"another process starts or stops the embedded server under {folder.home}: see {folder.log}")
+    raise EmbeddedServerError(
+        f"another process starts or stops the embedded server under {folder.home}: see {folder.log}"
+    )
 
 
 def status(home: Path | None = None) -> ServerStatus:
@@ -147,7 +155,9 @@ def status(home: Path | None = None) -> ServerStatus:
     if found is None or not found.port or not is_locked(folder.postgres_lock):
         return ServerStatus(folder.home, running=False, supervisor_pid=supervisor_pid)
     dsn = State(found.pid, found.port, found.socket_dir).dsn(DATABASE)
-    return ServerStatus(folder.home, running=True, pid=found.pid, supervisor_pid=supervisor_pid, dsn=dsn)
+    return ServerStatus(
+        folder.home, running=True, pid=found.pid, supervisor_pid=supervisor_pid, dsn=dsn
+    )
 
 
 def stop(home: Path | None = None) -> None:
@@ -164,7 +174,9 @@ def stop(home: Path | None = None) -> None:
         while is_locked(folder.supervisor_lock) or is_locked(folder.postgres_lock):
             _have_supervisor_stop(folder)
             if time.monotonic() > deadline:
-                raise EmbeddedServerError(f"the embedded server under {folder.home} does not stop: see {folder.log}")
+                raise EmbeddedServerError(
+                    f"the embedded server under {folder.home} does not stop: see {folder.log}"
+                )
             time.sleep(POLL_SECONDS)
 
 
@@ -185,7 +197,9 @@ def _supervisor_pid(folder: Folder) -> int | None:
 
 
 def _ensure_running(folder: Folder, deadline: float) -> State:
-    """The server that takes connections; called by one process at a time, which is a registered user."""
+    """The server that takes connections; called by one process at a time, which is a registered
+    user.
+    """
     while time.monotonic() < deadline:
         if not is_locked(folder.supervisor_lock):
             launch_supervisor(folder)
@@ -216,13 +230,22 @@ def _wait_for_server(folder: Folder, deadline: float) -> State | None:
 
 
 def _too_late(folder: Folder) -> EmbeddedServerError:
-    return EmbeddedServerError(f"the embedded server under {folder.home} is not ready in time: see {folder.log}")
+    return EmbeddedServerError(
+        f"the embedded server under {folder.home} is not ready in time: see {folder.log}"
+    )
 
 
 def _have_database(state: State) -> None:
-    """Make our database if it is missing; an OperationalError says that the server takes no connections."""
+    """Make our database if it is missing; an OperationalError says that the server takes no
+    connections.
+    """
     with psycopg.connect(state.dsn("postgres"), autocommit=True, connect_timeout=5) as connection:
-        if connection.execute("select from pg_catalog.pg_database where datname = %s", [DATABASE]).rowcount == 0:
+        if (
+            connection.execute(
+                "select from pg_catalog.pg_database where datname = %s", [DATABASE]
+            ).rowcount
+            == 0
+        ):
             connection.execute(sql.SQL("create database {}").format(sql.Identifier(DATABASE)))
 
 
@@ -241,14 +264,22 @@ def launch_supervisor(folder: Folder) -> None:
             check=False,
         )
     if launched.returncode != 0:
-        raise EmbeddedServerError(f"the supervisor of the embedded server does not start:\n{folder.read_log_tail()}")
+        raise EmbeddedServerError(
+            f"the supervisor of the embedded server does not start:\n{folder.read_log_tail()}"
+        )
 
 
 def _environment() -> dict[str, str]:
     """Ours, with our import path, and without what would change how Postgres or libpq behave."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG") or name.startswith("PGFLOW_")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PG") or name.startswith("PGFLOW_")
+    }
     here = Path(pgflow.__file__).parents[1]
-    path = os.pathsep.join([str(here), *(str(Path(entry).absolute()) for entry in sys.path if entry)])
+    path = os.pathsep.join(
+        [str(here), *(str(Path(entry).absolute()) for entry in sys.path if entry)]
+    )
     return kept | {"PYTHONPATH": path, "LC_ALL": "C"}
 
 

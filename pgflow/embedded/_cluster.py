@@ -1,8 +1,8 @@
 """The data folder of Postgres, and the server processes that use it.
 
-Two facts decide whether it may be started. ``postgres.lock`` is inherited by the postmaster and by all its
-children, so it is free exactly when none of them lives. ``postmaster.pid`` is Postgres' own lock file: it
-survives a kill -9, and its process id may by then belong to somebody else.
+Two facts decide whether it may be started. ``postgres.lock`` is inherited by the postmaster and by
+all its children, so it is free exactly when none of them lives. ``postmaster.pid`` is Postgres' own
+lock file: it survives a kill -9, and its process id may by then belong to somebody else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from pgflow.errors import EmbeddedServerError
 if TYPE_CHECKING:
     from pgflow.embedded._namespace import Account
 
-# Local connections are as private as the folder of the socket; by TCP anybody on this machine may try.
+# Local connections are as private as the folder of the socket; by TCP anybody on this machine may
+# try.
 HOST_BASED_AUTHENTICATION = """\
 local all         all              trust
 local replication all              trust
@@ -33,7 +34,8 @@ host  all         all 127.0.0.1/32 scram-sha-256
 host  replication all 127.0.0.1/32 scram-sha-256
 """
 
-# Written into postgresql.conf once, for the developer to change. What is left out keeps Postgres' default.
+# Written into postgresql.conf once, for the developer to change. What is left out keeps Postgres'
+# default.
 SETTINGS = {
     "max_connections": "100",
     "shared_buffers": "128MB",
@@ -58,11 +60,15 @@ class PidFile:
 
     @classmethod
     def read(cls, data: Path) -> PidFile | None:
-        """The file of this data folder; None without one, or while its first line is being written."""
+        """The file of this data folder; None without one, or while its first line is being
+        written.
+        """
         try:
             lines = (data / "postmaster.pid").read_text().splitlines()
             pid = abs(int(lines[0]))  # negative while a stand-alone backend runs
-            if len(lines) < 8:  # pid, data folder, start time, port, socket folder, host, shared memory, status
+            if (
+                len(lines) < 8
+            ):  # pid, data folder, start time, port, socket folder, host, shared memory, status
                 return cls(pid)
             return cls(pid, int(lines[3]), lines[4], lines[7].strip())
         except (OSError, ValueError, IndexError):
@@ -72,7 +78,9 @@ class PidFile:
 class Postmaster:
     """A running server: a child of this process, or one that a killed supervisor left behind."""
 
-    def __init__(self, pid: int, lock: Path, process: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(
+        self, pid: int, lock: Path, process: subprocess.Popen[bytes] | None = None
+    ) -> None:
         self.pid = pid
         self._lock = lock
         self._process = process
@@ -84,7 +92,11 @@ class Postmaster:
 
     def was_killed(self) -> bool:
         """Return True if our child was ended by a signal that it does not handle."""
-        return self._process is not None and self._process.returncode is not None and self._process.returncode < 0
+        return (
+            self._process is not None
+            and self._process.returncode is not None
+            and self._process.returncode < 0
+        )
 
     def stop(self) -> None:
         """Stop the server, and return once none of its processes is left."""
@@ -122,7 +134,9 @@ class Cluster:
         return folder
 
     def create(self) -> None:
-        """Make the data folder if there is none; it appears under its name only when it is whole."""
+        """Make the data folder if there is none; it appears under its name only when it is
+        whole.
+        """
         if (self.data / "PG_VERSION").exists():
             return
         new = self.data.with_name("data.new")
@@ -153,7 +167,12 @@ class Cluster:
         quoted_dir = str(socket_dir).replace('"', '""')  # the setting is a list of folders
         settings = {"listen_addresses": "127.0.0.1", "unix_socket_directories": f'"{quoted_dir}"'}
         command = [str(self.programs / "postgres"), "-D", str(self.data), "-p", str(port)]
-        process = self._spawn([*command, *(word for name, value in settings.items() for word in ("-c", f"{name}={value}"))])
+        process = self._spawn(
+            [
+                *command,
+                *(word for name, value in settings.items() for word in ("-c", f"{name}={value}")),
+            ]
+        )
         return Postmaster(process.pid, self.lock, process)
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
@@ -163,7 +182,9 @@ class Cluster:
                 raise EmbeddedServerError(f"another server uses {self.data}")
             return subprocess.Popen(  # noqa: S603  programs of our own
                 command,
-                pass_fds=[lock.descriptor],  # closing ours leaves the lock with the child and its children
+                pass_fds=[
+                    lock.descriptor
+                ],  # closing ours leaves the lock with the child and its children
                 cwd=self.data.parent,
                 stdin=subprocess.DEVNULL,
                 user=account.uid if account else None,
@@ -172,28 +193,38 @@ class Cluster:
             )
 
     def remove_foreign_pid_file(self) -> None:
-        """Remove a ``postmaster.pid`` that a killed server left and whose process is by now something else.
+        """Remove a ``postmaster.pid`` that a killed server left and whose process is by now
+        something else.
 
-        Only while ``postgres.lock`` is free. A pid that is no process is left to Postgres itself, which then
-        also looks whether the shared memory is in use.
+        Only while ``postgres.lock`` is free. A pid that is no process is left to Postgres itself,
+        which then also looks whether the shared memory is in use.
         """
         left_behind = PidFile.read(self.data)
         if left_behind is None or not process_exists(left_behind.pid):
             return
         if serves(left_behind.pid, self.data):
-            raise EmbeddedServerError(f"a server started by hand (pid {left_behind.pid}) uses {self.data}: stop it first")
+            raise EmbeddedServerError(
+                f"a server started by hand (pid {left_behind.pid}) uses {self.data}: stop it first"
+            )
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 
 
 def remove_stale_sockets(socket_dir: Path) -> None:
-    """Remove what a killed server left in our private folder: the lock file of its socket may name a living process, too."""
+    """Remove what a killed server left in our private folder: the lock file of its socket may name
+    a living process, too.
+    """
     for path in socket_dir.glob(".s.PGSQL.*"):
         path.unlink(missing_ok=True)
 
 
 def initdb_options() -> list[str]:
     """Return options that make the same database everywhere, whatever the locale of the machine."""
-    locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    locale = [
+        "--encoding=UTF8",
+        "--locale=C",
+        "--locale-provider=builtin",
+        "--builtin-locale=C.UTF-8",
+    ]
     settings = [f"--set={name}={value}" for name, value in SETTINGS.items()]
     return [f"--username={SUPERUSER}", "--auth=trust", "--no-instructions", *locale, *settings]
 
@@ -210,7 +241,9 @@ def process_exists(pid: int) -> bool:
 
 
 def serves(pid: int, data: Path) -> bool:
-    """Return True if this process is a Postgres of this data folder: it works in it, or was told of it."""
+    """Return True if this process is a Postgres of this data folder: it works in it, or was told of
+    it.
+    """
     try:
         return Path(f"/proc/{pid}/cwd").samefile(data)
     except OSError:  # no such kernel, or a process that may not be looked into

@@ -1,8 +1,9 @@
 """The folder of one embedded server, with all its files by name.
 
-``PGFLOW_HOME/postgres`` belongs to one user and is closed to all others (0700), so that local connections
-need no password. The folder above it may be anybody's choice and is never changed. What one process tells
-another goes through ``state.json``, written by rename so that a reader sees all of it or none.
+``PGFLOW_HOME/postgres`` belongs to one user and is closed to all others (0700), so that local
+connections need no password. The folder above it may be anybody's choice and is never changed. What
+one process tells another goes through ``state.json``, written by rename so that a reader sees all
+of it or none.
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ class Folder:
 
     @property
     def failure(self) -> Path:
-        """File with the reason why the last supervisor gave up, for the user process that waits for it."""
+        """File with the reason why the last supervisor gave up, for the user process that waits for
+        it.
+        """
         return self.root / "failure.txt"
 
     @property
@@ -112,9 +115,13 @@ class Folder:
             if owner == os.geteuid():
                 self.root.chmod(0o700)  # a umask or a copy may have left it otherwise
         except OSError as error:
-            raise EmbeddedServerError(f"cannot use {self.root} ({error.strerror}): choose another PGFLOW_HOME") from error
+            raise EmbeddedServerError(
+                f"cannot use {self.root} ({error.strerror}): choose another PGFLOW_HOME"
+            ) from error
         if owner != os.geteuid():
-            raise EmbeddedServerError(f"{self.root} belongs to another user (uid {owner}): choose another PGFLOW_HOME")
+            raise EmbeddedServerError(
+                f"{self.root} belongs to another user (uid {owner}): choose another PGFLOW_HOME"
+            )
 
     def read_state(self) -> State | None:
         """The server that was last published, or None."""

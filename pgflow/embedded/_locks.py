@@ -1,9 +1,9 @@
 """File locks that end with their process, however it ends.
 
-`flock` belongs to an open file: the kernel drops it when the last copy of the descriptor is closed. Python's
-descriptors do not pass to programs that are executed, so nobody holds a lock by accident; where one is meant
-to be inherited (``postgres.lock``), its descriptor is passed on by name. A process that merely forked has a
-copy, and with it the lock, for as long as it lives.
+`flock` belongs to an open file: the kernel drops it when the last copy of the descriptor is closed.
+Python's descriptors do not pass to programs that are executed, so nobody holds a lock by accident;
+where one is meant to be inherited (``postgres.lock``), its descriptor is passed on by name. A
+process that merely forked has a copy, and with it the lock, for as long as it lives.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class FileLock:
     def try_lock(self, *, shared: bool = False) -> bool:
         """Take the lock if that is possible at once."""
         try:
-            fcntl.flock(self.descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            fcntl.flock(
+                self.descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+            )
         except BlockingIOError:
             return False
         return True

@@ -1,10 +1,11 @@
 """As whom the server runs, and where its data is, when this process is root.
 
-An ordinary user's server is simply that user's. For root there are two ways, and the first start decides: a
-user namespace keeps everything root's and in place (`_namespace`). Where that is refused, as by Docker's
-default profile, an account that exists anyway gets a folder of its own under ``/var/lib``, since it could not
-reach root's without opening up the folders above; ``data`` is then a symbolic link into it. The account owns
-only what is inside its ``data`` and ``run``, so that it cannot have root follow a link of its making.
+An ordinary user's server is simply that user's. For root there are two ways, and the first start
+decides: a user namespace keeps everything root's and in place (`_namespace`). Where that is
+refused, as by Docker's default profile, an account that exists anyway gets a folder of its own
+under ``/var/lib``, since it could not reach root's without opening up the folders above; ``data``
+is then a symbolic link into it. The account owns only what is inside its ``data`` and ``run``, so
+that it cannot have root follow a link of its making.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from typing import TYPE_CHECKING
 
 from pgflow.embedded._binaries import copy_programs, find_programs, runnable_programs
 from pgflow.embedded._cluster import Cluster
-from pgflow.embedded._namespace import Account, enter_user_namespace, find_account, holds_inside, user_namespaces_work
+from pgflow.embedded._namespace import (
+    Account,
+    enter_user_namespace,
+    find_account,
+    holds_inside,
+    user_namespaces_work,
+)
 from pgflow.errors import EmbeddedServerError
 
 if TYPE_CHECKING:
@@ -39,7 +46,9 @@ def place_cluster(folder: Folder) -> Cluster:
 def _place_in_namespace(folder: Folder, programs: Path) -> Cluster:
     # Inside, root is no longer let through the closed folders of others.
     if not holds_inside(lambda: os.access(folder.root, os.W_OK | os.X_OK)):
-        raise EmbeddedServerError(f"{folder.root} lies in another user's closed folder: choose another PGFLOW_HOME")
+        raise EmbeddedServerError(
+            f"{folder.root} lies in another user's closed folder: choose another PGFLOW_HOME"
+        )
     if not holds_inside(lambda: os.access(programs / "postgres", os.X_OK)):
         programs = copy_programs(programs, folder.programs)
     enter_user_namespace()

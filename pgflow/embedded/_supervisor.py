@@ -1,8 +1,9 @@
 """The small process that owns the server: ``python -m pgflow.embedded._supervisor HOME``.
 
-It detaches from whoever started it, makes the data folder if need be, starts Postgres in the foreground as
-its own child (a child that dies is noticed at once; a daemon killed with -9 is not), publishes its address,
-starts it again when it crashes, and stops it once nobody has needed it for `LINGER_SECONDS`.
+It detaches from whoever started it, makes the data folder if need be, starts Postgres in the
+foreground as its own child (a child that dies is noticed at once; a daemon killed with -9 is not),
+publishes its address, starts it again when it crashes, and stops it once nobody has needed it for
+`LINGER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ LINGER_SECONDS = 3.0
 TICK_SECONDS = 0.5
 START_ATTEMPTS = 5
 LEFTOVER_SECONDS = 60.0
-SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103  # what the kernel's address structure holds
+SOCKET_PATH_BYTES = (
+    107 if sys.platform == "linux" else 103
+)  # what the kernel's address structure holds
 
 
 def main() -> int:
@@ -50,7 +53,9 @@ def main() -> int:
     folder.failure.unlink(missing_ok=True)
     os.ftruncate(own_lock.descriptor, 0)
     if child := os.fork():
-        os.write(own_lock.descriptor, str(child).encode())  # here, so that it is known who supervises before our starter goes on
+        os.write(
+            own_lock.descriptor, str(child).encode()
+        )  # here, so that it is known who supervises before our starter goes on
         os._exit(0)  # the child's copy of the descriptor keeps the lock
     try:
         Supervisor(folder).run()
@@ -60,7 +65,8 @@ def main() -> int:
         traceback.print_exc()
         report_failure(folder, repr(error))
     finally:
-        # Before the users' lock, which ends with this process: whoever gets that one must find no supervisor.
+        # Before the users' lock, which ends with this process: whoever gets that one must find no
+        # supervisor.
         own_lock.close()
     return 0
 
@@ -82,7 +88,9 @@ class Signals:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask_to_stop)
         for number in (signal.SIGCHLD, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)  # an ignored signal would stay ignored in our children
+            signal.signal(
+                number, lambda *_: None
+            )  # an ignored signal would stay ignored in our children
 
     def _ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
         self.asked_to_stop = True
@@ -138,7 +146,9 @@ class Supervisor:
         return False
 
     def _adopt(self) -> Postmaster | None:
-        """The server that a killed supervisor left behind; None once no process uses the data folder."""
+        """The server that a killed supervisor left behind; None once no process uses the data
+        folder.
+        """
         deadline = time.monotonic() + LEFTOVER_SECONDS
         while is_locked(self._cluster.lock):
             found = PidFile.read(self._cluster.data)
@@ -147,7 +157,9 @@ class Supervisor:
                 self._publish(State(found.pid, found.port, found.socket_dir))
                 return self._server
             if time.monotonic() > deadline:
-                raise EmbeddedServerError(f"processes of a former server use {self._cluster.data} and do not end")
+                raise EmbeddedServerError(
+                    f"processes of a former server use {self._cluster.data} and do not end"
+                )
             self._signals.wait(POLL_SECONDS)
         return None
 
@@ -191,13 +203,16 @@ def choose_socket_dir(cluster: Cluster, previous: State | None) -> Path:
     """A private folder whose name can be the address of a socket."""
     beside_data = cluster.data.parent / "run"
     # A client reads a comma as the end of the first of several hosts.
-    if len(os.fsencode(beside_data / ".s.PGSQL.65535")) <= SOCKET_PATH_BYTES and "," not in str(beside_data):
+    if len(os.fsencode(beside_data / ".s.PGSQL.65535")) <= SOCKET_PATH_BYTES and "," not in str(
+        beside_data
+    ):
         beside_data.mkdir(mode=0o700, exist_ok=True)
         return cluster.give(beside_data)
     owner = cluster.data.stat().st_uid
     if previous is not None and is_private(Path(previous.socket_dir), owner):
         return Path(previous.socket_dir)
-    return cluster.give(Path(tempfile.mkdtemp(prefix="pgflow-", dir="/tmp")))  # nosec B108 - a random name, made private
+    # Nosec B108 - a random name, made private.
+    return cluster.give(Path(tempfile.mkdtemp(prefix="pgflow-", dir="/tmp")))
 
 
 def is_private(folder: Path, owner: int) -> bool:
@@ -230,15 +245,20 @@ def find_free_port() -> int:
 def set_password(folder: Folder, server: State) -> None:
     """Give the superuser the password in its file, which is made if missing; only its hash is sent.
 
-    Without a password there is no way in by TCP, and nothing else amiss: a failure is noted and no more.
+    Without a password there is no way in by TCP, and nothing else amiss: a failure is noted and no
+    more.
     """
     if not folder.password.exists():
         replace_file(folder.password, secrets.token_urlsafe(24))
     password = folder.password.read_text().strip()
     try:
         with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
-            hashed = connection.pgconn.encrypt_password(password.encode(), SUPERUSER.encode(), b"scram-sha-256").decode()
-            connection.execute(sql.SQL("alter role {} password {}").format(sql.Identifier(SUPERUSER), hashed))
+            hashed = connection.pgconn.encrypt_password(
+                password.encode(), SUPERUSER.encode(), b"scram-sha-256"
+            ).decode()
+            connection.execute(
+                sql.SQL("alter role {} password {}").format(sql.Identifier(SUPERUSER), hashed)
+            )
     except psycopg.Error as error:
         sys.stderr.write(f"cannot set the password: {error}\n")
 

@@ -1,10 +1,12 @@
 """The read side: typed readers of pgflow's views, for sync and async code.
 
-A reader makes a question, and :func:`ask` or :func:`ask_async` puts it to an app or to a connection. Answers are frozen rows, one
-class for each view; long lists come in pages. Whoever shows what is in the database reads here: the command line, the endpoint for
-Prometheus, and dashboards of your own. Nothing here writes.
+A reader makes a question, and :func:`ask` or :func:`ask_async` puts it to an app or to a
+connection. Answers are frozen rows, one class for each view; long lists come in pages. Whoever
+shows what is in the database reads here: the command line, the endpoint for Prometheus, and
+dashboards of your own. Nothing here writes.
 
-Values are as they are stored. What a codec of an app has encoded stays encoded; :func:`readable` puts a word in its place.
+Values are as they are stored. What a codec of an app has encoded stays encoded; :func:`readable`
+puts a word in its place.
 """
 
 from pgflow._db.calls.replay import Idleness
@@ -47,7 +49,15 @@ from pgflow.inspect.ledgers import (
 )
 from pgflow.inspect.listing import After, Listing
 from pgflow.inspect.mail import MessageRow, list_messages
-from pgflow.inspect.question import AsyncSource, Question, Source, ask, ask_async, stream, stream_async
+from pgflow.inspect.question import (
+    AsyncSource,
+    Question,
+    Source,
+    ask,
+    ask_async,
+    stream,
+    stream_async,
+)
 from pgflow.inspect.queues import (
     LaneRow,
     QueueRow,
@@ -86,10 +96,26 @@ from pgflow.inspect.runs import (
     sample_chains,
 )
 from pgflow.inspect.steps import StepRow, list_steps
-from pgflow.inspect.timeline import Entry, Failure, History, UnitRow, fold, last_seq, list_units, read_history
+from pgflow.inspect.timeline import (
+    Entry,
+    Failure,
+    History,
+    UnitRow,
+    fold,
+    last_seq,
+    list_units,
+    read_history,
+)
 from pgflow.inspect.versions import PatchRow, VersionRow, list_patches, list_versions
 from pgflow.inspect.words import describe_error, encoded, readable
-from pgflow.inspect.workers import Holder, WorkerCount, WorkerRow, count_workers, list_holders, list_workers
+from pgflow.inspect.workers import (
+    Holder,
+    WorkerCount,
+    WorkerRow,
+    count_workers,
+    list_holders,
+    list_workers,
+)
 
 __all__ = [
     "EVERY_RUN",

@@ -1,7 +1,8 @@
-"""Calls of a run: its steps, decisions and effects in the order of the code, many of one name as one group.
+"""Calls of a run: its steps, decisions and effects in the order of the code, many of one name as
+one group.
 
-A run may have made the same call a thousand times. Where there are more calls than are wanted, those of one name are a group,
-which counts them by status: "fetch x 500: 475 done, 25 failed".
+A run may have made the same call a thousand times. Where there are more calls than are wanted,
+those of one name are a group, which counts them by status: "fetch x 500: 475 done, 25 failed".
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ class CallRow:
         call: Number of the call, in the order in which the code made them.
         kind: ``step``, ``decision`` or ``effect``.
         name: Name of the step, decision or effect.
-        status: Its status, in the words of ``pgflow.steps`` and ``pgflow.effects``; a decision is ``completed``.
+        status: Its status, in the words of ``pgflow.steps`` and ``pgflow.effects``; a decision is
+            ``completed``.
         attempts: Number of times that it was begun, or allowed to act.
-        started_at: Time at which it was first allowed to start, or was intended; None where that is not recorded.
+        started_at: Time at which it was first allowed to start, or was intended; None where that is
+            not recorded.
         ended_at: Time at which its outcome was known; None if it is open.
         idempotency_key: Its idempotency key, or the key of the decision; None for a read.
         output: Value that it came to; None unless it completed.
@@ -95,11 +98,16 @@ class _Count:
 
 
 def _all(
-    output: LiteralString, error: LiteralString, value: LiteralString, outcome: LiteralString, trouble: LiteralString
+    output: LiteralString,
+    error: LiteralString,
+    value: LiteralString,
+    outcome: LiteralString,
+    trouble: LiteralString,
 ) -> LiteralString:
     """Every call, with these expressions for the values of steps, decisions and effects."""
     steps = statement(
-        "select s.call, 'step' as kind, s.step as name, s.status, s.attempts, s.started_at, s.ended_at, s.idempotency_key,",
+        "select s.call, 'step' as kind, s.step as name, s.status, s.attempts, s.started_at, "
+        "s.ended_at, s.idempotency_key,",
         output, "as output,", error, "as error from pgflow.steps s where s.run_id = %s",
     )  # fmt: skip
     decisions = statement(
@@ -107,21 +115,26 @@ def _all(
         value, ", null from pgflow.decisions d where d.run_id = %s",
     )  # fmt: skip
     effects = statement(
-        "select e.call, 'effect', e.name, e.status, e.attempts, e.intended_at, e.closed_at, e.effect,",
+        "select e.call, 'effect', e.name, e.status, e.attempts, e.intended_at, e.closed_at, "
+        "e.effect,",
         outcome, ",", trouble, "from pgflow.effects e where e.run_id = %s",
     )  # fmt: skip
     return statement("(", steps, "union all", decisions, "union all", effects, ") c")
 
 
-_WITH_VALUES = _all("s.output::json", "s.error::json", "d.value::json", "e.result::json", "e.error::json")
+_WITH_VALUES = _all(
+    "s.output::json", "s.error::json", "d.value::json", "e.result::json", "e.error::json"
+)
 _WITHOUT = _all("null::json", "null::json", "null::json", "null::json", "null::json")
 
 _COUNT = statement(
-    "select kind, name, status, count(*) as calls, sum(attempts)::bigint as attempts, min(call) as first_call, max(ended_at) as ended_at",
+    "select kind, name, status, count(*) as calls, sum(attempts)::bigint as attempts, min(call) as "
+    "first_call, max(ended_at) as ended_at",
     "from", _WITHOUT, "group by kind, name, status order by first_call",
 )  # fmt: skip
 _SOME = statement(
-    "select call, kind, name, status, attempts, started_at, ended_at, idempotency_key, output, error from", _WITH_VALUES,
+    "select call, kind, name, status, attempts, started_at, ended_at, idempotency_key, output, "
+    "error from", _WITH_VALUES,
     "where (kind, name) in (select * from unnest(%s::text[], %s::text[])) order by call limit %s",
 )  # fmt: skip
 
@@ -130,7 +143,8 @@ _SOME = statement(
 def read_calls(run_id: int, limit: int | None = None) -> Steps[Calls]:
     """Ask for the calls of a run, in the order of its code.
 
-    Of a run with more calls than the limit, those of one name are folded into a group where there are four or more.
+    Of a run with more calls than the limit, those of one name are folded into a group where there
+    are four or more.
 
     Args:
         run_id: The number of the run.
@@ -142,10 +156,16 @@ def read_calls(run_id: int, limit: int | None = None) -> Steps[Calls]:
     for count in counted:
         names.setdefault((count.kind, count.name), []).append(count)
     is_long = limit is not None and total > limit
-    folded = {name: counts for name, counts in names.items() if is_long and sum(count.calls for count in counts) >= FOLDED_FROM}
+    folded = {
+        name: counts
+        for name, counts in names.items()
+        if is_long and sum(count.calls for count in counts) >= FOLDED_FROM
+    }
     single = [name for name in names if name not in folded]
     kinds, titles = [kind for kind, _ in single], [name for _, name in single]
-    rows: list[Call] = yield Query(_SOME, (run_id, run_id, run_id, kinds, titles, limit), _read_calls)
+    rows: list[Call] = yield Query(
+        _SOME, (run_id, run_id, run_id, kinds, titles, limit), _read_calls
+    )
     rows += [_fold(*name, counts) for name, counts in folded.items()]
     rows.sort(key=lambda row: row.call)
     lines = len(folded) + sum(count.calls for name in single for count in names[name])

@@ -9,5 +9,7 @@ from pgflow.inspect.question import Question, once
 
 
 def database_now() -> Question[datetime]:
-    """Ask for the time on the database's clock, with its zone. Tell ages by it: the clock of this machine may be another."""
+    """Ask for the time on the database's clock, with its zone. Tell ages by it: the clock of this
+    machine may be another.
+    """
     return once(Query("select clock_timestamp() as now", (), lambda rows: rows[0][0]))

@@ -1,4 +1,6 @@
-"""Health: what is wrong with the work in a database, and whether there is any. ``pgflow doctor`` has the words for it."""
+"""Health: what is wrong with the work in a database, and whether there is any. ``pgflow doctor``
+has the words for it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from pgflow.inspect.question import Question, Steps, once, question, statement
 
 
 def read_idleness() -> Question[Idleness]:
-    """Ask whether anything is to be done, and when the next timer is due. The role needs the rights of a worker."""
+    """Ask whether anything is to be done, and when the next timer is due. The role needs the rights
+    of a worker.
+    """
     return once(idle_state())
 
 
@@ -77,7 +81,9 @@ def check_workers() -> Question[list[WorkerHealth]]:
 
 
 def list_stray_leases() -> Question[list[StrayLeases]]:
-    """Ask for runs that are leased to workers which are gone: the next worker that looks takes them over."""
+    """Ask for runs that are leased to workers which are gone: the next worker that looks takes them
+    over.
+    """
     return once(Query(_STRAYS, (), lambda rows: [StrayLeases(*row) for row in rows]))
 
 
@@ -163,9 +169,7 @@ where l.queued > 0 and l.why is not null and q.paused_at is null and l.oldest_qu
   and exists (select from pgflow.workers w where l.queue = any(w.queues))
 order by l.queue, l.workflow, l.version
 """
-_STUCK: LiteralString = (
-    "select reason, count(*) as runs, min(key) as example from pgflow.runs where status = 'stuck' group by reason order by 2 desc"
-)
+_STUCK: LiteralString = "select reason, count(*) as runs, min(key) as example from pgflow.runs where status = 'stuck' group by reason order by 2 desc"
 _MESSAGES: LiteralString = """
 select state, count(*) as messages, min(key) as example from (
   select 'refused' as state, key from pgflow.messages where refused is not null
@@ -186,7 +190,9 @@ def list_unserved_lanes(seconds: float) -> Question[list[UnservedLane]]:
     Args:
         seconds: Time for which the oldest of them must have been ready.
     """
-    return once(Query(_UNSERVED_LANES, (seconds,), lambda rows: [UnservedLane(*row) for row in rows]))
+    return once(
+        Query(_UNSERVED_LANES, (seconds,), lambda rows: [UnservedLane(*row) for row in rows])
+    )
 
 
 def count_stuck() -> Question[list[StuckRuns]]:
@@ -204,14 +210,16 @@ def count_left_messages() -> Question[list[LeftMessages]]:
 
 @dataclass(frozen=True)
 class LossRow:
-    """A fail-over that lost what workers were told is durable, and that nobody has seen to. A row of the view ``pgflow.losses``.
+    """A fail-over that lost what workers were told is durable, and that nobody has seen to. A row
+    of the view ``pgflow.losses``.
 
     Attributes:
         loss_id: Number of the loss, for ``pgflow.close_loss()``.
         noticed_at: Time at which a worker noticed.
         host: Name of the machine of that worker.
         pid: Number of its process there.
-        bytes: Length of the piece of the log that is lost, at least; 0 or less if none is known to be.
+        bytes: Length of the piece of the log that is lost, at least; 0 or less if none is known to
+            be.
         run_count: Runs of which something is lost that this worker was told is durable.
         keys: Keys of up to five of them, with commas between; None if there is none.
     """
@@ -227,7 +235,8 @@ class LossRow:
 
 @dataclass(frozen=True)
 class LargePartition:
-    """A partition of the journal that stays large though history was removed from it. A row of the view ``pgflow.partitions``.
+    """A partition of the journal that stays large though history was removed from it. A row of the
+    view ``pgflow.partitions``.
 
     Attributes:
         partition: Name of the table in the schema ``pgflow``.
@@ -279,7 +288,8 @@ def list_large_partitions() -> Question[list[LargePartition]]:
 
 
 def check_books(limit: int | None = 20) -> Question[list[Violation]]:
-    """Ask for the engine's own audit, which reads everything. An empty list says that every invariant holds.
+    """Ask for the engine's own audit, which reads everything. An empty list says that every
+    invariant holds.
 
     Args:
         limit: Most violations; None for all.
@@ -296,12 +306,16 @@ _LOOKED_AT: tuple[tuple[str, LiteralString], ...] = (
     ("queues", "select * from pgflow.queues"),
     ("workers", "select * from pgflow.workers"),
 )
-"""By whoever has a dashboard. `lanes` costs too much in an empty database: the few rows that it reads are never counted."""
+"""By whoever has a dashboard. `lanes` costs too much in an empty database: the few rows that it
+reads are never counted.
+"""
 
 
 @question
 def read_view_costs() -> Steps[dict[str, float]]:
-    """Ask for the cost of a look at each view that people look at, in the planner's units. Nothing is executed."""
+    """Ask for the cost of a look at each view that people look at, in the planner's units. Nothing
+    is executed.
+    """
     costs: dict[str, float] = {}
     for name, look in _LOOKED_AT:
         plan: Any = yield Query(statement("explain (format json)", look), (), _read_plan)

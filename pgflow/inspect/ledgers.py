@@ -1,4 +1,5 @@
-"""The ledgers: decisions, effects, what is owed, and the audit of a run, which is all of them as one story.
+"""The ledgers: decisions, effects, what is owed, and the audit of a run, which is all of them as
+one story.
 
 They are views over the journal, so nothing here was written for whoever reads it.
 """
@@ -60,7 +61,9 @@ class DecisionRow:
 _DECISIONS: LiteralString = "decision, name, value, why, evidence, alternatives, policy, model, usage, decided_at, seq, call"
 
 
-def list_decisions(run_id: int, *, after: After = None, limit: int | None = 50) -> Question[Listing[DecisionRow]]:
+def list_decisions(
+    run_id: int, *, after: After = None, limit: int | None = 50
+) -> Question[Listing[DecisionRow]]:
     """Ask for a page of the decisions of a run, in the order of its code.
 
     Args:
@@ -73,8 +76,16 @@ def list_decisions(run_id: int, *, after: After = None, limit: int | None = 50) 
     """
     place = parse_place(after, int)
     behind: LiteralString = "and call > %s" if place else ""
-    sql = statement("select", _DECISIONS, "from pgflow.decisions where run_id = %s", behind, "order by call limit %s")
-    read = lambda rows: cut([DecisionRow(*row) for row in rows], limit, lambda decision: (decision.call,))  # noqa: E731
+    sql = statement(
+        "select",
+        _DECISIONS,
+        "from pgflow.decisions where run_id = %s",
+        behind,
+        "order by call limit %s",
+    )
+    read = lambda rows: cut(  # noqa: E731
+        [DecisionRow(*row) for row in rows], limit, lambda decision: (decision.call,)
+    )
     return once(Query(sql, (run_id, *place, one_more(limit)), read))
 
 
@@ -89,9 +100,11 @@ class EffectRow:
         effect: Its idempotency key: the same in every attempt.
         name: Name of the effect.
         status: ``intended``, ``unknown``, ``accepted``, ``confirmed`` or ``failed``.
-        risk: Means by which it can be taken back: ``reversible``, ``compensable`` or ``irreversible``.
+        risk: Means by which it can be taken back: ``reversible``, ``compensable`` or
+            ``irreversible``.
         request: Its arguments, by name.
-        result: Value that it returned, or that came with its confirmation; None unless it is confirmed.
+        result: Value that it returned, or that came with its confirmation; None unless it is
+            confirmed.
         error: Reason why it was not done; None unless it failed.
         ref: The counterparty's reference under which it was accepted; None if it was not.
         attempts: Number of times that it was allowed to act.
@@ -104,7 +117,8 @@ class EffectRow:
         closed_at: Time at which its outcome was known; None if it is open.
         seq: Place of its intent in the journal.
         call: Number of the call.
-        owed: Reason why a person must see to it: ``forced`` or ``parent_forced``; None if nobody must.
+        owed: Reason why a person must see to it: ``forced`` or ``parent_forced``; None if nobody
+            must.
     """
 
     effect: str
@@ -129,12 +143,15 @@ class EffectRow:
 
 
 _EFFECTS: LiteralString = (
-    "effect, name, status, risk, request, result, error, ref, attempts, unknowns, said_by, decision, compensates, policy_version,"
+    "effect, name, status, risk, request, result, error, ref, attempts, unknowns, said_by, "
+    "decision, compensates, policy_version,"
     " intended_at, closed_at, seq, call, owed"
 )
 
 
-def list_effects(run_id: int, *, after: After = None, limit: int | None = 50) -> Question[Listing[EffectRow]]:
+def list_effects(
+    run_id: int, *, after: After = None, limit: int | None = 50
+) -> Question[Listing[EffectRow]]:
     """Ask for a page of the effects of a run, in the order of its code.
 
     Args:
@@ -147,7 +164,13 @@ def list_effects(run_id: int, *, after: After = None, limit: int | None = 50) ->
     """
     place = parse_place(after, int)
     behind: LiteralString = "and call > %s" if place else ""
-    sql = statement("select", _EFFECTS, "from pgflow.effects where run_id = %s", behind, "order by call limit %s")
+    sql = statement(
+        "select",
+        _EFFECTS,
+        "from pgflow.effects where run_id = %s",
+        behind,
+        "order by call limit %s",
+    )
     read = lambda rows: cut([EffectRow(*row) for row in rows], limit, lambda effect: (effect.call,))  # noqa: E731
     return once(Query(sql, (run_id, *place, one_more(limit)), read))
 
@@ -157,17 +180,20 @@ def list_effects(run_id: int, *, after: After = None, limit: int | None = 50) ->
 
 @dataclass(frozen=True)
 class ObligationRow:
-    """Something that is owed: an effect that is not closed, and what else is open. A row of the view ``pgflow.obligations``.
+    """Something that is owed: an effect that is not closed, and what else is open. A row of the
+    view ``pgflow.obligations``.
 
     Attributes:
         key: Key of the run.
         kind: ``effect``, ``gate`` or ``obligation``.
         name: Of the effect, gate or obligation.
-        state: Of an effect: ``intended``, ``unknown``, ``absent`` or ``accepted``; or ``uncompensated``: it was done, and nobody
-            takes it back any more.
-        reason: Reason why a person must see to it: ``forced`` or ``parent_forced``; None if its run does.
+        state: Of an effect: ``intended``, ``unknown``, ``absent`` or ``accepted``; or
+            ``uncompensated``: it was done, and nobody takes it back any more.
+        reason: Reason why a person must see to it: ``forced`` or ``parent_forced``; None if its run
+            does.
         opened_at: Time since which it is owed.
-        due_at: Time at which the engine looks after it next, or at which it should be closed; None if no time is set.
+        due_at: Time at which the engine looks after it next, or at which it should be closed; None
+            if no time is set.
         owed_to: To whom; None if nobody is named.
         effect: Idempotency key of the effect: what ``settle`` takes.
         ref: The counterparty's reference: what ``confirm`` takes.
@@ -175,8 +201,10 @@ class ObligationRow:
         paged_at: Time at which somebody was last told of it; None if nobody was.
         run_id: The number of the generation that owes it.
         call: Number of the call.
-        beat_at: Time of the last beat of an accepted effect, or of its acceptance; None if it has promised none.
-        silent_at: Time from which its outcome is unknown if no further beat comes; None if it has promised none.
+        beat_at: Time of the last beat of an accepted effect, or of its acceptance; None if it has
+            promised none.
+        silent_at: Time from which its outcome is unknown if no further beat comes; None if it has
+            promised none.
         beat_details: Progress that the last beat with details told; None if none did.
     """
 
@@ -200,7 +228,8 @@ class ObligationRow:
 
 
 _OBLIGATIONS: LiteralString = (
-    "select o.key, o.kind, o.name, o.state, o.reason, o.opened_at, o.due_at, o.owed_to, o.effect, o.ref, r.status, o.paged_at,"
+    "select o.key, o.kind, o.name, o.state, o.reason, o.opened_at, o.due_at, o.owed_to, o.effect, "
+    "o.ref, r.status, o.paged_at,"
     " o.run_id, o.call, o.beat_at, o.silent_at, o.beat_details"
     " from pgflow.obligations o left join pgflow.runs r on r.run_id = o.run_id"
 )
@@ -225,12 +254,17 @@ def list_obligations(
         InvalidArgument: There is no such state, the limit leaves no row, or ``after`` is no place.
     """
     if state is not None and state not in DEBT_STATES:
-        raise InvalidArgument(f"state: an open effect is {', '.join(DEBT_STATES[:-1])} or {DEBT_STATES[-1]}, not {state!r}")
+        raise InvalidArgument(
+            f"state: an open effect is {', '.join(DEBT_STATES[:-1])} or {DEBT_STATES[-1]}, not "
+            f"{state!r}"
+        )
     place = parse_place(after, datetime.fromisoformat, int, int)
     behind: LiteralString = "and (o.opened_at, o.run_id, o.call) > (%s, %s, %s)" if place else ""
     chosen: LiteralString = "where o.tenant = %s and (%s::text is null or o.state = %s)"
     sql = statement(_OBLIGATIONS, chosen, behind, "order by o.opened_at, o.run_id, o.call limit %s")
-    read = lambda rows: cut(_read_obligations(rows), limit, lambda debt: (debt.opened_at, debt.run_id, debt.call))  # noqa: E731
+    read = lambda rows: cut(  # noqa: E731
+        _read_obligations(rows), limit, lambda debt: (debt.opened_at, debt.run_id, debt.call)
+    )
     return once(Query(sql, (tenant, state, state, *place, one_more(limit)), read))
 
 
@@ -240,7 +274,13 @@ def list_debts(run_id: int) -> Question[list[ObligationRow]]:
     Args:
         run_id: The number of the run.
     """
-    return once(Query(statement(_OBLIGATIONS, "where o.run_id = %s order by o.call"), (run_id,), _read_obligations))
+    return once(
+        Query(
+            statement(_OBLIGATIONS, "where o.run_id = %s order by o.call"),
+            (run_id,),
+            _read_obligations,
+        )
+    )
 
 
 def count_left(keys: Sequence[str], *, tenant: str = "") -> Question[int]:
@@ -265,7 +305,8 @@ class LedgerEvent:
         generation: Generation of the run in which it happened.
         seq: Its place in the journal of that generation.
         call: Number of the call.
-        event: ``decision_recorded``, ``operator``, ``continued`` or a kind that begins with ``effect_``.
+        event: ``decision_recorded``, ``operator``, ``continued`` or a kind that begins with
+            ``effect_``.
         name: Name of the decision or effect; None where there is none.
         at: Time of the event.
         payload: Its payload, as it is stored.
@@ -322,6 +363,8 @@ def read_audit(key: str, *, tenant: str = "") -> Steps[Audit]:
         RunNotFound: No run has the key.
     """
     run = yield from find_detail(key, tenant=tenant)
-    events: list[LedgerEvent] = yield Query(_EVENTS, (run.run_id,), lambda rows: [LedgerEvent(*row) for row in rows])
+    events: list[LedgerEvent] = yield Query(
+        _EVENTS, (run.run_id,), lambda rows: [LedgerEvent(*row) for row in rows]
+    )
     owed = yield from list_debts(run.run_id)
     return Audit(run, events, owed)

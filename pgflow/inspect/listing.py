@@ -1,7 +1,8 @@
 """Pages of long lists.
 
-A page ends at a place in the order of its list, and the next one begins behind that place. So a row that comes or goes meanwhile
-shifts no other. ``Listing.next`` is that place as text, for a link or a token.
+A page ends at a place in the order of its list, and the next one begins behind that place. So a row
+that comes or goes meanwhile shifts no other. ``Listing.next`` is that place as text, for a link or
+a token.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Listing(Generic[T]):
 
     Attributes:
         items: Rows of this page.
-        next: Place at which the next page begins, to be passed as ``after=``; None if this is the last.
+        next: Place at which the next page begins, to be passed as ``after=``; None if this is the
+            last.
     """
 
     items: list[T]
@@ -43,7 +45,8 @@ class Listing(Generic[T]):
 
 
 def one_more(limit: int | None) -> int | None:
-    """Return the number of rows to ask for: one more than the page holds tells that there is another.
+    """Return the number of rows to ask for: one more than the page holds tells that there is
+    another.
 
     Raises:
         InvalidArgument: The limit leaves no row.
@@ -83,4 +86,6 @@ def parse_place(after: After, *kinds: Callable[[str], Any]) -> tuple[Any, ...]:
     try:
         return tuple(kind(word) for kind, word in zip(kinds, words, strict=True))
     except ValueError:
-        raise InvalidArgument(f"after={after!r} is no place in this list: pass `next` of the page before") from None
+        raise InvalidArgument(
+            f"after={after!r} is no place in this list: pass `next` of the page before"
+        ) from None

@@ -13,18 +13,21 @@ from pgflow.inspect.question import Question, once, statement
 
 @dataclass(frozen=True)
 class MessageRow:
-    """A signal that no run has taken. A row of the view ``pgflow.messages`` or ``pgflow.undelivered_messages``.
+    """A signal that no run has taken. A row of the view ``pgflow.messages`` or
+    ``pgflow.undelivered_messages``.
 
     Attributes:
         key: Key of the run that it is for.
-        message: The number of the message: what ``drop_message``, ``replace_message`` and ``requeue_message`` take.
+        message: The number of the message: what ``drop_message``, ``replace_message`` and
+            ``requeue_message`` take.
         signal: Name of the signal.
-        state: ``waiting`` in the mailbox, or ``refused`` there: the code could not take it. Or put aside: the run had ``ended``,
-            or somebody ``dropped`` or ``replaced`` it.
+        state: ``waiting`` in the mailbox, or ``refused`` there: the code could not take it. Or put
+            aside: the run had ``ended``, or somebody ``dropped`` or ``replaced`` it.
         payload: Its payload, as it is stored.
         sent_at: Time of sending.
         sent_by: Sender; None if nobody is named.
-        why: Reason why the code could not take it, or the one that was given when it was put aside; None for none.
+        why: Reason why the code could not take it, or the one that was given when it was put aside;
+            None for none.
     """
 
     key: str
@@ -55,7 +58,8 @@ def list_messages(
     """Ask for a page of the signals that no run has taken, in the order of their sending.
 
     Args:
-        key: Key of a run, for all of its messages. None for those of all runs that need somebody: refused, or too late.
+        key: Key of a run, for all of its messages. None for those of all runs that need somebody:
+            refused, or too late.
         tenant: Tenant of the runs.
         after: ``next`` of the page before; None for the first.
         limit: Most messages of a page; None for all.
@@ -66,5 +70,7 @@ def list_messages(
     place = parse_place(after, datetime.fromisoformat, int)
     behind: LiteralString = "and (sent_at, message) > (%s, %s)" if place else ""
     sql = statement(_MESSAGES, behind, "order by sent_at, message limit %s")
-    read = lambda rows: cut([MessageRow(*row) for row in rows], limit, lambda row: (row.sent_at, row.message))  # noqa: E731
+    read = lambda rows: cut(  # noqa: E731
+        [MessageRow(*row) for row in rows], limit, lambda row: (row.sent_at, row.message)
+    )
     return once(Query(sql, (tenant, key, key, *place, one_more(limit)), read))

@@ -1,8 +1,8 @@
 """Questions to the database, for sync and async code.
 
-A reader makes a :class:`Question` and asks nothing itself. :func:`ask` and :func:`ask_async` put it to an app or to a
-connection. A question is written once, as a generator: it yields one statement after the other, gets the answer of each, and
-returns its result. The two colours only drive it.
+A reader makes a :class:`Question` and asks nothing itself. :func:`ask` and :func:`ask_async` put it
+to an app or to a connection. A question is written once, as a generator: it yields one statement
+after the other, gets the answer of each, and returns its result. The two colours only drive it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Steps: TypeAlias = Generator[Query[Any], Any, T]
-"""Statements of a question, one after the other, each of which is answered before the next; then its result."""
+"""Statements of a question, one after the other, each of which is answered before the next; then
+its result.
+"""
 
 STREAMED_ROWS = 1000
 """Rows that a stream fetches at once."""
@@ -94,11 +96,13 @@ class AsyncSource(Protocol):
 def ask(source: psycopg.Connection[Any] | Source, question: Question[T]) -> T:
     """Ask the database, and return the answer.
 
-    An app asks on connections of its own pool, one statement at a time. On a connection of yours the question is part of the
-    transaction that is open there. Open one at REPEATABLE READ if several answers must be of one moment.
+    An app asks on connections of its own pool, one statement at a time. On a connection of yours
+    the question is part of the transaction that is open there. Open one at REPEATABLE READ if
+    several answers must be of one moment.
 
     Args:
-        source: An open :class:`pgflow.App`, or a connection of psycopg to the database. Its row factory does not matter.
+        source: An open :class:`pgflow.App`, or a connection of psycopg to the database. Its row
+            factory does not matter.
         question: The question, as a reader makes it.
 
     Raises:
@@ -112,7 +116,11 @@ def ask(source: psycopg.Connection[Any] | Source, question: Question[T]) -> T:
         for run in inspect.ask(app, inspect.list_runs(inspect.RunFilter(status=["stuck"]))):
             print(run.key, run.why)
     """
-    put = partial(_put, source) if isinstance(source, psycopg.Connection) else _way_of(source, is_async=False)
+    put = (
+        partial(_put, source)
+        if isinstance(source, psycopg.Connection)
+        else _way_of(source, is_async=False)
+    )
     steps = iter(question)
     advance: Callable[[], Query[Any]] = partial(next, steps)
     while True:
@@ -140,7 +148,11 @@ async def ask_async(source: psycopg.AsyncConnection[Any] | AsyncSource, question
         WrongColourError: The source is of the other colour, or of another library.
         psycopg.Error: The database cannot be reached, or the role may not read this.
     """
-    put = partial(_put_async, source) if isinstance(source, psycopg.AsyncConnection) else _way_of(source, is_async=True)
+    put = (
+        partial(_put_async, source)
+        if isinstance(source, psycopg.AsyncConnection)
+        else _way_of(source, is_async=True)
+    )
     steps = iter(question)
     advance: Callable[[], Query[Any]] = partial(next, steps)
     while True:
@@ -163,8 +175,13 @@ def _way_of(app: Any, *, is_async: bool) -> Any:
     """
     way = getattr(app, "ask", None)
     if way is None or iscoroutinefunction(way) != is_async:
-        wanted = "ask_async() takes an AsyncApp or an async" if is_async else "ask() takes an App or a"
-        raise WrongColourError(f"{wanted} connection of psycopg, not {type(app).__qualname__}: the other function takes the other colour")
+        wanted = (
+            "ask_async() takes an AsyncApp or an async" if is_async else "ask() takes an App or a"
+        )
+        raise WrongColourError(
+            f"{wanted} connection of psycopg, not {type(app).__qualname__}: the other function "
+            "takes the other colour"
+        )
     return way
 
 
@@ -185,31 +202,40 @@ async def _put_async(connection: psycopg.AsyncConnection[Any], query: Query[T]) 
 
 
 def stream(connection: psycopg.Connection[Any], question: Question[list[T]]) -> Iterator[T]:
-    """Yield the answer to a question row by row, from a cursor of the server: for lists that are too long to be held.
+    """Yield the answer to a question row by row, from a cursor of the server: for lists that are
+    too long to be held.
 
     Args:
         connection: A connection of psycopg with an open transaction, which stays open meanwhile.
         question: A question of one statement whose answer is a list.
 
     Raises:
-        psycopg.Error: No transaction is open, the database cannot be reached, or the role may not read this.
+        psycopg.Error: No transaction is open, the database cannot be reached, or the role may not
+            read this.
     """
     query = question.first
-    with connection.cursor(name=f"pgflow_inspect_{next(_STREAMS)}", row_factory=tuple_row) as cursor:
+    with connection.cursor(
+        name=f"pgflow_inspect_{next(_STREAMS)}", row_factory=tuple_row
+    ) as cursor:
         cursor.execute(query.sql, query.params)
         while rows := cursor.fetchmany(STREAMED_ROWS):
             yield from query.read(rows)
 
 
-async def stream_async(connection: psycopg.AsyncConnection[Any], question: Question[list[T]]) -> AsyncIterator[T]:
+async def stream_async(
+    connection: psycopg.AsyncConnection[Any], question: Question[list[T]]
+) -> AsyncIterator[T]:
     """Yield the answer to a question row by row: :func:`stream` for async code.
 
     Args:
-        connection: An async connection of psycopg with an open transaction, which stays open meanwhile.
+        connection: An async connection of psycopg with an open transaction, which stays open
+            meanwhile.
         question: A question of one statement whose answer is a list.
     """
     query = question.first
-    async with connection.cursor(name=f"pgflow_inspect_{next(_STREAMS)}", row_factory=tuple_row) as cursor:
+    async with connection.cursor(
+        name=f"pgflow_inspect_{next(_STREAMS)}", row_factory=tuple_row
+    ) as cursor:
         await cursor.execute(query.sql, query.params)
         while rows := await cursor.fetchmany(STREAMED_ROWS):
             for row in query.read(rows):

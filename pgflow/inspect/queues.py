@@ -22,7 +22,8 @@ class QueueRow:
         waiting: Runs that wait for a signal, a child, a timer or their time to start.
         paused: Runs that somebody paused.
         stuck: Runs that need somebody's help.
-        oldest_queued_at: Time since which the oldest of the queued runs may be claimed; None if none is queued.
+        oldest_queued_at: Time since which the oldest of the queued runs may be claimed; None if
+            none is queued.
         max_running: Most runs that may be held at once over all workers; None for no limit.
         max_deaths: After so many workers died holding a run that recorded nothing, it is stuck.
         paused_at: Time since which nothing is claimed from the queue; None if it is not paused.
@@ -46,16 +47,19 @@ class QueueRow:
 
 @dataclass(frozen=True)
 class LaneRow:
-    """A workflow of a queue, or a version of one that runs are pinned to. A row of the view ``pgflow.lanes``.
+    """A workflow of a queue, or a version of one that runs are pinned to. A row of the view
+    ``pgflow.lanes``.
 
     Attributes:
         queue: Name of the queue.
         workflow: Name of the workflow.
         version: Version of the code that its runs need; empty for any.
         queued: Runs that may be claimed.
-        oldest_queued_at: Time since which the oldest of them may be claimed; None if none is queued.
+        oldest_queued_at: Time since which the oldest of them may be claimed; None if none is
+            queued.
         why: Reason why no worker takes queued runs; None if one does.
-        why_code: That reason as a code: ``queue_paused``, ``no_worker``, ``no_workflow`` or ``no_version``.
+        why_code: That reason as a code: ``queue_paused``, ``no_worker``, ``no_workflow`` or
+            ``no_version``.
         lane_id: Number of the lane.
     """
 
@@ -87,7 +91,13 @@ def list_queues(queue: str | None = None) -> Question[list[QueueRow]]:
 
 def list_queue_names() -> Question[list[str]]:
     """Ask for the names of all queues, in their order."""
-    return once(Query("select queue from pgflow.queues order by queue", (), lambda rows: [row[0] for row in rows]))
+    return once(
+        Query(
+            "select queue from pgflow.queues order by queue",
+            (),
+            lambda rows: [row[0] for row in rows],
+        )
+    )
 
 
 def unknown_queues(names: Sequence[str]) -> Question[list[str]]:
@@ -116,12 +126,16 @@ def is_served(queue: str) -> Question[bool]:
 
 
 def why_unserved(queue: str, workflow: str) -> Question[str | None]:
-    """Ask for the reason why nobody takes runs of a workflow from a queue; None if somebody does."""
+    """Ask for the reason why nobody takes runs of a workflow from a queue; None if somebody
+    does.
+    """
     sql = "select why from pgflow.lanes where queue = %s and workflow = %s and version = '' and why is not null"
     return once(Query(sql, (queue, workflow), lambda rows: str(rows[0][0]) if rows else None))
 
 
-_MAY_READ_LANES: LiteralString = "select pg_catalog.has_table_privilege('pgflow.lane', 'select') as may"
+_MAY_READ_LANES: LiteralString = (
+    "select pg_catalog.has_table_privilege('pgflow.lane', 'select') as may"
+)
 _LATEST: LiteralString = """
 select queue from (select queue, workflow, run_id from pgflow.runs order by run_id desc limit 20000) recent
 where workflow = %s order by run_id desc limit 1
@@ -131,14 +145,15 @@ _LANE: LiteralString = "select queue from pgflow.lane where workflow = %s and ve
 
 @question
 def find_queue(workflow: str) -> Steps[str | None]:
-    """Ask for the queue of a workflow that is known by name only: that of its latest run, else one that workers serve for it.
+    """Ask for the queue of a workflow that is known by name only: that of its latest run, else one
+    that workers serve for it.
 
     Args:
         workflow: Name of the workflow.
 
     Returns:
-        Name of the queue; None if none of the newest 20,000 runs is of this workflow and no worker has ever had it, as far as
-        the role may know.
+        Name of the queue; None if none of the newest 20,000 runs is of this workflow and no worker
+        has ever had it, as far as the role may know.
     """
     may_read_lanes: bool = yield Query(_MAY_READ_LANES, (), lambda rows: rows[0][0])
     found: list[str] = yield Query(_LATEST, (workflow,), lambda rows: [row[0] for row in rows])
@@ -157,5 +172,7 @@ def list_workflows(limit: int = 1000) -> Steps[list[str]]:
     may_read_lanes: bool = yield Query(_MAY_READ_LANES, (), lambda rows: rows[0][0])
     of_lanes: LiteralString = "select distinct workflow from pgflow.lane limit %s"
     of_runs: LiteralString = "select distinct workflow from pgflow.runs limit %s"
-    names: list[str] = yield Query(of_lanes if may_read_lanes else of_runs, (limit,), lambda rows: [row[0] for row in rows])
+    names: list[str] = yield Query(
+        of_lanes if may_read_lanes else of_runs, (limit,), lambda rows: [row[0] for row in rows]
+    )
     return names

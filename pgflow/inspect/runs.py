@@ -1,7 +1,7 @@
 """Runs: a page of those that a filter chooses, counts of them, one run by its key, its kin.
 
-Conditions are fixed texts with placeholders, and the columns are those of the row classes. A value that you pass only ever travels
-as a parameter.
+Conditions are fixed texts with placeholders, and the columns are those of the row classes. A value
+that you pass only ever travels as a parameter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class RunRow:
 
     Attributes:
         key: The key it was started with, or one made up for it.
-        status: ``queued``, ``running``, ``waiting``, ``paused``, ``stuck``, ``completed``, ``failed`` or ``cancelled``.
+        status: ``queued``, ``running``, ``waiting``, ``paused``, ``stuck``, ``completed``,
+            ``failed`` or ``cancelled``.
         workflow: Name of the workflow.
         queue: Queue it stands in.
         labels: Strings by name, to find runs by; None if it has none.
@@ -47,8 +48,8 @@ class RunRow:
         run_at: Time at which it may begin, if that is later than its start.
         deadline_at: Time at which it is cancelled if it has not ended; None for never.
         finished_at: Time of the end; None if it has not ended.
-        why: Reason of its status in one text: the wait, the lack of a worker, the words of a pause or cancel, the trouble, or the
-            error of a failed run; None if there is nothing to say.
+        why: Reason of its status in one text: the wait, the lack of a worker, the words of a pause
+            or cancel, the trouble, or the error of a failed run; None if there is nothing to say.
         version: Version of the code that it needs; empty for any.
         tenant: Tenant of the run; empty where there is only one.
         run_id: The number of this generation.
@@ -83,12 +84,15 @@ class RunDetail(RunRow):
     """A run with its values and its origin, beside all that a :class:`RunRow` has.
 
     Attributes:
-        reason_code: Code of the reason of its status, as ``pgflow.runs`` has it: branch on this, not on ``why``.
-        reason_detail: Detail of that reason: ``signals``, ``children``, ``effects`` and ``until`` of the waits, and so on.
+        reason_code: Code of the reason of its status, as ``pgflow.runs`` has it: branch on this,
+            not on ``why``.
+        reason_detail: Detail of that reason: ``signals``, ``children``, ``effects`` and ``until``
+            of the waits, and so on.
         input: Arguments of the workflow by name.
         output: Value that the workflow returned; None until it has completed.
         error: The exception that it raised, or what is known of why it is stuck.
-        origin_key: Key of the run whose journal this one begins with; None if it began empty, or that history is gone.
+        origin_key: Key of the run whose journal this one begins with; None if it began empty, or
+            that history is gone.
         origin_generation: Generation of that run.
         origin_seq: Number of units it has from there; None if it began empty.
         origin_run_id: The number of that generation.
@@ -128,12 +132,14 @@ _WHY: LiteralString = r"""case status
     else reason end as why"""
 
 _COLUMNS: LiteralString = (
-    "key, status, workflow, queue, labels, priority, attempt, worker_id, generation, created_at, since, run_at, deadline_at, finished_at, "
+    "key, status, workflow, queue, labels, priority, attempt, worker_id, generation, created_at, "
+    "since, run_at, deadline_at, finished_at, "
     + _WHY
     + ", version, tenant, run_id, chain_id, parent_run_id"
 )
 _DETAILS: LiteralString = (
-    _COLUMNS + ", reason_code, reason_detail, input, output, error, origin_key, origin_generation, origin_seq, origin_run_id"
+    _COLUMNS + ", reason_code, reason_detail, input, output, error, origin_key, origin_generation, "
+    "origin_seq, origin_run_id"
 )
 
 
@@ -185,10 +191,16 @@ class RunFilter:
         """Refuse what means nothing."""
         for status in self.status:
             if status not in STATUSES:
-                raise InvalidArgument(f"status: there is no {status!r}; a run is {', '.join(STATUSES[:-1])} or {STATUSES[-1]}")
+                raise InvalidArgument(
+                    f"status: there is no {status!r}; a run is {', '.join(STATUSES[:-1])} or "
+                    f"{STATUSES[-1]}"
+                )
         for name, moment in (("since", self.since), ("until", self.until)):
             if isinstance(moment, datetime) and moment.tzinfo is None:
-                raise InvalidArgument(f"{name}: {moment} has no time zone; pass an aware datetime, or a timedelta for so long ago")
+                raise InvalidArgument(
+                    f"{name}: {moment} has no time zone; pass an aware datetime, or a timedelta "
+                    "for so long ago"
+                )
 
 
 EVERY_RUN = RunFilter()
@@ -206,15 +218,21 @@ def condition_of(where: RunFilter) -> tuple[LiteralString, list[Any]]:
     if where.labels:
         parts.append(("labels @> %s::jsonb", json.dumps(dict(where.labels))))
     if where.key is not None:
-        parts.append(("key like %s", _like(where.key)) if "*" in where.key else ("key = %s", where.key))
+        parts.append(
+            ("key like %s", _like(where.key)) if "*" in where.key else ("key = %s", where.key)
+        )
     if where.keys:
         parts.append(_any_key(list(where.keys)))
     if where.since is not None:
         is_age = isinstance(where.since, timedelta)
-        parts.append(("created_at >= clock_timestamp() - %s" if is_age else "created_at >= %s", where.since))
+        parts.append(
+            ("created_at >= clock_timestamp() - %s" if is_age else "created_at >= %s", where.since)
+        )
     if where.until is not None:
         is_age = isinstance(where.until, timedelta)
-        parts.append(("created_at < clock_timestamp() - %s" if is_age else "created_at < %s", where.until))
+        parts.append(
+            ("created_at < clock_timestamp() - %s" if is_age else "created_at < %s", where.until)
+        )
     if where.tenant is not None:
         parts.append(("tenant = %s", where.tenant))
     texts: list[LiteralString] = [text for text, _ in parts]
@@ -237,7 +255,11 @@ def _like(pattern: str) -> str:
 
 
 def list_runs(
-    where: RunFilter = EVERY_RUN, *, after: After = None, limit: int | None = 50, oldest_first: bool = False
+    where: RunFilter = EVERY_RUN,
+    *,
+    after: After = None,
+    limit: int | None = 50,
+    oldest_first: bool = False,
 ) -> Question[Listing[RunRow]]:
     """Ask for a page of runs, the newest first.
 
@@ -252,15 +274,24 @@ def list_runs(
 
     Example::
 
-        page = inspect.ask(app, inspect.list_runs(inspect.RunFilter(workflow=["checkout"]), limit=20))
-        more = inspect.ask(app, inspect.list_runs(inspect.RunFilter(workflow=["checkout"]), limit=20, after=page.next))
+        page = inspect.ask(app, inspect.list_runs(inspect.RunFilter(workflow=["checkout"]),
+        limit=20)) more = inspect.ask(app,
+        inspect.list_runs(inspect.RunFilter(workflow=["checkout"]), limit=20, after=page.next))
     """
     condition, params = condition_of(where)
     if place := parse_place(after, int):
         condition = statement(condition, "and run_id > %s" if oldest_first else "and run_id < %s")
     order: LiteralString = "run_id" if oldest_first else "run_id desc"
-    sql = statement("select", _COLUMNS, "from pgflow.runs where", condition, "order by", order, "limit %s")
-    return once(Query(sql, (*params, *place, one_more(limit)), lambda rows: cut(_read_runs(rows), limit, lambda run: (run.run_id,))))
+    sql = statement(
+        "select", _COLUMNS, "from pgflow.runs where", condition, "order by", order, "limit %s"
+    )
+    return once(
+        Query(
+            sql,
+            (*params, *place, one_more(limit)),
+            lambda rows: cut(_read_runs(rows), limit, lambda run: (run.run_id,)),
+        )
+    )
 
 
 def count_runs(where: RunFilter = EVERY_RUN) -> Question[dict[Status, int]]:
@@ -270,24 +301,37 @@ def count_runs(where: RunFilter = EVERY_RUN) -> Question[dict[Status, int]]:
         where: Filter that chooses the runs.
     """
     condition, params = condition_of(where)
-    sql = statement("select status, count(*) as runs from pgflow.runs where", condition, "group by status order by runs desc, status")
+    sql = statement(
+        "select status, count(*) as runs from pgflow.runs where",
+        condition,
+        "group by status order by runs desc, status",
+    )
     return once(Query(sql, params, lambda rows: {row[0]: int(row[1]) for row in rows}))
 
 
 def count_ended(before: datetime) -> Question[int]:
     """Ask for the number of runs that ended before a time."""
-    return once(Query("select count(*) as runs from pgflow.runs where finished_at < %s", (before,), lambda rows: int(rows[0][0])))
+    return once(
+        Query(
+            "select count(*) as runs from pgflow.runs where finished_at < %s",
+            (before,),
+            lambda rows: int(rows[0][0]),
+        )
+    )
 
 
 def list_chains(where: RunFilter = EVERY_RUN) -> Question[list[int]]:
-    """Ask for the numbers of the chains that a filter chooses, in the order of their starts. Meant for :func:`stream`."""
+    """Ask for the numbers of the chains that a filter chooses, in the order of their starts. Meant
+    for :func:`stream`.
+    """
     condition, params = condition_of(where)
     sql = statement("select chain_id from pgflow.runs where", condition, "order by chain_id")
     return once(Query(sql, params, _read_numbers))
 
 
 def sample_chains(workflows: Sequence[str], where: RunFilter, limit: int) -> Question[list[int]]:
-    """Ask for the numbers of some chains of each of these workflows: open ones first, then the newest.
+    """Ask for the numbers of some chains of each of these workflows: open ones first, then the
+    newest.
 
     Args:
         workflows: Names of the workflows.
@@ -306,7 +350,8 @@ def sample_chains(workflows: Sequence[str], where: RunFilter, limit: int) -> Que
 def list_outcomes(
     chains: Sequence[int], *, stuck_since: datetime, queues: Sequence[str], workflows: Sequence[str]
 ) -> Question[list[RunRow]]:
-    """Ask for the runs of some chains, and for those that have become stuck since a time; the oldest first.
+    """Ask for the runs of some chains, and for those that have become stuck since a time; the
+    oldest first.
 
     Args:
         chains: Numbers of the chains.
@@ -316,13 +361,16 @@ def list_outcomes(
     """
     sql = statement(
         "select", _COLUMNS, "from pgflow.runs where chain_id = any(%s::bigint[])",
-        "or (status = 'stuck' and since >= %s and queue = any(%s::text[]) and workflow = any(%s::text[])) order by run_id",
+        "or (status = 'stuck' and since >= %s and queue = any(%s::text[]) and workflow = "
+        "any(%s::text[])) order by run_id",
     )  # fmt: skip
     return once(Query(sql, (list(chains), stuck_since, list(queues), list(workflows)), _read_runs))
 
 
 def has_queued(queues: Sequence[str], workflows: Sequence[str]) -> Question[bool]:
-    """Ask for True if a run of these workflows is queued in one of these queues that is not paused."""
+    """Ask for True if a run of these workflows is queued in one of these queues that is not
+    paused.
+    """
     sql = """
       select exists (
         select from pgflow.runs r join pgflow.queues q on q.queue = r.queue
@@ -333,7 +381,8 @@ def has_queued(queues: Sequence[str], workflows: Sequence[str]) -> Question[bool
 
 
 def find_keys(beginning: str, limit: int = 30) -> Question[list[str]]:
-    """Ask for keys that begin so, of the newest 20,000 runs; the newest first. Meant for completion, and for "did you mean".
+    """Ask for keys that begin so, of the newest 20,000 runs; the newest first. Meant for
+    completion, and for "did you mean".
 
     Args:
         beginning: Beginning of the keys; ``*`` stands for anything.
@@ -350,7 +399,9 @@ def find_keys(beginning: str, limit: int = 30) -> Question[list[str]]:
 
 
 def _may_call(function: str) -> Query[bool]:
-    """Ask first, since an auditor reads views only, and a refusal would end the transaction that is open."""
+    """Ask first, since an auditor reads views only, and a refusal would end the transaction that is
+    open.
+    """
     sql: LiteralString = "select pg_catalog.has_function_privilege(%s, 'execute')"
     return Query(sql, (function,), lambda rows: bool(rows[0][0]))
 
@@ -361,12 +412,16 @@ def _find(columns: LiteralString, key: str, tenant: str) -> Steps[Row]:
     Raises:
         RunNotFound: No run has the key.
     """
-    looks: tuple[tuple[LiteralString, tuple[Any, ...]], ...] = (("key = %s and tenant = %s", (key, tenant)),)
+    looks: tuple[tuple[LiteralString, tuple[Any, ...]], ...] = (
+        ("key = %s and tenant = %s", (key, tenant)),
+    )
     if (yield _may_call("pgflow.find_chain(text, text)")):
         chain: int = yield result.find_chain(key, tenant)
         looks = (("run_id = %s", (chain,)), ("chain_id = %s and generation > 1", (chain,)))
     for condition, params in looks:
-        rows: list[Row] = yield Query(statement("select", columns, "from pgflow.runs where", condition), params, list)
+        rows: list[Row] = yield Query(
+            statement("select", columns, "from pgflow.runs where", condition), params, list
+        )
         if rows:
             return rows[0]
     raise RunNotFound(f"no run has the key {key!r}")
@@ -404,16 +459,28 @@ def find_detail(key: str, *, tenant: str = "") -> Steps[RunDetail]:
 
 def find_newest(chain_id: int) -> Question[RunRow | None]:
     """Ask for the newest generation of a chain; None if its history is gone."""
-    sql = statement("select", _COLUMNS, "from pgflow.runs where chain_id = %s order by generation desc limit 1")
+    sql = statement(
+        "select", _COLUMNS, "from pgflow.runs where chain_id = %s order by generation desc limit 1"
+    )
     return once(Query(sql, (chain_id,), lambda rows: RunRow(*rows[0]) if rows else None))
 
 
 def find_key(run_id: int) -> Question[str | None]:
-    """Ask for the key of a run by its number; None if it is no newest generation, or gone. Meant for ``parent_run_id``."""
-    return once(Query("select key from pgflow.runs where run_id = %s", (run_id,), lambda rows: str(rows[0][0]) if rows else None))
+    """Ask for the key of a run by its number; None if it is no newest generation, or gone. Meant
+    for ``parent_run_id``.
+    """
+    return once(
+        Query(
+            "select key from pgflow.runs where run_id = %s",
+            (run_id,),
+            lambda rows: str(rows[0][0]) if rows else None,
+        )
+    )
 
 
-def list_children(run_id: int, *, after: After = None, limit: int | None = 100) -> Question[Listing[ChildRow]]:
+def list_children(
+    run_id: int, *, after: After = None, limit: int | None = 100
+) -> Question[Listing[ChildRow]]:
     """Ask for a page of the children that a run has started, the oldest first.
 
     Args:
@@ -426,7 +493,11 @@ def list_children(run_id: int, *, after: After = None, limit: int | None = 100) 
     """
     place = parse_place(after, int)
     behind: LiteralString = "and run_id > %s" if place else ""
-    sql = statement("select key, status, workflow, run_id from pgflow.runs where parent_run_id = %s", behind, "order by run_id limit %s")
+    sql = statement(
+        "select key, status, workflow, run_id from pgflow.runs where parent_run_id = %s",
+        behind,
+        "order by run_id limit %s",
+    )
     read = lambda rows: cut([ChildRow(*row) for row in rows], limit, lambda child: (child.run_id,))  # noqa: E731
     return once(Query(sql, (run_id, *place, one_more(limit)), read))
 
@@ -438,8 +509,14 @@ def list_child_chains(parents: Sequence[int], *, only_open: bool = False) -> Que
         parents: Numbers of the runs.
         only_open: True for children that have not ended.
     """
-    condition: LiteralString = "and status not in ('completed', 'failed', 'cancelled')" if only_open else ""
-    sql = statement("select distinct chain_id from pgflow.runs where parent_run_id = any(%s)", condition, "order by chain_id")
+    condition: LiteralString = (
+        "and status not in ('completed', 'failed', 'cancelled')" if only_open else ""
+    )
+    sql = statement(
+        "select distinct chain_id from pgflow.runs where parent_run_id = any(%s)",
+        condition,
+        "order by chain_id",
+    )
     return once(Query(sql, (list(parents),), _read_numbers))
 
 
@@ -455,7 +532,8 @@ def read_statuses(keys: Sequence[str]) -> Question[dict[str, Status]]:
 
 @question
 def read_state(key: str, *, tenant: str = "") -> Steps[dict[str, Any] | None]:
-    """Ask for the values that a run last set with ``set_state``; None for an auditor, who reads views only.
+    """Ask for the values that a run last set with ``set_state``; None for an auditor, who reads
+    views only.
 
     Args:
         key: Key of the run.
@@ -480,4 +558,10 @@ def read_output(key: str, *, tenant: str = "") -> Question[Any]:
     Raises:
         RunNotFound: No run has the key.
     """
-    return once(Query("select output from pgflow.result(%s::text, %s::text)", (key, tenant), lambda rows: rows[0][0]))
+    return once(
+        Query(
+            "select output from pgflow.result(%s::text, %s::text)",
+            (key, tenant),
+            lambda rows: rows[0][0],
+        )
+    )

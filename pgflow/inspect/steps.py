@@ -19,11 +19,14 @@ class StepRow:
         call: Number of the call, in the order in which the code made them.
         step: Name of the step.
         status: ``started``, ``completed``, ``failed`` or ``abandoned``.
-        attempts: Number of times that its body was begun, as far as is recorded; more than 1 means that it may have acted more
-            than once.
-        started_at: Time at which its body was first allowed to start; None where no leave is needed, as for a read.
-        ended_at: Time at which it returned, failed for the last time or was given up; None if it has not.
-        idempotency_key: Answer of ``idempotency_key()`` in its body, the same in every attempt; None for a read.
+        attempts: Number of times that its body was begun, as far as is recorded; more than 1 means
+            that it may have acted more than once.
+        started_at: Time at which its body was first allowed to start; None where no leave is
+            needed, as for a read.
+        ended_at: Time at which it returned, failed for the last time or was given up; None if it
+            has not.
+        idempotency_key: Answer of ``idempotency_key()`` in its body, the same in every attempt;
+            None for a read.
         output: Value that it returned; None unless it completed.
         error: The exception that it raised for the last time; None unless it failed.
         is_inherited: True if it is a step of the run whose journal this one begins with.
@@ -44,7 +47,9 @@ class StepRow:
 _COLUMNS: LiteralString = "call, step, status, attempts, started_at, ended_at, idempotency_key, output, error, is_inherited"
 
 
-def list_steps(run_id: int, *, after: After = None, limit: int | None = 50) -> Question[Listing[StepRow]]:
+def list_steps(
+    run_id: int, *, after: After = None, limit: int | None = 50
+) -> Question[Listing[StepRow]]:
     """Ask for a page of the steps of a run.
 
     Args:
@@ -57,6 +62,8 @@ def list_steps(run_id: int, *, after: After = None, limit: int | None = 50) -> Q
     """
     place = parse_place(after, int)
     behind: LiteralString = "and call > %s" if place else ""
-    sql = statement("select", _COLUMNS, "from pgflow.steps where run_id = %s", behind, "order by call limit %s")
+    sql = statement(
+        "select", _COLUMNS, "from pgflow.steps where run_id = %s", behind, "order by call limit %s"
+    )
     read = lambda rows: cut([StepRow(*row) for row in rows], limit, lambda step: (step.call,))  # noqa: E731
     return once(Query(sql, (run_id, *place, one_more(limit)), read))

@@ -1,8 +1,9 @@
 """The journal of a run: a page of its units, and the whole folded into entries.
 
-An entry is one call of the code: when it began, its attempts and its end. The journal says when things were recorded. A body's
-licence, a timer and a child have their own unit, so their beginning is known. A ``@read``, a ``@transaction`` and a wait for a
-signal leave only their outcome, so their entry begins where the one before it in the journal happened; ``is_known`` is false then.
+An entry is one call of the code: when it began, its attempts and its end. The journal says when
+things were recorded. A body's licence, a timer and a child have their own unit, so their beginning
+is known. A ``@read``, a ``@transaction`` and a wait for a signal leave only their outcome, so their
+entry begins where the one before it in the journal happened; ``is_known`` is false then.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ class UnitRow:
 
     Attributes:
         seq: Its place in the journal, from 1 without a gap.
-        call: Number of the call that it is about, in the order in which the code made them; 0 for the run itself.
+        call: Number of the call that it is about, in the order in which the code made them; 0 for
+            the run itself.
         event: Kind of event, as the reference of SQL lists them.
         name: Of the step, signal, workflow or stream that it is about; None where there is none.
         at: Time of the event, as ``now()`` showed it to the workflow.
         recorded_at: Time at which the commit wrote it.
         due_at: Time at which the timer that it started, or the next attempt, is due; None for none.
         payload: Its result, error, message or value, as it is stored.
-        starts: Bodies of steps that this commit allowed to start: call, class, name, ordinal or key, hash of arguments.
+        starts: Bodies of steps that this commit allowed to start: call, class, name, ordinal or
+            key, hash of arguments.
         token: Token of the lease that wrote it; 0 where no worker held the run.
         is_inherited: True if it happened to the run whose journal this one begins with.
     """
@@ -54,16 +57,16 @@ class UnitRow:
     is_inherited: bool
 
 
-_COLUMNS: LiteralString = (
-    "t.seq, t.call, t.event, t.name, t.at, t.recorded_at, t.due_at, t.payload, t.starts, t.token, t.is_inherited"
-)
+_COLUMNS: LiteralString = "t.seq, t.call, t.event, t.name, t.at, t.recorded_at, t.due_at, t.payload, t.starts, t.token, t.is_inherited"
 
 
 def _read_units(rows: list[Row]) -> list[UnitRow]:
     return [UnitRow(*row) for row in rows]
 
 
-def list_units(run_id: int, *, after: After = None, limit: int | None = 100) -> Question[Listing[UnitRow]]:
+def list_units(
+    run_id: int, *, after: After = None, limit: int | None = 100
+) -> Question[Listing[UnitRow]]:
     """Ask for a page of the units of a run, in the order of its journal.
 
     Args:
@@ -75,8 +78,18 @@ def list_units(run_id: int, *, after: After = None, limit: int | None = 100) -> 
         InvalidArgument: The limit leaves no row, or ``after`` is no place.
     """
     place = parse_place(after, int) or (0,)
-    sql = statement("select", _COLUMNS, "from pgflow.timeline t where t.run_id = %s and t.seq > %s order by t.seq limit %s")
-    return once(Query(sql, (run_id, *place, one_more(limit)), lambda rows: cut(_read_units(rows), limit, lambda unit: (unit.seq,))))
+    sql = statement(
+        "select",
+        _COLUMNS,
+        "from pgflow.timeline t where t.run_id = %s and t.seq > %s order by t.seq limit %s",
+    )
+    return once(
+        Query(
+            sql,
+            (run_id, *place, one_more(limit)),
+            lambda rows: cut(_read_units(rows), limit, lambda unit: (unit.seq,)),
+        )
+    )
 
 
 def last_seq(run_id: int) -> Question[int]:
@@ -90,8 +103,10 @@ def last_seq(run_id: int) -> Question[int]:
 STEP, TIMER, SIGNAL, CHILD, MARK = "step", "timer", "signal", "child", "mark"
 
 RECOVERED = "recovered"
-"""The mark at which a lease was last heard of, where another went on without the run having been woken: its worker had died, or
-handed it back. When the other began is not in the journal, only when it first recorded something, which is where the mark ends."""
+"""The mark at which a lease was last heard of, where another went on without the run having been
+woken: its worker had died, or handed it back. When the other began is not in the journal, only when
+it first recorded something, which is where the mark ends.
+"""
 
 _KINDS = {
     "step_started": STEP, "step_completed": STEP, "step_failed": STEP, "attempt_failed": STEP, "step_abandoned": STEP,
@@ -105,8 +120,17 @@ _ENDS = {
     "signal_received": "received", "wait_timed_out": "timed out", "child_finished": "finished", "call_cancelled": "given up",
     "decision_recorded": "completed", "effect_confirmed": "completed", "effect_failed": "failed", "effect_accepted": "accepted",
 }  # fmt: skip
-_WAKES = {"signal_received", "wait_timed_out", "timer_fired", "child_finished", "operator", "call_cancelled"}
-"""Kinds of unit with which a parked run goes on. Another lease that begins with anything else has taken over."""
+_WAKES = {
+    "signal_received",
+    "wait_timed_out",
+    "timer_fired",
+    "child_finished",
+    "operator",
+    "call_cancelled",
+}
+"""Kinds of unit with which a parked run goes on. Another lease that begins with anything else has
+taken over.
+"""
 
 
 @dataclass(frozen=True)
@@ -135,7 +159,8 @@ class Entry:
         status: Status at its end; ``open`` if it has not ended, empty for a mark.
         ended_at: Time of its end; None if it has not ended.
         failures: Failed attempts, in their order.
-        cut_off: Attempts of which nothing is known: the lease under which they began recorded no end of them.
+        cut_off: Attempts of which nothing is known: the lease under which they began recorded no
+            end of them.
         due_at: Time at which a timer, or the next attempt, is due; None for none.
         payload: Payload of a mark, as it is stored.
     """
@@ -156,7 +181,11 @@ class Entry:
     def attempts(self) -> int:
         """Number of tries of a step, as far as is recorded; 0 for all else."""
         is_trying = self.status == "open" and self.is_known and self.due_at is None
-        return len(self.failures) + self.cut_off + (self.status == "completed" or is_trying) if self.kind == STEP else 0
+        return (
+            len(self.failures) + self.cut_off + (self.status == "completed" or is_trying)
+            if self.kind == STEP
+            else 0
+        )
 
     @property
     def seconds(self) -> float | None:
@@ -228,7 +257,9 @@ class _Folding:
         if token is None:
             return
         if self._token is not None and token != self._token and unit.event not in _WAKES:
-            self.entries.append(_Draft(0, MARK, RECOVERED, self._heard_at, status="", ended_at=unit.recorded_at))
+            self.entries.append(
+                _Draft(0, MARK, RECOVERED, self._heard_at, status="", ended_at=unit.recorded_at)
+            )
         self._token = token
 
     def _take_call(self, unit: UnitRow, kind: str) -> None:
@@ -238,7 +269,11 @@ class _Folding:
             kind = SIGNAL if kind == TIMER and unit.name else kind
             self._begin(call, kind, _name(unit, kind), unit.at).due_at = unit.due_at
             return
-        if event in ("step_started", "effect_intended", "effect_attempted"):  # the column starts says what has begun
+        if event in (
+            "step_started",
+            "effect_intended",
+            "effect_attempted",
+        ):  # the column starts says what has begun
             return
         draft = known or self._begin(call, kind, _name(unit, kind), self._last, is_known=False)
         if event in ("step_completed", "step_failed", "attempt_failed"):
@@ -249,12 +284,18 @@ class _Folding:
             return
         if kind == SIGNAL:
             draft.kind, draft.name = SIGNAL, unit.name or draft.name
-        draft.status, draft.ended_at, draft.due_at = _ENDS[event], max(unit.at, draft.began_at), None
+        draft.status, draft.ended_at, draft.due_at = (
+            _ENDS[event],
+            max(unit.at, draft.began_at),
+            None,
+        )
         if event in ("step_failed", "effect_failed"):
             draft.failures.append(Failure(unit.at, unit.payload))
         del self._open[call]
 
-    def _begin(self, call: int, kind: str, name: str, at: datetime, *, is_known: bool = True) -> _Draft:
+    def _begin(
+        self, call: int, kind: str, name: str, at: datetime, *, is_known: bool = True
+    ) -> _Draft:
         if call in self._open:
             return self._open[call]
         draft = _Draft(call, kind, name, at, is_known)
@@ -271,7 +312,15 @@ def _name(unit: UnitRow, kind: str) -> str:
 def _mark(unit: UnitRow) -> _Draft:
     event = unit.event.replace("_", " ")
     name = event if unit.name is None else f"{event} {unit.name}"
-    return _Draft(unit.call, MARK, name.removeprefix("operator "), unit.at, status="", ended_at=unit.at, payload=unit.payload)
+    return _Draft(
+        unit.call,
+        MARK,
+        name.removeprefix("operator "),
+        unit.at,
+        status="",
+        ended_at=unit.at,
+        payload=unit.payload,
+    )
 
 
 # ---------------------------------------------------------------- histories
@@ -285,7 +334,8 @@ class History:
         run: The run as it is now, which may be a later generation.
         generation: Generation that this is the history of.
         status: Status of that generation; ``continued`` if there is a later one.
-        began_at: Time of its start, or of the first unit if that is earlier: it may begin with another's journal.
+        began_at: Time of its start, or of the first unit if that is earlier: it may begin with
+            another's journal.
         ended_at: Time of its end; None if it has not ended.
         why: Reason of its status in one text; None if there is nothing to say.
         entries: Entries that its units make.
@@ -311,7 +361,9 @@ class History:
     @property
     def seen_until(self) -> datetime:
         """Time up to which it reaches: its end, or now; and no earlier than its last entry."""
-        last = max((entry.ended_at or entry.began_at for entry in self.entries), default=self.began_at)
+        last = max(
+            (entry.ended_at or entry.began_at for entry in self.entries), default=self.began_at
+        )
         end = self.ended_at if self.has_ended else None
         return max(last, end or self.now)
 
@@ -331,12 +383,19 @@ def read_history(key: str, generation: int | None = None, *, tenant: str = "") -
     """
     run = yield from find_run(key, tenant=tenant)
     if generation is not None and not 1 <= generation <= run.generation:
-        raise InvalidArgument(f"run {key!r} has {run.generation} generation{'s' if run.generation > 1 else ''}, not {generation}")
+        raise InvalidArgument(
+            f"run {key!r} has {run.generation} generation{'s' if run.generation > 1 else ''}, not "
+            f"{generation}"
+        )
     wanted = generation or run.generation
     is_newest = wanted == run.generation
-    condition: LiteralString = "t.run_id = %s" if is_newest else "t.key = %s and t.tenant = %s and t.generation = %s"
+    condition: LiteralString = (
+        "t.run_id = %s" if is_newest else "t.key = %s and t.tenant = %s and t.generation = %s"
+    )
     sql = statement("select", _COLUMNS, "from pgflow.timeline t where", condition, "order by t.seq")
-    units: list[UnitRow] = yield Query(sql, (run.run_id,) if is_newest else (key, tenant, wanted), _read_units)
+    units: list[UnitRow] = yield Query(
+        sql, (run.run_id,) if is_newest else (key, tenant, wanted), _read_units
+    )
     now = yield from database_now()
     return _history(run, wanted, units, now)
 
@@ -348,4 +407,6 @@ def _history(run: RunRow, generation: int, units: list[UnitRow], now: datetime) 
         ended_at, status, why = units[-1].recorded_at, "continued", None
     if units:
         began_at = min(began_at, units[0].at)  # a part of the journal may be older than the run
-    return History(run, generation, status, began_at, ended_at, why, fold(units, began_at), units, now)
+    return History(
+        run, generation, status, began_at, ended_at, why, fold(units, began_at), units, now
+    )

@@ -23,7 +23,8 @@ class VersionRow:
         begun_runs: Other open runs that code may have worked on while this version was served.
         workers: Live workers that have it.
         first_at: Time at which the first worker came that had it; None if none ever did.
-        last_at: Time at which the last worker that had it went; None if one is there, or none ever was.
+        last_at: Time at which the last worker that had it went; None if one is there, or none ever
+            was.
         safe_to_remove: True if no open run can depend on it.
     """
 
@@ -76,12 +77,19 @@ where %s or workflow = any(%s::text[]) order by workflow, patch
 
 
 def list_versions(workflows: Sequence[str] = ()) -> Question[list[VersionRow]]:
-    """Ask for the versions of workflows that open runs may need or workers have. It reads every open run.
+    """Ask for the versions of workflows that open runs may need or workers have. It reads every
+    open run.
 
     Args:
         workflows: Names of the only workflows to ask for; empty for all.
     """
-    return once(Query(_VERSIONS, (not workflows, list(workflows)), lambda rows: [VersionRow(*row) for row in rows]))
+    return once(
+        Query(
+            _VERSIONS,
+            (not workflows, list(workflows)),
+            lambda rows: [VersionRow(*row) for row in rows],
+        )
+    )
 
 
 def list_patches(workflows: Sequence[str] = ()) -> Question[list[PatchRow]]:
@@ -90,4 +98,10 @@ def list_patches(workflows: Sequence[str] = ()) -> Question[list[PatchRow]]:
     Args:
         workflows: Names of the only workflows to ask for; empty for all.
     """
-    return once(Query(_PATCHES, (not workflows, list(workflows)), lambda rows: [PatchRow(*row) for row in rows]))
+    return once(
+        Query(
+            _PATCHES,
+            (not workflows, list(workflows)),
+            lambda rows: [PatchRow(*row) for row in rows],
+        )
+    )

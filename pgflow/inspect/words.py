@@ -1,7 +1,7 @@
 """Recorded values and errors in the words that people are shown.
 
-The database holds what a codec of an app has encoded as it was encoded, and no reader here knows a key. So a word stands in place
-of each such part.
+The database holds what a codec of an app has encoded as it was encoded, and no reader here knows a
+key. So a word stands in place of each such part.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from pgflow._model.reasons import in_words
 
 
 def encoded(value: dict[str, Any]) -> str:
-    """Return the words for a value that the codec of an app has encoded; an empty text for others."""
+    """Return the words for a value that the codec of an app has encoded; an empty text for
+    others.
+    """
     return f"<encoded with key {value['$codec']}>" if "$codec" in value and "data" in value else ""
 
 
@@ -27,12 +29,15 @@ def describe_error(payload: Any) -> str:
     """Return a recorded error on one line: ``ValueError: no 7``.
 
     Args:
-        payload: The error of a run, step or effect as a row has it, or the payload of a unit that records one.
+        payload: The error of a run, step or effect as a row has it, or the payload of a unit that
+            records one.
     """
     if not isinstance(payload, dict):
         return str(payload)
     if "reason" in payload or "why" in payload:  # of an effect whose outcome is unknown
-        return f"unknown: {in_words(payload)}" + (f" ({describe_error(payload['error'])})" if payload.get("error") else "")
+        return f"unknown: {in_words(payload)}" + (
+            f" ({describe_error(payload['error'])})" if payload.get("error") else ""
+        )
     name = str(payload.get("type") or "error").rpartition(".")[2]
     message = encoded(payload) or " ".join(str(payload.get("message") or "").split())
     return f"{name}: {message}" if message else name

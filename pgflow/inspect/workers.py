@@ -50,7 +50,8 @@ class WorkerCount:
 
     Attributes:
         workers: Number of workers that count as alive.
-        silence_seconds: Time since the last sign of life of the most silent of them; None if there is none.
+        silence_seconds: Time since the last sign of life of the most silent of them; None if there
+            is none.
     """
 
     workers: int
@@ -70,9 +71,7 @@ class Holder:
     beat: int | None
 
 
-_COLUMNS: LiteralString = (
-    "worker_id, host, pid, queues, concurrency, running, stopping, version, started_at, beat_at, is_outdated, lost_threads"
-)
+_COLUMNS: LiteralString = "worker_id, host, pid, queues, concurrency, running, stopping, version, started_at, beat_at, is_outdated, lost_threads"
 
 
 def list_workers() -> Question[list[WorkerRow]]:
@@ -87,7 +86,9 @@ def count_workers() -> Question[WorkerCount]:
     return once(Query(sql, (), lambda rows: WorkerCount(*rows[0])))
 
 
-def list_holders(queues: Sequence[str], workflows: Sequence[str], but: int) -> Question[list[Holder]]:
+def list_holders(
+    queues: Sequence[str], workflows: Sequence[str], but: int
+) -> Question[list[Holder]]:
     """Ask for the workers that hold runs of these workflows in these queues.
 
     Args:
@@ -102,4 +103,8 @@ def list_holders(queues: Sequence[str], workflows: Sequence[str], but: int) -> Q
         where status = 'running' and queue = any(%s::text[]) and workflow = any(%s::text[]) and worker_id <> %s::int
       ) h left join pgflow.workers w on w.worker_id = h.worker_id
     """
-    return once(Query(sql, (list(queues), list(workflows), but), lambda rows: [Holder(*row) for row in rows]))
+    return once(
+        Query(
+            sql, (list(queues), list(workflows), but), lambda rows: [Holder(*row) for row in rows]
+        )
+    )

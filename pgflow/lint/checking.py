@@ -1,4 +1,6 @@
-"""Checks from targets to findings: files are read one by one, each is put to every rule that was chosen, comments are obeyed."""
+"""Checks from targets to findings: files are read one by one, each is put to every rule that was
+chosen, comments are obeyed.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +48,18 @@ class Report:
     workflows: int = 0
 
 
-def check(*targets: str, select: Sequence[str] = (), ignore: Sequence[str] = (), load: Load | None = None) -> Report:
-    """Checks the workflow code of files, of the files in folders, and of modules. Nothing of it is run.
+def check(
+    *targets: str, select: Sequence[str] = (), ignore: Sequence[str] = (), load: Load | None = None
+) -> Report:
+    """Checks the workflow code of files, of the files in folders, and of modules. Nothing of it is
+    run.
 
     Args:
         *targets: Paths, or dotted names of modules.
         select: Codes of the rules to check, or how these begin; every rule if empty.
         ignore: Codes of rules to leave out, or how these begin.
-        load: Imports a file, so that the codec of every annotation can be asked for; nothing is imported without.
+        load: Imports a file, so that the codec of every annotation can be asked for; nothing is
+            imported without.
 
     Raises:
         UnknownTarget: A target stands for no file.
@@ -82,14 +88,22 @@ class _Files:
         source = read_source(path)
         assert source.root is not None
         neighbours = self._neighbours.setdefault(source.root, Neighbours(source.root))
-        module, found = check_source(source, self._rules, neighbours, partial(self._load, path) if self._load is not None else None)
+        module, found = check_source(
+            source,
+            self._rules,
+            neighbours,
+            partial(self._load, path) if self._load is not None else None,
+        )
         report.files += 1
         report.workflows += len(module.definitions.workflows())
         report.findings += found
 
 
 def check_source(
-    source: Source, rules: Sequence[Rule] = RULES, neighbours: Neighbours | None = None, load: Callable[[], ModuleType] | None = None
+    source: Source,
+    rules: Sequence[Rule] = RULES,
+    neighbours: Neighbours | None = None,
+    load: Callable[[], ModuleType] | None = None,
 ) -> tuple[Module, list[Finding]]:
     """Checks one module.
 
@@ -108,23 +122,40 @@ def check_source(
     try:
         module = Module(source, neighbours)
         found = _without_echoes({finding for rule in rules for finding in rule.check(module)})
-        if load is not None and module.definitions.declared and codecs.RULE.code in {rule.code for rule in rules}:
-            found += [more for more in codecs.ask_codecs(module, load()) if not _is_said(more, found)]
+        if (
+            load is not None
+            and module.definitions.declared
+            and codecs.RULE.code in {rule.code for rule in rules}
+        ):
+            found += [
+                more for more in codecs.ask_codecs(module, load()) if not _is_said(more, found)
+            ]
     except RecursionError as error:
-        raise Unreadable(source.file, None, None, "its expressions are nested too deeply to be checked") from error
+        raise Unreadable(
+            source.file, None, None, "its expressions are nested too deeply to be checked"
+        ) from error
     return module, sorted(_obeying_comments(source, found, rules))
 
 
 def _is_said(finding: Finding, found: Collection[Finding]) -> bool:
-    return any((finding.line, finding.column, finding.code) == (other.line, other.column, other.code) for other in found)
+    return any(
+        (finding.line, finding.column, finding.code) == (other.line, other.column, other.code)
+        for other in found
+    )
 
 
 def _without_echoes(found: Collection[Finding]) -> list[Finding]:
     said = {(finding.line, finding.column, finding.code) for finding in found}
-    return [f for f in found if not any((f.line, f.column, other) in said for other in INSTEAD_OF.get(f.code, ()))]
+    return [
+        f
+        for f in found
+        if not any((f.line, f.column, other) in said for other in INSTEAD_OF.get(f.code, ()))
+    ]
 
 
-def _obeying_comments(source: Source, found: Sequence[Finding], rules: Sequence[Rule]) -> Iterator[Finding]:
+def _obeying_comments(
+    source: Source, found: Sequence[Finding], rules: Sequence[Rule]
+) -> Iterator[Finding]:
     ignores = Ignores(source.text)
     yield from (finding for finding in found if not ignores.allow(finding))
     applied = {rule.code for rule in rules}

@@ -1,4 +1,6 @@
-"""Check of codecs, which only an imported module allows: whether there is one for every annotation."""
+"""Check of codecs, which only an imported module allows: whether there is one for every
+annotation.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,15 @@ def ask_codecs(module: Module, imported: ModuleType) -> Iterator[Finding]:
     """
     for declared in module.definitions.declared.values():
         function = getattr(getattr(imported, declared.name, None), "fn", None)
-        if function is not None and isinstance(declared.body, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if function is not None and isinstance(
+            declared.body, (ast.FunctionDef, ast.AsyncFunctionDef)
+        ):
             yield from _ask(module, declared, declared.body, function)
 
 
-def _ask(module: Module, declared: Declared, body: ast.FunctionDef | ast.AsyncFunctionDef, function: Any) -> Iterator[Finding]:
+def _ask(
+    module: Module, declared: Declared, body: ast.FunctionDef | ast.AsyncFunctionDef, function: Any
+) -> Iterator[Finding]:
     try:
         hints = resolve_hints(function)
     except DefinitionError as error:

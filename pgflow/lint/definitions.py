@@ -1,6 +1,7 @@
 """Declarations of a module: its workflows, its steps of every kind, and the hooks of these.
 
-A declaration is a decorated function, or a decorator that is called with one: ``settle_all = workflow(name="settle")(settle.fn)``.
+A declaration is a decorated function, or a decorator that is called with one: ``settle_all =
+workflow(name="settle")(settle.fn)``.
 """
 
 from __future__ import annotations
@@ -79,12 +80,18 @@ class Declared:
         named = self.options.get("name")
         if isinstance(named, ast.Constant) and isinstance(named.value, str):
             return named.value
-        return self.name.replace(".<locals>.", ".") if self.kind is Kind.WORKFLOW else self.name.rpartition(".")[2]
+        return (
+            self.name.replace(".<locals>.", ".")
+            if self.kind is Kind.WORKFLOW
+            else self.name.rpartition(".")[2]
+        )
 
 
 @dataclass(frozen=True)
 class Callee:
-    """Declared thing that a call or a reference means, and by which of its doors (``aio``, ``sync``, ``fn`` or none)."""
+    """Declared thing that a call or a reference means, and by which of its doors (``aio``,
+    ``sync``, ``fn`` or none).
+    """
 
     declared: Declared
     door: str
@@ -102,10 +109,13 @@ class Definitions:
 
     Attributes:
         declared: By the name that the module knows them by.
-        bodies: Functions that run as bodies of steps, or of what is declared for effects: not workflow code.
+        bodies: Functions that run as bodies of steps, or of what is declared for effects: not
+            workflow code.
     """
 
-    def __init__(self, names: Names, elsewhere: Callable[[str], Declared | None] = lambda _: None) -> None:
+    def __init__(
+        self, names: Names, elsewhere: Callable[[str], Declared | None] = lambda _: None
+    ) -> None:
         self._elsewhere = elsewhere
         self.declared: dict[str, Declared] = {}
         self.bodies: set[ast.AST] = set()
@@ -127,22 +137,32 @@ class Definitions:
         return list(self.of_kind(Kind.WORKFLOW))
 
     def find(self, dotted: str | None) -> Callee | None:
-        """Return the declared thing under a dotted path, whatever options or door follow it; None if there is none."""
+        """Return the declared thing under a dotted path, whatever options or door follow it; None
+        if there is none.
+        """
         match = _CALLEE.fullmatch(dotted) if dotted is not None else None
         if match is None:
             return None
         path = match["path"]
-        found = self.declared.get(path.removeprefix(HERE)) if path.startswith(HERE) else self._elsewhere(path)
+        found = (
+            self.declared.get(path.removeprefix(HERE))
+            if path.startswith(HERE)
+            else self._elsewhere(path)
+        )
         return Callee(found, match["door"] or "") if found is not None else None
 
     # ------------------------------------------------------------ finding them
 
     def _decorated(self, node: Function) -> None:
         for decorator in node.decorator_list:
-            path = self._names.resolve(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            path = self._names.resolve(
+                decorator.func if isinstance(decorator, ast.Call) else decorator
+            )
             if (kind := _kind_of(path)) is not None:
                 options = _options(decorator) | self._options_of(decorator)
-                self._declare(Declared(self._names.qualname_of[node], kind, node, node, str(path), options))
+                self._declare(
+                    Declared(self._names.qualname_of[node], kind, node, node, str(path), options)
+                )
 
     def _options_of(self, decorator: ast.expr) -> dict[str, ast.expr]:
         """Options of a decorator that was made before: ``patient = step(retries=9)``."""
@@ -156,10 +176,24 @@ class Definitions:
         """``name = step(fn)``, ``name = step(retries=9)(fn)``."""
         path = self._names.resolve(call.func)
         kind = _kind_of(path)
-        if kind is None or not call.args or len(targets) != 1 or not isinstance(targets[0], ast.Name):
+        if (
+            kind is None
+            or not call.args
+            or len(targets) != 1
+            or not isinstance(targets[0], ast.Name)
+        ):
             return
         name = self._names.scope_of[call].inside(targets[0].id)
-        self._declare(Declared(name, kind, call, self._function(call.args[0]), str(path), _options(call.func) | _options(call)))
+        self._declare(
+            Declared(
+                name,
+                kind,
+                call,
+                self._function(call.args[0]),
+                str(path),
+                _options(call.func) | _options(call),
+            )
+        )
         self._names.label(call, f"{HERE}{name}")
 
     def _function(self, node: ast.expr) -> Body | None:
@@ -175,19 +209,27 @@ class Definitions:
             self.bodies.add(found.body)
 
     def _hooked(self, node: Function | ast.Call) -> None:
-        """``@charge.settle`` above a function, or ``charge.settle(fn)``, or ``pgflow.call("name", fn)``."""
+        """``@charge.settle`` above a function, or ``charge.settle(fn)``, or ``pgflow.call("name",
+        fn)``.
+        """
         if isinstance(node, FUNCTIONS):
             for decorator in node.decorator_list:
                 if self._is_hook(decorator):
                     self.bodies.add(node)
-        elif (passed := self._passed(node)) is not None and (function := self._function(passed)) is not None:
+        elif (passed := self._passed(node)) is not None and (
+            function := self._function(passed)
+        ) is not None:
             self.bodies.add(function)
 
     def _passed(self, call: ast.Call) -> ast.expr | None:
         """Return the argument that a call makes the body of something; None if there is none."""
         if call.args and self._is_hook(call.func):
             return call.args[0]
-        return call.args[1] if len(call.args) > 1 and self._names.resolve(call.func) in DYNAMIC else None
+        return (
+            call.args[1]
+            if len(call.args) > 1 and self._names.resolve(call.func) in DYNAMIC
+            else None
+        )
 
     def _is_hook(self, node: ast.expr) -> bool:
         if not isinstance(node, ast.Attribute) or node.attr not in HOOKS:
@@ -206,4 +248,8 @@ def _kind_of(path: str | None) -> Kind | None:
 
 
 def _options(node: ast.expr) -> dict[str, ast.expr]:
-    return {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None} if isinstance(node, ast.Call) else {}
+    return (
+        {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None}
+        if isinstance(node, ast.Call)
+        else {}
+    )

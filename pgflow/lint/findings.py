@@ -17,7 +17,8 @@ class Finding:
         column: Column in characters, from 1.
         code: Code of the rule, as in ``PF101``.
         message: Finding, reason why that goes wrong, and advice.
-        last_line: Last line of what is meant; a comment that ignores it may stand on any line from ``line`` to here.
+        last_line: Last line of what is meant; a comment that ignores it may stand on any line from
+            ``line`` to here.
     """
 
     file: str
@@ -47,14 +48,18 @@ class Place:
         """A finding at a node; of a function, at its first decorator."""
         first = min(_decorators(node), key=lambda found: found.lineno, default=node)
         line, last_line = _lines_of(node, first)
-        return Finding(self.file, line, self._column(line, _offset_of(first, node)), code, message, last_line)
+        return Finding(
+            self.file, line, self._column(line, _offset_of(first, node)), code, message, last_line
+        )
 
     def _column(self, line: int, offset_bytes: int) -> int:
         """The parser counts bytes of UTF-8."""
         text = self._lines[line - 1] if line <= len(self._lines) else ""
         if text.isascii():
             return offset_bytes + 1
-        return len(text.encode("utf-8", "surrogatepass")[:offset_bytes].decode("utf-8", "ignore")) + 1
+        return (
+            len(text.encode("utf-8", "surrogatepass")[:offset_bytes].decode("utf-8", "ignore")) + 1
+        )
 
 
 def _decorators(node: ast.AST) -> list[ast.expr]:

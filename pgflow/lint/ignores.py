@@ -1,4 +1,6 @@
-"""Comments that allow a finding: ``# pgflow: ignore[PF101]``, several codes with commas between them, and a reason behind."""
+"""Comments that allow a finding: ``# pgflow: ignore[PF101]``, several codes with commas between
+them, and a reason behind.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ class Ignores:
     def allow(self, finding: Finding) -> bool:
         """Return True if a comment on one of the lines of a finding names its code."""
         for comment in self.comments:
-            if finding.line <= comment.line <= max(finding.line, finding.last_line) and finding.code in comment.codes:
+            if (
+                finding.line <= comment.line <= max(finding.line, finding.last_line)
+                and finding.code in comment.codes
+            ):
                 comment.used.add(finding.code)
                 return True
         return False
@@ -53,7 +58,14 @@ def _comments(text: str) -> Iterator[Ignore]:
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT and (match := _COMMENT.search(token.string)):
-                codes = tuple(code.strip().upper() for code in (match["codes"] or "").split(",") if code.strip())
+                codes = tuple(
+                    code.strip().upper()
+                    for code in (match["codes"] or "").split(",")
+                    if code.strip()
+                )
                 yield Ignore(token.start[0], token.start[1] + match.start() + 1, codes)
-    except (tokenize.TokenError, SyntaxError):  # the parser has had no objection; what it has found counts
+    except (
+        tokenize.TokenError,
+        SyntaxError,
+    ):  # the parser has had no objection; what it has found counts
         return

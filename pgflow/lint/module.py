@@ -1,7 +1,9 @@
-"""A module as the rules see it: its text, its names, what it declares, and which of its code is workflow code.
+"""A module as the rules see it: its text, its names, what it declares, and which of its code is
+workflow code.
 
-Workflow code is what a replay runs again: the functions under ``@workflow``, and whatever functions and methods of the same
-module these refer to, and so on. Bodies of steps are not, nor is what is declared for an effect.
+Workflow code is what a replay runs again: the functions under ``@workflow``, and whatever functions
+and methods of the same module these refer to, and so on. Bodies of steps are not, nor is what is
+declared for an effect.
 """
 
 from __future__ import annotations
@@ -40,11 +42,17 @@ class Region:
     def said(self) -> str:
         """Place in the words of a message."""
         workflow = f"workflow {self.workflow.label}"
-        return f"in {workflow}" if self.called is None else f"in {self.called}(), which {workflow} uses"
+        return (
+            f"in {workflow}"
+            if self.called is None
+            else f"in {self.called}(), which {workflow} uses"
+        )
 
     @property
     def is_async(self) -> bool:
-        """True if its workflow is async: it then has the twins of ``pgflow``, else those of ``pgflow.sync``."""
+        """True if its workflow is async: it then has the twins of ``pgflow``, else those of
+        ``pgflow.sync``.
+        """
         return self.workflow.is_async
 
 
@@ -86,12 +94,18 @@ class Module:
         self._region_of: dict[ast.AST, Region] = {}
 
     def finding(self, node: ast.AST, code: str, message: str) -> Finding:
-        """A finding at a node. Where the parts of a text with fields are is not told alike by every Python: it is found as a whole."""
-        fields = [parent for parent in self.names.parents(node) if isinstance(parent, ast.JoinedStr)]
+        """A finding at a node. Where the parts of a text with fields are is not told alike by every
+        Python: it is found as a whole.
+        """
+        fields = [
+            parent for parent in self.names.parents(node) if isinstance(parent, ast.JoinedStr)
+        ]
         return self.place.of(fields[-1] if fields else node, code, message)
 
     def callee(self, node: ast.expr) -> Callee | None:
-        """Return the thing declared here that a call's function stands for; None if there is none."""
+        """Return the thing declared here that a call's function stands for; None if there is
+        none.
+        """
         return self.definitions.find(self.names.resolve(node))
 
     # ------------------------------------------------------------ workflow code
@@ -100,7 +114,11 @@ class Module:
     def regions(self) -> list[Region]:
         """Functions that are workflow code, those of workflows first."""
         found: list[Region] = []
-        todo = deque(Region(declared.body, declared, None) for declared in self.definitions.workflows() if declared.body is not None)
+        todo = deque(
+            Region(declared.body, declared, None)
+            for declared in self.definitions.workflows()
+            if declared.body is not None
+        )
         while todo:
             region = todo.popleft()
             if region.function in self._region_of:
@@ -125,7 +143,16 @@ class Module:
                 path = self.names.resolve(node)
                 if path is not None:
                     parent = self.names.parent_of.get(node)
-                    found.append(Use(node, path, parent if isinstance(parent, ast.Call) and parent.func is node else None, region))
+                    found.append(
+                        Use(
+                            node,
+                            path,
+                            parent
+                            if isinstance(parent, ast.Call) and parent.func is node
+                            else None,
+                            region,
+                        )
+                    )
         return found
 
     def _walk(self, function: Body | ast.keyword) -> Iterator[ast.AST]:
@@ -150,7 +177,9 @@ class Module:
                 yield Region(function, region.workflow, name.rpartition("<locals>.")[2])
 
     def _run_by(self, name: str) -> Iterator[Function | ast.keyword]:
-        """Yield the code that runs when something of this name is called: a class runs its constructors, and makes its defaults."""
+        """Yield the code that runs when something of this name is called: a class runs its
+        constructors, and makes its defaults.
+        """
         found = self.names.defined.get(name)
         if isinstance(found, FUNCTIONS):
             yield found
@@ -164,14 +193,18 @@ class Module:
             if isinstance(holder, ast.ClassDef):
                 yield from self._method(holder, method)
 
-    def _method(self, holder: ast.ClassDef, method: str, *, bases_left: int = 8) -> Iterator[Function]:
+    def _method(
+        self, holder: ast.ClassDef, method: str, *, bases_left: int = 8
+    ) -> Iterator[Function]:
         """A method of a class, its own or that of a base in this module."""
         found = self.names.defined.get(f"{self.names.qualname_of[holder]}.{method}")
         if isinstance(found, FUNCTIONS):
             yield found
         elif bases_left:
             for base in holder.bases:
-                inherited = self.names.defined.get((self.names.resolve(base) or "").removeprefix(HERE))
+                inherited = self.names.defined.get(
+                    (self.names.resolve(base) or "").removeprefix(HERE)
+                )
                 if isinstance(inherited, ast.ClassDef):
                     yield from self._method(inherited, method, bases_left=bases_left - 1)
 
@@ -180,7 +213,9 @@ def _default_factories(holder: ast.ClassDef) -> Iterator[ast.keyword]:
     """Yield the factories of field defaults, in the manner of dataclasses and pydantic."""
     for node in holder.body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(node.value, ast.Call):
-            yield from (keyword for keyword in node.value.keywords if keyword.arg == "default_factory")
+            yield from (
+                keyword for keyword in node.value.keywords if keyword.arg == "default_factory"
+            )
 
 
 def _beginning(function: Body | ast.keyword) -> list[ast.AST]:
@@ -195,7 +230,12 @@ def _run(node: ast.AST) -> list[ast.AST]:
     """Children of a node that run when it does."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            return [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults), *node.body]
+            return [
+                *node.decorator_list,
+                *node.args.defaults,
+                *filter(None, node.args.kw_defaults),
+                *node.body,
+            ]
         case ast.AnnAssign(target=target, value=value):
             return [target] if value is None else [target, value]
         case ast.Lambda(args=arguments, body=body):

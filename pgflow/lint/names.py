@@ -1,9 +1,11 @@
-"""Names in a module, and the things that they stand for by Python's own rules of scopes, without running anything.
+"""Names in a module, and the things that they stand for by Python's own rules of scopes, without
+running anything.
 
-`Names.resolve` answers a dotted path: ``time.time`` for ``now`` after ``from time import time as now``. What the module
-itself defines begins with ``here:``, as in ``here:Planner.decide``; a call of something ends in ``()``, so that
-``datetime.datetime.now().timestamp`` and ``here:Planner().decide`` say which method is meant. What cannot be known is None:
-a rule that does not know keeps quiet.
+`Names.resolve` answers a dotted path: ``time.time`` for ``now`` after ``from time import time as
+now``. What the module itself defines begins with ``here:``, as in ``here:Planner.decide``; a call
+of something ends in ``()``, so that ``datetime.datetime.now().timestamp`` and
+``here:Planner().decide`` say which method is meant. What cannot be known is None: a rule that does
+not know keeps quiet.
 """
 
 from __future__ import annotations
@@ -113,7 +115,8 @@ class Names:
 
     Args:
         tree: The module.
-        package: Dotted name of the package that it is in, for relative imports; empty if it is in none.
+        package: Dotted name of the package that it is in, for relative imports; empty if it is in
+            none.
         exported: Names that ``from M import *`` is known to bind, by M.
         translate: Says where a path leads to in other modules of the project.
 
@@ -124,7 +127,11 @@ class Names:
     """
 
     def __init__(
-        self, tree: ast.Module, package: str, exported: dict[str, frozenset[str]], translate: Callable[[str], str] | None = None
+        self,
+        tree: ast.Module,
+        package: str,
+        exported: dict[str, frozenset[str]],
+        translate: Callable[[str], str] | None = None,
     ) -> None:
         self.module = Scope(tree, None, "")
         self.scope_of: dict[ast.AST, Scope] = {}
@@ -156,7 +163,11 @@ class Names:
         self._asking.add(node)
         try:
             found = self._resolve(node)
-            if found is not None and self._translate is not None and not found.startswith((HERE, "builtins.")):
+            if (
+                found is not None
+                and self._translate is not None
+                and not found.startswith((HERE, "builtins."))
+            ):
                 found = self._translate(found)
         finally:
             self._asking.discard(node)
@@ -191,7 +202,11 @@ class Names:
         if imported:
             return imported[0]
         paths = [self._bound(binding) for binding in bindings]
-        return paths[-1] if paths and (len(set(paths)) == 1 or isinstance(bindings[-1], Defined)) else None
+        return (
+            paths[-1]
+            if paths and (len(set(paths)) == 1 or isinstance(bindings[-1], Defined))
+            else None
+        )
 
     def _bound(self, binding: Binding) -> str | None:
         match binding:
@@ -204,7 +219,9 @@ class Names:
             case Assigned(value=None, annotation=None):
                 return None
             case Assigned(value=value, annotation=annotation):
-                return (self.resolve(value) if value is not None else None) or self.instance_of(annotation)
+                return (self.resolve(value) if value is not None else None) or self.instance_of(
+                    annotation
+                )
             case _:
                 return None
 
@@ -250,7 +267,9 @@ class Names:
             node = parent
 
     def function_around(self, node: ast.AST) -> Function | None:
-        """The innermost function that runs a node. Decorators and defaults are run by what is around their function."""
+        """The innermost function that runs a node. Decorators and defaults are run by what is
+        around their function.
+        """
         return next(self._functions_around(node), None)
 
     def outermost_function(self, node: ast.AST) -> Function | None:
@@ -279,21 +298,38 @@ class Names:
         if found is None or found[0] is self.module or len(found[1]) != 1:
             return False
         binding = found[1][0]
-        return isinstance(binding, Assigned) and binding.value is None and binding.annotation is not None
+        return (
+            isinstance(binding, Assigned)
+            and binding.value is None
+            and binding.annotation is not None
+        )
 
     def is_local(self, node: ast.expr) -> bool:
-        """Return True if a name belongs to a function: a parameter, or a variable that is bound there and not imported."""
+        """Return True if a name belongs to a function: a parameter, or a variable that is bound
+        there and not imported.
+        """
         if not isinstance(node, ast.Name):
             return False
         found = self.scope_of.get(node, self.module).find(node.id)
-        return found is not None and found[0] is not self.module and not any(isinstance(binding, Imported) for binding in found[1])
+        return (
+            found is not None
+            and found[0] is not self.module
+            and not any(isinstance(binding, Imported) for binding in found[1])
+        )
 
 
 def root_of(node: ast.expr) -> ast.expr:
-    """Return the expression that attributes, items and calls are strung after: ``a`` of ``a.b[0].c()``."""
+    """Return the expression that attributes, items and calls are strung after: ``a`` of
+    ``a.b[0].c()``.
+    """
     while True:
         match node:
-            case ast.Attribute(value=inner) | ast.Subscript(value=inner) | ast.Starred(value=inner) | ast.Await(value=inner):
+            case (
+                ast.Attribute(value=inner)
+                | ast.Subscript(value=inner)
+                | ast.Starred(value=inner)
+                | ast.Await(value=inner)
+            ):
                 node = inner
             case ast.Call(func=inner):
                 node = inner
@@ -306,7 +342,9 @@ def _joined(base: str | None, attribute: str) -> str | None:
 
 
 class _Builder:
-    """Finds scopes and bindings. It keeps a stack of its own: expressions may be nested deeper than Python may call."""
+    """Finds scopes and bindings. It keeps a stack of its own: expressions may be nested deeper than
+    Python may call.
+    """
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -321,7 +359,9 @@ class _Builder:
             self._names.scope_of[node] = scope
             self._enter(node, scope)
 
-    def _push_all(self, nodes: list[ast.AST] | list[ast.stmt] | list[ast.expr], parent: ast.AST, scope: Scope) -> None:
+    def _push_all(
+        self, nodes: list[ast.AST] | list[ast.stmt] | list[ast.expr], parent: ast.AST, scope: Scope
+    ) -> None:
         self._todo.extend((node, parent, scope) for node in reversed(nodes))
 
     def _enter(self, node: ast.AST, scope: Scope) -> None:
@@ -338,7 +378,9 @@ class _Builder:
                 self._push_all([*node.decorator_list, *node.bases, *node.keywords], node, scope)
                 self._push_all(body, node, inner)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                self._push_all(list(ast.iter_child_nodes(node)), node, Scope(node, scope, scope.qualname))
+                self._push_all(
+                    list(ast.iter_child_nodes(node)), node, Scope(node, scope, scope.qualname)
+                )
             case _:
                 self._note(node)
                 self._bind(node, scope)
@@ -365,29 +407,56 @@ class _Builder:
                 inner.globals.update(statement.names)
             elif isinstance(statement, ast.Nonlocal):
                 inner.nonlocals.update(statement.names)
-        is_method = scope.is_class and not {"staticmethod", "classmethod"} & {d.id for d in node.decorator_list if isinstance(d, ast.Name)}
+        is_method = scope.is_class and not {"staticmethod", "classmethod"} & {
+            d.id for d in node.decorator_list if isinstance(d, ast.Name)
+        }
         self._parameters(node.args, node, scope, inner, scope.qualname if is_method else None)
         around = [*node.decorator_list, *([node.returns] if node.returns is not None else [])]
         self._push_all(around, node, scope)
         self._push_all(node.body, node, inner)
 
-    def _parameters(self, arguments: ast.arguments, node: ast.AST, scope: Scope, inner: Scope, method_of: str | None) -> None:
+    def _parameters(
+        self,
+        arguments: ast.arguments,
+        node: ast.AST,
+        scope: Scope,
+        inner: Scope,
+        method_of: str | None,
+    ) -> None:
         positional = [*arguments.posonlyargs, *arguments.args]
-        several = [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
+        several = [
+            argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None
+        ]
         for argument in (*positional, *arguments.kwonlyargs):
             is_self = method_of is not None and positional[:1] == [argument]
-            inner.bind(argument.arg, SelfParameter(method_of) if is_self and method_of else Assigned(annotation=argument.annotation))
+            inner.bind(
+                argument.arg,
+                SelfParameter(method_of)
+                if is_self and method_of
+                else Assigned(annotation=argument.annotation),
+            )
         for argument in several:
             inner.bind(argument.arg, Assigned())
-        annotations = [a.annotation for a in (*positional, *arguments.kwonlyargs, *several) if a.annotation is not None]
-        defaults = [default for default in (*arguments.defaults, *arguments.kw_defaults) if default is not None]
+        annotations = [
+            a.annotation
+            for a in (*positional, *arguments.kwonlyargs, *several)
+            if a.annotation is not None
+        ]
+        defaults = [
+            default
+            for default in (*arguments.defaults, *arguments.kw_defaults)
+            if default is not None
+        ]
         self._push_all([*annotations, *defaults], node, scope)
 
     def _bind(self, node: ast.AST, scope: Scope) -> None:  # noqa: PLR0912 - a case for each kind of node
         match node:
             case ast.Import(names=aliases):
                 for alias in aliases:
-                    scope.bind(alias.asname or alias.name.split(".")[0], Imported(alias.name if alias.asname else alias.name.split(".")[0]))
+                    scope.bind(
+                        alias.asname or alias.name.split(".")[0],
+                        Imported(alias.name if alias.asname else alias.name.split(".")[0]),
+                    )
             case ast.ImportFrom(module=module, names=aliases, level=level):
                 self._import_from(self._names.absolute(module, level), aliases, scope)
             case ast.Assign(targets=targets, value=value):
@@ -401,9 +470,17 @@ class _Builder:
                 self._assign(target, Assigned(value), scope)
             case ast.AugAssign(target=ast.Name(id=name)):
                 scope.bind(name, Changed())
-            case ast.For(target=target) | ast.AsyncFor(target=target) | ast.comprehension(target=target):
+            case (
+                ast.For(target=target)
+                | ast.AsyncFor(target=target)
+                | ast.comprehension(target=target)
+            ):
                 self._assign(target, Assigned(), scope)
-            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            case (
+                ast.ExceptHandler(name=str(name))
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+            ):
                 scope.bind(name, Assigned())
             case ast.MatchMapping(rest=str(name)):
                 scope.bind(name, Assigned())

@@ -1,7 +1,8 @@
-"""Neighbours: modules of the same project that a module imports from, read so that a step is known as one where it is called.
+"""Neighbours: modules of the same project that a module imports from, read so that a step is known
+as one where it is called.
 
-They are read as text too, when a name of theirs is met first, and only from the folder that the module itself is imported
-from: what is installed is somebody else's.
+They are read as text too, when a name of theirs is met first, and only from the folder that the
+module itself is imported from: what is installed is somebody else's.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Neighbours:
         self._translated: dict[str, str] = {}
 
     def translate(self, path: str) -> str:
-        """Return the target of a dotted path: follow it through modules of the project that hand a name on."""
+        """Return the target of a dotted path: follow it through modules of the project that hand a
+        name on.
+        """
         if not self._has(path.partition(".")[0]):
             return path
         found = self._translated.get(path)
@@ -60,7 +63,9 @@ class Neighbours:
 
     def _has(self, name: str) -> bool:
         if name not in self._is_here:
-            is_module = name.isidentifier() and (_file(self._root, name) is not None or (self._root / name).is_dir())
+            is_module = name.isidentifier() and (
+                _file(self._root, name) is not None or (self._root / name).is_dir()
+            )
             self._is_here[name] = is_module
         return self._is_here[name]
 
@@ -78,7 +83,11 @@ class Neighbours:
         first, _, further = rest.partition(".")
         if neighbour is None or not first:
             return None
-        return _stands_for(neighbour, first.replace("()", ""), f"{'()' if first.endswith('()') else ''}{'.' if further else ''}{further}")
+        return _stands_for(
+            neighbour,
+            first.replace("()", ""),
+            f"{'()' if first.endswith('()') else ''}{'.' if further else ''}{further}",
+        )
 
     def _split(self, path: str) -> tuple[str, str]:
         """The longest beginning of a path that is a module, and the rest."""
@@ -89,7 +98,11 @@ class Neighbours:
         return "", path
 
     def _file_of(self, parts: list[str]) -> Path | None:
-        return _file(self._root.joinpath(*parts[:-1]), parts[-1]) if all(part.isidentifier() for part in parts) else None
+        return (
+            _file(self._root.joinpath(*parts[:-1]), parts[-1])
+            if all(part.isidentifier() for part in parts)
+            else None
+        )
 
     def _open(self, module: str) -> Neighbour | None:
         if module not in self._read:
@@ -118,7 +131,9 @@ def _file(folder: Path, name: str) -> Path | None:
 
 
 def _stands_for(neighbour: Neighbour, name: str, further: str) -> str | None:
-    """Return the path that a name of another module stands for, with what follows it here; None if it is defined there."""
+    """Return the path that a name of another module stands for, with what follows it here; None if
+    it is defined there.
+    """
     bindings = neighbour.names.module.bindings.get(name, [])
     if len(bindings) != 1:
         return None

@@ -1,7 +1,7 @@
 """Sets: expressions that are sets, as far as the text tells.
 
-Text hashes differently in every process, so a set of it is gone through in another order by every replay. Sets of tasks are
-let be: in workflow code tasks hash by an ordinal.
+Text hashes differently in every process, so a set of it is gone through in another order by every
+replay. Sets of tasks are let be: in workflow code tasks hash by an ordinal.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Sets:
                 return not makes_task(element)
             case ast.Call():
                 return self._call(node)
-            case ast.BinOp(left=left, op=ast.BitOr() | ast.BitAnd() | ast.BitXor() | ast.Sub(), right=right):
+            case ast.BinOp(
+                left=left, op=ast.BitOr() | ast.BitAnd() | ast.BitXor() | ast.Sub(), right=right
+            ):
                 return any(self.is_set(side) or _is_view(side) for side in (left, right))
             case ast.IfExp(body=body, orelse=other):
                 return self.is_set(body) and self.is_set(other)
@@ -60,7 +62,11 @@ class Sets:
                 return False
 
     def _call(self, node: ast.Call) -> bool:
-        if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS and self.is_set(node.func.value):
+        if (
+            isinstance(node.func, ast.Attribute)
+            and node.func.attr in METHODS
+            and self.is_set(node.func.value)
+        ):
             return True
         if self._names.resolve(node.func) not in MAKERS:
             return False
@@ -75,7 +81,11 @@ class Sets:
         if found is None:
             return False
         bindings = [binding for binding in found[1] if not isinstance(binding, Changed)]
-        return bool(bindings) and all(isinstance(b, Assigned) and self._assigned(b) for b in bindings) and not self._holds_tasks(node)
+        return (
+            bool(bindings)
+            and all(isinstance(b, Assigned) and self._assigned(b) for b in bindings)
+            and not self._holds_tasks(node)
+        )
 
     def _assigned(self, binding: Assigned) -> bool:
         if binding.annotation is not None:
@@ -90,19 +100,31 @@ class Sets:
                 return self._names.resolve(annotation) in CLASSES
 
     def _is_task(self, element: ast.expr) -> bool:
-        return self._names.resolve(element.value if isinstance(element, ast.Subscript) else element) in TASKS
+        return (
+            self._names.resolve(element.value if isinstance(element, ast.Subscript) else element)
+            in TASKS
+        )
 
     def _holds_tasks(self, node: ast.Name) -> bool:
         """Return True if tasks are added to a set that begins empty."""
         around = self._names.function_around(node)
-        calls = (found for found in ast.walk(around) if isinstance(found, ast.Call)) if around is not None else ()
+        calls = (
+            (found for found in ast.walk(around) if isinstance(found, ast.Call))
+            if around is not None
+            else ()
+        )
         return any(_adds_task(call, node.id) for call in calls)
 
 
 def _adds_task(call: ast.Call, name: str) -> bool:
     match call:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=added), attr="add" | "discard" | "update"), args=[element]) if added == name:
-            return makes_task(element) or (isinstance(element, ast.Name) and element.id in ("task", "tasks", "future"))
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id=added), attr="add" | "discard" | "update"),
+            args=[element],
+        ) if added == name:
+            return makes_task(element) or (
+                isinstance(element, ast.Name) and element.id in ("task", "tasks", "future")
+            )
         case _:
             return False
 

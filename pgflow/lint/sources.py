@@ -1,5 +1,5 @@
-"""Sources: the files that ``FILE``, ``FOLDER`` and ``MODULE`` mean to a check, and their texts. Nothing is imported: a module is found by
-the folders that Python would look into, and read.
+"""Sources: the files that ``FILE``, ``FOLDER`` and ``MODULE`` mean to a check, and their texts.
+Nothing is imported: a module is found by the folders that Python would look into, and read.
 """
 
 from __future__ import annotations
@@ -58,9 +58,13 @@ class Source:
                 return ast.parse(self.text, self.file)
         except SyntaxError as error:
             version = f"{sys.version_info.major}.{sys.version_info.minor}"
-            raise Unreadable(self.file, error.lineno, error.offset, f"this is not Python {version}: {error.msg}") from error
+            raise Unreadable(
+                self.file, error.lineno, error.offset, f"this is not Python {version}: {error.msg}"
+            ) from error
         except (RecursionError, MemoryError) as error:
-            raise Unreadable(self.file, None, None, "its expressions are nested too deeply to be read") from error
+            raise Unreadable(
+                self.file, None, None, "its expressions are nested too deeply to be read"
+            ) from error
         except ValueError as error:
             raise Unreadable(self.file, None, None, f"this is not Python: {error}") from error
 
@@ -150,7 +154,11 @@ def _in_folder(folder: Path) -> list[Path]:
 def _python_files(folder: Path) -> Iterator[Path]:
     """Files below a folder. Linked folders are left out: they may lead round in a circle."""
     for root, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in SKIPPED and not _is_environment(root, name)]
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and name not in SKIPPED and not _is_environment(root, name)
+        ]
         for name in files:
             path = Path(root, name)
             if name.endswith(".py") and not name.startswith(".") and path.is_file():
@@ -162,14 +170,18 @@ def _is_environment(root: str, name: str) -> bool:
 
 
 def _of_module(name: str) -> list[Path]:
-    """The files of a module by its dotted name: one, or those of a package. No package on the way is imported."""
+    """The files of a module by its dotted name: one, or those of a package. No package on the way
+    is imported.
+    """
     if not all(part.isidentifier() for part in name.split(".")):
         raise UnknownTarget(f"{name} is neither a file, nor a folder, nor the name of a module")
     spec = _find_spec(name)
     if spec is None:
         raise UnknownTarget(f"there is no file, folder or module {name} here")
     if spec.submodule_search_locations is not None:
-        return [path for folder in spec.submodule_search_locations for path in _in_folder(Path(folder))]
+        return [
+            path for folder in spec.submodule_search_locations for path in _in_folder(Path(folder))
+        ]
     if spec.origin is None or not spec.origin.endswith(".py"):
         raise UnknownTarget(f"module {name} has no source in Python")
     return [Path(spec.origin)]
@@ -182,7 +194,9 @@ def _find_spec(name: str) -> ModuleSpec | None:
     for number in range(len(rest)):
         if spec is None or spec.submodule_search_locations is None:
             return None
-        spec = PathFinder.find_spec(".".join([first, *rest[: number + 1]]), list(spec.submodule_search_locations))
+        spec = PathFinder.find_spec(
+            ".".join([first, *rest[: number + 1]]), list(spec.submodule_search_locations)
+        )
     return spec
 
 

@@ -1,8 +1,9 @@
-"""Vocabulary of names, of Python and of well-known libraries, that do things a replay cannot repeat.
+"""Vocabulary of names, of Python and of well-known libraries, that do things a replay cannot
+repeat.
 
-Each set holds dotted paths. A path that ends in ``.*`` stands for every function of a module, or for every method of an
-object (``psycopg.Connection().*``); what is called on something that one of the paths made counts as the path does
-(``requests.Session().get``).
+Each set holds dotted paths. A path that ends in ``.*`` stands for every function of a module, or
+for every method of an object (``psycopg.Connection().*``); what is called on something that one of
+the paths made counts as the path does (``requests.Session().get``).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Vocabulary:
 
         Args:
             path: Dotted path of a reference.
-            is_called: True if it is called here. What only ``.*`` covers counts where it is called: the rest of a module
-                may be classes of errors and constants.
+            is_called: True if it is called here. What only ``.*`` covers counts where it is called:
+                the rest of a module may be classes of errors and constants.
         """
         if path in self.harmless:
             return None
@@ -48,13 +49,21 @@ class Vocabulary:
     def _covers(self, path: str) -> bool:
         if path in self.paths:
             return True
-        if path in self.harmless or path.endswith(("Error", "Exception", "Expired", "Warning", "Timeout")):
+        if path in self.harmless or path.endswith(
+            ("Error", "Exception", "Expired", "Warning", "Timeout")
+        ):
             return False
-        return any(f"{path[:at]}.*" in self.paths for at, character in enumerate(path) if character == ".")
+        return any(
+            f"{path[:at]}.*" in self.paths for at, character in enumerate(path) if character == "."
+        )
 
 
 CLOCK = Vocabulary(
-    _in("time", "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns thread_time thread_time_ns")
+    _in(
+        "time",
+        "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time "
+        "process_time_ns thread_time thread_time_ns",
+    )
     | _in("time", "clock_gettime clock_gettime_ns")
     | _in("datetime.datetime", "now utcnow today")
     | _in("datetime.date", "today")
@@ -63,22 +72,53 @@ CLOCK = Vocabulary(
     | _in("arrow", "now utcnow")
 )
 CLOCK_WITHOUT_ARGUMENTS = frozenset(
-    {"time.localtime", "time.gmtime", "time.ctime", "time.asctime", "django.utils.timezone.localtime", "arrow.get"}
+    {
+        "time.localtime",
+        "time.gmtime",
+        "time.ctime",
+        "time.asctime",
+        "django.utils.timezone.localtime",
+        "arrow.get",
+    }
 )
 """Functions that ask the clock only if they are given no time."""
 
 CHANCE = Vocabulary(
-    frozenset({"random.*", "secrets.*", "numpy.random.*", "os.urandom", "os.getrandom", "random.SystemRandom"})
-    | _in("random", "random randint randrange uniform choice choices sample shuffle gauss getrandbits randbytes betavariate expovariate")
+    frozenset(
+        {
+            "random.*",
+            "secrets.*",
+            "numpy.random.*",
+            "os.urandom",
+            "os.getrandom",
+            "random.SystemRandom",
+        }
+    )
+    | _in(
+        "random",
+        "random randint randrange uniform choice choices sample shuffle gauss getrandbits "
+        "randbytes betavariate expovariate",
+    )
     | _in("secrets", "token_hex token_bytes token_urlsafe randbelow randbits choice")
     | _in("uuid", "uuid1 uuid4 uuid6 uuid7 uuid8"),
-    harmless=frozenset({"secrets.compare_digest", "random.Random", "numpy.random.default_rng", "numpy.random.Generator"}),
+    harmless=frozenset(
+        {
+            "secrets.compare_digest",
+            "random.Random",
+            "numpy.random.default_rng",
+            "numpy.random.Generator",
+        }
+    ),
 )
 SEEDED = frozenset({"random.Random", "numpy.random.default_rng"})
 """Generators that repeat themselves if they are given a seed."""
 
 ENVIRONMENT = Vocabulary(
-    _in("os", "environ environb getenv getenvb getpid getppid getuid geteuid getlogin uname cpu_count getcwd getcwdb getloadavg")
+    _in(
+        "os",
+        "environ environb getenv getenvb getpid getppid getuid geteuid getlogin uname cpu_count "
+        "getcwd getcwdb getloadavg",
+    )
     | _in("os.path", "expanduser expandvars")
     | _in("sys", "argv orig_argv path")
     | _in("socket", "gethostname getfqdn")
@@ -86,41 +126,150 @@ ENVIRONMENT = Vocabulary(
     | _in("threading", "get_ident get_native_id current_thread active_count")
     | _in("uuid", "getnode")
     | _in("locale", "getlocale getdefaultlocale")
-    | frozenset({"platform.*", "getpass.getuser", "tempfile.gettempdir", "multiprocessing.cpu_count", "multiprocessing.current_process"})
+    | frozenset(
+        {
+            "platform.*",
+            "getpass.getuser",
+            "tempfile.gettempdir",
+            "multiprocessing.cpu_count",
+            "multiprocessing.current_process",
+        }
+    )
 )
 
 OUTSIDE = Vocabulary(
     _in("builtins", "open input breakpoint")
     | _in("io", "open open_code")
-    | _in("os", "open read write close listdir scandir walk stat lstat access remove unlink mkdir makedirs rmdir removedirs rename replace")
-    | _in("os", "link symlink readlink chmod chown chdir truncate utime system popen startfile kill killpg pipe fsync")
-    | _in("os.path", "exists lexists isfile isdir islink ismount getsize getmtime getatime getctime realpath samefile")
+    | _in(
+        "os",
+        "open read write close listdir scandir walk stat lstat access remove unlink mkdir makedirs "
+        "rmdir removedirs rename replace",
+    )
+    | _in(
+        "os",
+        "link symlink readlink chmod chown chdir truncate utime system popen startfile kill killpg "
+        "pipe fsync",
+    )
+    | _in(
+        "os.path",
+        "exists lexists isfile isdir islink ismount getsize getmtime getatime getctime realpath "
+        "samefile",
+    )
     | frozenset({"shutil.*", "glob.glob", "glob.iglob", "sys.stdin", "linecache.getline"})
-    | _in("tempfile", "TemporaryFile NamedTemporaryFile TemporaryDirectory SpooledTemporaryFile mkstemp mkdtemp")
-    | frozenset({"subprocess.*", "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell"})
+    | _in(
+        "tempfile",
+        "TemporaryFile NamedTemporaryFile TemporaryDirectory SpooledTemporaryFile mkstemp mkdtemp",
+    )
+    | frozenset(
+        {"subprocess.*", "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell"}
+    )
     | _in("asyncio", "open_connection start_server open_unix_connection start_unix_server")
-    | _in("socket", "socket create_connection create_server socketpair getaddrinfo gethostbyname gethostbyaddr")
-    | frozenset({"urllib.request.*", "http.client.HTTPConnection", "http.client.HTTPSConnection", "ftplib.*", "smtplib.*", "imaplib.*"})
+    | _in(
+        "socket",
+        "socket create_connection create_server socketpair getaddrinfo gethostbyname gethostbyaddr",
+    )
+    | frozenset(
+        {
+            "urllib.request.*",
+            "http.client.HTTPConnection",
+            "http.client.HTTPSConnection",
+            "ftplib.*",
+            "smtplib.*",
+            "imaplib.*",
+        }
+    )
     | _in("requests", "get post put patch delete head options request Session session")
     | _in("httpx", "get post put patch delete head options request stream Client AsyncClient")
     | _in("aiohttp", "ClientSession request")
     | _in("urllib3", "PoolManager request HTTPConnectionPool HTTPSConnectionPool")
     | _in("psycopg", "connect Connection.connect AsyncConnection.connect")
-    | frozenset({"psycopg.Connection().*", "psycopg.AsyncConnection().*", "psycopg.Cursor().*", "psycopg.AsyncCursor().*"})
-    | frozenset({"sqlite3.Connection().*", "asyncpg.Connection().*", "sqlalchemy.Connection().*", "sqlalchemy.Engine().*"})
-    | frozenset({"sqlalchemy.ext.asyncio.AsyncConnection().*", "sqlalchemy.ext.asyncio.AsyncEngine().*"})
-    | _in("psycopg_pool", "ConnectionPool AsyncConnectionPool NullConnectionPool AsyncNullConnectionPool")
-    | frozenset({"psycopg2.connect", "psycopg2.pool.*", "asyncpg.connect", "asyncpg.create_pool", "sqlite3.connect", "pymysql.connect"})
-    | frozenset({"mysql.connector.connect", "pyodbc.connect", "duckdb.connect", "aiosqlite.connect"})
-    | frozenset({"sqlalchemy.create_engine", "sqlalchemy.ext.asyncio.create_async_engine", "sqlalchemy.orm.Session"})
-    | frozenset({"sqlalchemy.orm.sessionmaker", "sqlalchemy.ext.asyncio.async_sessionmaker", "sqlalchemy.ext.asyncio.AsyncSession"})
-    | frozenset({"redis.Redis", "redis.from_url", "redis.asyncio.Redis", "redis.asyncio.from_url", "pymongo.MongoClient"})
-    | frozenset({"boto3.client", "boto3.resource", "boto3.Session", "paramiko.SSHClient", "kafka.KafkaProducer"})
-    | frozenset({"openai.OpenAI", "openai.AsyncOpenAI", "anthropic.Anthropic", "anthropic.AsyncAnthropic"})
+    | frozenset(
+        {
+            "psycopg.Connection().*",
+            "psycopg.AsyncConnection().*",
+            "psycopg.Cursor().*",
+            "psycopg.AsyncCursor().*",
+        }
+    )
+    | frozenset(
+        {
+            "sqlite3.Connection().*",
+            "asyncpg.Connection().*",
+            "sqlalchemy.Connection().*",
+            "sqlalchemy.Engine().*",
+        }
+    )
+    | frozenset(
+        {"sqlalchemy.ext.asyncio.AsyncConnection().*", "sqlalchemy.ext.asyncio.AsyncEngine().*"}
+    )
+    | _in(
+        "psycopg_pool",
+        "ConnectionPool AsyncConnectionPool NullConnectionPool AsyncNullConnectionPool",
+    )
+    | frozenset(
+        {
+            "psycopg2.connect",
+            "psycopg2.pool.*",
+            "asyncpg.connect",
+            "asyncpg.create_pool",
+            "sqlite3.connect",
+            "pymysql.connect",
+        }
+    )
+    | frozenset(
+        {"mysql.connector.connect", "pyodbc.connect", "duckdb.connect", "aiosqlite.connect"}
+    )
+    | frozenset(
+        {
+            "sqlalchemy.create_engine",
+            "sqlalchemy.ext.asyncio.create_async_engine",
+            "sqlalchemy.orm.Session",
+        }
+    )
+    | frozenset(
+        {
+            "sqlalchemy.orm.sessionmaker",
+            "sqlalchemy.ext.asyncio.async_sessionmaker",
+            "sqlalchemy.ext.asyncio.AsyncSession",
+        }
+    )
+    | frozenset(
+        {
+            "redis.Redis",
+            "redis.from_url",
+            "redis.asyncio.Redis",
+            "redis.asyncio.from_url",
+            "pymongo.MongoClient",
+        }
+    )
+    | frozenset(
+        {
+            "boto3.client",
+            "boto3.resource",
+            "boto3.Session",
+            "paramiko.SSHClient",
+            "kafka.KafkaProducer",
+        }
+    )
+    | frozenset(
+        {"openai.OpenAI", "openai.AsyncOpenAI", "anthropic.Anthropic", "anthropic.AsyncAnthropic"}
+    )
     | frozenset({"aiofiles.open", "anyio.open_file", "anyio.run_process", "anyio.connect_tcp"})
 )
 MANAGERS = frozenset(
-    {"get", "filter", "all", "exclude", "create", "get_or_create", "update_or_create", "bulk_create", "count", "first", "last"}
+    {
+        "get",
+        "filter",
+        "all",
+        "exclude",
+        "create",
+        "get_or_create",
+        "update_or_create",
+        "bulk_create",
+        "count",
+        "first",
+        "last",
+    }
     | {"aget", "acreate", "raw"}
 )
 """Queries of Django, in the manner of ``Order.objects.get``."""
@@ -129,46 +278,162 @@ FILE_METHODS = frozenset({"read_text", "write_text", "read_bytes", "write_bytes"
 """Methods that only files have, whatever they are called on."""
 
 PATH_METHODS = frozenset(
-    {"open", "exists", "is_file", "is_dir", "is_symlink", "stat", "lstat", "iterdir", "glob", "rglob", "walk", "mkdir", "rmdir", "unlink"}
-    | {"rename", "replace", "touch", "chmod", "resolve", "readlink", "symlink_to", "hardlink_to", "owner", "expanduser", "samefile"}
+    {
+        "open",
+        "exists",
+        "is_file",
+        "is_dir",
+        "is_symlink",
+        "stat",
+        "lstat",
+        "iterdir",
+        "glob",
+        "rglob",
+        "walk",
+        "mkdir",
+        "rmdir",
+        "unlink",
+    }
+    | {
+        "rename",
+        "replace",
+        "touch",
+        "chmod",
+        "resolve",
+        "readlink",
+        "symlink_to",
+        "hardlink_to",
+        "owner",
+        "expanduser",
+        "samefile",
+    }
 )
 """Methods of `pathlib.Path` that look at the disk."""
 
 SLEEPING = Vocabulary(frozenset({"time.sleep", "gevent.sleep", "eventlet.sleep", "trio.sleep"}))
 
 THREADS = Vocabulary(
-    frozenset({"threading.*", "multiprocessing.*", "_thread.start_new_thread", "concurrent.futures.*", "os.fork", "os.forkpty"})
+    frozenset(
+        {
+            "threading.*",
+            "multiprocessing.*",
+            "_thread.start_new_thread",
+            "concurrent.futures.*",
+            "os.fork",
+            "os.forkpty",
+        }
+    )
     | _in("asyncio", "to_thread run run_coroutine_threadsafe new_event_loop Runner")
     | _in("asyncio.get_running_loop()", "run_in_executor call_soon_threadsafe")
     | _in("asyncio.get_event_loop()", "run_in_executor call_soon_threadsafe run_until_complete")
-    | frozenset({"anyio.to_thread.run_sync", "anyio.run", "trio.run", "asgiref.sync.sync_to_async", "asgiref.sync.async_to_sync"})
-    | frozenset({"starlette.concurrency.run_in_threadpool", "fastapi.concurrency.run_in_threadpool", "joblib.Parallel"}),
-    harmless=ENVIRONMENT.paths | frozenset({"concurrent.futures.wait", "concurrent.futures.as_completed", "threading.local"}),
+    | frozenset(
+        {
+            "anyio.to_thread.run_sync",
+            "anyio.run",
+            "trio.run",
+            "asgiref.sync.sync_to_async",
+            "asgiref.sync.async_to_sync",
+        }
+    )
+    | frozenset(
+        {
+            "starlette.concurrency.run_in_threadpool",
+            "fastapi.concurrency.run_in_threadpool",
+            "joblib.Parallel",
+        }
+    ),
+    harmless=ENVIRONMENT.paths
+    | frozenset({"concurrent.futures.wait", "concurrent.futures.as_completed", "threading.local"}),
 )
 
 OUTPUT = Vocabulary(
-    frozenset({"builtins.print", "warnings.warn", "rich.print", "structlog.get_logger", "logging.getLogger"})
+    frozenset(
+        {
+            "builtins.print",
+            "warnings.warn",
+            "rich.print",
+            "structlog.get_logger",
+            "logging.getLogger",
+        }
+    )
     | _in("sys", "stdout stderr")
     | _in("logging", "debug info warning error exception critical log")
 )
 
-IDENTITY = frozenset({"builtins.id", "builtins.hash", "object.__repr__", "builtins.object.__repr__", "builtins.object.__hash__"})
+IDENTITY = frozenset(
+    {
+        "builtins.id",
+        "builtins.hash",
+        "object.__repr__",
+        "builtins.object.__repr__",
+        "builtins.object.__hash__",
+    }
+)
 
 SCHEDULED = ("create_task", "ensure_future")
 """Functions that make a task of a coroutine."""
 
 PGFLOW = frozenset(
-    {"App", "AsyncApp", "Signal", "Retries", "as_completed", "because", "call", "charge", "continue_as_new", "decision", "effect"}
-    | {"emit", "gate", "idempotency_key", "in_workflow", "inline", "logger", "map", "now", "owe", "patched", "random", "read", "run_child"}
+    {
+        "App",
+        "AsyncApp",
+        "Signal",
+        "Retries",
+        "as_completed",
+        "because",
+        "call",
+        "charge",
+        "continue_as_new",
+        "decision",
+        "effect",
+    }
+    | {
+        "emit",
+        "gate",
+        "idempotency_key",
+        "in_workflow",
+        "inline",
+        "logger",
+        "map",
+        "now",
+        "owe",
+        "patched",
+        "random",
+        "read",
+        "run_child",
+    }
     | {"run_info", "saga", "schedule", "start_child"}
-    | {"set_labels", "set_state", "sleep", "step", "sync", "transaction", "uuid", "workflow", "Choice"}
+    | {
+        "set_labels",
+        "set_state",
+        "sleep",
+        "step",
+        "sync",
+        "transaction",
+        "uuid",
+        "workflow",
+        "Choice",
+    }
     | {"Absent", "Accepted", "Confirmed", "Decision", "StillUnknown", "deprecate_patch", "upcaster"}
 )
 
 WAITING = frozenset(
-    {"pgflow.sleep", "pgflow.run_child", "pgflow.map", "pgflow.gate", "pgflow.Signal().wait", "pgflow.call", "pgflow._flow.dynamic.call"}
+    {
+        "pgflow.sleep",
+        "pgflow.run_child",
+        "pgflow.map",
+        "pgflow.gate",
+        "pgflow.Signal().wait",
+        "pgflow.call",
+        "pgflow._flow.dynamic.call",
+    }
     | {"pgflow.start_child", "pgflow._flow.children.start_child"}
-    | {"pgflow._flow.many.map", "pgflow._flow.timers.sleep", "pgflow._flow.children.run_child", "pgflow._flow.authority.gate"}
+    | {
+        "pgflow._flow.many.map",
+        "pgflow._flow.timers.sleep",
+        "pgflow._flow.children.run_child",
+        "pgflow._flow.authority.gate",
+    }
     | {"pgflow._flow.signals.Signal().wait"}
     | {"asyncio.sleep", "asyncio.wait", "asyncio.wait_for"}
 )
@@ -181,7 +446,12 @@ SYNC_TWINS = {"pgflow.start_child": "pgflow.sync.start_child", "pgflow.sleep": "
 
 def _names_in(*vocabularies: Vocabulary) -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
-    for path in (path for vocabulary in vocabularies for path in vocabulary.paths if not path.endswith(".*") and "(" not in path):
+    for path in (
+        path
+        for vocabulary in vocabularies
+        for path in vocabulary.paths
+        if not path.endswith(".*") and "(" not in path
+    ):
         module, _, name = path.rpartition(".")
         found.setdefault(module, set()).add(name)
     return {module: frozenset(names) for module, names in found.items() if module != "builtins"}

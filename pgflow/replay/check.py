@@ -1,7 +1,7 @@
 """Replaying recorded runs against the code at hand, changing nothing.
 
-A history that the code repeats to its end, with the same result, is safe to go on with. No body runs: a
-replay needs only the journal.
+A history that the code repeats to its end, with the same result, is safe to go on with. No body
+runs: a replay needs only the journal.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Divergence:
 
     Attributes:
         message: Both sides in one sentence, with the run and its workflow.
-        diff: The end of the journal as far as the code repeats it, then both sides: lines that begin with ``"  "``, ``"- "``, ``"+ "``.
+        diff: The end of the journal as far as the code repeats it, then both sides: lines that
+            begin with ``" "``, ``"- "``, ``"+ "``.
         where: Source lines at which the code stood, outermost first: ``file:line in function``.
     """
 
@@ -74,11 +75,20 @@ class Divergence:
 
     def __str__(self) -> str:
         """All of it, on several lines."""
-        return "\n".join([self.message, *(f"  {line}" for line in self.diff), *(f"  at {line}" for line in self.where)])
+        return "\n".join(
+            [
+                self.message,
+                *(f"  {line}" for line in self.diff),
+                *(f"  at {line}" for line in self.where),
+            ]
+        )
 
 
 def replay(
-    recorded: RecordedRun, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = (), interceptors: Sequence[Interceptor] = (),
+    recorded: RecordedRun,
+    workflow: Workflow[..., Any],
+    errors: tuple[type[Exception], ...] = (),
+    interceptors: Sequence[Interceptor] = (),
     envelopes: Envelopes | None = None,
 ) -> NonDeterminismError | None:
     """Replays one recorded run; see :func:`find_divergence`.
@@ -91,7 +101,10 @@ def replay(
 
 
 def find_divergence(
-    recorded: RecordedRun, workflow: Workflow[..., Any], errors: tuple[type[Exception], ...] = (), interceptors: Sequence[Interceptor] = (),
+    recorded: RecordedRun,
+    workflow: Workflow[..., Any],
+    errors: tuple[type[Exception], ...] = (),
+    interceptors: Sequence[Interceptor] = (),
     envelopes: Envelopes | None = None,
 ) -> Divergence | None:
     """Replays one recorded run.
@@ -111,12 +124,18 @@ def find_divergence(
     """
     open_claim(recorded.claim, envelopes)
     if recorded.output is not None:
-        recorded = recorded._replace(output=open_text(envelopes, recorded.output, f"the result of run {recorded.claim.key!r}"))
+        recorded = recorded._replace(
+            output=open_text(
+                envelopes, recorded.output, f"the result of run {recorded.claim.key!r}"
+            )
+        )
     moved = threading.Event()
 
     spawn = partial(start_daemon, name="pgflow-replay")
     execution = Execution(
-        recorded.claim, _NoHost(), lambda e: make_driver(e, workflow, errors, interceptors, spawn, moved.set, is_check=True),
+        recorded.claim,
+        _NoHost(),
+        lambda e: make_driver(e, workflow, errors, interceptors, spawn, moved.set, is_check=True),
         workflow.result_codec,
     )
     try:
@@ -130,7 +149,9 @@ def find_divergence(
         execution.close()
 
 
-def _describe(execution: Execution, recorded: RecordedRun, workflow: Workflow[..., Any]) -> Divergence | None:
+def _describe(
+    execution: Execution, recorded: RecordedRun, workflow: Workflow[..., Any]
+) -> Divergence | None:
     """Return the divergence of a replay that stands still, or None."""
     found = execution.divergence or _judge(recorded, execution)
     if found is None or _differs_in_form_only(recorded, execution, workflow):
@@ -145,12 +166,23 @@ def _describe(execution: Execution, recorded: RecordedRun, workflow: Workflow[..
     return Divergence(str(found), before + both, parting.where)
 
 
-def _differs_in_form_only(recorded: RecordedRun, execution: Execution, workflow: Workflow[..., Any]) -> bool:
-    """Return True if the recorded result, read as the code reads it today, is the code's own: its class has changed since."""
-    if execution.divergence is not None or execution.ending is None or recorded.output is None or execution.ending.output is None:
+def _differs_in_form_only(
+    recorded: RecordedRun, execution: Execution, workflow: Workflow[..., Any]
+) -> bool:
+    """Return True if the recorded result, read as the code reads it today, is the code's own: its
+    class has changed since.
+    """
+    if (
+        execution.divergence is not None
+        or execution.ending is None
+        or recorded.output is None
+        or execution.ending.output is None
+    ):
         return False
     try:
-        today = workflow.result_codec.encode(workflow.result_codec.decode(recorded.output, "the recorded result"), "the result")
+        today = workflow.result_codec.encode(
+            workflow.result_codec.decode(recorded.output, "the recorded result"), "the result"
+        )
     except NotStorable:
         return False
     return today == _output_of(execution)
@@ -170,7 +202,11 @@ def _judge(recorded: RecordedRun, execution: Execution) -> NonDeterminismError |
             return NonDeterminismError(f"run {key!r} ({workflow}) was completed, the code goes on")
         output = _output_of(execution)
         if output != recorded.output:
-            return NonDeterminismError(f"run {key!r} ({workflow}) returned {recorded.output}, the code returns {output}")
-    elif recorded.status == "failed" and (execution.ending is None or execution.ending.status != "failed"):
+            return NonDeterminismError(
+                f"run {key!r} ({workflow}) returned {recorded.output}, the code returns {output}"
+            )
+    elif recorded.status == "failed" and (
+        execution.ending is None or execution.ending.status != "failed"
+    ):
         return NonDeterminismError(f"run {key!r} ({workflow}) failed, the code does not")
     return None

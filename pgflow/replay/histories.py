@@ -1,10 +1,12 @@
 """Histories: recorded runs as text, one generation a line, and replayed wherever they are.
 
-A line is a JSON object: ``pgflow_history`` (the version of the format, 1), what the run was started with, how it
-stood, and ``units``, its journal. Inputs, results and payloads are strings that hold the recorded JSON text
-exactly, since a replay compares text. ``sql/ops/transfer.sql`` makes and reads the same lines.
+A line is a JSON object: ``pgflow_history`` (the version of the format, 1), what the run was started
+with, how it stood, and ``units``, its journal. Inputs, results and payloads are strings that hold
+the recorded JSON text exactly, since a replay compares text. ``sql/ops/transfer.sql`` makes and
+reads the same lines.
 
-Nothing here holds more than one line at a time, and an export not even that: a journal goes out page by page.
+Nothing here holds more than one line at a time, and an export not even that: a journal goes out
+page by page.
 """
 
 from __future__ import annotations
@@ -72,11 +74,16 @@ def read_history(line: str, where: str = "the history") -> RecordedRun:
     if not isinstance(data, dict) or "pgflow_history" not in data:
         raise InvalidArgument(f"{where} is no history of a run: `pgflow export` writes them")
     if data["pgflow_history"] != FORMAT:
-        raise InvalidArgument(f"{where} is of format {data['pgflow_history']}, this version reads format {FORMAT}: upgrade pgflow-engine")
+        raise InvalidArgument(
+            f"{where} is of format {data['pgflow_history']}, this version reads format {FORMAT}: "
+            "upgrade pgflow-engine"
+        )
     try:
         return _recorded(data)
     except (KeyError, TypeError, ValueError) as error:
-        raise InvalidArgument(f"{where} is no whole history: {type(error).__name__}: {error}") from error
+        raise InvalidArgument(
+            f"{where} is no whole history: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _recorded(data: dict[str, Any]) -> RecordedRun:
@@ -86,16 +93,39 @@ def _recorded(data: dict[str, Any]) -> RecordedRun:
     parent = data["parent"] or {}
     claim = Claim(
         leaves_saga=parent.get("close_policy") == ClosePolicy.CANCEL,
-        run_id=data["run_id"], token=0, chain_id=data["run_id"], lane_id=0, generation=data["generation"], attempt=1, suspect=0,
-        last_seq=len(units), key=data["key"], root=data["root"], input=data["input"], units=units, has_mail=False,
-        created_us=max(data["created_us"], data["run_at_us"] or 0), now_us=data["ended_us"] or data["exported_us"],
-        workflow=data["workflow"], tenant=data["tenant"], parent_run_id=parent.get("run_id"), deadline_us=data["deadline_us"],
-        labels=data["labels"] or {}, metadata=data["metadata"] or {}, saga=[SagaEntry(*entry) for entry in data.get("saga") or ()],
+        run_id=data["run_id"],
+        token=0,
+        chain_id=data["run_id"],
+        lane_id=0,
+        generation=data["generation"],
+        attempt=1,
+        suspect=0,
+        last_seq=len(units),
+        key=data["key"],
+        root=data["root"],
+        input=data["input"],
+        units=units,
+        has_mail=False,
+        created_us=max(data["created_us"], data["run_at_us"] or 0),
+        now_us=data["ended_us"] or data["exported_us"],
+        workflow=data["workflow"],
+        tenant=data["tenant"],
+        parent_run_id=parent.get("run_id"),
+        deadline_us=data["deadline_us"],
+        labels=data["labels"] or {},
+        metadata=data["metadata"] or {},
+        saga=[SagaEntry(*entry) for entry in data.get("saga") or ()],
     )
     if (heritage := data.get("heritage")) is not None:
         seeds = [(upto, stem) for upto, stem in heritage["seeds"]]
         children = [CarriedChild(*row) for row in heritage.get("children") or ()]
-        claim.heritage = Heritage(seeds, data["origin_seq"], heritage.get("began_us"), heritage.get("attempts"), children=children)
+        claim.heritage = Heritage(
+            seeds,
+            data["origin_seq"],
+            heritage.get("began_us"),
+            heritage.get("attempts"),
+            children=children,
+        )
         claim.created_us = claim.heritage.began_us or claim.created_us
     return RecordedRun(claim, data["status"], data["output"])
 
@@ -107,7 +137,8 @@ def export_chain(connection: psycopg.Connection[Any], chain_id: int, out: IO[str
     """Writes a run with all its generations, each on a line.
 
     Args:
-        connection: Connection to its database; a repeatable-read transaction gives one moment of all runs.
+        connection: Connection to its database; a repeatable-read transaction gives one moment of
+            all runs.
         chain_id: Its chain.
         out: File to write to.
 
@@ -125,16 +156,22 @@ def export_chain(connection: psycopg.Connection[Any], chain_id: int, out: IO[str
 
 
 def _pages(connection: psycopg.Connection[Any], found: transfer.Exported) -> Iterator[str]:
-    """The journal as it was when the run was looked at: what is added meanwhile is not asked for."""
+    """The journal as it was when the run was looked at: what is added meanwhile is not asked
+    for.
+    """
     after = 0
     while after < found.last_seq:
         page = run(connection, transfer.export_units(found.run_id, after))
         if page is None:
-            raise InvalidArgument(f"the journal of run {found.run_id} ends at unit {after} of {found.last_seq}")
+            raise InvalidArgument(
+                f"the journal of run {found.run_id} ends at unit {after} of {found.last_seq}"
+            )
         units = json.loads(page)
         after = units[-1][0]
         if after > found.last_seq:
-            page = json.dumps([unit for unit in units if unit[0] <= found.last_seq], ensure_ascii=False)
+            page = json.dumps(
+                [unit for unit in units if unit[0] <= found.last_seq], ensure_ascii=False
+            )
         yield page
 
 
@@ -164,10 +201,14 @@ def import_lines(connection: psycopg.Connection[Any], lines: Iterable[tuple[str,
             claim = recorded.claim
             unfinished.pop((claim.root, claim.generation), None)
             if recorded.status == "continued":
-                unfinished[claim.root, claim.generation + 1] = f"{where}: run {claim.key!r} goes on as generation {claim.generation + 1}"
+                unfinished[claim.root, claim.generation + 1] = (
+                    f"{where}: run {claim.key!r} goes on as generation {claim.generation + 1}"
+                )
             count += 1
         if unfinished:
-            raise InvalidArgument(f"{next(iter(unfinished.values()))}, which is missing; nothing was imported")
+            raise InvalidArgument(
+                f"{next(iter(unfinished.values()))}, which is missing; nothing was imported"
+            )
     return count
 
 
@@ -184,7 +225,10 @@ def history_files(paths: Sequence[str | Path]) -> list[Path]:
     for path in map(Path, paths):
         files = sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
         if not files:
-            raise InvalidArgument(f"there is no *{SUFFIX} in {path}: `pgflow export --all > {path / 'runs'}{SUFFIX}` writes one")
+            raise InvalidArgument(
+                f"there is no *{SUFFIX} in {path}: `pgflow export --all > {path / 'runs'}{SUFFIX}` "
+                "writes one"
+            )
         if not files[0].exists():
             raise InvalidArgument(f"there is no file {path}")
         found += files
@@ -213,7 +257,9 @@ def read_files(paths: Sequence[str | Path]) -> Iterator[RecordedRun]:
                 yield read_history(line, where)
 
 
-def read_database(connection: psycopg.Connection[Any], chains: Iterable[int]) -> Iterator[RecordedRun]:
+def read_database(
+    connection: psycopg.Connection[Any], chains: Iterable[int]
+) -> Iterator[RecordedRun]:
     """The recorded runs of these chains, each generation by itself."""
     for chain in chains:
         for found in run(connection, transfer.export_runs([chain])):
@@ -248,7 +294,9 @@ class Replayed:
             self.repeated += 1
 
 
-def replay_histories(histories: Iterable[RecordedRun], definitions: Definitions) -> Iterator[Verdict]:
+def replay_histories(
+    histories: Iterable[RecordedRun], definitions: Definitions
+) -> Iterator[Verdict]:
     """Replays recorded runs against the code at hand. No body runs, and nothing is written.
 
     Args:
@@ -259,7 +307,11 @@ def replay_histories(histories: Iterable[RecordedRun], definitions: Definitions)
         claim = recorded.claim
         workflow = definitions.workflows.get(claim.workflow)
         if workflow is None:
-            yield Verdict(claim.key, claim.workflow, claim.generation, len(claim.units), is_known=False)
+            yield Verdict(
+                claim.key, claim.workflow, claim.generation, len(claim.units), is_known=False
+            )
             continue
-        divergence = find_divergence(recorded, workflow, definitions.errors, definitions.interceptors, definitions.envelopes)
+        divergence = find_divergence(
+            recorded, workflow, definitions.errors, definitions.interceptors, definitions.envelopes
+        )
         yield Verdict(claim.key, claim.workflow, claim.generation, len(claim.units), divergence)

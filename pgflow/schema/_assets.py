@@ -52,12 +52,20 @@ class Assets:
 
     @cached_property
     def grants(self) -> dict[str, list[str]]:
-        """The roles that may use each function and view: of the lines ``--! grant NAME to ROLE, ...`` in the files."""
-        return {name: roles.split(", ") for file in self.sources for name, roles in _GRANT.findall(file.text)}
+        """The roles that may use each function and view: of the lines ``--! grant NAME to ROLE,
+        ...`` in the files.
+        """
+        return {
+            name: roles.split(", ")
+            for file in self.sources
+            for name, roles in _GRANT.findall(file.text)
+        }
 
     @cached_property
     def stamp(self) -> Stamp:
-        digest = hashlib.sha256("\n".join(f"{f.name} {f.sha256}" for f in (*self.migrations, *self.sources)).encode())
+        digest = hashlib.sha256(
+            "\n".join(f"{f.name} {f.sha256}" for f in (*self.migrations, *self.sources)).encode()
+        )
         first, last = self.migrations[0].number, self.migrations[-1].number
         breaking = max((file.number for file in self.migrations if file.is_breaking), default=first)
         return Stamp(self.version, last, breaking, digest.hexdigest()[:16])
@@ -74,7 +82,9 @@ class Stamp:
 
     @classmethod
     def parse(cls, comment: str | None) -> Self | None:
-        found = re.match(r"pgflow-engine (\S+) \(schema (\d+), breaking (\d+), files (\w+)\)", comment or "")
+        found = re.match(
+            r"pgflow-engine (\S+) \(schema (\d+), breaking (\d+), files (\w+)\)", comment or ""
+        )
         return cls(found[1], int(found[2]), int(found[3]), found[4]) if found else None
 
     def __str__(self) -> str:
@@ -88,8 +98,12 @@ class Stamp:
 def read_assets(root: Traversable, version: str) -> Assets:
     """Reads the folders `migrations` and `sql` below ``root``."""
     migrations = sorted(_sql_files(root / "migrations"), key=lambda file: file.number)
-    sources = sorted(_sql_files(root / "sql"), key=lambda file: (file.name == "privileges", file.name))
-    assert len({file.number for file in migrations}) == len(migrations), "two migrations have the same number"
+    sources = sorted(
+        _sql_files(root / "sql"), key=lambda file: (file.name == "privileges", file.name)
+    )
+    assert len({file.number for file in migrations}) == len(migrations), (
+        "two migrations have the same number"
+    )
     return Assets(version, tuple(migrations), tuple(sources))
 
 
@@ -98,11 +112,15 @@ def _sql_files(folder: Traversable, prefix: str = "") -> Iterator[SqlFile]:
         if entry.is_dir():
             yield from _sql_files(entry, f"{prefix}{entry.name}/")
         elif entry.name.endswith(".sql"):
-            yield SqlFile(prefix + entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8"))
+            yield SqlFile(
+                prefix + entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8")
+            )
 
 
 @cache
 def own_assets() -> Assets:
     """The SQL of this version: inside the installed package, else beside it in a checkout."""
     packaged = resources.files("pgflow")
-    return read_assets(packaged if (packaged / "migrations").is_dir() else Path(__file__).parents[2], __version__)
+    return read_assets(
+        packaged if (packaged / "migrations").is_dir() else Path(__file__).parents[2], __version__
+    )

@@ -1,4 +1,6 @@
-"""The installation: one transaction under an advisory lock, made of the statements that `migration_sql` prints."""
+"""The installation: one transaction under an advisory lock, made of the statements that
+`migration_sql` prints.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,25 @@ from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions, connect
 from pgflow.errors import SchemaNewer, SetupError
 from pgflow.schema._assets import DISTRIBUTION, Assets, SqlFile, own_assets
 from pgflow.schema._shapes import MADE_WAY, MAKE_WAY, make_way
-from pgflow.schema._state import OWNER_ROLE, Installed, check_ground, fetch_row, place_of, read_installed
+from pgflow.schema._state import (
+    OWNER_ROLE,
+    Installed,
+    check_ground,
+    fetch_row,
+    place_of,
+    read_installed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOCK_TIMEOUT_SECONDS = 60.0
-# Whoever waits for a table that is in use makes all its later users wait too: better to give up early.
+# Whoever waits for a table that is in use makes all its later users wait too: better to give up
+# early.
 TABLE_LOCK_TIMEOUT_SECONDS = 5.0
 
-# Read committed, whatever the session's default is: what the lock waited for must be visible after it.
-# The number is the first eight bytes of sha256('pgflow-engine migrate').
+# Read committed, whatever the session's default is: what the lock waited for must be visible after
+# it. The number is the first eight bytes of sha256('pgflow-engine migrate').
 _TAKE_LOCK = sql.SQL("""\
 set transaction isolation level read committed, read write;
 set local search_path = pg_catalog, pg_temp;
@@ -58,7 +68,8 @@ begin
 end $$;
 """
 
-# Whether pgflow_owner can be had is asked after trying: another database's installer may have been granted it first.
+# Whether pgflow_owner can be had is asked after trying: another database's installer may have been
+# granted it first.
 _CREATE_SCHEMA = """\
 do $$
 declare
@@ -120,7 +131,8 @@ class MigrationReport:
         sources: Names of the files of functions, views and privileges applied, in order.
         roles_created: Roles made.
         owner: The role that owns the schema.
-        advice: Statements that a database administrator must run, since this role may not; empty if nothing is missing.
+        advice: Statements that a database administrator must run, since this role may not; empty if
+            nothing is missing.
         already_current: True if there was nothing to do.
     """
 
@@ -147,8 +159,11 @@ def migrate_dsn(dsn: str, *, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS)
         return migrate(conn, lock_timeout_seconds=lock_timeout_seconds)
 
 
-def migrate(conn: psycopg.Connection[Any], *, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> MigrationReport:
-    """Installs the schema `pgflow` or brings it up to date, in one transaction. Safe to run at any time, by several at once.
+def migrate(
+    conn: psycopg.Connection[Any], *, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS
+) -> MigrationReport:
+    """Installs the schema `pgflow` or brings it up to date, in one transaction. Safe to run at any
+    time, by several at once.
 
     Args:
         conn: A connection without an open transaction.
@@ -159,7 +174,8 @@ def migrate(conn: psycopg.Connection[Any], *, lock_timeout_seconds: float = LOCK
 
     Raises:
         ServerUnsupported, SchemaForeign, SchemaNewer: The database must not be touched.
-        SetupError: Another installer or a long transaction is in the way, or this role lacks a right; the message says which.
+        SetupError: Another installer or a long transaction is in the way, or this role lacks a
+            right; the message says which.
 
     Example:
         >>> with psycopg.connect(dsn) as conn:
@@ -169,10 +185,16 @@ def migrate(conn: psycopg.Connection[Any], *, lock_timeout_seconds: float = LOCK
     return install(conn, own_assets(), lock_timeout_seconds)
 
 
-def install(conn: psycopg.Connection[Any], assets: Assets, lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> MigrationReport:
+def install(
+    conn: psycopg.Connection[Any],
+    assets: Assets,
+    lock_timeout_seconds: float = LOCK_TIMEOUT_SECONDS,
+) -> MigrationReport:
     """`migrate` with the given files."""
     if conn.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN):
-        raise SetupError("migrate needs a connection without an open transaction: commit or roll back first")
+        raise SetupError(
+            "migrate needs a connection without an open transaction: commit or roll back first"
+        )
     with conn.transaction():
         cursor = conn.cursor(row_factory=tuple_row)
         _take_lock(cursor, lock_timeout_seconds)
@@ -197,7 +219,9 @@ def migration_sql(conn: psycopg.Connection[Any] | None = None) -> str:
     """
     assets = own_assets()
     if conn is None:
-        return _script(_CREATE_ROLES + _CREATE_SCHEMA, Pending(assets.migrations, assets.sources), assets)
+        return _script(
+            _CREATE_ROLES + _CREATE_SCHEMA, Pending(assets.migrations, assets.sources), assets
+        )
     with conn.transaction(force_rollback=True):
         cursor = conn.cursor(row_factory=tuple_row)
         found = _look(cursor, assets)
@@ -210,7 +234,9 @@ def migration_sql(conn: psycopg.Connection[Any] | None = None) -> str:
 
 @dataclass(frozen=True)
 class Pending:
-    """The files that a database lacks; where it has others of the kind, their functions stay the same ones, if they can."""
+    """The files that a database lacks; where it has others of the kind, their functions stay the
+    same ones, if they can.
+    """
 
     migrations: tuple[SqlFile, ...]
     sources: tuple[SqlFile, ...]
@@ -218,7 +244,9 @@ class Pending:
 
     def scripts(self, assets: Assets) -> Iterator[str]:
         """Each file with the record that it was applied, then the stamp."""
-        yield _BEFORE_FILES.format(timeout=sql.Literal(_milliseconds(TABLE_LOCK_TIMEOUT_SECONDS))).as_string()
+        yield _BEFORE_FILES.format(
+            timeout=sql.Literal(_milliseconds(TABLE_LOCK_TIMEOUT_SECONDS))
+        ).as_string()
         for file in self.migrations:
             yield f"-- migrations/{file.name}.sql\n{file.text}\n" + _record(_RECORD_MIGRATION, file)
         if self.is_upgrade:
@@ -228,8 +256,17 @@ class Pending:
             way = make_way(file, assets) if self.is_upgrade else ""
             yield f"-- sql/{file.name}.sql\n{way}{file.text}\n" + _record(_RECORD_SOURCE, file)
         if self.is_upgrade:
-            yield MADE_WAY + _FORGET_SOURCES.format(names=sql.Literal([file.name for file in assets.sources])).as_string()
-        yield sql.SQL("comment on schema pgflow is {};\n").format(sql.Literal(str(assets.stamp))).as_string()
+            yield (
+                MADE_WAY
+                + _FORGET_SOURCES.format(
+                    names=sql.Literal([file.name for file in assets.sources])
+                ).as_string()
+            )
+        yield (
+            sql.SQL("comment on schema pgflow is {};\n")
+            .format(sql.Literal(str(assets.stamp)))
+            .as_string()
+        )
 
 
 def _record(template: sql.SQL, file: SqlFile) -> str:
@@ -237,14 +274,18 @@ def _record(template: sql.SQL, file: SqlFile) -> str:
 
 
 def _look(cursor: psycopg.Cursor[tuple[Any, ...]], assets: Assets) -> Installed:
-    """Return the state of the installation; raise SchemaNewer, or another SetupError, if it must not be touched."""
+    """Return the state of the installation; raise SchemaNewer, or another SetupError, if it must
+    not be touched.
+    """
     row = fetch_row(cursor)
     assert row is not None
     found = read_installed(row)
     check_ground(found)
     theirs, ours = found.stamp, assets.stamp
     if theirs is not None and theirs.files != ours.files and theirs.age > ours.age:
-        raise SchemaNewer(f"{place_of(found)} was written by {theirs}, this is {ours}: upgrade {DISTRIBUTION}")
+        raise SchemaNewer(
+            f"{place_of(found)} was written by {theirs}, this is {ours}: upgrade {DISTRIBUTION}"
+        )
     return found
 
 
@@ -265,51 +306,82 @@ def _prologue(found: Installed) -> str:
 
 def _check_may_create(found: Installed) -> None:
     if not found.may_create_schema:
-        grant = sql.SQL("grant create on database {} to {};").format(sql.Identifier(found.database), sql.Identifier(found.user))
+        grant = sql.SQL("grant create on database {} to {};").format(
+            sql.Identifier(found.database), sql.Identifier(found.user)
+        )
         raise SetupError(
             f"{found.user} may not create a schema in database {found.database}: "
-            f"run `pgflow migrate` as a role that may, or let a database administrator run: {grant.as_string()}"
+            "run `pgflow migrate` as a role that may, or let a database administrator run: "
+            f"{grant.as_string()}"
         )
 
 
 def _become(found: Installed) -> sql.Composed:
     assert found.owner is not None
     if found.is_superuser and found.owner not in (found.user, OWNER_ROLE):
-        raise SetupError(f"{place_of(found)} belongs to {found.owner}: run `pgflow migrate` as that role, not as a superuser")
-    if not found.may_act_as_owner:
-        grant = sql.SQL("grant {} to {};").format(sql.Identifier(found.owner), sql.Identifier(found.user))
         raise SetupError(
-            f"{place_of(found)} belongs to {found.owner}, and {found.user} may not act for that role: "
-            f"run `pgflow migrate` as {found.owner} or a member of it, or let a database administrator run: {grant.as_string()}"
+            f"{place_of(found)} belongs to {found.owner}: run `pgflow migrate` as that role, not "
+            "as a superuser"
+        )
+    if not found.may_act_as_owner:
+        grant = sql.SQL("grant {} to {};").format(
+            sql.Identifier(found.owner), sql.Identifier(found.user)
+        )
+        raise SetupError(
+            f"{place_of(found)} belongs to {found.owner}, and {found.user} may not act for that "
+            "role: "
+            f"run `pgflow migrate` as {found.owner} or a member of it, or let a database "
+            f"administrator run: {grant.as_string()}"
         )
     return sql.SQL("set local role {};\n").format(sql.Identifier(found.owner))
 
 
-def _find_pending(cursor: psycopg.Cursor[tuple[Any, ...]], found: Installed, assets: Assets) -> Pending:
+def _find_pending(
+    cursor: psycopg.Cursor[tuple[Any, ...]], found: Installed, assets: Assets
+) -> Pending:
     """Compares the files with what the database says was applied; the owner must ask."""
     if not found.has_schema:
         return Pending(assets.migrations, assets.sources)
     migrations = dict(cursor.execute("select name, sha256 from pgflow.migration").fetchall())
     sources = dict(cursor.execute("select name, sha256 from pgflow.source").fetchall())
     _check_history(found, migrations, assets)
-    # Under another name a file may stand there as another version has it: then what our names say counts for nothing.
+    # Under another name a file may stand there as another version has it: then what our names say
+    # counts for nothing.
     known = {} if sources.keys() - {file.name for file in assets.sources} else sources
-    changed = tuple(file for file in assets.sources if known.get(file.name) != file.sha256 or file.name == "privileges")
-    return Pending(tuple(file for file in assets.migrations if file.name not in migrations), changed, is_upgrade=True)
+    changed = tuple(
+        file
+        for file in assets.sources
+        if known.get(file.name) != file.sha256 or file.name == "privileges"
+    )
+    return Pending(
+        tuple(file for file in assets.migrations if file.name not in migrations),
+        changed,
+        is_upgrade=True,
+    )
 
 
 def _check_history(found: Installed, applied: dict[str, str], assets: Assets) -> None:
     ours = {file.name: file.sha256 for file in assets.migrations}
-    changed = sorted(name for name in applied if applied[name] != ours.get(name) and int(name[:4]) <= assets.stamp.schema)
+    changed = sorted(
+        name
+        for name in applied
+        if applied[name] != ours.get(name) and int(name[:4]) <= assets.stamp.schema
+    )
     if changed:
         raise SetupError(
-            f"{place_of(found)} has the migration {changed[0]} with another text than {assets.stamp}: "
-            "an applied migration never changes, so this was installed by a copy from before migrations were frozen. "
-            "End its runs with that copy, then `drop schema pgflow cascade` and run `pgflow migrate` again"
+            f"{place_of(found)} has the migration {changed[0]} with another text than "
+            f"{assets.stamp}: "
+            "an applied migration never changes, so this was installed by a copy from before "
+            "migrations were frozen. "
+            "End its runs with that copy, then `drop schema pgflow cascade` and run `pgflow "
+            "migrate` again"
         )
     unknown = sorted(applied.keys() - ours.keys())
     if unknown:
-        raise SchemaNewer(f"{place_of(found)} has the migration {unknown[0]}, unknown to {assets.stamp}: upgrade {DISTRIBUTION}")
+        raise SchemaNewer(
+            f"{place_of(found)} has the migration {unknown[0]}, unknown to {assets.stamp}: upgrade "
+            f"{DISTRIBUTION}"
+        )
 
 
 def _take_lock(cursor: psycopg.Cursor[Any], timeout_seconds: float) -> None:
@@ -317,12 +389,15 @@ def _take_lock(cursor: psycopg.Cursor[Any], timeout_seconds: float) -> None:
         cursor.execute(_lock_sql(timeout_seconds).encode())
     except psycopg.errors.LockNotAvailable as error:
         raise SetupError(
-            f"another `pgflow migrate` is at work on this database, for more than {timeout_seconds:g} s: run it again later"
+            "another `pgflow migrate` is at work on this database, for more than "
+            f"{timeout_seconds:g} s: run it again later"
         ) from error
 
 
 def _lock_sql(timeout_seconds: float) -> str:
-    return _TAKE_LOCK.format(timeout=sql.Literal(_milliseconds(timeout_seconds)), key=sql.Literal(LOCK_KEY)).as_string()
+    return _TAKE_LOCK.format(
+        timeout=sql.Literal(_milliseconds(timeout_seconds)), key=sql.Literal(LOCK_KEY)
+    ).as_string()
 
 
 def _milliseconds(seconds: float) -> str:
@@ -330,7 +405,8 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _apply(cursor: psycopg.Cursor[Any], script: str) -> None:
-    # Without parameters a query may hold many statements. The files are ASCII, so any client_encoding will do.
+    # Without parameters a query may hold many statements. The files are ASCII, so any
+    # client_encoding will do.
     try:
         cursor.execute(script.encode("ascii"))
     except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
@@ -348,7 +424,9 @@ def _report(before: Installed, after: Installed, pending: Pending) -> MigrationR
     return MigrationReport(
         migrations=tuple(file.name for file in pending.migrations),
         sources=tuple(file.name for file in pending.sources),
-        roles_created=tuple(name for name in before.missing_roles if name not in after.missing_roles),
+        roles_created=tuple(
+            name for name in before.missing_roles if name not in after.missing_roles
+        ),
         owner=after.owner,
         advice=_advice(after),
         already_current=not pending.sources,
@@ -358,9 +436,14 @@ def _report(before: Installed, after: Installed, pending: Pending) -> MigrationR
 def _advice(found: Installed) -> tuple[str, ...]:
     if not found.missing_grantees:
         return ()
-    roles = (sql.SQL("create role {} nologin;").format(sql.Identifier(name)).as_string() for name in found.missing_grantees)
+    roles = (
+        sql.SQL("create role {} nologin;").format(sql.Identifier(name)).as_string()
+        for name in found.missing_grantees
+    )
     return (*roles, "-- then run `pgflow migrate` again, which grants these roles their privileges")
 
 
 def _script(prologue: str, pending: Pending, assets: Assets) -> str:
-    return "\n".join(["begin;", _lock_sql(LOCK_TIMEOUT_SECONDS), prologue, *pending.scripts(assets), "commit;\n"])
+    return "\n".join(
+        ["begin;", _lock_sql(LOCK_TIMEOUT_SECONDS), prologue, *pending.scripts(assets), "commit;\n"]
+    )

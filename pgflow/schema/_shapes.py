@@ -1,11 +1,12 @@
 """Functions that are replaced stay the same ones, so that calls under way find them to their end.
 
-Whoever has planned a call of a function knows it by its oid, and so does a call that runs, which looks once more when it
-returns. Dropped and created anew the function has another, and the call fails (`cache lookup failed for function`): a
-worker would hold its run for that, a client lose its start. So the files say `create or replace`, and before an upgrade
-applies one, functions of its names that cannot be replaced make way - those with other arguments, another result or other
-names of parameters, which the server compares with empty functions of the coming shapes. They are renamed to
-`former_<oid>`, which nobody may call, and dropped by an upgrade that comes an hour later.
+Whoever has planned a call of a function knows it by its oid, and so does a call that runs, which
+looks once more when it returns. Dropped and created anew the function has another, and the call
+fails (`cache lookup failed for function`): a worker would hold its run for that, a client lose its
+start. So the files say `create or replace`, and before an upgrade applies one, functions of its
+names that cannot be replaced make way - those with other arguments, another result or other names
+of parameters, which the server compares with empty functions of the coming shapes. They are renamed
+to `former_<oid>`, which nobody may call, and dropped by an upgrade that comes an hour later.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pgflow.schema._assets import Assets, SqlFile
 
-_HEADER = re.compile(r"^create or replace function pgflow\.(\w+)(\(.*?)\nlanguage ", re.MULTILINE | re.DOTALL)
+_HEADER = re.compile(
+    r"^create or replace function pgflow\.(\w+)(\(.*?)\nlanguage ", re.MULTILINE | re.DOTALL
+)
 
 MAKE_WAY = """\
 create function pgflow.make_way_(of_name text)
@@ -74,7 +77,9 @@ def headers(text: str) -> list[tuple[str, str]]:
 
 
 def make_way(file: SqlFile, assets: Assets) -> str:
-    """Renames each function of the names in a file that none of the shapes to come can replace; between MAKE_WAY and MADE_WAY."""
+    """Renames each function of the names in a file that none of the shapes to come can replace;
+    between MAKE_WAY and MADE_WAY.
+    """
     names = {name for name, _ in headers(file.text)}
     shapes: dict[str, list[str]] = {name: [] for name in sorted(names)}
     for source in assets.sources:

@@ -1,4 +1,6 @@
-"""The installed schema of a database, and whether this version can work with it: one query of catalogs."""
+"""The installed schema of a database, and whether this version can work with it: one query of
+catalogs.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from pgflow.errors import SchemaForeign, SchemaMissing, SchemaNewer, SchemaOutdated, ServerUnsupported
+from pgflow.errors import (
+    SchemaForeign,
+    SchemaMissing,
+    SchemaNewer,
+    SchemaOutdated,
+    ServerUnsupported,
+)
 from pgflow.schema._assets import DISTRIBUTION, Stamp, own_assets
 
 if TYPE_CHECKING:
@@ -50,7 +58,9 @@ from server
 join pg_catalog.pg_roles me on me.rolname = current_user
 left join pg_catalog.pg_namespace n on n.nspname = 'pgflow'
 """
-"""One row for `judge_schema`, fetched as a tuple. It reads catalogs only, so that any role may run it."""
+"""One row for `judge_schema`, fetched as a tuple. It reads catalogs only, so that any role may run
+it.
+"""
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,9 @@ class Installed:
 
     @property
     def missing_grantees(self) -> list[str]:
-        """The missing roles that the schema would grant something to: not its owner, which it has once it is there."""
+        """The missing roles that the schema would grant something to: not its owner, which it has
+        once it is there.
+        """
         return [name for name in self.missing_roles if name != OWNER_ROLE]
 
 
@@ -99,7 +111,8 @@ def judge_schema(row: Sequence[Any] | None) -> None:
         row: The row as a tuple (``row_factory=tuple_row``).
 
     Raises:
-        ServerUnsupported, SchemaMissing, SchemaForeign, SchemaOutdated, SchemaNewer: Why this version cannot work there.
+        ServerUnsupported, SchemaMissing, SchemaForeign, SchemaOutdated, SchemaNewer: Why this
+            version cannot work there.
     """
     assert row is not None, "SCHEMA_QUERY returns one row"
     found, ours = read_installed(row), own_assets().stamp
@@ -108,9 +121,15 @@ def judge_schema(row: Sequence[Any] | None) -> None:
         raise SchemaMissing(f"database {found.database} has no schema pgflow: run `pgflow migrate`")
     standing = compare_stamp(found.comment)
     if standing is Standing.BREAKING:
-        raise SchemaNewer(f"{place_of(found)} was written by {found.stamp}, with which {ours} cannot work: upgrade {DISTRIBUTION}")
+        raise SchemaNewer(
+            f"{place_of(found)} was written by {found.stamp}, with which {ours} cannot work: "
+            f"upgrade {DISTRIBUTION}"
+        )
     if standing is Standing.OLDER:
-        raise SchemaOutdated(f"{place_of(found)} was written by {found.stamp or 'nobody known'}, this is {ours}: run `pgflow migrate`")
+        raise SchemaOutdated(
+            f"{place_of(found)} was written by {found.stamp or 'nobody known'}, this is {ours}: "
+            "run `pgflow migrate`"
+        )
 
 
 class Standing(StrEnum):
@@ -141,8 +160,12 @@ def compare_stamp(comment: str | None) -> Standing:
 
 
 def read_installed(row: Sequence[Any]) -> Installed:
-    """The row as what it says. Where the connection's encoding is SQL_ASCII its texts come as bytes."""
-    texts: list[Any] = [value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in row]
+    """The row as what it says. Where the connection's encoding is SQL_ASCII its texts come as
+    bytes.
+    """
+    texts: list[Any] = [
+        value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in row
+    ]
     return Installed(*texts)
 
 
@@ -159,11 +182,17 @@ def place_of(found: Installed) -> str:
 def check_ground(found: Installed) -> None:
     """Raises where nothing may be done at all, neither work nor an upgrade."""
     if found.server_version < OLDEST_SERVER:
-        raise ServerUnsupported(f"the server is Postgres {found.server_version // 10000}: pgflow needs 15 or newer")
+        raise ServerUnsupported(
+            f"the server is Postgres {found.server_version // 10000}: pgflow needs 15 or newer"
+        )
     if found.encoding != "UTF8":
         raise ServerUnsupported(
-            f"database {found.database} has the encoding {found.encoding}, which cannot store every text: pgflow needs UTF8. "
+            f"database {found.database} has the encoding {found.encoding}, which cannot store "
+            "every text: pgflow needs UTF8. "
             "Make a database with: create database NAME encoding 'UTF8' template template0"
         )
     if found.has_schema and not found.is_ours:
-        raise SchemaForeign(f"{place_of(found)} is not of {DISTRIBUTION}: rename or drop it, or use another database")
+        raise SchemaForeign(
+            f"{place_of(found)} is not of {DISTRIBUTION}: rename or drop it, or use another "
+            "database"
+        )

@@ -6,8 +6,9 @@
     @transaction
     def reserve(session: Session, sku: str) -> int: ...
 
-``app.using(session)`` takes a ``Session``, ``AsyncSession``, ``Connection`` or ``AsyncConnection``. The
-providers for async code are in :mod:`pgflow.sqlalchemy.asyncio`, which needs ``sqlalchemy[asyncio]``.
+``app.using(session)`` takes a ``Session``, ``AsyncSession``, ``Connection`` or ``AsyncConnection``.
+The providers for async code are in :mod:`pgflow.sqlalchemy.asyncio`, which needs
+``sqlalchemy[asyncio]``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from pgflow.errors import InvalidArgument
 
 __all__ = ["EngineProvider", "SessionProvider", "adapt"]
 
-_ISOLATION = {"read committed": "READ COMMITTED", "repeatable read": "REPEATABLE READ", "serializable": "SERIALIZABLE"}
+_ISOLATION = {
+    "read committed": "READ COMMITTED",
+    "repeatable read": "REPEATABLE READ",
+    "serializable": "SERIALIZABLE",
+}
 
 
 def statement(sql: str, params: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
@@ -61,7 +66,9 @@ class _Executor:
 
 
 def socket_of(connection: Connection) -> int | None:
-    """The socket below a connection, where its driver tells it: psycopg, psycopg2 and asyncpg do."""
+    """The socket below a connection, where its driver tells it: psycopg, psycopg2 and asyncpg
+    do.
+    """
     driver: Any = connection.connection.driver_connection
     if hasattr(driver, "fileno"):
         return int(driver.fileno())
@@ -71,7 +78,8 @@ def socket_of(connection: Connection) -> int | None:
 
 @contextmanager
 def no_room_is_trouble() -> Iterator[None]:
-    """A pool that has no connection in time says nothing of the step: as psycopg's own pool does, whose error this becomes.
+    """A pool that has no connection in time says nothing of the step: as psycopg's own pool does,
+    whose error this becomes.
 
     So does a server that cannot be reached, of which asyncpg says only what the system says.
     """
@@ -118,7 +126,8 @@ class SessionProvider:
     """Hands ``Session`` objects to ``def`` steps.
 
     Args:
-        sessions: A ``sessionmaker`` or ``scoped_session`` factory bound to an engine on the same database as pgflow.
+        sessions: A ``sessionmaker`` or ``scoped_session`` factory bound to an engine on the same
+            database as pgflow.
     """
 
     def __init__(self, sessions: sessionmaker[Any] | Callable[[], Session]) -> None:
@@ -169,7 +178,9 @@ class EngineProvider:
 
 
 def adapt(target: Any) -> Adapted:
-    """A Session or Connection of SQLAlchemy as the engine uses it; pgflow calls this for ``app.using(...)``."""
+    """A Session or Connection of SQLAlchemy as the engine uses it; pgflow calls this for
+    ``app.using(...)``.
+    """
     if isinstance(target, scoped_session):
         target = target()
     if isinstance(target, Session):
@@ -181,7 +192,10 @@ def adapt(target: Any) -> Adapted:
     if type(target).__module__.startswith("sqlalchemy.ext.asyncio"):
         adapted: Adapted = importlib.import_module("pgflow.sqlalchemy.asyncio").adapt(target)
         return adapted
-    raise InvalidArgument(f"app.using() takes a Session, AsyncSession, Connection or AsyncConnection of SQLAlchemy, not {target!r}")
+    raise InvalidArgument(
+        "app.using() takes a Session, AsyncSession, Connection or AsyncConnection of SQLAlchemy, "
+        f"not {target!r}"
+    )
 
 
 DRIVERS = ("psycopg", "psycopg_async", "asyncpg", "psycopg2")
@@ -189,14 +203,16 @@ DRIVERS = ("psycopg", "psycopg_async", "asyncpg", "psycopg2")
 
 
 def check_connection(target: Any, connection: Connection) -> None:
-    """Refuses one in autocommit mode, which has no transaction to join, whether it, its session or its engine says so.
+    """Refuses one in autocommit mode, which has no transaction to join, whether it, its session or
+    its engine says so.
 
     And one of a driver whose errors the engine cannot read.
     """
     dialect = connection.dialect
     if dialect.driver not in DRIVERS:
         raise InvalidArgument(
-            f"pgflow reads the errors of psycopg, asyncpg and psycopg2, not those of {dialect.name}+{dialect.driver}: "
+            "pgflow reads the errors of psycopg, asyncpg and psycopg2, not those of "
+            f"{dialect.name}+{dialect.driver}: "
             "give create_engine a URL that begins with postgresql+psycopg://"
         )
     if getattr(connection.connection.dbapi_connection, "autocommit", False):

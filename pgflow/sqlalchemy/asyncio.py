@@ -11,7 +11,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, a
 from pgflow._transactions.join import Adapted, Row
 from pgflow._transactions.provider import AsyncTransaction, is_class, rolled_back_in_time_async
 from pgflow.errors import InvalidArgument
-from pgflow.sqlalchemy import after_commit, check_connection, isolation_options, no_room_is_trouble, rows_of, socket_of, statement
+from pgflow.sqlalchemy import (
+    after_commit,
+    check_connection,
+    isolation_options,
+    no_room_is_trouble,
+    rows_of,
+    socket_of,
+    statement,
+)
 
 __all__ = ["AsyncEngineProvider", "AsyncSessionProvider", "adapt"]
 
@@ -104,9 +112,13 @@ class AsyncSessionProvider:
         """A new session in a transaction."""
         async with self._sessions() as session:
             with no_room_is_trouble():
-                connection = await session.connection(execution_options=isolation_options(isolation))
+                connection = await session.connection(
+                    execution_options=isolation_options(isolation)
+                )
             _check_connection(session, connection)
-            async with rolled_back_in_time_async(_socket_of(connection), roll_back=session.rollback):
+            async with rolled_back_in_time_async(
+                _socket_of(connection), roll_back=session.rollback
+            ):
                 yield _AsyncSessionTransaction(session, connection)
 
 
@@ -132,15 +144,21 @@ class AsyncEngineProvider:
                 connection = await opened.enter_async_context(self._engine.connect())
             await connection.execution_options(**isolation_options(isolation))
             _check_connection(connection, connection)
-            async with rolled_back_in_time_async(_socket_of(connection), roll_back=connection.rollback):
+            async with rolled_back_in_time_async(
+                _socket_of(connection), roll_back=connection.rollback
+            ):
                 yield _AsyncConnectionTransaction(connection)
 
 
 def adapt(target: Any) -> Adapted:
     """An AsyncSession or AsyncConnection as the engine uses it."""
     if isinstance(target, AsyncSession):
-        return Adapted(_CallersSession(target), is_async=True, after_commit=after_commit(target.sync_session))
+        return Adapted(
+            _CallersSession(target), is_async=True, after_commit=after_commit(target.sync_session)
+        )
     if isinstance(target, AsyncConnection):
         _check_connection(target, target)
         return Adapted(_AsyncExecutor(target), is_async=True)
-    raise InvalidArgument(f"app.using() takes an AsyncSession or AsyncConnection of SQLAlchemy, not {target!r}")
+    raise InvalidArgument(
+        f"app.using() takes an AsyncSession or AsyncConnection of SQLAlchemy, not {target!r}"
+    )

@@ -1,10 +1,11 @@
-"""A small adapter for pydantic-ai: requests to models, tool calls and outside events as steps of a run.
+"""A small adapter for pydantic-ai: requests to models, tool calls and outside events as steps of a
+run.
 
-    agent = Agent(model, name="support", capabilities=[PgflowDurability()])
+agent = Agent(model, name="support", capabilities=[PgflowDurability()])
 
-    @pgflow.workflow
-    async def answer(question: str) -> str:
-        return (await agent.run(question)).output
+@pgflow.workflow
+async def answer(question: str) -> str:
+    return (await agent.run(question)).output
 
 """
 
@@ -32,7 +33,9 @@ from pydantic_ai.durable_exec._toolset import guard_run_context
 
 import pgflow
 
-pgflow.register_errors(*(e for e in vars(ai_errors).values() if isinstance(e, type) and issubclass(e, Exception)))
+pgflow.register_errors(
+    *(e for e in vars(ai_errors).values() if isinstance(e, type) and issubclass(e, Exception))
+)
 
 FINAL = (ai_errors.UserError, ai_errors.UnexpectedModelBehavior, ai_errors.UsageLimitExceeded)
 
@@ -43,7 +46,15 @@ class StepConfig(TypedDict, total=False):
 
 
 class Backend(JournalCallableOperationBackend[StepConfig]):
-    async def execute(self, *, operation_id: str, name: str, body: Callable[[], Awaitable[Any]], cache_key: Any, config: StepConfig) -> Any:
+    async def execute(
+        self,
+        *,
+        operation_id: str,
+        name: str,
+        body: Callable[[], Awaitable[Any]],
+        cache_key: Any,
+        config: StepConfig,
+    ) -> Any:
         if not pgflow.in_workflow():
             return await body()
 
@@ -56,9 +67,13 @@ class Backend(JournalCallableOperationBackend[StepConfig]):
 class Waiter(ExternalEventWaiter):
     """A token is `<run key>/<signal>`: whoever has it sends that signal."""
 
-    async def wait(self, name: str, *, ask: Callable[[str], Awaitable[Any]], timeout: timedelta | None) -> Any:
+    async def wait(
+        self, name: str, *, ask: Callable[[str], Awaitable[Any]], timeout: timedelta | None
+    ) -> Any:
         signal = pgflow.Signal(f"pydantic-ai:{name}:{pgflow.uuid()}", Any)
-        answer = await pgflow.call(f"ask:{name}", lambda: ask(f"{pgflow.run_info().key}/{signal.name}"))
+        answer = await pgflow.call(
+            f"ask:{name}", lambda: ask(f"{pgflow.run_info().key}/{signal.name}")
+        )
         if answer is not None:
             return answer
         try:
@@ -78,18 +93,36 @@ def _tool_config(tool: Any) -> StepConfig | Literal[False]:
 @dataclass(init=False, kw_only=True)
 class PgflowDurability(BaseDurabilityCapability[Any]):
     engine_spec = DurabilityEngineSpec(
-        engine_name="pgflow", durable_unit_noun="step", durable_container_noun="workflow", codec=JSON_CODEC,
-        toolset_lifecycles={"function": "enter-always", "mcp": "enter-in-durable-unit", "dynamic": "enter-never"},
+        engine_name="pgflow",
+        durable_unit_noun="step",
+        durable_container_noun="workflow",
+        codec=JSON_CODEC,
+        toolset_lifecycles={
+            "function": "enter-always",
+            "mcp": "enter-in-durable-unit",
+            "dynamic": "enter-never",
+        },
         unsupported_runtime_toolset_kinds=frozenset({"mcp", "dynamic"}),
-        sequential_tools_in_durable_context=False, tool_config_key="pgflow",
+        sequential_tools_in_durable_context=False,
+        tool_config_key="pgflow",
     )
 
     def __init__(
-        self, *, models: Mapping[str, Any] | None = None, event_stream_handler: Any = None, name: str | None = None,
-        model_step: StepConfig | None = None, tool_step: StepConfig | None = None, event_step: StepConfig | None = None,
+        self,
+        *,
+        models: Mapping[str, Any] | None = None,
+        event_stream_handler: Any = None,
+        name: str | None = None,
+        model_step: StepConfig | None = None,
+        tool_step: StepConfig | None = None,
+        event_step: StepConfig | None = None,
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
-        self._steps = model_step or StepConfig(), event_step or StepConfig(), tool_step or StepConfig()
+        self._steps = (
+            model_step or StepConfig(),
+            event_step or StepConfig(),
+            tool_step or StepConfig(),
+        )
 
     @property
     def in_durable_context(self) -> bool:
@@ -117,7 +150,9 @@ class PgflowDurability(BaseDurabilityCapability[Any]):
         def resolve(_operation: Any, of: Any, _name: str) -> StepConfig | Literal[False]:
             return {**tool, **own} if (own := _tool_config(of)) is not False else False
 
-        config = RoleBasedOperationConfig(model=model, event=event, capability=tool, tool=tool, resolve_tool=resolve)
+        config = RoleBasedOperationConfig(
+            model=model, event=event, capability=tool, tool=tool, resolve_tool=resolve
+        )
         return Backend(agent_name=self.name, config=config)
 
     async def wrap_run(self, ctx: Any, *, handler: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Graphs of LangGraph in a run: nodes call steps, `def` nodes run as code of the workflow, an interrupt is a signal."""
+"""Graphs of LangGraph in a run: nodes call steps, `def` nodes run as code of the workflow, an
+interrupt is a signal.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def graph_of(*edges: tuple[str, str], **nodes: Any) -> StateGraph:
     return graph
 
 
-PARALLEL = graph_of((START, "a"), (START, "b"), ("a", "s"), ("b", "s"), ("s", END), a=node_a, b=node_b, s=sync_node).compile()
+PARALLEL = graph_of(
+    (START, "a"), (START, "b"), ("a", "s"), ("b", "s"), ("s", END), a=node_a, b=node_b, s=sync_node
+).compile()
 ASKING = graph_of((START, "a"), ("a", "ask"), ("ask", END), a=node_a, ask=asks)
 
 
@@ -97,7 +101,9 @@ async def waits_for_a_person() -> list[Any]:
     return state["x"]
 
 
-async def test_a_replayed_graph_calls_no_step_again_and_def_nodes_are_workflow_code(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_replayed_graph_calls_no_step_again_and_def_nodes_are_workflow_code(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     called.clear()
     aflow.include(runs_a_graph)
     run = await aflow.start(runs_a_graph)

@@ -1,4 +1,6 @@
-"""Agents of the OpenAI SDK: requests to models and function tools are steps, by an adapter of twenty lines."""
+"""Agents of the OpenAI SDK: requests to models and function tools are steps, by an adapter of
+twenty lines.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,21 @@ import pgflow
 
 pytest.importorskip("agents", reason="openai-agents is not installed: pip install -e '.[adapters]'")
 
-from agents import Agent, FunctionTool, Model, ModelResponse, Runner, Usage, function_tool, set_tracing_disabled  # noqa: E402
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText  # noqa: E402
+from agents import (
+    Agent,
+    FunctionTool,
+    Model,
+    ModelResponse,
+    Runner,
+    Usage,
+    function_tool,
+    set_tracing_disabled,
+)  # noqa: E402
+from openai.types.responses import (
+    ResponseFunctionToolCall,
+    ResponseOutputMessage,
+    ResponseOutputText,
+)  # noqa: E402
 
 if TYPE_CHECKING:
     import psycopg
@@ -47,7 +62,9 @@ class StepModel(Model):
 
 def durable(agent: Agent) -> Agent:
     return agent.clone(
-        model=StepModel(agent.model), tools=[as_step(tool) for tool in agent.tools], handoffs=[durable(other) for other in agent.handoffs],
+        model=StepModel(agent.model),
+        tools=[as_step(tool) for tool in agent.tools],
+        handoffs=[durable(other) for other in agent.handoffs],
     )
 
 
@@ -65,16 +82,30 @@ def as_step(tool: Any) -> Any:
 
 
 class Scripted(Model):
-    async def get_response(self, system_instructions: Any, input: Any, *args: Any, **options: Any) -> ModelResponse:  # noqa: A002
+    async def get_response(
+        self,
+        system_instructions: Any,
+        input: Any,  # noqa: A002
+        *args: Any,
+        **options: Any,
+    ) -> ModelResponse:
         called.append("model")
-        if isinstance(input, str) or not any(item.get("type") == "function_call_output" for item in input):
+        if isinstance(input, str) or not any(
+            item.get("type") == "function_call_output" for item in input
+        ):
             output: list[Any] = [
-                ResponseFunctionToolCall(arguments=f'{{"city":"{city}"}}', call_id=city, name=name, type="function_call")
+                ResponseFunctionToolCall(
+                    arguments=f'{{"city":"{city}"}}', call_id=city, name=name, type="function_call"
+                )
                 for city, name in (("A", "weather"), ("B", "weather"), ("C", "weather_sync"))
             ]
         else:
             text = ResponseOutputText(annotations=[], text="sunny", type="output_text")
-            output = [ResponseOutputMessage(id="m", role="assistant", status="completed", type="message", content=[text])]
+            output = [
+                ResponseOutputMessage(
+                    id="m", role="assistant", status="completed", type="message", content=[text]
+                )
+            ]
         return ModelResponse(output=output, usage=Usage(), response_id=None)
 
     def stream_response(self, *args: Any, **options: Any) -> Any:
@@ -104,7 +135,9 @@ async def ask(question: str) -> str:
     return result.final_output
 
 
-async def test_a_replayed_agent_asks_no_model_and_no_tool_again(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_replayed_agent_asks_no_model_and_no_tool_again(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     called.clear()
     aflow.include(ask)
     run = await aflow.start(ask, "hi")

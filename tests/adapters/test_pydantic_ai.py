@@ -11,8 +11,12 @@ from records import SOON, eventually
 
 import pgflow
 
-pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed: pip install -e '.[adapters]'")
-pytest.importorskip("pydantic_ai.durable_exec", reason="this pydantic-ai has no protocol for durable execution")
+pytest.importorskip(
+    "pydantic_ai", reason="pydantic-ai is not installed: pip install -e '.[adapters]'"
+)
+pytest.importorskip(
+    "pydantic_ai.durable_exec", reason="this pydantic-ai has no protocol for durable execution"
+)
 
 from pgflow_pydantic_ai import PgflowDurability  # noqa: E402
 from pydantic_ai import Agent  # noqa: E402
@@ -41,7 +45,9 @@ async def answer_as_model(messages: Any, info: Any) -> ModelResponse:
     n = sum(isinstance(message, ModelResponse) for message in messages)
     await unit(f"model{n}")
     if n < 2:
-        return ModelResponse(parts=[ToolCallPart("lookup", {"k": n}), ToolCallPart("lookup", {"k": 10 + n})])
+        return ModelResponse(
+            parts=[ToolCallPart("lookup", {"k": n}), ToolCallPart("lookup", {"k": 10 + n})]
+        )
     return ModelResponse(parts=[TextPart(f"done after {n}")])
 
 

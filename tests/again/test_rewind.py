@@ -1,4 +1,6 @@
-"""Rewind, restart, fork and retry from a step: a part of a run is done again, and nothing of it is lost."""
+"""Rewind, restart, fork and retry from a step: a part of a run is done again, and nothing of it is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -120,12 +122,21 @@ async def everything(rounds: int) -> list[Any]:
 
 def units(conn: Conn, key: str) -> int:
     """Return the number of units of a run's newest generation."""
-    return one(conn, "select count(*) from pgflow.timeline t join pgflow.runs r using (run_id) where r.key = %s", key)
+    return one(
+        conn,
+        "select count(*) from pgflow.timeline t join pgflow.runs r using (run_id) where r.key = %s",
+        key,
+    )
 
 
 def seq_of(conn: Conn, key: str, event: str, name: str) -> int:
     return one(
-        conn, "select max(seq) from pgflow.timeline t join pgflow.runs r using (run_id) where r.key = %s and event = %s and t.name = %s", key, event, name
+        conn,
+        "select max(seq) from pgflow.timeline t join pgflow.runs r using (run_id) where r.key = %s "
+        "and event = %s and t.name = %s",
+        key,
+        event,
+        name,
     )
 
 
@@ -179,17 +190,34 @@ def test_a_fork_goes_on_from_every_unit_of_fifty(flow: Harness, conn: Conn) -> N
     begin_all(flow, conn, ["k"])
     length = units(conn, "k")
     assert length >= 50
-    before = conn.execute("select * from pgflow.timeline where key = 'k' order by run_id, seq").fetchall()
-    keys = [flow.app.fork("k", f"fork-{cut}", at=cut, effects="repeat", with_mail=True) for cut in range(length + 1)]
+    before = conn.execute(
+        "select * from pgflow.timeline where key = 'k' order by run_id, seq"
+    ).fetchall()
+    keys = [
+        flow.app.fork("k", f"fork-{cut}", at=cut, effects="repeat", with_mail=True)
+        for cut in range(length + 1)
+    ]
     sound(conn)
     for cut, key in enumerate(keys):
         assert flow.app.get(key, everything).result(SOON) == expected(5), cut
     sound(conn)
-    assert conn.execute("select * from pgflow.timeline where key = 'k' order by run_id, seq").fetchall() == before
-    assert run_row(conn, "fork-7", "origin_key, origin_generation, origin_seq, generation") == ("k", 1, 7, 1)
+    assert (
+        conn.execute(
+            "select * from pgflow.timeline where key = 'k' order by run_id, seq"
+        ).fetchall()
+        == before
+    )
+    assert run_row(conn, "fork-7", "origin_key, origin_generation, origin_seq, generation") == (
+        "k",
+        1,
+        7,
+        1,
+    )
 
 
-def test_a_run_that_continues_as_new_is_rewound_in_its_newest_generation_and_forked_in_any(flow: Harness, conn: Conn) -> None:
+def test_a_run_that_continues_as_new_is_rewound_in_its_newest_generation_and_forked_in_any(
+    flow: Harness, conn: Conn
+) -> None:
     @workflow
     async def chain(left: int, made: list[str]) -> list[str]:
         made = [*made, await buy(f"x{left}"), await word.wait()]
@@ -231,18 +259,29 @@ def test_what_has_acted_is_named_and_refused(flow: Harness, conn: Conn) -> None:
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["milk", "bread"])
     run.result(SOON)
-    with pytest.raises(HasActed, match=r"what would be dropped has acted: step buy \(unit 2, completed\), step buy \(unit 3, completed\)\. Say effects: reuse"):
+    with pytest.raises(
+        HasActed,
+        match=r"what would be dropped has acted: step buy \(unit 2, completed\), step buy \(unit "
+        r"3, completed\)\. Say effects: reuse",
+    ):
         flow.app.restart("k")
     with pytest.raises(HasActed, match="unit 3"):
         flow.app.fork("k", at=2)
-    with pytest.raises(InvalidArgument, match="effects must be reuse, repeat or compensate, not 'again'"):
+    with pytest.raises(
+        InvalidArgument, match="effects must be reuse, repeat or compensate, not 'again'"
+    ):
         flow.app.restart("k", effects="again")  # type: ignore[typeddict-item]
-    with pytest.raises(InvalidArgument, match="a fork leaves its origin as it is: what that has done is its own to take back"):
+    with pytest.raises(
+        InvalidArgument,
+        match="a fork leaves its origin as it is: what that has done is its own to take back",
+    ):
         flow.app.fork("k", effects="compensate")
     assert run_row(conn, "k", "generation, status") == (1, "completed")
 
 
-def test_repeat_does_it_again_under_new_keys_and_reuse_does_nothing_again(flow: Harness, conn: Conn) -> None:
+def test_repeat_does_it_again_under_new_keys_and_reuse_does_nothing_again(
+    flow: Harness, conn: Conn
+) -> None:
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["milk", "bread", "milk"])
     run.result(SOON)
@@ -256,10 +295,15 @@ def test_repeat_does_it_again_under_new_keys_and_reuse_does_nothing_again(flow: 
     run.result(SOON)
     again = [("bread", f"{root}~3/buy/2"), ("milk", f"{root}~3/buy/3")]
     assert acted == first + again
-    assert rows(conn, "select idempotency_key from pgflow.steps s join pgflow.runs r using (run_id) order by call") == [first[0][1], *(key for _, key in again)]
+    assert rows(
+        conn,
+        "select idempotency_key from pgflow.steps s join pgflow.runs r using (run_id) order by call",
+    ) == [first[0][1], *(key for _, key in again)]
     flow.app.restart("k", effects="reuse", input={"items": ["milk", "tea", "bread"]})
     assert run.result(SOON) == ["milk bought", "tea bought", "bread bought"]
-    assert acted == [*first, *again, ("tea", f"{root}~4/buy/2")], "only what was not asked for before"
+    assert acted == [*first, *again, ("tea", f"{root}~4/buy/2")], (
+        "only what was not asked for before"
+    )
 
 
 def test_what_was_handed_on_is_handed_on_again_asked_for_or_not(flow: Harness, conn: Conn) -> None:
@@ -274,12 +318,20 @@ def test_what_was_handed_on_is_handed_on_again_asked_for_or_not(flow: Harness, c
     for _ in range(2):
         flow.app.rewind("k", 1, effects="reuse")
         assert run.result(SOON) == done
-    assert rows(conn, "select idempotency_key from pgflow.steps join pgflow.runs using (run_id) order by call") == [keys[0][1], keys[1][1], None, None]
+    assert rows(
+        conn,
+        "select idempotency_key from pgflow.steps join pgflow.runs using (run_id) order by call",
+    ) == [keys[0][1], keys[1][1], None, None]
     flow.app.restart("k", effects="reuse", input={"items": ["bread"], "seats": ["12b"]})
     assert run.result(SOON) == ["bread bought", "12b booked"]
-    with pytest.raises(HasActed, match=r"step buy \(unit 2, completed\), step buy .*, transaction book .*, transaction book"):
+    with pytest.raises(
+        HasActed,
+        match=r"step buy \(unit 2, completed\), step buy .*, transaction book .*, transaction book",
+    ):
         flow.app.restart("k")
-    flow.app.restart("k", effects="reuse", input={"items": ["milk", "bread"], "seats": ["12a", "12b"]})
+    flow.app.restart(
+        "k", effects="reuse", input={"items": ["milk", "bread"], "seats": ["12a", "12b"]}
+    )
     assert run.result(SOON) == done
     assert acted == keys
     assert count(conn, "booked") == 2
@@ -303,7 +355,9 @@ def test_transactions_are_acts_too(flow: Harness, conn: Conn) -> None:
     assert count(conn, "booked") == 2
 
 
-def test_a_failed_run_is_retried_from_the_step_that_failed_under_the_same_key(flow: Harness, conn: Conn) -> None:
+def test_a_failed_run_is_retried_from_the_step_that_failed_under_the_same_key(
+    flow: Harness, conn: Conn
+) -> None:
     flow.include(shopping)
     broken.add("bread")
     buying = buy.options(retries=1)
@@ -367,7 +421,11 @@ def test_what_cannot_be_retried_says_what_can(flow: Harness) -> None:
     for how in ("good", "bad"):
         flow.start(fails.options(key=how), how)
     flow.until_idle()
-    with pytest.raises(WrongState, match="'good' is completed: only a stuck or failed run can be retried. Say from which step, or restart it"):
+    with pytest.raises(
+        WrongState,
+        match="'good' is completed: only a stuck or failed run can be retried. Say from which "
+        "step, or restart it",
+    ):
         flow.app.retry("good")
     with pytest.raises(WrongState, match="'bad' is failed: no step of it has failed"):
         flow.app.retry("bad")
@@ -378,7 +436,9 @@ def test_what_cannot_be_retried_says_what_can(flow: Harness) -> None:
 # ---------------------------------------------------------------- edits
 
 
-def test_a_recorded_result_is_edited_where_the_run_goes_on_from_it(flow: Harness, conn: Conn) -> None:
+def test_a_recorded_result_is_edited_where_the_run_goes_on_from_it(
+    flow: Harness, conn: Conn
+) -> None:
     @workflow
     async def decide() -> list[str]:
         first = await buy("milk")
@@ -390,8 +450,16 @@ def test_a_recorded_result_is_edited_where_the_run_goes_on_from_it(flow: Harness
     at = seq_of(conn, "k", "step_completed", "buy") - 1
     flow.app.rewind("k", at, edit="cream", effects="reuse", why="the bill says cream", by="ann")
     assert run.result(SOON) == ["cream", "more than cream bought"]
-    name, said = conn.execute("select name, payload from pgflow.timeline where event = 'operator'").fetchone()
-    assert (name, said["by"], said["why"], said["effects"], said["was"]["status"]) == ("rewind", "ann", "the bill says cream", "reuse", "completed")
+    name, said = conn.execute(
+        "select name, payload from pgflow.timeline where event = 'operator'"
+    ).fetchone()
+    assert (name, said["by"], said["why"], said["effects"], said["was"]["status"]) == (
+        "rewind",
+        "ann",
+        "the bill says cream",
+        "reuse",
+        "completed",
+    )
     assert (said["edit"]["seq"], said["edit"]["name"], said["origin"]["seq"]) == (at, "buy", at)
     assert said["edit"]["before"] != said["edit"]["after"]
     assert said["was"]["output"] == ["milk bought", "more than milk bought bought"]
@@ -428,7 +496,9 @@ def test_another_input_needs_a_journal_that_does_not_rest_on_it(flow: Harness, c
     assert run.result(SOON) == []
     key = flow.app.fork("k", at=0, input={"items": ["tea"]})
     assert flow.app.get(key, shopping).result(SOON) == ["tea bought"]
-    with pytest.raises(InvalidArgument, match="the input cannot be another where a part of the journal is kept"):
+    with pytest.raises(
+        InvalidArgument, match="the input cannot be another where a part of the journal is kept"
+    ):
         flow.app.fork(key, at=1, input={"items": []}, effects="repeat")
     with pytest.raises(psycopg.Error, match="the input must be an object"):
         conn.execute("select pgflow.restart_run('k', input => '[]')")
@@ -437,7 +507,9 @@ def test_another_input_needs_a_journal_that_does_not_rest_on_it(flow: Harness, c
 # ---------------------------------------------------------------- chance
 
 
-def test_chance_is_the_same_in_the_kept_part_and_another_after_it(flow: Harness, conn: Conn) -> None:
+def test_chance_is_the_same_in_the_kept_part_and_another_after_it(
+    flow: Harness, conn: Conn
+) -> None:
     @workflow
     async def dice() -> list[str]:
         drawn = [str(pgflow.uuid())]
@@ -451,7 +523,11 @@ def test_chance_is_the_same_in_the_kept_part_and_another_after_it(flow: Harness,
     first = run.result(SOON)
     flow.app.rewind("k", 1, effects="repeat")
     second = run.result(SOON)
-    assert (first[0] == second[0], first[1] != second[1], first[2] != second[2]) == (True, True, True)
+    assert (first[0] == second[0], first[1] != second[1], first[2] != second[2]) == (
+        True,
+        True,
+        True,
+    )
     fork = flow.app.get(flow.app.fork("k", at=2, effects="repeat"), dice).result(SOON)
     assert fork[:2] == second[:2]
     assert fork[2] != second[2]
@@ -463,7 +539,9 @@ def test_chance_is_the_same_in_the_kept_part_and_another_after_it(flow: Harness,
 # ---------------------------------------------------------------- places, mail, kin
 
 
-def test_a_waiting_run_is_rewound_and_its_messages_come_again_in_order(flow: Harness, conn: Conn) -> None:
+def test_a_waiting_run_is_rewound_and_its_messages_come_again_in_order(
+    flow: Harness, conn: Conn
+) -> None:
     @workflow
     async def collect(want: int) -> list[str]:
         return [await word.wait(timeout=timedelta(hours=1)) for _ in range(want)]
@@ -478,9 +556,13 @@ def test_a_waiting_run_is_rewound_and_its_messages_come_again_in_order(flow: Har
     run.send(word, "d")
     with conn.transaction(force_rollback=True):
         conn.execute("select pgflow.rewind_run('k', 2)")
-        assert rows(conn, "select payload #>> '{}' from pgflow.signal where kind = 's' order by signal_id") == ["b", "c", "d"]
+        assert rows(
+            conn, "select payload #>> '{}' from pgflow.signal where kind = 's' order by signal_id"
+        ) == ["b", "c", "d"]
         conn.execute("select pgflow.rewind_run('k', 0)")
-        assert rows(conn, "select payload #>> '{}' from pgflow.signal where kind = 's' order by signal_id") == ["a", "b", "c", "d"]
+        assert rows(
+            conn, "select payload #>> '{}' from pgflow.signal where kind = 's' order by signal_id"
+        ) == ["a", "b", "c", "d"]
     flow.app.rewind("k", 2)
     flow.until_idle()
     assert run.status() == "waiting"
@@ -525,7 +607,10 @@ def test_what_was_put_aside_at_the_end_is_there_again(flow: Harness, conn: Conn)
 
 def test_a_run_that_a_worker_holds_must_be_paused_first(db: Conn) -> None:
     run = begin(db, key="k")
-    assert refusal(db, "select pgflow.rewind_run('k', 0)") == "run 'k' is running. Pause it first, and rewind it once it is paused."
+    assert (
+        refusal(db, "select pgflow.rewind_run('k', 0)")
+        == "run 'k' is running. Pause it first, and rewind it once it is paused."
+    )
     db.execute("select pgflow.pause_run('k')")
     commit(db, flush(run, unit(), idle=True))
     assert one(db, "select pgflow.run_status('k')") == "paused"
@@ -537,10 +622,23 @@ def test_a_stuck_run_is_rewound_and_what_it_was_is_kept(db: Conn) -> None:
     run = begin(db, key="k")
     commit(db, flush(run, unit()))
     commit(db, hold(run, detail={"message": "both sides"}))
-    new_id, generation, seq = one(db, "select run_id, generation, seq from pgflow.rewind_run('k', 1)")
+    new_id, generation, seq = one(
+        db, "select run_id, generation, seq from pgflow.rewind_run('k', 1)"
+    )
     assert (generation, seq) == (2, 1)
-    assert one(db, "select payload->'was'->'detail'->>'message' from pgflow.unit where run_id = %s and kind = 'o'", new_id) == "both sides"
-    assert one(db, "select (status, reason)::text from pgflow.outcome where run_id = %s", run.run_id) == "(continued,rewind)"
+    assert (
+        one(
+            db,
+            "select payload->'was'->'detail'->>'message' from pgflow.unit where run_id = %s and "
+            "kind = 'o'",
+            new_id,
+        )
+        == "both sides"
+    )
+    assert (
+        one(db, "select (status, reason)::text from pgflow.outcome where run_id = %s", run.run_id)
+        == "(continued,rewind)"
+    )
     again = claim_one(db)
     assert (again.run_id, again.generation, again.last_seq) == (new_id, 2, 2)
     finish(db, again)
@@ -589,18 +687,26 @@ def refusal(db: Conn, query: str) -> str:
     return f"{refused.value.diag.message_primary}. {refused.value.diag.message_hint}"
 
 
-def test_a_child_that_is_open_has_one_parent(db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]) -> None:
+def test_a_child_that_is_open_has_one_parent(
+    db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]
+) -> None:
     said = "child 'child', started at unit 2, is still open at unit 2 and has one parent only. Cut at unit 1 or before, or wait until the child has ended."
     assert refusal(db, "select pgflow.rewind_run('parent', 2)") == said
     assert refusal(db, "select pgflow.fork_run('parent', at_seq => 2)") == said
-    assert refusal(db, "select pgflow.rewind_run('parent', 1)").startswith("child 'child', started at unit 2, would be dropped and is still running.")
+    assert refusal(db, "select pgflow.rewind_run('parent', 1)").startswith(
+        "child 'child', started at unit 2, would be dropped and is still running."
+    )
     assert one(db, "select pgflow.run_status('parent')") == "waiting"
     db.execute("select pgflow.rewind_run('parent', 1, children => 'cancel')")
     assert mailbox(db, family[1].chain_id) == [("x", "cancel")]
-    assert "children must be refuse or cancel" in refusal(db, "select pgflow.rewind_run('parent', 1, children => 'eat')")
+    assert "children must be refuse or cancel" in refusal(
+        db, "select pgflow.rewind_run('parent', 1, children => 'eat')"
+    )
 
 
-def test_the_result_of_a_child_reaches_whoever_waits_for_it_now(db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]) -> None:
+def test_the_result_of_a_child_reaches_whoever_waits_for_it_now(
+    db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]
+) -> None:
     finish(db, family[1], output='"done"')
     forked = one(db, "select run_id from pgflow.fork_run('parent', at_seq => 2)")
     rewound = one(db, "select run_id from pgflow.rewind_run('parent', 2)")
@@ -611,7 +717,9 @@ def test_the_result_of_a_child_reaches_whoever_waits_for_it_now(db: Conn, family
         assert (last[2], json.loads(last[4])["output"]) == ("K", "done")
 
 
-def test_what_a_child_did_counts_and_its_key_is_free_again(db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]) -> None:
+def test_what_a_child_did_counts_and_its_key_is_free_again(
+    db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]
+) -> None:
     finish(db, family[1])
     assert "child child (unit 2, completed)" in refusal(db, "select pgflow.rewind_run('parent', 1)")
     db.execute("select pgflow.rewind_run('parent', 1, effects => 'repeat')")
@@ -620,16 +728,24 @@ def test_what_a_child_did_counts_and_its_key_is_free_again(db: Conn, family: tup
     assert sqlkit.journal(db, again.run_id)[-1][2] == "k"
 
 
-def test_a_child_whose_parent_has_its_result_is_not_rewound(db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]) -> None:
+def test_a_child_whose_parent_has_its_result_is_not_rewound(
+    db: Conn, family: tuple[sqlkit.Claim, sqlkit.Claim]
+) -> None:
     parent, kid = family
     finish(db, kid, output="1")
     db.execute("select pgflow.restart_run('child')")
     wake(db, parent.chain_id)
-    assert one(db, "select pgflow.run_status('parent')") == "waiting", "the first result was taken back"
+    assert one(db, "select pgflow.run_status('parent')") == "waiting", (
+        "the first result was taken back"
+    )
     finish(db, claim_one(db), output="2")
     wake(db, parent.chain_id)
     commit(db, flush(claim_one(db), child_calls=[2]))
-    assert refusal(db, "select pgflow.restart_run('child')") == "run 'child' is a child, and its parent 'parent' has its result. Rewind the parent, or fork this run."
+    assert (
+        refusal(db, "select pgflow.restart_run('child')")
+        == "run 'child' is a child, and its parent 'parent' has its result. Rewind the parent, or "
+        "fork this run."
+    )
     db.execute("select pgflow.fork_run('child', 'other')")
     assert run_row(db, "other", "parent_run_id, generation") == (None, 1)
 
@@ -637,10 +753,30 @@ def test_a_child_whose_parent_has_its_result_is_not_rewound(db: Conn, family: tu
 def effects_in(db: Conn) -> sqlkit.Claim:
     """A run with two effects, each of several units, one open, and a gate."""
     run = begin(db, key="k")
-    commit(db, flush(run, unit("c", 1), unit("i", 2, "pay"), unit("C", 2, "pay"), unit("i", 3, "send"), unit("c", 4), unit("i", 5, "call"), unit("U", 5, "call")))
+    commit(
+        db,
+        flush(
+            run,
+            unit("c", 1),
+            unit("i", 2, "pay"),
+            unit("C", 2, "pay"),
+            unit("i", 3, "send"),
+            unit("c", 4),
+            unit("i", 5, "call"),
+            unit("U", 5, "call"),
+        ),
+    )
     for call, name in ((3, "send"), (5, "call")):
-        db.execute("insert into pgflow.owed (run_id, call, opened_at, kind, name) values (%s, %s, pgflow.now_(), 'effect', %s)", (run.run_id, call, name))
-    db.execute("insert into pgflow.owed (run_id, call, opened_at, kind, name) values (%s, 4, pgflow.now_(), 'gate', 'approve')", (run.run_id,))
+        db.execute(
+            "insert into pgflow.owed (run_id, call, opened_at, kind, name) values (%s, %s, "
+            "pgflow.now_(), 'effect', %s)",
+            (run.run_id, call, name),
+        )
+    db.execute(
+        "insert into pgflow.owed (run_id, call, opened_at, kind, name) values (%s, 4, "
+        "pgflow.now_(), 'gate', 'approve')",
+        (run.run_id,),
+    )
     commit(db, hold(run))
     return run
 
@@ -648,7 +784,10 @@ def effects_in(db: Conn) -> sqlkit.Claim:
 @pytest.mark.parametrize("cut", [0, 1, 3, 4, 5, 6, 7])
 def test_what_is_owed_is_owed_after_a_rewind_too(db: Conn, cut: int) -> None:
     run = effects_in(db)
-    assert "effect pay, intended at unit 2, has ended at unit 3. Cut before the one or after the other." in refusal(db, "select pgflow.rewind_run('k', 2)")
+    assert (
+        "effect pay, intended at unit 2, has ended at unit 3. Cut before the one or after the "
+        "other." in refusal(db, "select pgflow.rewind_run('k', 2)")
+    )
     db.execute("select pgflow.rewind_run('k', %s, effects => 'repeat')", (cut,))
     assert rows(db, "select name from pgflow.owed order by name") == ["approve", "call", "send"]
     handed = {name for name, opened in (("send", 4), ("approve", 5), ("call", 6)) if cut >= opened}
@@ -658,9 +797,18 @@ def test_what_is_owed_is_owed_after_a_rewind_too(db: Conn, cut: int) -> None:
 
 def test_effects_are_named_and_open_ones_are_not_reused(db: Conn) -> None:
     effects_in(db)
-    assert "effect pay (unit 3, effect confirmed), effect send (unit 4, effect intended)" in refusal(db, "select pgflow.restart_run('k')")
-    assert "effect send, intended at unit 4, is not closed, so its result cannot be reused. Settle or confirm it first, or say" in refusal(db, "select pgflow.restart_run('k', effects => 'reuse')")
-    assert "effect send, intended at unit 4, is still open at unit 5" in refusal(db, "select pgflow.fork_run('k', at_seq => 5, effects => 'repeat')")
+    assert (
+        "effect pay (unit 3, effect confirmed), effect send (unit 4, effect intended)"
+        in refusal(db, "select pgflow.restart_run('k')")
+    )
+    assert (
+        "effect send, intended at unit 4, is not closed, so its result cannot be reused. Settle or "
+        "confirm it first, or say"
+        in refusal(db, "select pgflow.restart_run('k', effects => 'reuse')")
+    )
+    assert "effect send, intended at unit 4, is still open at unit 5" in refusal(
+        db, "select pgflow.fork_run('k', at_seq => 5, effects => 'repeat')"
+    )
     db.execute("select pgflow.fork_run('k', at_seq => 3, effects => 'repeat')")
     assert one(db, "select count(*) from pgflow.owed") == 3
 
@@ -697,12 +845,16 @@ def keys_of(items: str) -> list[str]:
     return [key for item, key in acted if item in items.split()]
 
 
-def test_a_kept_effect_stays_and_a_dropped_one_is_repeated_under_keys_of_its_own(flow: Harness, conn: Conn) -> None:
+def test_a_kept_effect_stays_and_a_dropped_one_is_repeated_under_keys_of_its_own(
+    flow: Harness, conn: Conn
+) -> None:
     flow.include(spending)
     run = flow.start(spending.options(key="k"), ["milk", "tea"])
     made = ["milk paid", "tea paid", "tip paid"]
     assert run.result(SOON) == made
-    with pytest.raises(HasActed, match="effect charge .unit 5, effect confirmed.*effect charge .unit 8"):
+    with pytest.raises(
+        HasActed, match="effect charge .unit 5, effect confirmed.*effect charge .unit 8"
+    ):
         flow.app.rewind("k", 3)
     flow.app.rewind("k", 3, effects="repeat")
     assert run.result(SOON) == made
@@ -713,7 +865,11 @@ def test_a_kept_effect_stays_and_a_dropped_one_is_repeated_under_keys_of_its_own
     assert [len(keys_of(item)) for item in ("milk", "tea", "tip")] == [2, 4, 4]
     every = keys_of("milk tea tip")
     assert len(set(every)) == len(every), "each act has a key of its own"
-    assert rows(conn, "select count(*) from pgflow.effects where decision in (select decision from pgflow.decisions)") == [8]
+    assert rows(
+        conn,
+        "select count(*) from pgflow.effects where decision in (select decision from "
+        "pgflow.decisions)",
+    ) == [8]
     orphans = "select d.key from pgflow.decisions d where not exists (select from pgflow.provenance p where p.run_id = d.run_id and p.decision = d.decision and p.act = 'effect')"
     assert rows(conn, orphans) == []
     sound(conn)
@@ -726,14 +882,19 @@ def test_an_open_effect_is_handed_on_with_its_key(flow: Harness, conn: Conn, ver
     run = flow.start(spending.options(key="k"), ["milk", "tea"])
     with pytest.raises(RunStuck):
         run.result(SOON)
-    with pytest.raises(InvalidArgument, match="effect charge, intended at unit 4, is still open at unit 4 and belongs to the origin"):
+    with pytest.raises(
+        InvalidArgument,
+        match="effect charge, intended at unit 4, is still open at unit 4 and belongs to the origin",
+    ):
         flow.app.fork("k", at=4, effects="repeat")
     flow.app.rewind("k", 4, effects="repeat")
     with pytest.raises(RunStuck):
         run.result(SOON)
     assert len(keys_of("tea")) == 1
     broken.clear()
-    flow.app.settle_effect(keys_of("tea")[0], verdict, "tea paid" if verdict == "confirmed" else None)
+    flow.app.settle_effect(
+        keys_of("tea")[0], verdict, "tea paid" if verdict == "confirmed" else None
+    )
     assert run.result(SOON) == ["milk paid", "tea paid", "tip paid"]
     assert len(keys_of("tea")) == {"confirmed": 1, "absent": 2}[verdict]
     assert len(set(keys_of("tea"))) == 1
@@ -742,7 +903,9 @@ def test_an_open_effect_is_handed_on_with_its_key(flow: Harness, conn: Conn, ver
 
 
 @pytest.mark.parametrize("cut", [3, 4])
-def test_a_word_that_was_not_taken_yet_reaches_whoever_owes_the_effect(flow: Harness, conn: Conn, cut: int) -> None:
+def test_a_word_that_was_not_taken_yet_reaches_whoever_owes_the_effect(
+    flow: Harness, conn: Conn, cut: int
+) -> None:
     broken.add("tea")
     flow.include(spending)
     run = flow.start(spending.options(key="k"), ["milk", "tea"])
@@ -750,13 +913,17 @@ def test_a_word_that_was_not_taken_yet_reaches_whoever_owes_the_effect(flow: Har
         run.result(SOON)
     broken.clear()
     with conn.transaction():
-        conn.execute("select pgflow.settle_effect(%s, 'confirmed', '\"tea seen\"')", (keys_of("tea")[0],))
+        conn.execute(
+            "select pgflow.settle_effect(%s, 'confirmed', '\"tea seen\"')", (keys_of("tea")[0],)
+        )
         conn.execute("select pgflow.rewind_run('k', %s, effects => 'repeat')", (cut,))
         sound(conn)
     conn.execute("select pgflow.wake()")
     assert run.result(SOON) == ["milk paid", {3: "tea paid", 4: "tea seen"}[cut], "tip paid"]
     assert rows(conn, "select count(*) from pgflow.obligations") == [0]
-    assert rows(conn, "select count(*) from pgflow.effects where result #>> '{}' = 'tea seen'") == [1]
+    assert rows(conn, "select count(*) from pgflow.effects where result #>> '{}' = 'tea seen'") == [
+        1
+    ]
     sound(conn)
 
 
@@ -778,7 +945,9 @@ def test_a_step_that_rests_on_a_decision_is_handed_on(flow: Harness, conn: Conn)
     assert len({key for _, key in acted}) == 4
 
 
-def test_an_imported_run_is_forked_and_not_rewound(flow: Harness, conn: Conn, empty_dsn: str) -> None:
+def test_an_imported_run_is_forked_and_not_rewound(
+    flow: Harness, conn: Conn, empty_dsn: str
+) -> None:
     flow.include(spending)
     assert flow.start(spending.options(key="k"), ["milk"]).result(SOON) == ["milk paid", "tip paid"]
     flow.app.rewind("k", 3, effects="repeat")
@@ -791,7 +960,9 @@ def test_an_imported_run_is_forked_and_not_rewound(flow: Harness, conn: Conn, em
         assert find_divergence(recorded, spending) is None
     with psycopg.connect(empty_dsn, autocommit=True) as there:
         assert import_lines(there, [("a line", line) for line in lines]) == 2
-        assert "run 'k' was imported: it is history" in refusal(there, "select pgflow.rewind_run('k', 1, effects => 'repeat')")
+        assert "run 'k' was imported: it is history" in refusal(
+            there, "select pgflow.rewind_run('k', 1, effects => 'repeat')"
+        )
         there.execute("select pgflow.fork_run('k', 'f', effects => 'repeat')")
         sound(there)
 
@@ -804,12 +975,18 @@ def test_a_fork_of_a_running_run_leaves_it_alone(db: Conn) -> None:
     licence = '[[2,"s","charge",1,77]]'
     commit(db, flush(run, unit(starts=licence), unit("v", 3, None, "{}")))
     assert "step charge (unit 1, started)" in refusal(db, "select pgflow.fork_run('k')")
-    key, new_id, is_new, _, seq = one(db, "select run_key, run_id, is_new, lane_id, seq from pgflow.fork_run('k', effects => 'repeat')")
+    key, new_id, is_new, _, seq = one(
+        db,
+        "select run_key, run_id, is_new, lane_id, seq from pgflow.fork_run('k', effects => "
+        "'repeat')",
+    )
     assert (is_new, seq) == (True, 2)
     commit(db, flush(run, unit("c", 2, "charge")))
     forked = claim_one(db)
     assert (forked.run_id, forked.key, forked.last_seq) == (new_id, key, 3)
-    assert [u[5] for u in json.loads(forked.units)] == [None, None, None], "a body that was running is licensed anew"
+    assert [u[5] for u in json.loads(forked.units)] == [None, None, None], (
+        "a body that was running is licensed anew"
+    )
     assert forked.root != run.root
     finish(db, run)
     finish(db, forked)
@@ -821,7 +998,9 @@ def test_an_open_licence_is_asked_for_again_under_its_key_after_a_rewind(db: Con
     commit(db, hold(run))
     db.execute("select pgflow.rewind_run('k', 1)")
     again = claim_one(db)
-    assert again.extra["heritage"]["carried"] == [["charge", 77, False, f"{run.root}/charge/1", None]]
+    assert again.extra["heritage"]["carried"] == [
+        ["charge", 77, False, f"{run.root}/charge/1", None]
+    ]
     finish(db, again)
 
 
@@ -847,11 +1026,16 @@ def test_a_unit_that_is_not_there_is_refused(db: Conn, asked: str) -> None:
 
 def test_unit_and_step_are_not_said_together(db: Conn) -> None:
     finish(db, begin(db, key="k"))
-    for verb in ("rewind_run('k', to_seq => 0, from_step => 'a')", "fork_run('k', at_seq => 0, from_step => 'a')"):
+    for verb in (
+        "rewind_run('k', to_seq => 0, from_step => 'a')",
+        "fork_run('k', at_seq => 0, from_step => 'a')",
+    ):
         assert "say a unit or a step, not both" in refusal(db, f"select pgflow.{verb}")
 
 
-def test_in_the_callers_transaction_a_rewind_is_done_if_that_commits(flow: Harness, conn: Conn, dsn: str) -> None:
+def test_in_the_callers_transaction_a_rewind_is_done_if_that_commits(
+    flow: Harness, conn: Conn, dsn: str
+) -> None:
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["milk"])
     run.result(SOON)
@@ -879,7 +1063,9 @@ async def test_both_colours_do_it(aflow: AsyncHarness, conn: Conn) -> None:
     await run.result(SOON)
     await aflow.app.retry("k", from_step="buy", effects="repeat")
     assert await run.result(SOON) == ["milk bought"]
-    assert await aflow.app.get(await aflow.app.fork("k", "f"), shopping).result(SOON) == ["milk bought"]
+    assert await aflow.app.get(await aflow.app.fork("k", "f"), shopping).result(SOON) == [
+        "milk bought"
+    ]
     assert run_row(conn, "k", "generation") == (4,)
     assert len(acted) == 3
 
@@ -952,7 +1138,9 @@ def test_a_rewind_waits_for_a_wake_and_finds_the_run_where_it_is_then(conn: Conn
     with Actor(dsn) as waker, Actor(dsn) as operator:
         waker.conn.execute("begin")
         wake(waker.conn, run.chain_id)
-        rewound = operator.do(lambda its: one(its, "select generation from pgflow.rewind_run('k', 0)"))
+        rewound = operator.do(
+            lambda its: one(its, "select generation from pgflow.rewind_run('k', 0)")
+        )
         operator.until_waiting(conn)
         waker.conn.execute("commit")
         assert rewound.result() == 2
@@ -967,7 +1155,9 @@ def test_mail_that_is_just_put_aside_is_not_lost(conn: Conn, dsn: str) -> None:
     with Actor(dsn) as waker, Actor(dsn) as operator:
         waker.conn.execute("begin")
         wake(waker.conn, run.chain_id)
-        rewound = operator.do(lambda its: one(its, "select generation from pgflow.rewind_run('k', 0)"))
+        rewound = operator.do(
+            lambda its: one(its, "select generation from pgflow.rewind_run('k', 0)")
+        )
         operator.until_waiting(conn)
         waker.conn.execute("commit")
         assert rewound.result() == 2
@@ -989,7 +1179,9 @@ def test_two_who_rewind_or_fork_at_once_do_it_one_after_the_other(conn: Conn, ds
 
     def act(its: Conn, who: int) -> Any:
         if who % 2:
-            return one(its, "select run_id from pgflow.fork_run('k', 'f', at_seq => 0, generation => 1)")
+            return one(
+                its, "select run_id from pgflow.fork_run('k', 'f', at_seq => 0, generation => 1)"
+            )
         return one(its, "select generation from pgflow.rewind_run('k', 0)")
 
     answers = sqlkit.race(dsn, 8, act, PATIENT)

@@ -1,4 +1,6 @@
-"""Effects and children of a part that is dropped: reused where the run asks for the same, or taken back first."""
+"""Effects and children of a part that is dropped: reused where the run asks for the same, or taken
+back first.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(60)
 
-QUICKLY = Retries(max_attempts=3, first_delay=timedelta(milliseconds=1), max_delay=timedelta(milliseconds=5))
+QUICKLY = Retries(
+    max_attempts=3, first_delay=timedelta(milliseconds=1), max_delay=timedelta(milliseconds=5)
+)
 go = Signal("go", str)
 
 
@@ -52,7 +56,14 @@ class World:
 
 @pytest.fixture(autouse=True)
 def world() -> None:
-    World.there, World.calls, World.keys, World.trouble, World.known, World.prices = [], [], [], {}, "there", {}
+    World.there, World.calls, World.keys, World.trouble, World.known, World.prices = (
+        [],
+        [],
+        [],
+        {},
+        "there",
+        {},
+    )
 
 
 def reach(act: str, item: str) -> None:
@@ -168,7 +179,9 @@ def sound(conn: Conn) -> None:
 # ---------------------------------------------------------------- reuse
 
 
-def test_an_effect_is_done_once_and_its_result_handed_to_whoever_asks_for_the_same(flow: Harness, conn: Conn) -> None:
+def test_an_effect_is_done_once_and_its_result_handed_to_whoever_asks_for_the_same(
+    flow: Harness, conn: Conn
+) -> None:
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["milk", "tea", "milk"])
     made = ["milk for 100", "tea for 100", "milk for 100"]
@@ -181,12 +194,15 @@ def test_an_effect_is_done_once_and_its_result_handed_to_whoever_asks_for_the_sa
     assert World.calls == calls
     first = one(conn, "select min(run_id) from pgflow.effects")
     assert effects(conn, "effect, status, attempts, origin", "where generation = 3") == [
-        (key, "confirmed", 0, {"run_id": first, "seq": seq}) for key, seq in zip(keys, (1, 3, 5), strict=True)
+        (key, "confirmed", 0, {"run_id": first, "seq": seq})
+        for key, seq in zip(keys, (1, 3, 5), strict=True)
     ]
 
 
 @pytest.mark.parametrize("cut", [0, 2])
-def test_another_request_is_another_act_under_another_key(flow: Harness, conn: Conn, cut: int) -> None:
+def test_another_request_is_another_act_under_another_key(
+    flow: Harness, conn: Conn, cut: int
+) -> None:
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["milk", "tea"])
     run.result(SOON)
@@ -249,7 +265,10 @@ def test_an_acceptance_that_was_confirmed_is_reused(flow: Harness, conn: Conn) -
     flow.include(leasing)
     run = flow.start(leasing.options(key="k"))
     flow.until_idle()
-    with pytest.raises(WrongState, match="effect lease, intended at unit 1, is not closed, so its result cannot be reused"):
+    with pytest.raises(
+        WrongState,
+        match="effect lease, intended at unit 1, is not closed, so its result cannot be reused",
+    ):
         flow.app.restart("k", effects="reuse")
     flow.app.confirm_effect("contract of car")
     assert run.result(SOON) == "contract of car"
@@ -339,7 +358,9 @@ def test_a_child_that_nobody_asks_for_again_ends_with_its_parent(flow: Harness, 
 def test_a_child_is_asked_for_with_other_arguments_under_the_same_key(flow: Harness) -> None:
     @workflow
     async def one_child() -> str:
-        return await pgflow.run_child(helper.options(key="child"), "milk" if await is_too_dear() else "tea")
+        return await pgflow.run_child(
+            helper.options(key="child"), "milk" if await is_too_dear() else "tea"
+        )
 
     flow.include(one_child, helper)
     run = flow.start(one_child.options(key="k"))
@@ -358,11 +379,20 @@ def test_a_child_that_ends_while_its_parent_is_rewound_is_heard(conn: Conn, dsn:
     with Actor(dsn) as worker, Actor(dsn) as operator:
         worker.conn.execute("begin")
         finish(worker.conn, kid, output='"done"')
-        rewound = operator.do(lambda its: one(its, "select run_id from pgflow.restart_run('parent', effects => 'reuse')"))
+        rewound = operator.do(
+            lambda its: one(
+                its, "select run_id from pgflow.restart_run('parent', effects => 'reuse')"
+            )
+        )
         operator.until_waiting(conn)
         worker.conn.execute("commit")
         heir = rewound.result()
-    assert [payload for (payload,) in conn.execute("select payload->>'output' from pgflow.signal where kind = 'c' and run_id = %s", (heir,))] == ["done"]
+    assert [
+        payload
+        for (payload,) in conn.execute(
+            "select payload->>'output' from pgflow.signal where kind = 'c' and run_id = %s", (heir,)
+        )
+    ] == ["done"]
     sound(conn)
     finish(conn, claim_one(conn))
 
@@ -370,16 +400,33 @@ def test_a_child_that_ends_while_its_parent_is_rewound_is_heard(conn: Conn, dsn:
 # ---------------------------------------------------------------- compensate
 
 
-def test_what_is_dropped_is_taken_back_the_last_first_before_the_run_goes_on(flow: Harness, conn: Conn) -> None:
+def test_what_is_dropped_is_taken_back_the_last_first_before_the_run_goes_on(
+    flow: Harness, conn: Conn
+) -> None:
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["milk", "tea", "gin"])
     made = run.result(SOON)
     flow.app.rewind("k", 2, effects="compensate")
     assert run.result(SOON) == made
-    assert World.calls == ["buy milk", "buy tea", "buy gin", "return gin", "return tea", "buy tea", "buy gin"]
+    assert World.calls == [
+        "buy milk",
+        "buy tea",
+        "buy gin",
+        "return gin",
+        "return tea",
+        "buy tea",
+        "buy gin",
+    ]
     assert len(set(World.keys)) == 7, "each act has a key of its own"
-    assert rows(conn, "select e.status from pgflow.effects e join pgflow.effects o on o.effect = e.compensates") == ["confirmed", "confirmed"]
-    assert rows(conn, "select name from pgflow.timeline join pgflow.runs using (run_id) where event = 'operator' order by seq") == ["rewind", "compensated"]
+    assert rows(
+        conn,
+        "select e.status from pgflow.effects e join pgflow.effects o on o.effect = e.compensates",
+    ) == ["confirmed", "confirmed"]
+    assert rows(
+        conn,
+        "select name from pgflow.timeline join pgflow.runs using (run_id) where event = 'operator' "
+        "order by seq",
+    ) == ["rewind", "compensated"]
     sound(conn)
     flow.app.restart("k", effects="compensate", input={"items": ["rum"]})
     assert run.result(SOON) == ["rum for 100"]
@@ -390,7 +437,9 @@ def test_what_is_dropped_is_taken_back_the_last_first_before_the_run_goes_on(flo
     sound(conn)
 
 
-def test_where_two_effects_have_one_name_the_dropped_one_is_taken_back_as_the_one_that_it_was(flow: Harness, conn: Conn) -> None:
+def test_where_two_effects_have_one_name_the_dropped_one_is_taken_back_as_the_one_that_it_was(
+    flow: Harness, conn: Conn
+) -> None:
     done: list[str] = []
 
     @effect(name="post", risk="compensable")
@@ -444,7 +493,9 @@ def test_sync_workflows_are_taken_back_as_async_ones_are(flow: Harness, conn: Co
     flow.app.rewind("k", 2, effects="compensate")
     with pytest.raises(RunStuck):
         run.result(SOON)
-    flow.app.settle_effect(one(conn, "select effect from pgflow.obligations"), "confirmed", why="bought anew")
+    flow.app.settle_effect(
+        one(conn, "select effect from pgflow.obligations"), "confirmed", why="bought anew"
+    )
     assert run.result(SOON) == ["milk for 100", "tea"]
 
 
@@ -460,14 +511,23 @@ def test_what_is_not_known_is_settled_first(flow: Harness, conn: Conn) -> None:
     flow.app.rewind("k", 0, effects="compensate")
     sound(conn)
     assert run.result(SOON) == ["milk for 100", "tea for 100"]
-    assert World.calls == ["buy milk", "buy tea", "return tea", "return milk", "buy milk", "buy tea"]
+    assert World.calls == [
+        "buy milk",
+        "buy tea",
+        "return tea",
+        "return milk",
+        "buy milk",
+        "buy tea",
+    ]
     assert key not in World.keys[2:]
     assert owed(conn) == []
     sound(conn)
 
 
 @pytest.mark.parametrize("who", ["the counterparty", "a person"])
-def test_what_turns_out_not_to_be_done_is_not_done_to_be_taken_back(flow: Harness, conn: Conn, who: str) -> None:
+def test_what_turns_out_not_to_be_done_is_not_done_to_be_taken_back(
+    flow: Harness, conn: Conn, who: str
+) -> None:
     flow.include(shopping)
     World.trouble = {"buy tea": 1}
     World.known = "silent"
@@ -500,7 +560,9 @@ def test_a_word_that_was_on_its_way_is_heard(flow: Harness, conn: Conn) -> None:
     with pytest.raises(RunStuck):
         run.result(SOON)
     with conn.transaction():
-        conn.execute("select pgflow.settle_effect(%s, 'confirmed', '\"tea for 100\"')", (World.keys[0],))
+        conn.execute(
+            "select pgflow.settle_effect(%s, 'confirmed', '\"tea for 100\"')", (World.keys[0],)
+        )
         conn.execute("select pgflow.rewind_run('k', 0, effects => 'compensate')")
         sound(conn)
     World.known = "there"
@@ -511,7 +573,9 @@ def test_a_word_that_was_on_its_way_is_heard(flow: Harness, conn: Conn) -> None:
 
 
 def test_a_run_goes_on_only_after_the_last_compensation(flow: Harness, conn: Conn) -> None:
-    """A compensation that fails is tried again under its own key; one that cannot be done leaves the run stuck and the debt open."""
+    """A compensation that fails is tried again under its own key; one that cannot be done leaves
+    the run stuck and the debt open.
+    """
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["milk", "tea"])
     run.result(SOON)
@@ -533,13 +597,17 @@ def test_a_run_goes_on_only_after_the_last_compensation(flow: Harness, conn: Con
     assert owed(conn) == ["buy.compensate"], "it is still owed"
     sound(conn)
     assert "buy" not in "".join(World.calls[2:])
-    flow.app.settle_effect(one(conn, "select effect from pgflow.obligations"), "confirmed", why="given away")
+    flow.app.settle_effect(
+        one(conn, "select effect from pgflow.obligations"), "confirmed", why="given away"
+    )
     assert run.result(SOON) == ["milk for 100", "tea for 100"]
     assert owed(conn) == []
     sound(conn)
 
 
-async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     aflow.include(shopping)
     items = ["milk", "tea", "gin"]
     run = await aflow.start(shopping.options(key="k"), items)
@@ -568,11 +636,18 @@ async def test_a_crash_at_any_point_of_taking_back_goes_on_where_it_was(aflow: A
             await aflow._work()
     assert await run.result(SOON) == [f"{item} for 100" for item in items]
     returned = dict.fromkeys(zip(World.calls[3:], World.keys[3:], strict=True))
-    assert [act for act, _ in returned] == ["return gin", "return tea", "return milk", *(f"buy {item}" for item in items)], "one key each, in order"
+    assert [act for act, _ in returned] == [
+        "return gin",
+        "return tea",
+        "return milk",
+        *(f"buy {item}" for item in items),
+    ], "one key each, in order"
     sound(conn)
 
 
-def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_confirmed(flow: Harness, conn: Conn) -> None:
+def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_confirmed(
+    flow: Harness, conn: Conn
+) -> None:
     flow.include(mixed)
     run = flow.start(mixed.options(key="k"), "car")
     flow.until_idle()
@@ -586,7 +661,11 @@ def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_c
     flow.until_idle()
     assert owed(conn) == ["burn.compensate"]
     assert World.calls[3:] == ["return car 3"]
-    flow.app.settle_effect(one(conn, "select effect from pgflow.obligations where name = 'burn.compensate'"), "confirmed", why="bought anew")
+    flow.app.settle_effect(
+        one(conn, "select effect from pgflow.obligations where name = 'burn.compensate'"),
+        "confirmed",
+        why="bought anew",
+    )
     flow.until_idle()
     assert World.calls[4:] == ["return car 1", "buy van 1", "buy van 2", "buy van 3"]
     assert owed(conn) == ["lease"]
@@ -597,13 +676,17 @@ def test_effects_of_every_sort_are_taken_back_and_what_was_accepted_once_it_is_c
     sound(conn)
 
 
-def test_what_was_accepted_and_then_rejected_need_not_be_taken_back(flow: Harness, conn: Conn) -> None:
+def test_what_was_accepted_and_then_rejected_need_not_be_taken_back(
+    flow: Harness, conn: Conn
+) -> None:
     flow.include(leasing)
     run = flow.start(leasing.options(key="k"))
     flow.until_idle()
     flow.app.restart("k", effects="compensate")
     flow.until_idle()
-    flow.app.settle_effect(one(conn, "select effect from pgflow.obligations"), "failed", why="no car left")
+    flow.app.settle_effect(
+        one(conn, "select effect from pgflow.obligations"), "failed", why="no car left"
+    )
     flow.until_idle()
     assert World.calls == ["buy car", "buy car"]
     flow.app.confirm_effect("contract of car")
@@ -631,7 +714,12 @@ def test_a_compensation_that_the_dropped_part_has_begun_goes_on(flow: Harness, c
     sound(conn)
     assert run.result(SOON) == ["milk for 100", "tea for 100", "gin for 100"]
     assert World.calls.count("return gin") == 1, "it had been taken back before"
-    assert len({key for call, key in zip(World.calls, World.keys, strict=True) if call == "return tea"}) == 1
+    assert (
+        len(
+            {key for call, key in zip(World.calls, World.keys, strict=True) if call == "return tea"}
+        )
+        == 1
+    )
     assert World.calls[-4:] == ["return milk", "buy milk", "buy tea", "buy gin"]
     sound(conn)
 
@@ -655,7 +743,11 @@ def test_a_cancel_waits_until_everything_is_taken_back(flow: Harness, conn: Conn
 def test_children_that_have_done_something_cannot_be_taken_back(flow: Harness) -> None:
     flow.include(family, helper, patient, waiting)
     flow.start(family.options(key="k"), ["milk"]).result(SOON)
-    with pytest.raises(HasActed, match=r"child 'child milk', started at unit 1, has done effects that its parent cannot take back\. Cut after it, or say reuse or repeat"):
+    with pytest.raises(
+        HasActed,
+        match=r"child 'child milk', started at unit 1, has done effects that its parent cannot "
+        r"take back\. Cut after it, or say reuse or repeat",
+    ):
         flow.app.restart("k", effects="compensate")
     run = flow.start(patient.options(key="p"), "tea")
     flow.until_idle()
@@ -666,7 +758,9 @@ def test_children_that_have_done_something_cannot_be_taken_back(flow: Harness) -
     assert flow.app.get("child tea", waiting).status() == "cancelled"
 
 
-def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(flow: Harness, conn: Conn) -> None:
+def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(
+    flow: Harness, conn: Conn
+) -> None:
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["tea"])
     run.result(SOON)
@@ -675,7 +769,9 @@ def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(flow: H
     with pytest.raises(RunStuck):
         run.result(SOON)
     assert owed(conn) == ["fetch.compensate"]
-    flow.app.settle_effect(one(conn, "select effect from pgflow.obligations"), "confirmed", why="by letter")
+    flow.app.settle_effect(
+        one(conn, "select effect from pgflow.obligations"), "confirmed", why="by letter"
+    )
     assert run.result(SOON) == []
     conn.execute("update pgflow.unit set name = 'buy' where name = 'fetch'")
     sound(conn)
@@ -684,7 +780,9 @@ def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(flow: H
 # ---------------------------------------------------------------- with sagas over generations
 
 
-def test_a_carried_saga_takes_back_what_stays_and_not_what_was_taken_back_before(flow: Harness, conn: Conn) -> None:
+def test_a_carried_saga_takes_back_what_stays_and_not_what_was_taken_back_before(
+    flow: Harness, conn: Conn
+) -> None:
     flow.include(stages)
     World.prices["extra"] = 100
     run = flow.start(stages.options(key="k"), 0)
@@ -708,7 +806,9 @@ def test_a_carried_saga_takes_back_what_stays_and_not_what_was_taken_back_before
     sound(conn)
 
 
-def test_a_compensation_of_what_stays_is_still_owed_by_the_generation_that_began_it(flow: Harness, conn: Conn) -> None:
+def test_a_compensation_of_what_stays_is_still_owed_by_the_generation_that_began_it(
+    flow: Harness, conn: Conn
+) -> None:
     flow.include(stages)
     World.trouble = {"return stage 0": 99}
     run = flow.start(stages.options(key="k"), 0)
@@ -719,7 +819,9 @@ def test_a_compensation_of_what_stays_is_still_owed_by_the_generation_that_began
     assert run.result(SOON) == "done"
     assert owed(conn) == ["give_back"]
     sound(conn)
-    flow.app.settle_effect(one(conn, "select effect from pgflow.obligations"), "confirmed", why="they took it back")
+    flow.app.settle_effect(
+        one(conn, "select effect from pgflow.obligations"), "confirmed", why="they took it back"
+    )
     assert owed(conn) == []
     sound(conn)
 
@@ -744,13 +846,22 @@ def test_an_acceptance_that_was_handed_over_is_taken_back_once(flow: Harness, co
     sound(conn)
 
 
-def test_a_fork_of_a_carried_saga_is_handed_results_and_takes_back_its_own_only(flow: Harness, conn: Conn) -> None:
+def test_a_fork_of_a_carried_saga_is_handed_results_and_takes_back_its_own_only(
+    flow: Harness, conn: Conn
+) -> None:
     flow.include(stages)
     World.prices["extra"] = 100
     flow.start(stages.options(key="k"), 0).result(SOON)
     World.prices.clear()
     del World.calls[:]
-    cut = one(conn, "select min(seq) from pgflow.effects where generation = 2 and request->>'item' = 'extra'") - 1
+    cut = (
+        one(
+            conn,
+            "select min(seq) from pgflow.effects where generation = 2 and request->>'item' = "
+            "'extra'",
+        )
+        - 1
+    )
     cases: list[tuple[Any, list[str]]] = [("reuse", []), ("repeat", ["buy extra", "return extra"])]
     for effects_, calls in cases:
         fork = flow.app.fork("k", at=cut, effects=effects_)

@@ -1,8 +1,10 @@
-"""Campaigns: promises put to faults on real workers and a real server, for what no other layer of the proof reaches.
+"""Campaigns: promises put to faults on real workers and a real server, for what no other layer of
+the proof reaches.
 
-A campaign is a function of a `Ground` that answers Evidence; each file here is a theme. How much of a campaign
-is done follows from its share of the seconds given; what must at least happen for it to count is in
-`Findings.fired`. `python -m tests.campaigns DSN [--seconds N] [--seed S] [--only G4,G7]` runs them.
+A campaign is a function of a `Ground` that answers Evidence; each file here is a theme. How much of
+a campaign is done follows from its share of the seconds given; what must at least happen for it to
+count is in `Findings.fired`. `python -m tests.campaigns DSN [--seconds N] [--seed S] [--only
+G4,G7]` runs them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ if TYPE_CHECKING:
 sys.path[:0] = [path for path in (str(Path(__file__).parents[1]),) if path not in sys.path]
 
 
-def prove(server_dsn: str, seconds: float, seed: int, only: frozenset[str] = frozenset(), tell: Callable[[str], object] | None = None) -> Findings:
+def prove(
+    server_dsn: str,
+    seconds: float,
+    seed: int,
+    only: frozenset[str] = frozenset(),
+    tell: Callable[[str], object] | None = None,
+) -> Findings:
     """Runs every campaign, or those of the guarantees named; see `tests.campaigns.plan.prove`."""
     from tests.campaigns import plan
 

@@ -1,4 +1,6 @@
-"""`python -m tests.campaigns DSN [--seconds N] [--seed S] [--only G4,G7]`: campaigns as a program."""
+"""`python -m tests.campaigns DSN [--seconds N] [--seed S] [--only G4,G7]`: campaigns as a
+program.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,29 @@ from tests.campaigns import prove
 
 
 def main() -> int:
-    """Prints a line for each promise and fault; 1 if something does not hold or did not happen often enough."""
+    """Prints a line for each promise and fault; 1 if something does not hold or did not happen
+    often enough.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dsn", help="a superuser's; databases are made beside its own and dropped")
-    parser.add_argument("--seconds", type=float, default=75, help="about how long all of it may take")
+    parser.add_argument(
+        "--seconds", type=float, default=75, help="about how long all of it may take"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="guarantees, such as G4,G7")
     options = parser.parse_args()
-    findings = prove(options.dsn, options.seconds, options.seed, frozenset(filter(None, options.only.split(","))), tell=lambda line: print(f"   {line}", flush=True))
+    findings = prove(
+        options.dsn,
+        options.seconds,
+        options.seed,
+        frozenset(filter(None, options.only.split(","))),
+        tell=lambda line: print(f"   {line}", flush=True),
+    )
     for e in findings.evidence:
-        print(f"{'ok' if e.holds else 'NO':2} {e.guarantee:4} {e.fault}: {e.runs} runs, {e.lost} lost, {e.doubled} doubled{f'; {e.figure}' if e.figure else ''}")
+        print(
+            f"{'ok' if e.holds else 'NO':2} {e.guarantee:4} {e.fault}: {e.runs} runs, {e.lost} "
+            f"lost, {e.doubled} doubled{f'; {e.figure}' if e.figure else ''}"
+        )
         for line in e.wrong:
             print(f"        {line}")
     for fault, (times, minimum) in findings.fired.items():

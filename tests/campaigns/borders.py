@@ -35,11 +35,15 @@ SETTINGS = {
 
 
 def fingerprint(execute: Callable[[str], Any]) -> dict[str, Any]:
-    """All that a session can carry from one user to the next. The settings of PL/pgSQL are there once anybody has used it."""
+    """All that a session can carry from one user to the next. The settings of PL/pgSQL are there
+    once anybody has used it.
+    """
     execute("do $$ begin end $$")
     return {
         "settings": sorted(tuple(row) for row in execute("select name, setting from pg_settings")),
-        "advisory locks": list(execute("select * from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()")),
+        "advisory locks": list(
+            execute("select * from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()")
+        ),
         "channels": list(execute("select pg_listening_channels()")),
         "prepared": list(execute("select name from pg_prepared_statements")),
         "temporary": list(execute("select relname from pg_class where relpersistence = 't'")),
@@ -49,12 +53,19 @@ def fingerprint(execute: Callable[[str], Any]) -> dict[str, Any]:
 
 def difference(before: dict[str, Any], after: dict[str, Any], where: str) -> list[str]:
     """Return a line on everything that is not as it was."""
-    return [f"{where}: {what} was {set(before[what]) - set(after[what])}, is {set(after[what]) - set(before[what])}"[:200] for what in before if before[what] != after[what]]
+    return [
+        f"{where}: {what} was {set(before[what]) - set(after[what])}, is "
+        f"{set(after[what]) - set(before[what])}"[:200]
+        for what in before
+        if before[what] != after[what]
+    ]
 
 
 @transaction
 def book_with(session: Session, key: str, n: int) -> int:
-    session.execute(sqlalchemy.text("insert into app.booked values (:key, :n)"), {"key": key, "n": n})
+    session.execute(
+        sqlalchemy.text("insert into app.booked values (:key, :n)"), {"key": key, "n": n}
+    )
     return n
 
 
@@ -64,7 +75,9 @@ async def booking_with(key: str, steps: int) -> int:
 
 
 def sessions(ground: Ground) -> list[Evidence]:
-    """Verbs and transactional steps in sessions of the application: each is left as it was found."""
+    """Verbs and transactional steps in sessions of the application: each is left as it was
+    found.
+    """
     rounds = ground.scaled(8, 5, 200)
     wrong: list[str] = []
     with ground.database() as (dsn, conn):
@@ -74,7 +87,15 @@ def sessions(ground: Ground) -> list[Evidence]:
         wrong += audit(conn)
         strong = one(conn, "select count(*) from pgflow.run")
     ground.happened("verbs in sessions of the application (G40)", 8 * rounds, 40)
-    return [Evidence("G40", "verbs and steps in the application's sessions", 9 * rounds, wrong=tuple(wrong[:5]), figure=f"nothing left in them, {strong} runs")]
+    return [
+        Evidence(
+            "G40",
+            "verbs and steps in the application's sessions",
+            9 * rounds,
+            wrong=tuple(wrong[:5]),
+            figure=f"nothing left in them, {strong} runs",
+        )
+    ]
 
 
 def _verbs(app: App, client: Any, key: str) -> None:
@@ -87,7 +108,10 @@ def _verbs(app: App, client: Any, key: str) -> None:
 
 def _psycopg_session(dsn: str, rounds: int) -> list[str]:
     wrong = []
-    with App(dsn, include=jobs.WORKFLOWS, prepare_threshold=None) as app, psycopg.connect(dsn, prepare_threshold=None) as mine:
+    with (
+        App(dsn, include=jobs.WORKFLOWS, prepare_threshold=None) as app,
+        psycopg.connect(dsn, prepare_threshold=None) as mine,
+    ):
         for name, value in SETTINGS.items():
             mine.execute("select set_config(%s, %s, false)", (name, value))
         mine.commit()
@@ -105,17 +129,27 @@ def _psycopg_session(dsn: str, rounds: int) -> list[str]:
 def _engine(dsn: str) -> sqlalchemy.Engine:
     """An engine with one connection, whose session has been set up as an application might."""
     engine = sqlalchemy.create_engine(
-        dsn.replace("postgresql://", "postgresql+psycopg://", 1), pool_size=1, max_overflow=0, connect_args={"prepare_threshold": None}
+        dsn.replace("postgresql://", "postgresql+psycopg://", 1),
+        pool_size=1,
+        max_overflow=0,
+        connect_args={"prepare_threshold": None},
     )
     with engine.begin() as mine:
         for name, value in SETTINGS.items():
-            mine.execute(sqlalchemy.text("select set_config(:name, :value, false)"), {"name": name, "value": value})
+            mine.execute(
+                sqlalchemy.text("select set_config(:name, :value, false)"),
+                {"name": name, "value": value},
+            )
     return engine
 
 
 def _read(engine: sqlalchemy.Engine) -> dict[str, Any]:
     with engine.connect() as mine:
-        return fingerprint(lambda query: result.fetchall() if (result := mine.exec_driver_sql(query)).returns_rows else [])
+        return fingerprint(
+            lambda query: (
+                result.fetchall() if (result := mine.exec_driver_sql(query)).returns_rows else []
+            )
+        )
 
 
 def _sqlalchemy_session(ground: Ground, dsn: str, rounds: int) -> list[str]:
@@ -148,7 +182,9 @@ def _step_sessions(dsn: str, rounds: int) -> list[str]:
 
 
 def limits(ground: Ground) -> list[Evidence]:
-    """Values beyond what can be stored: each is refused where it is written, by a typed error, and nothing is there afterwards."""
+    """Values beyond what can be stored: each is refused where it is written, by a typed error, and
+    nothing is there afterwards.
+    """
     with ground.database() as (dsn, conn), App(dsn, include=jobs.WORKFLOWS) as app:
         app.start(jobs.following.options(key="there"), "there", 1)
         before = _everything(conn)
@@ -158,11 +194,31 @@ def limits(ground: Ground) -> list[Evidence]:
             wrong.append("something was written by what was refused")
         wrong += audit(conn)
     ground.happened("writes beyond a limit (G43)", len(cases), 30)
-    return [Evidence("G43", "sizes, depths, names and numbers beyond what can be stored", len(cases), wrong=tuple(wrong[:5]), figure="each a typed error")]
+    return [
+        Evidence(
+            "G43",
+            "sizes, depths, names and numbers beyond what can be stored",
+            len(cases),
+            wrong=tuple(wrong[:5]),
+            figure="each a typed error",
+        )
+    ]
 
 
 def _everything(conn: psycopg.Connection[Any]) -> Any:
-    tables = ("run", "run_key", "ready", "parked", "signal", "nudge", "lane", "queue", "unit", "outcome", "undelivered")
+    tables = (
+        "run",
+        "run_key",
+        "ready",
+        "parked",
+        "signal",
+        "nudge",
+        "lane",
+        "queue",
+        "unit",
+        "outcome",
+        "undelivered",
+    )
     return [one(conn, f"select count(*) from pgflow.{table}") for table in tables]
 
 
@@ -244,9 +300,17 @@ HOSTILE = (
 
 
 def hostile_names(ground: Ground) -> list[Evidence]:
-    """Names that mean something to SQL, shells, terminals or Python, as keys, signals, queues, labels, tenants: verbatim, or refused."""
+    """Names that mean something to SQL, shells, terminals or Python, as keys, signals, queues,
+    labels, tenants: verbatim, or refused.
+    """
     rng = random.Random(ground.rng.random())
-    names = [*HOSTILE, *("".join(rng.choices("'\"\\%$;{}[]()-/*\n\0é😀ab ", k=rng.randint(1, 40))) for _ in range(ground.scaled(8, 10, 400)))]
+    names = [
+        *HOSTILE,
+        *(
+            "".join(rng.choices("'\"\\%$;{}[]()-/*\n\0é😀ab ", k=rng.randint(1, 40)))
+            for _ in range(ground.scaled(8, 10, 400))
+        ),
+    ]
     wrong: list[str] = []
     stored = refused = 0
     with ground.database() as (dsn, conn), App(dsn, include=jobs.WORKFLOWS) as app:
@@ -258,34 +322,73 @@ def hostile_names(ground: Ground) -> list[Evidence]:
                     refused += 1
                 except (psycopg.Error, UnicodeEncodeError) as error:
                     # From SQL: refused by us, or no text for Postgres at all.
-                    if not isinstance(error, (psycopg.DataError, UnicodeEncodeError)) and getattr(error, "sqlstate", "") != "PF003":
+                    if (
+                        not isinstance(error, (psycopg.DataError, UnicodeEncodeError))
+                        and getattr(error, "sqlstate", "") != "PF003"
+                    ):
                         raise
                     refused += 1
                 else:
                     stored += 1
-                    wrong += [f"{attempt.__name__} {name!r:.60} is stored as {found!r:.60}"] if found != name else []
+                    wrong += (
+                        [f"{attempt.__name__} {name!r:.60} is stored as {found!r:.60}"]
+                        if found != name
+                        else []
+                    )
         for name in names[:: max(1, len(names) // ground.scaled(8, 10, len(names)))]:
             wrong += _by_command(dsn, conn, name)
-        with ground.workers(dsn, 1, concurrency=100, queues=tuple({q for (q,) in conn.execute("select queue from pgflow.queue")})):
-            eventually(lambda: one(conn, "select count(*) from pgflow.runs where status in ('queued', 'running')") == 0, "every run is worked on", 60)
-            conn.execute("select pgflow.cancel_run(key, tenant => tenant) from pgflow.runs where status = 'waiting'")
+        with ground.workers(
+            dsn,
+            1,
+            concurrency=100,
+            queues=tuple({q for (q,) in conn.execute("select queue from pgflow.queue")}),
+        ):
+            eventually(
+                lambda: (
+                    one(
+                        conn,
+                        "select count(*) from pgflow.runs where status in ('queued', 'running')",
+                    )
+                    == 0
+                ),
+                "every run is worked on",
+                60,
+            )
+            conn.execute(
+                "select pgflow.cancel_run(key, tenant => tenant) from pgflow.runs where status = "
+                "'waiting'"
+            )
             drain(conn, 30, lambda: conn.execute("select pgflow.wake()"))
         # A key may be longer than the name of a signal: the workflow is told so, by a typed error.
         left = "select key from pgflow.runs where status not in ('completed', 'cancelled') and error->>'type' is distinct from 'pgflow.errors.InvalidArgument'"
         stuck = [key for (key,) in conn.execute(left)]
-        wrong += [f"{len(stuck)} runs are stuck or failed, such as {stuck[0]!r:.60}"] if stuck else []
+        wrong += (
+            [f"{len(stuck)} runs are stuck or failed, such as {stuck[0]!r:.60}"] if stuck else []
+        )
         if one(conn, "select to_regclass('app.booked') is null"):
             wrong.append("a name was executed")
         wrong += audit(conn)
     ground.happened("hostile names stored (G48)", stored, 50)
     ground.happened("hostile names refused (G48)", refused, 5)
-    return [Evidence("G48", "hostile names by library, SQL and command line", 5 * len(names), wrong=tuple(wrong[:5]), figure=f"{stored} verbatim, {refused} refused, 0 executed")]
+    return [
+        Evidence(
+            "G48",
+            "hostile names by library, SQL and command line",
+            5 * len(names),
+            wrong=tuple(wrong[:5]),
+            figure=f"{stored} verbatim, {refused} refused, 0 executed",
+        )
+    ]
 
 
 def _as_key(app: App, conn: psycopg.Connection[Any], name: str, n: int) -> Any:
     run = app.start(jobs.named.options(key=name), name)
     app.send(run.key, Signal(f"s{n}", str), name)
-    return one(conn, "select input->>'name' from pgflow.runs where key = %s", name) if run.status() else None
+    return (
+        one(conn, "select input->>'name' from pgflow.runs where key = %s", name)
+        if run.status()
+        else None
+    )
 
 
 def _as_queue(app: App, conn: psycopg.Connection[Any], name: str, n: int) -> Any:
@@ -299,7 +402,10 @@ def _as_label(app: App, conn: psycopg.Connection[Any], name: str, n: int) -> Any
 
 
 def _as_tenant(app: App, conn: psycopg.Connection[Any], name: str, n: int) -> Any:
-    conn.execute("select pgflow.start_run('booking', %s, %s, tenant => %s)", (f'{{"key": "tenant-{n}", "steps": 0}}', f"tenant-{n}", name))
+    conn.execute(
+        "select pgflow.start_run('booking', %s, %s, tenant => %s)",
+        (f'{{"key": "tenant-{n}", "steps": 0}}', f"tenant-{n}", name),
+    )
     return one(conn, "select tenant from pgflow.runs where key = %s", f"tenant-{n}")
 
 
@@ -311,22 +417,43 @@ def _as_signal(app: App, conn: psycopg.Connection[Any], name: str, n: int) -> An
 
 
 def _by_command(dsn: str, conn: psycopg.Connection[Any], name: str) -> list[str]:
-    """The commands that take a name: none ends with a traceback, and what is stored is what was typed."""
+    """The commands that take a name: none ends with a traceback, and what is stored is what was
+    typed.
+    """
     if "\0" in name:
         return []  # no argument of a process can hold it
     wrong = []
     key = f"typed {name}"
     for words in (
         ["start", "booking", f"key={key}", "steps:=0", "--key", key, "--label", f"typed={name}"],
-        ["show", "--", key], ["signal", "--", key, name, json.dumps(name)], ["list", "--label", f"typed={name}"], ["timeline", "--", key],
-        ["cancel", "--yes", "--", key], ["show", "--", name], ["queues", "pause", "--", name],
+        ["show", "--", key],
+        ["signal", "--", key, name, json.dumps(name)],
+        ["list", "--label", f"typed={name}"],
+        ["timeline", "--", key],
+        ["cancel", "--yes", "--", key],
+        ["show", "--", name],
+        ["queues", "pause", "--", name],
     ):
         answer = clikit.pgflow(dsn, *words)
         if answer.code not in (0, 1, 2) or "Traceback" in answer.out + answer.err:
-            wrong.append(f"pgflow {words[0]} with {name!r:.60}: exit code {answer.code}, {answer.err.strip().splitlines()[-1:]}")
+            wrong.append(
+                f"pgflow {words[0]} with {name!r:.60}: exit code {answer.code}, "
+                f"{answer.err.strip().splitlines()[-1:]}"
+            )
         if "\x1b" in answer.out + answer.err:
-            wrong.append(f"pgflow {words[0]} writes the control characters of {name!r:.60} to the terminal")
-    if len(key) <= 128 and "\ud800" not in name and not one(conn, "select count(*) from pgflow.runs where key = %s and labels->>'typed' = %s", key, name):
+            wrong.append(
+                f"pgflow {words[0]} writes the control characters of {name!r:.60} to the terminal"
+            )
+    if (
+        len(key) <= 128
+        and "\ud800" not in name
+        and not one(
+            conn,
+            "select count(*) from pgflow.runs where key = %s and labels->>'typed' = %s",
+            key,
+            name,
+        )
+    ):
         wrong.append(f"pgflow start did not store {name!r:.60} as it was typed")
     conn.execute("update pgflow.queue set paused_at = null")
     return wrong

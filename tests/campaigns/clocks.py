@@ -31,9 +31,13 @@ where s.event = 'timer_started' and f.event = 'timer_fired'
 """
 
 
-def start_naps(ground: Ground, conn: psycopg.Connection[Any], count: int, longest_ms: int) -> list[str]:
+def start_naps(
+    ground: Ground, conn: psycopg.Connection[Any], count: int, longest_ms: int
+) -> list[str]:
     """Starts runs that sleep several times, each time for a random while, and book in between."""
-    naps = {f"nap-{n}": [ground.rng.randint(1, longest_ms) for _ in range(NAPS)] for n in range(count)}
+    naps = {
+        f"nap-{n}": [ground.rng.randint(1, longest_ms) for _ in range(NAPS)] for n in range(count)
+    }
     return [start(conn, "napping", key, key=key, naps=each) for key, each in naps.items()]
 
 
@@ -44,14 +48,21 @@ def judge(conn: psycopg.Connection[Any], keys: list[str]) -> tuple[int, int, lis
     early = one(conn, EARLY)
     wrong = [f"{early} timers fired before they were due"] if early else []
     wrong += [*not_completed(conn, keys), *audit(conn)]
-    return lost, doubled, wrong, f"0 early, lateness {spread([late for (late,) in conn.execute(LATENESS)])}"
+    return (
+        lost,
+        doubled,
+        wrong,
+        f"0 early, lateness {spread([late for (late,) in conn.execute(LATENESS)])}",
+    )
 
 
 # ---------------------------------------------------------------- G22, G39
 
 
 def timers_under_crashes(ground: Ground) -> list[Evidence]:
-    """Runs sleep while workers are killed and the server is stopped as by a crash, and started again."""
+    """Runs sleep while workers are killed and the server is stopped as by a crash, and started
+    again.
+    """
     crashes, count = ground.scaled(0.2, 1, 20), ground.scaled(4, 20, 500)
     scratch = ground.scratch()
     kills = stops = 0
@@ -74,8 +85,25 @@ def timers_under_crashes(ground: Ground) -> list[Evidence]:
     ground.happened("immediate stops of the server (G22, G39)", stops, crashes)
     ground.happened("workers killed while runs slept (G22)", kills, crashes)
     return [
-        Evidence("G22", "workers killed, server stopped at once and started", count * NAPS, lost, doubled, tuple(wrong), f"{figure}, the server's absences included"),
-        Evidence("G39", "server stopped at once and started, fsync on", 0, lost, doubled, tuple(wrong), f"{stops} stops", shared=count * NAPS),
+        Evidence(
+            "G22",
+            "workers killed, server stopped at once and started",
+            count * NAPS,
+            lost,
+            doubled,
+            tuple(wrong),
+            f"{figure}, the server's absences included",
+        ),
+        Evidence(
+            "G39",
+            "server stopped at once and started, fsync on",
+            0,
+            lost,
+            doubled,
+            tuple(wrong),
+            f"{stops} stops",
+            shared=count * NAPS,
+        ),
     ]
 
 
@@ -91,8 +119,13 @@ def _work_on(dsn: str, bookings: int) -> None:
     with psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
         before = one(conn, "select count(*) from app.booked")
         end = time.monotonic() + 20
-        while one(conn, "select count(*) from app.booked") < before + bookings and time.monotonic() < end:
-            if one(conn, "select count(*) from pgflow.outcome") == one(conn, "select count(*) from pgflow.run"):
+        while (
+            one(conn, "select count(*) from app.booked") < before + bookings
+            and time.monotonic() < end
+        ):
+            if one(conn, "select count(*) from pgflow.outcome") == one(
+                conn, "select count(*) from pgflow.run"
+            ):
                 return
             time.sleep(0.01)
 
@@ -106,14 +139,20 @@ def find_faketime() -> str | None:
 
 
 def wrong_clocks(ground: Ground) -> list[Evidence]:
-    """Two workers share the work, one an hour ahead of the server's clock and one an hour behind; one of each is killed."""
+    """Two workers share the work, one an hour ahead of the server's clock and one an hour behind;
+    one of each is killed.
+    """
     count = ground.scaled(8, 20, 500)
     library = find_faketime()
     with ground.database() as (dsn, conn), contextlib.ExitStack() as stack:
         keys = start_naps(ground, conn, count, longest_ms=400)
         fleets = []
         for hours in (1, -1):
-            moved = {"LD_PRELOAD": library, "FAKETIME": f"{hours:+d}h", "DONT_FAKE_MONOTONIC": "0"} if library else {}
+            moved = (
+                {"LD_PRELOAD": library, "FAKETIME": f"{hours:+d}h", "DONT_FAKE_MONOTONIC": "0"}
+                if library
+                else {}
+            )
             nursery = stack.enter_context(Nursery(**moved))
             fleet = Fleet(nursery, dsn, {"concurrency": 30, "clock_hours": 0 if library else hours})
             stack.callback(fleet.end)
@@ -130,4 +169,14 @@ def wrong_clocks(ground: Ground) -> list[Evidence]:
             wrong.append(f"{off} units carry the time of a worker")
     ground.happened("workers an hour off (G21)", 2 * len(fleets), 4)
     how = "libfaketime" if library else "Python's clock moved"
-    return [Evidence("G21", f"workers an hour ahead and an hour behind ({how})", count * NAPS, lost, doubled, tuple(wrong), figure)]
+    return [
+        Evidence(
+            "G21",
+            f"workers an hour ahead and an hour behind ({how})",
+            count * NAPS,
+            lost,
+            doubled,
+            tuple(wrong),
+            figure,
+        )
+    ]

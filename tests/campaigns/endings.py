@@ -1,4 +1,6 @@
-"""Ends of runs: one each, whoever else wants to write an outcome, and by a cancel from wherever they are."""
+"""Ends of runs: one each, whoever else wants to write an outcome, and by a cancel from wherever
+they are.
+"""
 
 from __future__ import annotations
 
@@ -27,30 +29,53 @@ OUTCOME = "select o.xmin::text, o.*::text from pgflow.outcome o where run_id = %
 
 
 def late_writers(ground: Ground) -> list[Evidence]:
-    """Have late writers, who no longer hold a run or never did, try to write its outcome after another has."""
+    """Have late writers, who no longer hold a run or never did, try to write its outcome after
+    another has.
+    """
     threads, each = 4, ground.scaled(7, 5, 250)
     seed = ground.rng.random()
     with ground.database() as (dsn, conn):
+
         def write(thread: int) -> list[str]:
             rng = random.Random(f"{seed}/{thread}")
             with sqlkit.connect(servers.witness(dsn)) as mine:
-                mine.execute("set default_transaction_isolation = 'read committed'")  # as workers have it, whatever the database's default is
-                return [line for n in range(each) for line in _too_late(mine, f"lane {thread}", rng, n)]
+                mine.execute(
+                    "set default_transaction_isolation = 'read committed'"
+                )  # as workers have it, whatever the database's default is
+                return [
+                    line for n in range(each) for line in _too_late(mine, f"lane {thread}", rng, n)
+                ]
 
         told = [line for lines in at_once(threads, write) for line in lines]
         wrong = tuple(line for line in told if line != "refused")
         wrong += tuple(audit(conn))
     ground.happened("writers that came after the outcome (G6)", len(told), threads * each * 8)
-    return [Evidence("G6", "outcome, unit, step, release, cancel by a holder that lost the lease, and after the end", len(told), wrong=wrong[:5], figure=f"{told.count('refused')} of {len(told)} refused")]
+    return [
+        Evidence(
+            "G6",
+            "outcome, unit, step, release, cancel by a holder that lost the lease, and after the "
+            "end",
+            len(told),
+            wrong=wrong[:5],
+            figure=f"{told.count('refused')} of {len(told)} refused",
+        )
+    ]
 
 
-def _too_late(conn: psycopg.Connection[Any], workflow: str, rng: random.Random, n: int) -> list[str]:
-    """One run, taken from its holder and ended by another: what each late writer was told, 'refused' or what went wrong."""
+def _too_late(
+    conn: psycopg.Connection[Any], workflow: str, rng: random.Random, n: int
+) -> list[str]:
+    """One run, taken from its holder and ended by another: what each late writer was told,
+    'refused' or what went wrong.
+    """
     zombie = sqlkit.begin(conn, workflow)
     status = rng.choice(("completed", "failed", "cancelled"))
     if rng.random() < 0.5:
         sqlkit.commit(conn, sqlkit.flush(zombie, sqlkit.unit(payload=str(n))))
-    conn.execute("select pgflow.reap_worker(worker_id, beat) from pgflow.worker where worker_id = %s", (zombie.worker,))
+    conn.execute(
+        "select pgflow.reap_worker(worker_id, beat) from pgflow.worker where worker_id = %s",
+        (zombie.worker,),
+    )
     lane = zombie.lane_id
     holder = sqlkit.claim_one(conn, lanes=[lane])
     sqlkit.finish(conn, holder, status, output='"first"' if status == "completed" else None)
@@ -62,27 +87,43 @@ def _too_late(conn: psycopg.Connection[Any], workflow: str, rng: random.Random, 
         except psycopg.Error as error:
             accepted = error.sqlstate != "PF004" and f"{error.sqlstate} {error}"
         after = sqlkit.one(conn, OUTCOME, zombie.run_id)
-        told.append("refused" if after == before and not accepted else f"{name} after {status}: accepted {accepted}, {before} became {after}")
+        told.append(
+            "refused"
+            if after == before and not accepted
+            else f"{name} after {status}: accepted {accepted}, {before} became {after}"
+        )
     return told
 
 
-def _late_attempts(zombie: sqlkit.Claim, holder: sqlkit.Claim) -> list[tuple[str, Callable[[psycopg.Connection[Any]], object]]]:
+def _late_attempts(
+    zombie: sqlkit.Claim, holder: sqlkit.Claim
+) -> list[tuple[str, Callable[[psycopg.Connection[Any]], object]]]:
     """Writes that come too late; each answers what was accepted."""
-    def commits(late: sqlkit.Claim, *, careful: bool = False, **ending: Any) -> Callable[[psycopg.Connection[Any]], object]:
+
+    def commits(
+        late: sqlkit.Claim, *, careful: bool = False, **ending: Any
+    ) -> Callable[[psycopg.Connection[Any]], object]:
         flush = sqlkit.flush(late, **ending) if ending else sqlkit.flush(late, sqlkit.unit())
 
         def commit(conn: psycopg.Connection[Any]) -> object:
             answer = sqlkit.commit(conn, flush, careful=careful)
-            # The holder of the outcome may have lost the answer to it: to him it is said that he has written one.
-            is_told = answer.bad.get(late.run_id) in (("lost",) if late is zombie else ("lost", "already"))
+            # The holder of the outcome may have lost the answer to it: to him it is said that he
+            # has written one.
+            is_told = answer.bad.get(late.run_id) in (
+                ("lost",) if late is zombie else ("lost", "already")
+            )
             return None if is_told else f"verdict {answer.bad}"
 
         return commit
 
     def fence(conn: psycopg.Connection[Any]) -> object:
         with conn.transaction():
-            conn.execute("select set_config('pgflow.step', %s, true)", (f"{zombie.run_id}/{zombie.token}/9",))
-            return conn.execute("select pgflow.fence_step(%s, %s, 9, '[]')", (zombie.run_id, zombie.token)).fetchone()
+            conn.execute(
+                "select set_config('pgflow.step', %s, true)", (f"{zombie.run_id}/{zombie.token}/9",)
+            )
+            return conn.execute(
+                "select pgflow.fence_step(%s, %s, 9, '[]')", (zombie.run_id, zombie.token)
+            ).fetchone()
 
     def cancel(conn: psycopg.Connection[Any]) -> object:
         conn.execute("select pgflow.cancel_run(%s, force => true)", (zombie.key,))
@@ -90,19 +131,36 @@ def _late_attempts(zombie: sqlkit.Claim, holder: sqlkit.Claim) -> list[tuple[str
         return None
 
     def ask(query: str) -> Callable[[psycopg.Connection[Any]], object]:
-        return lambda conn: conn.execute(query, {"run": zombie.run_id, "token": zombie.token}).fetchone()[0] or None  # type: ignore[index]
+        return lambda conn: (
+            conn.execute(query, {"run": zombie.run_id, "token": zombie.token}).fetchone()[0] or None
+        )  # type: ignore[index]
 
     return [
         ("completed by the zombie", commits(zombie, outcome=("completed", None, '"second"', None))),
-        ("failed by the zombie", commits(zombie, outcome=("failed", None, None, '{"message": "no"}'))),
-        ("cancelled by the zombie", commits(zombie, careful=True, outcome=("cancelled", "late", None, None))),
+        (
+            "failed by the zombie",
+            commits(zombie, outcome=("failed", None, None, '{"message": "no"}')),
+        ),
+        (
+            "cancelled by the zombie",
+            commits(zombie, careful=True, outcome=("cancelled", "late", None, None)),
+        ),
         ("unit of the zombie", commits(zombie)),
-        ("another outcome by the holder", commits(holder, outcome=("failed", None, None, '{"message": "no"}'))),
+        (
+            "another outcome by the holder",
+            commits(holder, outcome=("failed", None, None, '{"message": "no"}')),
+        ),
         ("unit of the holder", commits(holder, careful=True)),
         ("step of the zombie", fence),
         ("step that begins", ask("select pgflow.begin_step(%(run)s, %(token)s, 9) is not null")),
         ("sign of life of a step", ask("select pgflow.beat_step(%(run)s, %(token)s, 1, 1, null)")),
-        ("release by the zombie", ask("select nullif(pgflow.release_runs(array[%(run)s::bigint], array[%(token)s::bigint]), '{}')")),
+        (
+            "release by the zombie",
+            ask(
+                "select nullif(pgflow.release_runs(array[%(run)s::bigint], "
+                "array[%(token)s::bigint]), '{}')"
+            ),
+        ),
         ("cancel", cancel),
     ]
 
@@ -122,20 +180,36 @@ def cancel_everywhere(ground: Ground) -> list[Evidence]:
     rounds = ground.scaled(0.7, 1, 10)
     wrong, figures = [], []
     with ground.database() as (dsn, conn):
-        keys = {f"{kind}/{way}/{n}": kind for kind in STATES for way in ("gently", "force") for n in range(rounds)}
+        keys = {
+            f"{kind}/{way}/{n}": kind
+            for kind in STATES
+            for way in ("gently", "force")
+            for n in range(rounds)
+        }
         for key, kind in keys.items():
             _bring_about(conn, key, kind)
         with ground.workers(dsn, 1, concurrency=100):
             statuses = "select key, status from pgflow.runs where key = any(%s)"
-            eventually(lambda: all(STATES[keys[k]] == s for k, s in conn.execute(statuses, (list(keys),))), "every run is in its state", 30)
+            eventually(
+                lambda: all(STATES[keys[k]] == s for k, s in conn.execute(statuses, (list(keys),))),
+                "every run is in its state",
+                30,
+            )
             began = time.monotonic()
             for key in keys:
-                conn.execute("select pgflow.cancel_run(%s, 'campaign', force => %s)", (key, "/force/" in key))
+                conn.execute(
+                    "select pgflow.cancel_run(%s, 'campaign', force => %s)", (key, "/force/" in key)
+                )
             drain(conn, 30, lambda: conn.execute("select pgflow.wake()"))
-            # Stuck counts as an end where runs drain: a cancelled one must have left that state, too.
+            # Stuck counts as an end where runs drain: a cancelled one must have left that state,
+            # too.
             left = "select key, status, reason from pgflow.runs where status <> 'cancelled'"
             with contextlib.suppress(AssertionError):
-                eventually(lambda: not conn.execute(left).fetchall(), "every run and child is cancelled", 20)
+                eventually(
+                    lambda: not conn.execute(left).fetchall(),
+                    "every run and child is cancelled",
+                    20,
+                )
             wrong += [f"{key} is {status}: {reason}" for key, status, reason in conn.execute(left)]
             figures.append(f"all over after {time.monotonic() - began:.1f} s")
         cleaned = one(conn, "select count(*) from app.booked where key = 'cleaning up'")
@@ -143,26 +217,53 @@ def cancel_everywhere(ground: Ground) -> list[Evidence]:
             wrong.append(f"{cleaned} of {rounds} runs that were cancelled gently have cleaned up")
         wrong += audit(conn)
     ground.happened("runs cancelled (G36)", len(keys), 2 * len(STATES))
-    return [Evidence("G36", f"cancel and force in each of {len(STATES)} states", len(keys), wrong=tuple(wrong), figure=", ".join(figures))]
+    return [
+        Evidence(
+            "G36",
+            f"cancel and force in each of {len(STATES)} states",
+            len(keys),
+            wrong=tuple(wrong),
+            figure=", ".join(figures),
+        )
+    ]
 
 
 def _bring_about(conn: psycopg.Connection[Any], key: str, kind: str) -> None:
     """Starts a run that comes to this state, by itself or not."""
     if kind == "later":
-        conn.execute("select pgflow.start_run('staying', %s, %s, run_at => now() + interval '1 hour')", ('{"kind": "waiting"}', key))
+        conn.execute(
+            "select pgflow.start_run('staying', %s, %s, run_at => now() + interval '1 hour')",
+            ('{"kind": "waiting"}', key),
+        )
         return
-    start(conn, "staying", key, queue="of nobody" if kind == "queued" else "default", kind="waiting" if kind == "paused" else kind)
+    start(
+        conn,
+        "staying",
+        key,
+        queue="of nobody" if kind == "queued" else "default",
+        kind="waiting" if kind == "paused" else kind,
+    )
     if kind == "paused":
         conn.execute("select pgflow.pause_run(%s)", (key,))
 
 
 def cancel_against_complete(ground: Ground) -> list[Evidence]:
-    """Cancels arrive while runs are about to complete: one of the two, for good, and the books agree with it."""
+    """Cancels arrive while runs are about to complete: one of the two, for good, and the books
+    agree with it.
+    """
     count, steps, seed = ground.scaled(30, 40, 2000), 3, ground.rng.random()
-    with ground.database() as (dsn, conn), ground.workers(dsn, 2, concurrency=20), App(dsn, include=jobs.WORKFLOWS) as app:
+    with (
+        ground.database() as (dsn, conn),
+        ground.workers(dsn, 2, concurrency=20),
+        App(dsn, include=jobs.WORKFLOWS) as app,
+    ):
+
         def race(thread: int) -> list[str]:
             rng = random.Random(f"{seed}/{thread}")
-            return [_cancel_soon(app, f"{thread}-{n}", steps, rng.uniform(0, 0.08)) for n in range(count // 4)]
+            return [
+                _cancel_soon(app, f"{thread}-{n}", steps, rng.uniform(0, 0.08))
+                for n in range(count // 4)
+            ]
 
         told = [line for lines in at_once(4, race) for line in lines]
         drain(conn)
@@ -183,7 +284,15 @@ def cancel_against_complete(ground: Ground) -> list[Evidence]:
         wrong += audit(conn)
     for status in ("completed", "cancelled"):
         ground.happened(f"races that ended {status} (G36)", told.count(status), count // 20)
-    return [Evidence("G36", "cancel against completion", len(told), wrong=tuple(wrong[:5]), figure=f"{told.count('cancelled')} cancelled, {told.count('completed')} completed")]
+    return [
+        Evidence(
+            "G36",
+            "cancel against completion",
+            len(told),
+            wrong=tuple(wrong[:5]),
+            figure=f"{told.count('cancelled')} cancelled, {told.count('completed')} completed",
+        )
+    ]
 
 
 def _cancel_soon(app: App, key: str, steps: int, delay_seconds: float) -> str:

@@ -50,12 +50,25 @@ def infrastructure_errors(ground: Ground) -> list[Evidence]:
             if keys[key] in OF_THE_WORK:
                 recorded += (status, errors, rows) == ("failed", 1, 0)
             elif (status, output, errors, rows) != ("completed", str(times + 1), 0, 1):
-                wrong.append(f"{key}: {status} with {output} after {times} errors, {errors} of them recorded, {rows} bookings")
+                wrong.append(
+                    f"{key}: {status} with {output} after {times} errors, {errors} of them "
+                    f"recorded, {rows} bookings"
+                )
         lost, doubled = booked(conn, retried, 1)
         wrong += audit(conn)
     ground.happened("injected errors (G10)", len(retried) * times, len(INFRASTRUCTURE) * 2 * times)
     ground.happened("errors of the work recorded (G10)", recorded, len(OF_THE_WORK) * 2)
-    return [Evidence("G10", f"{len(INFRASTRUCTURE)} SQLSTATEs raised in transactional steps, {times} times each", len(retried), lost, doubled, tuple(wrong[:5]), "none recorded")]
+    return [
+        Evidence(
+            "G10",
+            f"{len(INFRASTRUCTURE)} SQLSTATEs raised in transactional steps, {times} times each",
+            len(retried),
+            lost,
+            doubled,
+            tuple(wrong[:5]),
+            "none recorded",
+        )
+    ]
 
 
 # ---------------------------------------------------------------- G39
@@ -89,7 +102,17 @@ def terminated_connections(ground: Ground) -> list[Evidence]:
         lost, doubled = booked(conn, feed.keys, 10)
         wrong = (*not_completed(conn, feed.keys), *audit(conn))
     ground.happened("sessions of workers terminated (G39)", kills, wanted)
-    return [Evidence("G39", "sessions terminated, ten a second, under load", len(feed.keys) * 10, lost, doubled, wrong, f"{kills} sessions")]
+    return [
+        Evidence(
+            "G39",
+            "sessions terminated, ten a second, under load",
+            len(feed.keys) * 10,
+            lost,
+            doubled,
+            wrong,
+            f"{kills} sessions",
+        )
+    ]
 
 
 def no_connections_left(ground: Ground) -> list[Evidence]:
@@ -101,7 +124,10 @@ def no_connections_left(ground: Ground) -> list[Evidence]:
         keys = start_bookings(conn, 12 * rounds, steps=10, ms=20)
         with ground.workers(dsn, 2, concurrency=16, dead_after=2.0):
             for n in range(rounds):
-                eventually(lambda n=n: one(conn, "select count(*) from app.booked") > n * 60, "the workers work")
+                eventually(
+                    lambda n=n: one(conn, "select count(*) from app.booked") > n * 60,
+                    "the workers work",
+                )
                 _take_all(conn, dsn, scratch)
             drain(conn, 90)
         lost, doubled = booked(conn, keys, 10)
@@ -109,18 +135,36 @@ def no_connections_left(ground: Ground) -> list[Evidence]:
         refused = scratch.count_refusals() - before
     # The first refusal of each round is the hog's own.
     ground.happened("connections refused by a full server (G39)", refused - rounds, 3 * rounds)
-    return [Evidence("G39", "too many connections (53300) when the workers lost theirs", len(keys) * 10, lost, doubled, wrong, f"{refused - rounds} refusals")]
+    return [
+        Evidence(
+            "G39",
+            "too many connections (53300) when the workers lost theirs",
+            len(keys) * 10,
+            lost,
+            doubled,
+            wrong,
+            f"{refused - rounds} refusals",
+        )
+    ]
 
 
 def _take_all(conn: psycopg.Connection[Any], dsn: str, scratch: Scratch) -> None:
-    """Terminates the workers' sessions, takes their place, and lets go after they were refused some times."""
+    """Terminates the workers' sessions, takes their place, and lets go after they were refused some
+    times.
+    """
     with contextlib.ExitStack() as stack:
         for _ in range(MAX_CONNECTIONS):
-            conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where starts_with(application_name, 'pgflow')")
+            conn.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where "
+                "starts_with(application_name, 'pgflow')"
+            )
             try:
                 stack.enter_context(psycopg.connect(dsn))
             except psycopg.OperationalError:
                 break
         refused = scratch.count_refusals()
-        conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where starts_with(application_name, 'pgflow')")
+        conn.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where "
+            "starts_with(application_name, 'pgflow')"
+        )
         eventually(lambda: scratch.count_refusals() >= refused + 4, "the workers are refused", 20)

@@ -1,4 +1,6 @@
-"""Workers that freeze, die, or come back all at once: who goes on with their runs, when, and how often."""
+"""Workers that freeze, die, or come back all at once: who goes on with their runs, when, and how
+often.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from tests import servers
-from tests.campaigns.ground import Feed, Stall, audit, booked, drain, not_completed, spread, start, start_bookings
+from tests.campaigns.ground import (
+    Feed,
+    Stall,
+    audit,
+    booked,
+    drain,
+    not_completed,
+    spread,
+    start,
+    start_bookings,
+)
 from tests.evidence import Evidence
 from tests.processes import eventually, one
 
@@ -24,7 +36,9 @@ where w.pid = %s and exists (select from pgflow.unit u where u.run_id = l.run_id
 
 
 def held_by(conn: psycopg.Connection[Any], pid: int) -> dict[int, int]:
-    """Runs that a process holds and has got on with, so that its death makes none of them suspect; and their tokens."""
+    """Runs that a process holds and has got on with, so that its death makes none of them suspect;
+    and their tokens.
+    """
     return dict(conn.execute(LEASES, (pid,)).fetchall())
 
 
@@ -42,21 +56,28 @@ where exists (select from pgflow.lease l where l.run_id = r.run_id) or exists (s
 
 
 def allow_deaths(conn: psycopg.Connection[Any], *queues: str) -> None:
-    """Lets innocent runs lose as many workers as a campaign takes: five in a row without progress would, rightly, make one stuck."""
+    """Lets innocent runs lose as many workers as a campaign takes: five in a row without progress
+    would, rightly, make one stuck.
+    """
     for queue in queues:
         conn.execute("select pgflow.limit_queue(%s, null, 1000)", (queue,))
 
 
 def is_taken(conn: psycopg.Connection[Any], runs: dict[int, int]) -> bool:
     """Return True if no run is held under these tokens any more."""
-    return one(conn, "select count(*) from pgflow.lease where token = any(%s)", list(runs.values())) == 0
+    return (
+        one(conn, "select count(*) from pgflow.lease where token = any(%s)", list(runs.values()))
+        == 0
+    )
 
 
 # ---------------------------------------------------------------- G7
 
 
 def zombies(ground: Ground) -> list[Evidence]:
-    """Workers stand still for longer than others believe them alive, and go on when others have their runs."""
+    """Workers stand still for longer than others believe them alive, and go on when others have
+    their runs.
+    """
     wanted = ground.scaled(6, 20, 1000)
     frozen_runs = 0
     with ground.database() as (dsn, conn):
@@ -66,10 +87,22 @@ def zombies(ground: Ground) -> list[Evidence]:
             while frozen_runs < wanted:
                 frozen_runs += _freeze(conn, fleet, feeds)
             drain(conn)
-        lost, doubled = (sum(counts) for counts in zip(*(booked(conn, feed.keys, feed.steps) for feed in feeds), strict=True))
+        lost, doubled = (
+            sum(counts)
+            for counts in zip(*(booked(conn, feed.keys, feed.steps) for feed in feeds), strict=True)
+        )
         wrong = (*not_completed(conn, [key for feed in feeds for key in feed.keys]), *audit(conn))
     ground.happened("runs taken from a frozen worker that woke up again (G7)", frozen_runs, 20)
-    return [Evidence("G7", "worker stopped past its lease, woken when others have its runs", frozen_runs, lost, doubled, wrong)]
+    return [
+        Evidence(
+            "G7",
+            "worker stopped past its lease, woken when others have its runs",
+            frozen_runs,
+            lost,
+            doubled,
+            wrong,
+        )
+    ]
 
 
 def _freeze(conn: psycopg.Connection[Any], fleet: Fleet, feeds: list[Feed]) -> int:
@@ -80,7 +113,9 @@ def _freeze(conn: psycopg.Connection[Any], fleet: Fleet, feeds: list[Feed]) -> i
     for victim in victims:
         victim.send(signal.SIGSTOP)
     try:
-        held = {run: token for victim in victims for run, token in held_by(conn, victim.pid).items()}
+        held = {
+            run: token for victim in victims for run, token in held_by(conn, victim.pid).items()
+        }
         eventually(lambda: is_taken(conn, held), "others take the runs of a frozen worker", 20)
         eventually(lambda: one(conn, BEGUN_AGAIN, list(held)), "others go on", 20)
     finally:
@@ -110,19 +145,42 @@ def recoveries(ground: Ground) -> list[Evidence]:
         wrong = (*not_completed(conn, feed.keys), *audit(conn))
     ground.happened("runs of killed workers (G13)", len(found), wanted)
     return [
-        Evidence("G13", "worker killed with -9: all runs to their end", len(feed.keys), lost, doubled, wrong, f"drained {drained_seconds:.1f} s after the last kill"),
-        Evidence("G14", "worker killed with -9", 0, wrong=too_slow(found, 1.0, stall), figure=f"went on elsewhere: {spread(found)} (dead after 1 s)", shared=len(found)),
+        Evidence(
+            "G13",
+            "worker killed with -9: all runs to their end",
+            len(feed.keys),
+            lost,
+            doubled,
+            wrong,
+            f"drained {drained_seconds:.1f} s after the last kill",
+        ),
+        Evidence(
+            "G14",
+            "worker killed with -9",
+            0,
+            wrong=too_slow(found, 1.0, stall),
+            figure=f"went on elsewhere: {spread(found)} (dead after 1 s)",
+            shared=len(found),
+        ),
     ]
 
 
 def too_slow(found: list[float], dead_after: float, stall: Stall) -> tuple[str, ...]:
-    """Return a complaint if a run took longer than the time-out and a second, and than this machine stood still."""
+    """Return a complaint if a run took longer than the time-out and a second, and than this machine
+    stood still.
+    """
     bound = dead_after + 1 + 3 * stall.longest_seconds
-    return (f"a run went on only after {max(found):.2f} s, the bound is {bound:.2f} s",) if max(found, default=0) > bound else ()
+    return (
+        (f"a run went on only after {max(found):.2f} s, the bound is {bound:.2f} s",)
+        if max(found, default=0) > bound
+        else ()
+    )
 
 
 def _kill_and_watch(conn: psycopg.Connection[Any], fleet: Fleet) -> list[float]:
-    """Kills one worker and starts another: seconds until each of its runs is held by somebody else or has moved on."""
+    """Kills one worker and starts another: seconds until each of its runs is held by somebody else
+    or has moved on.
+    """
     (victim,) = eventually(lambda: busiest(conn, fleet, 1), "a worker has runs", 20)
     victim.send(signal.SIGKILL)
     killed_at = time.monotonic()
@@ -138,13 +196,26 @@ union select run_id from pgflow.ready where run_id = any(%(ids)s) and suspect = 
 
 
 def watch(conn: psycopg.Connection[Any], held: dict[int, int], killed_at: float) -> list[float]:
-    """Seconds until each run went on. Runs that have become suspect are left out: they are tried one at a time."""
+    """Seconds until each run went on. Runs that have become suspect are left out: they are tried
+    one at a time.
+    """
     waiting, found = set(held), []
     suspects: set[int] = set()
 
     def look() -> bool:
-        left = {run for (run,) in conn.execute(WAITING, {"ids": list(waiting), "tokens": list(held.values())})}
-        suspects.update(run for (run,) in conn.execute("select run_id from pgflow.ready where suspect > 0 and run_id = any(%s)", (list(waiting),)))
+        left = {
+            run
+            for (run,) in conn.execute(
+                WAITING, {"ids": list(waiting), "tokens": list(held.values())}
+            )
+        }
+        suspects.update(
+            run
+            for (run,) in conn.execute(
+                "select run_id from pgflow.ready where suspect > 0 and run_id = any(%s)",
+                (list(waiting),),
+            )
+        )
         found.extend(time.monotonic() - killed_at for run in waiting - left - suspects)
         waiting.intersection_update(left)
         return not waiting
@@ -154,7 +225,9 @@ def watch(conn: psycopg.Connection[Any], held: dict[int, int], killed_at: float)
 
 
 def recoveries_at_limit_one(ground: Ground) -> list[Evidence]:
-    """The only run that a queue admits is held by a worker that is killed: the queue must not wait for it for ever."""
+    """The only run that a queue admits is held by a worker that is killed: the queue must not wait
+    for it for ever.
+    """
     rounds = ground.scaled(0.4, 1, 60)
     found: list[float] = []
     with ground.database() as (dsn, conn), Stall() as stall:
@@ -167,18 +240,36 @@ def recoveries_at_limit_one(ground: Ground) -> list[Evidence]:
         lost, doubled = booked(conn, keys, 10)
         wrong = (*not_completed(conn, keys), *audit(conn), *too_slow(found, 1.0, stall))
     ground.happened("killed holders of a queue's only place (G14)", len(found), 1)
-    return [Evidence("G14", "worker killed with -9, queue with a limit of 1", len(found), lost, doubled, wrong, f"the queue went on after {spread(found)} (dead after 1 s)")]
+    return [
+        Evidence(
+            "G14",
+            "worker killed with -9, queue with a limit of 1",
+            len(found),
+            lost,
+            doubled,
+            wrong,
+            f"the queue went on after {spread(found)} (dead after 1 s)",
+        )
+    ]
 
 
 def _kill_holder(conn: psycopg.Connection[Any], fleet: Fleet) -> list[float]:
-    holder = eventually(lambda: next((m for m in fleet.members if held_by(conn, m.pid)), None), "one of the workers has the run", 20)
+    holder = eventually(
+        lambda: next((m for m in fleet.members if held_by(conn, m.pid)), None),
+        "one of the workers has the run",
+        20,
+    )
     holder.send(signal.SIGKILL)
     killed_at = time.monotonic()
     held = held_by(conn, holder.pid)
     fleet.replace(holder)
     eventually(lambda: is_taken(conn, held), "the dead worker's run is taken from it", 20)
     other = "select count(*) from pgflow.lease"
-    eventually(lambda: one(conn, other) or one(conn, "select count(*) from pgflow.ready") == 0, "the queue goes on", 20)
+    eventually(
+        lambda: one(conn, other) or one(conn, "select count(*) from pgflow.ready") == 0,
+        "the queue goes on",
+        20,
+    )
     return [time.monotonic() - killed_at] if held else []
 
 
@@ -203,14 +294,34 @@ def poison(ground: Ground) -> list[Evidence]:
         with ground.workers(dsn, 2) as fleet:
             drain(conn, 30 + 10 * count, restart)
         lost, doubled = booked(conn, healthy, 10)
-        reasons = dict(conn.execute("select key, concat(status, ' ', reason) from pgflow.runs where key = any(%s)", (bad,)).fetchall())
+        reasons = dict(
+            conn.execute(
+                "select key, concat(status, ' ', reason) from pgflow.runs where key = any(%s)",
+                (bad,),
+            ).fetchall()
+        )
         tries = dict(conn.execute("select key, count(*) from app.seen group by key").fetchall())
-        wrong = [f"{key} is {reasons.get(key)}" for key in bad if reasons.get(key) != "stuck poison"]
+        wrong = [
+            f"{key} is {reasons.get(key)}" for key in bad if reasons.get(key) != "stuck poison"
+        ]
         # Its licence to begin is progress: the first death is not counted against it.
-        wrong += [f"{key} was tried {n} times" for key, n in tries.items() if n > deaths_allowed + 1]
+        wrong += [
+            f"{key} was tried {n} times" for key, n in tries.items() if n > deaths_allowed + 1
+        ]
         wrong += [*not_completed(conn, healthy), *audit(conn)]
     ground.happened("workers ended by a poisonous step (G16)", sum(tries.values()), 2 * count)
-    return [Evidence("G16", "step that ends its worker's process", count, lost, doubled, tuple(wrong), f"tried at most {max(tries.values(), default=0)} times; {ended} processes ended, {len(healthy)} neighbours completed")]
+    return [
+        Evidence(
+            "G16",
+            "step that ends its worker's process",
+            count,
+            lost,
+            doubled,
+            tuple(wrong),
+            f"tried at most {max(tries.values(), default=0)} times; {ended} processes ended, "
+            f"{len(healthy)} neighbours completed",
+        )
+    ]
 
 
 # ---------------------------------------------------------------- G18
@@ -227,19 +338,34 @@ CALLS = "select coalesce(sum(calls), 0) from pg_stat_user_functions where funcna
 
 
 def stampede(ground: Ground) -> list[Evidence]:
-    """Two fifths of an idle fleet's connections, and one a worker at least, are cut at one moment: how many claims that brings."""
+    """Two fifths of an idle fleet's connections, and one a worker at least, are cut at one moment:
+    how many claims that brings.
+    """
     processes, each = ground.scaled(1, 2, 4), 5
     poll_seconds, watched_seconds = 0.5, 1.5
     scratch = ground.scratch()
     with scratch.database() as dsn, psycopg.connect(servers.witness(dsn), autocommit=True) as conn:
-        conn.execute("do $$ begin execute format('alter database %I set track_functions = pl', current_database()); end $$")
-        with ground.workers(dsn, processes, count=each, poll_seconds=poll_seconds, dead_after=10) as fleet:
+        conn.execute(
+            "do $$ begin execute format('alter database %I set track_functions = pl', "
+            "current_database()); end $$"
+        )
+        with ground.workers(
+            dsn, processes, count=each, poll_seconds=poll_seconds, dead_after=10
+        ) as fleet:
             workers = processes * each
-            eventually(lambda: one(conn, "select count(*) from pgflow.worker") == workers, "all workers are there", 60)
+            eventually(
+                lambda: one(conn, "select count(*) from pgflow.worker") == workers,
+                "all workers are there",
+                60,
+            )
             idle = _claims_in(conn, watched_seconds)
             cut = one(conn, CUT, str(ground.rng.random()), workers)
             after = _claims_in(conn, watched_seconds)
-            eventually(lambda: one(conn, "select count(*) from pgflow.worker") == workers, "all workers are still there", 60)
+            eventually(
+                lambda: one(conn, "select count(*) from pgflow.worker") == workers,
+                "all workers are still there",
+                60,
+            )
             start_bookings(conn, 20, 2)
             drain(conn)
             del fleet
@@ -249,7 +375,16 @@ def stampede(ground: Ground) -> list[Evidence]:
     if after > bound:
         wrong = (*wrong, f"{after} claims in {watched_seconds} s, the bound is {bound:.0f}")
     ground.happened("connections cut at one moment (G18)", cut, workers)
-    return [Evidence("G18", f"{cut} connections of {workers} workers cut at one moment", 1, wrong=wrong, figure=f"{after / watched_seconds:.0f} claims/s after it, {idle / watched_seconds:.0f} before")]
+    return [
+        Evidence(
+            "G18",
+            f"{cut} connections of {workers} workers cut at one moment",
+            1,
+            wrong=wrong,
+            figure=f"{after / watched_seconds:.0f} claims/s after it, {idle / watched_seconds:.0f} "
+            "before",
+        )
+    ]
 
 
 def _claims_in(conn: psycopg.Connection[Any], seconds: float) -> int:

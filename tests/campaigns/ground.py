@@ -29,7 +29,9 @@ OPEN = "select count(*) from pgflow.runs where status not in ('completed', 'fail
 
 @dataclass
 class Ground:
-    """See the module. ``seconds`` is what this campaign may take, ``fired`` how often its faults happened."""
+    """See the module. ``seconds`` is what this campaign may take, ``fired`` how often its faults
+    happened.
+    """
 
     server_dsn: str
     template: str
@@ -41,7 +43,9 @@ class Ground:
     took_seconds: float = 0.0
 
     def scaled(self, per_second: float, minimum: int, maximum: int) -> int:
-        """Return the number of times to do something ``per_second`` in the share of the time, within bounds."""
+        """Return the number of times to do something ``per_second`` in the share of the time,
+        within bounds.
+        """
         return max(minimum, min(maximum, int(self.seconds * per_second)))
 
     def happened(self, fault: str, times: int, minimum: int) -> None:
@@ -81,7 +85,9 @@ class Fleet:
 
     def start(self, count: int = 1) -> None:
         """Starts more."""
-        self.members += [self.nursery.start("worker", self._dsn, **self._options) for _ in range(count)]
+        self.members += [
+            self.nursery.start("worker", self._dsn, **self._options) for _ in range(count)
+        ]
 
     def replace(self, member: Any) -> None:
         """Kills one and starts another."""
@@ -107,14 +113,28 @@ class Fleet:
 # ---------------------------------------------------------------- doing
 
 
-def start(conn: psycopg.Connection[Any], workflow: str, run_key: str, /, queue: str = "default", **arguments: Any) -> str:
+def start(
+    conn: psycopg.Connection[Any],
+    workflow: str,
+    run_key: str,
+    /,
+    queue: str = "default",
+    **arguments: Any,
+) -> str:
     """Starts a run from SQL."""
     query = "select run_key from pgflow.start_run(%s, %s::json, %s, queue => %s)"
     return str(one(conn, query, workflow, json.dumps(arguments), run_key, queue))
 
 
 def start_bookings(
-    conn: psycopg.Connection[Any], count: int, steps: int, ms: int = 0, workflow: str = "booking", queue: str = "default", *, first: int = 0
+    conn: psycopg.Connection[Any],
+    count: int,
+    steps: int,
+    ms: int = 0,
+    workflow: str = "booking",
+    queue: str = "default",
+    *,
+    first: int = 0,
 ) -> list[str]:
     """Starts runs that book."""
     keys = [f"{queue}-{n}" for n in range(first, first + count)]
@@ -130,9 +150,19 @@ join pgflow.lane using (lane_id) where queue = %s
 
 
 class Feed:
-    """Keeps so many runs open that workers never have nothing to do, however fast they are. Suspects go one at a time and do not count."""
+    """Keeps so many runs open that workers never have nothing to do, however fast they are.
+    Suspects go one at a time and do not count.
+    """
 
-    def __init__(self, conn: psycopg.Connection[Any], wanted: int, steps: int, ms: int, workflow: str = "booking", queue: str = "default") -> None:
+    def __init__(
+        self,
+        conn: psycopg.Connection[Any],
+        wanted: int,
+        steps: int,
+        ms: int,
+        workflow: str = "booking",
+        queue: str = "default",
+    ) -> None:
         self.keys: list[str] = []
         self.steps = steps
         self._conn = conn
@@ -147,8 +177,13 @@ class Feed:
             self.keys += start_bookings(self._conn, missing, *self._options, first=len(self.keys))
 
 
-def drain(conn: psycopg.Connection[Any], patience_seconds: float = 60, meanwhile: Callable[[], object] = lambda: None) -> None:
+def drain(
+    conn: psycopg.Connection[Any],
+    patience_seconds: float = 60,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> None:
     """Waits until every run has ended or is stuck."""
+
     def drained() -> bool:
         meanwhile()
         return one(conn, OPEN) == 0
@@ -173,11 +208,18 @@ def at_once(count: int, function: Callable[[int], Any]) -> list[Any]:
 
 def audit(conn: psycopg.Connection[Any]) -> list[str]:
     """Return the complaints of the engine's own audit on this database."""
-    return [f"check(): {invariant}: {detail}" for invariant, detail in conn.execute("select invariant, detail from pgflow.check() limit 5")]
+    return [
+        f"check(): {invariant}: {detail}"
+        for invariant, detail in conn.execute(
+            "select invariant, detail from pgflow.check() limit 5"
+        )
+    ]
 
 
 def booked(conn: psycopg.Connection[Any], keys: Iterable[str], steps: int) -> tuple[int, int]:
-    """Return the numbers of missing and of surplus bookings, of bookings 0 to ``steps - 1`` of each key."""
+    """Return the numbers of missing and of surplus bookings, of bookings 0 to ``steps - 1`` of each
+    key.
+    """
     names = list(keys)
     query = "select count(distinct (key, n)), count(*) from app.booked where key = any(%s)"
     distinct, rows = conn.execute(query, (names,)).fetchone() or (0, 0)
@@ -202,7 +244,9 @@ def spread(values: Sequence[float]) -> str:
 
 
 class Stall:
-    """Stall of this machine: the longest wait of a thread that had nothing to do but to wake up. No bound on a time can leave it out."""
+    """Stall of this machine: the longest wait of a thread that had nothing to do but to wake up. No
+    bound on a time can leave it out.
+    """
 
     def __init__(self) -> None:
         self.longest_seconds = 0.0

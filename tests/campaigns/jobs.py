@@ -59,7 +59,9 @@ async def rest(ms: int) -> None:
 @step
 async def die(key: str) -> None:
     """Takes its worker along, and leaves a trace that no rollback removes."""
-    async with await psycopg.AsyncConnection.connect(servers.witness(os.environ["PGFLOW_DSN"]), autocommit=True) as conn:
+    async with await psycopg.AsyncConnection.connect(
+        servers.witness(os.environ["PGFLOW_DSN"]), autocommit=True
+    ) as conn:
         await conn.execute("insert into app.seen values (%s, 0)", (key,))
     os._exit(1)
 

@@ -12,7 +12,16 @@ import psycopg
 from pgflow import App
 from tests import servers
 from tests.campaigns import jobs
-from tests.campaigns.ground import Stall, at_once, audit, booked, drain, not_completed, spread, start
+from tests.campaigns.ground import (
+    Stall,
+    at_once,
+    audit,
+    booked,
+    drain,
+    not_completed,
+    spread,
+    start,
+)
 from tests.evidence import Evidence
 from tests.processes import one
 
@@ -23,11 +32,16 @@ if TYPE_CHECKING:
 
 
 def signals_under_kills(ground: Ground) -> list[Evidence]:
-    """Several senders signal the same runs, now and then without committing, while workers are killed."""
+    """Several senders signal the same runs, now and then without committing, while workers are
+    killed.
+    """
     senders, runs, each = 4, ground.scaled(1.5, 4, 60), 8
     seed = ground.rng.random()
     with ground.database() as (dsn, conn):
-        keys = [start(conn, "following", f"run-{n}", key=f"run-{n}", count=senders * each) for n in range(runs)]
+        keys = [
+            start(conn, "following", f"run-{n}", key=f"run-{n}", count=senders * each)
+            for n in range(runs)
+        ]
 
         def send(sender: int) -> int:
             rng = random.Random(f"{seed}/{sender}")
@@ -61,7 +75,17 @@ def signals_under_kills(ground: Ground) -> list[Evidence]:
         wrong += [*not_completed(conn, keys), *audit(conn)]
     ground.happened("workers killed while signals were taken (G31)", kills, 3)
     ground.happened("signals rolled back (G31)", taken_back, runs)
-    return [Evidence("G31", "senders against kills and rollbacks", runs * senders * each, lost, doubled, tuple(wrong[:5]), f"{kills} kills, {taken_back} signals rolled back")]
+    return [
+        Evidence(
+            "G31",
+            "senders against kills and rollbacks",
+            runs * senders * each,
+            lost,
+            doubled,
+            tuple(wrong[:5]),
+            f"{kills} kills, {taken_back} signals rolled back",
+        )
+    ]
 
 
 def _send(conn: psycopg.Connection[Any], key: str, text: str, *, commit: bool) -> int:
@@ -73,12 +97,19 @@ def _send(conn: psycopg.Connection[Any], key: str, text: str, *, commit: bool) -
     return not commit
 
 
-def _delivered(conn: psycopg.Connection[Any], keys: list[str], senders: int, each: int) -> tuple[int, int, list[str]]:
+def _delivered(
+    conn: psycopg.Connection[Any], keys: list[str], senders: int, each: int
+) -> tuple[int, int, list[str]]:
     """Lost and doubled deliveries, and those out of their sender's order."""
     lost = doubled = 0
     wrong = []
     for key in keys:
-        notes = [note for (note,) in conn.execute("select note from app.booked where key = %s order by n", (key,))]
+        notes = [
+            note
+            for (note,) in conn.execute(
+                "select note from app.booked where key = %s order by n", (key,)
+            )
+        ]
         lost += senders * each - len(set(notes))
         doubled += len(notes) - len(set(notes))
         for sender in range(senders):
@@ -107,13 +138,20 @@ select extract(epoch from b.at - s.sent_at)::float8 from app.booked b join app.s
 
 
 def lost_notifications(ground: Ground) -> list[Evidence]:
-    """Workers listen and nothing comes: every notification is swallowed. Starts, signals and timers are found by polling."""
+    """Workers listen and nothing comes: every notification is swallowed. Starts, signals and timers
+    are found by polling.
+    """
     poll_seconds, count = 0.4, ground.scaled(12, 12, 200)
     delays: list[float] = []
     with ground.database() as (dsn, conn), Stall() as stall:
         conn.execute(SWALLOW)
-        conn.execute("create table app.sent (key text, sent_at timestamptz default clock_timestamp())")
-        with ground.workers(dsn, 2, poll_seconds=poll_seconds, concurrency=50), App(dsn, include=jobs.WORKFLOWS) as app:
+        conn.execute(
+            "create table app.sent (key text, sent_at timestamptz default clock_timestamp())"
+        )
+        with (
+            ground.workers(dsn, 2, poll_seconds=poll_seconds, concurrency=50),
+            App(dsn, include=jobs.WORKFLOWS) as app,
+        ):
             for n in range(count):
                 app.start(jobs.booking.options(key=f"start-{n}"), f"start-{n}", 1)
                 app.start(jobs.following.options(key=f"mail-{n}"), f"mail-{n}", 1)
@@ -127,7 +165,26 @@ def lost_notifications(ground: Ground) -> list[Evidence]:
         swallowed = one(conn, "select last_value from mute.swallowed")
         # The machine's own delays come on top: they are in both ends of what is measured.
         bound = poll_seconds + 0.25 + 3 * stall.longest_seconds
-        wrong = [f"a start or signal was found only after {max(delays):.2f} s, the bound is {bound:.2f} s"] if max(delays) > bound else []
+        wrong = (
+            [
+                (
+                    f"a start or signal was found only after {max(delays):.2f} s, the bound is "
+                    f"{bound:.2f} s"
+                )
+            ]
+            if max(delays) > bound
+            else []
+        )
         wrong += [*not_completed(conn, keys), *audit(conn)]
     ground.happened("notifications swallowed (G15)", swallowed, count // 2)
-    return [Evidence("G15", "every notification lost", len(keys), lost, doubled, tuple(wrong), f"picked up: {spread(delays)} (poll {poll_seconds} s)")]
+    return [
+        Evidence(
+            "G15",
+            "every notification lost",
+            len(keys),
+            lost,
+            doubled,
+            tuple(wrong),
+            f"picked up: {spread(delays)} (poll {poll_seconds} s)",
+        )
+    ]

@@ -1,8 +1,9 @@
-"""Worker processes in a few milliseconds: one process imports everything once, and forks a child for each request.
+"""Worker processes in a few milliseconds: one process imports everything once, and forks a child
+for each request.
 
-It holds no connection and no thread, so that a child begins clean; requests and answers are lines of JSON.
-The faults of the campaigns - signals - go to the children directly. When its standard input ends, because
-whoever started it is gone, it takes its children along.
+It holds no connection and no thread, so that a child begins clean; requests and answers are lines
+of JSON. The faults of the campaigns - signals - go to the children directly. When its standard
+input ends, because whoever started it is gone, it takes its children along.
 """
 
 from __future__ import annotations
@@ -59,8 +60,12 @@ class Nursery:
     def __init__(self, **environment: str) -> None:
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.campaigns.nursery"], cwd=ROOT, env={**os.environ, **environment},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "tests.campaigns.nursery"],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def __enter__(self) -> Self:
@@ -118,7 +123,8 @@ def _start(roles: Any, role: str, dsn: str, options: dict[str, Any]) -> int:
         return pid
     code = 70
     try:
-        # Whoever started us may ignore it, as in the background of a script; what is ignored stays so.
+        # Whoever started us may ignore it, as in the background of a script; what is ignored stays
+        # so.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with Path(os.devnull).open() as nothing:
             os.dup2(nothing.fileno(), 0)

@@ -10,7 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests import servers
-from tests.campaigns import borders, clocks, endings, faults, fleets, ground, mail, starts, stops, values
+from tests.campaigns import (
+    borders,
+    clocks,
+    endings,
+    faults,
+    fleets,
+    ground,
+    mail,
+    starts,
+    stops,
+    values,
+)
 from tests.campaigns.nursery import Nursery
 from tests.campaigns.scratch import Scratch, starting
 from tests.evidence import Evidence, Findings
@@ -61,8 +72,16 @@ CAMPAIGNS = (
 )
 
 
-def prove(server_dsn: str, seconds: float, seed: int, only: frozenset[str] = frozenset(), tell: Callable[[str], object] | None = None) -> Findings:
-    """Runs every campaign, or those of the guarantees named; ``tell`` is told how long each took."""
+def prove(
+    server_dsn: str,
+    seconds: float,
+    seed: int,
+    only: frozenset[str] = frozenset(),
+    tell: Callable[[str], object] | None = None,
+) -> Findings:
+    """Runs every campaign, or those of the guarantees named; ``tell`` is told how long each
+    took.
+    """
     chosen = [c for c in CAMPAIGNS if not only or only & set(c.guarantees)]
     second_of_weight = seconds / sum(c.weight for c in chosen)
     findings = Findings("campaigns", seed)
@@ -74,12 +93,19 @@ def prove(server_dsn: str, seconds: float, seed: int, only: frozenset[str] = fro
         scratch = Lazily(stack, server_dsn)
         for campaign in chosen:
             stand = ground.Ground(
-                server_dsn, template, nursery, scratch, random.Random(f"{seed}/{campaign.run.__name__}"), campaign.weight * second_of_weight
+                server_dsn,
+                template,
+                nursery,
+                scratch,
+                random.Random(f"{seed}/{campaign.run.__name__}"),
+                campaign.weight * second_of_weight,
             )
             findings.evidence += attempt(campaign, stand)
             findings.fired.update(stand.fired)
             if tell is not None:
-                tell(f"{campaign.run.__name__}: {stand.took_seconds:.1f} s of {stand.seconds:.1f} s")
+                tell(
+                    f"{campaign.run.__name__}: {stand.took_seconds:.1f} s of {stand.seconds:.1f} s"
+                )
     findings.seconds = time.monotonic() - began
     return findings
 
@@ -92,7 +118,10 @@ def attempt(campaign: Campaign, stand: Ground) -> list[Evidence]:
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         line = f"{type(error).__name__} in {place.name}: {str(error).partition(chr(10))[0]}"
-        return [Evidence(g, campaign.run.__name__.replace("_", " "), 1, wrong=(line,)) for g in campaign.guarantees]
+        return [
+            Evidence(g, campaign.run.__name__.replace("_", " "), 1, wrong=(line,))
+            for g in campaign.guarantees
+        ]
     finally:
         stand.took_seconds = time.monotonic() - began
 

@@ -1,4 +1,6 @@
-"""The roles that processes of the nursery play; each is a function of a DSN, and its answer the exit code."""
+"""The roles that processes of the nursery play; each is a function of a DSN, and its answer the
+exit code.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,28 @@ TINY = Rhythm(beat=0.1, look=0.05, dead_after=0.6)
 
 
 def worker(
-    dsn: str, *, dead_after: float = TINY.dead_after, concurrency: int = 8, poll_seconds: float = 0.1, queues: tuple[str, ...] = ("default",),
-    listen: bool = True, count: int = 1, clock_hours: float = 0.0,
+    dsn: str,
+    *,
+    dead_after: float = TINY.dead_after,
+    concurrency: int = 8,
+    poll_seconds: float = 0.1,
+    queues: tuple[str, ...] = ("default",),
+    listen: bool = True,
+    count: int = 1,
+    clock_hours: float = 0.0,
 ) -> None:
-    """Works until it is killed. ``count`` workers share the process; ``clock_hours`` is by how much its clock is wrong."""
+    """Works until it is killed. ``count`` workers share the process; ``clock_hours`` is by how much
+    its clock is wrong.
+    """
     logging.disable(logging.CRITICAL)
     random.seed()
     if clock_hours:
         _mislead(clock_hours * 3600)
     rhythm = Rhythm(beat=dead_after / 6, look=min(0.5, dead_after / 12), dead_after=dead_after)
-    options = [WorkerOptions(tuple(queues), concurrency, poll_seconds, rhythm=rhythm, listen=listen) for _ in range(count)]
+    options = [
+        WorkerOptions(tuple(queues), concurrency, poll_seconds, rhythm=rhythm, listen=listen)
+        for _ in range(count)
+    ]
     asyncio.run(_work(dsn, options))
 
 
@@ -52,11 +66,15 @@ def _mislead(offset_seconds: float) -> None:
 
 def command(dsn: str, **options: Any) -> None:
     """`pgflow workers`, which ends the process itself."""
-    pgflow_cli.workers.workers("tests.campaigns.jobs", dsn=dsn, log_level="error", dead_after=1.0, poll=0.1, **options)
+    pgflow_cli.workers.workers(
+        "tests.campaigns.jobs", dsn=dsn, log_level="error", dead_after=1.0, poll=0.1, **options
+    )
 
 
 def script(dsn: str, *, key: str) -> int:
-    """A program of a user: works in its own process, and waits for the result in its main thread."""
+    """A program of a user: works in its own process, and waits for the result in its main
+    thread.
+    """
     logging.disable(logging.CRITICAL)
     with App(dsn, include=jobs.WORKFLOWS) as app, app.worker(poll_seconds=0.1):
         app.get(key, jobs.booking).result(timedelta(minutes=1))

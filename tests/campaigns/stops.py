@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from pgflow import App
 from tests.campaigns import jobs
-from tests.campaigns.ground import at_once, audit, booked, drain, not_completed, start, start_bookings
+from tests.campaigns.ground import (
+    at_once,
+    audit,
+    booked,
+    drain,
+    not_completed,
+    start,
+    start_bookings,
+)
 from tests.evidence import Evidence
 from tests.processes import eventually, one
 
@@ -44,26 +52,53 @@ def random_sigterms(ground: Ground) -> list[Evidence]:
             for delay, child in sorted(delays, key=lambda pair: pair[0]):
                 pause.wait(delay - slept)  # the instant is what is tried
                 slept = delay
-                during_start += one(conn, "select count(*) from pgflow.worker where pid = %s", child.pid) == 0
+                during_start += (
+                    one(conn, "select count(*) from pgflow.worker where pid = %s", child.pid) == 0
+                )
                 child.send(signal.SIGTERM)
             codes = [child.wait() for _, child in delays]
             # The interpreter itself is not asked yet whether it minds.
             too_early += codes.count(-signal.SIGTERM)
             asked += at_a_time - codes.count(-signal.SIGTERM)
-            wrong += [f"a worker that was asked to stop ended with {code}" for code in codes if code not in (0, -signal.SIGTERM)]
-            left = one(conn, "select count(*) from pgflow.lease"), one(conn, "select count(*) from pgflow.worker")
-            wrong += [f"after their end {left[0]} runs are leased and {left[1]} workers registered"] if left != (0, 0) else []
+            wrong += [
+                f"a worker that was asked to stop ended with {code}"
+                for code in codes
+                if code not in (0, -signal.SIGTERM)
+            ]
+            left = (
+                one(conn, "select count(*) from pgflow.lease"),
+                one(conn, "select count(*) from pgflow.worker"),
+            )
+            wrong += (
+                [f"after their end {left[0]} runs are leased and {left[1]} workers registered"]
+                if left != (0, 0)
+                else []
+            )
         with ground.workers(dsn, 1, concurrency=100):
             drain(conn)
         lost, doubled = booked(conn, keys, 20)
         wrong += [*not_completed(conn, keys), *audit(conn)]
     ground.happened("workers asked to stop (G20)", asked, waves * at_a_time // 2)
-    ground.happened("of them before they were registered (G20)", during_start - too_early, waves // 5)
-    return [Evidence("G20", "SIGTERM at a random instant", asked, lost, doubled, tuple(wrong[:5]), f"{during_start - too_early} during the start; nothing leased, exit code 0")]
+    ground.happened(
+        "of them before they were registered (G20)", during_start - too_early, waves // 5
+    )
+    return [
+        Evidence(
+            "G20",
+            "SIGTERM at a random instant",
+            asked,
+            lost,
+            doubled,
+            tuple(wrong[:5]),
+            f"{during_start - too_early} during the start; nothing leased, exit code 0",
+        )
+    ]
 
 
 def second_sigterms(ground: Ground) -> list[Evidence]:
-    """A second SIGTERM while the worker waits for its steps: a crash, and the runs go on elsewhere."""
+    """A second SIGTERM while the worker waits for its steps: a crash, and the runs go on
+    elsewhere.
+    """
     count = ground.scaled(1, 2, 30)
     wrong = []
     with ground.database() as (dsn, conn):
@@ -72,18 +107,41 @@ def second_sigterms(ground: Ground) -> list[Evidence]:
             child = ground.nursery.start("command", dsn, concurrency=1, grace=60.0)
             eventually(lambda pid=child.pid: one(conn, RESTING, pid), "it is in a step")
             child.send(signal.SIGTERM)
-            eventually(lambda pid=child.pid: one(conn, "select bool_or(stopping) from pgflow.worker where pid = %s", pid), "it is about to stop")
+            eventually(
+                lambda pid=child.pid: one(
+                    conn, "select bool_or(stopping) from pgflow.worker where pid = %s", pid
+                ),
+                "it is about to stop",
+            )
             child.send(signal.SIGTERM)
             if (code := child.wait()) != 1:
                 wrong.append(f"a second SIGTERM ended it with {code}")
-            if one(conn, "select count(*) from pgflow.lease l join pgflow.worker w using (worker_id) where w.pid = %s", child.pid) != 1:
+            if (
+                one(
+                    conn,
+                    "select count(*) from pgflow.lease l join pgflow.worker w using (worker_id) "
+                    "where w.pid = %s",
+                    child.pid,
+                )
+                != 1
+            ):
                 wrong.append("what it held is not left as by a crash")
         with ground.workers(dsn, 1, concurrency=50):
             drain(conn)
         lost, doubled = booked(conn, keys, 2)
         wrong += [*not_completed(conn, keys), *audit(conn)]
     ground.happened("second SIGTERMs (G20)", count, 2)
-    return [Evidence("G20", "a second SIGTERM during the grace", count, lost, doubled, tuple(wrong[:5]), "exit code 1, runs go on elsewhere")]
+    return [
+        Evidence(
+            "G20",
+            "a second SIGTERM during the grace",
+            count,
+            lost,
+            doubled,
+            tuple(wrong[:5]),
+            "exit code 1, runs go on elsewhere",
+        )
+    ]
 
 
 # ---------------------------------------------------------------- G44
@@ -98,11 +156,16 @@ def interrupts(ground: Ground) -> list[Evidence]:
             key = start(conn, "slow_booking", f"script-{n}", key=f"script-{n}", steps=20, ms=20)
             start(conn, "booking", f"{key}-main", key=f"{key}-main", steps=60, ms=10)
             child = ground.nursery.start("script", dsn, key=f"{key}-main")
-            eventually(lambda key=key: one(conn, "select count(*) from app.booked where key = %s", key), "it works")
+            eventually(
+                lambda key=key: one(conn, "select count(*) from app.booked where key = %s", key),
+                "it works",
+            )
             threading.Event().wait(ground.rng.uniform(0, 0.1))  # the instant is what is tried
             child.send(signal.SIGINT)
             interrupted += child.wait() == 130
-            eventually(lambda: one(conn, f"select count(*) {OURS}") == 0, "its sessions have ended", 20)
+            eventually(
+                lambda: one(conn, f"select count(*) {OURS}") == 0, "its sessions have ended", 20
+            )
             if leased := one(conn, "select count(*) from pgflow.lease"):
                 wrong.append(f"{leased} runs are leased after Ctrl-C")
         with ground.workers(dsn, 1, concurrency=50):
@@ -111,11 +174,23 @@ def interrupts(ground: Ground) -> list[Evidence]:
         lost, doubled = booked(conn, keys, 20)
         wrong += [*not_completed(conn, keys), *audit(conn)]
     ground.happened("programs interrupted (G44)", interrupted, count // 2)
-    return [Evidence("G44", "Ctrl-C in a program that works on runs", interrupted, lost, doubled, tuple(wrong[:5]), "no session, transaction or lease left")]
+    return [
+        Evidence(
+            "G44",
+            "Ctrl-C in a program that works on runs",
+            interrupted,
+            lost,
+            doubled,
+            tuple(wrong[:5]),
+            "no session, transaction or lease left",
+        )
+    ]
 
 
 def forks(ground: Ground) -> list[Evidence]:
-    """A process with an open app forks; parent and children use it at the same time, and threads share it."""
+    """A process with an open app forks; parent and children use it at the same time, and threads
+    share it.
+    """
     children, each = 4, ground.scaled(10, 10, 300)
     wrong: list[str] = []
     with ground.database() as (dsn, conn), App(dsn, include=jobs.WORKFLOWS) as app:
@@ -128,7 +203,9 @@ def forks(ground: Ground) -> list[Evidence]:
         if not parents <= _sessions(conn):
             wrong.append("a child closed a session of its parent")
         at_once(8, lambda n: use(app, f"thread-{n}", each))
-        names = [f"child-{n}" for n in range(children)] + ["parent"] + [f"thread-{n}" for n in range(8)]
+        names = (
+            [f"child-{n}" for n in range(children)] + ["parent"] + [f"thread-{n}" for n in range(8)]
+        )
         keys = [f"{name}-{n}" for name in names for n in range(each)]
         with ground.workers(dsn, 1, concurrency=100):
             drain(conn)
@@ -137,7 +214,16 @@ def forks(ground: Ground) -> list[Evidence]:
         lost, doubled = booked(conn, keys, 1)
         wrong += [*not_completed(conn, keys), *audit(conn)]
     ground.happened("forks of a process with open connections (G44)", len(codes), children)
-    return [Evidence("G44", "an open app used after fork, and by 8 threads at once", len(keys), lost, doubled, tuple(wrong[:5]))]
+    return [
+        Evidence(
+            "G44",
+            "an open app used after fork, and by 8 threads at once",
+            len(keys),
+            lost,
+            doubled,
+            tuple(wrong[:5]),
+        )
+    ]
 
 
 def _sessions(conn: psycopg.Connection[Any]) -> set[int]:
@@ -154,7 +240,9 @@ def use(app: App, name: str, count: int) -> None:
 def _fork(app: App, name: str, count: int) -> int:
     """A child that uses the app that it finds open; its pid."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads: that is what is tried
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # this process has threads: that is what is tried
         pid = os.fork()
     if pid:
         return pid

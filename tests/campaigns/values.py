@@ -20,45 +20,76 @@ from tests.model.test_values import ANNOTATED, json_values, plain_values
 from tests.processes import eventually, one
 
 if TYPE_CHECKING:
-
     import psycopg
 
     from tests.campaigns.ground import Ground
 
 # ---------------------------------------------------------------- G8
 
-KINDS: list[tuple[Any, st.SearchStrategy[Any]]] = [*ANNOTATED, (Any, json_values), (Any, plain_values)]
+KINDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    *ANNOTATED,
+    (Any, json_values),
+    (Any, plain_values),
+]
 ONE = st.one_of([st.tuples(st.just(n), values) for n, (_, values) in enumerate(KINDS)])
 BATCH = 40
 
 
 def round_trips(ground: Ground) -> list[Evidence]:
-    """Generated values are committed as the outcomes of steps and read back as a replay reads them."""
+    """Generated values are committed as the outcomes of steps and read back as a replay reads
+    them.
+    """
     wanted = ground.scaled(350, 400, 100_000)
     codecs = [codec_for(annotation) for annotation, _ in KINDS]
     seen = set()
     done, wrong = 0, []
     with ground.database() as (_, conn):
+
         @hypothesis.seed(ground.rng.getrandbits(32))
-        @settings(max_examples=-(-wanted // BATCH), deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=-(-wanted // BATCH),
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
         @given(st.lists(ONE, min_size=BATCH, max_size=BATCH))
         def there_and_back(values: list[tuple[int, Any]]) -> None:
             nonlocal done
             done += len(values)
             seen.update(kind for kind, _ in values)
-            wrong.extend(_through_the_journal(conn, [(codecs[kind], value) for kind, value in values]))
+            wrong.extend(
+                _through_the_journal(conn, [(codecs[kind], value) for kind, value in values])
+            )
 
         there_and_back()
         wrong += audit(conn)
     ground.happened("kinds of values (G8)", len(seen), len(KINDS))
-    return [Evidence("G8", "values of every kind through the journal: first run against replay", done, wrong=tuple(wrong[:5]), figure=f"{len(wrong)} mismatches, {len(KINDS)} kinds")]
+    return [
+        Evidence(
+            "G8",
+            "values of every kind through the journal: first run against replay",
+            done,
+            wrong=tuple(wrong[:5]),
+            figure=f"{len(wrong)} mismatches, {len(KINDS)} kinds",
+        )
+    ]
 
 
-def _through_the_journal(conn: psycopg.Connection[Any], values: list[tuple[Codec[Any], Any]]) -> list[str]:
-    """Commits values as a run's units, and loads them again: where a replay would see something else."""
+def _through_the_journal(
+    conn: psycopg.Connection[Any], values: list[tuple[Codec[Any], Any]]
+) -> list[str]:
+    """Commits values as a run's units, and loads them again: where a replay would see something
+    else.
+    """
     texts = [codec.encode(value, "a value") for codec, value in values]
     claim = sqlkit.begin(conn, "values")
-    sqlkit.commit(conn, sqlkit.flush(claim, *(sqlkit.unit(call=n, payload=text) for n, text in enumerate(texts, 1))))
+    sqlkit.commit(
+        conn,
+        sqlkit.flush(
+            claim, *(sqlkit.unit(call=n, payload=text) for n, text in enumerate(texts, 1))
+        ),
+    )
     stored = []
     while page := ask(conn, load_units(claim.run_id, len(stored))):
         stored += page
@@ -68,7 +99,10 @@ def _through_the_journal(conn: psycopg.Connection[Any], values: list[tuple[Codec
         first, replayed = codec.decode(text, "a value"), codec.decode(unit.payload or "", "a value")
         again = codec.decode(codec.encode(replayed, "a value"), "a value")
         if repr(first) != repr(replayed) or again != replayed:
-            wrong.append(f"{value!r:.80}: {first!r:.80} at first, {replayed!r:.80} on replay, {again!r:.80} the next time")
+            wrong.append(
+                f"{value!r:.80}: {first!r:.80} at first, {replayed!r:.80} on replay, {again!r:.80} "
+                "the next time"
+            )
     return wrong
 
 
@@ -80,18 +114,25 @@ AT_WORK = "select count(*) from pgflow.runs where status in ('queued', 'running'
 
 
 def replays(ground: Ground) -> list[Evidence]:
-    """Values that could be taken for none are handed out once, and seen again by replays after kills and waits."""
+    """Values that could be taken for none are handed out once, and seen again by replays after
+    kills and waits.
+    """
     count = ground.scaled(5, 5, 300)
     with ground.database() as (dsn, conn):
         keys = [start(conn, "nothings", f"nothing-{n}", key=f"nothing-{n}") for n in range(count)]
         with ground.workers(dsn, 1, concurrency=50) as fleet:
             for value in ("null", "false"):
                 eventually(lambda: one(conn, WAITING) == count, "every run waits", 30)
-                # Nothing of the runs is left in memory: what follows is a replay, by another process.
+                # Nothing of the runs is left in memory: what follows is a replay, by another
+                # process.
                 fleet.replace(fleet.members[0])
                 for key in keys:
                     conn.execute("select pgflow.send_signal(%s, 'go', %s::json)", (key, value))
-                eventually(lambda: one(conn, "select count(*) from pgflow.signal") == 0, "the signals are taken", 30)
+                eventually(
+                    lambda: one(conn, "select count(*) from pgflow.signal") == 0,
+                    "the signals are taken",
+                    30,
+                )
                 eventually(lambda: one(conn, AT_WORK) == 0, "every run waits again, or is over", 30)
             drain(conn)
         expected = repr(list(jobs.NOTHINGS))
@@ -100,11 +141,21 @@ def replays(ground: Ground) -> list[Evidence]:
         wrong = [f"first run: {note}" for note in first if note != expected]
         wrong += [f"replay: {output}" for output in outputs if output != [expected, "False"]]
         units = one(conn, "select count(*) from pgflow.unit where kind = 'c' and name = 'hand_out'")
-        lost, doubled = max(0, count * len(jobs.NOTHINGS) - units), max(0, units - count * len(jobs.NOTHINGS))
+        lost, doubled = (
+            max(0, count * len(jobs.NOTHINGS) - units),
+            max(0, units - count * len(jobs.NOTHINGS)),
+        )
         wrong += [*not_completed(conn, keys), *audit(conn)]
         with App(dsn, include=jobs.WORKFLOWS) as app:
             testing.replay_all(app)
     ground.happened("replays by another process (G9)", 2 * count, 2 * count)
     return [
-        Evidence("G9", "None, false, 0, '' and empty values, replayed after kills", count * len(jobs.NOTHINGS), lost, doubled, tuple(wrong[:5])),
+        Evidence(
+            "G9",
+            "None, false, 0, '' and empty values, replayed after kills",
+            count * len(jobs.NOTHINGS),
+            lost,
+            doubled,
+            tuple(wrong[:5]),
+        ),
     ]

@@ -1,4 +1,6 @@
-"""examples/github-actions: the workflow is sound, and its steps run here as a runner would run them."""
+"""examples/github-actions: the workflow is sound, and its steps run here as a runner would run
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,42 @@ def flow():
 
 
 def test_every_key_is_one_that_github_knows(flow):
-    assert set(flow) <= {"name", "on", "permissions", "concurrency", "jobs", "env", "defaults", "run-name"}
+    assert set(flow) <= {
+        "name",
+        "on",
+        "permissions",
+        "concurrency",
+        "jobs",
+        "env",
+        "defaults",
+        "run-name",
+    }
     for job in flow["jobs"].values():
-        assert set(job) <= {"runs-on", "timeout-minutes", "env", "defaults", "steps", "if", "needs", "permissions", "strategy", "name"}
+        assert set(job) <= {
+            "runs-on",
+            "timeout-minutes",
+            "env",
+            "defaults",
+            "steps",
+            "if",
+            "needs",
+            "permissions",
+            "strategy",
+            "name",
+        }
         for step in job["steps"]:
-            assert set(step) <= {"name", "id", "uses", "with", "run", "env", "if", "working-directory", "shell", "timeout-minutes"}
+            assert set(step) <= {
+                "name",
+                "id",
+                "uses",
+                "with",
+                "run",
+                "env",
+                "if",
+                "working-directory",
+                "shell",
+                "timeout-minutes",
+            }
             assert ("uses" in step) != ("run" in step)
 
 
@@ -86,32 +119,54 @@ def value_of(expression: str, dsn: str) -> str:
     }.get(expression, expression)  # fmt: skip
 
 
-def run_steps(job: Any, dsn: str, files: dict[str, str]) -> list[tuple[str, subprocess.CompletedProcess[str]]]:
+def run_steps(
+    job: Any, dsn: str, files: dict[str, str]
+) -> list[tuple[str, subprocess.CompletedProcess[str]]]:
     """Runs the scripts of a job, in bash as GitHub does; what is installed is this checkout."""
     done = []
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for step in job["steps"]:
         if "run" not in step or step["run"].startswith("pip install"):
             continue
-        variables = {name: value_of(text, dsn) for name, text in {**job["env"], **step.get("env", {})}.items()}
+        variables = {
+            name: value_of(text, dsn)
+            for name, text in {**job["env"], **step.get("env", {})}.items()
+        }
         env = {**os.environ, **variables, **files, "PATH": path, "GITHUB_ACTIONS": "true"}
         folder = servers.REPOSITORY / job["defaults"]["run"]["working-directory"]
         command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
-        done.append((step["name"], subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)))
+        done.append(
+            (
+                step["name"],
+                subprocess.run(
+                    command, env=env, cwd=folder, capture_output=True, text=True, check=False
+                ),
+            )
+        )
     return done
 
 
 def test_its_steps_run_twice_and_the_report_is_made_once(flow, empty_dsn, tmp_path):
     import psycopg
 
-    files = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"), "GITHUB_OUTPUT": str(tmp_path / "output")}
+    files = {
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+    }
     (job,) = flow["jobs"].values()
     for _ in range(2):
         for name, step in run_steps(job, empty_dsn, files):
             assert step.returncode == 0, f"{name}: {step.stderr}"
             assert "::error" not in step.stderr
     with psycopg.connect(empty_dsn, autocommit=True) as conn:
-        assert one(conn, "select count(*) from pgflow.runs where status = 'completed' and workflow = 'report'") == 1
+        assert (
+            one(
+                conn,
+                "select count(*) from pgflow.runs where status = 'completed' and workflow = "
+                "'report'",
+            )
+            == 1
+        )
         assert conn.execute("select * from pgflow.check()").fetchall() == []
     summary = (tmp_path / "summary.md").read_text()
     assert summary.count("### pgflow tick: idle after") == 2

@@ -7,19 +7,39 @@ import pytest
 from clikit import as_role, pgflow
 from pgflow_cli import selftest
 
-FIGURES = {"commit_ms": 5.0, "sync_ms": 0.1, "round_trip_ms": 0.1, "client_busy": 0.3, "fsync": "on", "synchronous_commit": "on"}
+FIGURES = {
+    "commit_ms": 5.0,
+    "sync_ms": 0.1,
+    "round_trip_ms": 0.1,
+    "client_busy": 0.3,
+    "fsync": "on",
+    "synchronous_commit": "on",
+}
 
 
 def scratch_databases(dsn: str) -> list[str]:
     with psycopg.connect(dsn) as conn:
-        return [name for (name,) in conn.execute(r"select datname from pg_database where datname like 'pgflow\_bench\_%'")]
+        return [
+            name
+            for (name,) in conn.execute(
+                r"select datname from pg_database where datname like 'pgflow\_bench\_%'"
+            )
+        ]
 
 
 def test_it_measures_beside_the_database_and_leaves_nothing(empty_dsn):
     before = set(scratch_databases(empty_dsn))
     answer = pgflow(empty_dsn, "bench", "--seconds", "0.5")
     assert answer.code == 0, answer.err
-    assert all(answer.data[name] > 0 for name in ("steps_per_second", "steps_per_second_alone", "starts_per_second", "start_latency_p50_ms"))
+    assert all(
+        answer.data[name] > 0
+        for name in (
+            "steps_per_second",
+            "steps_per_second_alone",
+            "starts_per_second",
+            "start_latency_p50_ms",
+        )
+    )
     assert answer.data["limit_alone"] in {"disk", "network", "server"}
     with psycopg.connect(empty_dsn) as conn:
         assert conn.execute("select to_regnamespace('pgflow')").fetchone() == (None,)

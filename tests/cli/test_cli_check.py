@@ -58,8 +58,22 @@ def test_findings_as_json():
     answer = check(".", "--json")
     assert answer.code == 1
     assert answer.data == [
-        {"file": "bad.py", "line": 8, "column": 5, "code": "PF101", "title": "clock", "message": CLOCK},
-        {"file": "bad.py", "line": 9, "column": 5, "code": "PF110", "title": "output", "message": OUTPUT},
+        {
+            "file": "bad.py",
+            "line": 8,
+            "column": 5,
+            "code": "PF101",
+            "title": "clock",
+            "message": CLOCK,
+        },
+        {
+            "file": "bad.py",
+            "line": 9,
+            "column": 5,
+            "code": "PF110",
+            "title": "output",
+            "message": OUTPUT,
+        },
     ]
     assert answer.out.count("\n") == 4, "one object a line"
     assert check("good.py", "--json").data == []
@@ -70,7 +84,10 @@ def test_annotations_for_github_are_escaped():
     name.write_text(BAD.replace("time.time()", "pass"))
     answer = check(str(name), "--github")
     assert answer.code == 1
-    assert answer.err.splitlines()[0] == f"::error file=a%2Cb%3A50%25.py,line=9,col=5,title=PF110 output::{OUTPUT}"
+    assert (
+        answer.err.splitlines()[0]
+        == f"::error file=a%2Cb%3A50%25.py,line=9,col=5,title=PF110 output::{OUTPUT}"
+    )
     assert answer.out.startswith("a,b:50%.py:9:5 PF110 ")
 
 
@@ -79,10 +96,14 @@ def test_annotations_come_by_themselves_in_github_actions(folder):
     (folder / "work" / "flow.py").write_text(BAD)
     with environment(GITHUB_ACTIONS="true", GITHUB_WORKSPACE=str(folder.parent)):
         answer = check("work", "--json")
-    assert [line.partition(",")[0] for line in answer.err.splitlines()[:2]] == [f"::error file={folder.name}/work/flow.py"] * 2
+    assert [line.partition(",")[0] for line in answer.err.splitlines()[:2]] == [
+        f"::error file={folder.name}/work/flow.py"
+    ] * 2
     assert len(answer.data) == 2
     with environment(GITHUB_ACTIONS="true", GITHUB_WORKSPACE="/elsewhere"):
-        assert check("work").err.startswith("::error file=work/flow.py,line=8,col=5,title=PF101 clock::")
+        assert check("work").err.startswith(
+            "::error file=work/flow.py,line=8,col=5,title=PF101 clock::"
+        )
     with environment(GITHUB_ACTIONS="true"):
         assert "::" not in check("good.py").err
 
@@ -99,7 +120,8 @@ def test_rules_are_chosen(folder):
     (["nothing_here"], "there is no file, folder or module nothing_here here"),
     (["empty"], "there is no Python file in empty"),
     (["bad.py:flow"], "bad.py:flow is neither a file, nor a folder, nor the name of a module"),
-    ([".", "--select", "PF3044"], "no rule is called PF3044 (did you mean PF304?): `pgflow check --rules` lists them"),
+    ([".", "--select", "PF3044"], ("no rule is called PF3044 (did you mean PF304?): `pgflow check "
+                                  "--rules` lists them")),
     (["--explain", "clock"], "no rule is called clock: `pgflow check --rules` lists them"),
 ])  # fmt: skip
 def test_what_cannot_be_meant_is_one_line_and_code_2(folder, arguments, said):
@@ -147,8 +169,12 @@ def test_the_rules_are_listed_and_explained():
     assert [row["code"] for row in check("--rules", "--json").data] == [rule.code for rule in RULES]
     explained = check("--explain", "pf101").out
     assert "PF101 clock: a replay sees another time;" in explained
-    assert "    return datetime.datetime.now().isoformat()" in explained.replace("        return", "    return")
-    assert json.loads(check("--explain", "PF101", "--json").out)[0]["good"].startswith("import pgflow")
+    assert "    return datetime.datetime.now().isoformat()" in explained.replace(
+        "        return", "    return"
+    )
+    assert json.loads(check("--explain", "PF101", "--json").out)[0]["good"].startswith(
+        "import pgflow"
+    )
 
 
 # ---------------------------------------------------------------- --import
@@ -192,7 +218,10 @@ def drive(name: str, *, missing: "NotThere" = None) -> list[Parts.Wheel]:
 def test_imported_modules_are_asked_for_the_codec_of_every_annotation(folder):
     file = module(folder, "lint_opaque", OPAQUE)
     read = {(row["line"], row["column"]) for row in check(file, "--json").data}
-    found = {(row["line"], row["column"]): row["message"] for row in check(file, "--json", "--import").data}
+    found = {
+        (row["line"], row["column"]): row["message"]
+        for row in check(file, "--json", "--import").data
+    }
     assert read == {(10, 17), (18, 56)}
     assert set(found) == read | {(10, 38), (13, 1), (17, 1)}
     assert found[10, 38].startswith("parameter secret of step turn cannot be stored: ")
@@ -202,11 +231,15 @@ def test_imported_modules_are_asked_for_the_codec_of_every_annotation(folder):
 
 def test_an_imported_module_whose_annotations_are_well_has_no_findings(folder):
     text = "import pgflow\n@pgflow.step\ndef act(x: dict[str, list[int]]) -> bytes:\n    return b''\n@pgflow.transaction\ndef write(conn: object, x: int) -> None: ...\n"
-    assert check(module(folder, "lint_well", text), "--import") == Answer(0, "", "0 workflows in 1 file: nothing found\n")
+    assert check(module(folder, "lint_well", text), "--import") == Answer(
+        0, "", "0 workflows in 1 file: nothing found\n"
+    )
 
 
 def test_a_module_that_cannot_be_imported_is_one_line(folder):
-    answer = check(module(folder, "lint_failing", GOOD + "raise ValueError('not today')\n"), "--import")
+    answer = check(
+        module(folder, "lint_failing", GOOD + "raise ValueError('not today')\n"), "--import"
+    )
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert "lint_failing.py cannot be imported: ValueError: not today" in answer.err
 
@@ -217,4 +250,8 @@ def test_two_files_that_are_the_same_module_are_not_mixed_up(folder):
         module(folder / name, "lint_twin", GOOD)
     answer = check(".", "--import", "--select", "PF3")
     assert answer.code == 2
-    assert re.fullmatch(r"pgflow: .*two/lint_twin\.py is module lint_twin, and so is .*one/lint_twin\.py: check them one by one\n", answer.err)
+    assert re.fullmatch(
+        r"pgflow: .*two/lint_twin\.py is module lint_twin, and so is .*one/lint_twin\.py: check "
+        r"them one by one\n",
+        answer.err,
+    )

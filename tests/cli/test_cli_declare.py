@@ -1,4 +1,6 @@
-"""validate, dry-run, compile and icm init: what they say to people and machines, and how they end."""
+"""validate, dry-run, compile and icm init: what they say to people and machines, and how they
+end.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,7 @@ nodes:
     depends_on: [nowhere]
 """
 
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with one of each family, one broken file, and stubs."""
@@ -43,13 +46,18 @@ def lines(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-# validate ---------------------------------------------------------------------------------------------------------------------
+# validate
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def test_files_that_are_fine_are_said_to_be(folder):
     answer = pgflow(None, "validate", "review.yaml", "greet.sop.md", "essays", tty=True)
     assert (answer.code, answer.err) == (0, answer.err)
-    assert [line for line in answer.out.splitlines() if ": ok, " in line] == ["review.yaml: ok, 4 nodes", "greet.sop.md: ok, 2 nodes", "essays: ok, 2 nodes"]
+    assert [line for line in answer.out.splitlines() if ": ok, " in line] == [
+        "review.yaml: ok, 4 nodes",
+        "greet.sop.md: ok, 2 nodes",
+        "essays: ok, 2 nodes",
+    ]
     assert answer.err.startswith("3 files ok")
 
 
@@ -69,12 +77,18 @@ def test_json_is_one_object_a_line(folder):
     assert (fine["file"], fine["ok"], fine["errors"]) == ("review.yaml", True, [])
     assert (broken["file"], broken["ok"]) == ("broken.yaml", False)
     assert list(broken) == ["file", "ok", "errors", "warnings"]
-    assert all(set(problem) == {"message", "line", "column"} for problem in broken["errors"] + broken["warnings"])
+    assert all(
+        set(problem) == {"message", "line", "column"}
+        for problem in broken["errors"] + broken["warnings"]
+    )
     assert all(isinstance(problem["line"], int) for problem in broken["errors"])
 
 
 def test_into_a_pipe_json_is_the_default(folder):
-    assert pgflow(None, "validate", "review.yaml").out == pgflow(None, "validate", "review.yaml", "--json").out
+    assert (
+        pgflow(None, "validate", "review.yaml").out
+        == pgflow(None, "validate", "review.yaml", "--json").out
+    )
 
 
 def test_an_unknown_key_is_a_warning_and_does_not_fail(folder):
@@ -85,7 +99,9 @@ def test_an_unknown_key_is_a_warning_and_does_not_fail(folder):
 
 
 def test_a_sound_file_that_includes_what_is_not_there_is_ok_with_a_note(folder):
-    (folder / "outer.yaml").write_text("name: outer\ndescription: d\nnodes:\n  - id: inner\n    include: elsewhere\n")
+    (folder / "outer.yaml").write_text(
+        "name: outer\ndescription: d\nnodes:\n  - id: inner\n    include: elsewhere\n"
+    )
     answer = pgflow(None, "validate", "outer.yaml", tty=True)
     assert answer.code == 0
     assert re.match(r"outer.yaml:\d+:\d+: note: .*elsewhere", answer.out)
@@ -101,12 +117,19 @@ def test_a_folder_stands_for_everything_in_it(folder):
     (folder / ".github" / "workflows").mkdir(parents=True)
     (folder / ".github" / "workflows" / "ci.yml").write_text("on: push\n")
     said = lines(pgflow(None, "validate", ".").out)
-    assert [verdict["file"] for verdict in said] == ["broken.yaml", "greet.sop.md", "review.yaml", "essays"]
+    assert [verdict["file"] for verdict in said] == [
+        "broken.yaml",
+        "greet.sop.md",
+        "review.yaml",
+        "essays",
+    ]
     assert [verdict["ok"] for verdict in said] == [False, True, True, True]
 
 
 def test_problems_of_a_workspace_name_the_file_in_it(folder):
-    (folder / "essays/stages/02-polish/CONTEXT.md").write_text(CONTRACT.format(title="Polish", source="../01-draft/output/none.md") + "\n{{TONE}}\n")
+    (folder / "essays/stages/02-polish/CONTEXT.md").write_text(
+        CONTRACT.format(title="Polish", source="../01-draft/output/none.md") + "\n{{TONE}}\n"
+    )
     answer = pgflow(None, "validate", "essays", tty=True)
     found = [line for line in answer.out.splitlines() if "warning: " in line or "error: " in line]
     assert found
@@ -150,7 +173,13 @@ def test_a_name_that_is_not_utf8_is_said_all_the_same(folder):
 
 
 def test_verdicts_come_one_by_one_and_may_be_cut_off(folder):
-    started = process(None, "validate", str(folder / "review.yaml"), *[str(folder / "greet.sop.md")] * 2_000, "--json")
+    started = process(
+        None,
+        "validate",
+        str(folder / "review.yaml"),
+        *[str(folder / "greet.sop.md")] * 2_000,
+        "--json",
+    )
     assert json.loads(started.stdout.readline())["file"] == str(folder / "review.yaml")
     assert started.poll() is None, "it is still at work"
     started.stdout.close()
@@ -167,11 +196,14 @@ def test_ctrl_c_ends_it_with_its_own_code_and_no_traceback(folder):
     assert (answer.code, answer.err) in ((130, ""), (130, "pgflow: interrupted\n"))
 
 
-# dry-run ----------------------------------------------------------------------------------------------------------------------
+# dry-run
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 def dry(*more: str, stubs: str = "stubs.json", tty: bool = False):
-    return pgflow(None, "dry-run", "review.yaml", "--stubs", stubs, "--message", "PR 7", *more, tty=tty)
+    return pgflow(
+        None, "dry-run", "review.yaml", "--stubs", stubs, "--message", "PR 7", *more, tty=tty
+    )
 
 
 def test_a_dry_run_tells_what_would_happen(folder):
@@ -179,15 +211,31 @@ def test_a_dry_run_tells_what_would_happen(folder):
     assert answer.code == 0
     told = answer.data
     assert told["outcome"] == "completed"
-    assert [(entry["id"], entry["state"]) for entry in told["trace"]] == [("size", "stubbed"), ("quick", "skipped"), ("thorough", "stubbed"), ("report", "stubbed")]
-    assert told["trace"][2] == {"id": "thorough", "type": "prompt", "state": "stubbed", "reason": None, "text": "Read all of PR 7", "output": "it is fine"}
+    assert [(entry["id"], entry["state"]) for entry in told["trace"]] == [
+        ("size", "stubbed"),
+        ("quick", "skipped"),
+        ("thorough", "stubbed"),
+        ("report", "stubbed"),
+    ]
+    assert told["trace"][2] == {
+        "id": "thorough",
+        "type": "prompt",
+        "state": "stubbed",
+        "reason": None,
+        "text": "Read all of PR 7",
+        "output": "it is fine",
+    }
     assert told["trace"][1]["reason"] == "when_condition_false"
 
 
 def test_to_a_person_it_is_a_table(folder):
     answer = dry("--input", "team=core", tty=True)
     assert answer.code == 0
-    assert [line.split()[:3] for line in answer.out.splitlines()[:3]] == [["NODE", "MODE", "STATE"], ["size", "bash", "stubbed"], ["quick", "prompt", "skipped"]]
+    assert [line.split()[:3] for line in answer.out.splitlines()[:3]] == [
+        ["NODE", "MODE", "STATE"],
+        ["size", "bash", "stubbed"],
+        ["quick", "prompt", "skipped"],
+    ]
     assert "The run would end as completed" in answer.out
     assert "It would say: Fine." in answer.out
 
@@ -209,8 +257,14 @@ def test_inputs_are_texts_or_json(folder):
 def test_stubs_may_be_yaml_or_come_from_standard_input(folder):
     (folder / "stubs.yaml").write_text("size: large\nthorough: {score: 3}\nreport: done\n")
     told = dry(stubs="stubs.yaml").data
-    assert [entry["output"] for entry in told["trace"] if "output" in entry] == ["large", '{"score":3}', "done"]
-    answer = pgflow(None, "dry-run", "review.yaml", "--stubs", "-", "--json", typed='{"size": "large"}')
+    assert [entry["output"] for entry in told["trace"] if "output" in entry] == [
+        "large",
+        '{"score":3}',
+        "done",
+    ]
+    answer = pgflow(
+        None, "dry-run", "review.yaml", "--stubs", "-", "--json", typed='{"size": "large"}'
+    )
     assert answer.data["trace"][0]["output"] == "large"
 
 
@@ -229,7 +283,9 @@ def test_stubs_that_cannot_be_read_are_one_line_and_a_usage_error(folder, conten
     if content is None:
         (folder / "stubs.json").unlink()
     else:
-        (folder / "stubs.json").write_bytes(content.encode() if isinstance(content, str) else content)
+        (folder / "stubs.json").write_bytes(
+            content.encode() if isinstance(content, str) else content
+        )
     answer = dry()
     assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
     assert answer.err.startswith(f"pgflow: {said}")
@@ -255,7 +311,8 @@ def test_half_a_surrogate_pair_does_not_stop_the_answer(folder):
     assert dry(tty=True).code == 0
 
 
-# Files that cannot be used, for every command that takes one ------------------------------------------------------------------
+# Files that cannot be used, for every command that takes one
+# ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["dry-run", "compile"])
@@ -271,7 +328,13 @@ def test_a_file_with_errors_says_them_and_ends_with_1(folder, command):
     ("path", "said"),
     [
         ("nowhere.yaml", "nowhere.yaml: Cannot be read: No such file or directory"),
-        ("stubs.json", "stubs.json: Not a workflow (workflows end in .yaml, .yml, .sop.md, .script.md, or are ICM workspaces)"),
+        (
+            "stubs.json",
+            (
+                "stubs.json: Not a workflow (workflows end in .yaml, .yml, .sop.md, .script.md, or are "
+                "ICM workspaces)"
+            ),
+        ),
         (".", ".: Several workflows are found here (name one of them)"),
     ],
 )
@@ -280,10 +343,13 @@ def test_a_path_that_is_no_one_workflow_is_a_usage_error(folder, command, path, 
     assert (answer.code, answer.out, answer.err) == (2, "", f"pgflow: {said}\n")
 
 
-# compile ----------------------------------------------------------------------------------------------------------------------
+# compile
+# ----------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("path", "nodes"), [("review.yaml", 4), ("greet.sop.md", 2), ("essays", 2)])
+@pytest.mark.parametrize(
+    ("path", "nodes"), [("review.yaml", 4), ("greet.sop.md", 2), ("essays", 2)]
+)
 def test_compile_prints_the_graph_of_every_family(folder, path, nodes):
     from pgflow.declare import Graph
 
@@ -307,12 +373,18 @@ def test_compile_writes_a_file(folder):
 
 def test_compile_makes_no_picture_of_two_kinds(folder):
     answer = pgflow(None, "compile", "review.yaml", "--svg", "--mermaid")
-    assert (answer.code, answer.err) == (2, "pgflow: --mermaid and --svg exclude each other: pass one of them\n")
+    assert (answer.code, answer.err) == (
+        2,
+        "pgflow: --mermaid and --svg exclude each other: pass one of them\n",
+    )
 
 
 def test_a_file_that_cannot_be_written_is_one_line(folder):
     answer = pgflow(None, "compile", "review.yaml", "--output", "nowhere/graph.json")
-    assert (answer.code, answer.err) == (2, "pgflow: nowhere/graph.json cannot be written: No such file or directory\n")
+    assert (answer.code, answer.err) == (
+        2,
+        "pgflow: nowhere/graph.json cannot be written: No such file or directory\n",
+    )
 
 
 def test_without_the_layout_library_compile_says_what_to_install(folder):
@@ -322,11 +394,14 @@ def test_without_the_layout_library_compile_says_what_to_install(folder):
     assert done.stderr == 'pgflow: drawing SVG needs graphlay: pip install "pgflow-engine[draw]"\n'
 
 
-# icm init ---------------------------------------------------------------------------------------------------------------------
+# icm init
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
 
 
 def test_icm_init_writes_what_is_missing_and_keeps_the_prose(folder):
@@ -351,13 +426,20 @@ def test_icm_init_may_only_say_what_it_would_do(folder):
     assert answer.err.endswith("3 files would be written; the prose stays as it is\n")
     told = pgflow(None, "icm", "init", "essays", "--dry-run", "--json").data
     assert (told["directory"], told["ok"], told["written"]) == ("essays", True, False)
-    assert [file["path"] for file in told["files"]] == ["workflow.yaml", "stages/01-draft/CONTEXT.md", "stages/02-polish/CONTEXT.md"]
+    assert [file["path"] for file in told["files"]] == [
+        "workflow.yaml",
+        "stages/01-draft/CONTEXT.md",
+        "stages/02-polish/CONTEXT.md",
+    ]
     assert contents(folder / "essays") == before
 
 
 def test_icm_init_refuses_what_is_no_workspace(folder):
     answer = pgflow(None, "icm", "init", "review.yaml")
-    assert (answer.code, answer.err) == (2, "pgflow: review.yaml is not a directory: name the folder of an ICM workspace\n")
+    assert (answer.code, answer.err) == (
+        2,
+        "pgflow: review.yaml is not a directory: name the folder of an ICM workspace\n",
+    )
     (folder / "plain").mkdir()
     answer = pgflow(None, "icm", "init", "plain", tty=True)
     assert answer.code == 1
@@ -378,18 +460,23 @@ def test_icm_init_says_what_it_may_not_write(folder):
 def test_none_of_it_needs_a_database_or_a_driver_for_one(folder):
     code = (
         "import sys; from pgflow_cli.commands import run\n"
-        "codes = [run(words) for words in (['validate', 'review.yaml', 'greet.sop.md', 'essays'], ['compile', 'review.yaml'], ['dry-run', 'review.yaml'], ['icm', 'init', 'essays'])]\n"
+        "codes = [run(words) for words in (['validate', 'review.yaml', 'greet.sop.md', 'essays'], "
+        "['compile', 'review.yaml'], ['dry-run', 'review.yaml'], ['icm', 'init', 'essays'])]\n"
         "print(codes, file=sys.stderr)"
     )
     env = {**os.environ, "PGFLOW_DSN": "postgresql://127.0.0.1:1/none"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
     assert done.stderr.endswith("[0, 0, 0, 0]\n")
 
 
 def test_many_files_take_seconds(folder):
     (folder / "many").mkdir()
     for number in range(100):
-        (folder / "many" / f"{number:03}.yaml").write_text(REVIEW.replace("name: review", f"name: review-{number}"))
+        (folder / "many" / f"{number:03}.yaml").write_text(
+            REVIEW.replace("name: review", f"name: review-{number}")
+        )
     started = process(None, "validate", str(folder / "many"), "--json")
     answer = finish(started, timeout_seconds=20)
     assert len(lines(answer.out)) == 100

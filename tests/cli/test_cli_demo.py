@@ -30,12 +30,25 @@ def test_the_fast_demo_kills_resumes_and_proves_within_thirty_seconds(dsn, conn,
     answer = finish(process(dsn, "demo", "--fast", "--folder", str(tmp_path)), 120)
     seconds = time.monotonic() - began
     assert (answer.code, answer.err) == (0, "")
-    assert len(re.findall(r"^kill \d +worker \d+ \(pid \d+\) died, runs held [1-9]", answer.out, re.MULTILINE)) == 3
+    assert (
+        len(
+            re.findall(
+                r"^kill \d +worker \d+ \(pid \d+\) died, runs held [1-9]", answer.out, re.MULTILINE
+            )
+        )
+        == 3
+    )
     assert "All 18 proofs hold: every day was closed exactly once." in answer.out
-    assert re.search(r"^One of the runs whose worker was killed +\(pgflow timeline treasury/2024-", answer.out, re.MULTILINE)
+    assert re.search(
+        r"^One of the runs whose worker was killed +\(pgflow timeline treasury/2024-",
+        answer.out,
+        re.MULTILINE,
+    )
     assert "recovered" in answer.out
     assert seconds < 60, "thirty on a quiet machine"
-    assert one(conn, "select count(*) from pgflow.worker") <= 3, "those that were killed last may not have been found dead yet"
+    assert one(conn, "select count(*) from pgflow.worker") <= 3, (
+        "those that were killed last may not have been found dead yet"
+    )
     for command in re.findall(r"^(pgflow (?:list|show|sql) .*)$", answer.out, re.MULTILINE):
         looked = pgflow(dsn, *map(unquoted, re.findall(r'"[^"]*"|\S+', command)[1:]))
         assert (looked.code, looked.err) == (0, ""), command
@@ -52,7 +65,9 @@ def unquoted(word):
 def test_ctrl_c_stops_whatever_was_started(dsn, tmp_path):
     started = process(dsn, "demo", "--days", "60", "--folder", str(tmp_path))
     with psycopg.connect(dsn, autocommit=True) as conn:
-        eventually(lambda: one(conn, "select count(*) from pgflow.worker") >= 2, "the workers are there")
+        eventually(
+            lambda: one(conn, "select count(*) from pgflow.worker") >= 2, "the workers are there"
+        )
     children = descendants(started.pid)
     assert len(children) >= 3
     started.send_signal(signal.SIGINT)
@@ -65,12 +80,21 @@ def test_a_second_treasury_in_the_same_database_is_a_mistake(dsn):
     with psycopg.connect(dsn, autocommit=True) as other:
         other.execute("select pg_advisory_lock(hashtextextended('pgflow treasury', 0))")
         answer = finish(process(dsn, "demo", "--fast"))
-    assert (answer.code, answer.err) == (2, "pgflow: another treasury is running in this database: wait for it, or name another one with --dsn\n")
+    assert (answer.code, answer.err) == (
+        2,
+        (
+            "pgflow: another treasury is running in this database: wait for it, or name another one "
+            "with --dsn\n"
+        ),
+    )
 
 
 def test_there_is_nothing_to_prove_before_the_first_demo(dsn):
     answer = pgflow(dsn, "demo", "--prove")
-    assert (answer.code, answer.err) == (2, "pgflow: there is no treasury in this database: run a quarter first\n")
+    assert (answer.code, answer.err) == (
+        2,
+        "pgflow: there is no treasury in this database: run a quarter first\n",
+    )
 
 
 class Quarter:
@@ -88,14 +112,17 @@ def test_the_stage_shows_days_workers_and_a_kill(dsn, conn):
     from rich.console import Console
 
     conn.execute(
-        "select pgflow.start_run('day', '{}', d, labels => jsonb_build_object('books', 'books', 'day', d))"
+        "select pgflow.start_run('day', '{}', d, labels => jsonb_build_object('books', 'books', "
+        "'day', d))"
         " from unnest('{2024-01-02,2024-01-03,2024-01-05}'::text[]) d"
     )
     worker = one(conn, "select pgflow.register_worker('here', 41, '{default}', 3, '0')")
     lanes = one(conn, "select array_agg(lane_id) from pgflow.serve_lanes('{default}', '{day}')")
     conn.execute("select from pgflow.claim_runs(%s, %s, 2, '{7,8}', true)", (worker, lanes))
     screen = Console(file=StringIO(), width=80, height=40, force_terminal=True, no_color=True)
-    quarter = Quarter(conn, [42], [Kill(worker, 41, one(conn, "select now()"), ["2024-01-02", "2024-01-03"])])
+    quarter = Quarter(
+        conn, [42], [Kill(worker, 41, one(conn, "select now()"), ["2024-01-02", "2024-01-03"])]
+    )
     with Stage(screen, Options()) as stage:
         stage.say("kill 1   worker 1 (pid 41) died, runs held 2: 2024-01-02, 2024-01-03")
         stage.look(quarter, Progress(1, 2, 0, 0, 0, 1))

@@ -1,4 +1,6 @@
-"""docs/cli.md: every command is there with an example, and the examples run, in their order, in a new project."""
+"""docs/cli.md: every command is there with an example, and the examples run, in their order, in a
+new project.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ TESTED_ELSEWHERE = ("pgflow demo", "pgflow pg", "pgflow import")
 def sections() -> dict[str, str]:
     """Return the text under each command's heading on the page."""
     parts = re.split(r"^#{2,3} (.*)$", PAGE, flags=re.MULTILINE)
-    return {heading.strip("`"): text for heading, text in zip(parts[1::2], parts[2::2], strict=True)}
+    return {
+        heading.strip("`"): text for heading, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
 
 
 def examples() -> list[str]:
@@ -38,15 +42,23 @@ def examples() -> list[str]:
 def leaves() -> list[str]:
     """Every command, and groups that do something by themselves."""
     groups = {" ".join(path[:-1]) for path in commands()}
-    return [" ".join(("pgflow", *path)) for path in commands() if " ".join(path) not in groups or path == ("queues",)]
+    return [
+        " ".join(("pgflow", *path))
+        for path in commands()
+        if " ".join(path) not in groups or path == ("queues",)
+    ]
 
 
 @pytest.mark.parametrize("command", leaves())
 def test_every_command_is_documented_with_an_example(command):
     assert command in sections(), f"docs/cli.md has no heading `{command}`"
     text = sections()[command]
-    assert re.search(rf"^\$ {re.escape(command)}\b", text, re.MULTILINE), f"no example under {command}"
-    assert len(re.sub(r"```.*?```", "", text, flags=re.DOTALL).strip()) > 20, f"nothing is said of {command}"
+    assert re.search(rf"^\$ {re.escape(command)}\b", text, re.MULTILINE), (
+        f"no example under {command}"
+    )
+    assert len(re.sub(r"```.*?```", "", text, flags=re.DOTALL).strip()) > 20, (
+        f"nothing is said of {command}"
+    )
 
 
 def test_the_page_documents_nothing_else():
@@ -66,11 +78,17 @@ def understood(words: list[str]) -> None:
         name, inner, rest = command.resolve_command(context, words)
         if inner is None:
             break
-        context, command, words = inner.make_context(name, list(rest), parent=context), inner, [word for word in rest if not word.startswith("-")]
+        context, command, words = (
+            inner.make_context(name, list(rest), parent=context),
+            inner,
+            [word for word in rest if not word.startswith("-")],
+        )
 
 
 @pytest.fixture(scope="module")
-def project(server_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, object]]:
+def project(
+    server_dsn: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, object]]:
     """An empty database, and a folder with nothing but declared workflows."""
     name = servers.create_database(server_dsn)
     folder = tmp_path_factory.mktemp("project")
@@ -91,11 +109,19 @@ def test_the_examples_run_in_their_order(project, monkeypatch):
             answer = finish(process(dsn, words[0], str(folder / words[1]), *words[2:]))
         else:
             answer = pgflow(dsn, *words, tty=True, width=100)
-        expected = (0, 1) if words[0] == "doctor" else (0,)  # a server for tests may not sync what it writes
+        expected = (
+            (0, 1) if words[0] == "doctor" else (0,)
+        )  # a server for tests may not sync what it writes
         assert answer.code in expected, f"{example}: {answer.err}"
         if words[:2] == ["doctor", "--deep"]:
             with psycopg.connect(dsn, autocommit=True) as conn:
-                make_stuck(conn, "stuck-1")  # the doctor, who has just been there, would have found it
+                make_stuck(
+                    conn, "stuck-1"
+                )  # the doctor, who has just been there, would have found it
     with psycopg.connect(dsn, autocommit=True) as conn:
         found = dict(conn.execute("select key, status from pgflow.runs").fetchall())
-    assert (found["order-2"], found["stuck-1"], found["hello-1"]) == ("queued", "queued", "waiting"), "a run that is cancelled may clean up first"
+    assert (found["order-2"], found["stuck-1"], found["hello-1"]) == (
+        "queued",
+        "queued",
+        "waiting",
+    ), "a run that is cancelled may clean up first"

@@ -36,8 +36,17 @@ def only(dsn, check, *options):
 def test_a_sound_database_passes_every_check(dsn):
     rows, _ = findings(dsn, "--deep")
     assert set(rows) == {*CHECKS, "invariants"}
-    environmental = {"durability", "connections", "long transactions"}  # a test server may have none of these in order
-    assert [(name, row) for name, found in rows.items() for row in found if row[0] != "ok" and name not in environmental] == []
+    environmental = {
+        "durability",
+        "connections",
+        "long transactions",
+    }  # a test server may have none of these in order
+    assert [
+        (name, row)
+        for name, found in rows.items()
+        for row in found
+        if row[0] != "ok" and name not in environmental
+    ] == []
 
 
 def test_a_person_sees_what_to_do_under_each_finding(dsn, conn):
@@ -45,7 +54,11 @@ def test_a_person_sees_what_to_do_under_each_finding(dsn, conn):
     answer = pgflow(dsn, "doctor", tty=True, width=80)
     assert answer.code == 1
     assert re.search(r"^✓ schema drift +\S", answer.out, re.MULTILINE)
-    assert re.search(r"^! stuck runs +1 run stuck: poison *\n +→ pgflow show stuck-1; mend the cause", answer.out, re.MULTILINE)
+    assert re.search(
+        r"^! stuck runs +1 run stuck: poison *\n +→ pgflow show stuck-1; mend the cause",
+        answer.out,
+        re.MULTILINE,
+    )
     assert re.search(r"\d+ of \d+ findings need somebody", answer.err)
 
 
@@ -60,10 +73,25 @@ def test_without_the_schema_it_says_so_and_looks_no_further(empty_dsn):
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        ("create or replace function pgflow.find_chain(key text, tenant text default '') returns bigint language sql as 'select 1::bigint'", "find_chain was changed"),
-        ("create or replace function pgflow.micros_(at timestamptz) returns bigint immutable strict language sql as 'select 1::bigint'", "micros_ was changed"),
+        (
+            (
+                "create or replace function pgflow.find_chain(key text, tenant text default '') "
+                "returns bigint language sql as 'select 1::bigint'"
+            ),
+            "find_chain was changed",
+        ),
+        (
+            (
+                "create or replace function pgflow.micros_(at timestamptz) returns bigint immutable "
+                "strict language sql as 'select 1::bigint'"
+            ),
+            "micros_ was changed",
+        ),
         ("drop function pgflow.resume_queue", "resume_queue is missing"),
-        ("create function pgflow.mine() returns int language sql as 'select 1'", "mine is not of this version"),
+        (
+            "create function pgflow.mine() returns int language sql as 'select 1'",
+            "mine is not of this version",
+        ),
         ("drop index pgflow.run_parent_idx", "index pgflow.run_parent_idx is missing"),
         ("drop view pgflow.workers", "view pgflow.workers is missing"),
     ],
@@ -84,22 +112,36 @@ def test_a_worker_that_has_gone_silent_and_leases_of_nobody(dsn, conn):
 
 
 def test_a_worker_that_an_upgrade_has_left_behind(dsn, conn):
-    conn.execute("select pgflow.register_worker('far', 7, '{default}', 3, '0.9', 'pgflow-engine 0.9 (schema 6, breaking 1, files 1234)')")
+    conn.execute(
+        "select pgflow.register_worker('far', 7, '{default}', 3, '0.9', 'pgflow-engine 0.9 (schema "
+        "6, breaking 1, files 1234)')"
+    )
     ((_, found, do),) = only(dsn, "workers")
     assert found == "worker 1 (pid 7 on far) has the code of an older schema (0.9)"
     assert "start a worker of the version that migrated" in do
 
 
 def test_a_schema_that_is_newer_is_named_and_compared_with_nothing(dsn, conn):
-    conn.execute("comment on schema pgflow is 'pgflow-engine 999.0 (schema 999, breaking 1, files 1234)'")
+    conn.execute(
+        "comment on schema pgflow is 'pgflow-engine 999.0 (schema 999, breaking 1, files 1234)'"
+    )
     conn.execute("drop function pgflow.resume_queue")
     rows, code = findings(dsn)
-    assert (code, rows["schema"][0][0], rows["schema"][0][2]) == (1, "warn", "upgrade pgflow-engine here")
-    assert rows["schema drift"] == [("ok", "not compared: the schema is newer than this version", "")]
+    assert (code, rows["schema"][0][0], rows["schema"][0][2]) == (
+        1,
+        "warn",
+        "upgrade pgflow-engine here",
+    )
+    assert rows["schema drift"] == [
+        ("ok", "not compared: the schema is newer than this version", "")
+    ]
 
 
 def test_queues_that_nobody_serves(dsn, conn):
-    conn.execute("select pgflow.start_run('greet', '{}', queue => q) from unnest('{paused,lonely}'::text[]) q")
+    conn.execute(
+        "select pgflow.start_run('greet', '{}', queue => q) from unnest('{paused,lonely}'::text[]) "
+        "q"
+    )
     conn.execute("select pgflow.pause_queue('paused')")
     conn.execute("update pgflow.ready set ready_at = clock_timestamp() - interval '1 hour'")
     assert [(found, do.split(",")[0]) for _, found, do in only(dsn, "queues")] == [
@@ -123,7 +165,10 @@ def test_workers_that_may_want_more_connections_than_there_are(dsn, conn, monkey
     assert findings(dsn)[0]["connections"][0][1].endswith("in use")
     conn.execute("select pgflow.register_worker('far', 7, '{default}', 3, '0')")
     ((level, found, do),) = only(dsn, "connections")
-    assert (level, found.partition("; ")[2]) == ("warn", "1 worker may want 1000000, up to 1000000 each")
+    assert (level, found.partition("; ")[2]) == (
+        "warn",
+        "1 worker may want 1000000, up to 1000000 each",
+    )
     assert "max_connections" in do
 
 
@@ -151,16 +196,24 @@ def test_notifications_that_do_not_arrive(dsn, monkeypatch):
 
 def test_what_a_role_may_do(dsn, conn):
     roles = {name: f"cli_{name}_{secrets.token_hex(3)}" for name in ("operator", "nobody")}
-    conn.execute("".join(f"create role {role} login password 'secret';" for role in roles.values()) + f"grant pgflow_operator to {roles['operator']}")
+    conn.execute(
+        "".join(f"create role {role} login password 'secret';" for role in roles.values())
+        + f"grant pgflow_operator to {roles['operator']}"
+    )
     try:
         seen, _ = findings(as_role(dsn, roles["operator"]))
         assert seen["privileges"][0][1] == (
-            f"{roles['operator']} may read, start and signal runs, pause, resume and retry runs, audit; not work on runs"
+            f"{roles['operator']} may read, start and signal runs, pause, resume and retry runs, "
+            "audit; not work on runs"
         )
         nobody, code = findings(as_role(dsn, roles["nobody"]))
         assert code == 1
         assert nobody["privileges"] == [
-            ("fail", f"{roles['nobody']} may not use pgflow here", f"grant pgflow_client (or _worker, _operator, _auditor) to {roles['nobody']}")
+            (
+                "fail",
+                f"{roles['nobody']} may not use pgflow here",
+                f"grant pgflow_client (or _worker, _operator, _auditor) to {roles['nobody']}",
+            )
         ]
     finally:
         conn.execute("".join(f"drop owned by {role}; drop role {role};" for role in roles.values()))
@@ -189,13 +242,21 @@ def test_a_pooler_in_transaction_mode_is_recognised(dsn, monkeypatch):
     monkeypatch.setattr(server, "LISTEN_SECONDS", 0.5)
     with bouncer(dsn, "transaction") as address:
         ((level, found, do),) = only(address, "pooler")
-        assert (level, found) == ("warn", "a pooler in transaction mode is in between: LISTEN and prepared statements may not work through it")
+        assert (level, found) == (
+            "warn",
+            (
+                "a pooler in transaction mode is in between: LISTEN and prepared statements may not "
+                "work through it"
+            ),
+        )
         assert "App(listen=False, prepare_threshold=None)" in do
 
 
 def test_a_pooler_in_session_mode_is_well(dsn):
     with bouncer(dsn, "session") as address:
-        assert findings(address)[0]["pooler"] == [("ok", "a pooler in session mode is in between", "")]
+        assert findings(address)[0]["pooler"] == [
+            ("ok", "a pooler in session mode is in between", "")
+        ]
 
 
 def test_a_tick_works_through_a_pooler_in_transaction_mode(dsn, conn):

@@ -12,7 +12,18 @@ from clikit import TESTS, environment, pgflow
 from pgflow_cli.commands import SECTIONS, app
 from pgflow_cli.selection import complete_key, complete_status
 
-HEAVY = {"psycopg", "psycopg_pool", "sqlglot", "pydantic", "rich", "asyncio", "pgflow", "currency_converter", "sqlalchemy", "django"}
+HEAVY = {
+    "psycopg",
+    "psycopg_pool",
+    "sqlglot",
+    "pydantic",
+    "rich",
+    "asyncio",
+    "pgflow",
+    "currency_converter",
+    "sqlalchemy",
+    "django",
+}
 
 
 def commands() -> list[tuple[str, ...]]:
@@ -35,31 +46,48 @@ def test_every_command_explains_itself_and_its_options(command):
     answer = pgflow(None, *command, "--help", width=100)
     assert answer.code == 0
     assert re.match(rf"Usage: pgflow {' '.join(command)}\b", answer.out)
-    assert not re.search(r"<(str|int|float|bool|list|path)\b", answer.out, re.IGNORECASE), "a type of Python"
+    assert not re.search(r"<(str|int|float|bool|list|path)\b", answer.out, re.IGNORECASE), (
+        "a type of Python"
+    )
     for option in re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", answer.out, re.MULTILINE):
         assert re.search(rf"{option}\b.*\s [A-Z\[]", answer.out), f"{option} has no help"
 
 
-@pytest.mark.parametrize("command", [(), *((name,) for section in SECTIONS.values() for name in section)], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [(), *((name,) for section in SECTIONS.values() for name in section)], ids=" ".join
+)
 def test_help_imports_nothing_heavy(command):
     code = f"import sys; from pgflow_cli.commands import run; run({[*command, '--help']!r}); print(*sorted(sys.modules), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=TESTS, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=TESTS, check=True
+    )
     imported = done.stderr.split()
     assert {name.split(".")[0] for name in imported} & HEAVY == set()
-    assert command or not [name for name in imported if name.startswith("pgflow_cli.") and name.split(".")[1] not in ("commands", "failures", "help")]
+    assert command or not [
+        name
+        for name in imported
+        if name.startswith("pgflow_cli.")
+        and name.split(".")[1] not in ("commands", "failures", "help")
+    ]
 
 
 def test_what_help_says_of_a_command_is_what_the_command_says_of_itself():
     from typer.main import get_command
 
-    summaries = {name: summary for section in SECTIONS.values() for name, (_, summary) in section.items()}
-    assert {name: command.help.split("\n")[0] for name, command in get_command(app).commands.items()} == summaries
+    summaries = {
+        name: summary for section in SECTIONS.values() for name, (_, summary) in section.items()
+    }
+    assert {
+        name: command.help.split("\n")[0] for name, command in get_command(app).commands.items()
+    } == summaries
 
 
 @pytest.mark.parametrize("group", ["", "pg", "queues"])
 def test_each_command_is_one_line_in_a_terminal_of_eighty(group):
     shown = pgflow(None, *group.split(), "--help", width=80).out
-    listed = [line for line in shown.splitlines() if re.match(r"  [a-z][a-z-]* {2,}\S.*[^.]\.$", line)]
+    listed = [
+        line for line in shown.splitlines() if re.match(r"  [a-z][a-z-]* {2,}\S.*[^.]\.$", line)
+    ]
     assert len(listed) == len([path for path in commands() if " ".join(path[:-1]) == group])
     assert max(len(line) for line in shown.splitlines()) <= 80
 
@@ -70,7 +98,8 @@ def test_the_exit_codes_stand_below_the_help():
 
 @pytest.mark.parametrize(("typed", "said"), [
     (["lst"], "pgflow: No such command 'lst'. Did you mean 'list'? See `pgflow --help`\n"),
-    (["queues", "limt"], "pgflow queues: No such command 'limt'. Did you mean 'limit'? See `pgflow queues --help`\n"),
+    (["queues", "limt"], ("pgflow queues: No such command 'limt'. Did you mean 'limit'? See `pgflow "
+                         "queues --help`\n")),
     (["show"], "pgflow show: Missing argument 'KEY'. See `pgflow show --help`\n"),
     (["list", "--limit", "many"], "pgflow list: Invalid value for '--limit' / '-n'"),
 ])  # fmt: skip
@@ -85,14 +114,28 @@ def test_the_version():
 
 
 def test_the_shell_completes_commands():
-    env = {**os.environ, "_PGFLOW_COMPLETE": "complete_bash", "COMP_WORDS": "pgflow ti", "COMP_CWORD": "1"}
+    env = {
+        **os.environ,
+        "_PGFLOW_COMPLETE": "complete_bash",
+        "COMP_WORDS": "pgflow ti",
+        "COMP_CWORD": "1",
+    }
     program = "import sys; sys.argv = ['pgflow']; from pgflow_cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, cwd=TESTS, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=env,
+        capture_output=True,
+        text=True,
+        cwd=TESTS,
+        check=False,
+    )
     assert set(done.stdout.split()) == {"tick", "timeline"}
 
 
 def test_the_shell_completes_statuses_and_keys(dsn, conn):
-    conn.execute("select pgflow.start_run('greet', '{}', k) from unnest('{order-1,order-2,other}'::text[]) k")
+    conn.execute(
+        "select pgflow.start_run('greet', '{}', k) from unnest('{order-1,order-2,other}'::text[]) k"
+    )
     assert complete_status("pa") == ["paused"]
     with environment(PGFLOW_DSN=dsn):
         assert complete_key("order-") == ["order-2", "order-1"]

@@ -1,4 +1,6 @@
-"""`pgflow owed`, `settle` and `audit`: what is open, who says what became of it, and the story of a run."""
+"""`pgflow owed`, `settle` and `audit`: what is open, who says what became of it, and the story of a
+run.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ class Lost(Exception):
 
 @decision()
 async def pick() -> Choice[str]:
-    return Choice("<b>lamp</b>", why="it is dark", evidence=["meter-3"], alternatives=["candle"], policy="thrift")
+    return Choice(
+        "<b>lamp</b>",
+        why="it is dark",
+        evidence=["meter-3"],
+        alternatives=["candle"],
+        policy="thrift",
+    )
 
 
 @effect(risk="irreversible")
@@ -43,7 +51,11 @@ async def shop() -> str:
 @pytest.fixture
 def stuck(dsn: str, conn: psycopg.Connection) -> str:
     """A run whose effect nobody knows; its key."""
-    work_until(dsn, lambda: conn.execute("select status from pgflow.runs").fetchall() == [("stuck",)], start="order-7")
+    work_until(
+        dsn,
+        lambda: conn.execute("select status from pgflow.runs").fetchall() == [("stuck",)],
+        start="order-7",
+    )
     return dsn
 
 
@@ -71,23 +83,53 @@ def test_nothing_is_owed_by_nobody(dsn: str) -> None:
 
 def test_what_is_owed_is_listed_with_its_key(stuck: str, conn: psycopg.Connection) -> None:
     (row,) = pgflow(stuck, "owed").data
-    assert (row["key"], row["name"], row["state"], row["effect"], row["status"]) == ("order-7", "order", "unknown", effect_key(conn), "stuck")
+    assert (row["key"], row["name"], row["state"], row["effect"], row["status"]) == (
+        "order-7",
+        "order",
+        "unknown",
+        effect_key(conn),
+        "stuck",
+    )
     said = pgflow(stuck, "owed", tty=True, width=160).out
-    assert re.search(r"^order-7 +order +unknown +\S+ +a person +" + re.escape(effect_key(conn)), said, re.MULTILINE)
+    assert re.search(
+        r"^order-7 +order +unknown +\S+ +a person +" + re.escape(effect_key(conn)),
+        said,
+        re.MULTILINE,
+    )
     assert pgflow(stuck, "owed", "--state", "accepted").data == []
-    assert pgflow(stuck, "owed", "--state", "late").err == "pgflow: an open effect is intended, unknown, absent, accepted or uncompensated, not 'late'\n"
+    assert (
+        pgflow(stuck, "owed", "--state", "late").err
+        == "pgflow: an open effect is intended, unknown, absent, accepted or uncompensated, not "
+        "'late'\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "says", "code"),
     [
-        ([], "pgflow: say what became of it: pass one of --confirmed JSON, --failed, --absent, --taken-back and --stands\n", 2),
-        (["--failed", "--absent"], "pgflow: say what became of it: pass one of --confirmed JSON, --failed, --absent, --taken-back and --stands\n", 2),
+        (
+            [],
+            (
+                "pgflow: say what became of it: pass one of --confirmed JSON, --failed, --absent, "
+                "--taken-back and --stands\n"
+            ),
+            2,
+        ),
+        (
+            ["--failed", "--absent"],
+            (
+                "pgflow: say what became of it: pass one of --confirmed JSON, --failed, --absent, "
+                "--taken-back and --stands\n"
+            ),
+            2,
+        ),
         (["--confirmed", "{"], "the result", 2),
         (["--failed"], "no open effect has the key 'nothing'", 1),
     ],
 )
-def test_what_cannot_be_settled_is_one_clear_line(stuck: str, options: list[str], says: str, code: int) -> None:
+def test_what_cannot_be_settled_is_one_clear_line(
+    stuck: str, options: list[str], says: str, code: int
+) -> None:
     answer = pgflow(stuck, "settle", "nothing", *options)
     assert says in answer.err
     assert answer.err.count("\n") == 1
@@ -96,18 +138,39 @@ def test_what_cannot_be_settled_is_one_clear_line(stuck: str, options: list[str]
 
 
 def test_a_person_answers_and_the_run_goes_on(stuck: str, conn: psycopg.Connection) -> None:
-    answer = pgflow(stuck, "settle", effect_key(conn), "--confirmed", '"on its way"', "--why", "the shop says so", tty=True)
+    answer = pgflow(
+        stuck,
+        "settle",
+        effect_key(conn),
+        "--confirmed",
+        '"on its way"',
+        "--why",
+        "the shop says so",
+        tty=True,
+    )
     assert answer.out == f"Settled {effect_key(conn)} as confirmed: run order-7 is queued.\n"
-    work_until(stuck, lambda: conn.execute("select status, output #>> '{}' from pgflow.runs").fetchall() == [("completed", "on its way")])
+    work_until(
+        stuck,
+        lambda: (
+            conn.execute("select status, output #>> '{}' from pgflow.runs").fetchall()
+            == [("completed", "on its way")]
+        ),
+    )
     assert pgflow(stuck, "owed").data == []
 
 
-def test_the_story_of_a_run_names_reasons_acts_and_debts(stuck: str, conn: psycopg.Connection) -> None:
+def test_the_story_of_a_run_names_reasons_acts_and_debts(
+    stuck: str, conn: psycopg.Connection
+) -> None:
     story = pgflow(stuck, "audit", "order-7", tty=True, width=200).out.splitlines()
     assert story[0].startswith("order-7 shop stuck: effect: nobody knows what became of ")
     told = [" ".join(re.sub(r"^\d\d:\d\d:\d\d  ", "", line).split()) for line in story[2:]]
     decided = effect_key(conn).removesuffix("/order/1")
-    assert told[0] == 'decided pick "<b>lamp</b>", because it is dark; evidence meter-3; instead of candle; policy thrift'
+    assert (
+        told[0]
+        == 'decided pick "<b>lamp</b>", because it is dark; evidence meter-3; instead of candle; '
+        "policy thrift"
+    )
     assert told[1] == f'intended order {{"what": "<b>lamp</b>"}}; irreversible; rests on {decided}'
     assert told[2] == "unknown order it raised (Lost: <b>lamp</b>)"
     assert told[3].startswith("owes order: unknown since ")

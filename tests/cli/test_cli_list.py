@@ -69,14 +69,20 @@ def test_filters_choose_runs(prepared, filters, found):
 
 
 def test_what_is_typed_is_never_sql(prepared):
-    for words in (["--key", "x' or true --"], ["--workflow", "'; drop table x --"], ["--label", "a=') or ('1'='1"]):
+    for words in (
+        ["--key", "x' or true --"],
+        ["--workflow", "'; drop table x --"],
+        ["--label", "a=') or ('1'='1"],
+    ):
         assert keys(pgflow(prepared, "list", *words)) == []
 
 
 def test_a_table_on_a_terminal_says_why_a_run_is_where_it_is(prepared):
     shown = pgflow(prepared, "list", tty=True, width=160).out
     assert re.search(r"^KEY +STATUS +SINCE +WORKFLOW +QUEUE +TRIES +LABELS +WHY", shown)
-    assert re.search(r"^bad-1 +failed +\S+ +failing +default +ValueError: no 7 *$", shown, re.MULTILINE)
+    assert re.search(
+        r"^bad-1 +failed +\S+ +failing +default +ValueError: no 7 *$", shown, re.MULTILINE
+    )
     assert re.search(r"^order-2 +waiting .* signal paid, until 2\d{3}-", shown, re.MULTILINE)
     assert re.search(r"^stuck-1 +stuck .* poison: 1 workers died", shown, re.MULTILINE)
 
@@ -90,8 +96,12 @@ def test_a_table_fits_its_terminal_one_row_a_line(prepared, width):
 
 
 def test_csv_has_a_heading_even_without_rows(prepared):
-    rows = list(csv.DictReader(io.StringIO(pgflow(prepared, "list", "--csv", "-l", "region=us").out)))
-    assert [(row["key"], row["status"], row["labels"]) for row in rows] == [("order-2", "waiting", '{"region": "us", "customer": "acme"}')]
+    rows = list(
+        csv.DictReader(io.StringIO(pgflow(prepared, "list", "--csv", "-l", "region=us").out))
+    )
+    assert [(row["key"], row["status"], row["labels"]) for row in rows] == [
+        ("order-2", "waiting", '{"region": "us", "customer": "acme"}')
+    ]
     assert pgflow(prepared, "list", "--csv", "-w", "nobody").out.startswith("key,status,workflow,")
 
 
@@ -104,16 +114,30 @@ def test_more_than_the_limit_is_said_beside_the_answer(prepared):
 
 def test_counting_by_status(prepared):
     counts = {row["status"]: row["runs"] for row in pgflow(prepared, "list", "--count").data}
-    assert counts == {"completed": 5, "waiting": 3, "failed": 1, "queued": 1, "cancelled": 1, "paused": 1, "stuck": 1}
+    assert counts == {
+        "completed": 5,
+        "waiting": 3,
+        "failed": 1,
+        "queued": 1,
+        "cancelled": 1,
+        "paused": 1,
+        "stuck": 1,
+    }
 
 
 def test_an_empty_list_says_what_to_do(dsn):
-    assert pgflow(dsn, "list", tty=True).err == "There are no runs yet: start one with `pgflow start` or `pgflow run`.\n"
+    assert (
+        pgflow(dsn, "list", tty=True).err
+        == "There are no runs yet: start one with `pgflow start` or `pgflow run`.\n"
+    )
     assert pgflow(dsn, "list").out == "[]\n"
 
 
 def test_a_queue_that_there_is_not_is_named(dsn):
-    assert pgflow(dsn, "list", "--queue", "mial", tty=True).err == "No run is like that: there is no queue 'mial'.\n"
+    assert (
+        pgflow(dsn, "list", "--queue", "mial", tty=True).err
+        == "No run is like that: there is no queue 'mial'.\n"
+    )
     assert pgflow(dsn, "list", "--key", "k", tty=True).err == "No run is like that.\n"
 
 
@@ -135,8 +159,15 @@ def test_watching_answers_again_when_something_has_changed(dsn, conn):
 
 def test_everything_about_a_run(prepared):
     run = pgflow(prepared, "show", "order-2").data
-    assert (run["status"], run["input"], run["state"]) == ("waiting", {"order": {"sku": "desk", "amount": 2}}, {"phase": "paying"})
-    assert [(call["name"], call["status"], call["attempts"]) for call in run["calls"]] == [("price", "completed", 1), ("charge", "completed", 2)]
+    assert (run["status"], run["input"], run["state"]) == (
+        "waiting",
+        {"order": {"sku": "desk", "amount": 2}},
+        {"phase": "paying"},
+    )
+    assert [(call["name"], call["status"], call["attempts"]) for call in run["calls"]] == [
+        ("price", "completed", 1),
+        ("charge", "completed", 2),
+    ]
     shown = pgflow(prepared, "show", "order-2", tty=True).out
     assert "pgflow signal order-2 paid JSON" in shown
     assert re.search(r"charge +completed +2 ", shown)
@@ -197,7 +228,12 @@ def test_the_timeline_has_attempts_and_waits(prepared):
 
 def test_an_open_wait_reaches_to_now(prepared):
     entry = pgflow(prepared, "timeline", "order-2").data[-1]
-    assert (entry["kind"], entry["name"], entry["status"], entry["ended_at"]) == ("signal", "paid", "open", None)
+    assert (entry["kind"], entry["name"], entry["status"], entry["ended_at"]) == (
+        "signal",
+        "paid",
+        "open",
+        None,
+    )
     shown = pgflow(prepared, "timeline", "order-2", tty=True, width=100).out
     assert re.search(r"signal: paid +\+\S+ +… .*─▸$", shown, re.MULTILINE)
 
@@ -207,11 +243,15 @@ def test_the_waterfall_fits_its_terminal(prepared, width):
     shown = pgflow(prepared, "timeline", "order-1", tty=True, width=width).out
     assert max(len(line) for line in shown.splitlines()) <= width
     assert "✗" in shown
-    assert "call 3 charge, try 1: ConnectionError: the bank is out [to lunch]" in " ".join(shown.split())
+    assert "call 3 charge, try 1: ConnectionError: the bank is out [to lunch]" in " ".join(
+        shown.split()
+    )
 
 
 def test_children_and_failures_are_entries_too(prepared):
-    assert [(e["kind"], e["status"]) for e in pgflow(prepared, "timeline", "family-1").data] == [("child", "finished")]
+    assert [(e["kind"], e["status"]) for e in pgflow(prepared, "timeline", "family-1").data] == [
+        ("child", "finished")
+    ]
     assert "failed: ValueError: no 7" in pgflow(prepared, "timeline", "bad-1", tty=True).out
 
 
@@ -232,7 +272,9 @@ def test_an_auditor_who_reads_views_only_sees_as_much(prepared):
             assert keys(pgflow(theirs, "list"))[:5] == NEWEST_FIRST
             assert pgflow(theirs, "show", "order-1").data["status"] == "completed"
             assert pgflow(theirs, "timeline", "order-1").code == pgflow(theirs, "queues").code == 0
-            assert pgflow(theirs, "cancel", "nap-1").err.startswith("pgflow: this role may not do that: permission denied for function cancel_run")
+            assert pgflow(theirs, "cancel", "nap-1").err.startswith(
+                "pgflow: this role may not do that: permission denied for function cancel_run"
+            )
         finally:
             conn.execute(f"drop owned by {role}; drop role {role}")
 
@@ -266,7 +308,17 @@ def test_a_lease_that_goes_on_without_having_been_woken_is_a_recovery():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0, "0ms"), (0.012, "12ms"), (0.4, "0.4s"), (42, "42s"), (150, "2m"), (7200, "2h"), (400_000, "5d"), (99.9, "2m")]
+    ("seconds", "text"),
+    [
+        (0.0, "0ms"),
+        (0.012, "12ms"),
+        (0.4, "0.4s"),
+        (42, "42s"),
+        (150, "2m"),
+        (7200, "2h"),
+        (400_000, "5d"),
+        (99.9, "2m"),
+    ],
 )
 def test_durations_have_few_digits(seconds, text):
     assert duration(seconds) == text
@@ -277,8 +329,14 @@ def test_durations_have_few_digits(seconds, text):
 
 def test_queues_count_what_stands_runs_and_waits(prepared):
     queues = {row["queue"]: row for row in pgflow(prepared, "queues").data}
-    assert (queues["default"]["waiting"], queues["fragile"]["stuck"], queues["unserved"]["queued"]) == (3, 1, 1)
-    assert re.search(r"^unserved +1 +0 +0 +0 +0 ", pgflow(prepared, "queues", tty=True).out, re.MULTILINE)
+    assert (
+        queues["default"]["waiting"],
+        queues["fragile"]["stuck"],
+        queues["unserved"]["queued"],
+    ) == (3, 1, 1)
+    assert re.search(
+        r"^unserved +1 +0 +0 +0 +0 ", pgflow(prepared, "queues", tty=True).out, re.MULTILINE
+    )
 
 
 def test_a_queue_is_paused_limited_and_resumed(dsn, conn):
@@ -290,16 +348,26 @@ def test_a_queue_is_paused_limited_and_resumed(dsn, conn):
     limited = pgflow(dsn, "queues", "limit", "mail", "--max-deaths", "2").data[0]
     assert (limited["max_running"], limited["max_deaths"]) == (7, 2)
     assert pgflow(dsn, "queues", "limit", "mail", "--unlimited").data[0]["max_running"] is None
-    assert pgflow(dsn, "queues", "pause", "male").err == "pgflow: there is no queue 'male': there are mail\n"
+    assert (
+        pgflow(dsn, "queues", "pause", "male").err
+        == "pgflow: there is no queue 'male': there are mail\n"
+    )
 
 
 def test_workers_without_a_module_are_listed(dsn):
     assert "No worker is registered" in pgflow(dsn, "workers", tty=True).err
     with psycopg.connect(dsn, autocommit=True) as other:
-        other.execute("select pgflow.register_worker('here', 7, '{mail}', 3, '1.0', obj_description('pgflow'::regnamespace, 'pg_namespace'))")
+        other.execute(
+            "select pgflow.register_worker('here', 7, '{mail}', 3, '1.0', "
+            "obj_description('pgflow'::regnamespace, 'pg_namespace'))"
+        )
     (row,) = pgflow(dsn, "workers").data
     assert (row["host"], row["pid"], row["queues"], row["running"]) == ("here", 7, ["mail"], 0)
-    assert re.search(r"here +7 +0/3 +\S+ +alive +1.0 +mail *$", pgflow(dsn, "workers", tty=True).out, re.MULTILINE)
+    assert re.search(
+        r"here +7 +0/3 +\S+ +alive +1.0 +mail *$",
+        pgflow(dsn, "workers", tty=True).out,
+        re.MULTILINE,
+    )
 
 
 def test_a_worker_of_an_older_version_is_listed_as_outdated(dsn):
@@ -307,7 +375,11 @@ def test_a_worker_of_an_older_version_is_listed_as_outdated(dsn):
         other.execute("select pgflow.register_worker('here', 7, '{mail}', 3, '1.0')")
     (row,) = pgflow(dsn, "workers").data
     assert row["is_outdated"] is True
-    assert re.search(r"here +7 +0/3 +\S+ +outdated +1.0 +mail *$", pgflow(dsn, "workers", tty=True).out, re.MULTILINE)
+    assert re.search(
+        r"here +7 +0/3 +\S+ +outdated +1.0 +mail *$",
+        pgflow(dsn, "workers", tty=True).out,
+        re.MULTILINE,
+    )
 
 
 # ---------------------------------------------------------------- texts of somebody else
@@ -320,14 +392,21 @@ HOSTILE = "k\x1b]0;title\x07\x1b[2J\x9b31m\u202eevil\u2066\n2026-01-01 INFO forg
 @pytest.mark.parametrize("command", ["list", "show", "timeline"])
 def test_what_others_have_named_reaches_a_terminal_harmless(dsn, conn, command, form):
     labels = json.dumps({"customer": HOSTILE})
-    conn.execute("select pgflow.start_run('greet', %s, %s, labels => %s, queue => 'q')", [json.dumps({"name": HOSTILE}), HOSTILE, labels])
+    conn.execute(
+        "select pgflow.start_run('greet', %s, %s, labels => %s, queue => 'q')",
+        [json.dumps({"name": HOSTILE}), HOSTILE, labels],
+    )
     if command != "list" and form == ["--csv"]:
         form = []
-    answer = pgflow(dsn, command, *([] if command == "list" else [HOSTILE]), *form, tty=True, width=200)
+    answer = pgflow(
+        dsn, command, *([] if command == "list" else [HOSTILE]), *form, tty=True, width=200
+    )
     assert answer.code == 0, answer.err
     drawn = re.sub(r"\x1b\[[\d;]*m", "", answer.out)  # our own colours
     assert not [char for char in drawn if char != "\n" and not char.isprintable()], repr(drawn)
-    assert form == ["--csv"] or "\n2026-01-01 INFO forged" not in drawn  # a row of CSV may hold a newline in quotes
+    assert (
+        form == ["--csv"] or "\n2026-01-01 INFO forged" not in drawn
+    )  # a row of CSV may hold a newline in quotes
 
 
 def test_programs_get_texts_as_they_are(dsn, conn):

@@ -43,14 +43,29 @@ def test_what_libpq_asks_back_is_left_out():
 
 
 def test_a_server_that_is_down_for_every_command_that_needs_one():
-    for command in (["show", "k"], ["doctor"], ["migrate"], ["sql", "select 1"], ["queues"], ["cancel", "k"], ["start", "x"], ["workers"]):
+    for command in (
+        ["show", "k"],
+        ["doctor"],
+        ["migrate"],
+        ["sql", "select 1"],
+        ["queues"],
+        ["cancel", "k"],
+        ["start", "x"],
+        ["workers"],
+    ):
         line(pgflow(UNREACHABLE, *command), 69)
 
 
 @pytest.mark.parametrize(
     ("dsn", "words"),
     [
-        ("nonsense", "cannot be read as a connection string, and is not shown, since it may hold a password: pass a URL"),
+        (
+            "nonsense",
+            (
+                "cannot be read as a connection string, and is not shown, since it may hold a "
+                "password: pass a URL"
+            ),
+        ),
         ("app:hunter2@db/orders", "pass a URL"),
         ("host=x pasword=hunter2", "it has 'pasword' where 'password' may be meant"),
         ("postgresql://app:hunter2@hunter2@db/orders", "write @ as %40"),
@@ -94,9 +109,14 @@ def test_a_schema_of_another_version(dsn, conn, stamp, words):
 
 
 def test_a_role_without_rights(dsn, conn):
-    conn.execute("create role cli_nobody login password 'secret'; grant connect on database postgres to cli_nobody")
+    conn.execute(
+        "create role cli_nobody login password 'secret'; grant connect on database postgres to "
+        "cli_nobody"
+    )
     try:
-        assert "`pgflow doctor` says what it may" in line(pgflow(as_role(dsn, "cli_nobody"), "list"), 2)
+        assert "`pgflow doctor` says what it may" in line(
+            pgflow(as_role(dsn, "cli_nobody"), "list"), 2
+        )
     finally:
         conn.execute("drop owned by cli_nobody; drop role cli_nobody")
 
@@ -108,12 +128,24 @@ def test_a_role_without_rights(dsn, conn):
         (["list", "--sttus", "x"], "No such option: --sttus"),
         (["show"], "Missing argument 'KEY'"),
         (["list", "--limit", "many"], "Invalid value for '--limit'"),
-        (["list", "--since", "yesterday"], "--since is a time, like 2026-03-01T09:30Z, or a duration, like 90s, 10m, 1h30m or 7d, not 'yesterday'"),
-        (["list", "--since", "2026-01-01"], "--since needs a time of day and a time zone: 2026-01-01T00:00Z"),
+        (
+            ["list", "--since", "yesterday"],
+            (
+                "--since is a time, like 2026-03-01T09:30Z, or a duration, like 90s, 10m, 1h30m or 7d, "
+                "not 'yesterday'"
+            ),
+        ),
+        (
+            ["list", "--since", "2026-01-01"],
+            "--since needs a time of day and a time zone: 2026-01-01T00:00Z",
+        ),
         (["list", "--since", "10000000000d"], "--since is longer than anybody waits"),
         (["list", "--dsn", ""], "--dsn is empty: pass one, or leave it out"),
         (["start", "greet", "--key", ""], "--key is empty: pass one, or leave it out"),
-        (["start", "cli_jobs:greet", "name=Ada", "--queue", ""], "the name of a queue must be 1 to 255 bytes long"),
+        (
+            ["start", "cli_jobs:greet", "name=Ada", "--queue", ""],
+            "the name of a queue must be 1 to 255 bytes long",
+        ),
         (["signal", "k", "approved", "Ada"], "Strings need double quotes, as in '\"Ada\"'"),
         (["list", "--limit", "9" * 30], "the database cannot take that: "),
         (["list", "--since", "2026-01-01T00:00:00"], "--since needs a time zone"),
@@ -123,7 +155,10 @@ def test_a_role_without_rights(dsn, conn):
         (["workers", "json"], "module json holds no App, AsyncApp or @workflow"),
         (["tick", "json"], "module json holds no App, AsyncApp or @workflow"),
         (["tick", "cli_jobs", "--max-runtime", "soon"], "--max-runtime is written like 90s"),
-        (["workers", "cli_jobs", "--log-level", "loud"], "--log-level is debug, info, warning or error, not 'loud'"),
+        (
+            ["workers", "cli_jobs", "--log-level", "loud"],
+            "--log-level is debug, info, warning or error, not 'loud'",
+        ),
         (["queues", "limit", "q"], "no limit given"),
     ],
 )
@@ -144,7 +179,9 @@ def commands(command, *path):
 
 
 def lines_with(text):
-    """For each place in which a command takes a text, two command lines that have this one there: as it is, and inside another."""
+    """For each place in which a command takes a text, two command lines that have this one there:
+    as it is, and inside another.
+    """
     shapes = itertools.cycle(["x={}", "{}=x", "@{}", '"{}"'])
     for path, command in commands(get_command(app)):
         wanted = [param for param in command.params if param.param_type_name == "argument"]
@@ -153,7 +190,10 @@ def lines_with(text):
             if param in wanted:
                 before = [["x"] * (each.required and each is not param) for each in wanted]
                 at = wanted.index(param)
-                yield from ([*path, "--", *sum(before[:at], []), one, *sum(before[at:], [])] for one in texts)
+                yield from (
+                    [*path, "--", *sum(before[:at], []), one, *sum(before[at:], [])]
+                    for one in texts
+                )
             elif not getattr(param, "is_flag", False):
                 needed = sum((["x"] for each in wanted if each.required), [])
                 yield from ([*path, max(param.opts, key=len), one, "--", *needed] for one in texts)
@@ -163,7 +203,9 @@ def lines_with(text):
 def test_what_is_no_text_is_refused_wherever_a_text_is_taken(dsn, text):
     """Neither can be the name of a file, so that no command leaves anything behind."""
     lines = list(lines_with(text))
-    assert {"list", "queues", "signal", "cancel", "start", "workers", "sql"} < {words[0] for words in lines}
+    assert {"list", "queues", "signal", "cancel", "start", "workers", "sql"} < {
+        words[0] for words in lines
+    }
     for words in lines:
         answer = pgflow(dsn, *words)
         said = answer.err.count("\n")
@@ -171,28 +213,59 @@ def test_what_is_no_text_is_refused_wherever_a_text_is_taken(dsn, text):
         assert "Traceback" not in answer.err, (words, answer)
 
 
-@pytest.mark.parametrize(("name", "words"), [(b"caf\xe9", "it holds the byte 0xe9"), (b"\xed\xa0\x80", "it holds the byte 0xed")])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [(b"caf\xe9", "it holds the byte 0xe9"), (b"\xed\xa0\x80", "it holds the byte 0xed")],
+)
 def test_bytes_that_are_no_text_are_named(dsn, name, words):
-    program = [sys.executable, "-X", "utf8", "-m", "pgflow_cli", "list", "--dsn", dsn, "--key", name]
+    program = [
+        sys.executable,
+        "-X",
+        "utf8",
+        "-m",
+        "pgflow_cli",
+        "list",
+        "--dsn",
+        dsn,
+        "--key",
+        name,
+    ]
     done = subprocess.run(program, capture_output=True, text=True, cwd=clikit.TESTS, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"pgflow: a text that was given is not UTF-8: {words}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        f"pgflow: a text that was given is not UTF-8: {words}\n",
+    )
 
 
 def test_a_connection_string_that_is_no_text_is_not_repeated():
-    assert line(pgflow(None, "list", "--dsn", "postgresql://app:hunter2\udce9@db/x"), 2).endswith("is not UTF-8: it holds the byte 0xe9")
+    assert line(pgflow(None, "list", "--dsn", "postgresql://app:hunter2\udce9@db/x"), 2).endswith(
+        "is not UTF-8: it holds the byte 0xe9"
+    )
 
 
-@pytest.mark.parametrize("arguments", [["signal", "k", "go", "-"], ["start", "greet", "--input", "-"], ["sql", "-"]])
+@pytest.mark.parametrize(
+    "arguments", [["signal", "k", "go", "-"], ["start", "greet", "--input", "-"], ["sql", "-"]]
+)
 def test_standard_input_that_is_no_text(dsn, arguments):
     program = [sys.executable, "-X", "utf8", "-m", "pgflow_cli", *arguments, "--dsn", dsn]
-    done = subprocess.run(program, input=b'"caf\xe9"', capture_output=True, cwd=clikit.TESTS, env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"}, check=False)
+    done = subprocess.run(
+        program,
+        input=b'"caf\xe9"',
+        capture_output=True,
+        cwd=clikit.TESTS,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
     assert b"cannot be read: 'utf-8' codec can't decode byte 0xe9" in done.stderr
 
 
 @pytest.mark.parametrize("host", ["caf\udce9", "x" * 64])
 def test_an_address_for_metrics_that_is_none(dsn, host):
-    answer = clikit.finish(clikit.process(dsn, "workers", "cli_jobs", "--metrics-port", "0", "--metrics-host", host))
+    answer = clikit.finish(
+        clikit.process(dsn, "workers", "cli_jobs", "--metrics-port", "0", "--metrics-host", host)
+    )
     assert "no metrics at " in line(answer, 2)
 
 
@@ -212,7 +285,10 @@ def test_a_bug_of_ours_keeps_its_traceback(shared_dsn, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "hidden"),
     [
-        ('cannot parse "postgresql://app:hunter2@db/x": why', 'cannot parse "postgresql://app:***@db/x": why'),
+        (
+            'cannot parse "postgresql://app:hunter2@db/x": why',
+            'cannot parse "postgresql://app:***@db/x": why',
+        ),
         ("user=app password=hunter2 host=db", "user=app password=*** host=db"),
         ("app:hunter2@db/orders", "app:***@db/orders"),
         ("at 12:30 there was nothing", "at 12:30 there was nothing"),
@@ -224,13 +300,17 @@ def test_passwords_are_hidden_wherever_they_stand(text, hidden):
 
 
 def test_every_exit_code_has_a_meaning():
-    codes = {value for name, value in vars(failures).items() if name.isupper() and isinstance(value, int)}
+    codes = {
+        value for name, value in vars(failures).items() if name.isupper() and isinstance(value, int)
+    }
     assert codes == set(failures.MEANINGS)
     assert explain(Mistake("this")) == (failures.USAGE, "this")
 
 
 def test_an_answer_that_nobody_reads_is_no_error(dsn, conn):
-    conn.execute("select pgflow.start_run('greet', '{}', 'k-' || n) from generate_series(1, 3000) n")
+    conn.execute(
+        "select pgflow.start_run('greet', '{}', 'k-' || n) from generate_series(1, 3000) n"
+    )
     listing = clikit.process(dsn, "list", "-n", "0")
     assert listing.stdout is not None
     listing.stdout.readline()
@@ -242,7 +322,9 @@ def test_an_answer_that_nobody_reads_is_no_error(dsn, conn):
 
 @pytest.mark.parametrize("form", ["--json", "--csv"])
 def test_a_reader_who_leaves_early_is_no_error_in_any_form(dsn, conn, form):
-    conn.execute("select pgflow.start_run('greet', '{}', 'k-' || i) from generate_series(1, 2000) i")
+    conn.execute(
+        "select pgflow.start_run('greet', '{}', 'k-' || i) from generate_series(1, 2000) i"
+    )
     listing = clikit.process(dsn, "list", "--limit", "0", form)
     listing.stdout.readline()
     listing.stdout.close()
@@ -260,7 +342,13 @@ def test_watching_ends_when_nobody_reads_though_nothing_changes(dsn):
 
 def test_ctrl_c_before_there_is_a_command_is_no_traceback():
     program = "import sys; import pgflow_cli; sys.modules['pgflow_cli.commands'] = type(sys)('late'); sys.modules['pgflow_cli.commands'].run = lambda words: (_ for _ in ()).throw(KeyboardInterrupt); pgflow_cli.main()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=clikit.TESTS, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=clikit.TESTS,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
@@ -279,4 +367,9 @@ def test_ctrl_c_at_a_question_does_nothing(dsn, conn, monkeypatch):
 
 def test_no_command_knows_a_password_of_its_own():
     sources = Path(failures.__file__).parent.rglob("*.py")
-    assert not [path for path in sources if re.search(r"print\(.*\bdsn\b|echo\(.*\bdsn\b", path.read_text()) and path.name != "embedded.py"]
+    assert not [
+        path
+        for path in sources
+        if re.search(r"print\(.*\bdsn\b|echo\(.*\bdsn\b", path.read_text())
+        and path.name != "embedded.py"
+    ]

@@ -1,7 +1,8 @@
 """docs/session.md: a session at a terminal, made again from the real command line and compared.
 
-Every command runs in a terminal of its own, as wide as the page. What differs from day to day - times, process
-ids, how wide a column had to be - is masked on both sides. ``PGFLOW_UPDATE_SNAPSHOT=1`` writes the page anew.
+Every command runs in a terminal of its own, as wide as the page. What differs from day to day -
+times, process ids, how wide a column had to be - is masked on both sides.
+``PGFLOW_UPDATE_SNAPSHOT=1`` writes the page anew.
 """
 
 from __future__ import annotations
@@ -43,13 +44,15 @@ SESSION: list[tuple[str, list[str]]] = [
         "pgflow list --status running",
         "kill -9 %1",
     ]),
-    ("The next one to come along - here a tick, as cron would run it - finds it dead, and goes on from the journal.", [
+    (("The next one to come along - here a tick, as cron would run it - finds it dead, and goes on "
+     "from the journal."), [
         "touch door-is-open",
         "pgflow tick shop.py --dead-after 1 --log-level error",
         "pgflow timeline order-1",
         "pgflow show order-1",
     ]),
-    ("The customer leaves. Their open runs are shown, counted, and cancelled. Their code may clean up.", [
+    (("The customer leaves. Their open runs are shown, counted, and cancelled. Their code may clean "
+     "up."), [
         "pgflow cancel --label customer=acme --status waiting --why 'the customer has left'",
         "pgflow tick shop.py --dead-after 1",
         "pgflow list",
@@ -62,13 +65,16 @@ SESSION: list[tuple[str, list[str]]] = [
 ]  # fmt: skip
 
 
-
 class Shell:
     """Runs commands as a person would, each in a terminal, one of them in the background."""
 
     def __init__(self, dsn: str, folder: Path) -> None:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        env = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "GITHUB_ACTIONS", "COLUMNS")}
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("DATABASE_URL", "GITHUB_ACTIONS", "COLUMNS")
+        }
         self._env = {**env, "PGFLOW_DSN": dsn, "NO_COLOR": "1", "TERM": "xterm", "PATH": path}
         self._folder = folder
         self.background: subprocess.Popen[bytes] | None = None
@@ -76,7 +82,13 @@ class Shell:
     def run(self, line: str) -> str:
         """Run a line and return its output."""
         if line.endswith("&"):
-            self.background = subprocess.Popen(shlex.split(line[:-1]), env=self._env, cwd=self._folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.background = subprocess.Popen(
+                shlex.split(line[:-1]),
+                env=self._env,
+                cwd=self._folder,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             return ""
         if line == "kill -9 %1":
             assert self.background is not None
@@ -89,7 +101,15 @@ class Shell:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, WIDTH, 0, 0))
         with interruptible():
-            started = subprocess.Popen(shlex.split(line), env=self._env, cwd=self._folder, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+            started = subprocess.Popen(
+                shlex.split(line),
+                env=self._env,
+                cwd=self._folder,
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+                start_new_session=True,
+            )
         os.close(theirs)
         shown, is_asked = b"", False
         while chunk := _read(ours):
@@ -109,7 +129,11 @@ class Shell:
 
 def _frame(shown: bytes) -> str:
     """Return the last frame of a screen that is drawn again and again."""
-    return ANSI.sub("", shown.rpartition(b"\x1b[H")[2].decode(errors="ignore")).replace("\r\n", "\n").rstrip()
+    return (
+        ANSI.sub("", shown.rpartition(b"\x1b[H")[2].decode(errors="ignore"))
+        .replace("\r\n", "\n")
+        .rstrip()
+    )
 
 
 def _drain(descriptor: int) -> None:
@@ -129,13 +153,23 @@ def play(dsn: str, folder: Path) -> str:
     """The session, as a page."""
     (folder / "shop.py").write_text((TESTS / "session_shop.py").read_text())
     shell = Shell(dsn, folder)
-    lines = ["# A session at the terminal", "", "Made from the real command line by `tests/cli/test_cli_session.py`, which plays it again and compares.", ""]
+    lines = [
+        "# A session at the terminal",
+        "",
+        (
+            "Made from the real command line by `tests/cli/test_cli_session.py`, which plays it again "
+            "and compares."
+        ),
+        "",
+    ]
     try:
         for text, commands in SESSION:
             lines += [text, "", "```"]
             for command in commands:
                 wait_before(command, dsn)
-                shown = "\n".join(line.rstrip() for line in shell.run(command).rstrip().splitlines())
+                shown = "\n".join(
+                    line.rstrip() for line in shell.run(command).rstrip().splitlines()
+                )
                 lines += [f"$ {command}", *([shown] if shown else [])]
             lines += ["```", ""]
     finally:
@@ -149,13 +183,24 @@ def wait_before(command: str, dsn: str) -> None:
     """A person looks when something has had the time to happen."""
     if command == "kill -9 %1":
         with psycopg.connect(dsn, autocommit=True) as conn:
-            eventually(lambda: conn.execute("select from pgflow.steps where step = 'pack'").fetchone() is not None, "it is being packed")
-    wanted = {"pgflow list --watch": {"order-1": "waiting", "order-2": "waiting"}, "pgflow list --status running": {"order-1": "running", "order-2": "waiting"}}
+            eventually(
+                lambda: (
+                    conn.execute("select from pgflow.steps where step = 'pack'").fetchone()
+                    is not None
+                ),
+                "it is being packed",
+            )
+    wanted = {
+        "pgflow list --watch": {"order-1": "waiting", "order-2": "waiting"},
+        "pgflow list --status running": {"order-1": "running", "order-2": "waiting"},
+    }
     if command not in wanted:
         return
     with psycopg.connect(dsn, autocommit=True) as conn:
         if "cancelled" not in statuses(conn).values():
-            eventually(lambda: statuses(conn) == wanted[command], f"{command} shows {wanted[command]}")
+            eventually(
+                lambda: statuses(conn) == wanted[command], f"{command} shows {wanted[command]}"
+            )
 
 
 def masked(page: str) -> list[str]:
@@ -181,4 +226,6 @@ def test_the_session_is_what_the_command_line_shows(empty_dsn, tmp_path):
     page = play(empty_dsn, tmp_path)
     if os.environ.get("PGFLOW_UPDATE_SNAPSHOT"):
         PAGE.write_text(page)
-    assert masked(page) == masked(PAGE.read_text()), "look at it, then PGFLOW_UPDATE_SNAPSHOT=1 writes it anew"
+    assert masked(page) == masked(PAGE.read_text()), (
+        "look at it, then PGFLOW_UPDATE_SNAPSHOT=1 writes it anew"
+    )

@@ -1,4 +1,6 @@
-"""`pgflow show` of runs with many calls, decisions and effects; `wait`, `result` and `logs`; who gets a table."""
+"""`pgflow show` of runs with many calls, decisions and effects; `wait`, `result` and `logs`; who
+gets a table.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def test_a_run_shows_its_decisions_and_effects_among_its_steps(worked):
     assert [call["output"] for call in calls] == [0, 1, "lamp", "order of a lamp"]
     shown = pgflow(worked, "show", "short-1", tty=True, width=160).out
     assert re.search(r"^ +\d+ +decision: pick +completed +1 .*\"lamp\"", shown, re.MULTILINE)
-    assert re.search(r"^ +\d+ +effect: order +confirmed +1 .*\"order of a lamp\"", shown, re.MULTILINE)
+    assert re.search(
+        r"^ +\d+ +effect: order +confirmed +1 .*\"order of a lamp\"", shown, re.MULTILINE
+    )
 
 
 def test_many_calls_of_one_name_are_one_line_that_counts_them(worked):
@@ -92,10 +96,18 @@ def test_a_limit_of_nothing_shows_each_call(worked):
 
 def test_more_lines_than_the_limit_are_counted(worked):
     run = pgflow(worked, "show", "long-1", "--limit", "2").data
-    assert [(call["name"], call.get("counts")) for call in run["calls"]] == [("fetch", {"completed": 36, "failed": 4}), ("pick", None)]
+    assert [(call["name"], call.get("counts")) for call in run["calls"]] == [
+        ("fetch", {"completed": 36, "failed": 4}),
+        ("pick", None),
+    ]
     assert run["more_calls"] == 1
-    assert "… and 1 more: --limit 0 shows each call" in pgflow(worked, "show", "long-1", "-n", "2", tty=True).out
-    assert len(pgflow(worked, "show", "long-1").data["calls"]) == ITEMS + 2, "a program gets all unless it asks for less"
+    assert (
+        "… and 1 more: --limit 0 shows each call"
+        in pgflow(worked, "show", "long-1", "-n", "2", tty=True).out
+    )
+    assert len(pgflow(worked, "show", "long-1").data["calls"]) == ITEMS + 2, (
+        "a program gets all unless it asks for less"
+    )
 
 
 # ---------------------------------------------------------------- list KEY
@@ -103,7 +115,10 @@ def test_more_lines_than_the_limit_are_counted(worked):
 
 def test_keys_may_be_listed_by_name_and_by_pattern(worked):
     assert [row["key"] for row in pgflow(worked, "list", "long-1", "nobody").data] == ["long-1"]
-    assert [row["key"] for row in pgflow(worked, "list", "short-*", "long-1").data] == ["short-1", "long-1"]
+    assert [row["key"] for row in pgflow(worked, "list", "short-*", "long-1").data] == [
+        "short-1",
+        "long-1",
+    ]
     assert pgflow(worked, "list", "long_1", "short_*").data == []
 
 
@@ -112,14 +127,21 @@ def test_keys_may_be_listed_by_name_and_by_pattern(worked):
 
 def test_waiting_ends_with_the_runs(worked):
     answer = pgflow(worked, "wait", "long-1", "short-1")
-    assert (answer.code, [(row["key"], row["status"]) for row in answer.data]) == (0, [("long-1", "completed"), ("short-1", "completed")])
+    assert (answer.code, [(row["key"], row["status"]) for row in answer.data]) == (
+        0,
+        [("long-1", "completed"), ("short-1", "completed")],
+    )
     assert pgflow(worked, "result", "short-1").out == '"order of a lamp, 2 fetched"\n'
 
 
 def test_what_has_not_ended_in_time_is_exit_code_three(dsn, conn):
     conn.execute("""select pgflow.start_run('greet', '{"name": "Ada"}', 'slow-1')""")
     answer = pgflow(dsn, "wait", "slow-1", "--timeout", "200ms")
-    assert (answer.code, answer.data[0]["status"], answer.err) == (3, "queued", "1 of 1 runs have not ended.\n")
+    assert (answer.code, answer.data[0]["status"], answer.err) == (
+        3,
+        "queued",
+        "1 of 1 runs have not ended.\n",
+    )
     answer = pgflow(dsn, "result", "slow-1", "--timeout", "200ms")
     assert (answer.code, answer.out) == (3, "")
     assert answer.err.startswith("pgflow: run 'slow-1' is queued: ")
@@ -163,8 +185,12 @@ def test_logs_are_the_journal_line_by_line(worked):
     lines = pgflow(worked, "logs", "short-1", "--table").out.splitlines()
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ +#\d+ ", lines[0])
     assert any(re.search(r"#3 decision recorded pick ", line) for line in lines)
-    assert pgflow(worked, "logs", "short-1", "--table", "--tail", "2").out.splitlines() == lines[-2:]
-    assert len(pgflow(worked, "logs", "short-1").out.splitlines()) == len(lines), "JSON has an object a line"
+    assert (
+        pgflow(worked, "logs", "short-1", "--table", "--tail", "2").out.splitlines() == lines[-2:]
+    )
+    assert len(pgflow(worked, "logs", "short-1").out.splitlines()) == len(lines), (
+        "JSON has an object a line"
+    )
 
 
 def test_following_goes_on_until_the_run_has_ended(dsn, conn):
@@ -193,9 +219,19 @@ def test_following_goes_on_until_the_run_has_ended(dsn, conn):
 def in_a_shell(dsn: str, script: str, **variables: str) -> str:
     """Return the output of a script in which ``pgflow`` is this one, as a log has it."""
     command = f'pgflow() {{ "{sys.executable}" -m pgflow_cli "$@"; }}\n{textwrap.dedent(script)}'
-    env = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "GITHUB_ACTIONS")}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("DATABASE_URL", "GITHUB_ACTIONS")
+    }
     done = subprocess.run(
-        ["bash", "-c", command], env=env | {"PGFLOW_DSN": dsn} | variables, cwd=TESTS, capture_output=True, text=True, timeout=80, check=True
+        ["bash", "-c", command],
+        env=env | {"PGFLOW_DSN": dsn} | variables,
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        timeout=80,
+        check=True,
     )
     return done.stdout
 
@@ -210,10 +246,15 @@ def begun(dsn, conn):
 def test_a_pipe_gets_json_unless_a_table_is_asked_for(begun):
     assert pgflow(begun, "queues", "--table").out.startswith("QUEUE ")
     assert pgflow(begun, "queues").out.startswith("[")
-    assert pgflow(begun, "list", "--table", "--csv").err == "pgflow: --table and --csv exclude each other: pass one of them\n"
+    assert (
+        pgflow(begun, "list", "--table", "--csv").err
+        == "pgflow: --table and --csv exclude each other: pass one of them\n"
+    )
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="who reads a pipe is known from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="who reads a pipe is known from /proc"
+)
 def test_the_log_of_an_action_gets_a_table_and_a_pipe_in_it_json(begun):
     script = """
         pgflow queues
@@ -222,18 +263,27 @@ def test_the_log_of_an_action_gets_a_table_and_a_pipe_in_it_json(begun):
         (pgflow queues)
         pgflow queues --json
     """
-    first, piped, substituted, nested, asked = re.findall(r"(QUEUE .*|\[.*)\n(?:\{|default)", in_a_shell(begun, script, GITHUB_ACTIONS="true"))
+    first, piped, substituted, nested, asked = re.findall(
+        r"(QUEUE .*|\[.*)\n(?:\{|default)", in_a_shell(begun, script, GITHUB_ACTIONS="true")
+    )
     assert (first[:5], piped, substituted, nested[:5], asked) == ("QUEUE", "[", "[", "QUEUE", "[")
     assert in_a_shell(begun, "pgflow queues").startswith("[")
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="who reads a pipe is known from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="who reads a pipe is known from /proc"
+)
 def test_the_mail_of_cron_gets_a_table(begun, tmp_path):
     cron = tmp_path / "crond"
-    cron.write_text(f"#!{sys.executable}\nimport subprocess, sys\nsubprocess.run(['sh', '-c', sys.argv[1]], check=True)\n")
+    cron.write_text(
+        f"#!{sys.executable}\nimport subprocess, sys\nsubprocess.run(['sh', '-c', sys.argv[1]], "
+        "check=True)\n"
+    )
     cron.chmod(0o755)
     command = f"{sys.executable} -m pgflow_cli queues; {sys.executable} -m pgflow_cli queues | cat"
     env = {**os.environ, "PGFLOW_DSN": begun}
     env.pop("GITHUB_ACTIONS", None)
-    mail = subprocess.run([cron, command], env=env, cwd=TESTS, capture_output=True, text=True, timeout=80, check=True).stdout
+    mail = subprocess.run(
+        [cron, command], env=env, cwd=TESTS, capture_output=True, text=True, timeout=80, check=True
+    ).stdout
     assert re.match(r"QUEUE .*\ndefault .*\n\[\n", mail)

@@ -16,7 +16,10 @@ def sandbox(server_dsn, template):
     dsn = servers.dsn_of(server_dsn, name)
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("create table t as select 1 as n; create sequence s")
-        conn.execute("create function public.add_row() returns int language sql as 'insert into t values (2) returning n'")
+        conn.execute(
+            "create function public.add_row() returns int language sql as 'insert into t values "
+            "(2) returning n'"
+        )
     yield dsn
     servers.drop_database(server_dsn, name)
 
@@ -29,8 +32,13 @@ def assert_untouched(dsn):
 def test_an_answer_in_each_form(dsn, conn):
     conn.execute("select pgflow.start_run('greet', '{\"name\": \"Ada\"}', 'k-1')")
     question = "select key, input, 1.50::numeric as price from runs"
-    assert pgflow(dsn, "sql", question).data == [{"key": "k-1", "input": {"name": "Ada"}, "price": "1.50"}]
-    assert pgflow(dsn, "sql", question, "--csv").out == 'key,input,price\nk-1,"{""name"": ""Ada""}",1.50\n'
+    assert pgflow(dsn, "sql", question).data == [
+        {"key": "k-1", "input": {"name": "Ada"}, "price": "1.50"}
+    ]
+    assert (
+        pgflow(dsn, "sql", question, "--csv").out
+        == 'key,input,price\nk-1,"{""name"": ""Ada""}",1.50\n'
+    )
     assert [line.split() for line in pgflow(dsn, "sql", question, tty=True).out.splitlines()] == [
         ["key", "input", "price"], ["k-1", '{"name":', '"Ada"}', "1.50"],
     ]  # fmt: skip
@@ -89,7 +97,11 @@ def test_anything_else_is_refused_with_a_reason(sandbox, statement, line):
     assert_untouched(sandbox)
 
 
-WRITES = ["select public.add_row()", "select nextval('s')", "select set_config('transaction_read_only', 'off', true), public.add_row()"]
+WRITES = [
+    "select public.add_row()",
+    "select nextval('s')",
+    "select set_config('transaction_read_only', 'off', true), public.add_row()",
+]
 
 
 @pytest.mark.parametrize("statement", WRITES)
@@ -99,7 +111,9 @@ def test_a_function_that_writes_is_stopped_by_the_transaction(sandbox, statement
     assert_untouched(sandbox)
 
 
-@pytest.mark.parametrize("statement", ["delete from t", "commit; delete from t", "select 1; delete from t"])
+@pytest.mark.parametrize(
+    "statement", ["delete from t", "commit; delete from t", "select 1; delete from t"]
+)
 def test_the_transaction_alone_would_do(sandbox, statement, monkeypatch):
     """Whatever sqlglot thinks of a statement, Postgres takes one only, and takes no writes."""
     monkeypatch.setattr("pgflow_cli.reading.check_reads", lambda _text: None)
@@ -111,15 +125,22 @@ def test_questions_that_postgres_refuses_say_where(shared_dsn):
     answer = pgflow(shared_dsn, "sql", "select kee from runs")
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith('pgflow: column "kee" does not exist (at: kee from runs)')
-    assert pgflow(shared_dsn, "sql", "select * from rums").err.startswith('pgflow: relation "rums" does not exist')
+    assert pgflow(shared_dsn, "sql", "select * from rums").err.startswith(
+        'pgflow: relation "rums" does not exist'
+    )
     assert pgflow(shared_dsn, "sql", "select 1/0").err == "pgflow: division by zero\n"
 
 
 def test_long_answers_are_cut_and_say_so(shared_dsn):
-    answer = pgflow(shared_dsn, "sql", "select n from generate_series(1, 2000000) n", "--limit", "3")
+    answer = pgflow(
+        shared_dsn, "sql", "select n from generate_series(1, 2000000) n", "--limit", "3"
+    )
     assert [row["n"] for row in answer.data] == [1, 2, 3]
     assert answer.err == "The first 3 rows; there are more: --limit 0 gives all.\n"
-    assert len(pgflow(shared_dsn, "sql", "select n from generate_series(1, 1500) n", "-n", "0").data) == 1500
+    assert (
+        len(pgflow(shared_dsn, "sql", "select n from generate_series(1, 1500) n", "-n", "0").data)
+        == 1500
+    )
 
 
 def test_a_question_that_takes_too_long_is_given_up(shared_dsn):
@@ -131,7 +152,11 @@ def test_a_question_that_takes_too_long_is_given_up(shared_dsn):
 def test_a_question_from_a_file_or_standard_input(shared_dsn, tmp_path):
     path = tmp_path / "question.sql"
     path.write_text("select 1 as n\n")
-    assert pgflow(shared_dsn, "sql", f"@{path}").data == pgflow(shared_dsn, "sql", "-", typed="select 1 as n").data == [{"n": 1}]
+    assert (
+        pgflow(shared_dsn, "sql", f"@{path}").data
+        == pgflow(shared_dsn, "sql", "-", typed="select 1 as n").data
+        == [{"n": 1}]
+    )
 
 
 def test_the_search_path_of_the_application_comes_first(dsn, conn):

@@ -27,7 +27,10 @@ def test_a_run_is_started_with_what_was_typed(dsn, conn):
         dsn, "start", "cli_jobs:greet", "name=7", "times:=2", "--key", "k-1", "--priority", "3", "-l", "team=a", "--deadline", "2h", "--at", "10m",
     )  # fmt: skip
     assert answer.data == {"key": "k-1", "workflow": "greet", "queue": "default", "new": True}
-    row = conn.execute("select input, priority, labels, run_at - created_at, deadline_at - run_at, status from pgflow.runs").fetchone()
+    row = conn.execute(
+        "select input, priority, labels, run_at - created_at, deadline_at - run_at, status from "
+        "pgflow.runs"
+    ).fetchone()
     assert row[:3] == ({"name": "7", "times": 2}, 3, {"team": "a"})
     assert [round(part.total_seconds()) for part in row[3:5]] == [600, 7200]
     assert row[5] == "waiting"
@@ -50,24 +53,39 @@ def test_a_workflow_nobody_knows_is_not_started(dsn, conn):
     conn.execute("select pgflow.start_run('greet', '{}')")
     answer = pgflow(dsn, "start", "great")
     assert answer.code == 2
-    assert answer.err == "pgflow: no run and no worker has named a workflow 'great': did you mean greet? (--new starts it all the same)\n"
+    assert (
+        answer.err
+        == "pgflow: no run and no worker has named a workflow 'great': did you mean greet? (--new "
+        "starts it all the same)\n"
+    )
     assert pgflow(dsn, "start", "great", "--new", "-q", "q").data["queue"] == "q"
 
 
 def test_a_person_is_told_that_nobody_serves_the_queue(dsn):
     answer = pgflow(dsn, "start", "cli_jobs:greet", "name=Ada", "-k", "k-1", tty=True)
     assert answer.out.strip() == "Started k-1 (greet, queue default)"
-    assert answer.err == "No worker serves the queue 'default' now: it begins once one does (`pgflow workers MODULE`).\n"
+    assert (
+        answer.err
+        == "No worker serves the queue 'default' now: it begins once one does (`pgflow workers "
+        "MODULE`).\n"
+    )
 
 
 # ---------------------------------------------------------------- run
 
 
 def test_a_run_is_worked_on_here_and_answers(dsn, conn):
-    answer = pgflow(dsn, "run", "cli_jobs.py:greet", "name=Ada", "times:=2", "-k", "k-1", "-l", "a=b")
+    answer = pgflow(
+        dsn, "run", "cli_jobs.py:greet", "name=Ada", "times:=2", "-k", "k-1", "-l", "a=b"
+    )
     assert answer.data == {"key": "k-1", "status": "completed", "output": "Hello Ada, Hello Ada"}
     assert one(conn, "select labels from pgflow.runs") == {"a": "b"}
-    assert pgflow(dsn, "run", "cli_jobs:greet", "-i", '{"name": "Ada", "times": 2}', "-k", "k-1", tty=True).out == 'k-1 completed: "Hello Ada, Hello Ada"\n'
+    assert (
+        pgflow(
+            dsn, "run", "cli_jobs:greet", "-i", '{"name": "Ada", "times": 2}', "-k", "k-1", tty=True
+        ).out
+        == 'k-1 completed: "Hello Ada, Hello Ada"\n'
+    )
 
 
 def test_a_failed_run_is_exit_code_one(dsn):
@@ -77,21 +95,49 @@ def test_a_failed_run_is_exit_code_one(dsn):
 
 
 def test_running_out_of_time_is_exit_code_three(dsn, conn):
-    answer = pgflow(dsn, "run", "cli_jobs:napping", "seconds:=3600", "-k", "nap-1", "--max-runtime", "300ms")
+    answer = pgflow(
+        dsn, "run", "cli_jobs:napping", "seconds:=3600", "-k", "nap-1", "--max-runtime", "300ms"
+    )
     assert answer.code == 3
-    assert re.fullmatch(r"pgflow: run 'nap-1' is \w+ after 0.3 s; a worker goes on with it. See it with: pgflow show nap-1\n", answer.err)
+    assert re.fullmatch(
+        r"pgflow: run 'nap-1' is \w+ after 0.3 s; a worker goes on with it. See it with: pgflow "
+        r"show nap-1\n",
+        answer.err,
+    )
     assert statuses(conn) == {"nap-1": "waiting"}
 
 
 def test_what_was_typed_is_checked_against_the_annotations(dsn, conn):
     cases = {
         ("cli_jobs:greet",): "greet needs parameter 'name': it takes (name: str, times: int = 1)",
-        ("cli_jobs:greet", "name=Ada", "times=many"): "the input of greet does not fit: times: Input should be a valid integer",
+        (
+            "cli_jobs:greet",
+            "name=Ada",
+            "times=many",
+        ): "the input of greet does not fit: times: Input should be a valid integer",
         ("cli_jobs:greet", "nme=Ada"): "greet has no parameter 'nme': it takes",
-        ("cli_jobs:greet", "name=Ada", "name=Eve"): "parameter name is given twice, as name=Ada and name=Eve: a list is name:='[...]'",
-        ("cli_jobs:greet", "name=Ada", "name:=1"): "parameter name is given twice, as name=Ada and name:=1",
-        ("cli_jobs:greet", "name=Ada", "--label", "a=1", "--label", "a=2"): "--label a is given twice: a=1 and a=2",
-        ("cli_jobs:greet", "name:=" + "[" * 50_000): "parameter name is nested too deeply: 200 levels can be stored",
+        (
+            "cli_jobs:greet",
+            "name=Ada",
+            "name=Eve",
+        ): "parameter name is given twice, as name=Ada and name=Eve: a list is name:='[...]'",
+        (
+            "cli_jobs:greet",
+            "name=Ada",
+            "name:=1",
+        ): "parameter name is given twice, as name=Ada and name:=1",
+        (
+            "cli_jobs:greet",
+            "name=Ada",
+            "--label",
+            "a=1",
+            "--label",
+            "a=2",
+        ): "--label a is given twice: a=1 and a=2",
+        (
+            "cli_jobs:greet",
+            "name:=" + "[" * 50_000,
+        ): "parameter name is nested too deeply: 200 levels can be stored",
         ("cli_jobs:greet", "Ada"): "a parameter is written NAME=TEXT or NAME:=JSON, not 'Ada'",
         ("cli_jobs:greet", "name:=Ada"): "parameter name is not JSON",
         ("cli_jobs:greet", "-i", "[1]"): "--input must be an object of the workflow's parameters",
@@ -111,7 +157,11 @@ def test_what_was_typed_is_checked_against_the_annotations(dsn, conn):
 
 
 def test_a_module_that_cannot_be_imported_says_where(dsn, tmp_path):
-    for name, text, line in (("broken.py", "x = (\n", "SyntaxError"), ("raising.py", "\n1 / 0\n", "raising.py, line 2"), ("lacking.py", "import nope_nope\n", "imports nope_nope")):
+    for name, text, line in (
+        ("broken.py", "x = (\n", "SyntaxError"),
+        ("raising.py", "\n1 / 0\n", "raising.py, line 2"),
+        ("lacking.py", "import nope_nope\n", "imports nope_nope"),
+    ):
         (tmp_path / name).write_text(text)
         answer = pgflow(dsn, "run", str(tmp_path / name))
         assert answer.code == 2
@@ -127,7 +177,11 @@ def test_sigterm_hands_the_run_back(dsn, conn):
     finally:
         started.kill()
     assert answer.code == 130
-    assert answer.err == "pgflow: run 'nap-1' was handed back; a worker goes on with it. See it with: pgflow show nap-1\n"
+    assert (
+        answer.err
+        == "pgflow: run 'nap-1' was handed back; a worker goes on with it. See it with: pgflow "
+        "show nap-1\n"
+    )
     assert one(conn, "select count(*) from pgflow.worker") == 0
 
 
@@ -160,4 +214,7 @@ def test_init_overwrites_nothing(dsn, tmp_path):
     assert answer.code == 2
     assert "is there already: nothing was written" in answer.err
     assert (tmp_path / "flows.py").read_text() == "mine"
-    assert json.loads(pgflow(dsn, "init", str(tmp_path / "new"), "--no-migrate").out)["migrated"] is None
+    assert (
+        json.loads(pgflow(dsn, "init", str(tmp_path / "new"), "--no-migrate").out)["migrated"]
+        is None
+    )

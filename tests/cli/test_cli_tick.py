@@ -33,8 +33,15 @@ def test_what_is_ready_is_worked_on_and_what_sleeps_is_left(dsn, conn):
     answer = tick(dsn)
     assert (answer.code, answer.err) == (0, "")
     summary = answer.data
-    assert (summary["outcome"], summary["taken"], summary["completed"], summary["waiting"]) == ("idle", 4, 3, 1)
-    assert datetime.fromisoformat(summary["next_wake_at"]) == one(conn, "select min(due_at) from pgflow.timer")
+    assert (summary["outcome"], summary["taken"], summary["completed"], summary["waiting"]) == (
+        "idle",
+        4,
+        3,
+        1,
+    )
+    assert datetime.fromisoformat(summary["next_wake_at"]) == one(
+        conn, "select min(due_at) from pgflow.timer"
+    )
     assert one(conn, "select count(*) from pgflow.worker") == 0
 
 
@@ -53,13 +60,20 @@ def test_the_collector_is_spared_what_is_loaded(dsn, conn, command):
 
 def test_with_nothing_to_do_it_ends_at_once(dsn):
     summary = tick(dsn).data
-    assert (summary["outcome"], summary["taken"], summary["next_wake_at"], summary["exit_code"]) == ("idle", 0, None, 0)
+    assert (
+        summary["outcome"],
+        summary["taken"],
+        summary["next_wake_at"],
+        summary["exit_code"],
+    ) == ("idle", 0, None, 0)
 
 
 def test_a_failed_run_is_exit_code_one_and_an_annotation(dsn, conn, tmp_path):
     start(conn, "failing", "bad,1", n=7)
     page, outputs = tmp_path / "summary.md", tmp_path / "outputs"
-    answer = tick(dsn, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(page), GITHUB_OUTPUT=str(outputs))
+    answer = tick(
+        dsn, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(page), GITHUB_OUTPUT=str(outputs)
+    )
     assert (answer.code, answer.data["failed"]) == (1, 1)
     assert answer.err == "::error title=run bad%2C1 failed::failing: ValueError: no 7\n"
     assert "| bad,1 | failing | failed | ValueError: no 7 |" in page.read_text()
@@ -70,7 +84,12 @@ def test_a_limit_with_work_left_is_exit_code_three(dsn, conn):
     for number in range(5):
         start(conn, "greet", f"a-{number}", name="Ada")
     full = tick(dsn, "--max-runs", "3")
-    assert (full.code, full.data["outcome"], full.data["completed"], full.data["work_left"]) == (3, "full", 3, True)
+    assert (full.code, full.data["outcome"], full.data["completed"], full.data["work_left"]) == (
+        3,
+        "full",
+        3,
+        True,
+    )
     start(conn, "resting", "long-1", count=1000, seconds=0.05)
     late = tick(dsn, "--max-runtime", "2s")
     assert (late.code, late.data["outcome"], late.data["queued"]) == (3, "out of time", 1)
@@ -121,13 +140,26 @@ def test_it_waits_for_what_is_due_soon_if_asked_to(dsn, conn):
 @pytest.mark.unsound
 def test_a_run_that_becomes_stuck_is_exit_code_four(dsn, conn, tmp_path):
     """The last death of a run is noticed by the tick itself."""
-    (tmp_path / "fragile.py").write_text("import cli_jobs, pgflow\napp = pgflow.AsyncApp(include=[cli_jobs.poisoned])\n")
+    (tmp_path / "fragile.py").write_text(
+        "import cli_jobs, pgflow\napp = pgflow.AsyncApp(include=[cli_jobs.poisoned])\n"
+    )
     conn.execute("select pgflow.start_run('poisoned', '{}', 'stuck-1', 'fragile')")
     conn.execute("select pgflow.limit_queue('fragile', null, 1)")
     worker = one(conn, "select pgflow.register_worker('gone', 1, '{fragile}', 1, '0')")
-    lanes = one(conn, "select array_agg(lane_id) from pgflow.serve_lanes('{fragile}', '{poisoned}')")
+    lanes = one(
+        conn, "select array_agg(lane_id) from pgflow.serve_lanes('{fragile}', '{poisoned}')"
+    )
     conn.execute("select from pgflow.claim_runs(%s, %s, 1, '{7}', true)", (worker, lanes))
-    answer = finish(process(dsn, "tick", str(tmp_path / "fragile.py"), *FAST, GITHUB_ACTIONS="true", PYTHONPATH=str(clikit.TESTS)))
+    answer = finish(
+        process(
+            dsn,
+            "tick",
+            str(tmp_path / "fragile.py"),
+            *FAST,
+            GITHUB_ACTIONS="true",
+            PYTHONPATH=str(clikit.TESTS),
+        )
+    )
     assert (answer.code, answer.data["stuck"]) == (4, 1)
     assert "::warning title=run stuck-1 is stuck::poisoned: poison: 1 workers died" in answer.err
 
@@ -148,10 +180,20 @@ def test_a_person_reads_a_sentence():
 
 
 def test_nothing_in_a_run_can_forge_a_command_or_a_table(capsys):
-    row = {"key": "k|\n::set-output", "status": "failed", "workflow": "w", "why": "100%\n::error::forged | <b>"}
+    row = {
+        "key": "k|\n::set-output",
+        "status": "failed",
+        "workflow": "w",
+        "why": "100%\n::error::forged | <b>",
+    }
     annotate([row])
     said = capsys.readouterr().err
-    assert said == "::error title=run k|%0A%3A%3Aset-output failed::w: 100%25%0A::error::forged | <b>\n"
-    summary = dict.fromkeys(("taken", "completed", "failed", "cancelled", "waiting", "queued", "stuck", "seconds"), 0)
+    assert (
+        said
+        == "::error title=run k|%0A%3A%3Aset-output failed::w: 100%25%0A::error::forged | <b>\n"
+    )
+    summary = dict.fromkeys(
+        ("taken", "completed", "failed", "cancelled", "waiting", "queued", "stuck", "seconds"), 0
+    )
     page = markdown({**summary, "outcome": "idle", "next_wake_at": None, "work_left": False}, [row])
     assert "| k\\| ::set-output | w | failed | 100% ::error::forged \\| &lt;b> |" in page

@@ -1,7 +1,8 @@
-"""The main example: its policy, its bank, its day, and the whole program with workers killed on the way.
+"""The main example: its policy, its bank, its day, and the whole program with workers killed on the
+way.
 
-The program runs once for this file, fifteen days on a database of its own; what would be found in its books if
-somebody had tampered with them is then tried in transactions that are rolled back.
+The program runs once for this file, fifteen days on a database of its own; what would be found in
+its books if somebody had tampered with them is then tried in transactions that are rolled back.
 """
 
 from __future__ import annotations
@@ -48,7 +49,12 @@ QUARTER = business_days(DAY, 63)
 
 
 def test_rates_are_the_published_decimals() -> None:
-    assert rates_on(DAY) == {"EUR": 1, "USD": Decimal("1.0956"), "GBP": Decimal("0.86645"), "AUD": Decimal("1.6147")}
+    assert rates_on(DAY) == {
+        "EUR": 1,
+        "USD": Decimal("1.0956"),
+        "GBP": Decimal("0.86645"),
+        "AUD": Decimal("1.6147"),
+    }
 
 
 def test_a_quarter_has_the_business_days_of_the_central_bank() -> None:
@@ -70,7 +76,9 @@ def test_halves_of_a_cent_go_away_from_zero() -> None:
 def statement(account: str, net: int = 0, day: date = DAY) -> Statement:
     """A day whose receipts and payments come to `net`."""
     receipts = 10 * MILLION
-    return Statement(account, ACCOUNTS[account], policy_on(day).targets[account], receipts, net - receipts)
+    return Statement(
+        account, ACCOUNTS[account], policy_on(day).targets[account], receipts, net - receipts
+    )
 
 
 def test_a_sweep_brings_an_account_back_to_its_target() -> None:
@@ -87,21 +95,34 @@ def test_an_account_on_its_target_is_left_alone() -> None:
 
 
 def test_what_came_in_above_the_tolerance_is_given_for_euros() -> None:
-    (forward,) = decide(policy_on(DAY), DAY, [statement("usd-ops", 2 * MILLION)], rates_on(DAY)).hedges
+    (forward,) = decide(
+        policy_on(DAY), DAY, [statement("usd-ops", 2 * MILLION)], rates_on(DAY)
+    ).hedges
     assert (forward.give.currency, forward.give.cents) == ("USD", -2 * MILLION)
-    assert (forward.take.currency, forward.take.cents) == ("EUR", in_euro_cents(2 * MILLION, Decimal("1.0956")))
+    assert (forward.take.currency, forward.take.cents) == (
+        "EUR",
+        in_euro_cents(2 * MILLION, Decimal("1.0956")),
+    )
     assert forward.reversal.cents == -forward.give.cents
 
 
 def test_what_went_out_above_the_tolerance_is_taken_for_euros() -> None:
-    (forward,) = decide(policy_on(DAY), DAY, [statement("aud-ops", -3 * MILLION)], rates_on(DAY)).hedges
+    (forward,) = decide(
+        policy_on(DAY), DAY, [statement("aud-ops", -3 * MILLION)], rates_on(DAY)
+    ).hedges
     assert (forward.take.currency, forward.take.cents) == ("AUD", 3 * MILLION)
-    assert (forward.give.currency, forward.give.cents) == ("EUR", in_euro_cents(-3 * MILLION, Decimal("1.6147")))
+    assert (forward.give.currency, forward.give.cents) == (
+        "EUR",
+        in_euro_cents(-3 * MILLION, Decimal("1.6147")),
+    )
 
 
 def test_no_hedge_within_the_tolerance_nor_of_euros() -> None:
     rates = {"EUR": Decimal(1), "USD": Decimal(1)}
-    within, euros = statement("usd-ops", policy_on(DAY).tolerated_exposure), statement("eur-ops", 9 * MILLION)
+    within, euros = (
+        statement("usd-ops", policy_on(DAY).tolerated_exposure),
+        statement("eur-ops", 9 * MILLION),
+    )
     assert decide(policy_on(DAY), DAY, [within, euros], rates).hedges == []
     above = replace(within, receipts=within.receipts + 1)
     assert len(decide(policy_on(DAY), DAY, [above], rates).hedges) == 1
@@ -110,11 +131,17 @@ def test_no_hedge_within_the_tolerance_nor_of_euros() -> None:
 def test_a_sweep_above_the_line_asks_first() -> None:
     line = policy_on(DAY).ask_first_above
     for net, questions in ((line, 0), (line + 1, 1), (-line - 1, 1)):
-        assert len(decide(policy_on(DAY), DAY, [statement("eur-ops", net)], rates_on(DAY)).questions) == questions
+        assert (
+            len(decide(policy_on(DAY), DAY, [statement("eur-ops", net)], rates_on(DAY)).questions)
+            == questions
+        )
 
 
 def test_a_day_is_decided_by_the_policy_of_its_date() -> None:
-    versions = [policy_on(day).version for day in (DAY, date(2024, 2, 14), date(2024, 2, 15), date(2024, 3, 28))]
+    versions = [
+        policy_on(day).version
+        for day in (DAY, date(2024, 2, 14), date(2024, 2, 15), date(2024, 3, 28))
+    ]
     assert versions == ["2024-1", "2024-1", "2024-2", "2024-2"]
 
 
@@ -130,7 +157,9 @@ def bank_book(tmp_path: Path) -> Path:
 
 
 def order(cents: int = -500, kind: str = "sweep") -> Instruction:
-    account, counterparty = ("eur-ops", "fund-eur") if kind == "sweep" else ("forward-eur", "forwards-desk")
+    account, counterparty = (
+        ("eur-ops", "fund-eur") if kind == "sweep" else ("forward-eur", "forwards-desk")
+    )
     return Instruction(DAY, kind, account, "EUR", cents, counterparty)
 
 
@@ -168,12 +197,16 @@ def test_a_key_is_executed_once(bank: BankProcess, bank_book: Path) -> None:
     assert [line["key"] for line in lines_of(bank_book, "instruction")] == ["a", "b"]
 
 
-def test_a_key_with_other_content_is_refused_and_recorded(bank: BankProcess, bank_book: Path) -> None:
+def test_a_key_with_other_content_is_refused_and_recorded(
+    bank: BankProcess, bank_book: Path
+) -> None:
     instruct(bank.address, "a", order())
     with pytest.raises(KeyReused, match="key a was B000001"):
         instruct(bank.address, "a", order(-501))
     assert len(lines_of(bank_book, "instruction")) == 1
-    assert [(line["key"], line["cents"]) for line in lines_of(bank_book, "conflict")] == [("a", -501)]
+    assert [(line["key"], line["cents"]) for line in lines_of(bank_book, "conflict")] == [
+        ("a", -501)
+    ]
 
 
 def test_what_is_refused_is_not_executed(bank: BankProcess, bank_book: Path) -> None:
@@ -202,8 +235,17 @@ def test_a_killed_bank_knows_its_keys_again(bank: BankProcess, bank_book: Path) 
 
 def test_one_acknowledgement_in_twenty_is_lost(bank_book: Path) -> None:
     bank = Bank(Book(bank_book), seed=3)
-    asked = {"day": str(DAY), "kind": "sweep", "account": "eur-ops", "currency": "EUR", "cents": 1, "counterparty": "fund-eur"}
-    answers = [bank.answer({"ask": "instruct", "key": "a", "order": dict(asked)}) for _ in range(4000)]
+    asked = {
+        "day": str(DAY),
+        "kind": "sweep",
+        "account": "eur-ops",
+        "currency": "EUR",
+        "cents": 1,
+        "counterparty": "fund-eur",
+    }
+    answers = [
+        bank.answer({"ask": "instruct", "key": "a", "order": dict(asked)}) for _ in range(4000)
+    ]
     bank.book.close()
     assert answers.count(None) == bank.counts["acks lost"]
     assert 0.04 < answers.count(None) / len(answers) < 0.06
@@ -250,14 +292,20 @@ async def serve(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[No
         bank.book.close()
 
 
-async def start_days(aflow: AsyncHarness, conn: psycopg.Connection, book: Path, days: list[date]) -> list[AsyncRun[Decimal]]:
+async def start_days(
+    aflow: AsyncHarness, conn: psycopg.Connection, book: Path, days: list[date]
+) -> list[AsyncRun[Decimal]]:
     """Starts days as the program does, on the ledger of the test's database."""
     ledger.create(conn, "treasury", 1, str(book))
     aflow.include(treasury_day)
     runs = []
     for day, next_day in zip(days, [*days[1:], None], strict=True):
         labels = {"books": "treasury", "day": str(day)}
-        runs.append(await aflow.start(treasury_day.options(key=key_of("treasury", day), labels=labels), day, next_day))
+        runs.append(
+            await aflow.start(
+                treasury_day.options(key=key_of("treasury", day), labels=labels), day, next_day
+            )
+        )
     await runs[0].send(opening, world.FUND)
     return runs
 
@@ -278,7 +326,9 @@ async def test_a_day_survives_a_crash_while_the_bank_has_its_instructions(
         bank.relents.set()
         await aflow.until_idle()
         assert [await run.status() for run in runs] == ["completed"] * 3
-    assert bank.counts["asked again"] > 0, "what was on its way when the worker died is sent again under the same key"
+    assert bank.counts["asked again"] > 0, (
+        "what was on its way when the worker died is sent again under the same key"
+    )
     assert faults(prove(conn, bank_book)) == {}
 
 
@@ -306,8 +356,15 @@ async def test_the_first_leg_is_taken_back_when_the_desk_refuses_the_second(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book = tmp_path / "book.jsonl"
-    quiet = [{**line, "cents": 0 if line["type"] == "flow" else line["cents"]} for line in world.opening_lines([DAY], 1)]
-    flow = next(line for line in quiet if line["type"] == "flow" and line["account"] == "usd-ops" and line["kind"] == "receipts")
+    quiet = [
+        {**line, "cents": 0 if line["type"] == "flow" else line["cents"]}
+        for line in world.opening_lines([DAY], 1)
+    ]
+    flow = next(
+        line
+        for line in quiet
+        if line["type"] == "flow" and line["account"] == "usd-ops" and line["kind"] == "receipts"
+    )
     flow["cents"] = 2 * DESK_LIMIT
     create_book(book, quiet)
     bank = StubbornBank(book)
@@ -317,7 +374,11 @@ async def test_the_first_leg_is_taken_back_when_the_desk_refuses_the_second(
         await run.send(cfo_ack, "cfo")
         await aflow.until_idle()
         assert await run.status() == "completed"
-    legs = [(line["kind"], line["cents"]) for line in lines_of(book, "instruction") if line["kind"] != "sweep"]
+    legs = [
+        (line["kind"], line["cents"])
+        for line in lines_of(book, "instruction")
+        if line["kind"] != "sweep"
+    ]
     assert legs == [("hedge-give", -2 * DESK_LIMIT), ("hedge-reversal", 2 * DESK_LIMIT)]
     assert "of every hedge both legs stand, or neither" not in faults(prove(conn, book))
 
@@ -327,7 +388,9 @@ async def test_a_large_sweep_waits_for_the_cfo_over_a_crash(
 ) -> None:
     book = tmp_path / "book.jsonl"
     lines = world.opening_lines([DAY], 1)
-    next(line for line in lines if line.get("kind") == "receipts" and line["account"] == "eur-ops")["cents"] = 9 * MILLION
+    next(line for line in lines if line.get("kind") == "receipts" and line["account"] == "eur-ops")[
+        "cents"
+    ] = 9 * MILLION
     create_book(book, lines)
     bank = StubbornBank(book)
     async with serve(bank, monkeypatch):
@@ -358,15 +421,28 @@ class Finished:
 def treasury(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the program."""
     command = [sys.executable, "-m", "examples.treasury", *arguments]
-    return subprocess.run(command, cwd=servers.REPOSITORY, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=servers.REPOSITORY, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.fixture(scope="module")
-def finished(server_dsn: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+def finished(
+    server_dsn: str, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Finished]:
     """Fifteen days, and three workers killed."""
     name = servers.create_database(server_dsn, template)
     dsn = servers.dsn_of(server_dsn, name)
-    ran = treasury("--dsn", dsn, "--days", "15", "--kills", "3", "--folder", str(tmp_path_factory.mktemp("treasury")))
+    ran = treasury(
+        "--dsn",
+        dsn,
+        "--days",
+        "15",
+        "--kills",
+        "3",
+        "--folder",
+        str(tmp_path_factory.mktemp("treasury")),
+    )
     try:
         assert ran.returncode == 0, ran.stdout + ran.stderr
         with psycopg.connect(dsn) as conn:
@@ -378,7 +454,14 @@ def finished(server_dsn: str, template: str, tmp_path_factory: pytest.TempPathFa
 
 
 def test_the_program_kills_workers_that_hold_runs_and_proves_its_books(finished: Finished) -> None:
-    held = [int(n) for n in re.findall(r"^kill \d+ +worker \d+ \(pid \d+\) died, runs held (\d+): treasury/", finished.printed, re.MULTILINE)]
+    held = [
+        int(n)
+        for n in re.findall(
+            r"^kill \d+ +worker \d+ \(pid \d+\) died, runs held (\d+): treasury/",
+            finished.printed,
+            re.MULTILINE,
+        )
+    ]
     assert len(held) == 3
     assert min(held) >= 1
     assert f"resumed {sum(held)} of {sum(held)}" in finished.printed
@@ -387,7 +470,9 @@ def test_the_program_kills_workers_that_hold_runs_and_proves_its_books(finished:
 
 
 def test_the_bank_was_asked_again_and_executed_nothing_again(finished: Finished) -> None:
-    executed, again = map(int, re.search(r"(\d+) executed, (\d+) asked again", finished.printed).groups())
+    executed, again = map(
+        int, re.search(r"(\d+) executed, (\d+) asked again", finished.printed).groups()
+    )
     keys = [line["key"] for line in lines_of(finished.book, "instruction")]
     assert again > 0
     assert len(keys) == len(set(keys)) == executed
@@ -396,24 +481,37 @@ def test_the_bank_was_asked_again_and_executed_nothing_again(finished: Finished)
 @pytest.mark.parametrize(
     "tampering",
     [
-        "update treasury.gl_entry set debit = debit + 1 where entry_id = (select min(entry_id) from treasury.gl_entry where kind = 'sweep' and debit > 0)",
-        "update treasury.gl_entry set debit = debit + sign(debit)::int, credit = credit + sign(credit)::int where day = '2024-01-08' and posting = 3",
-        "update treasury.gl_entry set account = 'bank:gbp-ops' where day = '2024-01-08' and account = 'bank:usd-ops'",
+        ("update treasury.gl_entry set debit = debit + 1 where entry_id = (select min(entry_id) "
+        "from treasury.gl_entry where kind = 'sweep' and debit > 0)"),
+        ("update treasury.gl_entry set debit = debit + sign(debit)::int, credit = credit + "
+        "sign(credit)::int where day = '2024-01-08' and posting = 3"),
+        ("update treasury.gl_entry set account = 'bank:gbp-ops' where day = '2024-01-08' and "
+        "account = 'bank:usd-ops'"),
         "update treasury.gl_entry set reference = 'B999999' where reference = 'B000007'",
-        "delete from treasury.gl_entry where entry_id = (select max(entry_id) from treasury.gl_entry)",
+        ("delete from treasury.gl_entry where entry_id = (select max(entry_id) from "
+        "treasury.gl_entry)"),
         "delete from treasury.gl_entry where (day, posting) = ('2024-01-08', 9)",
         """insert into treasury.gl_entry (day, posting, kind, account, currency, debit, credit, reference, run_key)
            select day, posting + 100, kind, account, currency, debit, credit, reference, run_key from treasury.gl_entry where day = '2024-01-09'""",
         "delete from treasury.report where day = '2024-01-08'",
-        "insert into treasury.report (day, policy, liquid_euro_cents, liquidity_ratio, run_key) select day, policy, liquid_euro_cents, liquidity_ratio, run_key from treasury.report limit 1",
-        "update treasury.report set liquid_euro_cents = liquid_euro_cents + 1 where day = '2024-01-08'",
+        ("insert into treasury.report (day, policy, liquid_euro_cents, liquidity_ratio, run_key) "
+        "select day, policy, liquid_euro_cents, liquidity_ratio, run_key from treasury.report "
+        "limit 1"),
+        ("update treasury.report set liquid_euro_cents = liquid_euro_cents + 1 where day = "
+        "'2024-01-08'"),
         "update treasury.report set acknowledged_by = 'nobody' where day = '2024-01-03'",
-        "update treasury.balance set closing = closing + 1 where day = '2024-01-08' and account = 'fund-eur'",
+        ("update treasury.balance set closing = closing + 1 where day = '2024-01-08' and account = "
+        "'fund-eur'"),
         "delete from treasury.balance where day = '2024-01-08' and account = 'usd-ops'",
     ],
 )  # fmt: skip
-def test_whatever_is_altered_in_the_ledger_fails_a_proof(finished: Finished, tampering: str) -> None:
-    with psycopg.connect(finished.dsn, autocommit=True) as conn, conn.transaction(force_rollback=True):
+def test_whatever_is_altered_in_the_ledger_fails_a_proof(
+    finished: Finished, tampering: str
+) -> None:
+    with (
+        psycopg.connect(finished.dsn, autocommit=True) as conn,
+        conn.transaction(force_rollback=True),
+    ):
         assert conn.execute(tampering).rowcount > 0
         assert faults(prove(conn, finished.book))
 
@@ -442,10 +540,22 @@ def record_a_conflict(lines: list[dict[str, Any]], at: int) -> None:
     lines.append({**lines[at], "type": "conflict"})
 
 
-@pytest.mark.parametrize("tamper", [move_a_cent, leave_out, write_twice, execute_twice, give_to_another, record_a_conflict])
-def test_whatever_is_altered_in_the_banks_book_fails_a_proof(finished: Finished, tmp_path: Path, tamper: Any) -> None:
+@pytest.mark.parametrize(
+    "tamper",
+    [move_a_cent, leave_out, write_twice, execute_twice, give_to_another, record_a_conflict],
+)
+def test_whatever_is_altered_in_the_banks_book_fails_a_proof(
+    finished: Finished, tmp_path: Path, tamper: Any
+) -> None:
     lines = [json.loads(line) for line in finished.book.read_text().splitlines()]
-    tamper(lines, next(n for n, line in enumerate(lines) if line.get("kind") == "sweep" and line["currency"] == "USD"))
+    tamper(
+        lines,
+        next(
+            n
+            for n, line in enumerate(lines)
+            if line.get("kind") == "sweep" and line["currency"] == "USD"
+        ),
+    )
     altered = tmp_path / "altered.jsonl"
     altered.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with psycopg.connect(finished.dsn, autocommit=True) as conn:
@@ -453,16 +563,23 @@ def test_whatever_is_altered_in_the_banks_book_fails_a_proof(finished: Finished,
         assert not faults(prove(conn, finished.book))
 
 
-def test_a_cent_that_both_books_agree_on_still_fails_a_proof(finished: Finished, tmp_path: Path) -> None:
+def test_a_cent_that_both_books_agree_on_still_fails_a_proof(
+    finished: Finished, tmp_path: Path
+) -> None:
     lines = [json.loads(line) for line in finished.book.read_text().splitlines()]
     line = next(line for line in lines if line.get("kind") == "sweep" and line["cents"] > 0)
     line["cents"] += 1
     altered = tmp_path / "altered.jsonl"
     altered.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with psycopg.connect(finished.dsn, autocommit=True) as conn, conn.transaction(force_rollback=True):
+    with (
+        psycopg.connect(finished.dsn, autocommit=True) as conn,
+        conn.transaction(force_rollback=True),
+    ):
         conn.execute(
-            "update treasury.gl_entry set debit = debit + sign(debit)::int, credit = credit + sign(credit)::int "
-            "where posting = (select posting from treasury.gl_entry where reference = %(reference)s limit 1) and day = %(day)s",
+            "update treasury.gl_entry set debit = debit + sign(debit)::int, credit = credit + "
+            "sign(credit)::int "
+            "where posting = (select posting from treasury.gl_entry where reference = "
+            "%(reference)s limit 1) and day = %(day)s",
             line,
         )
         found = faults(prove(conn, altered))
@@ -484,15 +601,21 @@ def test_altering_one_booking_makes_the_program_exit_1(finished: Finished) -> No
 
 def test_the_next_quarter_in_a_database_has_books_of_its_own(dsn: str, tmp_path: Path) -> None:
     for number, first_run in enumerate(("treasury/2024-01-02", "treasury-2/2024-01-02"), 1):
-        ran = treasury("--dsn", dsn, "--days", "2", "--kills", "0", "--folder", str(tmp_path / str(number)))
+        ran = treasury(
+            "--dsn", dsn, "--days", "2", "--kills", "0", "--folder", str(tmp_path / str(number))
+        )
         assert ran.returncode == 0, ran.stdout + ran.stderr
         assert f"start    2 runs, {first_run}" in ran.stdout
     assert treasury("--dsn", dsn, "--prove-only").returncode == 0
     again = treasury("--dsn", dsn, "--folder", str(tmp_path / "1"))
-    assert (again.returncode, "no new books" in again.stderr) == (2, True), "a bank's book is never overwritten"
+    assert (again.returncode, "no new books" in again.stderr) == (2, True), (
+        "a bank's book is never overwritten"
+    )
 
 
-def test_a_ledger_in_use_is_not_waited_for(conn: psycopg.Connection, dsn: str, tmp_path: Path) -> None:
+def test_a_ledger_in_use_is_not_waited_for(
+    conn: psycopg.Connection, dsn: str, tmp_path: Path
+) -> None:
     ledger.create(conn, "treasury", 1, "nowhere")
     with conn.transaction():
         conn.execute("select from treasury.books")
@@ -507,7 +630,13 @@ def test_a_ledger_in_use_is_not_waited_for(conn: psycopg.Connection, dsn: str, t
 def run_of(dsn: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "examples.treasury", "--dsn", dsn, *arguments]
     with interruptible():
-        return subprocess.Popen(command, cwd=servers.REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            command,
+            cwd=servers.REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
 
 def is_alive(pid: int) -> bool:
@@ -538,20 +667,33 @@ def test_nothing_outlives_the_program(dsn: str, number: signal.Signals, tmp_path
 def test_two_treasuries_do_not_share_a_database(conn: psycopg.Connection, dsn: str) -> None:
     conn.execute("select pg_advisory_lock(hashtextextended('pgflow treasury', 0))")
     ran = treasury("--dsn", dsn)
-    assert (ran.returncode, ran.stderr) == (2, "treasury: another treasury is running in this database: wait for it, or name another one with --dsn\n")
+    assert (ran.returncode, ran.stderr) == (
+        2,
+        (
+            "treasury: another treasury is running in this database: wait for it, or name another one "
+            "with --dsn\n"
+        ),
+    )
 
 
-def test_a_schema_of_somebody_else_is_left_alone(conn: psycopg.Connection, dsn: str, tmp_path: Path) -> None:
+def test_a_schema_of_somebody_else_is_left_alone(
+    conn: psycopg.Connection, dsn: str, tmp_path: Path
+) -> None:
     conn.execute("create schema treasury")
     ran = treasury("--dsn", dsn, "--folder", str(tmp_path))
     assert ran.returncode == 2
     assert "not the example's" in ran.stderr
-    assert conn.execute("select count(*) from pg_namespace where nspname = 'treasury'").fetchone() == (1,)
+    assert conn.execute(
+        "select count(*) from pg_namespace where nspname = 'treasury'"
+    ).fetchone() == (1,)
 
 
 def test_without_books_there_is_nothing_to_prove(dsn: str) -> None:
     ran = treasury("--dsn", dsn, "--prove-only")
-    assert (ran.returncode, ran.stderr) == (2, "treasury: there is no treasury in this database: run a quarter first\n")
+    assert (ran.returncode, ran.stderr) == (
+        2,
+        "treasury: there is no treasury in this database: run a quarter first\n",
+    )
 
 
 def test_an_unreachable_database_is_said_so() -> None:

@@ -42,7 +42,9 @@ async def assert_cancelled(run: Any, why: str = "cancelled") -> None:
 # ---------------------------------------------------------------- wherever it is
 
 
-async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(wait_for_go)
     run = await aflow.app.start(wait_for_go)
     await run.cancel()
@@ -51,7 +53,9 @@ async def test_a_queued_run_is_cancelled_without_a_worker_and_without_its_code(a
     assert events(conn, run.key) == [("operator", "cancel")]
 
 
-async def test_a_waiting_run_is_cancelled_at_its_wait_and_says_why_and_by_whom(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_waiting_run_is_cancelled_at_its_wait_and_says_why_and_by_whom(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go)
     await aflow.until_idle()
@@ -59,7 +63,9 @@ async def test_a_waiting_run_is_cancelled_at_its_wait_and_says_why_and_by_whom(a
     await assert_cancelled(run, "the customer left")
     assert run_row(conn, run.key, "status, reason") == ("cancelled", "the customer left")
     assert run_row(conn, run.key, "reason_code, reason_detail") == ("asked", {"by": "postgres"})
-    (cause,) = conn.execute("select payload from pgflow.timeline where event = 'call_cancelled' and call = 0").fetchone()
+    (cause,) = conn.execute(
+        "select payload from pgflow.timeline where event = 'call_cancelled' and call = 0"
+    ).fetchone()
     assert cause == {"why": "the customer left", "by": "postgres"}
 
 
@@ -114,7 +120,9 @@ def test_a_run_in_a_step_in_a_thread_does_not_wait_for_the_thread(flow: Harness)
         release.set()
 
 
-async def test_a_run_between_two_attempts_of_a_step_is_cancelled_there(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_run_between_two_attempts_of_a_step_is_cancelled_there(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @step(retries=pgflow.Retries(first_delay=HOUR))
     async def shaky() -> None:
         raise OSError
@@ -132,7 +140,9 @@ async def test_a_run_between_two_attempts_of_a_step_is_cancelled_there(aflow: As
     assert await aflow.until_idle() is None
 
 
-async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_the_next(aflow: AsyncHarness) -> None:
+async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_the_next(
+    aflow: AsyncHarness,
+) -> None:
     cleaned = []
 
     @workflow
@@ -155,7 +165,9 @@ async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_th
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-async def test_a_run_that_has_recorded_nothing_but_waits_may_clean_up_too(aflow: AsyncHarness, colour: str) -> None:
+async def test_a_run_that_has_recorded_nothing_but_waits_may_clean_up_too(
+    aflow: AsyncHarness, colour: str
+) -> None:
     cleaned = []
 
     @workflow
@@ -183,7 +195,9 @@ async def test_a_run_that_has_recorded_nothing_but_waits_may_clean_up_too(aflow:
 # ---------------------------------------------------------------- cleaning up
 
 
-async def test_durable_calls_work_in_a_finally_and_survive_a_crash_there(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_durable_calls_work_in_a_finally_and_survive_a_crash_there(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     cleaned = []
     hanging = asyncio.Event()
 
@@ -222,7 +236,11 @@ async def test_durable_calls_work_in_a_finally_and_survive_a_crash_there(aflow: 
     await aflow.until_idle()
     await assert_cancelled(run)
     assert cleaned == [1, 2, 2]
-    assert steps(conn, run.key) == [("note", "completed", 1), ("clean", "completed", 1), ("clean", "completed", 2)]
+    assert steps(conn, run.key) == [
+        ("note", "completed", 1),
+        ("clean", "completed", 1),
+        ("clean", "completed", 2),
+    ]
 
 
 async def test_what_is_shielded_goes_on_and_its_result_can_be_had(aflow: AsyncHarness) -> None:
@@ -312,7 +330,9 @@ async def test_every_task_of_a_run_is_cancelled(aflow: AsyncHarness) -> None:
 
 
 @pytest.mark.parametrize("where", ["waiting", "in a step", "in a map"])
-def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(flow: Harness, where: str) -> None:
+def test_a_sync_workflow_is_cancelled_where_it_waits_and_may_clean_up(
+    flow: Harness, where: str
+) -> None:
     started, release = threading.Event(), threading.Event()
     cleaned = []
 
@@ -370,7 +390,10 @@ async def test_a_request_that_crosses_a_run_on_its_way_to_park_is_not_lost(
     """)
     aflow.include(patient)
     run = await aflow.start(patient)
-    await eventually(lambda: count(conn, "pg_locks", "locktype = 'advisory' and not granted"), "the run is about to park")
+    await eventually(
+        lambda: count(conn, "pg_locks", "locktype = 'advisory' and not granted"),
+        "the run is about to park",
+    )
     await (run.cancel() if request_ == "cancel" else aflow.app.pause(run.key))
     conn.execute("select pg_advisory_unlock(7)")
     await aflow.until_idle()
@@ -380,7 +403,9 @@ async def test_a_request_that_crosses_a_run_on_its_way_to_park_is_not_lost(
 # ---------------------------------------------------------------- final
 
 
-async def test_a_cancel_that_comes_too_late_changes_nothing(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_cancel_that_comes_too_late_changes_nothing(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def quick() -> int:
         return 1
@@ -396,7 +421,9 @@ async def test_a_cancel_that_comes_too_late_changes_nothing(aflow: AsyncHarness,
 
 
 @pytest.mark.parametrize("first", ["the message", "the cancel"])
-async def test_of_a_message_and_a_cancel_what_was_sent_first_counts(aflow: AsyncHarness, conn: psycopg.Connection, first: str) -> None:
+async def test_of_a_message_and_a_cancel_what_was_sent_first_counts(
+    aflow: AsyncHarness, conn: psycopg.Connection, first: str
+) -> None:
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go)
     await aflow.until_idle()
@@ -414,7 +441,9 @@ async def test_of_a_message_and_a_cancel_what_was_sent_first_counts(aflow: Async
         await assert_cancelled(run)
 
 
-async def test_many_cancels_and_completions_at_once_leave_each_run_with_one_outcome(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_many_cancels_and_completions_at_once_leave_each_run_with_one_outcome(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @read
     async def look(n: int) -> int:
         return n
@@ -457,7 +486,9 @@ def test_nobody_cannot_be_cancelled(flow: Harness) -> None:
         flow.app.cancel("nobody")
 
 
-async def test_force_ends_a_run_whose_code_will_not(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_force_ends_a_run_whose_code_will_not(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     started = asyncio.Event()
 
     @workflow
@@ -485,5 +516,7 @@ def test_a_cancel_from_sql_is_a_cancel(flow: Harness, conn: psycopg.Connection) 
     flow.until_idle()
     conn.execute("select pgflow.cancel_run(%s, 'from psql', sent_by => 'ada')", (run.key,))
     wait_until(lambda: run.status() == "cancelled", "the next poll cancels it")
-    (cause,) = conn.execute("select payload from pgflow.timeline where event = 'call_cancelled' and call = 0").fetchone()
+    (cause,) = conn.execute(
+        "select payload from pgflow.timeline where event = 'call_cancelled' and call = 0"
+    ).fetchone()
     assert cause == {"why": "from psql", "by": "ada"}

@@ -1,4 +1,6 @@
-"""A sender is told what became of its signal: it is in the mailbox of an open run, or the run had ended and nobody takes it."""
+"""A sender is told what became of its signal: it is in the mailbox of an open run, or the run had
+ended and nobody takes it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def listens_too() -> str:
 
 
 def sent(conn: Conn, verb: str, key: str = "k") -> tuple[int, int, str | None]:
-    return one(conn, f"select chain_id, message_id, ended_as from pgflow.{verb}(%s, 'paid', '1')", key)
+    return one(
+        conn, f"select chain_id, message_id, ended_as from pgflow.{verb}(%s, 'paid', '1')", key
+    )
 
 
 def parked(conn: Conn) -> Claim:
@@ -48,8 +52,14 @@ def continued(conn: Conn) -> Claim:
 
 
 @pytest.mark.parametrize("verb", ["post_signal", "deliver_signal"])
-@pytest.mark.parametrize("make", [parked, continued, lambda conn: begin(conn, key="k")], ids=["parked", "continued", "leased"])
-def test_sql_says_that_an_open_run_has_the_message_and_which_one_it_is(db: Conn, verb: str, make: Any) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [parked, continued, lambda conn: begin(conn, key="k")],
+    ids=["parked", "continued", "leased"],
+)
+def test_sql_says_that_an_open_run_has_the_message_and_which_one_it_is(
+    db: Conn, verb: str, make: Any
+) -> None:
     run = make(db)
     chain, message, ended_as = sent(db, verb)
     assert (chain, ended_as) == (run.chain_id, None)
@@ -58,7 +68,9 @@ def test_sql_says_that_an_open_run_has_the_message_and_which_one_it_is(db: Conn,
 
 @pytest.mark.parametrize("verb", ["post_signal", "deliver_signal"])
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-def test_sql_says_how_the_run_has_ended_and_keeps_the_message(db: Conn, verb: str, status: str) -> None:
+def test_sql_says_how_the_run_has_ended_and_keeps_the_message(
+    db: Conn, verb: str, status: str
+) -> None:
     run = begin(db, key="k")
     finish(db, run, status, error="{}" if status == "failed" else None)
     chain, message, ended_as = sent(db, verb)
@@ -79,7 +91,10 @@ async def test_a_client_is_told_too(aflow: AsyncHarness, conn: Conn, pgflow_dsn:
     late = await aflow.app.send(run.key, word, "late")
     assert late == Delivery(one(conn, "select signal_id from pgflow.undelivered"), "completed")
     assert not late.is_delivered
-    async with await psycopg.AsyncConnection.connect(pgflow_dsn, autocommit=True) as theirs, theirs.transaction():
+    async with (
+        await psycopg.AsyncConnection.connect(pgflow_dsn, autocommit=True) as theirs,
+        theirs.transaction(),
+    ):
         assert (await aflow.app.using(theirs).send(run.key, word, "later")).ended_as == "completed"
 
 

@@ -1,4 +1,6 @@
-"""A message that the code cannot take ends no run: it stays where it was, the run says why it is stuck, and people mend it."""
+"""A message that the code cannot take ends no run: it stays where it was, the run says why it is
+stuck, and people mend it.
+"""
 
 from __future__ import annotations
 
@@ -89,11 +91,17 @@ def why(conn: Conn, key: str = "k") -> tuple[str, str | None]:
 
 
 def message(conn: Conn, key: str = "k") -> int:
-    return one(conn, "select message from pgflow.messages where key = %s and refused is not null", key)
+    return one(
+        conn, "select message from pgflow.messages where key = %s and refused is not null", key
+    )
 
 
-async def stuck(aflow: AsyncHarness, conn: Conn, flow: pgflow.Workflow[[], Any], *, is_early: bool) -> pgflow.AsyncRun[Any]:
-    """A run that got a message of the wrong type: before it began, so that the database takes it, or while it was parked for it."""
+async def stuck(
+    aflow: AsyncHarness, conn: Conn, flow: pgflow.Workflow[[], Any], *, is_early: bool
+) -> pgflow.AsyncRun[Any]:
+    """A run that got a message of the wrong type: before it began, so that the database takes it,
+    or while it was parked for it.
+    """
     aflow.include(*WORKFLOWS)
     run = await aflow.start(flow.options(key="k"))
     if is_early:
@@ -108,18 +116,28 @@ async def stuck(aflow: AsyncHarness, conn: Conn, flow: pgflow.Workflow[[], Any],
 
 
 @pytest.mark.parametrize("is_early", [True, False], ids=["recorded", "offered"])
-async def test_the_run_is_stuck_and_says_why_and_nothing_is_consumed(aflow: AsyncHarness, conn: Conn, is_early: bool) -> None:
+async def test_the_run_is_stuck_and_says_why_and_nothing_is_consumed(
+    aflow: AsyncHarness, conn: Conn, is_early: bool
+) -> None:
     await stuck(aflow, conn, order, is_early=is_early)
     assert why(conn) == ("stuck", "signal")
-    signal, error, number = one(conn, "select error->>'signal', error->>'error', (error->>'message_id')::bigint from pgflow.runs where key = 'k'")
+    signal, error, number = one(
+        conn,
+        "select error->>'signal', error->>'error', (error->>'message_id')::bigint from pgflow.runs "
+        "where key = 'k'",
+    )
     assert (signal, number) == ("paid", message(conn))
     assert "the payload of signal 'paid' does not fit its annotation int" in error
-    assert one(conn, "select payload::text, refused from pgflow.messages where signal = 'paid'") == ('"five"', error)
+    assert one(
+        conn, "select payload::text, refused from pgflow.messages where signal = 'paid'"
+    ) == ('"five"', error)
 
 
 @pytest.mark.parametrize("is_early", [True, False], ids=["recorded", "offered"])
 @pytest.mark.parametrize("verb", ["drop", "replace", "requeue"])
-async def test_once_it_is_mended_the_run_goes_on(aflow: AsyncHarness, conn: Conn, verb: str, is_early: bool) -> None:
+async def test_once_it_is_mended_the_run_goes_on(
+    aflow: AsyncHarness, conn: Conn, verb: str, is_early: bool
+) -> None:
     run = await stuck(aflow, conn, order, is_early=is_early)
     await aflow.app.send("k", paid, 7)
     assert why(conn) == ("stuck", "signal")
@@ -132,8 +150,16 @@ async def test_once_it_is_mended_the_run_goes_on(aflow: AsyncHarness, conn: Conn
     await aflow.until_idle()
     assert await run.result(SOON) == f"packed for {5 if verb == 'replace' else 7}"
     assert len(done) == 1
-    assert rows(conn, "select payload->>'why', payload->>'by' from pgflow.timeline where name = %s", f"{verb}_message") == [("a typo", "ada")]
-    put_aside = {"drop": [("dropped", '"five"')], "replace": [("replaced", '"five"'), ("ended", "7")], "requeue": [("ended", '"five"')]}
+    assert rows(
+        conn,
+        "select payload->>'why', payload->>'by' from pgflow.timeline where name = %s",
+        f"{verb}_message",
+    ) == [("a typo", "ada")]
+    put_aside = {
+        "drop": [("dropped", '"five"')],
+        "replace": [("replaced", '"five"'), ("ended", "7")],
+        "requeue": [("ended", '"five"')],
+    }
     query = "select reason, payload::text from pgflow.undelivered_messages where signal = 'paid' order by reason desc"
     assert rows(conn, query) == sorted(put_aside[verb], reverse=True)
 
@@ -159,28 +185,42 @@ def test_a_sync_run_is_stuck_and_mended_too(flow: Harness, conn: Conn) -> None:
     flow.until_idle()
     assert why(conn) == ("stuck", "signal")
     (waiting,) = flow.app.messages("k")
-    assert (waiting.signal, waiting.payload, waiting.state, waiting.why is None) == ("paid", "five", "waiting", False)
+    assert (waiting.signal, waiting.payload, waiting.state, waiting.why is None) == (
+        "paid",
+        "five",
+        "waiting",
+        False,
+    )
     flow.app.replace_message("k", waiting.message, 5)
     flow.until_idle()
     assert run.result(SOON) == 5
     flow.app.send("k", paid, 6)
     (late,) = [m for m in flow.app.messages() if m.state == "ended"]
     (found,) = [row for row in cli(flow.app.dsn, "doctor").data if row["check"] == "messages"]
-    assert (found["found"], found["do"]) == ("1 signal for a run that had ended", "pgflow messages k; then --drop or --requeue it")
+    assert (found["found"], found["do"]) == (
+        "1 signal for a run that had ended",
+        "pgflow messages k; then --drop or --requeue it",
+    )
     assert late.payload == 6
     flow.app.drop_message("k", late.message, why="too late")
     assert [m.state for m in flow.app.messages("k")] == ["replaced", "dropped"]
 
 
-async def test_a_cancel_goes_before_a_message_that_the_code_cannot_take(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_cancel_goes_before_a_message_that_the_code_cannot_take(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     run = await stuck(aflow, conn, cleans_up, is_early=False)
     await run.cancel()
     await aflow.until_idle()
     assert (why(conn)[0], done) == ("cancelled", ["pack 0"])
-    assert rows(conn, "select reason, why is not null from pgflow.undelivered_messages") == [("ended", True)]
+    assert rows(conn, "select reason, why is not null from pgflow.undelivered_messages") == [
+        ("ended", True)
+    ]
 
 
-async def test_a_time_out_goes_before_it_once_somebody_lets_the_run_go_on(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_time_out_goes_before_it_once_somebody_lets_the_run_go_on(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     run = await stuck(aflow, conn, patient, is_early=True)
     await aflow.skip(timedelta(hours=2))
     assert why(conn) == ("stuck", "signal")
@@ -205,7 +245,9 @@ async def test_code_with_another_type_takes_it(aflow: AsyncHarness, conn: Conn) 
     assert (freed, why(conn)[0]) == (1, "queued")
 
 
-async def test_other_branches_get_on_before_the_run_is_held(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_other_branches_get_on_before_the_run_is_held(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     run = await stuck(aflow, conn, both, is_early=False)
     said(conn, "k", '"hello"', "word")
     await aflow.app.replace_message("k", message(conn), 5)
@@ -214,7 +256,9 @@ async def test_other_branches_get_on_before_the_run_is_held(aflow: AsyncHarness,
 
 
 @pytest.mark.parametrize("verb", ["rewind_run('k', 0)", "restart_run('k')"])
-async def test_a_part_done_again_has_the_message_once(aflow: AsyncHarness, conn: Conn, verb: str) -> None:
+async def test_a_part_done_again_has_the_message_once(
+    aflow: AsyncHarness, conn: Conn, verb: str
+) -> None:
     run = await stuck(aflow, conn, order, is_early=True)
     conn.execute(f"select pgflow.{verb}")
     await aflow.until_idle()
@@ -225,7 +269,9 @@ async def test_a_part_done_again_has_the_message_once(aflow: AsyncHarness, conn:
     assert await run.result(SOON) == "packed for 5"
 
 
-async def test_no_run_begins_between_the_taking_and_the_giving_back(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_no_run_begins_between_the_taking_and_the_giving_back(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     await stuck(aflow, conn, order, is_early=True)
     with pytest.raises(psycopg.Error, match="signal paid, taken at unit 1, went back at unit 2"):
         conn.execute("select pgflow.rewind_run('k', 1)")
@@ -250,27 +296,46 @@ def test_a_message_for_an_ended_run_is_sent_to_another(db: Conn) -> None:
     finish(db, run)
     send(db, "old", "paid", "5")
     wake(db, run.chain_id)
-    (number, reason, ended_as) = one(db, "select message, reason, ended_as from pgflow.undelivered_messages")
+    (number, reason, ended_as) = one(
+        db, "select message, reason, ended_as from pgflow.undelivered_messages"
+    )
     assert (reason, ended_as) == ("ended", "completed")
-    with pytest.raises(psycopg.Error, match="run 'old' is completed: it takes no more messages"), db.transaction():
+    with (
+        pytest.raises(psycopg.Error, match="run 'old' is completed: it takes no more messages"),
+        db.transaction(),
+    ):
         db.execute("select pgflow.requeue_message('old', %s)", (number,))
     db.execute("select pgflow.start_run('demo', key => 'new')")
-    chain, lane, again = one(db, "select chain_id, lane_id, message_id from pgflow.requeue_message('old', %s, 'new')", number)
-    assert (lane, one(db, "select key, payload::text, message = %s from pgflow.messages", again)) == (None, ("new", "5", True))
+    chain, lane, again = one(
+        db,
+        "select chain_id, lane_id, message_id from pgflow.requeue_message('old', %s, 'new')",
+        number,
+    )
+    assert (
+        lane,
+        one(db, "select key, payload::text, message = %s from pgflow.messages", again),
+    ) == (None, ("new", "5", True))
     assert one(db, "select count(*) from pgflow.undelivered_messages") == 0
     assert chain == one(db, "select chain_id from pgflow.runs where key = 'new'")
 
 
-@pytest.mark.parametrize("verb", ["drop_message('k', %s)", "replace_message('k', %s, '1')", "requeue_message('k', %s)"])
+@pytest.mark.parametrize(
+    "verb", ["drop_message('k', %s)", "replace_message('k', %s, '1')", "requeue_message('k', %s)"]
+)
 def test_nothing_is_mended_under_a_worker(db: Conn, verb: str) -> None:
     begin(db, key="k")
     number = one(db, "select message_id from pgflow.post_signal('k', 'paid', '1')")
-    with pytest.raises(psycopg.Error, match="run 'k' is running, and may be taking the message") as refused:
+    with pytest.raises(
+        psycopg.Error, match="run 'k' is running, and may be taking the message"
+    ) as refused:
         db.execute(f"select pgflow.{verb}", (number,))  # type: ignore[arg-type]
     assert refused.value.sqlstate == WrongState.sqlstate
 
 
-@pytest.mark.parametrize("verb", ["drop_message('k', 4711)", "replace_message('k', 4711, '1')", "requeue_message('k', null)"])
+@pytest.mark.parametrize(
+    "verb",
+    ["drop_message('k', 4711)", "replace_message('k', 4711, '1')", "requeue_message('k', null)"],
+)
 def test_a_message_that_is_not_there_is_named(db: Conn, verb: str) -> None:
     db.execute("select pgflow.start_run('demo', key => 'k')")
     with pytest.raises(psycopg.Error, match=r"run 'k' has no message (4711|\?)") as refused:
@@ -278,21 +343,44 @@ def test_a_message_that_is_not_there_is_named(db: Conn, verb: str) -> None:
     assert refused.value.sqlstate == RunNotFound.sqlstate
 
 
-def test_a_message_keeps_its_place_when_it_is_replaced_and_loses_it_when_it_is_requeued(db: Conn) -> None:
+def test_a_message_keeps_its_place_when_it_is_replaced_and_loses_it_when_it_is_requeued(
+    db: Conn,
+) -> None:
     db.execute("select pgflow.start_run('demo', key => 'k')")
-    first, second = (one(db, "select message_id from pgflow.post_signal('k', 'paid', %s)", n) for n in "12")
+    first, second = (
+        one(db, "select message_id from pgflow.post_signal('k', 'paid', %s)", n) for n in "12"
+    )
     db.execute("select pgflow.replace_message('k', %s, '10')", (first,))
-    assert rows(db, "select message, payload::text from pgflow.messages order by message") == [(first, "10"), (second, "2")]
+    assert rows(db, "select message, payload::text from pgflow.messages order by message") == [
+        (first, "10"),
+        (second, "2"),
+    ]
     again = one(db, "select message_id from pgflow.requeue_message('k', %s)", first)
-    assert rows(db, "select message, payload::text from pgflow.messages order by message") == [(second, "2"), (again, "10")]
-    assert one(db, "select payload::text, replaced_in from pgflow.undelivered_messages") == ("1", first)
+    assert rows(db, "select message, payload::text from pgflow.messages order by message") == [
+        (second, "2"),
+        (again, "10"),
+    ]
+    assert one(db, "select payload::text, replaced_in from pgflow.undelivered_messages") == (
+        "1",
+        first,
+    )
 
 
-async def test_the_command_line_lists_and_mends(aflow: AsyncHarness, conn: Conn, pgflow_dsn: str) -> None:
+async def test_the_command_line_lists_and_mends(
+    aflow: AsyncHarness, conn: Conn, pgflow_dsn: str
+) -> None:
     run = await stuck(aflow, conn, order, is_early=False)
     (row,) = cli(pgflow_dsn, "messages").data
-    assert (row["key"], row["signal"], row["state"], row["payload"]) == ("k", "paid", "refused", "five")
-    assert "that the code of its run could not take" in cli(pgflow_dsn, "doctor", tty=True, width=200).out
+    assert (row["key"], row["signal"], row["state"], row["payload"]) == (
+        "k",
+        "paid",
+        "refused",
+        "five",
+    )
+    assert (
+        "that the code of its run could not take"
+        in cli(pgflow_dsn, "doctor", tty=True, width=200).out
+    )
     answer = cli(pgflow_dsn, "messages", "k", "--replace", str(row["message"]), "--with", "5")
     assert (answer.code, answer.data["done"], answer.data["status"]) == (0, "replaced", "queued")
     await aflow.until_idle()
@@ -308,7 +396,9 @@ async def test_the_command_line_lists_and_mends(aflow: AsyncHarness, conn: Conn,
     (("k", "--drop", "1"), "run 'k' has no message 1"),
     (("nobody",), "no run has the key 'nobody'"),
 ])  # fmt: skip
-def test_what_cannot_be_mended_is_one_clear_line(flow: Harness, pgflow_dsn: str, options: tuple[str, ...], says: str) -> None:
+def test_what_cannot_be_mended_is_one_clear_line(
+    flow: Harness, pgflow_dsn: str, options: tuple[str, ...], says: str
+) -> None:
     flow.include(*WORKFLOWS)
     flow.start(order.options(key="k"))
     flow.until_idle()

@@ -46,11 +46,18 @@ async def test_a_waiting_run_that_is_paused_keeps_its_mail_and_goes_on_when_resu
     assert await run.status() == "paused"
     await aflow.app.resume(run.key, why="new month")
     assert await run.result(SOON) == 7
-    said = conn.execute("select name, payload from pgflow.timeline where event = 'operator' order by seq").fetchall()
-    assert said == [("pause", {"why": "end of month", "by": "postgres"}), ("resume", {"why": "new month", "by": "postgres"})]
+    said = conn.execute(
+        "select name, payload from pgflow.timeline where event = 'operator' order by seq"
+    ).fetchall()
+    assert said == [
+        ("pause", {"why": "end of month", "by": "postgres"}),
+        ("resume", {"why": "new month", "by": "postgres"}),
+    ]
 
 
-async def test_a_queued_run_that_is_paused_does_not_begin(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_queued_run_that_is_paused_does_not_begin(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(wait_for_go)
     run = await aflow.app.start(wait_for_go)
     await aflow.app.pause(run.key)
@@ -175,21 +182,31 @@ async def test_pausing_twice_is_pausing_and_resuming_what_is_not_paused_is_nothi
     assert await run.result(SOON) == 1
 
 
-async def test_of_a_pause_and_a_resume_the_last_word_counts(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_of_a_pause_and_a_resume_the_last_word_counts(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go)
     await aflow.until_idle()
     with conn.transaction():
-        conn.execute("select pgflow.pause_run(%s), pgflow.resume_run(%s), pgflow.pause_run(%s)", (run.key,) * 3)
+        conn.execute(
+            "select pgflow.pause_run(%s), pgflow.resume_run(%s), pgflow.pause_run(%s)",
+            (run.key,) * 3,
+        )
     await aflow.until_idle()
     assert await run.status() == "paused"
     with conn.transaction():
-        conn.execute("select pgflow.resume_run(%s), pgflow.pause_run(%s), pgflow.resume_run(%s)", (run.key,) * 3)
+        conn.execute(
+            "select pgflow.resume_run(%s), pgflow.pause_run(%s), pgflow.resume_run(%s)",
+            (run.key,) * 3,
+        )
     await aflow.until_idle()
     assert await run.status() == "waiting"
 
 
-async def test_what_has_ended_cannot_be_paused_and_its_retry_is_a_typed_error(aflow: AsyncHarness) -> None:
+async def test_what_has_ended_cannot_be_paused_and_its_retry_is_a_typed_error(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def quick() -> int:
         return 1
@@ -200,7 +217,9 @@ async def test_what_has_ended_cannot_be_paused_and_its_retry_is_a_typed_error(af
     await aflow.app.pause("k")
     await aflow.until_idle()
     assert await run.status() == "completed"
-    with pytest.raises(WrongState, match="run 'k' is completed: only a stuck or failed run can be retried"):
+    with pytest.raises(
+        WrongState, match="run 'k' is completed: only a stuck or failed run can be retried"
+    ):
         await aflow.app.retry("k")
 
 
@@ -227,13 +246,17 @@ async def test_nobody_waits_for_a_run_to_be_paused(aflow: AsyncHarness) -> None:
     assert await run.status() == "cancelled"
 
 
-def test_a_paused_queue_lets_waiting_runs_wait_and_goes_on_when_resumed(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_paused_queue_lets_waiting_runs_wait_and_goes_on_when_resumed(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     flow.include(wait_for_go)
     conn.execute("select pgflow.pause_queue('default')")
     run = flow.start(wait_for_go)
     assert flow.until_idle() is None
     assert run.status() == "queued"
-    assert conn.execute("select queue, queued, paused_at is not null from pgflow.queues").fetchall() == [("default", 1, True)]
+    assert conn.execute(
+        "select queue, queued, paused_at is not null from pgflow.queues"
+    ).fetchall() == [("default", 1, True)]
     conn.execute("select pgflow.resume_queue('default')")
     run.send(go, 1)
     flow.skip(timedelta(0))

@@ -66,7 +66,11 @@ async def wait_for_go(first: int = 0) -> int:
 
 async def test_a_run_returns_what_its_workflow_returns(aflow: AsyncHarness) -> None:
     aflow.include(total)
-    by_position, by_name, by_default = await aflow.start(total, 1, 2), await aflow.start(total, b=5, a=4), await aflow.start(total, 7)
+    by_position, by_name, by_default = (
+        await aflow.start(total, 1, 2),
+        await aflow.start(total, b=5, a=4),
+        await aflow.start(total, 7),
+    )
     assert [await run.result(SOON) for run in (by_position, by_name, by_default)] == [3, 9, 8]
     assert await by_name.status() == "completed"
 
@@ -77,7 +81,9 @@ def left_over() -> Iterator[Callable[[], list[Execution]]]:
     gc.collect()
     others = {id(o) for o in gc.get_objects() if isinstance(o, Execution)}
     gc.disable()
-    yield lambda: [o for o in gc.get_objects() if isinstance(o, Execution) and o.over and id(o) not in others]
+    yield lambda: [
+        o for o in gc.get_objects() if isinstance(o, Execution) and o.over and id(o) not in others
+    ]
     gc.enable()
 
 
@@ -87,7 +93,9 @@ async def test_runs_that_are_over_leave_nothing_to_the_garbage_collector(
     aflow.include(total)
     for n in range(4):
         assert await (await aflow.start(total, n)).result(SOON) == n + 1
-    await eventually(lambda: left_over() == [], "the last one is taken apart too, without the collector")
+    await eventually(
+        lambda: left_over() == [], "the last one is taken apart too, without the collector"
+    )
 
 
 async def test_a_loop_that_has_looked_at_a_run_does_not_hold_it_while_it_rests(
@@ -132,7 +140,9 @@ def test_a_result_can_be_fetched_by_key_from_another_process(flow: Harness, dsn:
         assert elsewhere.get("sum", total).result(SOON) == 2
 
 
-async def test_a_result_that_does_not_come_in_time_is_a_timeout_error_and_the_run_goes_on(aflow: AsyncHarness) -> None:
+async def test_a_result_that_does_not_come_in_time_is_a_timeout_error_and_the_run_goes_on(
+    aflow: AsyncHarness,
+) -> None:
     aflow.include(wait_for_go)
     run = await aflow.start(wait_for_go.options(key="patient"))
     with pytest.raises(TimeoutError, match="'patient'"):
@@ -141,7 +151,9 @@ async def test_a_result_that_does_not_come_in_time_is_a_timeout_error_and_the_ru
     assert await run.result(SOON) == 3
 
 
-def test_a_result_that_does_not_fit_the_annotation_fails_the_run_with_a_typed_error(flow: Harness) -> None:
+def test_a_result_that_does_not_fit_the_annotation_fails_the_run_with_a_typed_error(
+    flow: Harness,
+) -> None:
     @workflow
     async def liar() -> int:
         return "three"  # type: ignore[return-value]
@@ -183,7 +195,9 @@ def test_runs_go_on_and_results_arrive_without_listening(dsn: str) -> None:
         run = app.start(wait_for_go, 1)
         with psycopg.connect(dsn) as other:
             # Else the run may find it when it comes to its wait, and nothing need wake it.
-            wait_until(lambda: other.execute("select from pgflow.parked").fetchall(), "a run that waits")
+            wait_until(
+                lambda: other.execute("select from pgflow.parked").fetchall(), "a run that waits"
+            )
             App(dsn).using(other).send(run.key, go, 4)
         assert run.result(SOON) == 5
 
@@ -191,7 +205,9 @@ def test_runs_go_on_and_results_arrive_without_listening(dsn: str) -> None:
 # ---------------------------------------------------------------- errors
 
 
-async def test_a_failed_run_raises_run_failed_with_its_error_as_the_cause(aflow: AsyncHarness) -> None:
+async def test_a_failed_run_raises_run_failed_with_its_error_as_the_cause(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def fails() -> None:
         raise KeyError("sku-7")
@@ -216,7 +232,9 @@ async def declines() -> None:
     raise CardDeclinedError(51)
 
 
-def test_an_error_of_an_unknown_class_arrives_as_step_failed_naming_the_class(flow: Harness) -> None:
+def test_an_error_of_an_unknown_class_arrives_as_step_failed_naming_the_class(
+    flow: Harness,
+) -> None:
     flow.include(declines)
     with pytest.raises(RunFailed) as failed:
         flow.start(declines).result(SOON)
@@ -226,7 +244,9 @@ def test_an_error_of_an_unknown_class_arrives_as_step_failed_naming_the_class(fl
     assert cause.message == "51"
 
 
-def test_an_error_named_by_the_workflow_or_by_the_app_arrives_as_itself(flow: Harness, dsn: str) -> None:
+def test_an_error_named_by_the_workflow_or_by_the_app_arrives_as_itself(
+    flow: Harness, dsn: str
+) -> None:
     known = workflow(name="declines_openly", raises=[CardDeclinedError])(declines.fn)
     flow.include(known, declines)
     openly, plainly = flow.start(known), flow.start(declines)
@@ -242,7 +262,9 @@ def test_an_error_named_by_the_workflow_or_by_the_app_arrives_as_itself(flow: Ha
 # ---------------------------------------------------------------- keys
 
 
-async def test_the_same_key_with_the_same_input_is_the_same_run_and_no_step_runs_again(aflow: AsyncHarness) -> None:
+async def test_the_same_key_with_the_same_input_is_the_same_run_and_no_step_runs_again(
+    aflow: AsyncHarness,
+) -> None:
     bodies = []
 
     @step
@@ -263,7 +285,9 @@ async def test_the_same_key_with_the_same_input_is_the_same_run_and_no_step_runs
     assert bodies == [4]
 
 
-async def test_a_failed_run_raises_its_error_again_and_is_not_run_again(aflow: AsyncHarness) -> None:
+async def test_a_failed_run_raises_its_error_again_and_is_not_run_again(
+    aflow: AsyncHarness,
+) -> None:
     activations = []
 
     @workflow
@@ -296,17 +320,24 @@ async def test_a_key_of_another_input_or_workflow_is_a_conflict_and_the_first_ru
     assert await first.result(SOON) == 6
 
 
-def test_two_starts_with_one_key_at_the_same_time_are_one_run(dsn: str, conn: psycopg.Connection) -> None:
+def test_two_starts_with_one_key_at_the_same_time_are_one_run(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     with psycopg.connect(dsn) as one, psycopg.connect(dsn) as two, App(dsn) as app:
         app.using(one).start(total.options(key="k"), 1)
         pid = two.info.backend_pid
         with asyncio.Runner() as runner:
 
             async def start_second() -> str:
-                starting = asyncio.to_thread(lambda: app.using(two).start(total.options(key="k"), 1))
+                starting = asyncio.to_thread(
+                    lambda: app.using(two).start(total.options(key="k"), 1)
+                )
                 task = asyncio.create_task(starting)
                 waits = "pg_stat_activity"
-                await eventually(lambda: count(conn, waits, f"pid = {pid} and wait_event_type = 'Lock'"), "the second waits")
+                await eventually(
+                    lambda: count(conn, waits, f"pid = {pid} and wait_event_type = 'Lock'"),
+                    "the second waits",
+                )
                 one.commit()
                 return (await task).key
 
@@ -335,7 +366,9 @@ def test_a_start_that_was_rolled_back_is_not_found(flow: Harness, dsn: str) -> N
 # ---------------------------------------------------------------- status and what a run is told
 
 
-async def test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_is_gone(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_is_gone(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(total)
     run = await aflow.start(total, 1)
     await run.result(SOON)
@@ -344,16 +377,22 @@ async def test_whoever_waits_for_a_run_that_is_pruned_meanwhile_is_told_that_it_
         await run.result(SOON)
 
 
-async def test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_runs_result(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_runs_result(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(total)
     lost = await aflow.start(total, 1)
     await lost.result(SOON)
     conn.execute("select pgflow.drop_history(clock_timestamp())")
-    conn.execute("select setval('pgflow.run_id_seq', %s, false)", (lost._chain_id,))  # the standby that takes over had come so far
+    conn.execute(
+        "select setval('pgflow.run_id_seq', %s, false)", (lost._chain_id,)
+    )  # the standby that takes over had come so far
     other = await aflow.start(total, 2)
     assert other._chain_id == lost._chain_id
     await other.result(SOON)
-    with pytest.raises(RunNotFound, match=f"run '{lost.key}' is gone: .* a fail-over lost its start"):
+    with pytest.raises(
+        RunNotFound, match=f"run '{lost.key}' is gone: .* a fail-over lost its start"
+    ):
         await lost.result(SOON)
 
 
@@ -366,7 +405,9 @@ def test_a_sync_handle_of_a_pruned_run_is_told_too(flow: Harness, conn: psycopg.
         run.result(SOON)
 
 
-async def test_the_status_follows_the_life_of_a_run(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_the_status_follows_the_life_of_a_run(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     started, proceed = asyncio.Event(), asyncio.Event()
 
     @read
@@ -399,7 +440,9 @@ def test_labels_are_there_to_find_runs_by(flow: Harness, conn: psycopg.Connectio
     flow.include(total)
     flow.start(total.options(key="a", labels={"customer": "ada", "tier": "gold"}), 1)
     flow.start(total.options(key="b", labels={"customer": "bob"}), 1)
-    found = conn.execute("""select key, labels from pgflow.runs where labels @> '{"customer": "ada"}'""").fetchall()
+    found = conn.execute(
+        """select key, labels from pgflow.runs where labels @> '{"customer": "ada"}'"""
+    ).fetchall()
     assert found == [("a", {"customer": "ada", "tier": "gold"})]
 
 
@@ -416,7 +459,11 @@ async def inner() -> list[dict[str, str]]:
 @workflow
 async def outer() -> list[dict[str, str]]:
     own = [pgflow.run_info().metadata, await step_metadata()]
-    return own + await pgflow.run_child(inner) + await pgflow.run_child(inner.options(metadata={"hop": "2"}))
+    return (
+        own
+        + await pgflow.run_child(inner)
+        + await pgflow.run_child(inner.options(metadata={"hop": "2"}))
+    )
 
 
 def test_metadata_travels_from_the_start_to_every_step_and_child(flow: Harness) -> None:
@@ -425,7 +472,9 @@ def test_metadata_travels_from_the_start_to_every_step_and_child(flow: Harness) 
     assert run.result(SOON) == [{"trace": "t1"}] * 4 + [{"trace": "t1", "hop": "2"}] * 2
 
 
-async def test_metadata_travels_into_runs_started_by_a_step(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_metadata_travels_into_runs_started_by_a_step(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @step
     async def start_other() -> str:
         return (await aflow.app.start(total.options(key="other"), 1)).key
@@ -460,13 +509,23 @@ def test_a_run_knows_itself(flow: Harness) -> None:
     before = datetime.now(UTC)
     flow.start(knows.options(key="k", labels={"a": "b"}, timeout=HOUR)).result(SOON)
     info = seen["workflow"]
-    assert (info.key, info.workflow, info.generation, info.attempt, info.labels) == ("k", knows.name, 1, 1, {"a": "b"})
+    assert (info.key, info.workflow, info.generation, info.attempt, info.labels) == (
+        "k",
+        knows.name,
+        1,
+        1,
+        {"a": "b"},
+    )
     assert (info.is_child, info.tenant, info.step, info.step_attempt) == (False, "", None, None)
     assert info.deadline is not None
     assert before + HOUR <= info.deadline <= datetime.now(UTC) + HOUR
     assert (seen["step"].key, seen["step"].step, seen["step"].step_attempt) == ("k", "look", 1)
     flow.start(parent).result(SOON)
-    assert (seen["workflow"].key, seen["workflow"].is_child, seen["workflow"].deadline) == ("child", True, None)
+    assert (seen["workflow"].key, seen["workflow"].is_child, seen["workflow"].deadline) == (
+        "child",
+        True,
+        None,
+    )
 
 
 # ---------------------------------------------------------------- order and time
@@ -481,7 +540,17 @@ def test_lower_priorities_go_first_and_equals_in_the_order_of_their_start(dsn: s
 
     with App(dsn, include=[note]) as app:
         urgent, lazy = note.options(priority=-5), note.options(priority=5)
-        runs = [app.start(wf, name) for wf, name in ((lazy, "e"), (note, "b"), (urgent, "a"), (note, "c"), (note, "d"), (lazy, "f"))]
+        runs = [
+            app.start(wf, name)
+            for wf, name in (
+                (lazy, "e"),
+                (note, "b"),
+                (urgent, "a"),
+                (note, "c"),
+                (note, "d"),
+                (lazy, "f"),
+            )
+        ]
         with app.worker(concurrency=1):
             for run in runs:
                 run.result(SOON)
@@ -513,7 +582,9 @@ async def test_a_delayed_run_can_be_cancelled_before_it_begins(aflow: AsyncHarne
 # ---------------------------------------------------------------- deadlines
 
 
-async def test_a_deadline_cancels_a_waiting_run_with_that_reason(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_deadline_cancels_a_waiting_run_with_that_reason(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     cleaned = []
 
     @workflow(timeout=HOUR)
@@ -553,7 +624,9 @@ async def test_a_deadline_stops_a_run_in_the_middle_of_a_step(aflow: AsyncHarnes
     assert await run.status() == "cancelled"
 
 
-async def test_a_deadline_ends_a_queued_run_without_its_code(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_deadline_ends_a_queued_run_without_its_code(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(total)
     conn.execute("select pgflow.pause_queue('default')")
     run = await aflow.start(total.options(timeout=HOUR), 1)
@@ -562,12 +635,16 @@ async def test_a_deadline_ends_a_queued_run_without_its_code(aflow: AsyncHarness
     assert steps(conn, run.key) == []
 
 
-async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def parent() -> None:
         await asyncio.gather(
             pgflow.run_child(wait_for_go.options(key="heir")),
-            pgflow.run_child(wait_for_go.options(key="own", timeout=2 * HOUR, when_parent_ends="abandon")),
+            pgflow.run_child(
+                wait_for_go.options(key="own", timeout=2 * HOUR, when_parent_ends="abandon")
+            ),
         )
 
     aflow.include(parent, wait_for_go)
@@ -580,7 +657,11 @@ async def test_a_deadline_is_inherited_by_children_unless_they_have_their_own(af
     statuses = dict(conn.execute("select key, status from pgflow.runs").fetchall())
     assert statuses == {run.key: "cancelled", "heir": "cancelled", "own": "waiting"}
     await aflow.skip(HOUR)
-    assert run_row(conn, "own", "status, reason_code, reason_detail") == ("cancelled", "deadline", {"by": "pgflow"})
+    assert run_row(conn, "own", "status, reason_code, reason_detail") == (
+        "cancelled",
+        "deadline",
+        {"by": "pgflow"},
+    )
 
 
 async def test_a_deadline_holds_over_a_crash_of_the_worker(aflow: AsyncHarness) -> None:
@@ -598,7 +679,9 @@ async def test_a_deadline_holds_over_a_crash_of_the_worker(aflow: AsyncHarness) 
 # ---------------------------------------------------------------- input
 
 
-async def test_arguments_that_do_not_fit_are_refused_at_the_start(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_arguments_that_do_not_fit_are_refused_at_the_start(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(total)
     with pytest.raises(NotStorable, match=r"input of workflow total.*a: .*integer"):
         await aflow.app.start(total, "x")  # type: ignore[arg-type]
@@ -623,13 +706,17 @@ BAD_OPTIONS = {
 
 
 @pytest.mark.parametrize("options", BAD_OPTIONS.values(), ids=BAD_OPTIONS)
-def test_options_that_no_run_can_have_are_refused(flow: Harness, options: dict[str, object]) -> None:
+def test_options_that_no_run_can_have_are_refused(
+    flow: Harness, options: dict[str, object]
+) -> None:
     with pytest.raises(InvalidArgument):
         flow.app.start(total.options(**options), 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800"], ids=["NUL", "lone surrogate"])
-def test_a_name_that_no_postgres_text_can_hold_is_refused_with_an_error_of_ours(flow: Harness, text: str) -> None:
+def test_a_name_that_no_postgres_text_can_hold_is_refused_with_an_error_of_ours(
+    flow: Harness, text: str
+) -> None:
     flow.include(total)
     flow.app.start(total.options(key="there"), 1)
     for attempt in (
@@ -649,12 +736,21 @@ def test_a_start_time_without_a_time_zone_is_refused() -> None:
         total.options(run_at=datetime(2031, 1, 1))  # noqa: DTZ001 - that is the point
 
 
-def test_a_run_started_from_sql_is_the_same_as_one_started_from_python(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_run_started_from_sql_is_the_same_as_one_started_from_python(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     flow.include(total)
     at = datetime(2041, 5, 6, tzinfo=UTC)
-    flow.app.start(total.options(key="python", priority=3, run_at=at, timeout=HOUR, labels={"a": "b"}, metadata={"m": 1}), 1, b=2)
+    flow.app.start(
+        total.options(
+            key="python", priority=3, run_at=at, timeout=HOUR, labels={"a": "b"}, metadata={"m": 1}
+        ),
+        1,
+        b=2,
+    )
     conn.execute(
-        "select pgflow.start_run('total', %s, 'sql', priority => 3, run_at => %s, timeout_seconds => 3600, labels => %s, metadata => %s)",
+        "select pgflow.start_run('total', %s, 'sql', priority => 3, run_at => %s, timeout_seconds "
+        "=> 3600, labels => %s, metadata => %s)",
         (json.dumps({"a": 1, "b": 2}), at, '{"a": "b"}', '{"m": 1}'),
     )
     columns = "lane_id, priority, input::text::jsonb, run_at, deadline_at, labels, metadata, tenant, generation, parent_run_id"
@@ -669,7 +765,8 @@ BAD_SQL = {
     "an input that is no object": "pgflow.start_run('w', '[1]')",
     "an input that is null": "pgflow.start_run('w', null)",
     "an input nested too deep": f"pgflow.start_run('w', '{{\"a\": {'[' * 201}{']' * 201}}}')",
-    "an input of more than a mebibyte": "pgflow.start_run('w', json_build_object('a', repeat('x', 1048577)))",
+    "an input of more than a mebibyte": "pgflow.start_run('w', json_build_object('a', repeat('x', "
+    "1048577)))",
     "an input with a NUL": r"""pgflow.start_run('w', '{"a": "\u0000"}')""",
     "a workflow without a name": "pgflow.start_run('')",
     "a key that is too long": "pgflow.start_run('w', key => repeat('k', 129))",
@@ -684,10 +781,14 @@ BAD_SQL = {
 BAD_OBJECTS = {
     "labels that are no object": "pgflow.start_run('w', labels => '[1]')",
     "metadata that is no object": "pgflow.start_run('w', metadata => '[1]')",
-    "metadata that is too long": "pgflow.start_run('w', metadata => jsonb_build_object('a', repeat('x', 20000)))",
+    "metadata that is too long": "pgflow.start_run('w', metadata => jsonb_build_object('a', "
+    "repeat('x', 20000)))",
     "many runs whose inputs are no objects": "pgflow.start_runs('w', '[[null, \"[1]\"]]')",
-    "many runs whose keys are too long": "pgflow.start_runs('w', jsonb_build_array(jsonb_build_array(repeat('k', 129), '{}')))",
-    "many runs whose inputs are nested too deep": f"pgflow.start_runs('w', '[[null, \"{{\\\"a\\\": {'[' * 201}{']' * 201}}}\"]]')",
+    "many runs whose keys are too long": "pgflow.start_runs('w', "
+    "jsonb_build_array(jsonb_build_array(repeat('k', 129), "
+    "'{}')))",
+    "many runs whose inputs are nested too deep": f"pgflow.start_runs('w', '[[null, \"{{\\\"a\\\": "
+    f"{'[' * 201}{']' * 201}}}\"]]')",
 }
 
 
@@ -699,7 +800,9 @@ def test_sql_refuses_what_no_run_can_be(conn: psycopg.Connection, call: str) -> 
 
 
 @pytest.mark.parametrize("call", BAD_OBJECTS.values(), ids=BAD_OBJECTS)
-def test_sql_refuses_with_an_error_of_its_own_what_is_no_object_or_too_long(conn: psycopg.Connection, call: str) -> None:
+def test_sql_refuses_with_an_error_of_its_own_what_is_no_object_or_too_long(
+    conn: psycopg.Connection, call: str
+) -> None:
     with pytest.raises(psycopg.Error) as refused:
         conn.execute(f"select {call}")  # type: ignore[arg-type]
     assert refused.value.sqlstate == "PF003"
@@ -710,9 +813,13 @@ def test_metadata_that_are_too_long_are_refused_with_an_error_of_ours(flow: Harn
         flow.app.start(total.options(metadata={"m": "x" * 20_000}), 1)
 
 
-def test_an_input_from_sql_that_does_not_fit_fails_the_run_with_a_typed_error(flow: Harness, conn: psycopg.Connection) -> None:
+def test_an_input_from_sql_that_does_not_fit_fails_the_run_with_a_typed_error(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     flow.include(total)
-    conn.execute("""select pgflow.start_run('total', '{"a": "one"}', 'bad'), pgflow.start_run('total', '{"c": 1}', 'worse')""")
+    conn.execute(
+        """select pgflow.start_run('total', '{"a": "one"}', 'bad'), pgflow.start_run('total', '{"c": 1}', 'worse')"""
+    )
     flow.until_idle()
     for key in ("bad", "worse"):
         with pytest.raises(RunFailed) as failed:
@@ -724,12 +831,14 @@ def test_an_input_from_sql_that_does_not_fit_fails_the_run_with_a_typed_error(fl
 
 
 @pytest.mark.parametrize("many", [50, 2 * RUNS_A_STATEMENT + 1])
-def test_many_runs_start_in_one_transaction_and_come_back_in_order(flow: Harness, conn: psycopg.Connection, many: int) -> None:
+def test_many_runs_start_in_one_transaction_and_come_back_in_order(
+    flow: Harness, conn: psycopg.Connection, many: int
+) -> None:
     flow.include(total)
     runs = flow.app.start_many(total.options(labels={"batch": "7"}), [(n, 10) for n in range(many)])
     flow.until_idle()
     assert [run.result(SOON) for run in runs] == [n + 10 for n in range(many)]
-    assert count(conn, "pgflow.runs", "labels = '{\"batch\": \"7\"}'") == many
+    assert count(conn, "pgflow.runs", 'labels = \'{"batch": "7"}\'') == many
     assert conn.execute("select count(distinct xmin::text) from pgflow.run").fetchone() == (1,)
     assert flow.app.start_many(total, []) == []
 
@@ -741,9 +850,13 @@ def test_a_batch_with_one_bad_input_starts_nothing(flow: Harness, conn: psycopg.
     with pytest.raises(NotStorable):
         flow.app.start_many(total, [*((n,) for n in range(2 * RUNS_A_STATEMENT)), ("bad",)])
     with pytest.raises(InvalidArgument, match="NUL"):
-        flow.app.start_many(total.options(labels={"a": "\0"}), [(n,) for n in range(2 * RUNS_A_STATEMENT)])
+        flow.app.start_many(
+            total.options(labels={"a": "\0"}), [(n,) for n in range(2 * RUNS_A_STATEMENT)]
+        )
     with pytest.raises(InvalidArgument, match="labels"):
-        flow.app.start_many(total.options(labels={"a": "x" * 20_000}), [(n,) for n in range(2 * RUNS_A_STATEMENT)])
+        flow.app.start_many(
+            total.options(labels={"a": "x" * 20_000}), [(n,) for n in range(2 * RUNS_A_STATEMENT)]
+        )
     with pytest.raises(DefinitionError, match="key"):
         flow.app.start_many(total.options(key="k"), [(1,)])
     assert count(conn, "pgflow.runs") == 0
@@ -753,7 +866,10 @@ def test_a_batch_with_one_bad_input_starts_nothing(flow: Harness, conn: psycopg.
 
 
 def test_a_workflow_is_started_and_not_called() -> None:
-    with pytest.raises(TypeError, match=r"app\.start\(total, \.\.\.\).*pgflow\.run_child\(total, \.\.\.\).*total\.fn"):
+    with pytest.raises(
+        TypeError,
+        match=r"app\.start\(total, \.\.\.\).*pgflow\.run_child\(total, \.\.\.\).*total\.fn",
+    ):
         total(1)  # type: ignore[operator]
 
 
@@ -774,7 +890,9 @@ def test_a_module_brings_all_its_workflows(dsn: str) -> None:
     import worker_jobs
 
     app = App(dsn, include=[worker_jobs])
-    assert {w.name for w in vars(worker_jobs).values() if isinstance(w, pgflow.Workflow)} == set(app.definitions.workflows)
+    assert {w.name for w in vars(worker_jobs).values() if isinstance(w, pgflow.Workflow)} == set(
+        app.definitions.workflows
+    )
 
 
 def test_an_app_of_one_colour_refuses_connections_of_the_other(dsn: str) -> None:
@@ -808,10 +926,17 @@ def test_runs_go_on_when_every_connection_is_lost(flow: Harness, conn: psycopg.C
     flow.include(unlucky)
     run = flow.start(unlucky)
     assert run.result(SOON) == [1, 2, 3, 4]
-    assert steps(conn, run.key) == [("cut", "completed", 1), ("add", "completed", 1), ("cut", "completed", 1), ("add", "completed", 1)]
+    assert steps(conn, run.key) == [
+        ("cut", "completed", 1),
+        ("add", "completed", 1),
+        ("cut", "completed", 1),
+        ("add", "completed", 1),
+    ]
 
 
-def test_a_worker_frees_keys_whose_retention_is_over(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_worker_frees_keys_whose_retention_is_over(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     flow.include(total)
     conn.execute("select pgflow.start_run('total', '{\"a\": 1}', 'k', key_retention_seconds => 0)")
     flow.until_idle()

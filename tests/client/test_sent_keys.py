@@ -28,13 +28,23 @@ async def sums_up(n: int) -> int:
     return sum([await paid.wait() for _ in range(n)])
 
 
-def post(conn: Conn, key: str = "k", name: str = "paid", payload: str = "1", idempotency_key: str | None = "m") -> tuple[Any, ...]:
+def post(
+    conn: Conn,
+    key: str = "k",
+    name: str = "paid",
+    payload: str = "1",
+    idempotency_key: str | None = "m",
+) -> tuple[Any, ...]:
     query = "select chain_id, message_id, ended_as, is_new from pgflow.post_signal(%s, %s, %s, idempotency_key => %s)"
-    found: tuple[Any, ...] = conn.execute(query, (key, name, payload, idempotency_key)).fetchone() or ()
+    found: tuple[Any, ...] = (
+        conn.execute(query, (key, name, payload, idempotency_key)).fetchone() or ()
+    )
     return found
 
 
-async def test_a_message_sent_again_after_it_was_taken_is_still_one(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_message_sent_again_after_it_was_taken_is_still_one(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     aflow.include(sums_up)
     run = await aflow.start(sums_up.options(key="k"), 3)
     first = await run.send(paid, 1, idempotency_key="m-1")
@@ -42,7 +52,9 @@ async def test_a_message_sent_again_after_it_was_taken_is_still_one(aflow: Async
     assert count(conn, "pgflow.signal") == 0
     again = await aflow.app.send("k", paid, 1, idempotency_key="m-1")
     assert (first.is_new, again.is_new, again.message) == (True, False, first.message)
-    with pytest.raises(KeyConflict, match="idempotency key 'm-1' was used for another message to this run"):
+    with pytest.raises(
+        KeyConflict, match="idempotency key 'm-1' was used for another message to this run"
+    ):
         await run.send(paid, 2, idempotency_key="m-1")
     await run.send(paid, 10, idempotency_key="m-2")
     await run.send(paid, 100)
@@ -83,7 +95,9 @@ async def test_a_step_that_runs_again_sends_one_message(aflow: AsyncHarness, con
     await aflow.start(sums_up.options(key="k"), 2)
     await (await aflow.start(sender)).result(SOON)
     assert len(tries) == 3
-    assert rows(conn, "select count(*) from pgflow.timeline where key = 'k' and event = 'signal_received'") == [1]
+    assert rows(
+        conn, "select count(*) from pgflow.timeline where key = 'k' and event = 'signal_received'"
+    ) == [1]
     await aflow.app.send("k", paid, 1)
 
 
@@ -128,7 +142,10 @@ def test_of_two_that_send_at_once_one_sends(dsn: str, conn: Conn) -> None:
 def test_a_key_that_cannot_be_is_refused_in_a_line(flow: Harness, dsn: str, conn: Conn) -> None:
     start(conn, key="k")
     for key in ("", "x" * 256):
-        with pytest.raises(InvalidArgument, match=f"an idempotency key must be 1 to 255 characters long, not {len(key)}"):
+        with pytest.raises(
+            InvalidArgument,
+            match=f"an idempotency key must be 1 to 255 characters long, not {len(key)}",
+        ):
             flow.app.send("k", paid, 1, idempotency_key=key)
     sent = [cli(dsn, "signal", "k", "paid", "1", "--idempotency-key", "m") for _ in range(2)]
     assert [answer.data["new"] for answer in sent] == [True, False]

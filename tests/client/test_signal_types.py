@@ -1,4 +1,6 @@
-"""A payload that the code of a run would refuse is refused where it is sent, where the workflow declares its signals."""
+"""A payload that the code of a run would refuse is refused where it is sent, where the workflow
+declares its signals.
+"""
 
 from __future__ import annotations
 
@@ -186,12 +188,15 @@ def test_nothing_is_refused_that_the_code_would_take(db: Conn, annotation: Any) 
     (Closed, {"type": "closed", "at": 5, "more": 1}, "more is unknown"),
     (Closed, {"type": "closed", "at": 5, "items": [{"sku": "s", "count": 1}, {"count": 1}]}, "items[1].SKU is missing"),
     (dict[str, int], {"a": 1, "b": "x"}, 'b is "x", which is no number'),
-    (list[Point | None], [None, {"x": "one"}], '[1] fits none of the types it may have (the last: [1].x is "one", which is no number)'),
+    (list[Point | None], [None, {"x": "one"}], ('[1] fits none of the types it may have (the last: '
+                                               '[1].x is "one", which is no number)')),
     (Tree, {"name": "a", "children": [{"nam": "b"}]}, "children[0].name is missing"),
     (datetime, "soon", 'it is "soon", which is no time'),
     (Row, {"note": "n"}, "id is missing"),
 ])  # fmt: skip
-def test_what_does_not_fit_is_said_with_its_place(db: Conn, annotation: Any, value: Any, says: str) -> None:
+def test_what_does_not_fit_is_said_with_its_place(
+    db: Conn, annotation: Any, value: Any, says: str
+) -> None:
     ((_, why),) = misfits(db, annotation, [value])
     assert why == says
 
@@ -229,7 +234,11 @@ async def test_a_payload_of_the_wrong_type_is_refused_in_sql_python_and_on_the_c
     run = await aflow.start(order.options(key="k"))
     await aflow.until_idle()
     for verb in VERBS:
-        with pytest.raises(psycopg.Error, match="the payload of signal 'paid' does not fit the code of run 'k': it is \"five\", which is no") as refused:
+        with pytest.raises(
+            psycopg.Error,
+            match="the payload of signal 'paid' does not fit the code of run 'k': it is \"five\", "
+            "which is no",
+        ) as refused:
             conn.execute(f"select pgflow.{verb}('k', 'paid', '\"five\"')")  # type: ignore[arg-type]
         assert refused.value.sqlstate == InvalidArgument.sqlstate
     with pytest.raises(InvalidArgument, match="it is null, and must be number"):
@@ -245,7 +254,9 @@ async def test_a_payload_of_the_wrong_type_is_refused_in_sql_python_and_on_the_c
     assert await run.result(SOON) == [5, "anything"]
 
 
-async def test_a_signal_that_nobody_declares_is_sent_as_it_is(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_signal_that_nobody_declares_is_sent_as_it_is(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     aflow.include(order)
     await aflow.start(order.options(key="k"))
     conn.execute("select pgflow.send_signal('k', 'word', '5')")
@@ -256,7 +267,10 @@ def registered(conn: Conn, *codes: Any) -> int:
     from pgflow._worker.registration import code_of
 
     worker = one(conn, "select pgflow.register_worker('host', 1, '{default}', 1, 'test')")
-    conn.execute("select pgflow.register_code(%s, %s)", (worker, Jsonb([code_of("order", code) for code in codes])))
+    conn.execute(
+        "select pgflow.register_code(%s, %s)",
+        (worker, Jsonb([code_of("order", code) for code in codes])),
+    )
     return int(worker)
 
 
@@ -281,7 +295,9 @@ def test_what_one_of_the_codes_takes_that_are_served_is_sent(db: Conn) -> None:
     db.execute("select pgflow.leave_worker(%s)", (first,))
     assert [is_sent(db, payload) for payload in ("5", '"five"')] == [False, True]
     db.execute("select pgflow.leave_worker(%s)", (second,))
-    assert [is_sent(db, payload) for payload in ("5", '"five"')] == [False, True], "nobody is there, and it was served last"
+    assert [is_sent(db, payload) for payload in ("5", '"five"')] == [False, True], (
+        "nobody is there, and it was served last"
+    )
     registered(db, order, silent)
     assert is_sent(db, "[]"), "a code that does not say takes anything"
 
@@ -311,7 +327,13 @@ def test_what_a_key_has_sent_is_answered_though_other_code_came_since(db: Conn) 
     assert one(db, query) == number
 
 
-@pytest.mark.parametrize(("signals", "says"), [([int], "takes objects of pgflow.Signal"), ([paid, Signal("paid", str)], "names a signal twice")])
+@pytest.mark.parametrize(
+    ("signals", "says"),
+    [
+        ([int], "takes objects of pgflow.Signal"),
+        ([paid, Signal("paid", str)], "names a signal twice"),
+    ],
+)
 def test_what_is_no_signal_is_refused_where_it_is_declared(signals: list[Any], says: str) -> None:
     with pytest.raises(DefinitionError, match=says):
 

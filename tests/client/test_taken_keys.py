@@ -1,4 +1,6 @@
-"""Starts whose key is taken: the same run, a conflict that says why, that run all the same, or another in its place."""
+"""Starts whose key is taken: the same run, a conflict that says why, that run all the same, or
+another in its place.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,19 @@ import psycopg
 import pytest
 from clikit import pgflow as cli
 from records import SOON, count
-from sqlkit import Actor, begin, claim, claim_one, connect, finish, one, rows, start, start_many, status
+from sqlkit import (
+    Actor,
+    begin,
+    claim,
+    claim_one,
+    connect,
+    finish,
+    one,
+    rows,
+    start,
+    start_many,
+    status,
+)
 
 import pgflow
 from pgflow import InvalidArgument, KeyConflict, RunCancelled, Signal, step, workflow
@@ -42,7 +56,10 @@ def test_a_parameter_that_is_left_out_is_the_same_as_its_default(flow: Harness, 
     runs = [flow.start(adds.options(key="k"), *args) for args in [(1,), (1, 5), (1, 5, "c")]]
     runs += flow.app.start_many(adds, [(1, 5)], keys=["k"])
     assert count(conn, "pgflow.run") == 1
-    with pytest.raises(KeyConflict, match=r"key 'k' already names a run of adds, which is \w+ and has another input \(b\)\."):
+    with pytest.raises(
+        KeyConflict,
+        match=r"key 'k' already names a run of adds, which is \w+ and has another input \(b\)\.",
+    ):
         flow.start(adds.options(key="k"), 1, 6)
     with pytest.raises(KeyConflict, match=r"has another input \(a, c\)"):
         flow.app.start_many(adds, [(2, 5, "d")], keys=["k"])
@@ -50,7 +67,9 @@ def test_a_parameter_that_is_left_out_is_the_same_as_its_default(flow: Harness, 
     assert {run.result(SOON) for run in runs} == {7}
 
 
-async def test_a_parameter_that_a_deploy_has_added_is_no_other_input(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_parameter_that_a_deploy_has_added_is_no_other_input(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     @workflow(name="grows")
     async def before(a: int) -> int:
         return a
@@ -74,7 +93,10 @@ def test_the_defaults_can_be_said_in_sql(db: Conn) -> None:
     with pytest.raises(psycopg.Error, match="has another input") as error, db.transaction():
         start(db, key="k", input='{"a": 1, "b": 5}')
     assert error.value.sqlstate == "PF002"
-    with pytest.raises(psycopg.Error, match="defaults must be an object") as error, db.transaction():
+    with (
+        pytest.raises(psycopg.Error, match="defaults must be an object") as error,
+        db.transaction(),
+    ):
         start(db, key="k", defaults="7")
     assert error.value.sqlstate == "PF003"
 
@@ -86,7 +108,10 @@ def test_a_conflict_says_which_run_has_the_key_what_it_does_and_what_is_differen
         ("running", {"input": '{"a": 2}'}, r"another input \(a, b\)"),
         ("completed", {"workflow": "other"}, r"another workflow and another input \(a, b\)"),
     ]:
-        with pytest.raises(psycopg.Error, match=f"key 'k' already names a run of demo, which is {status_of} and has {different}\n") as error:  # noqa: SIM117
+        with pytest.raises(
+            psycopg.Error,
+            match=f"key 'k' already names a run of demo, which is {status_of} and has {different}\n",
+        ) as error:  # noqa: SIM117
             with db.transaction():
                 start(db, **{"workflow": "demo", "key": "k", **options})
         assert "secret" not in str(error.value)
@@ -122,12 +147,21 @@ def test_reject_takes_no_run_of_somebody_else_and_its_own_when_it_is_sent_again(
     assert first.is_new
     assert start(db, key="k", if_taken="reject", start_id=mine)[1:3] == (first.run_id, False)
     for start_id in ("00000000-0000-4000-8000-000000000002", None):
-        with pytest.raises(psycopg.Error, match="which is queued and has the same input") as error, db.transaction():
+        with (
+            pytest.raises(psycopg.Error, match="which is queued and has the same input") as error,
+            db.transaction(),
+        ):
             start(db, key="k", if_taken="reject", start_id=start_id)
         assert error.value.sqlstate == "PF002"
     started = start_many(db, [("a", "{}"), ("b", "{}")], if_taken="reject", start_id=mine)
-    assert start_many(db, [("a", "{}"), ("b", "{}")], if_taken="reject", start_id=mine)[0].run_id == started[0].run_id
-    with pytest.raises(psycopg.Error, match="key 'b' already names a run") as error, db.transaction():
+    assert (
+        start_many(db, [("a", "{}"), ("b", "{}")], if_taken="reject", start_id=mine)[0].run_id
+        == started[0].run_id
+    )
+    with (
+        pytest.raises(psycopg.Error, match="key 'b' already names a run") as error,
+        db.transaction(),
+    ):
         start_many(db, [("c", "{}"), ("b", "{}")], if_taken="reject")
 
 
@@ -144,9 +178,14 @@ def test_attach_is_that_run_whatever_its_input_is(flow: Harness, conn: Conn) -> 
     assert count(conn, "pgflow.run") == 2
 
 
-async def test_what_cannot_be_said_of_a_taken_key_is_refused(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_cannot_be_said_of_a_taken_key_is_refused(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     app = aflow.app
-    with pytest.raises(InvalidArgument, match="if_taken= is 'match', 'reject', 'attach' or 'replace', not 'perhaps'"):
+    with pytest.raises(
+        InvalidArgument,
+        match="if_taken= is 'match', 'reject', 'attach' or 'replace', not 'perhaps'",
+    ):
         adds.options(if_taken="perhaps")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="if_taken='reject' is said of a key"):
         await app.start(adds.options(if_taken="reject"), 1)
@@ -189,7 +228,9 @@ async def holds(n: int) -> int:
         raise
 
 
-async def test_replace_cancels_the_run_lets_it_clean_up_and_then_begins(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_replace_cancels_the_run_lets_it_clean_up_and_then_begins(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     aflow.include(holds)
     old = await aflow.start(holds.options(key="k"), 1)
     await aflow.until_idle()
@@ -201,11 +242,16 @@ async def test_replace_cancels_the_run_lets_it_clean_up_and_then_begins(aflow: A
     assert cleaned[-1] == 1
     ended, begun = rows(
         conn,
-        "select (select finished_at from pgflow.runs where chain_id = %s), (select min(recorded_at) from pgflow.timeline where run_id = %s)",
-        old._chain_id, new._chain_id,
+        "select (select finished_at from pgflow.runs where chain_id = %s), (select "
+        "min(recorded_at) from pgflow.timeline where run_id = %s)",
+        old._chain_id,
+        new._chain_id,
     )[0]
     assert ended <= begun
-    assert rows(conn, "select status from pgflow.runs where key = 'k' order by run_id") == ["cancelled", "completed"]
+    assert rows(conn, "select status from pgflow.runs where key = 'k' order by run_id") == [
+        "cancelled",
+        "completed",
+    ]
     assert await aflow.app.get("k", holds).result(SOON) == 42
     assert count(conn, "pgflow.replacement") == 0
 
@@ -219,7 +265,9 @@ def test_a_run_that_replaces_waits_as_long_as_the_other_is_open_and_says_so(conn
     assert rows(conn, "select status, reason from pgflow.runs where run_id = %s", new.run_id) == [
         ("waiting", "until the run that it replaces has ended")
     ]
-    assert rows(conn, "select kind, name from pgflow.signal where chain_id = %s", old.run_id) == [("x", "cancel")]
+    assert rows(conn, "select kind, name from pgflow.signal where chain_id = %s", old.run_id) == [
+        ("x", "cancel")
+    ]
     finish(conn, old, status="cancelled")
     poll(conn)
     assert [c.run_id for c in claim(conn, 10)] == [new.run_id]
@@ -238,7 +286,9 @@ def test_what_is_replaced_again_before_it_began_ends_and_the_last_waits_for_all(
     assert [c.run_id for c in claim(conn, 10)] == [third.run_id]
 
 
-def test_replace_of_a_run_that_has_ended_begins_at_once_and_the_old_one_keeps_its_outcome(conn: Conn) -> None:
+def test_replace_of_a_run_that_has_ended_begins_at_once_and_the_old_one_keeps_its_outcome(
+    conn: Conn,
+) -> None:
     old = begin(conn, key="k")
     finish(conn, old, output="7")
     mine = "00000000-0000-4000-8000-000000000001"
@@ -256,13 +306,18 @@ def test_a_start_under_a_free_key_is_a_start_whatever_is_said(conn: Conn) -> Non
 
 
 @pytest.mark.parametrize("order", ["the other ends first", "it is resumed first"])
-def test_a_run_that_replaces_and_is_paused_meanwhile_begins_after_both(conn: Conn, order: str) -> None:
+def test_a_run_that_replaces_and_is_paused_meanwhile_begins_after_both(
+    conn: Conn, order: str
+) -> None:
     old = begin(conn, key="k")
     new = start(conn, key="k", if_taken="replace")
     conn.execute("select pgflow.pause_run('k')")
     conn.execute("select pgflow.wake()")
     assert status(conn, new.run_id) == "paused"
-    steps = [lambda: finish(conn, old, status="cancelled"), lambda: conn.execute("select pgflow.resume_run('k')")]
+    steps = [
+        lambda: finish(conn, old, status="cancelled"),
+        lambda: conn.execute("select pgflow.resume_run('k')"),
+    ]
     for act in steps if order == "the other ends first" else reversed(steps):
         assert claim(conn, 10) == []
         act()
@@ -271,10 +326,14 @@ def test_a_run_that_replaces_and_is_paused_meanwhile_begins_after_both(conn: Con
     assert [c.run_id for c in claim(conn, 10)] == [new.run_id]
 
 
-def test_a_run_that_replaces_can_be_cancelled_but_not_restarted_before_it_begins(conn: Conn) -> None:
+def test_a_run_that_replaces_can_be_cancelled_but_not_restarted_before_it_begins(
+    conn: Conn,
+) -> None:
     old = begin(conn, key="k")
     new = start(conn, key="k", if_taken="replace")
-    with pytest.raises(psycopg.Error, match="waits until the one that it replaces has ended") as error:
+    with pytest.raises(
+        psycopg.Error, match="waits until the one that it replaces has ended"
+    ) as error:
         conn.execute("select pgflow.restart_run('k')")
     assert error.value.sqlstate == "PF006"
     conn.execute("select pgflow.cancel_run('k')")
@@ -309,10 +368,15 @@ def test_the_command_line_starts_under_a_taken_key_as_it_is_told(dsn: str, conn:
     assert (json.loads(replaced.out)["new"], json.loads(replaced.out)["replaced"]) == (True, True)
     assert rows(conn, "select status from pgflow.runs order by run_id") == ["cancelled", "waiting"]
     missing = cli(dsn, "start", "demo", "--if-taken", "reject")
-    assert (missing.code, "--if-taken reject is said of a key: pass --key too" in missing.err) == (2, True)
+    assert (missing.code, "--if-taken reject is said of a key: pass --key too" in missing.err) == (
+        2,
+        True,
+    )
 
 
-def test_a_replacement_in_a_transaction_that_is_rolled_back_leaves_the_run_its_key(flow: Harness, dsn: str, conn: Conn) -> None:
+def test_a_replacement_in_a_transaction_that_is_rolled_back_leaves_the_run_its_key(
+    flow: Harness, dsn: str, conn: Conn
+) -> None:
     flow.include(holds)
     old = flow.start(holds.options(key="k"), 1)
     with psycopg.connect(dsn) as mine:

@@ -1,4 +1,6 @@
-"""Busy polling: the same answers, taken without rest, while the rest of the loop goes on; and no more of it than is of use."""
+"""Busy polling: the same answers, taken without rest, while the rest of the loop goes on; and no
+more of it than is of use.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ def test_two_answers_are_waited_for_at_once(dsn):
     async def main() -> Any:
         wires = [await open_wire(ConnectOptions(dsn), "test", 30.0, busy_poll) for _ in range(2)]
         try:
-            slow = asyncio.create_task(wires[0].ask(query("select 'slow' from pg_advisory_lock(7)")))
+            slow = asyncio.create_task(
+                wires[0].ask(query("select 'slow' from pg_advisory_lock(7)"))
+            )
             lock = await psycopg.AsyncConnection.connect(dsn, autocommit=True)
             quick = [await wires[1].ask(query("select %s::int", n)) for n in range(20)]
             await lock.close()
@@ -113,7 +117,9 @@ def test_two_answers_are_waited_for_at_once(dsn):
     assert slow == [("slow",)]
 
 
-@pytest.mark.parametrize("busy_poll", [Counted(0.0), Counted(is_wanted=lambda: False)], ids=["never", "not now"])
+@pytest.mark.parametrize(
+    "busy_poll", [Counted(0.0), Counted(is_wanted=lambda: False)], ids=["never", "not now"]
+)
 def test_it_may_be_switched_off(dsn, busy_poll):
     assert on_wire(dsn, lambda wire: wire.ask(query("select 1")), busy_poll=busy_poll) == [(1,)]
     assert busy_poll.tried == 0
@@ -182,7 +188,9 @@ def test_a_call_that_is_cancelled_meanwhile_leaves_no_statement_running(dsn, con
     assert on_wire(dsn, use, busy_poll=Counted()) == [(1,)]
 
 
-def test_an_answer_that_does_not_come_in_time_is_given_up_though_it_was_waited_for_awake_beyond_that(dsn):
+def test_an_answer_that_does_not_come_in_time_is_given_up_though_it_was_waited_for_awake_beyond_that(
+    dsn,
+):
     async def use(wire: OwnWire) -> bool:
         with pytest.raises(TimeoutError):
             await wire.ask(query("select pg_sleep(60)"))

@@ -64,7 +64,10 @@ def held(conn: psycopg.Connection) -> dict[str, int]:
     return dict(conn.execute(HELD).fetchall())
 
 
-async def until(condition: Callable[[], bool], meanwhile: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0.02)) -> None:
+async def until(
+    condition: Callable[[], bool],
+    meanwhile: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0.02),
+) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await meanwhile()
@@ -83,7 +86,9 @@ async def test_many_runs_want_no_more_than_five(conn, dsn):
 
 
 @in_a_loop
-async def test_a_worker_that_rests_keeps_one_connection_for_commits_and_none_for_transactions(conn, dsn, monkeypatch):
+async def test_a_worker_that_rests_keeps_one_connection_for_commits_and_none_for_transactions(
+    conn, dsn, monkeypatch
+):
     monkeypatch.setattr("pgflow._worker.committer.IDLE_SECONDS", 0.1)
     monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.1)
     monkeypatch.setattr("pgflow._db.connect.POOL_IDLE_SECONDS", 0.1)
@@ -92,7 +97,9 @@ async def test_a_worker_that_rests_keeps_one_connection_for_commits_and_none_for
     async with app, app.worker():
         await app.start_many(holding, [(n,) for n in range(4)])
         await until(
-            lambda: held(conn).get("pgflow step", 0) > 0 and held(conn).get("pgflow committer", 0) == 2,
+            lambda: (
+                held(conn).get("pgflow step", 0) > 0 and held(conn).get("pgflow committer", 0) == 2
+            ),
             meanwhile=lambda: app.start_many(noting, [(n,) for n in range(200)]),
         )
         Gate.go_on.set()
@@ -101,9 +108,13 @@ async def test_a_worker_that_rests_keeps_one_connection_for_commits_and_none_for
         assert await run.result() == 7
 
 
-@pytest.mark.parametrize(("options", "most"), [({}, 4), ({"transaction_connections": 2}, 2)], ids=["as it is", "two"])
+@pytest.mark.parametrize(
+    ("options", "most"), [({}, 4), ({"transaction_connections": 2}, 2)], ids=["as it is", "two"]
+)
 @in_a_loop
-async def test_only_so_many_transactions_are_open_at_once_and_the_others_come_next(conn, dsn, options, most):
+async def test_only_so_many_transactions_are_open_at_once_and_the_others_come_next(
+    conn, dsn, options, most
+):
     app = AsyncApp(dsn, include=[holding])
     async with app, app.worker(**options):
         runs = await app.start_many(holding, [(n,) for n in range(20)])
@@ -120,5 +131,8 @@ def test_hosts_from_the_environment_are_tried_by_their_standing(monkeypatch):
     monkeypatch.setenv("PGPORT", "5432,5433")
     monkeypatch.setattr(connect, "_standing", {("old", "5432"): -5.0, ("new", "5433"): 3.0})
     assert connect.in_order("dbname=app") == {"host": "new,old", "port": "5433,5432"}
-    assert connect.connect_parameters("dbname=app")["connect_timeout"] == connect.CONNECT_ONE_OF_SEVERAL_SECONDS
+    assert (
+        connect.connect_parameters("dbname=app")["connect_timeout"]
+        == connect.CONNECT_ONE_OF_SEVERAL_SECONDS
+    )
     assert connect.in_order("host=another port=1 dbname=app") == {}, "the connection string wins"

@@ -1,4 +1,6 @@
-"""Every wait for a server ends: a frozen one is left, whichever library waits, and what a body asks for may take its time."""
+"""Every wait for a server ends: a frozen one is left, whichever library waits, and what a body asks
+for may take its time.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ import psycopg
 import pytest
 from records import SOON, count, wait_until
 from sqlalchemy import create_engine, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import NullPool
 
@@ -66,7 +73,10 @@ async def rest_in_async_connection(conn: AsyncConnection, seconds: float) -> str
 
 
 LIBRARIES = {
-    "psycopg async": rest, "psycopg": rest_in_thread.aio, "session": rest_in_session.aio, "async session": rest_in_async_session,
+    "psycopg async": rest,
+    "psycopg": rest_in_thread.aio,
+    "session": rest_in_session.aio,
+    "async session": rest_in_async_session,
     "async connection": rest_in_async_connection,
 }
 
@@ -85,31 +95,55 @@ async def waiting() -> int:
 def app(dsn: str) -> Iterator[App]:
     bodies.clear()
     url = dsn.replace("postgresql://", "postgresql+psycopg://")
-    engine, async_engine = create_engine(url, poolclass=NullPool), create_async_engine(url, poolclass=NullPool)
+    engine, async_engine = (
+        create_engine(url, poolclass=NullPool),
+        create_async_engine(url, poolclass=NullPool),
+    )
     providers = [
-        SessionProvider(sessionmaker(engine)), AsyncSessionProvider(async_sessionmaker(async_engine)), AsyncEngineProvider(async_engine),
+        SessionProvider(sessionmaker(engine)),
+        AsyncSessionProvider(async_sessionmaker(async_engine)),
+        AsyncEngineProvider(async_engine),
     ]
-    with App(dsn, include=[resting, waiting], providers=providers) as app, app.worker(poll_seconds=0.05):
+    with (
+        App(dsn, include=[resting, waiting], providers=providers) as app,
+        app.worker(poll_seconds=0.05),
+    ):
         yield app
     engine.dispose()
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_engines_own_statements_in_a_transaction_have_a_deadline(
-    app: App, dsn: str, conn: psycopg.Connection, library: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    app: App,
+    dsn: str,
+    conn: psycopg.Connection,
+    library: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(transactions, "COMMIT_SECONDS", 0.3)
     run = app.start(resting, library, 0.5)
     wait_until(lambda: bodies, "the body runs")
     with psycopg.connect(dsn) as holder:
-        holder.execute("select from pgflow.lease for update")  # the fence gets no answer from here on
+        holder.execute(
+            "select from pgflow.lease for update"
+        )  # the fence gets no answer from here on
         asks = "select 1 from pg_stat_activity where datname = current_database() and application_name = 'pgflow worker' and query like '%transaction_status%'"
-        wait_until(lambda: conn.execute(asks).fetchone() or "no answer of the server in 0.3 s" in caplog.text, "the wait is given up")
-    assert run.result(SOON) == "rested"  # in the one transaction whose fate was asked for, or in one of another try
+        wait_until(
+            lambda: (
+                conn.execute(asks).fetchone() or "no answer of the server in 0.3 s" in caplog.text
+            ),
+            "the wait is given up",
+        )
+    assert (
+        run.result(SOON) == "rested"
+    )  # in the one transaction whose fate was asked for, or in one of another try
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_what_a_body_asks_for_may_take_its_time(app: App, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_body_asks_for_may_take_its_time(
+    app: App, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transactions, "BEGIN_SECONDS", 0.3)
     monkeypatch.setattr(transactions, "COMMIT_SECONDS", 0.3)
     assert app.start(resting, library, 1.5).result(SOON) == "rested"
@@ -129,31 +163,48 @@ def test_transactions_with_a_server_that_is_the_primary_no_more_are_cut_and_run_
     assert run.result(SOON) == "rested"
 
 
-def test_everything_of_a_worker_leaves_a_server_that_is_the_primary_no_more(app: App, conn: psycopg.Connection) -> None:
+def test_everything_of_a_worker_leaves_a_server_that_is_the_primary_no_more(
+    app: App, conn: psycopg.Connection
+) -> None:
     app.run(resting, "psycopg async", 0.0)
     pids = "select pid from pg_stat_activity where datname = current_database() and application_name in ('pgflow worker', 'pgflow committer', 'pgflow listener')"
     before = {pid for (pid,) in conn.execute(pids)}
     (worker,) = app._background._workers  # type: ignore[union-attr]
     app._portal._loop.call_soon_threadsafe(worker.leave_server, time.monotonic())  # type: ignore[union-attr]
     waiter = 1  # the listener of those who wait for results asks for itself
-    wait_until(lambda: len(before & {pid for (pid,) in conn.execute(pids)}) == waiter, "all of them are opened anew")
+    wait_until(
+        lambda: len(before & {pid for (pid,) in conn.execute(pids)}) == waiter,
+        "all of them are opened anew",
+    )
     assert app.run(resting, "psycopg", 0.0) == "rested"
 
 
-def test_a_heart_that_hears_nothing_asks_on_another_connection(dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_heart_that_hears_nothing_asks_on_another_connection(
+    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
     pid = "select pid from pg_stat_activity where datname = current_database() and application_name = 'pgflow heart'"
-    with App(dsn, include=[waiting]) as app, app.worker(rhythm=Rhythm(beat=0.1, look=0.1, dead_after=1.0)):
-        wait_until(lambda: conn.execute("select 1 from pgflow.worker where beat > 1").fetchone(), "the heart beats")
+    with (
+        App(dsn, include=[waiting]) as app,
+        app.worker(rhythm=Rhythm(beat=0.1, look=0.1, dead_after=1.0)),
+    ):
+        wait_until(
+            lambda: conn.execute("select 1 from pgflow.worker where beat > 1").fetchone(),
+            "the heart beats",
+        )
         (before,) = conn.execute(pid).fetchone()  # type: ignore[misc]
         os.kill(before, signal.SIGSTOP)
         try:
-            wait_until(lambda: {row[0] for row in conn.execute(pid)} - {before}, "it beats elsewhere")
+            wait_until(
+                lambda: {row[0] for row in conn.execute(pid)} - {before}, "it beats elsewhere"
+            )
             assert "no answer of the server in 2 s" in caplog.text
         finally:
             os.kill(before, signal.SIGCONT)
 
 
-def test_a_listener_whose_server_is_frozen_listens_anew(dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_whose_server_is_frozen_listens_anew(
+    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(listener_module, "CHECK_SECONDS", 0.2)
     monkeypatch.setattr(listener_module, "BEGIN_SECONDS", 0.3)
     pid = "select pid from pg_stat_activity where datname = current_database() and application_name = 'pgflow listener'"
@@ -162,7 +213,9 @@ def test_a_listener_whose_server_is_frozen_listens_anew(dsn: str, conn: psycopg.
         (before,) = conn.execute(pid).fetchone()  # type: ignore[misc]
         os.kill(before, signal.SIGSTOP)
         try:
-            wait_until(lambda: {row[0] for row in conn.execute(pid)} - {before}, "it listens elsewhere")
+            wait_until(
+                lambda: {row[0] for row in conn.execute(pid)} - {before}, "it listens elsewhere"
+            )
         finally:
             os.kill(before, signal.SIGCONT)
 
@@ -172,17 +225,24 @@ def test_a_long_statement_of_a_client_is_waited_for_while_its_server_is_there(ds
         assert connection.execute("select 'slept' from pg_sleep(1.2)").fetchone() == ("slept",)
 
 
-def test_a_client_leaves_a_server_that_is_not_there(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_leaves_a_server_that_is_not_there(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pgflow._db.connect._answers", lambda info: False)
     pool = make_pool(ConnectOptions(dsn), "pgflow", 2)
     with pool:
-        with pytest.raises(psycopg.OperationalError, match="no answer of the server in 0.2 s"), lent(pool, 0.2) as connection:
+        with (
+            pytest.raises(psycopg.OperationalError, match="no answer of the server in 0.2 s"),
+            lent(pool, 0.2) as connection,
+        ):
             connection.execute("select pg_sleep(10)")
         with lent(pool) as connection:
             assert connection.execute("select 1").fetchone() == (1,)
 
 
-def test_a_client_leaves_every_connection_to_a_server_that_is_not_there(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_leaves_every_connection_to_a_server_that_is_not_there(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pgflow._db.connect._answers", lambda info: False)
     pool = make_pool(ConnectOptions(dsn), "pgflow", 2)
     with pool:

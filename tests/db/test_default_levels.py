@@ -1,4 +1,6 @@
-"""Databases whose transactions are by default serializable, repeatable read or read-only: the engine's own say what they are."""
+"""Databases whose transactions are by default serializable, repeatable read or read-only: the
+engine's own say what they are.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ async def job() -> list[str]:
 ENGINE = ("pgflow worker", "pgflow committer", "pgflow heart", "pgflow app", "pgflow results")
 
 
-def test_the_engine_s_transactions_are_read_committed_and_steps_are_as_the_database_says(odd_dsn, conn):
+def test_the_engine_s_transactions_are_read_committed_and_steps_are_as_the_database_says(
+    odd_dsn, conn
+):
     async def main() -> list[str]:
         async with AsyncApp(odd_dsn, include=[job, child]) as app, app.worker():
             await app.start_many(child, [(n,) for n in range(300)])
@@ -91,9 +95,16 @@ def test_the_engine_s_transactions_are_read_committed_and_steps_are_as_the_datab
     with psycopg.connect(odd_dsn) as fresh:
         (default,) = fresh.execute("show transaction_isolation").fetchone()
     assert (first, second) == (f"1 {default}", f"2 {default}")
-    levels = conn.execute("select distinct role, isolation from public.level where role = any(%s)", (list(ENGINE),)).fetchall()
+    levels = conn.execute(
+        "select distinct role, isolation from public.level where role = any(%s)", (list(ENGINE),)
+    ).fetchall()
     assert {level for _, level in levels} == {"read committed"}
-    assert {role for role, _ in levels} >= {"pgflow worker", "pgflow committer", "pgflow heart", "pgflow app"}
+    assert {role for role, _ in levels} >= {
+        "pgflow worker",
+        "pgflow committer",
+        "pgflow heart",
+        "pgflow app",
+    }
 
 
 def test_clients_for_sync_code_too(odd_dsn, conn):
@@ -102,7 +113,9 @@ def test_clients_for_sync_code_too(odd_dsn, conn):
         app.start_many(child, [(n,) for n in range(300)])
         run.send(go, 1)
         assert len(run.result(timedelta(seconds=60))) == 2
-    levels = conn.execute("select distinct isolation from public.level where role = any(%s)", (list(ENGINE),)).fetchall()
+    levels = conn.execute(
+        "select distinct isolation from public.level where role = any(%s)", (list(ENGINE),)
+    ).fetchall()
     assert levels == [("read committed",)]
 
 
@@ -119,7 +132,10 @@ def test_a_call_that_fails_leaves_no_transaction_open(odd_dsn):
 def test_a_call_that_is_cancelled_leaves_the_connection_to_the_next(odd_dsn, conn):
     async def use(wire: OwnWire) -> Any:
         call = asyncio.create_task(wire.ask(query("select pg_sleep(60)")))
-        while not conn.execute("select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'", (wire.connection.info.backend_pid,)).fetchall():
+        while not conn.execute(
+            "select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'",
+            (wire.connection.info.backend_pid,),
+        ).fetchall():
             await asyncio.sleep(0)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -131,14 +147,20 @@ def test_a_call_that_is_cancelled_leaves_the_connection_to_the_next(odd_dsn, con
 
 def test_an_error_of_the_commit_itself_is_the_answer(odd_dsn, conn):
     conn.execute("create table public.late (n int)")
-    conn.execute("create function public.refuse() returns trigger language plpgsql as $$ begin raise exception using errcode = '40001'; end $$")
     conn.execute(
-        "create constraint trigger late after insert on public.late deferrable initially deferred for each row execute function public.refuse()"
+        "create function public.refuse() returns trigger language plpgsql as $$ begin raise "
+        "exception using errcode = '40001'; end $$"
+    )
+    conn.execute(
+        "create constraint trigger late after insert on public.late deferrable initially deferred "
+        "for each row execute function public.refuse()"
     )
 
     async def use(wire: OwnWire) -> Any:
         with pytest.raises(psycopg.errors.SerializationFailure) as error:
             await wire.ask(query("insert into public.late values (1) returning n"))
-        return is_infrastructure(error.value), await wire.ask(query("select count(*) from public.late"))
+        return is_infrastructure(error.value), await wire.ask(
+            query("select count(*) from public.late")
+        )
 
     assert on_wire(odd_dsn, use) == (True, [(0,)])

@@ -59,7 +59,10 @@ def test_a_framework_may_write_the_scheme_in_its_own_way(given):
     assert conninfo_to_dict(resolved)["host"] == "db"
 
 
-@pytest.mark.parametrize("given", ["host=db dbname=orders", "service=orders", "postgresql://", "postgresql:///orders?host=/run"])
+@pytest.mark.parametrize(
+    "given",
+    ["host=db dbname=orders", "service=orders", "postgresql://", "postgresql:///orders?host=/run"],
+)
 def test_what_libpq_understands_is_left_as_it_is(given):
     assert resolve_dsn(given) == given
 
@@ -74,14 +77,22 @@ def test_what_libpq_understands_is_left_as_it_is(given):
     ],
 )  # fmt: skip
 def test_a_string_that_libpq_would_cut_in_its_password_is_refused_and_not_repeated(given):
-    with pytest.raises(InvalidArgument, match="the DSN cannot be read as a connection string") as raised:
+    with pytest.raises(
+        InvalidArgument, match="the DSN cannot be read as a connection string"
+    ) as raised:
         resolve_dsn(given)
     assert "hunter2" not in str(raised.value)
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
 
 
-@pytest.mark.parametrize(("given", "meant"), [("host=db pasword=hunter2", "password"), ("postgresql://app:hunter2@db/x?sslmod=require", "sslmode")])
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("host=db pasword=hunter2", "password"),
+        ("postgresql://app:hunter2@db/x?sslmod=require", "sslmode"),
+    ],
+)
 def test_a_name_that_is_nearly_one_is_said(given, meant):
     with pytest.raises(InvalidArgument, match=f"where '{meant}' may be meant$"):
         resolve_dsn(given)
@@ -101,7 +112,9 @@ def test_what_only_looks_odd_is_taken(given):
 @pytest.mark.parametrize("url", ["mysql://app:hunter2@db/orders", "sqlite:///orders.db"])
 def test_another_kind_of_database_is_refused_by_name_and_without_its_password(monkeypatch, url):
     monkeypatch.setenv("DATABASE_URL", url)
-    with pytest.raises(InvalidArgument, match="DATABASE_URL names a (mysql|sqlite) database") as raised:
+    with pytest.raises(
+        InvalidArgument, match="DATABASE_URL names a (mysql|sqlite) database"
+    ) as raised:
         resolve_dsn(None)
     assert "hunter2" not in str(raised.value)
 
@@ -112,15 +125,24 @@ def test_another_kind_of_database_is_refused_by_name_and_without_its_password(mo
         ("postgresql://app:hunter2@db/orders", "postgresql://app:***@db/orders"),
         ("postgresql+psycopg://app:hunter2@db/orders", "postgresql+psycopg://app:***@db/orders"),
         ("postgresql://:hunter2@db", "postgresql://:***@db"),
-        ("postgresql://app:hunter%402@db1:1,db2:2/orders?a=b", "postgresql://app:***@db1:1,db2:2/orders?a=b"),
-        ("postgresql:///orders?user=a@b&password=hunter2&port=1", "postgresql:///orders?user=a@b&password=***&port=1"),
+        (
+            "postgresql://app:hunter%402@db1:1,db2:2/orders?a=b",
+            "postgresql://app:***@db1:1,db2:2/orders?a=b",
+        ),
+        (
+            "postgresql:///orders?user=a@b&password=hunter2&port=1",
+            "postgresql:///orders?user=a@b&password=***&port=1",
+        ),
         ("postgresql:///orders?%70assword=hunter2", "postgresql:///orders?%70assword=***"),
         ("postgresql://app@db/orders", "postgresql://app@db/orders"),
         ("postgresql://db:5432/orders", "postgresql://db:5432/orders"),
         ("host=db password=hunter2 dbname=orders", "host=db password=*** dbname=orders"),
         ("password = 'hunter \\' 2' host=db", "password = *** host=db"),
         ("host=db password=hunter\\ 2 port=1", "host=db password=*** port=1"),
-        ("sslpassword=hunter2 oauth_client_secret=hunter2", "sslpassword=*** oauth_client_secret=***"),
+        (
+            "sslpassword=hunter2 oauth_client_secret=hunter2",
+            "sslpassword=*** oauth_client_secret=***",
+        ),
         ("host=db user=app", "host=db user=app"),
         ("", ""),
     ],

@@ -1,4 +1,6 @@
-"""Trouble of the engine's own connections, and of a body's: the first is waited out, the second is the body's outcome."""
+"""Trouble of the engine's own connections, and of a body's: the first is waited out, the second is
+the body's outcome.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,14 @@ COMMIT_FUNCTIONS = ("commit_unit", "commit_units", "commit_and_claim")
 
 
 @contextmanager
-def working(dsn: str, *workflows: pgflow.Workflow[..., Any], **options: Any) -> Iterator[tuple[App, Meter]]:
+def working(
+    dsn: str, *workflows: pgflow.Workflow[..., Any], **options: Any
+) -> Iterator[tuple[App, Meter]]:
     meter = Meter()
-    with App(dsn, include=workflows) as app, app.worker(poll_seconds=0.05, meter=meter, grace_seconds=1, **options):
+    with (
+        App(dsn, include=workflows) as app,
+        app.worker(poll_seconds=0.05, meter=meter, grace_seconds=1, **options),
+    ):
         yield app, meter
 
 
@@ -58,7 +65,10 @@ def revoke(conn: psycopg.Connection, functions: tuple[str, ...], *, back: bool =
     for name in functions:
         query = "select oid::regprocedure from pg_proc where pronamespace = 'pgflow'::regnamespace and proname = %s"
         (signature,) = conn.execute(query, (name,)).fetchone()
-        conn.execute(f"{'grant' if back else 'revoke'} execute on function {signature} {'to' if back else 'from'} pgflow_worker")
+        conn.execute(
+            f"{'grant' if back else 'revoke'} execute on function {signature} "
+            f"{'to' if back else 'from'} pgflow_worker"
+        )
 
 
 @pytest.fixture
@@ -77,7 +87,9 @@ TAKE_AWAY: dict[str, Callable[..., None]] = {"missing": rename, "forbidden": rev
 
 
 @pytest.mark.parametrize("how", TAKE_AWAY)
-@pytest.mark.parametrize("functions", [COMMIT_FUNCTIONS[:1], COMMIT_FUNCTIONS], ids=["one of them", "all of them"])
+@pytest.mark.parametrize(
+    "functions", [COMMIT_FUNCTIONS[:1], COMMIT_FUNCTIONS], ids=["one of them", "all of them"]
+)
 def test_a_commit_whose_function_is_not_to_be_had_is_sent_again_with_growing_pauses_and_its_body_does_not_run_again(
     worker_dsn: str, conn: psycopg.Connection, functions: tuple[str, ...], how: str
 ) -> None:
@@ -106,7 +118,9 @@ def test_a_commit_whose_function_is_not_to_be_had_is_sent_again_with_growing_pau
     assert ran == [1]
 
 
-def test_a_commit_that_is_cancelled_by_a_statement_timeout_is_sent_again(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_commit_that_is_cancelled_by_a_statement_timeout_is_sent_again(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     @step
     async def act(n: int) -> int:
         return n
@@ -116,7 +130,10 @@ def test_a_commit_that_is_cancelled_by_a_statement_timeout_is_sent_again(dsn: st
         return sum([await act(i) for i in range(n)])
 
     with psycopg.connect(dsn, autocommit=True) as admin:
-        admin.execute("do $$ begin execute format('alter database %I set statement_timeout = 200', current_database()); end $$")
+        admin.execute(
+            "do $$ begin execute format('alter database %I set statement_timeout = 200', "
+            "current_database()); end $$"
+        )
     with working(dsn, work) as (app, meter):
         with conn.transaction():
             conn.execute("lock table pgflow.unit in share mode")
@@ -124,7 +141,9 @@ def test_a_commit_that_is_cancelled_by_a_statement_timeout_is_sent_again(dsn: st
             wait_until(lambda: meter.commit_failures >= 6, "commits are cancelled")
         assert [run.result(LONG) for run in runs] == [10] * 5
     assert count(conn, "pgflow.held") == 0
-    conn.execute("do $$ begin execute format('alter database %I reset all', current_database()); end $$")  # the audit takes its time
+    conn.execute(
+        "do $$ begin execute format('alter database %I reset all', current_database()); end $$"
+    )  # the audit takes its time
 
 
 REFUSE = """
@@ -177,11 +196,15 @@ def test_what_is_refused_for_long_for_one_run_holds_that_run_and_no_other(
             assert (detail["sqlstate"], "not this one" in detail["message"]) == (state, True)
             conn.execute("drop trigger refuse on pgflow.unit")
             conn.execute("select pgflow.retry_run('poor')")
-            wait_until(lambda: run_row(conn, "poor", "status, output") == ("completed", 1), "it goes on")
+            wait_until(
+                lambda: run_row(conn, "poor", "status, output") == ("completed", 1), "it goes on"
+            )
     assert paged[0].why == detail["message"]
 
 
-def test_data_that_the_server_refuses_holds_its_run_at_once(dsn: str, conn: psycopg.Connection) -> None:
+def test_data_that_the_server_refuses_holds_its_run_at_once(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     conn.execute(REFUSE % "22003")
     with working(dsn, poor_work, rich_work) as (app, _):
         app.start(poor_work.options(key="poor"))
@@ -194,20 +217,34 @@ def test_data_that_the_server_refuses_holds_its_run_at_once(dsn: str, conn: psyc
 def test_a_run_is_not_held_for_what_the_server_takes_when_it_is_asked_once_more(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run is not held while nothing at all can be committed, since a hold cannot either: it goes on by itself afterwards."""
+    """A run is not held while nothing at all can be committed, since a hold cannot either: it goes
+    on by itself afterwards.
+    """
     monkeypatch.setattr("pgflow._worker.committer.REFUSED_AFTER_SECONDS", 0.1)
     with working(dsn, rich_work) as (app, meter):
         rename(conn, COMMIT_FUNCTIONS)
         run = app.start(rich_work)
-        wait_until(lambda: meter.commit_failures >= 8, "the commit fails for longer than a run would be refused")
+        wait_until(
+            lambda: meter.commit_failures >= 8,
+            "the commit fails for longer than a run would be refused",
+        )
         rename(conn, COMMIT_FUNCTIONS, back=True)
         assert run.result(LONG) == 10
 
 
-def test_a_journal_without_room_is_waited_out_until_it_has_some(dsn: str, conn: psycopg.Connection) -> None:
-    """No partition for a run is trouble of ours, though Postgres calls it a violation of a check."""
-    (partition,) = conn.execute("select inhrelid::regclass::text from pg_inherits where inhparent = 'pgflow.unit'::regclass order by 1 limit 1").fetchone()
-    (bounds,) = conn.execute("select pg_get_expr(relpartbound, oid) from pg_class where oid = %s::regclass", (partition,)).fetchone()
+def test_a_journal_without_room_is_waited_out_until_it_has_some(
+    dsn: str, conn: psycopg.Connection
+) -> None:
+    """No partition for a run is trouble of ours, though Postgres calls it a violation of a
+    check.
+    """
+    (partition,) = conn.execute(
+        "select inhrelid::regclass::text from pg_inherits where inhparent = "
+        "'pgflow.unit'::regclass order by 1 limit 1"
+    ).fetchone()
+    (bounds,) = conn.execute(
+        "select pg_get_expr(relpartbound, oid) from pg_class where oid = %s::regclass", (partition,)
+    ).fetchone()
     with working(dsn, rich_work) as (app, meter):
         conn.execute(f"alter table pgflow.unit detach partition {partition}")
         run = app.start(rich_work)
@@ -220,7 +257,11 @@ def test_a_journal_without_room_is_waited_out_until_it_has_some(dsn: str, conn: 
 @pytest.mark.parametrize("how", TAKE_AWAY)
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_who_has_sent_something_is_not_told_that_it_failed_because_nobody_could_be_woken(
-    worker_dsn: str, conn: psycopg.Connection, colour: str, how: str, caplog: pytest.LogCaptureFixture
+    worker_dsn: str,
+    conn: psycopg.Connection,
+    colour: str,
+    how: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A message that was sent is committed, and would be sent twice."""
     go = pgflow.Signal("go", int)
@@ -242,7 +283,9 @@ def test_who_has_sent_something_is_not_told_that_it_failed_because_nobody_could_
     TAKE_AWAY[how](conn, ("wake",), back=True)
 
 
-def test_a_signal_of_the_command_line_is_sent_though_nobody_could_be_woken(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_signal_of_the_command_line_is_sent_though_nobody_could_be_woken(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     with App(dsn, include=[rich_work]) as app:
         app.start(rich_work.options(key="r"))
     rename(conn, ("wake",))
@@ -264,16 +307,20 @@ def locked() -> None:
 
 @pytest.mark.parametrize("kind", ["step", "read", "decision"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_trouble_with_a_database_of_the_body_s_own_is_its_failure(flow: Harness, conn: psycopg.Connection, kind: str, colour: str) -> None:
+def test_trouble_with_a_database_of_the_body_s_own_is_its_failure(
+    flow: Harness, conn: psycopg.Connection, kind: str, colour: str
+) -> None:
     ran = []
     declare: Any = {"step": step, "read": read, "decision": decision}[kind]
 
     if colour == "async":
+
         @declare(retries=Retries(max_attempts=2, first_delay=AT_ONCE))
         async def other() -> Any:
             ran.append(1)
             no_such_server()
     else:
+
         @declare(retries=Retries(max_attempts=2, first_delay=AT_ONCE))
         def other() -> Any:
             ran.append(1)
@@ -295,7 +342,9 @@ def test_trouble_with_a_database_of_the_body_s_own_is_its_failure(flow: Harness,
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_raises_of_a_step_counts_for_errors_of_a_database_too(flow: Harness, conn: psycopg.Connection, colour: str) -> None:
+def test_raises_of_a_step_counts_for_errors_of_a_database_too(
+    flow: Harness, conn: psycopg.Connection, colour: str
+) -> None:
     ran = []
 
     @step(retries=5, raises=[psycopg.errors.LockNotAvailable])
@@ -322,11 +371,14 @@ def test_raises_of_a_step_counts_for_errors_of_a_database_too(flow: Harness, con
     assert ran == [1]
 
 
-# ---------------------------------------------------------------- transactions: the connection they are handed is ours, no other is
+# ---------------------------------------------------------------- transactions: the connection they
+# are handed is ours, no other is
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_another_connection_in_a_transaction_is_the_body_s_own(flow: Harness, conn: psycopg.Connection, dsn: str, colour: str) -> None:
+def test_another_connection_in_a_transaction_is_the_body_s_own(
+    flow: Harness, conn: psycopg.Connection, dsn: str, colour: str
+) -> None:
     ran = []
 
     @transaction
@@ -416,7 +468,9 @@ def test_trouble_of_the_transaction_s_connection_is_waited_out(
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_lock_that_is_not_to_be_had_is_an_outcome_where_the_transaction_says_so(flow: Harness, conn: psycopg.Connection, dsn: str, colour: str) -> None:
+def test_a_lock_that_is_not_to_be_had_is_an_outcome_where_the_transaction_says_so(
+    flow: Harness, conn: psycopg.Connection, dsn: str, colour: str
+) -> None:
     conn.execute("create table seat (n int primary key); insert into seat values (1)")
     ran = []
 
@@ -446,7 +500,9 @@ def test_a_lock_that_is_not_to_be_had_is_an_outcome_where_the_transaction_says_s
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_lost_connection_and_a_conflict_are_no_outcome_whatever_the_transaction_says(flow: Harness, conn: psycopg.Connection, colour: str) -> None:
+def test_a_lost_connection_and_a_conflict_are_no_outcome_whatever_the_transaction_says(
+    flow: Harness, conn: psycopg.Connection, colour: str
+) -> None:
     ran, state_of = [], raising(["40001", "08006"])
 
     @transaction(raises=[psycopg.Error])
@@ -496,7 +552,9 @@ def test_an_engine_call_of_a_transaction_that_cannot_be_made_is_waited_out(
         wait_until(lambda: meter.retries["transaction", "infrastructure"] >= 2, "it is tried again")
         rename(conn, (name,), back=True)
         assert run.result(LONG) == 1
-        assert steps(conn, run.key) == [("take" if colour == "async" else "take_sync", "completed", 1)]
+        assert steps(conn, run.key) == [
+            ("take" if colour == "async" else "take_sync", "completed", 1)
+        ]
 
 
 def test_a_transaction_that_the_server_will_not_have_for_long_is_held_for_a_person(
@@ -521,7 +579,9 @@ def test_a_transaction_that_the_server_will_not_have_for_long_is_held_for_a_pers
         assert (detail["sqlstate"], detail["step"]) == ("42883", "take")
         rename(conn, ("fence_step",), back=True)
         conn.execute("select pgflow.retry_run(%s)", (run.key,))
-        wait_until(lambda: run_row(conn, run.key, "status, output") == ("completed", 1), "it goes on")
+        wait_until(
+            lambda: run_row(conn, run.key, "status, output") == ("completed", 1), "it goes on"
+        )
 
 
 def test_a_transaction_is_not_held_for_its_first_trouble_however_long_its_body_took(
@@ -548,7 +608,11 @@ def test_a_transaction_is_not_held_for_its_first_trouble_however_long_its_body_t
 
 @pytest.mark.parametrize(("state", "is_held"), [("40001", True), ("55P03", False)])
 def test_a_transaction_that_loses_every_conflict_for_long_is_held_and_one_that_waits_for_a_lock_is_not(
-    flow: Harness, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, state: str, is_held: bool
+    flow: Harness,
+    conn: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    is_held: bool,
 ) -> None:
     monkeypatch.setattr("pgflow._worker.bodies.REFUSED_AFTER_SECONDS", 0.0)
     ran = []
@@ -579,7 +643,9 @@ def test_a_transaction_that_loses_every_conflict_for_long_is_held_and_one_that_w
 def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body_s_failure(
     dsn: str, conn: psycopg.Connection, colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fence sets a time-out of its own for what comes after it: a client that stands still there loses its session (25P03)."""
+    """The fence sets a time-out of its own for what comes after it: a client that stands still
+    there loses its session (25P03).
+    """
     from pgflow._transactions.psycopg import _AsyncPsycopgTransaction, _PsycopgTransaction
 
     stood_still = []
@@ -593,7 +659,10 @@ def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body
         stood_still.append(1)
         wait_until(lambda: is_gone(connection.info.backend_pid), "the server has ended the session")
 
-    commit, execute_and_commit = _PsycopgTransaction.commit, _AsyncPsycopgTransaction.execute_and_commit
+    commit, execute_and_commit = (
+        _PsycopgTransaction.commit,
+        _AsyncPsycopgTransaction.execute_and_commit,
+    )
 
     def commit_late(self: Any) -> None:
         if not stood_still:
@@ -634,7 +703,9 @@ def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_pool_whose_connections_have_all_died_has_another_at_once(dsn: str, conn: psycopg.Connection, colour: str) -> None:
+def test_a_pool_whose_connections_have_all_died_has_another_at_once(
+    dsn: str, conn: psycopg.Connection, colour: str
+) -> None:
     options, size = ConnectOptions(dsn), 4
     kill = "select count(pg_terminate_backend(pid, 5000)) from pg_stat_activity where application_name = 'mortal' and datname = current_database()"
 
@@ -660,7 +731,9 @@ def test_a_pool_whose_connections_have_all_died_has_another_at_once(dsn: str, co
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_body_that_closes_its_connection_is_not_run_again_and_again(flow: Harness, conn: psycopg.Connection, colour: str) -> None:
+def test_a_body_that_closes_its_connection_is_not_run_again_and_again(
+    flow: Harness, conn: psycopg.Connection, colour: str
+) -> None:
     """It has ended its transaction itself: whether it has committed before, nobody can tell."""
     ran = []
 

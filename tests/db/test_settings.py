@@ -1,4 +1,6 @@
-"""Roles and databases with settings of their own, and poolers: what pgflow works with, and what it refuses by name."""
+"""Roles and databases with settings of their own, and poolers: what pgflow works with, and what it
+refuses by name.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ async def echo(text: str) -> str:
 
 @transaction
 async def note(conn: psycopg.AsyncConnection[Any], text: str) -> str:
-    row = await (await conn.execute("insert into public.noted values (%s) returning text, now()", (text,))).fetchone()
+    row = await (
+        await conn.execute("insert into public.noted values (%s) returning text, now()", (text,))
+    ).fetchone()
     assert row is not None
     return f"{row[0]} in {row[1].year}"
 
@@ -52,26 +56,52 @@ def note_sync(conn: psycopg.Connection[Any], text: str) -> str:
 
 @workflow
 async def work(text: str) -> list[str]:
-    return [await echo(text), (await note(text)).partition(" in ")[0], await note_sync.aio(text), await go.wait()]
+    return [
+        await echo(text),
+        (await note(text)).partition(" in ")[0],
+        await note_sync.aio(text),
+        await go.wait(),
+    ]
 
 
 TEXT = "tschüß 漢 \U0001f600 \\ ' \""
 
 SETTINGS = {
-    "strings": ["standard_conforming_strings = off", "backslash_quote = off", "array_nulls = off", "transform_null_equals = on"],
-    "times": ["datestyle = 'SQL, DMY'", "timezone = 'Pacific/Apia'", "intervalstyle = 'sql_standard'", "extra_float_digits = -10", "bytea_output = 'escape'"],
+    "strings": [
+        "standard_conforming_strings = off",
+        "backslash_quote = off",
+        "array_nulls = off",
+        "transform_null_equals = on",
+    ],
+    "times": [
+        "datestyle = 'SQL, DMY'",
+        "timezone = 'Pacific/Apia'",
+        "intervalstyle = 'sql_standard'",
+        "extra_float_digits = -10",
+        "bytea_output = 'escape'",
+    ],
     "latin 1": ["client_encoding = 'LATIN1'"],
     "no encoding": ["client_encoding = 'SQL_ASCII'"],
     "names": ["search_path = 'nowhere'", "row_security = off", "quote_all_identifiers = on"],
     "plans": ["jit = on", "jit_above_cost = 0", "enable_indexscan = off", "enable_nestloop = off"],
-    "isolation": ["default_transaction_isolation = 'serializable'", "default_transaction_deferrable = on"],
-    "time-outs": ["statement_timeout = 2000", "lock_timeout = 100", "idle_in_transaction_session_timeout = 500", "idle_session_timeout = 400"],
+    "isolation": [
+        "default_transaction_isolation = 'serializable'",
+        "default_transaction_deferrable = on",
+    ],
+    "time-outs": [
+        "statement_timeout = 2000",
+        "lock_timeout = 100",
+        "idle_in_transaction_session_timeout = 500",
+        "idle_session_timeout = 400",
+    ],
     "replica": ["session_replication_role = replica"],
 }
 
 
 def settle(conn: psycopg.Connection, settings: list[str]) -> None:
-    """Gives the database these settings and no others, for every session that begins from now on."""
+    """Gives the database these settings and no others, for every session that begins from now
+    on.
+    """
     (name,) = conn.execute("select current_database()").fetchone()
     conn.execute(f'alter database "{name}" reset all')  # the audit after the test takes its time
     for setting in settings:
@@ -79,7 +109,9 @@ def settle(conn: psycopg.Connection, settings: list[str]) -> None:
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_a_run_comes_to_the_same_whatever_the_database_is_set_to(dsn: str, conn: psycopg.Connection, settings: list[str]) -> None:
+def test_a_run_comes_to_the_same_whatever_the_database_is_set_to(
+    dsn: str, conn: psycopg.Connection, settings: list[str]
+) -> None:
     conn.execute("create table public.noted (text text)")
     settle(conn, settings)
     paged = []
@@ -93,7 +125,9 @@ def test_a_run_comes_to_the_same_whatever_the_database_is_set_to(dsn: str, conn:
             wait_until(lambda: paged, "a person is told")
             assert paged[0].run == stuck.key
     assert count(conn, "pgflow.held") == 1
-    assert conn.execute("select labels from pgflow.runs where key = 'ü'").fetchone() == ({"ä": TEXT},)
+    assert conn.execute("select labels from pgflow.runs where key = 'ü'").fetchone() == (
+        {"ä": TEXT},
+    )
     listed = cli(dsn, "list", "--json")
     assert {row["key"] for row in listed.data} == {"ü", stuck.key}
     settle(conn, [])
@@ -108,31 +142,47 @@ def partitions(conn: psycopg.Connection) -> int:
     return count(conn, "pg_inherits", "inhparent = 'pgflow.unit'::regclass")
 
 
-def test_the_journal_gets_its_partitions_whatever_strings_mean(dsn: str, conn: psycopg.Connection) -> None:
+def test_the_journal_gets_its_partitions_whatever_strings_mean(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     settle(conn, SETTINGS["strings"])
     with psycopg.connect(dsn, autocommit=True) as session:
         before = partitions(conn)
         session.execute("select pgflow.add_unit_partitions(ahead => 5)")
         assert partitions(conn) == before + 2
-        assert session.execute("select pgflow.json_depth_(%s)", (r'{"a": ["[[\"[", {}]}',)).fetchone() == (3,)
+        assert session.execute(
+            "select pgflow.json_depth_(%s)", (r'{"a": ["[[\"[", {}]}',)
+        ).fetchone() == (3,)
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "sql").rglob("*.sql")), ids=lambda path: path.name)
-def test_no_literal_of_a_function_means_something_else_where_backslashes_are_escapes(path: Path) -> None:
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / "sql").rglob("*.sql")), ids=lambda path: path.name
+)
+def test_no_literal_of_a_function_means_something_else_where_backslashes_are_escapes(
+    path: Path,
+) -> None:
     """The text of a function is read with the settings of whoever calls it."""
     text = re.sub(r"--.*", "", path.read_text())
     assert "\\" not in re.sub(r"\be'(?:[^'\\]|\\.|'')*'", "", text)
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
-def test_a_database_that_cannot_store_every_text_is_refused_in_one_line(server_dsn: str, encoding: str) -> None:
+def test_a_database_that_cannot_store_every_text_is_refused_in_one_line(
+    server_dsn: str, encoding: str
+) -> None:
     name = servers.create_database(server_dsn)
     with psycopg.connect(server_dsn, autocommit=True) as admin:
         admin.execute(f'drop database "{name}"')
-        admin.execute(f"create database \"{name}\" encoding '{encoding}' lc_collate 'C' lc_ctype 'C' template template0")
+        admin.execute(
+            f"create database \"{name}\" encoding '{encoding}' lc_collate 'C' lc_ctype 'C' "
+            "template template0"
+        )
     dsn = servers.dsn_of(server_dsn, name)
     try:
-        with pytest.raises(ServerUnsupported, match=rf"^database {name} has the encoding {encoding}, .*create database"):
+        with pytest.raises(
+            ServerUnsupported,
+            match=rf"^database {name} has the encoding {encoding}, .*create database",
+        ):
             schema.migrate_dsn(dsn)
         answer = cli(dsn, "migrate")
         assert answer.code == 2
@@ -195,13 +245,18 @@ def test_a_pooler_in_transaction_mode_is_noticed_and_worked_with(
     with caplog.at_level(logging.WARNING, "pgflow"), bouncer(dsn, "transaction") as address:
         assert not work_through(address, 40)
     assert [r.message for r in caplog.records if "pooler" in r.message] == [
-        "a pooler in transaction mode is in between: nothing is prepared, and work is found by polling"
+        (
+            "a pooler in transaction mode is in between: nothing is prepared, and work is found by "
+            "polling"
+        )
     ]
     assert "prepared statement" not in caplog.text
     assert (count(conn, "added"), count(conn, "pgflow.held")) == (400, 0)
 
 
-def test_a_pooler_in_session_mode_changes_nothing(dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pooler_in_session_mode_changes_nothing(
+    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
     conn.execute("create table added (n int)")
     with bouncer(dsn, "session") as address:
         assert work_through(address, 5)
@@ -209,18 +264,27 @@ def test_a_pooler_in_session_mode_changes_nothing(dsn: str, conn: psycopg.Connec
 
 
 def test_a_pooler_that_was_not_noticed_is_named_once_it_loses_what_was_prepared(
-    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    dsn: str,
+    conn: psycopg.Connection,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_base, "is_behind_pooler", lambda *_: False)
     conn.execute("create table added (n int)")
     with caplog.at_level(logging.WARNING, "pgflow"), bouncer(dsn, "transaction") as address:
         work_through(address, 40)
-    assert 1 <= caplog.text.count("a pooler in transaction mode seems to be in between") <= 2  # the app and its worker
+    assert (
+        1 <= caplog.text.count("a pooler in transaction mode seems to be in between") <= 2
+    )  # the app and its worker
     assert (count(conn, "added"), count(conn, "pgflow.held")) == (400, 0)
-    assert conn.execute("select status, count(*) from pgflow.runs group by 1").fetchall() == [("completed", 40)]
+    assert conn.execute("select status, count(*) from pgflow.runs group by 1").fetchall() == [
+        ("completed", 40)
+    ]
 
 
-def test_who_prepares_nothing_and_does_not_listen_is_not_asked_about_poolers(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_prepares_nothing_and_does_not_listen_is_not_asked_about_poolers(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def asked(*_: object) -> bool:
         raise AssertionError
 

@@ -1,4 +1,6 @@
-"""The engine's calls on libpq itself: what goes out and comes back is what psycopg would send and read, errors and all."""
+"""The engine's calls on libpq itself: what goes out and comes back is what psycopg would send and
+read, errors and all.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ ROWS = "select %s::text, %s::bigint, %s::bigint[], %s::boolean, %s::float8, %s::
 VALUES = ("é", -(2**62), [1, 2**40], True, 0.1, datetime(2026, 1, 2, tzinfo=UTC), '{"a": 1.50}')
 
 
-def beside_psycopg(dsn: str, use: Callable[[Wire], Awaitable[Any]], *, prepares: bool = False) -> Any:
+def beside_psycopg(
+    dsn: str, use: Callable[[Wire], Awaitable[Any]], *, prepares: bool = False
+) -> Any:
     """On a connection that psycopg uses too."""
 
     async def main() -> Any:
@@ -48,16 +52,27 @@ def test_a_statement_is_prepared_once(dsn):
     async def use(wire: Wire) -> Any:
         for n in range(3):
             await wire.ask(query("select %s::int", n))
-        return await wire.ask(query("select count(*) from pg_prepared_statements where statement = 'select $1::int'"))
+        return await wire.ask(
+            query("select count(*) from pg_prepared_statements where statement = 'select $1::int'")
+        )
 
     assert on_wire(dsn, use) == [(1,)]
 
 
 @pytest.mark.parametrize("prepares", [True, False])
-@pytest.mark.parametrize("texts", [['{"a": "\\\\ \\" \\n é"}', "[1, 2.50]", "null", '"NULL"'], ["1"], []])
+@pytest.mark.parametrize(
+    "texts", [['{"a": "\\\\ \\" \\n é"}', "[1, 2.50]", "null", '"NULL"'], ["1"], []]
+)
 def test_texts_of_json_go_out_as_they_are(dsn, prepares, texts):
     async def use(wire: Wire) -> Any:
-        return await wire.ask(query("select %s::int, array(select t::text from unnest(%s::json[]) t), %s::text", 7, JsonTexts(texts), "x"))
+        return await wire.ask(
+            query(
+                "select %s::int, array(select t::text from unnest(%s::json[]) t), %s::text",
+                7,
+                JsonTexts(texts),
+                "x",
+            )
+        )
 
     assert beside_psycopg(dsn, use, prepares=prepares) == [(7, texts, "x")]
 
@@ -79,7 +94,9 @@ def test_documents_larger_than_any_buffer_go_out_and_come_back(dsn):
 
 def test_several_statements_are_one_round_trip_and_answer_each(dsn):
     async def use(wire: Wire) -> Any:
-        answers = await wire.rows(("begin", ()), ("select %s::int", (1,)), ("select 2 where false", ()), ("commit", ()))
+        answers = await wire.rows(
+            ("begin", ()), ("select %s::int", (1,)), ("select 2 where false", ()), ("commit", ())
+        )
         return answers, wire.connection.info.transaction_status
 
     assert on_wire(dsn, use) == ([[], [(1,)], [], []], psycopg.pq.TransactionStatus.IDLE)
@@ -90,7 +107,12 @@ def test_after_a_statement_that_fails_none_is_run(dsn, conn):
 
     async def use(wire: Wire) -> Any:
         with pytest.raises(psycopg.errors.DivisionByZero):
-            await wire.rows(("begin", ()), ("insert into public.t values (1)", ()), ("select 1 / %s::int", (0,)), ("commit", ()))
+            await wire.rows(
+                ("begin", ()),
+                ("insert into public.t values (1)", ()),
+                ("select 1 / %s::int", (0,)),
+                ("commit", ()),
+            )
         status = wire.connection.info.transaction_status
         await wire.connection.rollback()
         return status, await wire.ask(query("select count(*) from public.t"))
@@ -100,7 +122,12 @@ def test_after_a_statement_that_fails_none_is_run(dsn, conn):
 
 def test_the_engine_s_errors_are_its_exceptions(dsn):
     with pytest.raises(RunNotFound, match="nobody"):
-        on_wire(dsn, lambda wire: wire.ask(query("select pgflow.send_signal(%s::text, 's', 'null')", "nobody")))
+        on_wire(
+            dsn,
+            lambda wire: wire.ask(
+                query("select pgflow.send_signal(%s::text, 's', 'null')", "nobody")
+            ),
+        )
 
 
 DEFERRED = """
@@ -120,8 +147,12 @@ create constraint trigger late after insert on public.late deferrable initially 
 
 @pytest.mark.parametrize("prepares", [True, False])
 @pytest.mark.parametrize("before", [0, 1], ids=["alone", "behind another"])
-@pytest.mark.parametrize(("n", "sqlstates"), [(40001, {"40001"}), (53100, {"53100"}), (-1, {"57P01", None})])
-def test_an_error_of_the_commit_behind_the_answer_is_the_answer(dsn, conn, prepares, before, n, sqlstates):
+@pytest.mark.parametrize(
+    ("n", "sqlstates"), [(40001, {"40001"}), (53100, {"53100"}), (-1, {"57P01", None})]
+)
+def test_an_error_of_the_commit_behind_the_answer_is_the_answer(
+    dsn, conn, prepares, before, n, sqlstates
+):
     """The server says that a statement is complete, and only then commits."""
     conn.execute(DEFERRED)
     insert = ("insert into public.late values (%s) returning n", (n,))
@@ -129,7 +160,9 @@ def test_an_error_of_the_commit_behind_the_answer_is_the_answer(dsn, conn, prepa
     async def use(wire: Wire) -> Any:
         with pytest.raises(psycopg.Error) as error:
             await wire.rows(*[("select 1", ())] * before, insert)
-        again = None if wire.connection.closed else await wire.rows(("select 2", ()), ("select 3", ()))
+        again = (
+            None if wire.connection.closed else await wire.rows(("select 2", ()), ("select 3", ()))
+        )
         assert is_infrastructure(error.value)
         return error.value.sqlstate, again
 
@@ -140,8 +173,10 @@ def test_an_error_of_the_commit_behind_the_answer_is_the_answer(dsn, conn, prepa
 
 
 def test_an_answer_without_its_end_is_no_answer():
-    """A server that dies between its answer and its commit has said that the statement is complete."""
-    complete = b"1\0\0\0\x04" b"2\0\0\0\x04" b"n\0\0\0\x04" b"C\0\0\0\x0dSELECT 0\0"
+    """A server that dies between its answer and its commit has said that the statement is
+    complete.
+    """
+    complete = b"1\0\0\0\x042\0\0\0\x04n\0\0\0\x04C\0\0\0\x0dSELECT 0\0"
 
     async def main(server: socket.socket) -> None:
         loop, port = asyncio.get_running_loop(), server.getsockname()[1]
@@ -184,7 +219,9 @@ def test_an_error_of_a_commit_that_is_a_statement_is_its_answer(dsn, conn):
 
 @pytest.mark.parametrize("statement", ["copy (select 1) to stdout", "copy public.late from stdin"])
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_statement_that_answers_no_rows_but_a_stream_is_refused_and_its_connection_closed(dsn, conn, statement, count):
+def test_a_statement_that_answers_no_rows_but_a_stream_is_refused_and_its_connection_closed(
+    dsn, conn, statement, count
+):
     conn.execute(DEFERRED)
 
     async def use(wire: Wire) -> bool:
@@ -240,7 +277,11 @@ def test_a_connection_that_breaks_under_a_call_is_infrastructure_and_closed(dsn,
             await call
         with pytest.raises(psycopg.Error) as again:
             await wire.ask(query("select 1"))
-        return is_infrastructure(error.value), is_infrastructure(again.value), wire.connection.closed
+        return (
+            is_infrastructure(error.value),
+            is_infrastructure(again.value),
+            wire.connection.closed,
+        )
 
     assert on_wire(dsn, use) == (True, True, True)
 
@@ -249,7 +290,9 @@ def test_a_call_without_an_answer_in_time_raises_and_its_connection_is_closed(ds
     async def main() -> Any:
         wire = await open_wire(ConnectOptions(dsn), "test", 0.05)
         for n in range(3):
-            assert await wire.ask(query("select %s::int", n)) == [(n,)]  # each call has its own time
+            assert await wire.ask(query("select %s::int", n)) == [
+                (n,)
+            ]  # each call has its own time
         with pytest.raises(TimeoutError):
             await wire.ask(query("select pg_sleep(60)"))
         return wire.connection.closed
@@ -270,7 +313,11 @@ def test_an_idle_connection_that_ends_is_known_to_be_closed(dsn, conn):
 def test_a_connection_that_is_given_up_half_way_is_closed_though_its_task_is_kept():
     async def main(silent: socket.socket) -> None:
         loop, port = asyncio.get_running_loop(), silent.getsockname()[1]
-        opening = asyncio.create_task(connect_async(ConnectOptions(f"host=127.0.0.1 port={port} user=nobody sslmode=disable"), "test"))
+        opening = asyncio.create_task(
+            connect_async(
+                ConnectOptions(f"host=127.0.0.1 port={port} user=nobody sslmode=disable"), "test"
+            )
+        )
         theirs, _ = await loop.sock_accept(silent)
         with theirs:
             theirs.setblocking(False)

@@ -30,13 +30,24 @@ def found(folder):
 
 def test_every_file_of_a_folder_is_judged_alone(tmp_path):
     verdicts = found(write(tmp_path, a=FINE, b="name: [", c="name: x", deep__er__d=FINE))
-    assert {name: verdict.ok for name, verdict in verdicts.items()} == {"a.yaml": True, "b.yaml": False, "c.yaml": False, "d.yaml": True}
+    assert {name: verdict.ok for name, verdict in verdicts.items()} == {
+        "a.yaml": True,
+        "b.yaml": False,
+        "c.yaml": False,
+        "d.yaml": True,
+    }
     assert verdicts["b.yaml"].errors[0].kind == "parse_error"
 
 
 def test_in_the_originals_layout_only_the_workflows_are_read(tmp_path):
     write(tmp_path, other="a: 1")
-    write(tmp_path / ".archon", config="a: 1", workflows__a=FINE, workflows__pack__b__b=named("b"), workflows__pack__b__fixtures__x="a: 1")
+    write(
+        tmp_path / ".archon",
+        config="a: 1",
+        workflows__a=FINE,
+        workflows__pack__b__b=named("b"),
+        workflows__pack__b__fixtures__x="a: 1",
+    )
     assert sorted(found(tmp_path)) == ["a.yaml", "b.yaml"]
     assert sorted(found(tmp_path / ".archon" / "workflows")) == ["a.yaml", "b.yaml"]
 
@@ -46,7 +57,8 @@ def test_two_workflows_of_one_name_are_both_wrong_in_the_originals_layout(tmp_pa
     verdicts = found(tmp_path)
     assert [verdicts[name].ok for name in ("a.yaml", "b.yaml", "c.yaml")] == [False, False, True]
     assert verdicts["a.yaml"].errors[0].message == (
-        "Duplicate workflow name 'w' — also declared in b.yaml. Workflow names must be unique; same-name files do not override each "
+        "Duplicate workflow name 'w' — also declared in b.yaml. Workflow names must be unique; "
+        "same-name files do not override each "
         "other (overrides are by filename)."
     )
     assert verdicts["a.yaml"].errors[0].line == 1
@@ -55,7 +67,9 @@ def test_two_workflows_of_one_name_are_both_wrong_in_the_originals_layout(tmp_pa
 
 def test_two_files_of_one_name_are_both_wrong_in_the_originals_layout(tmp_path):
     write(tmp_path / ".archon" / "workflows", one__a=named("x"), two__a=named("y"))
-    assert [verdict.errors[0].message[:50] for verdict in discover(tmp_path)] == ["Workflow filename collision within one scope: 'a.y"] * 2
+    assert [verdict.errors[0].message[:50] for verdict in discover(tmp_path)] == [
+        "Workflow filename collision within one scope: 'a.y"
+    ] * 2
 
 
 def test_the_same_names_are_fine_in_a_folder_of_no_layout(tmp_path):
@@ -75,7 +89,10 @@ def test_an_empty_folder_has_no_workflows(tmp_path):
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
     (problem,) = read_file(tmp_path / "none.yaml").errors
-    assert (problem.kind, problem.message) == ("read_error", "File read error: No such file or directory (ENOENT)")
+    assert (problem.kind, problem.message) == (
+        "read_error",
+        "File read error: No such file or directory (ENOENT)",
+    )
 
 
 def test_a_folder_is_no_file(tmp_path):
@@ -95,7 +112,9 @@ def test_a_file_that_is_not_utf8_is_read_and_warned_of(tmp_path):
     file.write_bytes(FINE.replace("description: d", "description: für").encode("latin-1"))
     verdict = read_file(file)
     assert verdict.ok
-    assert [(problem.message, problem.line) for problem in verdict.warnings] == [("Bytes that are not UTF-8 were read as U+FFFD", 2)]
+    assert [(problem.message, problem.line) for problem in verdict.warnings] == [
+        ("Bytes that are not UTF-8 were read as U+FFFD", 2)
+    ]
 
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")

@@ -68,7 +68,11 @@ def test_the_nodes_of_what_is_included_stand_in_its_place(tmp_path):
 
 
 def test_a_declared_result_is_the_includes_output_and_all_ends_are_waited_for(tmp_path):
-    block = workflow("- {id: a, bash: x}\n- {id: b, bash: y, depends_on: [a]}\n- {id: c, bash: z, depends_on: [a]}", "returns: a")
+    block = workflow(
+        "- {id: a, bash: x}\n- {id: b, bash: y, depends_on: [a]}\n- {id: c, bash: z, depends_on: "
+        "[a]}",
+        "returns: a",
+    )
     main = workflow("- {id: i, include: block}\n- {id: d, bash: 'echo $i.output', depends_on: [i]}")
     nodes = by_id(expanded(tmp_path, main, block=block.replace("name: w", "name: block")))
     assert nodes["d"].depends_on == ("i__b", "i__c")
@@ -76,44 +80,77 @@ def test_a_declared_result_is_the_includes_output_and_all_ends_are_waited_for(tm
 
 
 def test_conditions_of_an_include_and_of_its_first_node_both_hold(tmp_path):
-    block = workflow("- {id: a, bash: x, when: $INPUTS.go == true, trigger_rule: all_done}").replace("name: w", "name: block")
+    block = workflow(
+        "- {id: a, bash: x, when: $INPUTS.go == true, trigger_rule: all_done}"
+    ).replace("name: w", "name: block")
     main = workflow(
-        "- {id: s, bash: x}\n- {id: i, include: block, depends_on: [s], trigger_rule: one_success, when: \"$s.output == '1'\", with: {go: true}}"
+        "- {id: s, bash: x}\n- {id: i, include: block, depends_on: [s], trigger_rule: one_success, "
+        "when: \"$s.output == '1'\", with: {go: true}}"
     )
     assert "unparseable" in wrong(tmp_path, main, block=block)
-    other = workflow("- {id: b, bash: x}\n- {id: a, bash: x, depends_on: [b]}\n- {id: c, bash: x, when: \"$b.output == 'q'\"}")
+    other = workflow(
+        "- {id: b, bash: x}\n- {id: a, bash: x, depends_on: [b]}\n- {id: c, bash: x, when: "
+        "\"$b.output == 'q'\"}"
+    )
     nodes = by_id(expanded(tmp_path, main, block=other.replace("name: w", "name: block")))
     assert nodes["i__c"].when.text == "$s.output == '1' && $i__b.output == 'q'"
     assert nodes["i__c"].trigger_rule == "one_success"
 
 
 def test_alternatives_are_not_joined_with_another_condition(tmp_path):
-    block = workflow("- {id: a, bash: x}\n- {id: b, bash: x, when: \"$a.output == '1' || $a.output == '2'\"}")
+    block = workflow(
+        "- {id: a, bash: x}\n- {id: b, bash: x, when: \"$a.output == '1' || $a.output == '2'\"}"
+    )
     main = workflow("- {id: s, bash: x}\n- {id: i, include: block, when: \"$s.output == '1'\"}")
-    assert "because one side uses '||'" in wrong(tmp_path, main, block=block.replace("name: w", "name: block"))
+    assert "because one side uses '||'" in wrong(
+        tmp_path, main, block=block.replace("name: w", "name: block")
+    )
 
 
 def test_inputs_have_defaults_types_and_must_be_known(tmp_path):
     block = workflow(
-        "- {id: a, script: run, runtime: uv, with: {q: $INPUTS.number}}\n- {id: b, prompt: 'n=$INPUTS.number l=$INPUTS.list'}",
+        "- {id: a, script: run, runtime: uv, with: {q: $INPUTS.number}}\n- {id: b, prompt: "
+        "'n=$INPUTS.number l=$INPUTS.list'}",
         "inputs: {number: {default: 3}, list: {required: true}}",
     ).replace("name: w", "name: block")
-    nodes = by_id(expanded(tmp_path, workflow("- {id: i, include: block, with: {list: [1, a]}}"), block=block))
-    assert {binding.name: binding.value for binding in nodes["i__a"].arguments} == {"q": 3, "number": 3, "list": [1, "a"]}
+    nodes = by_id(
+        expanded(tmp_path, workflow("- {id: i, include: block, with: {list: [1, a]}}"), block=block)
+    )
+    assert {binding.name: binding.value for binding in nodes["i__a"].arguments} == {
+        "q": 3,
+        "number": 3,
+        "list": [1, "a"],
+    }
     assert nodes["i__b"].body.text == 'n=3 l=[1,"a"]'
     missing = wrong(tmp_path, workflow("- {id: i, include: block}"), block=block)
-    assert missing == "Node 'i': included block 'block' requires input 'list'. Pass it through 'with:'."
-    strange = wrong(tmp_path, workflow("- {id: i, include: block, with: {list: 1, lits: 2}}"), block=block)
-    assert strange == "Node 'i': included block 'block' does not declare input 'lits'. Declared inputs: list, number."
+    assert (
+        missing
+        == "Node 'i': included block 'block' requires input 'list'. Pass it through 'with:'."
+    )
+    strange = wrong(
+        tmp_path, workflow("- {id: i, include: block, with: {list: 1, lits: 2}}"), block=block
+    )
+    assert (
+        strange
+        == "Node 'i': included block 'block' does not declare input 'lits'. Declared inputs: list, "
+        "number."
+    )
 
 
 def test_an_input_that_nobody_gives_is_missed(tmp_path):
     message = wrong(tmp_path, workflow("- {id: i, include: block, with: {base: x}}"), block=BLOCK)
-    assert message == "Node 'i': included block 'block' references missing input $INPUTS.focus. Pass it through 'with:'."
+    assert (
+        message
+        == "Node 'i': included block 'block' references missing input $INPUTS.focus. Pass it "
+        "through 'with:'."
+    )
 
 
 def test_includes_nest_three_deep_and_no_deeper(tmp_path):
-    files = {f"f{n}": workflow(f"- {{id: i, include: f{n + 1}}}").replace("name: w", f"name: f{n}") for n in range(1, 5)}
+    files = {
+        f"f{n}": workflow(f"- {{id: i, include: f{n + 1}}}").replace("name: w", f"name: f{n}")
+        for n in range(1, 5)
+    }
     files["f5"] = workflow("- {id: a, bash: x}").replace("name: w", "name: f5")
     three = expanded(tmp_path, workflow("- {id: i, include: f3}"), **files)
     assert [node.id for node in three.nodes] == ["i__i__i__a"]
@@ -137,22 +174,30 @@ def test_includes_that_multiply_are_bounded(tmp_path):
 
 
 def test_long_inputs_that_multiply_are_bounded(tmp_path):
-    block = workflow("- {id: a, prompt: '" + "$INPUTS.x " * 2000 + "'}").replace("name: w", "name: block")
+    block = workflow("- {id: a, prompt: '" + "$INPUTS.x " * 2000 + "'}").replace(
+        "name: w", "name: block"
+    )
     main = workflow("- {id: i, include: block, with: {x: '" + "y" * 20_000 + "'}}")
     assert "More than 10,000,000 characters come from inputs" in wrong(tmp_path, main, block=block)
 
 
 def test_what_is_not_in_the_tree_leaves_a_file_right_and_without_a_graph(tmp_path):
-    verdict = read_file(tree(tmp_path, main=workflow("- {id: i, include: elsewhere}")) / "main.yaml")
+    verdict = read_file(
+        tree(tmp_path, main=workflow("- {id: i, include: elsewhere}")) / "main.yaml"
+    )
     assert verdict.ok
     assert verdict.graph is None
-    assert [problem.message for problem in verdict.unresolved] == ["Node 'i': include target 'elsewhere' not found"]
+    assert [problem.message for problem in verdict.unresolved] == [
+        "Node 'i': include target 'elsewhere' not found"
+    ]
     assert (verdict.unresolved[0].line, verdict.unresolved[0].column) == (5, 5)
 
 
 def test_a_file_that_is_wrong_cannot_be_included(tmp_path):
     broken = workflow("- {id: a, bash: x, depends_on: [zz]}").replace("name: w", "name: broken")
-    (problem,) = read_file(tree(tmp_path, main=workflow("- {id: i, include: broken}"), broken=broken) / "main.yaml").errors
+    (problem,) = read_file(
+        tree(tmp_path, main=workflow("- {id: i, include: broken}"), broken=broken) / "main.yaml"
+    ).errors
     assert problem.message == "Node 'i': include target 'broken' not found"
     assert "broken.yaml has errors of its own" in problem.hint
 
@@ -197,10 +242,13 @@ def test_a_node_runs_as_its_own_file_says(tmp_path):
 
 
 def test_commands_that_are_found_become_part_of_the_graph(tmp_path):
-    block = workflow("- {id: a, bash: x}\n- {id: b, command: judge, depends_on: [a]}\n- {id: c, command: elsewhere}").replace(
-        "name: w", "name: block"
+    block = workflow(
+        "- {id: a, bash: x}\n- {id: b, command: judge, depends_on: [a]}\n- {id: c, command: "
+        "elsewhere}"
+    ).replace("name: w", "name: block")
+    root = tree(
+        tmp_path, main=workflow("- {id: i, include: block, with: {q: 1}}"), pack__block__block=block
     )
-    root = tree(tmp_path, main=workflow("- {id: i, include: block, with: {q: 1}}"), pack__block__block=block)
     commands = root / "pack" / "block" / "commands"
     commands.mkdir()
     (commands / "judge.md").write_text("Judge $a.output by $INPUTS.q", encoding="utf-8")
@@ -231,5 +279,7 @@ def test_the_pack_of_the_originals_authors_is_expanded_whole():
 
 @pytest.mark.parametrize("name", ["../main", "/etc/passwd", "main.yaml", "workflows/main"])
 def test_a_name_is_never_a_path(tmp_path, name):
-    verdict = read_file(tree(tmp_path, main=workflow(f"- {{id: i, include: '{name}'}}"), other=BLOCK) / "main.yaml")
+    verdict = read_file(
+        tree(tmp_path, main=workflow(f"- {{id: i, include: '{name}'}}"), other=BLOCK) / "main.yaml"
+    )
     assert verdict.graph is None

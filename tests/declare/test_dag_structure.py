@@ -1,4 +1,6 @@
-"""Flaws of the nodes of a workflow file together, and of the workflow as a whole: one small file for each rule."""
+"""Flaws of the nodes of a workflow file together, and of the workflow as a whole: one small file
+for each rule.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +9,26 @@ import pytest
 from pgflow.declare.dag import read_text
 from tests.dagkit import HEAD, errors, workflow
 
-COMPOSED = (
-    "In a composed workflow, pass caller data through declared 'inputs:' and caller 'with:' instead of referencing a caller node directly"
-)
+COMPOSED = "In a composed workflow, pass caller data through declared 'inputs:' and caller 'with:' instead of referencing a caller node directly"
 BOTH = "- {id: a, bash: x}\n- {id: b, bash: y, depends_on: [a]"
 
 STRUCTURE = {
     "duplicate id": ("- {id: a, bash: x}\n- {id: a, bash: y}", "Duplicate node id: 'a'"),
-    "unknown dependency": ("- {id: a, bash: x, depends_on: [b]}", "Node 'a' depends_on unknown node 'b'"),
+    "unknown dependency": (
+        "- {id: a, bash: x, depends_on: [b]}",
+        "Node 'a' depends_on unknown node 'b'",
+    ),
     "cycle": (
-        "- {id: a, bash: x, depends_on: [b]}\n- {id: b, bash: x, depends_on: [a]}\n- {id: c, bash: x}",
+        (
+            "- {id: a, bash: x, depends_on: [b]}\n- {id: b, bash: x, depends_on: [a]}\n- {id: c, bash: "
+            "x}"
+        ),
         "Cycle detected among nodes: a, b",
     ),
-    "unknown reference": ("- {id: a, prompt: $b.output}", f"Node 'a' field 'prompt' references unknown node '$b.output'. {COMPOSED}"),
+    "unknown reference": (
+        "- {id: a, prompt: $b.output}",
+        f"Node 'a' field 'prompt' references unknown node '$b.output'. {COMPOSED}",
+    ),
     "unknown reference in a system prompt": (
         "- {id: a, prompt: x, systemPrompt: $b.output}",
         f"Node 'a' field 'systemPrompt' references unknown node '$b.output'. {COMPOSED}",
@@ -34,7 +43,10 @@ STRUCTURE = {
     ),
     "unknown reference in a rejection": (
         "- {id: a, approval: {message: m, on_reject: {prompt: $b.output}}}",
-        f"Node 'a' field 'approval.on_reject.prompt' references unknown node '$b.output'. {COMPOSED}",
+        (
+            "Node 'a' field 'approval.on_reject.prompt' references unknown node '$b.output'. "
+            f"{COMPOSED}"
+        ),
     ),
     "unknown reference in arguments": (
         "- {id: a, workflow: w, with: {q: $b.output}}",
@@ -51,8 +63,10 @@ STRUCTURE = {
     "whole output of prose": (
         "- {id: a, prompt: x}\n- {id: b, bash: y, depends_on: [a], when: \"$a.output == 'BUG'\"}",
         (
-            "Node 'b' field 'when' compares the whole output of AI node 'a' to a literal ('BUG'). That output is free-form prose, so the "
-            "comparison silently fails and 'b' is skipped. Declare 'output_format' on 'a' and compare a field (e.g. "
+            "Node 'b' field 'when' compares the whole output of AI node 'a' to a literal ('BUG'). "
+            "That output is free-form prose, so the "
+            "comparison silently fails and 'b' is skipped. Declare 'output_format' on 'a' and "
+            "compare a field (e.g. "
             "\"$a.output.status == 'BUG'\"), or produce the value from a 'bash:'/'script:' node"
         ),
     ),
@@ -62,9 +76,12 @@ STRUCTURE = {
             "- {id: b, bash: y, depends_on: [a], when: $a.output == true}"
         ),
         (
-            "Node 'b' field 'when' compares the whole output of AI node 'a' to a literal ('true'). That output is free-form prose, so the "
-            "comparison silently fails and 'b' is skipped. A 'loop_group:' node's output is the last iteration's raw text — unlike a 'prompt:' "
-            "node, declaring 'output_format' does not replace it with the JSON document — so compute the decision in a 'bash:'/'script:' node "
+            "Node 'b' field 'when' compares the whole output of AI node 'a' to a literal ('true'). "
+            "That output is free-form prose, so the "
+            "comparison silently fails and 'b' is skipped. A 'loop_group:' node's output is the "
+            "last iteration's raw text — unlike a 'prompt:' "
+            "node, declaring 'output_format' does not replace it with the JSON document — so "
+            "compute the decision in a 'bash:'/'script:' node "
             "(or an 'until_bash' check) and gate on that node's output instead"
         ),
     ),
@@ -74,32 +91,46 @@ STRUCTURE = {
     ),
     "no session": (
         "- {id: a, bash: x}\n- {id: b, prompt: x, depends_on: [a], context: {resume: a}}",
-        "Node 'b' context.resume source 'a' is not a session-producing command, prompt, or loop node",
+        (
+            "Node 'b' context.resume source 'a' is not a session-producing command, prompt, or loop "
+            "node"
+        ),
     ),
     "session beside": (
         "- {id: a, prompt: x}\n- {id: b, prompt: x, context: {resume: a}}",
         "Node 'b' context.resume source 'a' is not an upstream dependency",
     ),
     "session in a group": (
-        "- {id: g, loop_group: {until: X, max_iterations: 2, nodes: [{id: a, prompt: x}, {id: b, prompt: x, context: {resume: a}}]}}",
-        "loop_group 'g' body: Node 'b' uses context.resume inside a loop_group body, which is not supported",
+        (
+            "- {id: g, loop_group: {until: X, max_iterations: 2, nodes: [{id: a, prompt: x}, {id: b, "
+            "prompt: x, context: {resume: a}}]}}"
+        ),
+        (
+            "loop_group 'g' body: Node 'b' uses context.resume inside a loop_group body, which is not "
+            "supported"
+        ),
     ),
     "items beside": (
         "- {id: a, bash: x}\n- {id: b, workflow: w, fan_out: {items: $a.output}}",
         (
-            "Node 'b' fan_out.items references '$a.output', which is not an upstream dependency — add 'a' to 'b'.depends_on so its item array "
+            "Node 'b' fan_out.items references '$a.output', which is not an upstream dependency — "
+            "add 'a' to 'b'.depends_on so its item array "
             "is produced first"
         ),
     ),
     "binding beside": (
         "- {id: a, bash: x}\n- {id: b, script: s, runtime: uv, with: {q: $a.output}}",
         (
-            "Node 'b' binding 'with.q' references '$a.output', which is not an upstream dependency — add 'a' to 'b'.depends_on so its value is "
+            "Node 'b' binding 'with.q' references '$a.output', which is not an upstream dependency "
+            "— add 'a' to 'b'.depends_on so its value is "
             "produced first"
         ),
     ),
     "shadowed id": (
-        "- {id: a, bash: x}\n- {id: g, loop_group: {until: X, max_iterations: 2, nodes: [{id: a, prompt: x}]}}",
+        (
+            "- {id: a, bash: x}\n- {id: g, loop_group: {until: X, max_iterations: 2, nodes: [{id: a, "
+            "prompt: x}]}}"
+        ),
         "loop_group 'g' body: Node id 'a' shadows a node id in the enclosing DAG",
     ),
     "child run in a group": (
@@ -107,9 +138,13 @@ STRUCTURE = {
         "loop_group 'g' body: 'workflow' (sub-run) is not supported inside a loop_group body",
     ),
     "unknown reference of a group": (
-        "- {id: g, loop_group: {until_bash: 'test $b.output', max_iterations: 2, nodes: [{id: a, prompt: x}]}}",
         (
-            "Node 'g' field 'loop_group.until_bash' references unknown node '$b.output'. Expected a node in the loop_group body or "
+            "- {id: g, loop_group: {until_bash: 'test $b.output', max_iterations: 2, nodes: [{id: a, "
+            "prompt: x}]}}"
+        ),
+        (
+            "Node 'g' field 'loop_group.until_bash' references unknown node '$b.output'. Expected "
+            "a node in the loop_group body or "
             "current/enclosing DAG scope"
         ),
     ),
@@ -118,36 +153,65 @@ STRUCTURE = {
         "Node 'a': unknown provider 'gpt'. Registered: claude, codex, pi, copilot, opencode",
     ),
     "session of another provider": (
-        "- {id: a, prompt: x, provider: pi}\n- {id: b, prompt: x, provider: claude, depends_on: [a], context: {resume: a}}",
+        (
+            "- {id: a, prompt: x, provider: pi}\n- {id: b, prompt: x, provider: claude, depends_on: "
+            "[a], context: {resume: a}}"
+        ),
         "Node 'b' context.resume source 'a' uses provider 'pi', but the consumer uses 'claude'",
     ),
     "session that cannot be forked": (
-        "- {id: a, prompt: x, provider: codex}\n- {id: b, prompt: x, provider: codex, depends_on: [a], context: {resume: a}}",
-        "Node 'b' context.resume requires immutable session forks, but provider 'codex' does not support sessionFork",
+        (
+            "- {id: a, prompt: x, provider: codex}\n- {id: b, prompt: x, provider: codex, depends_on: "
+            "[a], context: {resume: a}}"
+        ),
+        (
+            "Node 'b' context.resume requires immutable session forks, but provider 'codex' does not "
+            "support sessionFork"
+        ),
     ),
     "checkout of an include": (
         "- {id: a, include: w, mutates_checkout: false}",
         (
-            "DAG node validation failed: Node 'a': 'mutates_checkout' is not supported on an include node: a composed block shares the run's "
-            "single checkout, so concurrency safety is the composing workflow's to declare. Set it at workflow level, or use a 'workflow:' node "
+            "DAG node validation failed: Node 'a': 'mutates_checkout' is not supported on an "
+            "include node: a composed block shares the run's "
+            "single checkout, so concurrency safety is the composing workflow's to declare. Set it "
+            "at workflow level, or use a 'workflow:' node "
             "when you want a separate governed run."
         ),
     ),
-    "script that leads out": ("- {id: a, script: ../../evil, runtime: uv}", "Node 'a': 'script' invalid script name \"../../evil\""),
-    "include that leads out": ("- {id: a, include: ../x}", "Node 'a': 'include' invalid include name \"../x\""),
-    "workflow that leads out": ("- {id: a, workflow: '..\\x'}", "Node 'a': 'workflow' invalid workflow name \"..\\x\""),
-    "command that leads out": ("- {id: a, command: ../x}", "DAG node validation failed: Node 'a': 'command' invalid command name \"../x\""),
+    "script that leads out": (
+        "- {id: a, script: ../../evil, runtime: uv}",
+        "Node 'a': 'script' invalid script name \"../../evil\"",
+    ),
+    "include that leads out": (
+        "- {id: a, include: ../x}",
+        "Node 'a': 'include' invalid include name \"../x\"",
+    ),
+    "workflow that leads out": (
+        "- {id: a, workflow: '..\\x'}",
+        "Node 'a': 'workflow' invalid workflow name \"..\\x\"",
+    ),
+    "command that leads out": (
+        "- {id: a, command: ../x}",
+        "DAG node validation failed: Node 'a': 'command' invalid command name \"../x\"",
+    ),
 }
 
 FINE = {
     "inputs are no nodes": "- {id: a, prompt: '$INPUTS.output $INPUTS.x'}",
     "braces are no reference": "- {id: a, prompt: '${b.output}'}",
-    "a group sees around itself": "- {id: a, bash: x}\n- {id: g, depends_on: [a], loop_group: {until: X, max_iterations: 2, nodes: "
+    "a group sees around itself": "- {id: a, bash: x}\n- {id: g, depends_on: [a], loop_group: "
+    "{until: X, max_iterations: 2, nodes: "
     "[{id: q, prompt: $a.output}]}}",
-    "a group's end sees its nodes": "- {id: g, loop_group: {until_bash: 'test $q.output', max_iterations: 2, nodes: [{id: q, prompt: x}]}}",
-    "a schema makes prose comparable": "- {id: a, prompt: x, output_format: {type: object}}\n- {id: b, bash: y, depends_on: [a], when: \"$a.output == '{}'\"}",
-    "a field is comparable": "- {id: a, prompt: x}\n- {id: b, bash: y, depends_on: [a], when: \"$a.output.f == 'x'\"}",
-    "a shell's output is comparable": "- {id: a, bash: x}\n- {id: b, bash: y, depends_on: [a], when: \"$a.output == 'x'\"}",
+    "a group's end sees its nodes": "- {id: g, loop_group: {until_bash: 'test $q.output', "
+    "max_iterations: 2, nodes: [{id: q, prompt: x}]}}",
+    "a schema makes prose comparable": "- {id: a, prompt: x, output_format: {type: object}}\n- "
+    '{id: b, bash: y, depends_on: [a], when: "$a.output == '
+    "'{}'\"}",
+    "a field is comparable": "- {id: a, prompt: x}\n- {id: b, bash: y, depends_on: [a], when: "
+    "\"$a.output.f == 'x'\"}",
+    "a shell's output is comparable": "- {id: a, bash: x}\n- {id: b, bash: y, depends_on: [a], "
+    "when: \"$a.output == 'x'\"}",
     "a condition that is none": "- {id: a, bash: x, when: (what) is this}",
     "items of the file's own": "- {id: a, workflow: w, fan_out: {items: '[1, 2]'}}",
     "providers of shells are not asked": "- {id: a, bash: x, provider: gpt}",
@@ -160,8 +224,14 @@ WORKFLOWS = {
     "list": ("- 1", "Missing required field 'name'"),
     "two documents": ("name: a\n---\nname: b", "Missing required field 'name'"),
     "no name": ("description: d\nnodes: [{id: a, bash: x}]", "Missing required field 'name'"),
-    "number for a name": ("name: 5\ndescription: d\nnodes: [{id: a, bash: x}]", "Missing required field 'name'"),
-    "no description": ("name: w\ndescription: ''\nnodes: [{id: a, bash: x}]", "Missing required field 'description'"),
+    "number for a name": (
+        "name: 5\ndescription: d\nnodes: [{id: a, bash: x}]",
+        "Missing required field 'name'",
+    ),
+    "no description": (
+        "name: w\ndescription: ''\nnodes: [{id: a, bash: x}]",
+        "Missing required field 'description'",
+    ),
     "no nodes": (HEAD, "Workflow must have 'nodes:' configuration"),
     "empty nodes": (f"{HEAD}nodes: []", "Workflow must have 'nodes:' configuration"),
     "no yaml": ("name: w: x", "YAML parse error: YAML Parse error: Unexpected token"),
@@ -172,34 +242,53 @@ WORKFLOWS = {
     "evidence": (
         workflow("- {id: a, bash: x}", "evidence_policy: true"),
         (
-            "Invalid evidence_policy: expected { required: boolean }. When required is true, the run is refused terminal 'completed' unless "
+            "Invalid evidence_policy: expected { required: boolean }. When required is true, the "
+            "run is refused terminal 'completed' unless "
             "$ARTIFACTS_DIR/evidence.json exists."
         ),
     ),
     "inputs of one variable": (
         workflow("- {id: a, bash: x}", "inputs: {a-b: {}, a_b: {}}"),
-        "Workflow inputs 'a-b' and 'a_b' both map to env var 'INPUTS_A_B' — rename one so each input has a unique env key",
+        (
+            "Workflow inputs 'a-b' and 'a_b' both map to env var 'INPUTS_A_B' — rename one so each "
+            "input has a unique env key"
+        ),
     ),
     "blank returns": (
         workflow("- {id: a, bash: x}", "returns: ' '"),
-        "Invalid 'returns': expected the non-empty id of a top-level node whose output is this workflow's result",
+        (
+            "Invalid 'returns': expected the non-empty id of a top-level node whose output is this "
+            "workflow's result"
+        ),
     ),
-    "unknown returns": (workflow("- {id: a, bash: x}", "returns: b"), "Workflow declares returns: 'b' but no top-level node has that id"),
+    "unknown returns": (
+        workflow("- {id: a, bash: x}", "returns: b"),
+        "Workflow declares returns: 'b' but no top-level node has that id",
+    ),
     "blank outcome": (
         workflow("- {id: a, bash: x}", "outcome_field: 3"),
-        "Invalid 'outcome_field': expected a non-empty required boolean property name relative to 'returns'",
+        (
+            "Invalid 'outcome_field': expected a non-empty required boolean property name relative to "
+            "'returns'"
+        ),
     ),
     "outcome of nothing": (
         workflow("- {id: a, bash: x}", "outcome_field: ok"),
-        "Workflow declares outcome_field: 'ok' without returns: — authored outcome must select a result node explicitly",
+        (
+            "Workflow declares outcome_field: 'ok' without returns: — authored outcome must select a "
+            "result node explicitly"
+        ),
     ),
 }
 
 OUTCOMES = {
-    "prompt: x": "Workflow outcome_field: 'ok' selects node 'a', but that node declares no output_format",
-    "prompt: x, output_format: {type: array}": "Workflow outcome_field: 'ok' requires node 'a' output_format to declare type: object",
+    "prompt: x": "Workflow outcome_field: 'ok' selects node 'a', but that node declares no "
+    "output_format",
+    "prompt: x, output_format: {type: array}": "Workflow outcome_field: 'ok' requires node 'a' "
+    "output_format to declare type: object",
     "prompt: x, output_format: {type: object, properties: {q: {}}}": (
-        "Workflow outcome_field: 'ok' is not declared in node 'a' output_format properties (declared: q)"
+        "Workflow outcome_field: 'ok' is not declared in node 'a' output_format properties "
+        "(declared: q)"
     ),
     "prompt: x, output_format: {type: object, properties: {ok: {}}}": (
         "Workflow outcome_field: 'ok' must be listed in node 'a' output_format.required"
@@ -208,11 +297,13 @@ OUTCOMES = {
         "Workflow outcome_field: 'ok' on node 'a' must explicitly declare type: boolean"
     ),
     "loop_group: {until: X, max_iterations: 1, nodes: [{id: q, prompt: x}]}": (
-        "Workflow outcome_field: 'ok' cannot select loop_group node 'a' because loop_group output_format is ignored and its runtime output "
+        "Workflow outcome_field: 'ok' cannot select loop_group node 'a' because loop_group "
+        "output_format is ignored and its runtime output "
         "is raw text; select a schema-enforced collector node instead"
     ),
     "workflow: w, fan_out: {items: '[]'}": (
-        "Workflow outcome_field: 'ok' cannot select fan-out workflow node 'a' because its runtime output is an aggregate array; select a "
+        "Workflow outcome_field: 'ok' cannot select fan-out workflow node 'a' because its runtime "
+        "output is an aggregate array; select a "
         "collector node with a required boolean output instead"
     ),
 }
@@ -240,7 +331,9 @@ def test_an_outcome_must_be_a_field_that_is_always_there(fields, message):
 
 def test_steps_of_the_old_form_are_refused_with_a_way_out():
     (message,) = errors(f"{HEAD}steps: [{{command: x}}]")
-    assert message.startswith("`steps:` format has been removed. Workflows now use `nodes:` (DAG) format exclusively.")
+    assert message.startswith(
+        "`steps:` format has been removed. Workflows now use `nodes:` (DAG) format exclusively."
+    )
 
 
 def test_everything_wrong_is_told_the_originals_error_first():
@@ -262,7 +355,12 @@ def test_everything_wrong_is_told_the_originals_error_first():
 
 
 def test_nodes_that_are_wrong_by_themselves_are_told_in_one_sentence_and_then_one_by_one():
-    said = errors(workflow("- {id: a}\n- {id: b, bash: x, timeout: -1, idle_timeout: 0}\n- {id: c, bash: x, depends_on: [a, b]}"))
+    said = errors(
+        workflow(
+            "- {id: a}\n- {id: b, bash: x, timeout: -1, idle_timeout: 0}\n- {id: c, bash: x, "
+            "depends_on: [a, b]}"
+        )
+    )
     first = "Node 'a': must have either 'command', 'prompt', 'bash', 'loop', 'loop_group', 'approval', 'cancel', 'script', 'include', or 'workflow'"
     second = "Node 'b': 'timeout' 'timeout' must be a positive number (ms)"
     third = "Node 'b': 'idle_timeout' 'idle_timeout' must be a finite positive number (ms)"
@@ -287,7 +385,12 @@ def test_every_problem_has_its_place():
 
 
 def test_a_near_miss_is_pointed_out():
-    hints = [problem.hint for problem in read_text(workflow("- {id: scope, bash: x}\n- {id: b, bash: x, depends_on: [scop]}")).problems]
+    hints = [
+        problem.hint
+        for problem in read_text(
+            workflow("- {id: scope, bash: x}\n- {id: b, bash: x, depends_on: [scop]}")
+        ).problems
+    ]
     assert hints == ["Did you mean 'scope'?"]
     (problem,) = read_text(workflow("- {id: a, promt: x}")).problems
     assert problem.hint == "Is 'promt' meant to be 'prompt'?"

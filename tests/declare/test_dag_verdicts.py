@@ -25,7 +25,9 @@ def test_a_real_file_is_judged_as_the_original_judges_it(theirs):
     ours = load_file(CORPUS / theirs["file"], theirs["file"])
     wrong = [problem for problem in ours.problems if problem.severity == "error"]
     assert ours.ok == theirs["ok"]
-    assert [problem.message for problem in ours.problems if problem.severity == "warning"] == theirs["warnings"]
+    assert [
+        problem.message for problem in ours.problems if problem.severity == "warning"
+    ] == theirs["warnings"]
     if theirs["ok"]:
         assert len(ours.nodes) == theirs["nodes"]
     else:
@@ -40,13 +42,20 @@ def test_a_real_file_that_is_right_has_a_graph(theirs):
 
 
 def test_every_file_of_the_corpus_has_a_source():
-    sources = {line.split("\t")[0] for line in (CORPUS / "SOURCES.tsv").read_text(encoding="utf-8").splitlines()[1:]}
+    sources = {
+        line.split("\t")[0]
+        for line in (CORPUS / "SOURCES.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    }
     found = {path.relative_to(CORPUS).as_posix() for path in CORPUS.rglob("*") if path.is_file()}
-    made_here = {name for name in found if "/" not in name and (name in MADE_HERE or ".jsonl" in name)}
+    made_here = {
+        name for name in found if "/" not in name and (name in MADE_HERE or ".jsonl" in name)
+    }
     assert found - made_here == sources
 
 
-@pytest.mark.parametrize("case", rows("node_cases.jsonl"), ids=lambda case: json.dumps(case["node"])[:60])
+@pytest.mark.parametrize(
+    "case", rows("node_cases.jsonl"), ids=lambda case: json.dumps(case["node"])[:60]
+)
 def test_a_node_is_judged_as_by_the_originals_schema(case):
     said = errors(json.dumps({"name": "w", "description": "d", "nodes": [case["node"]]}))
     if case["errors"]:

@@ -10,18 +10,28 @@ from tests.dagkit import graph, warnings, workflow
 BASH = "- {id: a, bash: x}"
 LOOP = "loop: {prompt: p, until: X, max_iterations: 2, interactive: true, gate_message: m}"
 GRACE = (
-    "'interactive: true' has been applied for this run only (this grace period ends in a future release — see #2738); add the declaration "
+    "'interactive: true' has been applied for this run only (this grace period ends in a future "
+    "release — see #2738); add the declaration "
     "to the file to silence this warning."
 )
 UNATTENDED = "but this workflow does not declare 'interactive: true'. An unattended workflow may never contain a pause node — declare"
 
 NODES = {
-    "unknown key": ("- {id: a, bash: x, policy: 1}", "Node 'a': unknown key 'policy' will be ignored."),
+    "unknown key": (
+        "- {id: a, bash: x, policy: 1}",
+        "Node 'a': unknown key 'policy' will be ignored.",
+    ),
     "key of workflows": (
         "- {id: a, bash: x, tags: [q]}",
-        "Node 'a': unknown key 'tags' will be ignored. ('tags' is valid at workflow level, not on individual nodes.)",
+        (
+            "Node 'a': unknown key 'tags' will be ignored. ('tags' is valid at workflow level, not on "
+            "individual nodes.)"
+        ),
     ),
-    "nested key": ("- {id: a, bash: x, retry: {max_attempts: 2, tries: 3}}", "Node 'a': unknown key 'retry.tries' will be ignored."),
+    "nested key": (
+        "- {id: a, bash: x, retry: {max_attempts: 2, tries: 3}}",
+        "Node 'a': unknown key 'retry.tries' will be ignored.",
+    ),
     "key of an agent": (
         "- {id: a, prompt: x, agents: {q-r: {description: d, prompt: p, turns: 1}}}",
         "Node 'a': unknown key 'agents.q-r.turns' will be ignored.",
@@ -31,52 +41,72 @@ NODES = {
         "Node 'g' → loop_group node 'q': unknown key 'foo' will be ignored.",
     ),
     "field of loops on a group": (
-        "- {id: g, output_format: {}, loop_group: {until: X, until_field: f, max_iterations: 1, nodes: [{id: q, prompt: x}]}}",
+        (
+            "- {id: g, output_format: {}, loop_group: {until: X, until_field: f, max_iterations: 1, "
+            "nodes: [{id: q, prompt: x}]}}"
+        ),
         "Node 'g': unknown key 'loop_group.until_field' will be ignored.",
     ),
     "useless arguments": (
         "- {id: a, bash: x, with: {q: 1}}",
-        "Node 'a': 'with' is only supported on command, script, include, and workflow nodes — it is ignored here",
+        (
+            "Node 'a': 'with' is only supported on command, script, include, and workflow nodes — it "
+            "is ignored here"
+        ),
     ),
 }
 
 WORKFLOWS = {
     "foo: 1": "Workflow 'w': unknown key 'foo' will be ignored.",
-    "retry: {}": "Workflow 'w': unknown key 'retry' will be ignored. ('retry' is valid on individual nodes, not at workflow level.)",
-    "worktree: {enabled: true, path: x}": "Workflow 'w': unknown key 'worktree.path' will be ignored.",
-    "inputs: {q: {default: 1, type: number}}": "Workflow 'w': unknown key 'inputs.q.type' will be ignored.",
+    "retry: {}": "Workflow 'w': unknown key 'retry' will be ignored. ('retry' is valid on "
+    "individual nodes, not at workflow level.)",
+    "worktree: {enabled: true, path: x}": "Workflow 'w': unknown key 'worktree.path' will be "
+    "ignored.",
+    "inputs: {q: {default: 1, type: number}}": "Workflow 'w': unknown key 'inputs.q.type' will be "
+    "ignored.",
     "modelReasoningEffort: high\neffort: low": (
-        "Workflow 'w': 'modelReasoningEffort: high' is deprecated and was IGNORED because this workflow also declares 'effort: low', which "
+        "Workflow 'w': 'modelReasoningEffort: high' is deprecated and was IGNORED because this "
+        "workflow also declares 'effort: low', which "
         "now applies on every provider including Codex. Delete the 'modelReasoningEffort:' line."
     ),
-    "effort: 11": "Invalid 'effort' value ignored: expected one of minimal, low, medium, high, xhigh, max",
-    "webSearchMode: on": "Invalid 'webSearchMode' value ignored: expected one of disabled, cached, live",
+    "effort: 11": "Invalid 'effort' value ignored: expected one of minimal, low, medium, high, "
+    "xhigh, max",
+    "webSearchMode: on": "Invalid 'webSearchMode' value ignored: expected one of disabled, cached, "
+    "live",
     "interactive: 'yes'": "Invalid 'interactive' value ignored: expected true or false",
     "worktree: no": "Invalid 'worktree' block ignored",
     "worktree: {enabled: 1}": "Invalid 'worktree.enabled' value ignored: expected true or false",
-    "container: {write_back: never}": "Invalid 'container.write_back' value ignored: expected 'approve' or 'auto'",
+    "container: {write_back: never}": "Invalid 'container.write_back' value ignored: expected "
+    "'approve' or 'auto'",
     "mutates_checkout: 0": "Invalid 'mutates_checkout' value ignored: expected true or false",
     "tags: x": "Invalid 'tags' block ignored: expected a list of texts",
     "requires: [gitlab]": "Invalid 'requires' entry ignored: expected 'github'",
     "requires: github": "Invalid 'requires' block ignored: expected a list",
     "inputs: [a]": "Invalid 'inputs' block ignored: expected names with what is said of each",
     "inputs: {1a: {}}": "Input '1a' ignored: its name is no identifier",
-    "inputs: {a: {required: 1}}": "Input 'a' ignored: 'required': Invalid input: expected boolean, received number",
-    "inputs: {a: {required: true, default: 1}}": "Input 'a' ignored: it is required and has a default, which contradict each other",
-    "thinking: hard": "Invalid 'thinking' value ignored: Invalid input: expected object, received string",
+    "inputs: {a: {required: 1}}": "Input 'a' ignored: 'required': Invalid input: expected boolean, "
+    "received number",
+    "inputs: {a: {required: true, default: 1}}": "Input 'a' ignored: it is required and has a "
+    "default, which contradict each other",
+    "thinking: hard": "Invalid 'thinking' value ignored: Invalid input: expected object, received "
+    "string",
     "sandbox: 1": "Invalid 'sandbox' value ignored: Invalid input: expected object, received number",
     "fallbackModel: ' '": "Invalid 'fallbackModel' value ignored: expected a non-empty string",
     "betas: [' ']": "Invalid 'betas' value ignored: expected a non-empty list of texts",
 }
 
 PAUSES = {
-    "- {id: a, approval: {message: m}}": f"Node 'a' is a pause node ('approval:'), {UNATTENDED} 'interactive: true' at the workflow level, or remove this gate.",
+    "- {id: a, approval: {message: m}}": f"Node 'a' is a pause node ('approval:'), {UNATTENDED} "
+    "'interactive: true' at the workflow level, or remove "
+    "this gate.",
     f"- {{id: a, {LOOP}}}": (
-        f"Node 'a' is a pause node ('loop.interactive: true'), {UNATTENDED} 'interactive: true' at the workflow level, or remove the "
+        f"Node 'a' is a pause node ('loop.interactive: true'), {UNATTENDED} 'interactive: true' at "
+        "the workflow level, or remove the "
         "node-level 'interactive:'."
     ),
     "- {id: g, loop_group: {until: X, max_iterations: 1, nodes: [{id: q, approval: {message: m}}]}}": (
-        f"Node 'q' is a pause node ('approval:'), {UNATTENDED} 'interactive: true' at the workflow level, or remove this gate."
+        f"Node 'q' is a pause node ('approval:'), {UNATTENDED} 'interactive: true' at the workflow "
+        "level, or remove this gate."
     ),
 }
 
@@ -96,12 +126,16 @@ def test_a_workflow_that_asks_a_person_is_taken_to_be_interactive(nodes, message
     text = workflow(nodes)
     assert f"Workflow 'w': {message} {GRACE}" in warnings(text)
     assert graph(text).interactive
-    assert not any("grace period" in said for said in warnings(workflow(nodes, "interactive: true")))
+    assert not any(
+        "grace period" in said for said in warnings(workflow(nodes, "interactive: true"))
+    )
 
 
 def test_a_gate_where_there_is_none_is_told_with_the_ways_to_have_one():
     (message,) = warnings(workflow("- {id: a, prompt: x, interactive: true}"))
-    assert message.startswith("Node 'a': unknown key 'interactive' will be ignored. Nothing on this node gates.")
+    assert message.startswith(
+        "Node 'a': unknown key 'interactive' will be ignored. Nothing on this node gates."
+    )
 
 
 def test_old_ways_of_asking_are_told_to_be_on_their_way_out():
@@ -125,7 +159,10 @@ def test_old_ways_of_asking_are_told_to_be_on_their_way_out():
 
 def test_the_old_effort_is_applied_to_every_node():
     text = workflow(BASH, "modelReasoningEffort: high")
-    assert warnings(text)[0].startswith("Workflow 'w': 'modelReasoningEffort: high' is deprecated and has been applied as 'effort: high'.")
+    assert warnings(text)[0].startswith(
+        "Workflow 'w': 'modelReasoningEffort: high' is deprecated and has been applied as 'effort: "
+        "high'."
+    )
     assert graph(text).options == {"effort": "high"}
 
 

@@ -35,18 +35,26 @@ def wrong(text):
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if "value" in case and case["case"] not in STRICTER], ids=lambda case: case["case"]
+    "case",
+    [case for case in CASES if "value" in case and case["case"] not in STRICTER],
+    ids=lambda case: case["case"],
 )
 def test_a_text_means_what_it_means_to_the_original(case):
-    assert finite(read_yaml(case["text"]).value) == finite(json.loads(json.dumps(case["value"]).replace('"NEG0"', "0")))
+    assert finite(read_yaml(case["text"]).value) == finite(
+        json.loads(json.dumps(case["value"]).replace('"NEG0"', "0"))
+    )
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "error" in case], ids=lambda case: case["case"])
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if "error" in case], ids=lambda case: case["case"]
+)
 def test_what_is_no_yaml_to_the_original_is_none_here(case):
     assert wrong(case["text"]).line is not None
 
 
-@pytest.mark.parametrize("text", ["a: 1\na: 2", "n:\n  a: 1\n  b: 2\n  a: 3", "1: x\n1.0: y", "{a: 1, a: 2}"])
+@pytest.mark.parametrize(
+    "text", ["a: 1\na: 2", "n:\n  a: 1\n  b: 2\n  a: 3", "1: x\n1.0: y", "{a: 1, a: 2}"]
+)
 def test_a_key_that_stands_twice_is_an_error(text):
     error = wrong(text)
     assert error.message.startswith("Duplicate key")
@@ -88,7 +96,13 @@ def test_a_nul_is_refused_with_its_place():
 
 @pytest.mark.parametrize(
     "text",
-    ["[" * 100_000, "{a: " * 5_000, "- " * 100_000, "? " * 100_000, "".join(" " * depth + "a:\n" for depth in range(300))],
+    [
+        "[" * 100_000,
+        "{a: " * 5_000,
+        "- " * 100_000,
+        "? " * 100_000,
+        "".join(" " * depth + "a:\n" for depth in range(300)),
+    ],
     ids=["brackets", "braces", "dashes", "question marks", "blocks"],
 )
 def test_deep_nesting_is_refused(text):
@@ -98,7 +112,10 @@ def test_deep_nesting_is_refused(text):
 def test_aliases_count_as_what_they_stand_for():
     letters = "abcdefghij"
     lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]" for old, new in zip(letters, letters[1:], strict=False)]
+    lines += [
+        f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]"
+        for old, new in zip(letters, letters[1:], strict=False)
+    ]
     assert "More than 100,000 values" in wrong("\n".join(lines)).message
 
 

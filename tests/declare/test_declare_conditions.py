@@ -10,11 +10,18 @@ from pgflow.declare.conditions import holds, parse_condition
 from pgflow.declare.graph import Atom, Position, Unparsed
 from pgflow.declare.outputs import Output, UnresolvableReference
 
-OUTPUTS = {"a": Output("completed", "X"), "n": Output("completed", " 42.0px"), "failed": Output("failed", "stale", error="boom")}
+OUTPUTS = {
+    "a": Output("completed", "X"),
+    "n": Output("completed", " 42.0px"),
+    "failed": Output("failed", "stale", error="boom"),
+}
 
 
 def test_alternatives_are_split_before_parts_and_quotes_hide_both() -> None:
-    condition = parse_condition(" $a.output == 'x || y && z' && $b.f != 5 || $INPUTS.mode == true ", Position(file="w.yaml", line=3))
+    condition = parse_condition(
+        " $a.output == 'x || y && z' && $b.f != 5 || $INPUTS.mode == true ",
+        Position(file="w.yaml", line=3),
+    )
     assert condition.any_of == (
         (
             Atom(reference="$a.output", operator="==", literal="x || y && z", is_quoted=True),
@@ -58,7 +65,15 @@ def test_what_is_no_comparison_skips_its_node(text: str) -> None:
     assert holds(parse_condition(text), OUTPUTS) is None
 
 
-@pytest.mark.parametrize("text", ["$a.output=='X'", "$a.output\u00a0==\ufeff'X'", "\u2028$a.output == 'X'\n", "$a.output\n==\n'X'"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$a.output=='X'",
+        "$a.output\u00a0==\ufeff'X'",
+        "\u2028$a.output == 'X'\n",
+        "$a.output\n==\n'X'",
+    ],
+)
 def test_blanks_between_the_parts_do_not_matter(text: str) -> None:
     assert holds(parse_condition(text), OUTPUTS) is True
 
@@ -96,16 +111,32 @@ def test_order_is_one_of_numbers_and_equality_one_of_texts(text: str, answer: bo
 
 
 def test_what_a_failed_node_left_is_not_believed() -> None:
-    with pytest.raises(UnresolvableReference, match=r"it failed \(boom\), so its output cannot be trusted in a 'when:' condition"):
+    with pytest.raises(
+        UnresolvableReference,
+        match=r"it failed \(boom\), so its output cannot be trusted in a 'when:' condition",
+    ):
         holds(parse_condition("$failed.output == 'stale'"), OUTPUTS)
-    with pytest.raises(UnresolvableReference, match=r"node 'failed' failed, so its output cannot be trusted") as caught:
+    with pytest.raises(
+        UnresolvableReference, match=r"node 'failed' failed, so its output cannot be trusted"
+    ) as caught:
         holds(parse_condition("$failed.field == 'stale'"), OUTPUTS)
     assert caught.value.reason == "producer-failed"
 
 
 def test_inputs_are_compared_as_their_texts() -> None:
-    inputs = {"flag": False, "list": [1, "b"], "none": None, "big": 1e21, "output": "named like a node's"}
-    for text in ("$INPUTS.flag == false", "$INPUTS.list == '[1,\"b\"]'", "$INPUTS.none == 'null'", "$INPUTS.big == '1e+21'"):
+    inputs = {
+        "flag": False,
+        "list": [1, "b"],
+        "none": None,
+        "big": 1e21,
+        "output": "named like a node's",
+    }
+    for text in (
+        "$INPUTS.flag == false",
+        "$INPUTS.list == '[1,\"b\"]'",
+        "$INPUTS.none == 'null'",
+        "$INPUTS.big == '1e+21'",
+    ):
         assert holds(parse_condition(text), {}, inputs) is True
     assert holds(parse_condition("$INPUTS.output != ''"), {}, inputs) is True
 
@@ -119,7 +150,9 @@ def test_inputs_are_compared_as_their_texts() -> None:
         ({"mdoe": 1, "Modes": 2, "MODE": 3}, " Did you mean $INPUTS.Modes, $INPUTS.mdoe?"),
     ],
 )
-def test_an_unknown_input_fails_the_node_and_says_which_there_are(inputs: dict[str, object] | None, hint: str) -> None:
+def test_an_unknown_input_fails_the_node_and_says_which_there_are(
+    inputs: dict[str, object] | None, hint: str
+) -> None:
     with pytest.raises(UnresolvableReference) as caught:
         holds(parse_condition("$INPUTS.mode == 'x'"), {}, inputs)  # type: ignore[arg-type]
     assert str(caught.value) == f"Unknown input '$INPUTS.mode'.{hint}"

@@ -9,7 +9,22 @@ import pytest
 
 from pgflow.declare.conditions import parse_condition
 from pgflow.declare.dryrun import DryRun, EndlessDryRun, dry_run
-from pgflow.declare.graph import Approval, Bash, Call, Cancel, Command, Gate, Graph, Group, Input, Loop, Node, Prompt, Script, Until
+from pgflow.declare.graph import (
+    Approval,
+    Bash,
+    Call,
+    Cancel,
+    Command,
+    Gate,
+    Graph,
+    Group,
+    Input,
+    Loop,
+    Node,
+    Prompt,
+    Script,
+    Until,
+)
 from pgflow.declare.interpreter import CommandUnavailable
 
 
@@ -54,15 +69,36 @@ def test_a_dry_run_shows_texts_and_outputs_in_the_order_of_layers() -> None:
                 "text": r"echo 'it'\''s' $ARGUMENTS > /DRYRUN/state/x",
                 "output": '{"n":1}',
             },
-            {"id": "c", "type": "prompt", "state": "stubbed", "reason": None, "text": 'it\'s + {"n":1}', "output": '["C"]'},
+            {
+                "id": "c",
+                "type": "prompt",
+                "state": "stubbed",
+                "reason": None,
+                "text": 'it\'s + {"n":1}',
+                "output": '["C"]',
+            },
         ],
     }
 
 
 def test_a_node_without_a_stub_fails_if_it_would_have_run() -> None:
-    run = play(prompt("a"), prompt("b", "a"), prompt("c", "a", trigger_rule="all_done"), stubs={"c": "C", "z": 1, "b": 2})
-    assert told(run) == [("a", "failed", "Missing reachable stub for node 'a'"), ("b", "skipped", "trigger_rule"), ("c", "stubbed", None)]
-    assert (run.outcome, run.missing, run.unused, run.summary) == ("failed", ("a",), ("b", "z"), "C")
+    run = play(
+        prompt("a"),
+        prompt("b", "a"),
+        prompt("c", "a", trigger_rule="all_done"),
+        stubs={"c": "C", "z": 1, "b": 2},
+    )
+    assert told(run) == [
+        ("a", "failed", "Missing reachable stub for node 'a'"),
+        ("b", "skipped", "trigger_rule"),
+        ("c", "stubbed", None),
+    ]
+    assert (run.outcome, run.missing, run.unused, run.summary) == (
+        "failed",
+        ("a",),
+        ("b", "z"),
+        "C",
+    )
     assert run.trace[0].as_json() == {
         "id": "a",
         "type": "prompt",
@@ -73,13 +109,24 @@ def test_a_node_without_a_stub_fails_if_it_would_have_run() -> None:
 
 
 def test_a_run_in_which_all_is_skipped_completes() -> None:
-    run = play(prompt("a", when=parse_condition("$INPUTS.x == 'y'")), inputs=(Input(name="x", default="", has_default=True),))
+    run = play(
+        prompt("a", when=parse_condition("$INPUTS.x == 'y'")),
+        inputs=(Input(name="x", default="", has_default=True),),
+    )
     assert (told(run), run.outcome) == ([("a", "skipped", "when_condition_false")], "completed")
 
 
 @pytest.mark.parametrize(
     ("stub", "output"),
-    [("", ""), (None, "null"), (42.0, "42"), (1e21, "1e+21"), (True, "true"), ([], "[]"), ({"2": 1, "1": 2}, '{"1":2,"2":1}')],
+    [
+        ("", ""),
+        (None, "null"),
+        (42.0, "42"),
+        (1e21, "1e+21"),
+        (True, "true"),
+        ([], "[]"),
+        ({"2": 1, "1": 2}, '{"1":2,"2":1}'),
+    ],
 )
 def test_a_stub_may_be_any_value(stub: Any, output: str) -> None:
     assert play(prompt("a"), stubs={"a": stub}).trace[0].output == output
@@ -105,28 +152,55 @@ def test_commands_have_a_placeholder_unless_their_texts_are_given() -> None:
             raise CommandUnavailable("Command prompt not found: lost.md")
         return f"{name}: $INPUTS.x"
 
-    nodes = (Node(id="a", body=Command(name="plan")), Node(id="b", body=Loop(command="lost", until=Until(max_iterations=1, signal="x"))))
-    assert play(*nodes, message="now", stubs={"a": "", "b": "x"}).trace[0].text == "Command plan: now\n"
-    given = play(*nodes, stubs={"a": "", "b": "x"}, inputs=(Input(name="x", default=[1], has_default=True),), command_text=texts)
-    assert (given.trace[0].text, given.trace[1].reason) == ("plan: [1]", "Command prompt not found: lost.md")
+    nodes = (
+        Node(id="a", body=Command(name="plan")),
+        Node(id="b", body=Loop(command="lost", until=Until(max_iterations=1, signal="x"))),
+    )
+    assert (
+        play(*nodes, message="now", stubs={"a": "", "b": "x"}).trace[0].text
+        == "Command plan: now\n"
+    )
+    given = play(
+        *nodes,
+        stubs={"a": "", "b": "x"},
+        inputs=(Input(name="x", default=[1], has_default=True),),
+        command_text=texts,
+    )
+    assert (given.trace[0].text, given.trace[1].reason) == (
+        "plan: [1]",
+        "Command prompt not found: lost.md",
+    )
 
 
 def test_inputs_have_their_defaults_unless_they_are_given() -> None:
     declared = (Input(name="x", default="X", has_default=True), Input(name="y"))
     node = prompt("a", text="$INPUTS.x $INPUTS.y")
-    given = dry_run(Graph(name="g", nodes=(node,), inputs=declared), stubs={"a": ""}, inputs={"y": 7})
+    given = dry_run(
+        Graph(name="g", nodes=(node,), inputs=declared), stubs={"a": ""}, inputs={"y": 7}
+    )
     assert given.trace[0].text == "X 7"
-    assert play(node, inputs=declared, stubs={"a": ""}).trace[0].reason == "Unknown input '$INPUTS.y'. Did you mean $INPUTS.x?"
+    assert (
+        play(node, inputs=declared, stubs={"a": ""}).trace[0].reason
+        == "Unknown input '$INPUTS.y'. Did you mean $INPUTS.x?"
+    )
 
 
 def test_a_parameter_that_a_person_would_be_asked_for_is_marked() -> None:
-    node = prompt("a", text="of $INPUTS.topic", gates=(Gate(kind="input", at="before", name="topic"),))
+    node = prompt(
+        "a", text="of $INPUTS.topic", gates=(Gate(kind="input", at="before", name="topic"),)
+    )
     run = play(node, stubs={"a": "done"}, inputs=(Input(name="topic", required=True),))
-    assert (run.trace[0].text, run.trace[0].reason) == ("of <topic>", "gates assumed answered: input 'topic'")
+    assert (run.trace[0].text, run.trace[0].reason) == (
+        "of <topic>",
+        "gates assumed answered: input 'topic'",
+    )
 
 
 def test_approvals_and_gates_count_as_answered() -> None:
-    gates = (Gate(kind="checkpoint", at="inside", after_step="3"), Gate(kind="interrupt", at="before", name="send"))
+    gates = (
+        Gate(kind="checkpoint", at="inside", after_step="3"),
+        Gate(kind="interrupt", at="before", name="send"),
+    )
     run = play(
         Node(id="ask", body=Approval(message="ok, $ARGUMENTS?")),
         prompt("a", "ask", text="$ask.output", gates=gates),
@@ -148,15 +222,29 @@ def test_approvals_and_gates_count_as_answered() -> None:
     ],
 )
 def test_a_dry_run_can_pause_where_a_person_would_be_asked(node: Node, reason: str) -> None:
-    run = play(node, prompt("b"), prompt("c", "ask"), stubs={"ask": "", "b": ""}, pause_at_gates=True)
+    run = play(
+        node, prompt("b"), prompt("c", "ask"), stubs={"ask": "", "b": ""}, pause_at_gates=True
+    )
     assert (told(run), run.outcome) == ([("ask", "paused", reason)], "paused")
     assert run.trace[0].text == "ok?"
 
 
 def test_a_cancel_ends_the_trace() -> None:
-    run = play(Node(id="stop", body=Cancel(reason="too $ARGUMENTS")), prompt("b"), stubs={"b": ""}, message="big")
+    run = play(
+        Node(id="stop", body=Cancel(reason="too $ARGUMENTS")),
+        prompt("b"),
+        stubs={"b": ""},
+        message="big",
+    )
     assert run.as_json()["trace"] == [
-        {"id": "stop", "type": "cancel", "state": "completed", "reason": "workflow cancelled", "text": "too big", "output": "too big"}
+        {
+            "id": "stop",
+            "type": "cancel",
+            "state": "completed",
+            "reason": "workflow cancelled",
+            "text": "too big",
+            "output": "too big",
+        }
     ]
     assert run.outcome == "cancelled"
 
@@ -172,15 +260,26 @@ def test_a_child_run_is_not_played() -> None:
 
 
 def test_a_script_is_shown_with_plain_values() -> None:
-    node = Node(id="s", body=Script(script="print('$a.output', '$ARGUMENTS')", runtime="uv", inline=True), depends_on=("a",))
-    assert play(prompt("a"), node, stubs={"a": "it's", "s": ""}).trace[1].text == "print('it's', '$ARGUMENTS')"
+    node = Node(
+        id="s",
+        body=Script(script="print('$a.output', '$ARGUMENTS')", runtime="uv", inline=True),
+        depends_on=("a",),
+    )
+    assert (
+        play(prompt("a"), node, stubs={"a": "it's", "s": ""}).trace[1].text
+        == "print('it's', '$ARGUMENTS')"
+    )
 
 
-LOOP = Node(id="l", body=Loop(text="[$LOOP_PREV_OUTPUT]", until=Until(max_iterations=3, signal="DONE")))
+LOOP = Node(
+    id="l", body=Loop(text="[$LOOP_PREV_OUTPUT]", until=Until(max_iterations=3, signal="DONE"))
+)
 
 
 def test_a_loop_ends_with_its_signal_or_fails_with_its_last_text() -> None:
-    assert told(play(LOOP, stubs={"l": "<x>done</x>"})) == [("l", "stubbed", "completion signal after 1 iteration(s)")]
+    assert told(play(LOOP, stubs={"l": "<x>done</x>"})) == [
+        ("l", "stubbed", "completion signal after 1 iteration(s)")
+    ]
     failed = play(LOOP, stubs={"l": "never"}).trace
     assert [entry.as_json() for entry in failed] == [
         {
@@ -194,21 +293,36 @@ def test_a_loop_ends_with_its_signal_or_fails_with_its_last_text() -> None:
 
 
 def test_a_check_that_would_run_a_shell_counts_as_passed() -> None:
-    node = Node(id="l", body=Loop(text="go", until=Until(max_iterations=3, signal="DONE", bash="test -f x")))
+    node = Node(
+        id="l", body=Loop(text="go", until=Until(max_iterations=3, signal="DONE", bash="test -f x"))
+    )
     reason = "assumed complete after 1 iteration(s) — 'until_bash' is not executed in a dry run"
     assert told(play(node, stubs={"l": "never"})) == [("l", "stubbed", reason)]
 
 
 def test_a_loop_of_a_thousand_million_rounds_is_told_of_at_once() -> None:
-    endless = Node(id="l", body=Loop(text="[$LOOP_PREV_OUTPUT]", until=Until(max_iterations=10**9, signal="DONE", field="ok")))
+    endless = Node(
+        id="l",
+        body=Loop(
+            text="[$LOOP_PREV_OUTPUT]", until=Until(max_iterations=10**9, signal="DONE", field="ok")
+        ),
+    )
     run = play(endless, stubs={"l": {"ok": False}})
-    assert run.trace[0].reason == "Loop exceeded max iterations (1000000000) without completion signal 'DONE' or 'ok' ever being true"
+    assert (
+        run.trace[0].reason
+        == "Loop exceeded max iterations (1000000000) without completion signal 'DONE' or 'ok' "
+        "ever being true"
+    )
     assert run.trace[0].text == '[{"ok":false}]'
 
 
 def group(rounds: int, **more: Any) -> Node:
     inside = (prompt("x", text="$a.output $LOOP_PREV.y.output"), prompt("y", "x", text="$x.output"))
-    return Node(id="g", body=Group(until=Until(max_iterations=rounds, signal="DONE", **more), nodes=inside), depends_on=("a",))
+    return Node(
+        id="g",
+        body=Group(until=Until(max_iterations=rounds, signal="DONE", **more), nodes=inside),
+        depends_on=("a",),
+    )
 
 
 def test_a_group_tells_of_every_round_and_then_of_itself() -> None:
@@ -223,13 +337,32 @@ def test_a_group_tells_of_every_round_and_then_of_itself() -> None:
         ("b", "skipped", None),
     ]
     assert run.trace[3].text == "A $LOOP_PREV.y.output"
-    assert list(run.trace[1].as_json()) == ["id", "type", "state", "reason", "iteration", "text", "output"]
-    assert run.trace[5].reason == "Loop group exceeded max iterations (2) without completion signal 'DONE'"
+    assert list(run.trace[1].as_json()) == [
+        "id",
+        "type",
+        "state",
+        "reason",
+        "iteration",
+        "text",
+        "output",
+    ]
+    assert (
+        run.trace[5].reason
+        == "Loop group exceeded max iterations (2) without completion signal 'DONE'"
+    )
 
 
 def test_a_group_ends_with_what_its_last_node_says() -> None:
-    run = play(prompt("a"), group(9), prompt("b", "g", text="$g.output"), stubs={"a": "A", "x": "X", "y": "all DONE", "b": "B"})
-    assert told(run)[3:] == [("g", "completed", "completion signal after 1 iteration(s)"), ("b", "stubbed", None)]
+    run = play(
+        prompt("a"),
+        group(9),
+        prompt("b", "g", text="$g.output"),
+        stubs={"a": "A", "x": "X", "y": "all DONE", "b": "B"},
+    )
+    assert told(run)[3:] == [
+        ("g", "completed", "completion signal after 1 iteration(s)"),
+        ("b", "stubbed", None),
+    ]
     assert (run.trace[3].output, run.trace[4].text) == ("all DONE", "all DONE")
 
 
@@ -241,20 +374,32 @@ def test_a_group_fails_when_a_stub_is_missing_in_it() -> None:
 
 def test_a_cancel_in_a_group_ends_the_run_without_ending_the_group() -> None:
     inside = (Node(id="stop", body=Cancel(reason="no")), prompt("never", "stop"))
-    run = play(Node(id="g", body=Group(until=Until(max_iterations=2, bash="true"), nodes=inside)), prompt("b"), stubs={"b": ""})
+    run = play(
+        Node(id="g", body=Group(until=Until(max_iterations=2, bash="true"), nodes=inside)),
+        prompt("b"),
+        stubs={"b": ""},
+    )
     assert ([entry.id for entry in run.trace], run.outcome) == (["stop"], "cancelled")
 
 
 def test_a_group_that_goes_on_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pgflow.declare.dryrun._LONGEST_TRACE", 1000)
     inside = (prompt("x"),)
-    endless = Node(id="g", body=Group(until=Until(max_iterations=10**9, signal="DONE"), nodes=inside))
+    endless = Node(
+        id="g", body=Group(until=Until(max_iterations=10**9, signal="DONE"), nodes=inside)
+    )
     with pytest.raises(EndlessDryRun, match="given up at node 'x' after 1000 entries"):
         play(endless, stubs={"x": "X"})
 
 
 def test_many_nodes_are_played_in_reasonable_time() -> None:
-    chain = [prompt("n0"), *(prompt(f"n{number}", f"n{number - 1}", text=f"$n{number - 1}.output") for number in range(1, 3000))]
+    chain = [
+        prompt("n0"),
+        *(
+            prompt(f"n{number}", f"n{number - 1}", text=f"$n{number - 1}.output")
+            for number in range(1, 3000)
+        ),
+    ]
     run = play(*chain, stubs={node.id: "x" for node in chain})
     assert len(run.trace) == 3000
     assert run.outcome == "completed"

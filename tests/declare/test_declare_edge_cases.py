@@ -1,7 +1,8 @@
 """Single cases of the little languages of declared workflows, with the original's own answers.
 
-``corpus/dag/edge_cases.jsonl`` was made by asking the original's functions. Where its answer is one of its known bugs, ours is
-another on purpose: such cases are named here, with the reason and what we answer instead.
+``corpus/dag/edge_cases.jsonl`` was made by asking the original's functions. Where its answer is one
+of its known bugs, ours is another on purpose: such cases are named here, with the reason and what
+we answer instead.
 """
 
 from __future__ import annotations
@@ -20,9 +21,24 @@ from pgflow.declare.signals import has_signal, without_signal_tags
 from pgflow.declare.templates import Variables, resolve, takes_context
 from pgflow.declare.triggers import is_triggered
 
-CASES = [json.loads(line) for line in Path(__file__).parents[1].joinpath("corpus/dag/edge_cases.jsonl").read_text("utf-8").splitlines()]
+CASES = [
+    json.loads(line)
+    for line in Path(__file__)
+    .parents[1]
+    .joinpath("corpus/dag/edge_cases.jsonl")
+    .read_text("utf-8")
+    .splitlines()
+]
 
-J = {"status": "ok", "value": 42, "flag": True, "nul": None, "arr": [1, "b"], "obj": {"k": 1}, "neg": -3.5}
+J = {
+    "status": "ok",
+    "value": 42,
+    "flag": True,
+    "nul": None,
+    "arr": [1, "b"],
+    "obj": {"k": 1},
+    "neg": -3.5,
+}
 OPTIONAL = {"type": "object", "properties": {"opt": {"type": "string"}}}
 OUTPUTS: Outputs = {
     "a": Output("completed", "X"),
@@ -42,21 +58,28 @@ OUTPUTS: Outputs = {
 INPUTS: Inputs = {"mode": "fast", "obj": {"a": [1]}, "flag": False, "num": 3}
 
 READS_THE_MESSAGE_AGAIN = (
-    "The original reads a person's message again for the variables that come after it, and takes `$&` in it for the text that is "
+    "The original reads a person's message again for the variables that come after it, and takes "
+    "`$&` in it for the text that is "
     "replaced: whoever writes a message could write templates. Here a message is put in as it is."
 )
 KNOWS_ONLY_SERVICES = (
-    "The original takes a shell's timeout and a nonzero exit for unknown errors, so that `on_error: transient` never tries a shell "
+    "The original takes a shell's timeout and a nonzero exit for unknown errors, so that "
+    "`on_error: transient` never tries a shell "
     "node again. Here they are transient."
 )
 SEES_WORDS_IN_WORDS = (
-    "The original takes a signal at the end of the output even if it is the tail of a longer word: INCOMPLETE is taken for COMPLETE. "
+    "The original takes a signal at the end of the output even if it is the tail of a longer word: "
+    "INCOMPLETE is taken for COMPLETE. "
     "Here a signal begins where a word begins."
 )
 
 
 def of(kind: str) -> list[Any]:
-    return [pytest.param(case, id=f"{kind}-{number}") for number, case in enumerate(CASES) if case["kind"] == kind]
+    return [
+        pytest.param(case, id=f"{kind}-{number}")
+        for number, case in enumerate(CASES)
+        if case["kind"] == kind
+    ]
 
 
 def variables(message: str) -> Variables:
@@ -90,7 +113,11 @@ def as_thrown(expected: Any, ours: Any) -> Any:
 
 
 def without_class(expected: Any) -> Any:
-    return {key: value for key, value in expected.items() if key != "name"} if isinstance(expected, dict) else expected
+    return (
+        {key: value for key, value in expected.items() if key != "name"}
+        if isinstance(expected, dict)
+        else expected
+    )
 
 
 @pytest.mark.parametrize("case", of("when"))
@@ -126,10 +153,17 @@ def test_a_variable_is_replaced_as_in_the_original(case: Any) -> None:
         return {"prompt": text, "contextSubstituted": takes_context(case["text"], given)}
 
     ours = as_thrown(case["result"], answer_or_throw(ask))
-    mentions_message = any(name in case["text"] and f"{{{name[1:]}}}" not in case["text"] for name in ("$ARGUMENTS", "$USER_MESSAGE"))
+    mentions_message = any(
+        name in case["text"] and f"{{{name[1:]}}}" not in case["text"]
+        for name in ("$ARGUMENTS", "$USER_MESSAGE")
+    )
     if "$" in case["user"] and mentions_message and not case["shellSafe"]:
-        better = case["text"].replace("$ARGUMENTS", case["user"]).replace("$USER_MESSAGE", case["user"])
-        assert ours == {"prompt": better, "contextSubstituted": False} != case["result"], READS_THE_MESSAGE_AGAIN
+        better = (
+            case["text"].replace("$ARGUMENTS", case["user"]).replace("$USER_MESSAGE", case["user"])
+        )
+        assert ours == {"prompt": better, "contextSubstituted": False} != case["result"], (
+            READS_THE_MESSAGE_AGAIN
+        )
     else:
         assert ours == case["result"]
 
@@ -137,7 +171,9 @@ def test_a_variable_is_replaced_as_in_the_original(case: Any) -> None:
 @pytest.mark.parametrize("case", of("var-nobase"))
 def test_a_branch_that_nobody_knows_is_refused_as_in_the_original(case: Any) -> None:
     nowhere = Variables("RUN", "hello", "/art", "/state", base_branch="")
-    ours = as_thrown(case["result"], answer_or_throw(lambda: resolve(case["text"], nowhere, {}).text))
+    ours = as_thrown(
+        case["result"], answer_or_throw(lambda: resolve(case["text"], nowhere, {}).text)
+    )
     assert ours == case["result"]
 
 

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from pgflow.declare.approvals import NoSuchDecision, Refused, Rework, approve, asks_after_turn, reject, respond
+from pgflow.declare.approvals import (
+    NoSuchDecision,
+    Refused,
+    Rework,
+    approve,
+    asks_after_turn,
+    reject,
+    respond,
+)
 from pgflow.declare.bindings import bound
 from pgflow.declare.conditions import parse_condition
 from pgflow.declare.failures import classify, retry_delay_ms
@@ -99,12 +107,21 @@ class Driver:
 
 
 def test_layers_keep_the_order_of_declaration_and_then_of_release() -> None:
-    plan = make_plan((prompt("d", "b", "a"), prompt("c", "a"), prompt("b"), prompt("a"), prompt("e", "c")))
+    plan = make_plan(
+        (prompt("d", "b", "a"), prompt("c", "a"), prompt("b"), prompt("a"), prompt("e", "c"))
+    )
     assert plan.layers == (("b", "a"), ("d", "c"), ("e",))
     assert plan.sinks == ("d", "e")
 
 
-@pytest.mark.parametrize("nodes", [[prompt("a", "b"), prompt("b", "a"), prompt("c")], [prompt("a", "nobody")], [prompt("a", "a")]])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [prompt("a", "b"), prompt("b", "a"), prompt("c")],
+        [prompt("a", "nobody")],
+        [prompt("a", "a")],
+    ],
+)
 def test_a_circle_is_refused(nodes: list[Node]) -> None:
     with pytest.raises(ValueError, match="Cycle detected among nodes: a"):
         make_plan(tuple(nodes))
@@ -131,7 +148,11 @@ def test_a_state_is_never_altered() -> None:
 
 
 def test_skipping_goes_on_down_the_line() -> None:
-    run = Driver(prompt("a", when=parse_condition("$INPUTS.mode == 'slow'")), prompt("b", "a"), prompt("c", "b", trigger_rule="all_done"))
+    run = Driver(
+        prompt("a", when=parse_condition("$INPUTS.mode == 'slow'")),
+        prompt("b", "a"),
+        prompt("c", "b", trigger_rule="all_done"),
+    )
     assert run.begin("a").reason == "when_condition_false"
     assert run.begin("b").reason == "trigger_rule"
     assert isinstance(run.begin("c"), Task)
@@ -139,9 +160,15 @@ def test_skipping_goes_on_down_the_line() -> None:
 
 def test_what_cannot_be_understood_is_skipped_and_what_cannot_be_resolved_fails() -> None:
     run = Driver(
-        prompt("a", when=parse_condition("bogus")), prompt("b", when=parse_condition("$x.f == 'y'")), prompt("c", text="$x.output.f")
+        prompt("a", when=parse_condition("bogus")),
+        prompt("b", when=parse_condition("$x.f == 'y'")),
+        prompt("c", text="$x.output.f"),
     )
-    assert (run.begin("a").output.state, run.begin("b").output.state, run.begin("c").output.state) == ("skipped", "failed", "failed")
+    assert (
+        run.begin("a").output.state,
+        run.begin("b").output.state,
+        run.begin("c").output.state,
+    ) == ("skipped", "failed", "failed")
     assert run.state.scope.outputs["b"].error.startswith("'$x.output.f' references node 'x'")
     assert run_state(run.state) == "failed"
 
@@ -157,7 +184,10 @@ def test_each_mode_gets_its_text() -> None:
         Node(id="command", body=Command(name="plan")),
         Node(id="lost", body=Command(name="lost")),
         Node(id="bash", body=Bash(script="echo $ARGUMENTS $WORKFLOW_ID")),
-        Node(id="script", body=Script(script="print('$WORKFLOW_ID $ARGUMENTS')", runtime="uv", inline=True)),
+        Node(
+            id="script",
+            body=Script(script="print('$WORKFLOW_ID $ARGUMENTS')", runtime="uv", inline=True),
+        ),
         Node(id="ask", body=Approval(message="$ARGUMENTS?")),
         Node(id="call", body=Call(name="other", message="$nobody.output.f")),
         Node(id="prose", body=Prompt(text="costs $ARGUMENTS", literal=True)),
@@ -175,11 +205,17 @@ def test_a_cancel_node_completes_and_ends_the_run() -> None:
     run = Driver(prompt("a"), Node(id="stop", body=Cancel(reason="$a.output!"), depends_on=("a",)))
     run.do("a", says="too big")
     settled = run.begin("stop")
-    assert (settled.output.text, settled.cancels, run.state.cancelled) == ("too big!", True, "too big!")
+    assert (settled.output.text, settled.cancels, run.state.cancelled) == (
+        "too big!",
+        True,
+        "too big!",
+    )
     assert run_state(run.state) == "cancelled"
 
 
-LOOP = Node(id="l", body=Loop(text="try [$LOOP_PREV_OUTPUT]", until=Until(max_iterations=3, signal="DONE")))
+LOOP = Node(
+    id="l", body=Loop(text="try [$LOOP_PREV_OUTPUT]", until=Until(max_iterations=3, signal="DONE"))
+)
 
 
 def test_a_loop_goes_on_until_it_is_told_that_it_is_over() -> None:
@@ -190,7 +226,10 @@ def test_a_loop_goes_on_until_it_is_told_that_it_is_over() -> None:
     task = run.begin("l")
     assert (task.text, task.round) == ("try [not yet]", 2)
     settled = run.give(task, completed("DONE"), "signal")
-    assert (settled.reason, settled.output.text) == ("completion signal after 2 iteration(s)", "DONE")
+    assert (settled.reason, settled.output.text) == (
+        "completion signal after 2 iteration(s)",
+        "DONE",
+    )
     assert run.open() == ["after"]
 
 
@@ -210,7 +249,13 @@ def test_a_loop_whose_turn_fails_fails() -> None:
 
 
 def test_a_loop_under_way_is_not_asked_for_its_condition_again() -> None:
-    node = LOOP.model_copy(update={"when": parse_condition("$a.output == 'yes'"), "trigger_rule": "one_success", "depends_on": ("a",)})
+    node = LOOP.model_copy(
+        update={
+            "when": parse_condition("$a.output == 'yes'"),
+            "trigger_rule": "one_success",
+            "depends_on": ("a",),
+        }
+    )
     run = Driver(prompt("a"), node)
     run.do("a", says="yes")
     run.do("l")
@@ -229,7 +274,9 @@ def test_a_loop_under_way_is_not_asked_for_its_condition_again() -> None:
         (Until(max_iterations=1, bash="true"), "DONE", None),
     ],
 )
-def test_a_loop_is_over_by_a_field_that_is_true_or_a_signal(until: Until, value: Any, channel: str | None) -> None:
+def test_a_loop_is_over_by_a_field_that_is_true_or_a_signal(
+    until: Until, value: Any, channel: str | None
+) -> None:
     assert until_met(until, completed(value)) == channel
 
 
@@ -237,7 +284,11 @@ GROUP = Node(
     id="g",
     body=Group(
         until=Until(max_iterations=2, signal="DONE"),
-        nodes=(prompt("x", text="$a.output/$LOOP_PREV.y.output"), prompt("y", "x", text="$x.output"), prompt("z", "x")),
+        nodes=(
+            prompt("x", text="$a.output/$LOOP_PREV.y.output"),
+            prompt("y", "x", text="$x.output"),
+            prompt("z", "x"),
+        ),
     ),
     depends_on=("a",),
 )
@@ -285,9 +336,19 @@ def test_a_group_fails_with_any_of_its_nodes_and_when_it_never_ends() -> None:
 
 
 def test_groups_within_groups_keep_their_rounds_apart() -> None:
-    inner = Node(id="in", body=Group(until=Until(max_iterations=9, bash="true"), nodes=(prompt("p", text="$LOOP_PREV.p.output"),)))
+    inner = Node(
+        id="in",
+        body=Group(
+            until=Until(max_iterations=9, bash="true"),
+            nodes=(prompt("p", text="$LOOP_PREV.p.output"),),
+        ),
+    )
     outer = Node(
-        id="out", body=Group(until=Until(max_iterations=9, bash="true"), nodes=(inner, prompt("q", "in", text="$LOOP_PREV.p.output")))
+        id="out",
+        body=Group(
+            until=Until(max_iterations=9, bash="true"),
+            nodes=(inner, prompt("q", "in", text="$LOOP_PREV.p.output")),
+        ),
     )
     run = Driver(outer)
     run.begin("out")
@@ -296,7 +357,9 @@ def test_groups_within_groups_keep_their_rounds_apart() -> None:
     run.judge("out", "in")
     assert run.begin("out", "in", "p").text == "P1"
     run.do("out", "in", "p", says="P2")
-    assert run.judge("out", "in", channel="check").reason == "'until_bash' passed after 2 iteration(s)"
+    assert (
+        run.judge("out", "in", channel="check").reason == "'until_bash' passed after 2 iteration(s)"
+    )
     assert run.begin("out", "q").text == "$LOOP_PREV.p.output"
 
 
@@ -312,7 +375,8 @@ def test_a_run_gives_what_it_returns_or_its_first_sink_that_said_something() -> 
     assert run_output(graph.model_copy(update={"returns": "lost"}), run.plan, run.state) == ""
 
 
-# Arguments -------------------------------------------------------------------------------------------------------------------
+# Arguments
+# -------------------------------------------------------------------------------------------------------------------
 
 OUTPUTS = {
     "plan": completed({"green": True}),
@@ -354,18 +418,30 @@ def test_an_argument_keeps_the_type_of_what_it_refers_to(given: dict[str, Any], 
     [
         (
             {"value": "$plann.output"},
-            "Binding value '$plann.output' references node 'plann', but no node with that id.*Did you mean: 'plan'?",
+            (
+                "Binding value '$plann.output' references node 'plann', but no node with that id.*Did "
+                "you mean: 'plan'?"
+            ),
         ),
         ({"value": "$f.output"}, "but it failed (boom), so its output cannot be trusted"),
         ({"value": "$INPUTS.mod"}, "Did you mean $INPUTS.mode?"),
-        ({"source": "$sk.output"}, "Node 'n' binding 'x' reads '$sk.output', but node 'sk' did not run (skipped or pending)"),
+        (
+            {"source": "$sk.output"},
+            (
+                "Node 'n' binding 'x' reads '$sk.output', but node 'sk' did not run (skipped or "
+                "pending)"
+            ),
+        ),
         (
             {"source": "$f.output", "if_skipped": 1, "has_if_skipped": True},
             "A binding never falls back to 'if_skipped' for a failed producer",
         ),
         (
             {"source": "see $sk.output"},
-            "'from' must be exactly one whole '$node.output' or '$node.output.field' reference, got 'see $sk.output'.",
+            (
+                "'from' must be exactly one whole '$node.output' or '$node.output.field' reference, "
+                "got 'see $sk.output'."
+            ),
         ),
     ],
 )
@@ -380,27 +456,39 @@ def test_arguments_win_over_inputs_of_the_run() -> None:
     assert bound(node, RUN, {}).inputs == {"mode": "slow"}
 
 
-# Retries ---------------------------------------------------------------------------------------------------------------------
+# Retries
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_turn_of_an_agent_is_tried_again_twice_without_being_told() -> None:
     node = prompt("a")
-    assert [retry_delay_ms(node, attempt, "HTTP 503") for attempt in (1, 2, 3)] == [3000, 6000, None]
+    assert [retry_delay_ms(node, attempt, "HTTP 503") for attempt in (1, 2, 3)] == [
+        3000,
+        6000,
+        None,
+    ]
     assert retry_delay_ms(node, 1, "what is this") is None
     assert retry_delay_ms(node, 1, "timeout: unauthorized") is None
 
 
-@pytest.mark.parametrize("body", [Bash(script="x"), Script(script="x", runtime="uv", inline=False), LOOP.body])
+@pytest.mark.parametrize(
+    "body", [Bash(script="x"), Script(script="x", runtime="uv", inline=False), LOOP.body]
+)
 def test_programs_and_loops_are_tried_once_if_nothing_is_said(body: Any) -> None:
     assert retry_delay_ms(Node(id="a", body=body), 1, "HTTP 503") is None
 
 
 def test_a_shell_node_is_tried_again_as_it_declares() -> None:
     shell = Node(id="a", body=Bash(script="x"), retry=Retry(max_retries=3, delay_ms=1000))
-    assert [retry_delay_ms(shell, attempt, "Bash node 'a' failed [exit 1]: boom") for attempt in (1, 2, 3, 4)] == [1000, 2000, 4000, None]
+    assert [
+        retry_delay_ms(shell, attempt, "Bash node 'a' failed [exit 1]: boom")
+        for attempt in (1, 2, 3, 4)
+    ] == [1000, 2000, 4000, None]
     assert retry_delay_ms(shell, 1, "bash node 'a' timed out after 5ms") == 1000
     assert retry_delay_ms(shell, 1, "boom") is None
-    stubborn = shell.model_copy(update={"retry": Retry(max_retries=1, delay_ms=1000, on_error="all")})
+    stubborn = shell.model_copy(
+        update={"retry": Retry(max_retries=1, delay_ms=1000, on_error="all")}
+    )
     assert retry_delay_ms(stubborn, 1, "boom") == 1000
     assert retry_delay_ms(stubborn, 1, "Permission denied") is None
 
@@ -412,7 +500,8 @@ def test_what_is_fatal_wins_but_a_wrapper_does_not() -> None:
     assert classify("it was timed out afterwards") == "UNKNOWN"
 
 
-# Approvals -------------------------------------------------------------------------------------------------------------------
+# Approvals
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def test_an_approval_leaves_the_comment_if_it_captures_it() -> None:
@@ -423,13 +512,17 @@ def test_an_approval_leaves_the_comment_if_it_captures_it() -> None:
 
 def test_a_rejection_ends_the_run_or_is_worked_on_until_it_is_the_last() -> None:
     assert reject(Approval(message="?"), "no") == Refused("no")
-    worked_on = Approval(message="?", on_reject=ReworkText(text="mend: $REJECTION_REASON", max_attempts=2))
+    worked_on = Approval(
+        message="?", on_reject=ReworkText(text="mend: $REJECTION_REASON", max_attempts=2)
+    )
     assert reject(worked_on, "no", rejections=0) == Rework("mend: $REJECTION_REASON")
     assert reject(worked_on, "no", rejections=1) == Refused("no")
 
 
 def test_decisions_are_the_output() -> None:
-    offered = Approval(message="?", decisions=(Decision(id="approve"), Decision(id="reject"), Decision(id="later")))
+    offered = Approval(
+        message="?", decisions=(Decision(id="approve"), Decision(id="reject"), Decision(id="later"))
+    )
     assert approve(offered, "yes").text == '{"decision":"approve","text":"yes"}'
     assert reject(offered, "no") == completed({"decision": "reject", "text": "no"})
     assert respond(offered, "later").structured == {"decision": "later", "text": ""}
@@ -449,23 +542,39 @@ def test_decisions_are_the_output() -> None:
         ({"signal_completes": True}, False, False, True),
     ],
 )
-def test_an_interactive_loop_asks_until_a_person_had_a_say_and_it_is_over(more: Any, is_over: bool, was_answered: bool, asks: bool) -> None:
+def test_an_interactive_loop_asks_until_a_person_had_a_say_and_it_is_over(
+    more: Any, is_over: bool, was_answered: bool, asks: bool
+) -> None:
     body = LOOP.body.model_copy(update={"interactive": True} | more)
     assert isinstance(body, Loop)
     assert asks_after_turn(body, is_over=is_over, was_answered=was_answered) == asks
 
 
 def test_what_a_person_says_is_read_by_the_next_turn_only() -> None:
-    run = Driver(LOOP.model_copy(update={"body": Loop(text="[$LOOP_USER_INPUT]", until=Until(max_iterations=9, signal="DONE"))}))
+    run = Driver(
+        LOOP.model_copy(
+            update={
+                "body": Loop(
+                    text="[$LOOP_USER_INPUT]", until=Until(max_iterations=9, signal="DONE")
+                )
+            }
+        )
+    )
     run.state = apply(run.state, receive(run.begin("l"), completed("a draft"), None, "shorter"))
     assert run.begin("l").text == "[shorter]"
     run.do("l")
     assert run.begin("l").text == "[]"
 
 
-# Fan-out ---------------------------------------------------------------------------------------------------------------------
+# Fan-out
+# ---------------------------------------------------------------------------------------------------------------------
 
-CHILDREN = [Child("completed", {"v": 1}), Child("failed", error="boom"), Child("cancelled", error="stopped"), Child("completed", "text")]
+CHILDREN = [
+    Child("completed", {"v": 1}),
+    Child("failed", error="boom"),
+    Child("cancelled", error="stopped"),
+    Child("completed", "text"),
+]
 
 
 def test_children_leave_a_list_in_which_failures_are_marked() -> None:
@@ -477,7 +586,10 @@ def test_children_leave_a_list_in_which_failures_are_marked() -> None:
 
 def test_children_that_must_all_succeed_fail_with_the_first_that_does_not() -> None:
     output = joined(FanOut(items="[]", join="all_success"), CHILDREN)
-    assert (output.state, output.error) == ("failed", "2 of 4 children did not complete; number 2: boom")
+    assert (output.state, output.error) == (
+        "failed",
+        "2 of 4 children did not complete; number 2: boom",
+    )
     assert joined(FanOut(items="[]", join="all_success"), CHILDREN[:1]).state == "completed"
 
 
@@ -492,10 +604,17 @@ def test_items_are_any_values() -> None:
 
 
 def test_a_child_is_started_with_a_message_and_arguments() -> None:
-    given = (Binding(name="plan", value="$plan.output"), Binding(name="note", value="for $ARGUMENTS"))
+    given = (
+        Binding(name="plan", value="$plan.output"),
+        Binding(name="note", value="for $ARGUMENTS"),
+    )
     told = Node(id="c", body=Call(name="other", message="see $text.output"), arguments=given)
-    assert child_calls(told, RUN, OUTPUTS) == (ChildCall("see T", {"plan": {"green": True}, "note": "for hello"}),)
-    assert child_calls(Node(id="c", body=Call(name="other")), RUN, OUTPUTS) == (ChildCall("hello", {}),)
+    assert child_calls(told, RUN, OUTPUTS) == (
+        ChildCall("see T", {"plan": {"green": True}, "note": "for hello"}),
+    )
+    assert child_calls(Node(id="c", body=Call(name="other")), RUN, OUTPUTS) == (
+        ChildCall("hello", {}),
+    )
 
 
 def test_each_item_is_the_message_of_a_child_and_an_input() -> None:

@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from pgflow.declare.javascript import json_text, number_text, parse_float, parse_json, trim
 
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
@@ -72,8 +76,18 @@ def test_blanks_are_those_of_javascript() -> None:
 
 
 def test_json_is_compact_and_puts_array_indices_first() -> None:
-    value = {"b": [1.0, "é\u2028\ud800\x7f\n"], "10": None, "2": True, "01": {}, "-1": [], "4294967295": 1}
-    assert json_text(value) == '{"2":true,"10":null,"b":[1,"é\u2028\\ud800\x7f\\n"],"01":{},"-1":[],"4294967295":1}'
+    value = {
+        "b": [1.0, "é\u2028\ud800\x7f\n"],
+        "10": None,
+        "2": True,
+        "01": {},
+        "-1": [],
+        "4294967295": 1,
+    }
+    assert (
+        json_text(value)
+        == '{"2":true,"10":null,"b":[1,"é\u2028\\ud800\x7f\\n"],"01":{},"-1":[],"4294967295":1}'
+    )
 
 
 def test_json_has_no_word_for_what_is_no_number() -> None:

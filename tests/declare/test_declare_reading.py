@@ -1,4 +1,6 @@
-"""Reading any path or text to the right family, a verdict and a graph; nothing that stands in a file is raised."""
+"""Reading any path or text to the right family, a verdict and a graph; nothing that stands in a
+file is raised.
+"""
 
 from __future__ import annotations
 
@@ -38,19 +40,30 @@ def folder(tmp_path: Path) -> Path:
         ("a.json", "{}", None),
     ],
 )
-def test_a_file_belongs_to_the_family_of_its_name_and_yaml_with_stages_to_icm(tmp_path, name, text, family):
+def test_a_file_belongs_to_the_family_of_its_name_and_yaml_with_stages_to_icm(
+    tmp_path, name, text, family
+):
     (tmp_path / name).write_text(text)
     assert family_of(tmp_path / name) == family
 
 
 def test_the_workflow_of_a_workspace_stands_for_the_whole_workspace(folder):
-    (folder / "essays" / "workflow.yaml").write_text("name: mine\nstages:\n  - {id: 01-draft, next: 02-polish}\n  - {id: 02-polish, next: END}\n")
+    (folder / "essays" / "workflow.yaml").write_text(
+        "name: mine\nstages:\n  - {id: 01-draft, next: 02-polish}\n  - {id: 02-polish, next: END}\n"
+    )
     graph = parse_workflow(folder / "essays" / "workflow.yaml")
     assert (graph.name, [node.id for node in graph.nodes]) == ("mine", ["01-draft", "02-polish"])
     assert graph == parse_workflow(folder / "essays")
 
 
-@pytest.mark.parametrize(("text", "ids"), [(REVIEW, ["size", "quick", "thorough", "report"]), (SOP, ["step-1-look", "step-2-greet"]), (STAGES, ["draft"])])
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        (REVIEW, ["size", "quick", "thorough", "report"]),
+        (SOP, ["step-1-look", "step-2-greet"]),
+        (STAGES, ["draft"]),
+    ],
+)
 def test_a_text_is_compiled_too(text, ids):
     graph = parse_workflow(text)
     assert isinstance(graph, Graph)
@@ -76,7 +89,9 @@ def test_a_path_that_is_none_is_that_error_too(path):
 
 
 def test_a_workflow_that_includes_what_is_not_there_is_sound_and_has_no_graph(tmp_path):
-    (tmp_path / "a.yaml").write_text("name: a\ndescription: d\nnodes:\n  - id: inner\n    include: elsewhere\n")
+    (tmp_path / "a.yaml").write_text(
+        "name: a\ndescription: d\nnodes:\n  - id: inner\n    include: elsewhere\n"
+    )
     [verdict] = validate(tmp_path / "a.yaml")
     assert (verdict.ok, verdict.graph) == (True, None)
     with pytest.raises(InvalidWorkflow, match="elsewhere"):
@@ -99,7 +114,13 @@ def test_a_folder_is_searched_in_the_order_of_names(folder):
     (folder / "b").mkdir()
     for name in ("z.yaml", "a.yml", "notes.md", "x.stubs.yaml"):
         (folder / "b" / name).write_text(REVIEW)
-    assert names(discover_workflows(folder), folder) == ["greet.sop.md", "review.yaml", "b/a.yml", "b/z.yaml", "essays"]
+    assert names(discover_workflows(folder), folder) == [
+        "greet.sop.md",
+        "review.yaml",
+        "b/a.yml",
+        "b/z.yaml",
+        "essays",
+    ]
 
 
 def test_what_is_somebody_elses_is_not_looked_into(folder):
@@ -117,7 +138,12 @@ def test_where_dags_have_their_own_place_other_yaml_is_none(folder):
         (place / name).write_text(REVIEW)
     (folder / "compose.yaml").write_text("services: {}\n")
     found = discover_workflows(folder)
-    assert names(found, folder) == [".archon/workflows/one.yaml", ".archon/workflows/two.yaml", "greet.sop.md", "essays"]
+    assert names(found, folder) == [
+        ".archon/workflows/one.yaml",
+        ".archon/workflows/two.yaml",
+        "greet.sop.md",
+        "essays",
+    ]
     assert [verdict.ok for verdict in found] == [False, False, True, True], "two of one name"
 
 
@@ -145,7 +171,12 @@ def test_verdicts_come_one_by_one(folder):
 
 
 HOSTILE = {
-    "an alias bomb": "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)) + "nodes: *i\n",
+    "an alias bomb": "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
+    + "".join(
+        f"{b}: &{b} [{','.join([f'*{a}'] * 10)}]\n"
+        for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+    )
+    + "nodes: *i\n",
     "depth": "name: " + "[" * 50_000,
     "nesting of mappings": "".join(f"{' ' * n}a:\n" for n in range(2_000)),
     "ten megabytes": "name: x\ndescription: " + "x" * 10_000_000,
@@ -158,7 +189,9 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("suffix", [".yaml", ".sop.md", "/workflow.yaml", "/stages/01-a/CONTEXT.md"])
+@pytest.mark.parametrize(
+    "suffix", [".yaml", ".sop.md", "/workflow.yaml", "/stages/01-a/CONTEXT.md"]
+)
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_file_has_a_verdict(tmp_path, suffix, text):
     root = tmp_path / "w"
@@ -177,9 +210,19 @@ def test_a_hostile_file_has_a_verdict(tmp_path, suffix, text):
 
 def test_pgflow_itself_does_not_import_any_of_this():
     code = "import sys, pgflow; print([name for name in sys.modules if name.startswith(('pgflow.declare', 'ruamel', 'graphlay'))])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_drawing_is_imported_without_its_library():
     code = "import sys, pgflow.declare; print('graphlay' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
+    )

@@ -19,7 +19,9 @@ from pgflow.declare.spelling import similar
         ("a" * 200, ["a" * 199], []),
     ],
 )
-def test_the_nearest_come_first_and_what_is_far_is_not_named(name: str, known: list[str], meant: list[str]) -> None:
+def test_the_nearest_come_first_and_what_is_far_is_not_named(
+    name: str, known: list[str], meant: list[str]
+) -> None:
     assert similar(name, known) == meant
 
 

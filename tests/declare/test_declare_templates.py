@@ -22,11 +22,22 @@ from pgflow.declare.templates import (
     with_context,
 )
 
-RUN = Variables("run-1", "hello", "/art", "/state", "main", inputs={"mode": "fast", "output": "not a node's"})
+RUN = Variables(
+    "run-1", "hello", "/art", "/state", "main", inputs={"mode": "fast", "output": "not a node's"}
+)
 OUTPUTS = {
     "a": Output("completed", "X"),
     "quote": Output("completed", "it's; rm -rf $HOME"),
-    "data": completed({"n": 42.0, "yes": True, "text": "a b", "none": None, "list": [1, {"k": "v"}], "huge": 1e999}),
+    "data": completed(
+        {
+            "n": 42.0,
+            "yes": True,
+            "text": "a b",
+            "none": None,
+            "list": [1, {"k": "v"}],
+            "huge": 1e999,
+        }
+    ),
     "empty": Output("completed", ""),
     "failed": Output("failed", error="boom"),
 }
@@ -37,14 +48,24 @@ def resolved(text: str, surface: Surface = "prompt", variables: Variables = RUN)
 
 
 def test_references_are_found_with_their_places() -> None:
-    text = "see $a.output.field, $b-1.outputs and $LOOP_PREV.c.output; not ${d.output} nor $1e.output"
-    assert [(r.node_id, r.field, r.text) for r in references(text)] == [("a", "field", "$a.output.field"), ("b-1", None, "$b-1.output")]
+    text = (
+        "see $a.output.field, $b-1.outputs and $LOOP_PREV.c.output; not ${d.output} nor $1e.output"
+    )
+    assert [(r.node_id, r.field, r.text) for r in references(text)] == [
+        ("a", "field", "$a.output.field"),
+        ("b-1", None, "$b-1.output"),
+    ]
     assert all(text[r.start : r.end] == r.text for r in references(text))
 
 
 def test_what_is_put_in_is_not_read_again() -> None:
     sly = Variables(
-        "run-1", "$a.output $WORKFLOW_ID $INPUTS.mode $ARGUMENTS $& $$ $' $`", "/art", "/state", "main", inputs={"x": "$a.output"}
+        "run-1",
+        "$a.output $WORKFLOW_ID $INPUTS.mode $ARGUMENTS $& $$ $' $`",
+        "/art",
+        "/state",
+        "main",
+        inputs={"x": "$a.output"},
     )
     for variable in ("$ARGUMENTS", "$USER_MESSAGE"):
         assert resolved(f"<{variable}>", variables=sly) == f"<{sly.message}>"
@@ -71,7 +92,9 @@ def test_numbers_and_truth_values_need_no_quotes_in_a_shell() -> None:
 
 @given(st.text(st.characters(exclude_characters="\x00", exclude_categories=("Cs",))))
 def test_a_quoted_text_is_one_word_for_a_real_shell(text: str) -> None:
-    made = subprocess.run(["sh", "-c", f"printf %s {shell_quoted(text)}"], capture_output=True, check=True)
+    made = subprocess.run(
+        ["sh", "-c", f"printf %s {shell_quoted(text)}"], capture_output=True, check=True
+    )
     assert made.stdout.decode() == text
 
 
@@ -83,20 +106,42 @@ def test_what_people_say_never_becomes_part_of_a_program() -> None:
 
 def test_programs_get_it_as_their_environment() -> None:
     given = Variables(
-        "run-1", "rm $HOME", "/art", "/state", "main", context="issue", previous_output="P", inputs={"my-list": [1], "x": "y"}
+        "run-1",
+        "rm $HOME",
+        "/art",
+        "/state",
+        "main",
+        context="issue",
+        previous_output="P",
+        inputs={"my-list": [1], "x": "y"},
     )
     found = environment(given)
     assert found["ARGUMENTS"] == found["USER_MESSAGE"] == "rm $HOME"
-    assert (found["INPUTS_MY_LIST"], found["INPUTS_X"], found["ISSUE_CONTEXT"]) == ("[1]", "y", "issue")
-    assert (found["WORKFLOW_ID"], found["DOCS_DIR"], found["LOOP_PREV_OUTPUT"]) == ("run-1", "docs/", "P")
+    assert (found["INPUTS_MY_LIST"], found["INPUTS_X"], found["ISSUE_CONTEXT"]) == (
+        "[1]",
+        "y",
+        "issue",
+    )
+    assert (found["WORKFLOW_ID"], found["DOCS_DIR"], found["LOOP_PREV_OUTPUT"]) == (
+        "run-1",
+        "docs/",
+        "P",
+    )
 
 
 def test_long_values_are_handed_to_a_shell_in_a_file() -> None:
     long, emoji = "x" * 32_769, "😀" * 16_385
-    outputs = {"a": completed({"text": long, "short": "x" * 32_768, "emoji": emoji}), "b": Output("completed", long)}
-    made = resolve("cat $a.output.text $b.output $a.output.emoji", RUN, outputs, "bash", "/art/spills")
+    outputs = {
+        "a": completed({"text": long, "short": "x" * 32_768, "emoji": emoji}),
+        "b": Output("completed", long),
+    }
+    made = resolve(
+        "cat $a.output.text $b.output $a.output.emoji", RUN, outputs, "bash", "/art/spills"
+    )
     assert (
-        made.text == "cat $(cat '/art/spills/a.text.nodeoutput') $(cat '/art/spills/b.nodeoutput') $(cat '/art/spills/a.emoji.nodeoutput')"
+        made.text
+        == "cat $(cat '/art/spills/a.text.nodeoutput') $(cat '/art/spills/b.nodeoutput') $(cat "
+        "'/art/spills/a.emoji.nodeoutput')"
     )
     assert made.spills[0] == Spill("/art/spills/a.text.nodeoutput", long)
     assert len(made.spills) == 3
@@ -110,12 +155,18 @@ def test_inputs_come_before_a_node_called_like_them() -> None:
 
 
 def test_a_failed_node_leaves_nothing_to_be_read() -> None:
-    with pytest.raises(UnresolvableReference, match=r"it failed \(boom\), so its output cannot be spliced into this node's prompt/script"):
+    with pytest.raises(
+        UnresolvableReference,
+        match=r"it failed \(boom\), so its output cannot be spliced into this node's prompt/script",
+    ):
         resolved("$failed.output")
 
 
 def test_the_unknown_input_is_told_before_the_unknown_field() -> None:
-    with pytest.raises(UnresolvableReference, match=r"Unknown input '\$INPUTS\.mod'\. Did you mean \$INPUTS\.mode\?"):
+    with pytest.raises(
+        UnresolvableReference,
+        match=r"Unknown input '\$INPUTS\.mod'\. Did you mean \$INPUTS\.mode\?",
+    ):
         resolved("$a.output.field $INPUTS.mod")
 
 
@@ -135,19 +186,31 @@ def test_context_is_appended_unless_the_template_takes_it() -> None:
 
 def previous(**outputs: Output) -> Variables:
     known = ("a", "b", "inner")
-    return Variables("run-1", "", "/art", "/state", "main", previous=Previous(outputs, frozenset({"a", "b"}), known))
+    return Variables(
+        "run-1",
+        "",
+        "/art",
+        "/state",
+        "main",
+        previous=Previous(outputs, frozenset({"a", "b"}), known),
+    )
 
 
 def test_the_previous_round_is_read_where_there_was_one() -> None:
     text = "$LOOP_PREV.a.output|$LOOP_PREV.b.output.f"
     assert resolved(text, variables=previous()) == "|"
     assert resolved(text, "bash", previous()) == "''|''"
-    assert resolved(text, variables=previous(a=Output("completed", "A"), b=completed({"f": [1]}))) == "A|[1]"
+    assert (
+        resolved(text, variables=previous(a=Output("completed", "A"), b=completed({"f": [1]})))
+        == "A|[1]"
+    )
     assert resolved(text, variables=previous(a=Output("skipped"), b=Output("pending"))) == "|"
 
 
 def test_the_previous_round_of_a_group_within_is_left_to_that_group() -> None:
-    assert resolved("$LOOP_PREV.inner.output.f", variables=previous()) == "$LOOP_PREV.inner.output.f"
+    assert (
+        resolved("$LOOP_PREV.inner.output.f", variables=previous()) == "$LOOP_PREV.inner.output.f"
+    )
     assert resolved("$LOOP_PREV.nobody.output", variables=previous()) == ""
     with pytest.raises(UnresolvableReference, match=r"Did you mean: 'inner'\?"):
         resolved("$LOOP_PREV.inne.output.f", variables=previous())
@@ -195,7 +258,12 @@ def test_fields_are_not_read_where_there_is_no_object(text: str, reason: str) ->
 
 def test_hostile_outputs_are_read_in_reasonable_time() -> None:
     start = time.monotonic()
-    for text in ("```\n" + "\n" * 300_000, "``` " * 100_000, "```" * 100_000 + "\n", "```\n" + " " * 300_000 + "x```"):
+    for text in (
+        "```\n" + "\n" * 300_000,
+        "``` " * 100_000,
+        "```" * 100_000 + "\n",
+        "```\n" + " " * 300_000 + "x```",
+    ):
         with pytest.raises(UnresolvableReference):
             resolve("$a.output.k", RUN, {"a": Output("completed", text)})
     assert time.monotonic() - start < 20

@@ -1,7 +1,8 @@
 """Dry runs of real workflows, against what the original's own dry run did with them.
 
-Each file was played with four sets of stubs. The conventions of these traces are the defaults of `dry_run`: a placeholder for
-commands, approvals approved, checks counted as passed, ``/DRYRUN`` for the working directory.
+Each file was played with four sets of stubs. The conventions of these traces are the defaults of
+`dry_run`: a placeholder for commands, approvals approved, checks counted as passed, ``/DRYRUN`` for
+the working directory.
 """
 
 from __future__ import annotations
@@ -45,4 +46,6 @@ def test_a_dry_run_tells_what_the_original_tells(file: str) -> None:
     for expected in TRACES[file]:
         told = dry_run(graph, stubs=expected["stubs"], message=MESSAGE).as_json()
         assert told == {key: expected[key] for key in told}
-        assert [list(entry) for entry in told["trace"]] == [list(entry) for entry in expected["trace"]]  # type: ignore[union-attr]
+        assert [list(entry) for entry in told["trace"]] == [
+            list(entry) for entry in expected["trace"]
+        ]  # type: ignore[union-attr]

@@ -1,4 +1,6 @@
-"""Pictures of graphs: everything is in them, nothing overflows, and no text from a file can break or abuse them."""
+"""Pictures of graphs: everything is in them, nothing overflows, and no text from a file can break
+or abuse them.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,15 @@ BODIES: dict[str, Body] = {
     "bash": Bash(script="true"),
     "script": Script(script="measure", runtime="uv", inline=False),
     "loop": Loop(text="Again", until=Until(max_iterations=7, signal="COMPLETE")),
-    "approval": Approval(message="Shall we?", decisions=(Decision(id="approve"), Decision(id="wait")), on_reject=Rework(text="Redo")),
+    "approval": Approval(
+        message="Shall we?",
+        decisions=(Decision(id="approve"), Decision(id="wait")),
+        on_reject=Rework(text="Redo"),
+    ),
     "cancel": Cancel(reason="Not wanted"),
-    "loop_group": Group(until=Until(max_iterations=2, bash="true"), nodes=(Node(id="inner", body=Prompt(text="x")),)),
+    "loop_group": Group(
+        until=Until(max_iterations=2, bash="true"), nodes=(Node(id="inner", body=Prompt(text="x")),)
+    ),
     "workflow": Call(name="child-flow", fan_out=FanOut(items="$prompt.output", max_parallel=3)),
 }
 
@@ -63,8 +71,16 @@ BODIES: dict[str, Body] = {
 def of_every_mode() -> Graph:
     """A chain of one node of each mode."""
     modes = list(BODIES)
-    nodes = (Node(id=mode, body=BODIES[mode], depends_on=tuple(modes[max(number - 1, 0) : number])) for number, mode in enumerate(modes))
-    return Graph(name="every mode", description="One of each.", inputs=(Input(name="topic", required=True), Input(name="tone")), nodes=tuple(nodes))
+    nodes = (
+        Node(id=mode, body=BODIES[mode], depends_on=tuple(modes[max(number - 1, 0) : number]))
+        for number, mode in enumerate(modes)
+    )
+    return Graph(
+        name="every mode",
+        description="One of each.",
+        inputs=(Input(name="topic", required=True), Input(name="tone")),
+        nodes=tuple(nodes),
+    )
 
 
 def one(node: Node) -> Graph:
@@ -78,7 +94,9 @@ def texts(svg: str) -> list[str]:
 def test_the_svg_says_mode_and_id_of_every_node_also_inside_groups():
     said = texts(draw_svg(of_every_mode()))
     for mode in BODIES:
-        assert said.count(mode) == 2 + (mode == "prompt"), mode  # the mode, the id that is the same here, and the prompt in the group
+        assert said.count(mode) == 2 + (mode == "prompt"), (
+            mode
+        )  # the mode, the id that is the same here, and the prompt in the group
     assert "inner" in said
     assert {"plan-it", "measure", "Shall we?", "Not wanted", "child-flow"} <= set(said)
     assert {"every mode", "One of each.", "inputs: topic*, tone"} <= set(said)
@@ -101,15 +119,43 @@ def test_each_mode_has_a_form_of_its_own_kind():
         ({"trigger_rule": "one_success"}, ["one_success"]),
         ({"always_run": True, "budget": Budget(max_usd=2.5)}, ["≤ $2.5", "always run"]),
         ({"gates": tuple(Gate(kind="checkpoint", at="inside") for _ in "ab")}, ["2 × checkpoint"]),
-        ({"gates": (Gate(kind="request", at="before"), Gate(kind="signal", at="before", name="paid"))}, ["only on request", "waits for paid"]),
-        ({"gates": (Gate(kind="interrupt", at="before"), Gate(kind="input", at="before", name="plan"))}, ["interrupt before", "asks for plan"]),
+        (
+            {
+                "gates": (
+                    Gate(kind="request", at="before"),
+                    Gate(kind="signal", at="before", name="paid"),
+                )
+            },
+            ["only on request", "waits for paid"],
+        ),
+        (
+            {
+                "gates": (
+                    Gate(kind="interrupt", at="before"),
+                    Gate(kind="input", at="before", name="plan"),
+                )
+            },
+            ["interrupt before", "asks for plan"],
+        ),
         ({"gates": (Gate(kind="review", at="after"),)}, ["review after"]),
         (
-            {"effects": (Effect(system="drive", risk="compensable"),), "compensations": (Compensation(name="remove it"),)},
+            {
+                "effects": (Effect(system="drive", risk="compensable"),),
+                "compensations": (Compensation(name="remove it"),),
+            },
             ["effect drive, compensable", "undo remove it"],
         ),
         ({"body": BODIES["loop"]}, ["≤ 7 × until COMPLETE"]),
-        ({"body": Loop(command="c", until=Until(max_iterations=3, field="done", bash="true"), interactive=True)}, ["≤ 3 × until field done or a script says so", "asks after each turn"]),
+        (
+            {
+                "body": Loop(
+                    command="c",
+                    until=Until(max_iterations=3, field="done", bash="true"),
+                    interactive=True,
+                )
+            },
+            ["≤ 3 × until field done or a script says so", "asks after each turn"],
+        ),
         ({"body": BODIES["approval"]}, ["approve / wait", "rework ≤ 3 ×"]),
         ({"body": BODIES["workflow"]}, ["for each of $prompt.output", "≤ 3 at once"]),
     ],
@@ -119,22 +165,39 @@ def test_marks_say_what_may_happen_to_a_node(more, marks):
     assert set(marks) <= set(texts(draw_svg(graph)))
     mermaid = draw_mermaid(graph)
     for mark in marks:
-        assert "".join(c if c.isalnum() or c in " -_.,/" else f"#{ord(c)};" for c in mark) in mermaid
+        assert (
+            "".join(c if c.isalnum() or c in " -_.,/" else f"#{ord(c)};" for c in mark) in mermaid
+        )
 
 
 def test_the_node_whose_output_is_the_runs_is_marked():
-    graph = Graph(name="r", nodes=tuple(Node(id=name, body=Prompt(text="x")) for name in "ab"), returns="b")
+    graph = Graph(
+        name="r", nodes=tuple(Node(id=name, body=Prompt(text="x")) for name in "ab"), returns="b"
+    )
     assert texts(draw_svg(graph)).count("returned") == 1
     assert draw_mermaid(graph).count("returned") == 1
 
 
 def branch(depends_on: tuple[str, ...]) -> Graph:
     before = tuple(Node(id=name, body=Prompt(text="x")) for name in "ab")
-    return Graph(name="w", nodes=(*before, Node(id="c", body=Prompt(text="x"), depends_on=depends_on, when=parse_condition("$a.output.kind == 'bug'"))))
+    return Graph(
+        name="w",
+        nodes=(
+            *before,
+            Node(
+                id="c",
+                body=Prompt(text="x"),
+                depends_on=depends_on,
+                when=parse_condition("$a.output.kind == 'bug'"),
+            ),
+        ),
+    )
 
 
 def test_a_condition_stands_where_the_edges_enter():
-    assert "if output.kind == 'bug'" in texts(draw_svg(branch(("a",)))), "whose output it is needs not be said again"
+    assert "if output.kind == 'bug'" in texts(draw_svg(branch(("a",)))), (
+        "whose output it is needs not be said again"
+    )
     assert "if $a.output.kind == 'bug'" in texts(draw_svg(branch(("a", "b"))))
     assert "if $a.output.kind == 'bug'" in texts(draw_svg(branch(())))
     assert 'n0 -->|"output.kind == #39;bug#39;"| n2' in draw_mermaid(branch(("a",)))
@@ -157,8 +220,18 @@ def test_a_picture_says_what_it_is_to_those_who_do_not_see_it():
 def test_a_picture_depends_on_nothing_outside_and_restyles_nothing_outside():
     svg = draw_svg(of_every_mode())
     assert not re.search(r"(href|url\(|@import|<script|<image|<foreignObject|\bon\w+=)", svg)
-    rules = [rule.strip() for rule in re.findall(r"([^{}\n]+)\{", svg.partition("<style>")[2].partition("</style>")[0])]
-    selectors = [selector.strip() for rule in rules if not rule.startswith("@media") for selector in rule.split(",")]
+    rules = [
+        rule.strip()
+        for rule in re.findall(
+            r"([^{}\n]+)\{", svg.partition("<style>")[2].partition("</style>")[0]
+        )
+    ]
+    selectors = [
+        selector.strip()
+        for rule in rules
+        if not rule.startswith("@media")
+        for selector in rule.split(",")
+    ]
     assert selectors
     assert all(selector.startswith(".pgflow-graph ") for selector in selectors)
     assert "prefers-color-scheme: dark" in svg
@@ -175,7 +248,9 @@ def contrast(first: str, second: str) -> float:
     return (lighter + 0.05) / (darker + 0.05)
 
 
-@pytest.mark.parametrize("tone", [tone for family in FAMILIES.values() for tone in (family.light, family.dark)])
+@pytest.mark.parametrize(
+    "tone", [tone for family in FAMILIES.values() for tone in (family.light, family.dark)]
+)
 def test_every_text_is_legible_on_its_ground(tone: Tone):
     assert contrast(tone.fill, tone.text) >= 4.5
 
@@ -186,14 +261,29 @@ def test_lines_of_text_are_legible_on_every_card():
         assert min(contrast(family.dark.fill, ink) for ink in ("#e9edf3", "#a3adbb")) >= 4.5
 
 
-# Hostile texts ----------------------------------------------------------------------------------------------------------------
+# Hostile texts
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def hostile() -> Graph:
     prompt = Prompt(text=HOSTILE)
     nodes = (
-        Node(id=HOSTILE, title=HOSTILE, description=HOSTILE, body=Command(name=HOSTILE), when=parse_condition(HOSTILE), effects=(Effect(system=HOSTILE),)),
-        Node(id="end", body=Group(until=Until(max_iterations=1, signal=HOSTILE), nodes=(Node(id="subgraph", body=prompt),)), depends_on=(HOSTILE,)),
+        Node(
+            id=HOSTILE,
+            title=HOSTILE,
+            description=HOSTILE,
+            body=Command(name=HOSTILE),
+            when=parse_condition(HOSTILE),
+            effects=(Effect(system=HOSTILE),),
+        ),
+        Node(
+            id="end",
+            body=Group(
+                until=Until(max_iterations=1, signal=HOSTILE),
+                nodes=(Node(id="subgraph", body=prompt),),
+            ),
+            depends_on=(HOSTILE,),
+        ),
     )
     return Graph(name=HOSTILE, description=HOSTILE, inputs=(Input(name=HOSTILE),), nodes=nodes)
 
@@ -201,7 +291,16 @@ def hostile() -> Graph:
 def test_hostile_texts_stay_texts_in_svg():
     svg = draw_svg(hostile())
     root = ET.fromstring(svg.encode())
-    assert {found.tag.removeprefix(SVG) for found in root.iter()} <= {"svg", "title", "style", "rect", "g", "path", "polygon", "text"}
+    assert {found.tag.removeprefix(SVG) for found in root.iter()} <= {
+        "svg",
+        "title",
+        "style",
+        "rect",
+        "g",
+        "path",
+        "polygon",
+        "text",
+    }
     assert not any(unicodedata.category(char)[0] == "C" and char != "\n" for char in svg)
     assert any(text.startswith("</svg><script>") for text in texts(svg))
 
@@ -216,10 +315,18 @@ def test_hostile_texts_stay_texts_in_mermaid():
 
 
 def test_ids_that_are_the_same_inside_and_outside_a_group_are_two_nodes():
-    inside = (Node(id="a", body=Prompt(text="x")), Node(id="b", body=Prompt(text="x"), depends_on=("a",)))
+    inside = (
+        Node(id="a", body=Prompt(text="x")),
+        Node(id="b", body=Prompt(text="x"), depends_on=("a",)),
+    )
     group = Node(id="g", body=Group(until=Until(max_iterations=1), nodes=inside), depends_on=("a",))
     drawn = sketch(Graph(name="twice", nodes=(Node(id="a", body=Bash(script="x")), group)))
-    assert [(item.number, item.name, item.parent) for item in drawn.items] == [(0, "a", None), (1, "g", None), (2, "a", 1), (3, "b", 1)]
+    assert [(item.number, item.name, item.parent) for item in drawn.items] == [
+        (0, "a", None),
+        (1, "g", None),
+        (2, "a", 1),
+        (3, "b", 1),
+    ]
     assert {(link.source, link.target) for link in drawn.links} == {(0, 1), (2, 3)}
 
 
@@ -234,8 +341,13 @@ def test_a_dependency_that_does_not_exist_is_not_drawn():
 
 
 def test_what_is_too_large_for_a_picture_says_so_at_once():
-    many = Graph(name="many", nodes=tuple(Node(id=f"n{i}", body=Prompt(text="x")) for i in range(MAX_NODES + 1)))
-    with pytest.raises(InvalidArgument, match=r"too large to draw: 501 nodes and 0 edges .*Mermaid and JSON"):
+    many = Graph(
+        name="many",
+        nodes=tuple(Node(id=f"n{i}", body=Prompt(text="x")) for i in range(MAX_NODES + 1)),
+    )
+    with pytest.raises(
+        InvalidArgument, match=r"too large to draw: 501 nodes and 0 edges .*Mermaid and JSON"
+    ):
         draw_svg(many)
     assert draw_mermaid(many).count("<b>") == MAX_NODES + 1
     dense = [Wire(source, target) for target in range(60) for source in range(target)]
@@ -257,7 +369,8 @@ def test_without_the_layout_library_it_says_what_to_install():
     assert done.stdout == 'drawing SVG needs graphlay: pip install "pgflow-engine[draw]"\n'
 
 
-# Places and widths ------------------------------------------------------------------------------------------------------------
+# Places and widths
+# ------------------------------------------------------------------------------------------------------------
 
 
 def overlap(first: Rect, second: Rect) -> bool:
@@ -275,14 +388,23 @@ def holds(outer: Rect, inner: Rect) -> bool:
 
 
 def test_boxes_do_not_overlap_and_groups_hold_theirs():
-    boxes = [Box(200, 60), Box(400, 52), Box(150, 80, 1), Box(180, 50, 1), Box(90, 40), Box(120, 40)]
+    boxes = [
+        Box(200, 60),
+        Box(400, 52),
+        Box(150, 80, 1),
+        Box(180, 50, 1),
+        Box(90, 40),
+        Box(120, 40),
+    ]
     wires = [Wire(0, 1), Wire(2, 3), Wire(0, 4), Wire(1, 5), Wire(4, 5)]
     found = place(boxes, wires, group_header_px=52)
     outside = [found.boxes[number] for number in (0, 1, 4, 5)]
     assert not any(overlap(a, b) for number, a in enumerate(outside) for b in outside[:number])
     assert all(holds(found.boxes[1], found.boxes[number]) for number in (2, 3))
     assert found.boxes[1].width >= 400
-    assert min(found.boxes[number].y for number in (2, 3)) >= found.boxes[1].y + 52, "the header is above the members"
+    assert min(found.boxes[number].y for number in (2, 3)) >= found.boxes[1].y + 52, (
+        "the header is above the members"
+    )
     for wire, route in zip(wires, found.routes, strict=True):
         source, target = found.boxes[wire.source], found.boxes[wire.target]
         assert route[0][1] == pytest.approx(source.y + source.height)
@@ -291,19 +413,41 @@ def test_boxes_do_not_overlap_and_groups_hold_theirs():
 
 
 def test_an_edge_past_a_group_does_not_run_through_it():
-    boxes = [Box(200, 60), Box(400, 52), Box(150, 80, 1), Box(150, 80, 1), Box(150, 80, 1), Box(90, 40)]
+    boxes = [
+        Box(200, 60),
+        Box(400, 52),
+        Box(150, 80, 1),
+        Box(150, 80, 1),
+        Box(150, 80, 1),
+        Box(90, 40),
+    ]
     wires = [Wire(0, 1), Wire(2, 3), Wire(2, 4), Wire(1, 5), Wire(0, 5)]
     found = place(boxes, wires, group_header_px=52)
     frame, past = found.boxes[1], found.routes[4]
     assert len(past) >= 4, "it goes around"
     for (x1, y1), (x2, y2) in zip(past, past[1:], strict=False):
-        assert max(x1, x2) <= frame.x or min(x1, x2) >= frame.x + frame.width or max(y1, y2) <= frame.y or min(y1, y2) >= frame.y + frame.height
+        assert (
+            max(x1, x2) <= frame.x
+            or min(x1, x2) >= frame.x + frame.width
+            or max(y1, y2) <= frame.y
+            or min(y1, y2) >= frame.y + frame.height
+        )
 
 
 def test_what_stands_on_a_card_is_narrower_than_the_card():
     long = "archon-adversarial-development-" * 5
-    condition = parse_condition("$classify.output.issue_type == 'bug' && $research.output.confidence >= '0.75' && $a.output == 'b'")
-    node = Node(id=long, title="A title of words " * 20, body=Prompt(text="x"), when=condition, effects=tuple(Effect(system=long) for _ in "ab"), timeout_ms=1)
+    condition = parse_condition(
+        "$classify.output.issue_type == 'bug' && $research.output.confidence >= '0.75' && "
+        "$a.output == 'b'"
+    )
+    node = Node(
+        id=long,
+        title="A title of words " * 20,
+        body=Prompt(text="x"),
+        when=condition,
+        effects=tuple(Effect(system=long) for _ in "ab"),
+        timeout_ms=1,
+    )
     card = make_card(sketch(one(node)).items[0])
     room = card.width - 28
     assert card.width <= 300
@@ -316,7 +460,14 @@ def test_what_stands_on_a_card_is_narrower_than_the_card():
     assert all(text.endswith("…") for text in (card.name, card.lines[-1], card.guard[-1]))
 
 
-DEJAVU_SANS_EM = {"The quick brown fox": 10.101, "WAMMWW%@": 7.271, "illi.,:|": 2.42, "0123456789": 6.362, "$research.output": 8.578, "if Approved: {yes}": 9.399}
+DEJAVU_SANS_EM = {
+    "The quick brown fox": 10.101,
+    "WAMMWW%@": 7.271,
+    "illi.,:|": 2.42,
+    "0123456789": 6.362,
+    "$research.output": 8.578,
+    "if Approved: {yes}": 9.399,
+}
 """Widths in DejaVu Sans, the widest of the usual fonts, as a browser measures them."""
 
 
@@ -346,8 +497,17 @@ def test_shortening_keeps_what_fits_and_says_that_something_is_missing():
 def test_invisible_characters_are_shown_as_such():
     assert visible("a\u202eb\x00c\u200bd\ud800") == "a�b�c�d�"
     assert visible(" two\n\tlines\u2028here ") == "two lines here"
-    assert visible("\N{FAMILY}\N{ZERO WIDTH JOINER}x") == "\N{FAMILY}\N{ZERO WIDTH JOINER}x", "a joiner makes one picture of several"
+    assert visible("\N{FAMILY}\N{ZERO WIDTH JOINER}x") == "\N{FAMILY}\N{ZERO WIDTH JOINER}x", (
+        "a joiner makes one picture of several"
+    )
 
 
 def test_every_mode_has_colours():
-    assert {family_of(mode) for mode in BODIES} == {"agent", "code", "loop", "person", "stop", "call"}
+    assert {family_of(mode) for mode in BODIES} == {
+        "agent",
+        "code",
+        "loop",
+        "person",
+        "stop",
+        "call",
+    }

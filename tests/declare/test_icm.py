@@ -1,4 +1,6 @@
-"""ICM workspaces as published: everything their contracts declare is in the graph, counted by hand."""
+"""ICM workspaces as published: everything their contracts declare is in the graph, counted by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from pgflow.declare import icm
 from pgflow.declare.graph import Graph, Node, Prompt
 from tests.icmkit import CORPUS
 
-# Read by eye from the files: rows of Inputs, of Outputs, of Checkpoints (or review gates), of Audit (or bullets of Verify).
+# Read by eye from the files: rows of Inputs, of Outputs, of Checkpoints (or review gates), of Audit
+# (or bullets of Verify).
 COUNTS = {
     "mwp/workspaces/course-deck-production": {
         "01-extraction": (4, 2, 1, 4),
@@ -63,33 +66,52 @@ def text_of(node: Node) -> str:
 @pytest.mark.parametrize("workspace", COUNTS)
 def test_every_row_of_a_published_workspace_is_in_the_graph(workspace):
     graph = compiled(workspace)
-    counted = {node.id: (len(own_reads(node)), len(node.writes), len(node.gates), len(node.checks)) for node in graph.nodes}
+    counted = {
+        node.id: (len(own_reads(node)), len(node.writes), len(node.gates), len(node.checks))
+        for node in graph.nodes
+    }
     assert counted == COUNTS[workspace]
 
 
 @pytest.mark.parametrize("workspace", COUNTS)
 def test_every_word_of_a_contracts_tables_is_in_the_graph_on_the_line_where_it_stands(workspace):
-    """An independent plain reading of the file: no row that begins with a bar is missing, and no cell of one."""
+    """An independent plain reading of the file: no row that begins with a bar is missing, and no
+    cell of one.
+    """
     graph = compiled(workspace)
     rows = 0
     for node in graph.nodes:
         file = f"stages/{node.id}/CONTEXT.md"
         lines = (CORPUS / workspace / file).read_text().split("\n")
-        said = {part.position.line: part for part in (*node.reads, *node.writes, *node.gates, *node.checks) if part.position.file == file}
+        said = {
+            part.position.line: part
+            for part in (*node.reads, *node.writes, *node.gates, *node.checks)
+            if part.position.file == file
+        }
         for number, line in enumerate(lines, 1):
-            if not line.startswith("|") or set(line) <= set("|- :") or re.search(r"\| (Why|Use|Format|Purpose|Human Decides|Pass Condition) \|", line):
+            if (
+                not line.startswith("|")
+                or set(line) <= set("|- :")
+                or re.search(r"\| (Why|Use|Format|Purpose|Human Decides|Pass Condition) \|", line)
+            ):
                 continue
             rows += 1
             words = said[number].model_dump_json()
             for cell in line.strip("|").split("|"):
                 for word in re.findall(r"[\w-]{4,}", cell):
                     assert word in words, (file, number, cell)
-    assert rows == sum(sum(counts) for counts in COUNTS[workspace].values()) - prose_entries(workspace)
+    assert rows == sum(sum(counts) for counts in COUNTS[workspace].values()) - prose_entries(
+        workspace
+    )
 
 
 def prose_entries(workspace: str) -> int:
     """Review gates and bullets of Verify, which stand in no table."""
-    return sum(gates + checks for _, _, gates, checks in COUNTS[workspace].values()) if "template" in workspace else 0
+    return (
+        sum(gates + checks for _, _, gates, checks in COUNTS[workspace].values())
+        if "template" in workspace
+        else 0
+    )
 
 
 @pytest.mark.parametrize("workspace", COUNTS)
@@ -102,8 +124,13 @@ def test_stages_run_one_after_the_other_in_the_order_of_their_numbers(workspace)
 
 def test_a_stage_is_told_its_whole_contract_and_where_it_works():
     node = compiled("mwp/workspaces/script-to-animation").node("01-script")
-    contract = (CORPUS / "mwp/workspaces/script-to-animation/stages/01-script/CONTEXT.md").read_text()
-    assert text_of(node) == f"You work in stages/01-script/; the paths below are from there.\n\n{contract.strip()}"
+    contract = (
+        CORPUS / "mwp/workspaces/script-to-animation/stages/01-script/CONTEXT.md"
+    ).read_text()
+    assert (
+        text_of(node)
+        == f"You work in stages/01-script/; the paths below are from there.\n\n{contract.strip()}"
+    )
     assert node.body.literal
     assert (node.title, node.description) == (
         "Stage 01: Script Writing",
@@ -121,9 +148,17 @@ def test_what_one_stage_writes_and_another_reads_is_one_artifact():
         "04-generation": ["session_outlines"],
         "05-qa-delivery": ["session_deck_files"],
     }
-    written = {artifact.name: (artifact.written_by, artifact.location) for artifact in graph.artifacts}
-    assert written["course_metadata_02"] == ("02-curriculum", "stages/02-curriculum/output/[course-slug]-meta.md")
-    assert written["session_deck_files"] == ("04-generation", "stages/04-generation/output/[session-slug]/")
+    written = {
+        artifact.name: (artifact.written_by, artifact.location) for artifact in graph.artifacts
+    }
+    assert written["course_metadata_02"] == (
+        "02-curriculum",
+        "stages/02-curriculum/output/[course-slug]-meta.md",
+    )
+    assert written["session_deck_files"] == (
+        "04-generation",
+        "stages/04-generation/output/[session-slug]/",
+    )
 
 
 def test_a_folder_that_is_read_stands_for_the_one_artifact_in_it():
@@ -145,18 +180,33 @@ def test_a_row_keeps_its_label_place_scope_reason_and_position():
         '"Hard Constraints" through "What the Voice Is NOT"',
         "Tone guidance for writing",
     )
-    assert (use.position.file, use.position.line, use.position.column) == ("stages/01-script/CONTEXT.md", 10, 1)
+    assert (use.position.file, use.position.line, use.position.column) == (
+        "stages/01-script/CONTEXT.md",
+        10,
+        1,
+    )
 
 
 def test_what_stands_in_no_file_is_read_too():
     first = compiled("mwp/workspaces/script-to-animation").node("01-script").reads[0]
-    assert (first.label, first.location, first.artifact, first.why) == ("User", "(conversation)", None, "The starting point")
+    assert (first.label, first.location, first.artifact, first.why) == (
+        "User",
+        "(conversation)",
+        None,
+        "The starting point",
+    )
 
 
 def test_checkpoints_say_after_which_step_who_sees_what():
     gates = compiled("mwp/workspaces/script-to-animation").node("01-script").gates
-    assert [(gate.kind, gate.at, gate.after_step) for gate in gates] == [("checkpoint", "inside", "2"), ("checkpoint", "inside", "4")]
-    assert gates[0].presents == "3-5 concept angles, each as one sentence with value slot tags and format"
+    assert [(gate.kind, gate.at, gate.after_step) for gate in gates] == [
+        ("checkpoint", "inside", "2"),
+        ("checkpoint", "inside", "4"),
+    ]
+    assert (
+        gates[0].presents
+        == "3-5 concept angles, each as one sentence with value slot tags and format"
+    )
     assert gates[1].decides == "Confirm value direction before drafting begins"
 
 
@@ -167,7 +217,10 @@ def test_a_review_gate_comes_after_its_stage():
 
 
 def test_the_identity_of_the_workspace_is_read_by_every_stage():
-    for name, identity in (("mwp/workspaces/workspace-builder", "../../CLAUDE.md"), ("icm-workspace-template/icm-workspace", "../../AGENTS.md")):
+    for name, identity in (
+        ("mwp/workspaces/workspace-builder", "../../CLAUDE.md"),
+        ("icm-workspace-template/icm-workspace", "../../AGENTS.md"),
+    ):
         assert all(node.reads[-1].location == identity for node in compiled(name).nodes)
 
 
@@ -180,7 +233,8 @@ def test_the_template_of_icm_has_nothing_to_complain_of():
     assert icm.read_workspace(CORPUS / "icm-workspace-template/icm-workspace").problems == ()
 
 
-# The specimen ----------------------------------------------------------------------------------------------------------------
+# The specimen
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def specimen() -> Graph:
@@ -200,7 +254,10 @@ def test_the_published_specimen_compiles_to_five_stages():
         "04-extended-notes",
         "05-assemble-and-deliver",
     ]
-    assert [use.artifact for use in graph.node("03-key-insights").reads] == ["transcript", "meeting_notes"]
+    assert [use.artifact for use in graph.node("03-key-insights").reads] == [
+        "transcript",
+        "meeting_notes",
+    ]
     assert [use.artifact for use in graph.node("03-key-insights").writes] == ["key_insights"]
 
 
@@ -223,19 +280,26 @@ def test_the_specimens_state_has_its_files_and_its_signal():
 
 def test_the_specimens_gate_interrupt_signal_and_effect_are_there():
     graph = specimen()
-    assert [(gate.kind, gate.at) for gate in graph.node("04-extended-notes").gates] == [("request", "before")]
+    assert [(gate.kind, gate.at) for gate in graph.node("04-extended-notes").gates] == [
+        ("request", "before")
+    ]
     last = graph.node("05-assemble-and-deliver")
     assert [(gate.kind, gate.at, gate.name) for gate in last.gates] == [
         ("interrupt", "before", "05-assemble-and-deliver"),
         ("signal", "before", "delivery_target"),
     ]
-    assert [(effect.system, effect.idempotency_key) for effect in last.effects] == [("filesystem", "delivery_target.folder_path")]
+    assert [(effect.system, effect.idempotency_key) for effect in last.effects] == [
+        ("filesystem", "delivery_target.folder_path")
+    ]
     assert last.effects[0].position.line == 19
 
 
 def test_the_last_stage_runs_whether_or_not_the_optional_one_is_asked_for():
     last = specimen().node("05-assemble-and-deliver")
-    assert (last.depends_on, last.trigger_rule) == (("04-extended-notes", "03-key-insights"), "none_failed_min_one_success")
+    assert (last.depends_on, last.trigger_rule) == (
+        ("04-extended-notes", "03-key-insights"),
+        "none_failed_min_one_success",
+    )
     assert [use.optional for use in last.reads] == [False, False, False, True]
 
 
@@ -243,7 +307,10 @@ def test_the_specimen_as_printed_has_lost_its_indentation_and_is_told_so():
     verdict = icm.read_file(CORPUS / "meeting-summarizer.flattened.yaml")
     (problem,) = verdict.problems
     assert "lost its indentation" in problem.message
-    assert "transcript, meeting_notes, action_items, key_insights, extended_notes, delivery_target" in problem.message
+    assert (
+        "transcript, meeting_notes, action_items, key_insights, extended_notes, delivery_target"
+        in problem.message
+    )
     assert problem.line == 3
     assert problem.hint.startswith("Indent the entries by two spaces below `state:`")
     assert verdict.graph is None

@@ -1,4 +1,6 @@
-"""The dialects of stage contracts, and contracts that are not as they should be: nothing that an author wrote goes silently."""
+"""The dialects of stage contracts, and contracts that are not as they should be: nothing that an
+author wrote goes silently.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,17 @@ from pgflow.declare.icm.markdown import split_cells
 def read(text: str) -> tuple[Contract, list[str]]:
     findings = Findings()
     contract = read_contract(dedent(text).lstrip("\n"), "stages/02-b/CONTEXT.md", findings)
-    return contract, [f"{p.line}: {p.message.removeprefix('stages/02-b/CONTEXT.md: ')}" for p in findings.problems]
+    return contract, [
+        f"{p.line}: {p.message.removeprefix('stages/02-b/CONTEXT.md: ')}" for p in findings.problems
+    ]
 
 
 def entries(found: tuple) -> list[tuple[str, str, str, str]]:
     return [(e.label, e.location, e.scope, e.why) for e in found]
 
 
-# Dialects --------------------------------------------------------------------------------------------------------------------
+# Dialects
+# --------------------------------------------------------------------------------------------------------------------
 
 
 def test_inputs_with_layer_path_and_use():
@@ -50,7 +55,10 @@ def test_inputs_without_a_scope_column():
         | Utility | utils/credibility.md | Scores |
         | User | (conversation) | The idea |
     """)
-    assert entries(contract.inputs) == [("Utility", "utils/credibility.md", "", "Scores"), ("User", "(conversation)", "", "The idea")]
+    assert entries(contract.inputs) == [
+        ("Utility", "utils/credibility.md", "", "Scores"),
+        ("User", "(conversation)", "", "The idea"),
+    ]
     assert [entry.is_path for entry in contract.inputs] == [True, False]
 
 
@@ -110,7 +118,9 @@ def test_outputs_as_a_sentence_and_what_is_in_the_file():
         - tick flow
         - state rules
     """)
-    assert entries(contract.outputs) == [("", "output/spec.md", "Write to; tick flow; state rules", "")]
+    assert entries(contract.outputs) == [
+        ("", "output/spec.md", "Write to; tick flow; state rules", "")
+    ]
 
 
 def test_a_remark_below_a_table_is_no_output():
@@ -133,7 +143,10 @@ def test_several_paths_in_one_cell_are_several_inputs():
         |---|---|---|---|
         | Shared | `../../shared/a.md`, `../../shared/b.md` | Full file | Both |
     """)
-    assert entries(contract.inputs) == [("Shared", "../../shared/a.md", "Full file", "Both"), ("Shared", "../../shared/b.md", "Full file", "Both")]
+    assert entries(contract.inputs) == [
+        ("Shared", "../../shared/a.md", "Full file", "Both"),
+        ("Shared", "../../shared/b.md", "Full file", "Both"),
+    ]
 
 
 def test_verify_bullets_and_audit_rows_are_checks():
@@ -163,7 +176,11 @@ def test_a_review_gate_has_all_its_prose():
         - Nothing is missing
     """)
     (gate,) = contract.gates
-    assert (gate.kind, gate.at, gate.decides) == ("review", "after", "A human should check:\nThe output matches\nNothing is missing")
+    assert (gate.kind, gate.at, gate.decides) == (
+        "review",
+        "after",
+        "A human should check:\nThe output matches\nNothing is missing",
+    )
 
 
 def test_marked_steps_are_checkpoints_where_there_is_no_table_of_them():
@@ -173,7 +190,9 @@ def test_marked_steps_are_checkpoints_where_there_is_no_table_of_them():
         2. **[Checkpoint]** -- Present the draft
         3. Save
     """)
-    assert [(g.kind, g.after_step, g.presents, g.position.line) for g in contract.gates] == [("checkpoint", "1", "Present the draft", 3)]
+    assert [(g.kind, g.after_step, g.presents, g.position.line) for g in contract.gates] == [
+        ("checkpoint", "1", "Present the draft", 3)
+    ]
 
 
 def test_headings_of_any_level_and_case_are_known():
@@ -218,7 +237,8 @@ def test_examples_in_fences_and_comments_declare_nothing():
     assert said == []
 
 
-# Malformed -------------------------------------------------------------------------------------------------------------------
+# Malformed
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_row_with_too_many_cells_keeps_them_and_is_warned_of():
@@ -251,7 +271,10 @@ def test_a_row_with_too_few_cells_is_kept_and_warned_of():
         | Reference | `references/a.md` |
         | Reference |
     """)
-    assert entries(contract.inputs) == [("Reference", "references/a.md", "", ""), ("Reference", "", "", "")]
+    assert entries(contract.inputs) == [
+        ("Reference", "references/a.md", "", ""),
+        ("Reference", "", "", ""),
+    ]
     assert said == [
         "4: row has 2 cells, its header has 4; it is read as far as it goes",
         "5: row has 1 cells, its header has 4; it is read as far as it goes",
@@ -267,7 +290,12 @@ def test_a_table_that_is_none_to_markdown_is_read_all_the_same():
         | A | `a.md` | x |
     """)
     assert entries(contract.inputs) == [("A", "a.md", "", "x")]
-    assert said == ["2: table is no table to Markdown: its second line must have one `---` for each column; its rows are read all the same"]
+    assert said == [
+        (
+            "2: table is no table to Markdown: its second line must have one `---` for each column; "
+            "its rows are read all the same"
+        )
+    ]
 
 
 def test_unknown_columns_keep_their_words():
@@ -322,7 +350,14 @@ def test_where_a_cell_points(cell, found):
 
 @pytest.mark.parametrize(
     ("line", "cells"),
-    [("| a | b |", ["a", "b"]), ("a | b", ["a", "b"]), ("|a|b", ["a", "b"]), ("| a \\| b |", ["a | b"]), ("|  |", [""]), ("| a | \\|", ["a", "|"])],
+    [
+        ("| a | b |", ["a", "b"]),
+        ("a | b", ["a", "b"]),
+        ("|a|b", ["a", "b"]),
+        ("| a \\| b |", ["a | b"]),
+        ("|  |", [""]),
+        ("| a | \\|", ["a", "|"]),
+    ],
 )
 def test_the_cells_of_a_line(line, cells):
     assert split_cells(line) == cells

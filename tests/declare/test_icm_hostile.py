@@ -1,4 +1,6 @@
-"""Workspaces that somebody made to do harm, or by accident: one clear error each, never a traceback, nothing read outside."""
+"""Workspaces that somebody made to do harm, or by accident: one clear error each, never a
+traceback, nothing read outside.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +32,49 @@ def the_error(root: Path):
 
 
 def row(location: str, section: str = "Inputs") -> str:
-    return dedent(CONTRACT).replace("`references/rules.md`" if section == "Inputs" else "`output/result.md`", f"`{location}`")
+    return dedent(CONTRACT).replace(
+        "`references/rules.md`" if section == "Inputs" else "`output/result.md`", f"`{location}`"
+    )
 
 
-# Paths that lead out ---------------------------------------------------------------------------------------------------------
+# Paths that lead out
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "location",
-    ["../../etc/passwd", "/etc/passwd", "..", "~/.ssh/id_rsa", "'C:\\Windows\\system.ini'", "'..\\..\\secret'", "a/../../b", '"a/\\0b"', "link/secret.txt"],
+    [
+        "../../etc/passwd",
+        "/etc/passwd",
+        "..",
+        "~/.ssh/id_rsa",
+        "'C:\\Windows\\system.ini'",
+        "'..\\..\\secret'",
+        "a/../../b",
+        '"a/\\0b"',
+        "link/secret.txt",
+    ],
 )
 def test_a_location_that_leads_out_is_an_error(tmp_path, location):
     root = workspace(tmp_path / "inside", {"01-a": CONTRACT}, FLOW.format(location=location))
     (root / "link").symlink_to(tmp_path)
     problem = the_error(root)
-    assert problem.message.startswith(("workflow.yaml: location ", "workflow.yaml: location has a NUL"))
+    assert problem.message.startswith(
+        ("workflow.yaml: location ", "workflow.yaml: location has a NUL")
+    )
     assert problem.line == 3
 
 
-@pytest.mark.parametrize("location", ["../../../../../../../../etc/passwd", "../../../secret.md", "../../link/secret.md", "..\\..\\..\\secret.md", "C:\\secret.md"])
+@pytest.mark.parametrize(
+    "location",
+    [
+        "../../../../../../../../etc/passwd",
+        "../../../secret.md",
+        "../../link/secret.md",
+        "..\\..\\..\\secret.md",
+        "C:\\secret.md",
+    ],
+)
 @pytest.mark.parametrize("section", ["Inputs", "Outputs"])
 def test_a_row_that_leads_out_is_an_error_where_it_stands(tmp_path, location, section):
     root = workspace(tmp_path / "inside", {"01-a": row(location, section)})
@@ -61,7 +87,10 @@ def test_a_row_that_leads_out_is_an_error_where_it_stands(tmp_path, location, se
 def test_nothing_is_written_outside_even_in_a_collection(tmp_path):
     (tmp_path / "_core").mkdir()
     root = workspace(tmp_path / "workspaces" / "a", {"01-a": row("/_core/rules.md", "Outputs")})
-    assert the_error(root).message == "stages/01-a/CONTEXT.md: '/_core/rules.md' leads out of the workspace"
+    assert (
+        the_error(root).message
+        == "stages/01-a/CONTEXT.md: '/_core/rules.md' leads out of the workspace"
+    )
 
 
 def test_what_a_collection_shares_may_be_read_with_a_warning(tmp_path):
@@ -69,9 +98,14 @@ def test_what_a_collection_shares_may_be_read_with_a_warning(tmp_path):
     for location in ("/_core/rules.md", "../../../../_core/rules.md"):
         root = workspace(tmp_path / "workspaces" / f"a{len(location)}", {"01-a": row(location)})
         verdict = icm.read_workspace(root)
-        assert [p.message for p in verdict.problems] == [f"stages/01-a/CONTEXT.md: {location!r} lies outside the workspace"]
+        assert [p.message for p in verdict.problems] == [
+            f"stages/01-a/CONTEXT.md: {location!r} lies outside the workspace"
+        ]
     root = workspace(tmp_path / "workspaces" / "c", {"01-a": row("../../../../../secret.md")})
-    assert the_error(root).message == "stages/01-a/CONTEXT.md: '../../../../../secret.md' leads out of the workspace"
+    assert (
+        the_error(root).message
+        == "stages/01-a/CONTEXT.md: '../../../../../secret.md' leads out of the workspace"
+    )
 
 
 def test_a_contract_that_is_a_link_out_of_the_workspace_is_not_read(tmp_path):
@@ -80,21 +114,31 @@ def test_a_contract_that_is_a_link_out_of_the_workspace_is_not_read(tmp_path):
     (root / "stages/01-a/CONTEXT.md").unlink()
     (root / "stages/01-a/CONTEXT.md").symlink_to(tmp_path / "secret.md")
     problem = the_error(root)
-    assert problem.message == "stages/01-a/CONTEXT.md: is a link that leads out of the workspace, which is not followed"
+    assert (
+        problem.message
+        == "stages/01-a/CONTEXT.md: is a link that leads out of the workspace, which is not "
+        "followed"
+    )
 
 
 def test_a_workflow_that_is_a_link_out_of_the_workspace_is_not_read(tmp_path):
     (tmp_path / "secret.yaml").write_text("a: b")
     root = workspace(tmp_path / "inside", {"01-a": CONTRACT})
     (root / "workflow.yaml").symlink_to(tmp_path / "secret.yaml")
-    assert the_error(root).message == "workflow.yaml: is a link that leads out of the workspace, which is not followed"
+    assert (
+        the_error(root).message
+        == "workflow.yaml: is a link that leads out of the workspace, which is not followed"
+    )
 
 
 def test_a_stage_that_is_a_link_out_of_the_workspace_is_not_read(tmp_path):
     elsewhere = workspace(tmp_path / "elsewhere", {"02-b": CONTRACT})
     root = workspace(tmp_path / "inside", {"01-a": CONTRACT})
     (root / "stages/02-b").symlink_to(elsewhere / "stages/02-b")
-    assert the_error(root).message == "stages/02-b is a link that leads out of the workspace, which is not followed"
+    assert (
+        the_error(root).message
+        == "stages/02-b is a link that leads out of the workspace, which is not followed"
+    )
 
 
 @pytest.mark.parametrize("target", ["stages/01-a/CONTEXT.md", "nowhere"])
@@ -113,7 +157,8 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     assert the_error(root).message == "stages/01-a/CONTEXT.md: is not a regular file"
 
 
-# Files that are no contracts -------------------------------------------------------------------------------------------------
+# Files that are no contracts
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -146,13 +191,28 @@ def test_a_file_that_is_no_moderate_text_is_an_error(tmp_path, file, content, me
         "`" * 100_000,
         "## Inputs\n" + "- " + "[" * 50_000,
         "## Inputs\n" + "- `" + "{" * 50_000 + "`",
-        "## Inputs\n| a | b |\n|--|--|\n" + "| `a/<" + "<" * 50_000 + "` | `" + "[" * 50_000 + "` |",
+        "## Inputs\n| a | b |\n|--|--|\n| `a/<" + "<" * 50_000 + "` | `" + "[" * 50_000 + "` |",
         "## Outputs\n- " + "a/" * 60_000,
         "{{?A}}\n" * 4_000,
         "## Outputs\n- " + " ".join(f"a{n}/b.md" for n in range(4_000)),
         "## Outputs\n- " + " ".join(f"`b{n}/`" for n in range(4_000)),
     ],
-    ids=["rows", "items", "quotes", "nested", "definitions", "bars", "ticks", "brackets", "braces", "cells", "path", "conditions", "words", "paths"],
+    ids=[
+        "rows",
+        "items",
+        "quotes",
+        "nested",
+        "definitions",
+        "bars",
+        "ticks",
+        "brackets",
+        "braces",
+        "cells",
+        "path",
+        "conditions",
+        "words",
+        "paths",
+    ],
 )
 @pytest.mark.timeout(30)
 def test_a_tangled_contract_is_read_in_moderate_time(tmp_path, content):
@@ -168,10 +228,12 @@ def test_more_inputs_than_anybody_could_mean_are_an_error(tmp_path):
     assert the_error(root).message == "the contracts have more than 5000 inputs and outputs"
 
 
-# Frontmatter -----------------------------------------------------------------------------------------------------------------
+# Frontmatter
+# -----------------------------------------------------------------------------------------------------------------
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{after}: &{after} [{', '.join([f'*{before}'] * 10)}]\n" for before, after in zip("abcdefgh", "bcdefghi", strict=True)
+    f"{after}: &{after} [{', '.join([f'*{before}'] * 10)}]\n"
+    for before, after in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
 
@@ -209,14 +271,27 @@ def test_a_line_at_the_top_that_nothing_closes_is_no_frontmatter(tmp_path):
     assert icm.write_missing(root).files == ()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "a", "stages: 1", "stages: [1]", "state: 1\nstages: [{id: a}]", "stages: [{id: a, next: [[]]}]", BOMB])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "a",
+        "stages: 1",
+        "stages: [1]",
+        "state: 1\nstages: [{id: a}]",
+        "stages: [{id: a, next: [[]]}]",
+        BOMB,
+    ],
+)
 def test_a_workflow_of_the_wrong_shape_has_errors_and_no_graph(text):
     verdict = icm.read_text(text, "workflow.yaml")
     assert verdict.graph is None
     assert len(verdict.errors) in {1, 2}
 
 
-# Whole folders ---------------------------------------------------------------------------------------------------------------
+# Whole folders
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def test_duplicate_stage_numbers_are_an_error(tmp_path):
@@ -225,15 +300,24 @@ def test_duplicate_stage_numbers_are_an_error(tmp_path):
 
 
 def test_two_stages_with_one_id_are_an_error(tmp_path):
-    root = workspace(tmp_path, {"01-a": CONTRACT, "02-b": "---\nstage_id: 01-a\n---\n" + dedent(CONTRACT)})
+    root = workspace(
+        tmp_path, {"01-a": CONTRACT, "02-b": "---\nstage_id: 01-a\n---\n" + dedent(CONTRACT)}
+    )
     assert the_error(root).message == "stages/02-b/CONTEXT.md: Duplicate stage_id: '01-a'"
 
 
 def test_a_folder_that_is_missing_or_a_file_is_an_error(tmp_path):
     (tmp_path / "file").touch()
-    assert the_error(tmp_path / "nothing").message == f"Workspace does not exist: {tmp_path / 'nothing'}"
-    assert the_error(tmp_path / "file").message == f"Workspace is not a directory: {tmp_path / 'file'}"
-    assert [p.message for p in icm.read_file(tmp_path / "nothing.yaml").errors] == ["file cannot be read: No such file or directory"]
+    assert (
+        the_error(tmp_path / "nothing").message
+        == f"Workspace does not exist: {tmp_path / 'nothing'}"
+    )
+    assert (
+        the_error(tmp_path / "file").message == f"Workspace is not a directory: {tmp_path / 'file'}"
+    )
+    assert [p.message for p in icm.read_file(tmp_path / "nothing.yaml").errors] == [
+        "file cannot be read: No such file or directory"
+    ]
 
 
 def test_one_bad_workspace_does_not_stop_the_others(tmp_path):

@@ -1,4 +1,6 @@
-"""``pgflow icm init``: what it writes says the same as the prose did, and the prose stays as it was, byte for byte."""
+"""``pgflow icm init``: what it writes says the same as the prose did, and the prose stays as it
+was, byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ def published(tmp_path, request):
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
 
 
 def graph(root: Path):
@@ -37,7 +43,10 @@ def graph(root: Path):
 def test_what_is_written_compiles_to_the_same_graph(published):
     before = graph(published)
     plan = icm.write_missing(published)
-    assert [file.path for file in plan.files] == ["workflow.yaml", *(f"stages/{node.id}/CONTEXT.md" for node in before.nodes)]
+    assert [file.path for file in plan.files] == [
+        "workflow.yaml",
+        *(f"stages/{node.id}/CONTEXT.md" for node in before.nodes),
+    ]
     after = graph(published)
     assert without_places(after) == without_places(before)
     assert after.files[0] == "workflow.yaml"
@@ -76,7 +85,13 @@ def test_a_plan_says_what_would_be_written_and_writes_nothing(published):
 
 
 def test_what_is_written_reads_like_the_published_specimen(tmp_path):
-    root = workspace(tmp_path / "made", {"01-a": CONTRACT, "02-b": CONTRACT.replace("references/rules.md", "../01-a/output/result.md")})
+    root = workspace(
+        tmp_path / "made",
+        {
+            "01-a": CONTRACT,
+            "02-b": CONTRACT.replace("references/rules.md", "../01-a/output/result.md"),
+        },
+    )
     icm.write_missing(root)
     assert (root / "workflow.yaml").read_text() == dedent("""
         name: made
@@ -88,7 +103,11 @@ def test_what_is_written_reads_like_the_published_specimen(tmp_path):
           - {id: 01-a, next: 02-b, reads: [], writes: [result]}
           - {id: 02-b, next: END, reads: [result], writes: [result_02]}
     """).lstrip("\n")
-    assert (root / "stages/02-b/CONTEXT.md").read_text().startswith("---\nstage_id: 02-b\nreads: [result]\nwrites: [result_02]\n---\n\n# A stage\n")
+    assert (
+        (root / "stages/02-b/CONTEXT.md")
+        .read_text()
+        .startswith("---\nstage_id: 02-b\nreads: [result]\nwrites: [result_02]\n---\n\n# A stage\n")
+    )
 
 
 def test_frontmatter_says_what_workflow_yaml_declares(tmp_path):
@@ -135,9 +154,14 @@ def test_frontmatter_says_what_workflow_yaml_declares(tmp_path):
     """)
 
 
-@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\ufeff", "\x7f", "\U0001f600", "'", '"', "#", ": ", " #", "  "])
+@pytest.mark.parametrize(
+    "odd",
+    ["\u2028", "\u2029", "\x85", "\ufeff", "\x7f", "\U0001f600", "'", '"', "#", ": ", " #", "  "],
+)
 def test_odd_characters_in_paths_survive(tmp_path, odd):
-    root = workspace(tmp_path, {"01-a": CONTRACT.replace("output/result.md", f"output/[re{odd}sult].md")})
+    root = workspace(
+        tmp_path, {"01-a": CONTRACT.replace("output/result.md", f"output/[re{odd}sult].md")}
+    )
     before = graph(root)
     assert before.artifacts[0].location == f"stages/01-a/output/[re{odd}sult].md"
     assert len(icm.write_missing(root).files) == 2
@@ -151,7 +175,16 @@ def test_a_path_that_ends_in_a_colon_survives(tmp_path):
     assert without_places(graph(root)) == without_places(before)
 
 
-@pytest.mark.parametrize("said", ["timeout: 365d", "timeout: 1.0004", "retry: { max_attempts: 1, delay: 90d }", "retry: 2", "compensations: [undo]"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "timeout: 365d",
+        "timeout: 1.0004",
+        "retry: { max_attempts: 1, delay: 90d }",
+        "retry: 2",
+        "compensations: [undo]",
+    ],
+)
 def test_what_is_declared_in_any_form_is_written_with_the_same_meaning(tmp_path, said):
     flow = f"name: a\nstages:\n  - id: 01-a\n    {said}\n    description: 'two: \\ # words'\n"
     root = workspace(tmp_path, {"01-a": CONTRACT}, flow)
@@ -161,8 +194,13 @@ def test_what_is_declared_in_any_form_is_written_with_the_same_meaning(tmp_path,
 
 
 def test_frontmatter_that_is_there_is_left_alone(tmp_path):
-    root = workspace(tmp_path, {"01-a": "---\ntimeout: 5m\n---\n" + dedent(CONTRACT), "02-b": CONTRACT})
-    assert [file.path for file in icm.write_missing(root).files] == ["workflow.yaml", "stages/02-b/CONTEXT.md"]
+    root = workspace(
+        tmp_path, {"01-a": "---\ntimeout: 5m\n---\n" + dedent(CONTRACT), "02-b": CONTRACT}
+    )
+    assert [file.path for file in icm.write_missing(root).files] == [
+        "workflow.yaml",
+        "stages/02-b/CONTEXT.md",
+    ]
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -210,7 +248,9 @@ def test_a_workspace_with_errors_is_not_written_to(tmp_path):
     before = contents(root)
     plan = icm.write_missing(root)
     assert plan.files == ()
-    assert [problem.message for problem in plan.verdict.errors] == ["stages/01-b/CONTEXT.md: Duplicate stage number: 01"]
+    assert [problem.message for problem in plan.verdict.errors] == [
+        "stages/01-b/CONTEXT.md: Duplicate stage number: 01"
+    ]
     assert contents(root) == before
 
 
@@ -220,7 +260,9 @@ def test_a_workspace_whose_graph_would_not_stay_the_same_is_not_written_to(tmp_p
     monkeypatch.setattr("pgflow.declare.icm.writing._flow", lambda _node: {"reads": ["result"]})
     plan = icm.write_missing(root)
     assert plan.files == ()
-    assert [p.message for p in plan.verdict.errors] == ["Nothing can be written for this workspace: the graph would not be the same"]
+    assert [p.message for p in plan.verdict.errors] == [
+        "Nothing can be written for this workspace: the graph would not be the same"
+    ]
     assert contents(root) == before
 
 
@@ -230,13 +272,25 @@ WORDS = st.text(st.sampled_from("abc #:'\"[]{},&*!|>%@`-\\?~é"), max_size=12)
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     labels=st.lists(WORDS, min_size=1, max_size=4),
-    names=st.lists(st.text(st.sampled_from("abc-_.[]{}#: '\"&*!é\u2028\x85"), min_size=1, max_size=8), min_size=1, max_size=4),
+    names=st.lists(
+        st.text(st.sampled_from("abc-_.[]{}#: '\"&*!é\u2028\x85"), min_size=1, max_size=8),
+        min_size=1,
+        max_size=4,
+    ),
     name=st.text(st.sampled_from("ab:#&*!'\"{}[] -é"), max_size=8),
 )
-def test_whatever_authors_call_their_files_the_graph_stays_the_same(tmp_path_factory, labels, names, name):
-    rows = "".join(f"| {label.replace('|', '/').replace(chr(92), '/')} | `output/{file}` | F |\n" for label, file in zip(labels, names, strict=False))
+def test_whatever_authors_call_their_files_the_graph_stays_the_same(
+    tmp_path_factory, labels, names, name
+):
+    rows = "".join(
+        f"| {label.replace('|', '/').replace(chr(92), '/')} | `output/{file}` | F |\n"
+        for label, file in zip(labels, names, strict=False)
+    )
     contract = f"# {name}\n\n## Outputs\n\n| Artifact | Location | Format |\n|---|---|---|\n{rows}"
-    root = workspace(tmp_path_factory.mktemp("made") / f"w{name}".replace("/", ""), {"01-a": contract, "02-b": contract})
+    root = workspace(
+        tmp_path_factory.mktemp("made") / f"w{name}".replace("/", ""),
+        {"01-a": contract, "02-b": contract},
+    )
     verdict = icm.read_workspace(root)
     plan = icm.write_missing(root)
     assert plan.verdict == verdict

@@ -1,4 +1,6 @@
-"""Rules of the two known validators, in their words: errors in the layout of icm, warnings in the protocol's."""
+"""Rules of the two known validators, in their words: errors in the layout of icm, warnings in the
+protocol's.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ def of_icm(tmp_path):
 
 
 def errors(root: Path) -> list[str]:
-    return [problem.message.removeprefix("stages/00_intake/CONTEXT.md: ") for problem in icm.read_workspace(root).errors]
+    return [
+        problem.message.removeprefix("stages/00_intake/CONTEXT.md: ")
+        for problem in icm.read_workspace(root).errors
+    ]
 
 
 def warnings(root: Path) -> list[str]:
@@ -81,10 +86,14 @@ def test_in_other_layouts_what_icm_misses_is_a_warning(tmp_path):
     root = workspace(tmp_path, {"01-a": CONTRACT})
     (root / "CLAUDE.md").unlink()
     (root / "CONTEXT.md").unlink()
-    assert warnings(root) == ["Missing Layer 0 identity file: add AGENTS.md or CLAUDE.md", "Missing Layer 1 routing file: CONTEXT.md"]
+    assert warnings(root) == [
+        "Missing Layer 0 identity file: add AGENTS.md or CLAUDE.md",
+        "Missing Layer 1 routing file: CONTEXT.md",
+    ]
 
 
-# The rules of the protocol ---------------------------------------------------------------------------------------------------
+# The rules of the protocol
+# ---------------------------------------------------------------------------------------------------
 
 FILE = "stages/01-a/CONTEXT.md"
 
@@ -97,14 +106,33 @@ def test_a_workspace_by_the_rules_has_nothing_to_complain_of(tmp_path):
     ("before", "after", "message"),
     [
         ("1. Do it\n", "1. Do it\n" * 80, f"{FILE}: CONTEXT.md under 80 lines: it has 98"),
-        ("## Process", "## Steps", f"{FILE}: Stage CONTEXT.md has Inputs, Process, Outputs in order: one of them is missing"),
+        (
+            "## Process",
+            "## Steps",
+            (
+                f"{FILE}: Stage CONTEXT.md has Inputs, Process, Outputs in order: one of them is "
+                "missing"
+            ),
+        ),
         ("| Full file |", "|  |", f"{FILE}: Inputs rows carry a Section/Scope value"),
-        ("references/rules.md", "references/rule.md", f"{FILE}: Inputs-table paths resolve: references/rule.md does not"),
+        (
+            "references/rules.md",
+            "references/rule.md",
+            f"{FILE}: Inputs-table paths resolve: references/rule.md does not",
+        ),
         ("What it is for.", "What \u2014 it is for.", f"{FILE}: No em dashes (U+2014): it has 1"),
         ("What it is for.", "See [this](TODO).", f"{FILE}: Markdown links have real targets"),
-        ("What it is for.", "For {{BRAND}}, not `{{OTHER}}`.", f"{FILE}: placeholder {{{{BRAND}}}} is not filled in"),
+        (
+            "What it is for.",
+            "For {{BRAND}}, not `{{OTHER}}`.",
+            f"{FILE}: placeholder {{{{BRAND}}}} is not filled in",
+        ),
         ("## Process", "{{?A}}\n\n## Process", f"{FILE}: conditional section A is not closed"),
-        ("## Process", "{{/A}}\n\n## Process", f"{FILE}: conditional section A is closed but not open"),
+        (
+            "## Process",
+            "{{/A}}\n\n## Process",
+            f"{FILE}: conditional section A is closed but not open",
+        ),
     ],
 )
 def test_a_contract_against_the_rules_is_warned_of(tmp_path, before, after, message):
@@ -114,29 +142,62 @@ def test_a_contract_against_the_rules_is_warned_of(tmp_path, before, after, mess
 
 
 def test_sections_out_of_order_are_warned_of(tmp_path):
-    contract = dedent(CONTRACT).replace("## Process", "## X").replace("## Inputs", "## Process").replace("## X", "## Inputs")
-    assert f"{FILE}: Stage CONTEXT.md has Inputs, Process, Outputs in order: they are out of order" in warnings(workspace(tmp_path, {"01-a": contract}))
+    contract = (
+        dedent(CONTRACT)
+        .replace("## Process", "## X")
+        .replace("## Inputs", "## Process")
+        .replace("## X", "## Inputs")
+    )
+    assert (
+        f"{FILE}: Stage CONTEXT.md has Inputs, Process, Outputs in order: they are out of order"
+        in warnings(workspace(tmp_path, {"01-a": contract}))
+    )
 
 
-@pytest.mark.parametrize("location", ["`../01-a/output/result.md`", "`references/{{NAME}}.md`", "`references/*`", "`output/[slug].md`"])
+@pytest.mark.parametrize(
+    "location",
+    [
+        "`../01-a/output/result.md`",
+        "`references/{{NAME}}.md`",
+        "`references/*`",
+        "`output/[slug].md`",
+    ],
+)
 def test_paths_that_are_there_only_at_run_time_need_not_resolve(tmp_path, location):
     contract = dedent(CONTRACT).replace("`references/rules.md`", location)
-    assert [said for said in warnings(workspace(tmp_path, {"01-a": contract})) if "resolve" in said] == []
+    assert [
+        said for said in warnings(workspace(tmp_path, {"01-a": contract})) if "resolve" in said
+    ] == []
 
 
 def test_stages_that_read_from_each_other_are_warned_of(tmp_path):
     contract = dedent(CONTRACT)
-    root = workspace(tmp_path, {"01-a": contract + "\nSee 02-b.\n", "02-b": contract + "\nSee 01-a.\n", "03-c": contract + "\nSee 01-a.\n"})
+    root = workspace(
+        tmp_path,
+        {
+            "01-a": contract + "\nSee 02-b.\n",
+            "02-b": contract + "\nSee 01-a.\n",
+            "03-c": contract + "\nSee 01-a.\n",
+        },
+    )
     assert warnings(root) == ["Stage cross-references are one-way: 01-a <-> 02-b"]
 
 
 @pytest.mark.parametrize(
     ("path", "text", "message"),
     [
-        ("shared/long.md", "x\n" * 201, "shared/long.md: Reference files under 200 lines: it has 201"),
+        (
+            "shared/long.md",
+            "x\n" * 201,
+            "shared/long.md: Reference files under 200 lines: it has 201",
+        ),
         ("shared/two words.md", "x\n", "No spaces in file or folder names: shared/two words.md"),
         ("shared/Upper.md", "x\n", "Names are lowercase-with-hyphens: shared/Upper.md"),
-        ("stages/01-a/output/made.md", "x\n", "Output folders contain only .gitkeep: stages/01-a/output/made.md"),
+        (
+            "stages/01-a/output/made.md",
+            "x\n",
+            "Output folders contain only .gitkeep: stages/01-a/output/made.md",
+        ),
     ],
 )
 def test_files_against_the_rules_are_warned_of(tmp_path, path, text, message):
@@ -149,7 +210,10 @@ def test_files_against_the_rules_are_warned_of(tmp_path, path, text, message):
 def test_empty_folders_and_odd_names_of_stages_are_warned_of(tmp_path):
     root = workspace(tmp_path, {"1-a": CONTRACT})
     (root / "shared").mkdir()
-    assert warnings(root) == ["Stage folders use a zero-padded numeric prefix: stages/1-a", "Empty persistent folders carry .gitkeep: shared/"]
+    assert warnings(root) == [
+        "Stage folders use a zero-padded numeric prefix: stages/1-a",
+        "Empty persistent folders carry .gitkeep: shared/",
+    ]
 
 
 def test_bundled_skills_keep_their_own_style(tmp_path):

@@ -1,4 +1,6 @@
-"""workflow.yaml and frontmatter: every field, what holds where both speak, branches and parallel fan-out."""
+"""workflow.yaml and frontmatter: every field, what holds where both speak, branches and parallel
+fan-out.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ LINE = """
 """
 
 
-# Fields ----------------------------------------------------------------------------------------------------------------------
+# Fields
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 def test_every_field_of_a_stage_is_in_the_graph():
@@ -78,19 +81,36 @@ def test_every_field_of_a_stage_is_in_the_graph():
         "send_correction",
         "mails the plan",
     )
-    assert [(c.name, c.description) for c in node.compensations] == [("send_correction", "Send a correction to the same people.")]
+    assert [(c.name, c.description) for c in node.compensations] == [
+        ("send_correction", "Send a correction to the same people.")
+    ]
 
 
 @pytest.mark.parametrize(
     ("written", "milliseconds"),
-    [("90", 90_000), ("1.5", 1_500), ("500ms", 500), ("90s", 90_000), ("2h", 7_200_000), ("7d", 604_800_000)],
+    [
+        ("90", 90_000),
+        ("1.5", 1_500),
+        ("500ms", 500),
+        ("90s", 90_000),
+        ("2h", 7_200_000),
+        ("7d", 604_800_000),
+    ],
 )
 def test_durations_are_seconds_or_have_a_unit(written, milliseconds):
-    assert graph(f"- {{ id: 01-plan, timeout: {written} }}\n- {{ id: 02-video }}").node("01-plan").timeout_ms == milliseconds
+    assert (
+        graph(f"- {{ id: 01-plan, timeout: {written} }}\n- {{ id: 02-video }}")
+        .node("01-plan")
+        .timeout_ms
+        == milliseconds
+    )
 
 
 def test_a_retry_may_be_a_number():
-    assert graph("- { id: 01-plan, retry: 3 }\n- { id: 02-video }").node("01-plan").retry.max_retries == 3
+    assert (
+        graph("- { id: 01-plan, retry: 3 }\n- { id: 02-video }").node("01-plan").retry.max_retries
+        == 3
+    )
 
 
 def test_a_compensation_may_be_the_workflows_or_an_instruction():
@@ -101,14 +121,26 @@ def test_a_compensation_may_be_the_workflows_or_an_instruction():
         """,
         STATE.replace("stages:", "compensations: { undo: Take it back. }\nstages:"),
     )
-    assert [(c.name, c.description) for c in found.node("01-plan").compensations] == [("undo", "Take it back.")]
+    assert [(c.name, c.description) for c in found.node("01-plan").compensations] == [
+        ("undo", "Take it back.")
+    ]
     assert found.node("02-video").effects[0].compensation == "tell a human"
 
 
 def test_a_schema_may_be_a_json_schema():
-    head = STATE.replace("{ kind: string, pages: integer }", "{ type: object, properties: { kind: { enum: [a, b] } } }")
-    found = graph("- { id: 01-plan, side_effects: [{ system: a, idempotency_key: request.kind }] }\n- { id: 02-video }", head)
-    assert found.artifacts[0].json_schema == {"type": "object", "properties": {"kind": {"enum": ["a", "b"]}}}
+    head = STATE.replace(
+        "{ kind: string, pages: integer }",
+        "{ type: object, properties: { kind: { enum: [a, b] } } }",
+    )
+    found = graph(
+        "- { id: 01-plan, side_effects: [{ system: a, idempotency_key: request.kind }] }\n- { id: "
+        "02-video }",
+        head,
+    )
+    assert found.artifacts[0].json_schema == {
+        "type": "object",
+        "properties": {"kind": {"enum": ["a", "b"]}},
+    }
 
 
 @pytest.mark.parametrize(
@@ -118,30 +150,56 @@ def test_a_schema_may_be_a_json_schema():
         ("reads: { a: 1 }", "reads must be a list, not a mapping"),
         ("gate: sometimes", "gate must be explicit_request, not 'sometimes'"),
         ("interrupt_before: 'yes'", "interrupt_before must be true or false, not 'yes'"),
-        ("timeout: soon", "timeout must be a duration: seconds, or a text like 90s, 15m, 2h or 7d, not 'soon'"),
+        (
+            "timeout: soon",
+            "timeout must be a duration: seconds, or a text like 90s, 15m, 2h or 7d, not 'soon'",
+        ),
         ("timeout: 0", "timeout must be a duration"),
         ("retry: -1", "retry must be a whole number from 0 to 100, not -1"),
         ("retry: { delay: 1s }", "retry must say max_attempts"),
-        ("retry: { max_attempts: 1, on_error: some }", "on_error must be transient or all, not 'some'"),
+        (
+            "retry: { max_attempts: 1, on_error: some }",
+            "on_error must be transient or all, not 'some'",
+        ),
         ("side_effects: [{ idempotency_key: plan }]", "names no system"),
-        ("side_effects: [{ system: a, idempotency_key: request.colour }]", "'request' has no field 'colour' (it has kind, pages)"),
-        ("side_effects: [{ system: a, idempotency_key: requests.kind }]", "the state has no entry 'requests'; did you mean 'request'?"),
+        (
+            "side_effects: [{ system: a, idempotency_key: request.colour }]",
+            "'request' has no field 'colour' (it has kind, pages)",
+        ),
+        (
+            "side_effects: [{ system: a, idempotency_key: requests.kind }]",
+            "the state has no entry 'requests'; did you mean 'request'?",
+        ),
         ("side_effects: [{ system: a, idempotency_key: '.kind' }]", "is no path into the state"),
-        ("side_effects: [{ system: a, idempotency_key: 'request kind' }]", "is no path into the state"),
-        ("side_effects: [{ system: a, idempotency_key: request.kind.deeper }]", "'request.kind' has no field 'deeper'"),
-        ("side_effects: [{ system: a, idempotency_key: plan, compensation: undo }]", "compensation 'undo' is not declared"),
+        (
+            "side_effects: [{ system: a, idempotency_key: 'request kind' }]",
+            "is no path into the state",
+        ),
+        (
+            "side_effects: [{ system: a, idempotency_key: request.kind.deeper }]",
+            "'request.kind' has no field 'deeper'",
+        ),
+        (
+            "side_effects: [{ system: a, idempotency_key: plan, compensation: undo }]",
+            "compensation 'undo' is not declared",
+        ),
         ("next: 09-nowhere", "stage '01-plan': next '09-nowhere' is no stage"),
     ],
 )
 def test_a_wrong_field_is_one_clear_error_where_it_stands(stage, message):
-    verdict = read(f"- {{ id: 02-video }}\n- id: 01-plan\n  {stage}\n", STATE.replace("written_by: 02-video, ", ""))
+    verdict = read(
+        f"- {{ id: 02-video }}\n- id: 01-plan\n  {stage}\n",
+        STATE.replace("written_by: 02-video, ", ""),
+    )
     (problem,) = verdict.errors if "next" not in stage else verdict.errors[:1]
     assert message in problem.message
     assert (problem.line, verdict.graph) == (11, None)
 
 
 def test_side_effects_without_a_key_and_unknown_keys_are_warned_of():
-    verdict = read("- { id: 01-plan, side_effects: [{ system: slack }], read: [plan] }\n- { id: 02-video }")
+    verdict = read(
+        "- { id: 01-plan, side_effects: [{ system: slack }], read: [plan] }\n- { id: 02-video }"
+    )
     assert [(p.message, p.hint) for p in verdict.warnings] == [
         ("unknown key 'read' will be ignored", "Did you mean 'reads'?"),
         ("the side effect on 'slack' has no idempotency_key: a retry may do it twice", ""),
@@ -151,16 +209,30 @@ def test_side_effects_without_a_key_and_unknown_keys_are_warned_of():
 
 def test_reading_what_is_written_later_is_warned_of():
     verdict = read("- { id: 01-plan, reads: [video] }\n- { id: 02-video, writes: [video] }")
-    assert [p.message for p in verdict.warnings] == ["stage '01-plan' reads 'video', which '02-video' has not written by then"]
+    assert [p.message for p in verdict.warnings] == [
+        "stage '01-plan' reads 'video', which '02-video' has not written by then"
+    ]
 
 
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (STATE.replace("type: signal", "type: message"), "state.request.type must be file or signal, not 'message'"),
-        (STATE.replace("written_by: 01-plan", "written_by: 01-plane"), "state entry 'plan' is written by '01-plane', which is no stage"),
-        (STATE.replace("pages: integer", "pages: number of pages"), "must be a type (string, number,"),
-        (STATE.replace("optional: true", "optional: perhaps"), "state.video.optional must be true or false, not 'perhaps'"),
+        (
+            STATE.replace("type: signal", "type: message"),
+            "state.request.type must be file or signal, not 'message'",
+        ),
+        (
+            STATE.replace("written_by: 01-plan", "written_by: 01-plane"),
+            "state entry 'plan' is written by '01-plane', which is no stage",
+        ),
+        (
+            STATE.replace("pages: integer", "pages: number of pages"),
+            "must be a type (string, number,",
+        ),
+        (
+            STATE.replace("optional: true", "optional: perhaps"),
+            "state.video.optional must be true or false, not 'perhaps'",
+        ),
     ],
 )
 def test_a_wrong_state_entry_is_one_clear_error(head, message):
@@ -168,7 +240,8 @@ def test_a_wrong_state_entry_is_one_clear_error(head, message):
     assert message in said
 
 
-# Branches and fan-out --------------------------------------------------------------------------------------------------------
+# Branches and fan-out
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_without_next_stages_follow_each_other():
@@ -185,7 +258,10 @@ def test_a_list_fans_out_and_the_stage_that_both_lead_to_joins():
         """
     )
     assert found.node("02-video").depends_on == found.node("02-audio").depends_on == ("01-plan",)
-    assert (found.node("03-join").depends_on, found.node("03-join").trigger_rule) == (("02-video", "02-audio"), "all_success")
+    assert (found.node("03-join").depends_on, found.node("03-join").trigger_rule) == (
+        ("02-video", "02-audio"),
+        "all_success",
+    )
 
 
 MAPPING = """
@@ -224,7 +300,9 @@ def test_the_branch_whose_condition_holds_is_taken(stages, kind, ran):
     assert result.outcome == "completed"
 
 
-@pytest.mark.parametrize(("kind", "ran"), [("video", ["01-plan", "02-video", "03-more"]), ("none", ["01-plan"])])
+@pytest.mark.parametrize(
+    ("kind", "ran"), [("video", ["01-plan", "02-video", "03-more"]), ("none", ["01-plan"])]
+)
 def test_what_comes_after_a_branch_that_is_not_taken_is_left_out(kind, ran):
     found = graph(
         """
@@ -239,7 +317,11 @@ def test_what_comes_after_a_branch_that_is_not_taken_is_left_out(kind, ran):
 
 @pytest.mark.parametrize(
     ("kind", "ran"),
-    [("video", ["01-plan", "02-video", "03-join"]), ("audio", ["01-plan", "03-join"]), ("none", ["01-plan"])],
+    [
+        ("video", ["01-plan", "02-video", "03-join"]),
+        ("audio", ["01-plan", "03-join"]),
+        ("none", ["01-plan"]),
+    ],
 )
 def test_a_join_of_a_branch_and_a_way_without_condition_runs_only_if_one_of_them_is_gone(kind, ran):
     found = graph(
@@ -277,7 +359,8 @@ def test_else_is_the_negation_of_the_other_conditions():
         """
     )
     assert found.node("03-rest").when.text == (
-        "$01-plan.output.kind != 'a' && $01-plan.output.kind != 'b' || $request.output.pages <= 3 && $01-plan.output.kind != 'b'"
+        "$01-plan.output.kind != 'a' && $01-plan.output.kind != 'b' || $request.output.pages <= 3 "
+        "&& $01-plan.output.kind != 'b'"
     )
 
 
@@ -291,27 +374,56 @@ def test_stages_on_request_one_after_the_other_are_both_passed_over():
         """
     )
     last = found.node("04-end")
-    assert (last.depends_on, last.trigger_rule) == (("03-more", "02-video", "01-plan"), "none_failed_min_one_success")
+    assert (last.depends_on, last.trigger_rule) == (
+        ("03-more", "02-video", "01-plan"),
+        "none_failed_min_one_success",
+    )
 
 
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
-        ("- { id: 01-plan, next: 02-video }\n- { id: 02-video, next: 01-plan }", "Cycle detected among stages: 01-plan, 02-video"),
-        ("- { id: 01-plan, next: 01-plan }\n- { id: 02-video }", "Cycle detected among stages: 01-plan"),
+        (
+            "- { id: 01-plan, next: 02-video }\n- { id: 02-video, next: 01-plan }",
+            "Cycle detected among stages: 01-plan, 02-video",
+        ),
+        (
+            "- { id: 01-plan, next: 01-plan }\n- { id: 02-video }",
+            "Cycle detected among stages: 01-plan",
+        ),
         ("- { id: 01-plan, next: END }\n- { id: 02-video }", "stage '02-video' comes after none"),
-        ("- { id: 01-plan, next: [02-video, 03-b] }\n- { id: 02-video, next: END }\n- { id: 03-b }", "stage '03-b' does not say what comes next"),
-        ("- { id: 01-plan, next: { 02-video: else } }\n- { id: 02-video, next: END }", "stage '01-plan': else needs one or more branches"),
-        ("- { id: 01-plan, next: { 02-video: 'plan.kind is video' } }\n- { id: 02-video }", "condition 'plan.kind is video' cannot be read"),
-        ("- { id: 01-plan, next: { 02-video: \"plan.colour == 'red'\" } }\n- { id: 02-video }", "'plan' has no field 'colour'"),
-        ("- { id: 01-plan }\n- { id: 01-plan }\n- { id: 02-video }", "Duplicate stage id: '01-plan'"),
+        (
+            (
+                "- { id: 01-plan, next: [02-video, 03-b] }\n- { id: 02-video, next: END }\n- { id: "
+                "03-b }"
+            ),
+            "stage '03-b' does not say what comes next",
+        ),
+        (
+            "- { id: 01-plan, next: { 02-video: else } }\n- { id: 02-video, next: END }",
+            "stage '01-plan': else needs one or more branches",
+        ),
+        (
+            "- { id: 01-plan, next: { 02-video: 'plan.kind is video' } }\n- { id: 02-video }",
+            "condition 'plan.kind is video' cannot be read",
+        ),
+        (
+            "- { id: 01-plan, next: { 02-video: \"plan.colour == 'red'\" } }\n- { id: 02-video }",
+            "'plan' has no field 'colour'",
+        ),
+        (
+            "- { id: 01-plan }\n- { id: 01-plan }\n- { id: 02-video }",
+            "Duplicate stage id: '01-plan'",
+        ),
         ("- { name: 01-plan }\n- { id: 02-video }", "stages[0] has no id"),
         ("- { id: ../01-plan }\n- { id: 02-video }", "'../01-plan' cannot be the id of a stage"),
         ("- just text", "stages[0] must be a mapping, not 'just text'"),
     ],
 )
 def test_a_wrong_order_of_stages_is_said(stages, message):
-    assert any(said.startswith(message) or message in said for said in errors(stages, STATE)), errors(stages, STATE)
+    assert any(said.startswith(message) or message in said for said in errors(stages, STATE)), (
+        errors(stages, STATE)
+    )
 
 
 def test_a_workflow_has_stages():
@@ -326,11 +438,15 @@ def test_a_join_behind_every_branch_has_no_condition():
 
 def test_conditions_that_nobody_could_write_out_are_refused():
     parts = " || ".join(f"plan.kind == 'a{n}' && request.pages > {n}" for n in range(12))
-    (said,) = errors(f'- {{ id: 01-plan, next: {{ 02-video: "{parts}", 03-b: else }} }}\n- {{ id: 02-video, next: END }}\n- {{ id: 03-b, next: END }}')
+    (said,) = errors(
+        f'- {{ id: 01-plan, next: {{ 02-video: "{parts}", 03-b: else }} }}\n- {{ id: 02-video, '
+        f"next: END }}\n- {{ id: 03-b, next: END }}"
+    )
     assert "too many for an else" in said
 
 
-# Frontmatter, workflow.yaml and prose together -------------------------------------------------------------------------------
+# Frontmatter, workflow.yaml and prose together
+# -------------------------------------------------------------------------------
 
 FLOW = """
     name: both
@@ -350,28 +466,58 @@ def test_frontmatter_goes_before_workflow_yaml_and_the_difference_is_said(tmp_pa
     assert [use.artifact for use in node.reads if use.artifact] == ["rules", "extra"]
     assert node.timeout_ms == 120_000
     assert [(p.message, p.line) for p in verdict.warnings] == [
-        ("stages/01-a/CONTEXT.md: reads of stage '01-a' differs from workflow.yaml; what stands here holds", 3),
-        ("stages/01-a/CONTEXT.md: timeout of stage '01-a' differs from workflow.yaml; what stands here holds", 4),
+        (
+            (
+                "stages/01-a/CONTEXT.md: reads of stage '01-a' differs from workflow.yaml; what stands "
+                "here holds"
+            ),
+            3,
+        ),
+        (
+            (
+                "stages/01-a/CONTEXT.md: timeout of stage '01-a' differs from workflow.yaml; what "
+                "stands here holds"
+            ),
+            4,
+        ),
     ]
 
 
 def test_a_declared_read_has_the_scope_and_reason_of_its_row(tmp_path):
     verdict = icm.read_workspace(workspace(tmp_path, {"01-a": CONTRACT}, FLOW))
     first = verdict.graph.nodes[0].reads[0]
-    assert (first.artifact, first.location, first.scope, first.why, first.position.line) == ("rules", "references/rules.md", "Full file", "The rules", 9)
+    assert (first.artifact, first.location, first.scope, first.why, first.position.line) == (
+        "rules",
+        "references/rules.md",
+        "Full file",
+        "The rules",
+        9,
+    )
     assert verdict.problems == ()
 
 
 def test_a_row_that_the_declaration_leaves_out_is_left_out_with_a_warning(tmp_path):
-    verdict = icm.read_workspace(workspace(tmp_path, {"01-a": CONTRACT}, FLOW.replace("reads: [rules]", "reads: [extra]")))
+    verdict = icm.read_workspace(
+        workspace(tmp_path, {"01-a": CONTRACT}, FLOW.replace("reads: [rules]", "reads: [extra]"))
+    )
     assert [use.artifact for use in verdict.graph.nodes[0].reads if use.artifact] == ["extra"]
-    assert [p.message for p in verdict.warnings] == ["stages/01-a/CONTEXT.md: 'references/rules.md' (rules) is not among the declared reads and is left out"]
+    assert [p.message for p in verdict.warnings] == [
+        (
+            "stages/01-a/CONTEXT.md: 'references/rules.md' (rules) is not among the declared reads and "
+            "is left out"
+        )
+    ]
 
 
 def test_a_row_that_the_state_does_not_know_always_holds(tmp_path):
-    flow = FLOW.replace("      rules: { type: file, location: stages/01-a/references/rules.md }\n", "").replace("reads: [rules]", "reads: [extra]")
+    flow = FLOW.replace(
+        "      rules: { type: file, location: stages/01-a/references/rules.md }\n", ""
+    ).replace("reads: [rules]", "reads: [extra]")
     node = icm.read_workspace(workspace(tmp_path, {"01-a": CONTRACT}, flow)).graph.nodes[0]
-    assert [(use.artifact, use.location) for use in node.reads][:2] == [(None, "references/rules.md"), ("extra", None)]
+    assert [(use.artifact, use.location) for use in node.reads][:2] == [
+        (None, "references/rules.md"),
+        ("extra", None),
+    ]
     assert "Read: extra (../../shared/extra.md)." in node.body.text
 
 
@@ -379,12 +525,20 @@ def test_frontmatter_alone_is_checked_against_what_the_prose_writes(tmp_path):
     front = "---\nside_effects: [{ system: git, idempotency_key: resultt }]\n---\n"
     verdict = icm.read_workspace(workspace(tmp_path, {"01-a": front + dedent(CONTRACT)}))
     assert [(p.message, p.line) for p in verdict.errors] == [
-        ("stages/01-a/CONTEXT.md: side_effects[0].idempotency_key 'resultt': the state has no entry 'resultt'; did you mean 'result'?", 2)
+        (
+            (
+                "stages/01-a/CONTEXT.md: side_effects[0].idempotency_key 'resultt': the state has no "
+                "entry 'resultt'; did you mean 'result'?"
+            ),
+            2,
+        )
     ]
 
 
 def test_positions_below_frontmatter_are_those_of_the_file(tmp_path):
-    verdict = icm.read_workspace(workspace(tmp_path, {"01-a": "---\nstage_id: 01-a\n---\n" + dedent(CONTRACT)}))
+    verdict = icm.read_workspace(
+        workspace(tmp_path, {"01-a": "---\nstage_id: 01-a\n---\n" + dedent(CONTRACT)})
+    )
     node = verdict.graph.nodes[0]
     lines = (tmp_path / "stages/01-a/CONTEXT.md").read_text().split("\n")
     assert "references/rules.md" in lines[node.reads[0].position.line - 1]
@@ -393,7 +547,9 @@ def test_positions_below_frontmatter_are_those_of_the_file(tmp_path):
 
 def test_a_stage_may_be_called_otherwise_than_its_folder(tmp_path):
     flow = FLOW.replace("id: 01-a", "id: first").replace("written_by: 01-a", "written_by: first")
-    verdict = icm.read_workspace(workspace(tmp_path, {"01-a": "---\nstage_id: first\n---\n" + dedent(CONTRACT)}, flow))
+    verdict = icm.read_workspace(
+        workspace(tmp_path, {"01-a": "---\nstage_id: first\n---\n" + dedent(CONTRACT)}, flow)
+    )
     assert [node.id for node in verdict.graph.nodes] == ["first"]
     assert verdict.problems == ()
 
@@ -401,14 +557,25 @@ def test_a_stage_may_be_called_otherwise_than_its_folder(tmp_path):
 def test_a_folder_that_the_workflow_does_not_list_is_not_run(tmp_path):
     verdict = icm.read_workspace(workspace(tmp_path, {"01-a": CONTRACT, "02-b": CONTRACT}, FLOW))
     assert [node.id for node in verdict.graph.nodes] == ["01-a"]
-    assert [p.message for p in verdict.warnings] == ["stages/02-b/CONTEXT.md: stage '02-b' is not in workflow.yaml and is not run"]
+    assert [p.message for p in verdict.warnings] == [
+        "stages/02-b/CONTEXT.md: stage '02-b' is not in workflow.yaml and is not run"
+    ]
 
 
 def test_a_stage_without_a_folder_is_run_and_warned_of(tmp_path):
-    verdict = icm.read_workspace(workspace(tmp_path, {"01-a": CONTRACT}, FLOW + "      - { id: 02-b, description: Do the rest., reads: [result] }\n"))
-    assert [p.message for p in verdict.warnings] == ["Missing stage contract: stages/02-b/CONTEXT.md"]
+    verdict = icm.read_workspace(
+        workspace(
+            tmp_path,
+            {"01-a": CONTRACT},
+            FLOW + "      - { id: 02-b, description: Do the rest., reads: [result] }\n",
+        )
+    )
+    assert [p.message for p in verdict.warnings] == [
+        "Missing stage contract: stages/02-b/CONTEXT.md"
+    ]
     assert verdict.graph.node("02-b").body.text == (
-        "You work in stages/02-b/; the paths below are from there.\n\nDo the rest.\n\nRead: result (../../stages/01-a/output/result.md)."
+        "You work in stages/02-b/; the paths below are from there.\n\nDo the rest.\n\nRead: result "
+        "(../../stages/01-a/output/result.md)."
     )
 
 

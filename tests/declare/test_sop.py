@@ -1,4 +1,6 @@
-"""The Agent SOPs of the original, today's and earlier ones: nothing of them gets lost on the way to the graph."""
+"""The Agent SOPs of the original, today's and earlier ones: nothing of them gets lost on the way to
+the graph.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def outside_of_fences(text):
 
 def test_every_file_of_the_corpus_is_counted_and_has_a_source():
     files = sorted(path.relative_to(CORPUS).as_posix() for path in CORPUS.glob("*/*.md"))
-    sources = [line.split("\t")[0] for line in (CORPUS / "SOURCES.tsv").read_text().splitlines()[1:]]
+    sources = [
+        line.split("\t")[0] for line in (CORPUS / "SOURCES.tsv").read_text().splitlines()[1:]
+    ]
     assert sorted(FILES) == files == sorted(sources)
     assert len(files) == 25
 
@@ -49,16 +53,27 @@ def test_what_is_read_is_what_a_person_counts(row):
     graph = compiled(row["file"])
     substeps = sum(len(node.body.substeps) for node in graph.nodes)
     found = (len(graph.nodes), substeps, len(graph.inputs), len(constraints(graph)))
-    assert found == tuple(int(row[name]) for name in ("steps", "substeps", "parameters", "constraints"))
+    assert found == tuple(
+        int(row[name]) for name in ("steps", "substeps", "parameters", "constraints")
+    )
 
 
 @pytest.mark.parametrize("row", COUNTS, ids=FILES)
 def test_each_block_of_constraints_has_its_bullets(row):
     graph = compiled(row["file"])
-    labels = [number for number, line in outside_of_fences(source(row["file"])) if line.startswith("**Constraints")]
-    owners = [max(label for label in labels if label < constraint.position.line) for constraint in constraints(graph)]
+    labels = [
+        number
+        for number, line in outside_of_fences(source(row["file"]))
+        if line.startswith("**Constraints")
+    ]
+    owners = [
+        max(label for label in labels if label < constraint.position.line)
+        for constraint in constraints(graph)
+    ]
     assert len(labels) == int(row["blocks"])
-    assert [len(list(rules)) for _, rules in groupby(owners)] == [int(count) for count in row["constraints_by_block"].split(",")]
+    assert [len(list(rules)) for _, rules in groupby(owners)] == [
+        int(count) for count in row["constraints_by_block"].split(",")
+    ]
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -67,7 +82,10 @@ def test_every_line_of_the_source_is_in_some_prompt_and_what_is_said_of_all_step
     steps = re.compile(r"### \d")
     for number, line in outside_of_fences(source(file)):
         if line.strip() and line != "## Steps":
-            assert any(line.rstrip() in {other.rstrip() for other in lines} for lines in told), (number, line)
+            assert any(line.rstrip() in {other.rstrip() for other in lines} for lines in told), (
+                number,
+                line,
+            )
     for _, line in outside_of_fences(source(file)):
         if line.startswith("## ") and line != "## Steps":
             assert all(line in lines for lines in told), line
@@ -93,7 +111,9 @@ def test_positions_are_where_things_stand(file):
         return lines[position.line - 1][position.column - 1 :]
 
     for node in graph.nodes:
-        assert at(node.position).startswith("### ") and at(node.position).rstrip().endswith(node.title)
+        assert at(node.position).startswith("### ") and at(node.position).rstrip().endswith(
+            node.title
+        )
         for substep in node.body.substeps:
             assert at(substep.position).rstrip() == f"#### {substep.number} {substep.title}"
         for use in node.reads:
@@ -110,7 +130,10 @@ def test_steps_are_prompts_one_after_the_other(file):
     ids = [node.id for node in graph.nodes]
     assert all(re.fullmatch(r"step-\d+-[a-z0-9-]+", each) for each in ids)
     assert [node.depends_on for node in graph.nodes] == [(), *((each,) for each in ids[:-1])]
-    assert all(node.body.text.count(f"${before}.output") == 1 for before, node in zip(ids, graph.nodes[1:], strict=False))
+    assert all(
+        node.body.text.count(f"${before}.output") == 1
+        for before, node in zip(ids, graph.nodes[1:], strict=False)
+    )
     assert graph.returns == ids[-1]
 
 
@@ -125,15 +148,21 @@ def test_the_name_is_the_files_and_the_description_what_the_original_would_say(f
 @pytest.mark.parametrize("file", FILES)
 def test_a_constraint_has_the_level_that_its_line_says_first(file):
     for constraint in constraints(compiled(file)):
-        said = re.search(r"MUST NOT|MUST NEVER|SHOULD NOT|SHOULD NEVER|MUST|SHOULD|MAY", constraint.text)
+        said = re.search(
+            r"MUST NOT|MUST NEVER|SHOULD NOT|SHOULD NEVER|MUST|SHOULD|MAY", constraint.text
+        )
         assert said is not None and constraint.level == said[0].replace("NEVER", "NOT")
         if " because " in constraint.text.split("\n")[0]:
             assert constraint.because and constraint.because in constraint.text
 
 
 def test_parameters_of_code_assist_have_their_defaults_and_their_continuation_lines():
-    inputs = {parameter.name: parameter for parameter in compiled("strands/code-assist.sop.md").inputs}
-    assert [name for name, parameter in inputs.items() if parameter.required] == ["task_description"]
+    inputs = {
+        parameter.name: parameter for parameter in compiled("strands/code-assist.sop.md").inputs
+    }
+    assert [name for name, parameter in inputs.items() if parameter.required] == [
+        "task_description"
+    ]
     assert inputs["documentation_dir"].default == ".agents/scratchpad/{project_name}"
     assert inputs["repo_root"].default == "current working directory"
     assert inputs["task_name"].default == "" and not inputs["task_description"].has_default
@@ -146,8 +175,15 @@ def test_parameters_of_code_assist_have_their_defaults_and_their_continuation_li
 
 
 def test_defaults_that_are_no_quotations_keep_their_type():
-    inputs = {parameter.name: parameter.default for parameter in compiled("history/codebase-summary.script.md").inputs}
-    assert (inputs["consolidate"], inputs["update_mode"], inputs["code_analysis_depth"]) == (True, False, 2)
+    inputs = {
+        parameter.name: parameter.default
+        for parameter in compiled("history/codebase-summary.script.md").inputs
+    }
+    assert (inputs["consolidate"], inputs["update_mode"], inputs["code_analysis_depth"]) == (
+        True,
+        False,
+        2,
+    )
     assert inputs["codebase_path"] == "current directory"
 
 
@@ -164,7 +200,12 @@ def test_only_required_parameters_are_asked_for_and_before_the_first_step():
 def test_a_dry_run_takes_every_step_and_fills_in_what_was_given(file):
     graph = compiled(file)
     stubs = {node.id: f"said by {node.id}" for node in graph.nodes}
-    run = dry_run(graph, stubs=stubs, message="do it", inputs={each.name: f"my {each.name}" for each in graph.inputs if each.required}).as_json()
+    run = dry_run(
+        graph,
+        stubs=stubs,
+        message="do it",
+        inputs={each.name: f"my {each.name}" for each in graph.inputs if each.required},
+    ).as_json()
     assert run["outcome"] == "completed"
     assert [step["id"] for step in run["trace"]] == list(stubs)
     for before, step in zip([None, *stubs], run["trace"], strict=False):
@@ -194,29 +235,49 @@ def test_the_constraints_of_a_substep_say_which_it_is():
     graph = compiled("strands/code-assist.sop.md")
     assert [substep.number for substep in graph.nodes[1].body.substeps] == ["2.1", "2.2", "2.3"]
     assert [constraint.scope for constraint in graph.nodes[1].body.constraints].count("2.2") == 6
-    assert {constraint.scope for constraint in graph.nodes[0].body.constraints} == {"parameters", ""}
+    assert {constraint.scope for constraint in graph.nodes[0].body.constraints} == {
+        "parameters",
+        "",
+    }
 
 
 def test_nested_bullets_and_fences_belong_to_their_constraint():
     rules = {rule.position.line: rule for rule in constraints(compiled("strands/pdd.sop.md"))}
-    plan = next(rule for rule in rules.values() if rule.text.startswith("You MUST use the following specific instructions"))
+    plan = next(
+        rule
+        for rule in rules.values()
+        if rule.text.startswith("You MUST use the following specific instructions")
+    )
     assert plan.text.count("```") == 2 and "test-driven manner" in plan.text
-    sections = next(rule for rule in rules.values() if rule.text.startswith("You MUST include the following sections"))
+    sections = next(
+        rule
+        for rule in rules.values()
+        if rule.text.startswith("You MUST include the following sections")
+    )
     assert sections.text.count("\n- ") == 8
 
 
 def test_an_sop_without_a_section_of_steps_is_read_where_its_steps_are():
     verdict = read_file(CORPUS / "history/eval@4798d555.sop.md")
-    assert [node.title for node in verdict.graph.nodes][1:3] == ["Planning Phase", "Test Data Generation Phase"]
+    assert [node.title for node in verdict.graph.nodes][1:3] == [
+        "Planning Phase",
+        "Test Data Generation Phase",
+    ]
     said = {problem.message for problem in verdict.warnings}
-    assert {"Missing required section: Steps", "Missing required section: Parameters", "Steps found in section 'Implementation Guidelines'"} <= said
+    assert {
+        "Missing required section: Steps",
+        "Missing required section: Parameters",
+        "Steps found in section 'Implementation Guidelines'",
+    } <= said
 
 
 def test_a_step_that_slipped_behind_another_section_is_still_a_step():
     verdict = read_file(CORPUS / "history/pdd-code-task-generator.script.md")
     last = verdict.graph.nodes[-1]
     assert (last.id, last.position.line) == ("step-6-report-results", 191)
-    assert "Step 6 stands in section 'Code Task Format Specification'" in {problem.message for problem in verdict.warnings}
+    assert "Step 6 stands in section 'Code Task Format Specification'" in {
+        problem.message for problem in verdict.warnings
+    }
     assert "## Code Task Format Specification" in prompts(verdict.graph)[0]
     assert "### 6. Report Results" not in prompts(verdict.graph)[0]
 

@@ -1,4 +1,6 @@
-"""SOPs as people write them: numbers, parameters, labels and fences that the format's own tools do not foresee."""
+"""SOPs as people write them: numbers, parameters, labels and fences that the format's own tools do
+not foresee.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def titles(text):
 
 
 def parameter(line):
-    (found,) = graph(sop(parameters=f"{line}\n\n**Constraints for parameter acquisition:**\n- You MUST ask")).inputs
+    (found,) = graph(
+        sop(parameters=f"{line}\n\n**Constraints for parameter acquisition:**\n- You MUST ask")
+    ).inputs
     return found
 
 
@@ -32,7 +36,8 @@ def test_a_sop_that_keeps_to_the_format_is_not_remarked_on():
     assert read(sop()).problems == ()
 
 
-# Steps -----------------------------------------------------------------------------------------------------------------------
+# Steps
+# -----------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -53,7 +58,11 @@ def test_a_sop_that_keeps_to_the_format_is_not_remarked_on():
         ("### 6. Запуск", "step-6", "Запуск"),
         ("### 7. Café crème", "step-7-cafe-creme", "Café crème"),
         ("### 8.", "step-8", ""),
-        ("### 9. " + "word " * 20, "step-9-word-word-word-word-word-word-word-word", ("word " * 20).strip()),
+        (
+            "### 9. " + "word " * 20,
+            "step-9-word-word-word-word-word-word-word-word",
+            ("word " * 20).strip(),
+        ),
     ],
 )
 def test_a_step_is_known_by_its_number(heading, node_id, title):
@@ -61,15 +70,25 @@ def test_a_step_is_known_by_its_number(heading, node_id, title):
 
 
 def test_steps_0_and_0_5_come_in_their_order_and_wait_for_each_other():
-    text = sop(steps="".join(f"### {number} Go{RULES}\n\n" for number in ("0.", "0.5.", "1.", "2.")))
+    text = sop(
+        steps="".join(f"### {number} Go{RULES}\n\n" for number in ("0.", "0.5.", "1.", "2."))
+    )
     nodes = graph(text).nodes
     assert [node.id for node in nodes] == ["step-0-go", "step-0-5-go", "step-1-go", "step-2-go"]
-    assert [node.depends_on for node in nodes] == [(), ("step-0-go",), ("step-0-5-go",), ("step-1-go",)]
+    assert [node.depends_on for node in nodes] == [
+        (),
+        ("step-0-go",),
+        ("step-0-5-go",),
+        ("step-1-go",),
+    ]
     assert read(text).problems == ()
 
 
 def test_a_number_is_not_taken_from_a_word():
-    assert titles(sop(steps=f"### 3D model{RULES}\n\n### 2nd look{RULES}")) == [("step-1-3d-model", "3D model"), ("step-2-2nd-look", "2nd look")]
+    assert titles(sop(steps=f"### 3D model{RULES}\n\n### 2nd look{RULES}")) == [
+        ("step-1-3d-model", "3D model"),
+        ("step-2-2nd-look", "2nd look"),
+    ]
 
 
 def test_steps_without_numbers_are_counted():
@@ -92,31 +111,51 @@ def test_steps_that_are_prose_are_one_step():
 
 
 def test_sections_may_be_the_steps():
-    text = sop(steps_heading="", steps=f"## Step 1: Look{RULES}\n\n### 1.1 Left\n\nThere.\n\n## Step 2: Tell{RULES}")
+    text = sop(
+        steps_heading="",
+        steps=f"## Step 1: Look{RULES}\n\n### 1.1 Left\n\nThere.\n\n## Step 2: Tell{RULES}",
+    )
     verdict = read(text)
-    assert [(node.id, len(node.body.substeps)) for node in verdict.graph.nodes] == [("step-1-look", 1), ("step-2-tell", 0)]
+    assert [(node.id, len(node.body.substeps)) for node in verdict.graph.nodes] == [
+        ("step-1-look", 1),
+        ("step-2-tell", 0),
+    ]
     assert "Missing required section: Steps" in messages(verdict)
 
 
 def test_a_heading_without_a_number_belongs_to_the_step_before_it():
-    verdict = read(sop(steps=f"### 1. Look\n\n### Hints\n\nMind the gap.{RULES}\n\n### 2. Tell{RULES}"))
+    verdict = read(
+        sop(steps=f"### 1. Look\n\n### Hints\n\nMind the gap.{RULES}\n\n### 2. Tell{RULES}")
+    )
     assert [node.title for node in verdict.graph.nodes] == ["Look", "Tell"]
     assert "Mind the gap." in verdict.graph.nodes[0].body.text
     assert messages(verdict) == ["Heading without a number among the steps: 'Hints'"]
 
 
 def test_what_stands_before_the_first_step_is_said_to_all():
-    assert all("Mind the gap." in prompt for prompt in prompts(graph(sop(steps="Mind the gap.\n\n" + STEPS))))
+    assert all(
+        "Mind the gap." in prompt
+        for prompt in prompts(graph(sop(steps="Mind the gap.\n\n" + STEPS)))
+    )
 
 
 def test_numbered_headings_elsewhere_are_no_steps():
-    assert [node.title for node in graph(sop(after="## Notes\n\n### 3. Things\n\nSome.\n\n### 1. Other\n\nMore.")).nodes] == ["Look", "Tell"]
+    assert [
+        node.title
+        for node in graph(
+            sop(after="## Notes\n\n### 3. Things\n\nSome.\n\n### 1. Other\n\nMore.")
+        ).nodes
+    ] == ["Look", "Tell"]
 
 
 def test_substeps_have_their_own_numbers_and_constraints():
     steps = f"### 2. Explore\n\n#### 2.1 Analyze{RULES}\n\n#### Notes\n\nNone.\n\n#### 2.2. Research{RULES} twice\n\n#### Step 2B-i: Odd"
     (node,) = graph(sop(steps=steps)).nodes
-    assert [(part.number, part.title) for part in node.body.substeps] == [("2.1", "Analyze"), ("2.2", "Research"), ("2B-i", "Odd")]
+    assert [(part.number, part.title) for part in node.body.substeps] == [
+        ("2.1", "Analyze"),
+        ("2.2", "Research"),
+        ("2B-i", "Odd"),
+    ]
     assert [rule.scope for rule in node.body.constraints] == ["parameters", "2.1", "2.2"]
 
 
@@ -126,7 +165,8 @@ def test_doubled_and_backward_numbers_are_remarked_on_and_kept_apart():
     assert messages(verdict) == ["Step 1 comes after step 2", "Step 2 is there twice"]
 
 
-# Parameters ------------------------------------------------------------------------------------------------------------------
+# Parameters
+# ------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -158,13 +198,22 @@ def test_doubled_and_backward_numbers_are_remarked_on_and_kept_apart():
         ("- a (required): x", True, ...),
         ("* __a__ (required) - x", True, ...),
         ("- **a** (Required): x", True, ...),
-        ("- **a** (optional, default: \N{LEFT DOUBLE QUOTATION MARK}y\N{RIGHT DOUBLE QUOTATION MARK}): x", False, "y"),
+        (
+            (
+                "- **a** (optional, default: \N{LEFT DOUBLE QUOTATION MARK}y"
+                "\N{RIGHT DOUBLE QUOTATION MARK}): x"
+            ),
+            False,
+            "y",
+        ),
     ],
 )
 def test_a_parameter_says_whether_it_is_needed_and_its_default(line, required, default):
     found = parameter(line)
     assert (found.name, found.required, found.description) == ("a", required, "x")
-    assert (found.default if found.has_default else ...) == (default if default not in (None, ...) or required else "")
+    assert (found.default if found.has_default else ...) == (
+        default if default not in (None, ...) or required else ""
+    )
 
 
 def test_a_description_has_its_sub_bullets_and_later_lines():
@@ -185,7 +234,10 @@ def test_parameters_may_stand_in_a_table():
     ]  # fmt: skip
     assert inputs[1].description == "One of `a` | `b`"
     assert [each.position.line for each in inputs] == [11, 12, 13, 14]
-    assert "Parameter 'url' is required only under a condition: Required unless `file` has it" in remarks(parameters=table)
+    assert (
+        "Parameter 'url' is required only under a condition: Required unless `file` has it"
+        in remarks(parameters=table)
+    )
 
 
 def test_a_condition_on_being_required_is_told_and_not_asked_for():
@@ -213,26 +265,48 @@ def test_doubtful_parameters_are_remarked_on():
 
 
 def test_a_label_right_below_a_parameter_does_not_belong_to_it():
-    text = sop(parameters="- **a** (required): x\n**Constraints for parameter acquisition:**\n- You MUST ask\n- You MAY guess")
+    text = sop(
+        parameters="- **a** (required): x\n**Constraints for parameter acquisition:**\n- You MUST "
+        "ask\n- You MAY guess"
+    )
     assert graph(text).inputs[0].description == "x"
-    assert [rule.text for rule in graph(text).nodes[0].body.constraints if rule.scope] == ["You MUST ask", "You MAY guess"]
+    assert [rule.text for rule in graph(text).nodes[0].body.constraints if rule.scope] == [
+        "You MUST ask",
+        "You MAY guess",
+    ]
 
 
 def test_other_words_for_the_acquisition_of_parameters_are_understood():
-    text = sop(parameters="- **a** (required): x\n\n**Parameter acquisition rules:**\n\n- If all are there, You MUST proceed")
+    text = sop(
+        parameters="- **a** (required): x\n\n**Parameter acquisition rules:**\n\n- If all are "
+        "there, You MUST proceed"
+    )
     assert [rule.scope for rule in graph(text).nodes[0].body.constraints] == ["parameters", ""]
     assert len(graph(text).inputs) == 1
 
 
-# Constraints -----------------------------------------------------------------------------------------------------------------
+# Constraints
+# -----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "label",
-    ["**Constraints:**", "**Constraints**:", "**Constraints**", "__Constraints:__", "Constraints:", "#### Constraints", "**Constraints:**\n", "Text.\n**Constraints:**"],
+    [
+        "**Constraints:**",
+        "**Constraints**:",
+        "**Constraints**",
+        "__Constraints:__",
+        "Constraints:",
+        "#### Constraints",
+        "**Constraints:**\n",
+        "Text.\n**Constraints:**",
+    ],
 )
 def test_a_block_of_constraints_is_known_by_its_label(label):
-    assert [rule.text for rule in rules("- You MUST a", "- You MAY b", label=label)] == ["You MUST a", "You MAY b"]
+    assert [rule.text for rule in rules("- You MUST a", "- You MAY b", label=label)] == [
+        "You MUST a",
+        "You MAY b",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -271,45 +345,79 @@ def test_the_level_is_the_first_keyword_of_the_sentence(line, level):
 def test_a_reason_is_kept_and_a_prohibition_without_one_remarked_on(line, because):
     (rule,) = rules(f"- {line}")
     assert rule.because == because
-    remarked = any(each.startswith("Negative constraint without context") for each in remarks(steps=f"### 1. A\n\n**Constraints:**\n- {line}"))
+    remarked = any(
+        each.startswith("Negative constraint without context")
+        for each in remarks(steps=f"### 1. A\n\n**Constraints:**\n- {line}")
+    )
     assert remarked == ("NOT" in line and not because)
 
 
 def test_musts_come_first_and_what_has_no_level_stays_with_what_it_follows():
-    lines = ["- You MAY a", "- You SHOULD b", "- and c", "- You MUST d", "- You SHOULD NOT e because f", "- You MUST NOT g because h"]
+    lines = [
+        "- You MAY a",
+        "- You SHOULD b",
+        "- and c",
+        "- You MUST d",
+        "- You SHOULD NOT e because f",
+        "- You MUST NOT g because h",
+    ]
     assert [rule.text for rule in graph(sop(steps="### 1. A\n\n**Constraints:**\n" + "\n".join(lines))).nodes[0].body.constraints[1:]] == [
         "You MUST d", "You MUST NOT g because h", "You SHOULD b", "and c", "You SHOULD NOT e because f", "You MAY a",
     ]  # fmt: skip
     text = prompts(graph(sop(steps="### 1. A\n\n**Constraints:**\n" + "\n".join(lines))))[0]
-    assert "**Constraints:**\n- You MUST d\n- You MUST NOT g because h\n- You SHOULD b\n- and c\n- You SHOULD NOT e because f\n- You MAY a\n" in text
+    assert (
+        "**Constraints:**\n- You MUST d\n- You MUST NOT g because h\n- You SHOULD b\n- and c\n- "
+        "You SHOULD NOT e because f\n- You MAY a\n" in text
+    )
 
 
 def test_other_labels_quotes_and_text_end_a_block():
-    for ending in ("**Expected Output:**\n- You MUST x", "> You MUST x\n> - y", "Example:\n\n- You MUST x", "---\n\n- You MUST x"):
+    for ending in (
+        "**Expected Output:**\n- You MUST x",
+        "> You MUST x\n> - y",
+        "Example:\n\n- You MUST x",
+        "---\n\n- You MUST x",
+    ):
         assert [rule.text for rule in rules("- You MUST a", "", ending)] == ["You MUST a"], ending
 
 
 def test_a_fence_at_the_margin_belongs_to_the_constraint_above_it():
-    first, second = rules("- You MUST write:", "```", "- You MUST not be counted", "```", "- You MUST stop")
+    first, second = rules(
+        "- You MUST write:", "```", "- You MUST not be counted", "```", "- You MUST stop"
+    )
     assert first.text == "You MUST write:\n```\n- You MUST not be counted\n```"
     assert second.text == "You MUST stop"
 
 
 def test_a_constraint_may_stand_beside_its_label_and_in_a_numbered_list():
-    assert [rule.text for rule in rules("", label="**Constraints:** You MUST go")] == ["You MUST go"]
-    assert [rule.text for rule in rules("1. You MUST a", "2. You MUST b")] == ["You MUST a", "You MUST b"]
+    assert [rule.text for rule in rules("", label="**Constraints:** You MUST go")] == [
+        "You MUST go"
+    ]
+    assert [rule.text for rule in rules("1. You MUST a", "2. You MUST b")] == [
+        "You MUST a",
+        "You MUST b",
+    ]
 
 
 def test_constraints_of_other_sections_hold_for_every_step():
-    text = sop(before="## Execution Rules\n\n**Constraints:**\n- You MUST NOT run", steps="**Constraints:**\n- You MAY rest\n\n" + STEPS)
+    text = sop(
+        before="## Execution Rules\n\n**Constraints:**\n- You MUST NOT run",
+        steps="**Constraints:**\n- You MAY rest\n\n" + STEPS,
+    )
     for node in graph(text).nodes:
-        assert [(rule.scope, rule.text) for rule in node.body.constraints][-2:] == [("Execution Rules", "You MUST NOT run"), ("Steps", "You MAY rest")]
+        assert [(rule.scope, rule.text) for rule in node.body.constraints][-2:] == [
+            ("Execution Rules", "You MUST NOT run"),
+            ("Steps", "You MAY rest"),
+        ]
         assert "- You MUST NOT run" in node.body.text and "- You MAY rest" in node.body.text
     assert messages(read(text)) == ["Negative constraint without context: You MUST NOT run"]
 
 
 def test_rules_that_say_nothing_certain_are_remarked_on():
-    assert remarks(steps="### 1. A\n\n**Constraints:**\n- Go\n\n### 2. B\n\nText.\n\n### 3. C\n\n**Constraints:**\n\nGo.") == [
+    assert remarks(
+        steps="### 1. A\n\n**Constraints:**\n- Go\n\n### 2. B\n\nText.\n\n### 3. "
+        "C\n\n**Constraints:**\n\nGo."
+    ) == [
         "No RFC 2119 keyword in constraint: Go",
         "Step without constraints: 2. B",
         "Step without constraints: 3. C",
@@ -317,7 +425,8 @@ def test_rules_that_say_nothing_certain_are_remarked_on():
     ]
 
 
-# Fences, sections and the rest ----------------------------------------------------------------------------------------------------
+# Fences, sections and the rest
+# ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -333,15 +442,26 @@ def test_rules_that_say_nothing_certain_are_remarked_on():
     ],
 )
 def test_headings_in_examples_are_none(fence):
-    hidden = fence.format("## Steps\n### 9. Hidden".replace("\n", "\n" + " " * (len(fence.split("{}")[0].split("\n")[-1]))))
-    text = sop(before=f"## Notes\n\n{hidden}", steps=f"### 1. Look\n\n{hidden}\n\n**Constraints:**\n- You MUST look")
+    hidden = fence.format(
+        "## Steps\n### 9. Hidden".replace(
+            "\n", "\n" + " " * (len(fence.split("{}")[0].split("\n")[-1]))
+        )
+    )
+    text = sop(
+        before=f"## Notes\n\n{hidden}",
+        steps=f"### 1. Look\n\n{hidden}\n\n**Constraints:**\n- You MUST look",
+    )
     assert [node.title for node in graph(text).nodes] == ["Look"]
     assert read(text).problems == ()
 
 
 def test_a_fence_that_is_not_closed_is_reported_with_its_line():
     verdict = read(sop(after="## Notes\n\n```\nlost"))
-    found = next(problem for problem in verdict.problems if problem.message == "This code fence is never closed")
+    found = next(
+        problem
+        for problem in verdict.problems
+        if problem.message == "This code fence is never closed"
+    )
     assert sop(after="## Notes\n\n```\nlost").split("\n")[found.line - 1] == "```"
 
 
@@ -354,7 +474,12 @@ def test_a_rule_below_a_sentence_makes_it_no_heading_and_a_glued_sign_is_reporte
 def test_sections_before_and_after_the_steps_are_in_every_prompt_once():
     text = sop(before="## Mode Behavior\n\nQuietly.", after="## Best Practices\n\nSlowly.")
     for prompt in prompts(graph(text)):
-        assert prompt.count("Quietly.") == prompt.count("Slowly.") == prompt.count("Looks at things.") == 1
+        assert (
+            prompt.count("Quietly.")
+            == prompt.count("Slowly.")
+            == prompt.count("Looks at things.")
+            == 1
+        )
 
 
 def test_front_matter_is_left_out():
@@ -365,7 +490,9 @@ def test_front_matter_is_left_out():
 
 
 def test_a_second_sop_in_the_file_is_only_text_to_the_first():
-    verdict = read(sop() + "\n# Another\n\n## Steps\n\n### 1. Hide\n\n**Constraints:**\n- You MUST hide\n")
+    verdict = read(
+        sop() + "\n# Another\n\n## Steps\n\n### 1. Hide\n\n**Constraints:**\n- You MUST hide\n"
+    )
     assert [node.title for node in verdict.graph.nodes] == ["Look", "Tell"]
     assert all("You MUST hide" in prompt for prompt in prompts(verdict.graph))
     assert messages(verdict) == ["A second title: 'Another'"]
@@ -379,7 +506,9 @@ def test_missing_parts_are_named_in_the_validators_words():
         "Recommended section missing: Examples",
         "Recommended section missing: Troubleshooting",
     ]
-    assert "Parameters section must have blank line after heading" in messages(read(sop().replace("## Parameters\n\n", "## Parameters\n")))
+    assert "Parameters section must have blank line after heading" in messages(
+        read(sop().replace("## Parameters\n\n", "## Parameters\n"))
+    )
     assert "No Constraints sections found in steps" in remarks(steps="### 1. A\n\nText.")
     assert "A second section 'Overview'" in remarks(after="## Overview\n\nAgain.")
 
@@ -387,7 +516,9 @@ def test_missing_parts_are_named_in_the_validators_words():
 def test_without_steps_there_is_no_graph():
     verdict = read(sop(steps="", steps_heading=""))
     assert (verdict.ok, verdict.graph) == (False, None)
-    assert [problem.message for problem in verdict.errors] == ["No numbered steps found (format: ### 1. Step Name)"]
+    assert [problem.message for problem in verdict.errors] == [
+        "No numbered steps found (format: ### 1. Step Name)"
+    ]
 
 
 def test_the_description_ends_before_a_subheading_and_the_prompts_have_all_of_it():
@@ -400,8 +531,13 @@ def test_the_text_of_an_sop_is_no_template():
     text = sop(before="## Notes\n\nRun `echo $ARGUMENTS $step.output.x $INPUTS.topic $HOME`.")
     prompt = prompts(graph(text))[0]
     assert "Run `echo ${ARGUMENTS} ${step.output}.x ${INPUTS.topic} $HOME`." in prompt
-    assert prompt.count("$ARGUMENTS") == 1 and '<parameter name="topic">$INPUTS.topic</parameter>' in prompt
-    assert messages(read(text)) == [f"{each} is not filled in" for each in ("$ARGUMENTS", "$step.output", "$INPUTS.topic")]
+    assert (
+        prompt.count("$ARGUMENTS") == 1
+        and '<parameter name="topic">$INPUTS.topic</parameter>' in prompt
+    )
+    assert messages(read(text)) == [
+        f"{each} is not filled in" for each in ("$ARGUMENTS", "$step.output", "$INPUTS.topic")
+    ]
 
 
 def test_a_prompt_has_the_output_of_the_step_before_and_the_users_message():
@@ -411,11 +547,14 @@ def test_a_prompt_has_the_output_of_the_step_before_and_the_users_message():
     assert first.endswith("<user-input>\n$ARGUMENTS\n</user-input>\n")
 
 
-# Other SOPs ------------------------------------------------------------------------------------------------------------------
+# Other SOPs
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def mentioned(sentence, *siblings):
-    verdict = read(sop(steps=f"### 1. Go\n\n{sentence}{RULES}"), siblings=["looking.sop.md", *siblings])
+    verdict = read(
+        sop(steps=f"### 1. Go\n\n{sentence}{RULES}"), siblings=["looking.sop.md", *siblings]
+    )
     return [use.location for use in verdict.graph.nodes[0].reads], messages(verdict)
 
 
@@ -441,8 +580,14 @@ def test_an_sop_that_is_named_and_stands_beside_is_a_use(sentence, found):
 
 def test_a_name_that_two_files_have_and_a_file_that_is_not_there_are_reported():
     uses, said = mentioned("Run `code-assist`.", "code-assist.sop.md", "code-assist.script.md")
-    assert (uses, said) == ([], ["'code-assist' could be code-assist.script.md or code-assist.sop.md"])
-    assert mentioned("Run `audit.sop.md`.") == (["audit.sop.md"], ["There is no SOP 'audit' in the same directory"])
+    assert (uses, said) == (
+        [],
+        ["'code-assist' could be code-assist.script.md or code-assist.sop.md"],
+    )
+    assert mentioned("Run `audit.sop.md`.") == (
+        ["audit.sop.md"],
+        ["There is no SOP 'audit' in the same directory"],
+    )
 
 
 def test_without_knowing_the_directory_only_file_names_are_taken():
@@ -453,6 +598,8 @@ def test_without_knowing_the_directory_only_file_names_are_taken():
 
 def test_a_reader_finds_the_siblings_itself(tmp_path):
     (tmp_path / "code-assist.script.md").write_text(sop())
-    (tmp_path / "looking.sop.md").write_text(sop(parameters=PARAMETERS, steps=f"### 1. Go\n\nRun `code-assist`.{RULES}"))
+    (tmp_path / "looking.sop.md").write_text(
+        sop(parameters=PARAMETERS, steps=f"### 1. Go\n\nRun `code-assist`.{RULES}")
+    )
     (use,) = read_file(tmp_path / "looking.sop.md").graph.nodes[0].reads
     assert (use.location, use.position.line) == ("code-assist.script.md", 18)

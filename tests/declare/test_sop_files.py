@@ -1,4 +1,6 @@
-"""Files that are no SOP, or are one in an odd encoding or of an absurd shape: an answer each, never a traceback."""
+"""Files that are no SOP, or are one in an odd encoding or of an absurd shape: an answer each, never
+a traceback.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,14 @@ def only_error(verdict):
         (b"# A\r\nab\xff", ("read_error", "Not UTF-8: byte 0xff", 2, 3)),
         ("# A\n".encode("utf-16"), ("read_error", "Not UTF-8: byte 0xff", 1, 1)),
         (b"#" * (10 * 1024 * 1024), ("read_error", "The file is larger than 256 KiB", None, None)),
-        (b"a\n" * LINE_LIMIT, ("read_error", f"The file has more than {LINE_LIMIT} lines", None, None)),
-        (b"just words", ("validation_error", "No numbered steps found (format: ### 1. Step Name)", None, None)),
+        (
+            b"a\n" * LINE_LIMIT,
+            ("read_error", f"The file has more than {LINE_LIMIT} lines", None, None),
+        ),
+        (
+            b"just words",
+            ("validation_error", "No numbered steps found (format: ### 1. Step Name)", None, None),
+        ),
     ],
 )
 def test_a_file_that_is_no_sop_gets_one_error(tmp_path, content, error):
@@ -49,34 +57,56 @@ def test_a_file_that_is_no_sop_gets_one_error(tmp_path, content, error):
 def test_what_cannot_be_opened_gets_one_error(tmp_path):
     os.mkfifo(tmp_path / "pipe.sop.md")
     (tmp_path / "loop.sop.md").symlink_to("loop.sop.md")
-    assert only_error(read_file(tmp_path / "none.sop.md"))[1] == "The file cannot be read: No such file or directory"
+    assert (
+        only_error(read_file(tmp_path / "none.sop.md"))[1]
+        == "The file cannot be read: No such file or directory"
+    )
     assert only_error(read_file(tmp_path))[1] == "Not a file"
     assert only_error(read_file(tmp_path / "pipe.sop.md"))[1] == "Not a file"
-    assert only_error(read_file(tmp_path / "loop.sop.md"))[1].startswith("The file cannot be read: ")
+    assert only_error(read_file(tmp_path / "loop.sop.md"))[1].startswith(
+        "The file cannot be read: "
+    )
     assert only_error(read_file("a\0b.sop.md"))[1].startswith("The file cannot be read: ")
-    assert only_error(read_text("# A\udc80", "a.sop.md"))[1] == "A character that no text has: U+DC80"
+    assert (
+        only_error(read_text("# A\udc80", "a.sop.md"))[1] == "A character that no text has: U+DC80"
+    )
 
 
-@pytest.mark.parametrize("file", ["strands/code-assist.sop.md", "strands/eval.sop.md", "history/codebase-summary.script.md"])
+@pytest.mark.parametrize(
+    "file",
+    ["strands/code-assist.sop.md", "strands/eval.sop.md", "history/codebase-summary.script.md"],
+)
 def test_line_ends_and_a_byte_order_mark_change_nothing(tmp_path, file):
     text = (CORPUS / file).read_text(encoding="utf-8")
     plain = read_text(text, "a.sop.md")
     for ending in ("\r\n", "\r"):
         assert read_text("\ufeff" + text.replace("\n", ending), "a.sop.md") == plain
     written = verdict_of(tmp_path, b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
-    assert [node.body for node in written.graph.nodes if node.reads] == [node.body for node in plain.graph.nodes if node.reads]
+    assert [node.body for node in written.graph.nodes if node.reads] == [
+        node.body for node in plain.graph.nodes if node.reads
+    ]
 
 
 def test_the_name_is_the_stem_whatever_the_file_is_called(tmp_path):
-    for name, expected in {"a.sop.md": "a", "b.script.md": "b", "c.v2.sop.md": "c.v2", "d.md": "d", "é ü.sop.md": "é ü"}.items():
+    for name, expected in {
+        "a.sop.md": "a",
+        "b.script.md": "b",
+        "c.v2.sop.md": "c.v2",
+        "d.md": "d",
+        "é ü.sop.md": "é ü",
+    }.items():
         verdict = verdict_of(tmp_path, sop().encode(), name)
         assert verdict.graph.name == expected
-        assert [each.message for each in verdict.problems] == (["File must use .sop.md extension"] if name == "d.md" else [])
+        assert [each.message for each in verdict.problems] == (
+            ["File must use .sop.md extension"] if name == "d.md" else []
+        )
 
 
 def test_odd_characters_pass_through():
     text = sop(before="## Notes\n\n\x85\x90 \u2028 \N{PILE OF POO} \x0b\x0c end")
-    assert all("\x85\x90 \u2028 \N{PILE OF POO} \x0b\x0c end" in prompt for prompt in prompts(graph(text)))
+    assert all(
+        "\x85\x90 \u2028 \N{PILE OF POO} \x0b\x0c end" in prompt for prompt in prompts(graph(text))
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,16 +134,22 @@ def test_odd_characters_pass_through():
 def test_absurd_files_are_read_in_time_that_grows_with_their_size(text):
     assert len(text.encode()) <= SIZE_LIMIT_BYTES and text.count("\n") < LINE_LIMIT
     started = time.process_time()
-    verdict = read_text(text, "absurd.sop.md", siblings=[f"a-{number}.sop.md" for number in range(1000)])
+    verdict = read_text(
+        text, "absurd.sop.md", siblings=[f"a-{number}.sop.md" for number in range(1000)]
+    )
     assert verdict.graph is not None or verdict.errors
     assert time.process_time() - started < 20
 
 
 def test_prompts_that_would_be_too_large_together_are_refused():
     text = sop(before="x" * 100_000, steps="".join(f"### {number}. A\n\n" for number in range(900)))
-    assert [error.message for error in read_text(text, "a.sop.md").errors] == ["The prompts would be too large together"]
+    assert [error.message for error in read_text(text, "a.sop.md").errors] == [
+        "The prompts would be too large together"
+    ]
     many = sop(steps="".join(f"### {number}. A\n" for number in range(1001)))
-    assert [error.message for error in read_text(many, "a.sop.md").errors] == ["1001 steps: more than 1000 are not read"]
+    assert [error.message for error in read_text(many, "a.sop.md").errors] == [
+        "1001 steps: more than 1000 are not read"
+    ]
 
 
 PIECES = st.sampled_from(
@@ -130,11 +166,15 @@ def test_any_arrangement_of_pieces_is_answered_and_loses_no_constraint(pieces, t
     text = "\n".join(pieces) + tail.encode("utf-8", "replace").decode()
     verdict = read_text(text, "a.sop.md", siblings=())
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    assert all(problem.line is None or 1 <= problem.line <= len(lines) for problem in verdict.problems)
+    assert all(
+        problem.line is None or 1 <= problem.line <= len(lines) for problem in verdict.problems
+    )
     if verdict.graph is None:
         assert verdict.errors
         return
     verdict.graph.model_dump_json()
     told = "\n".join(prompts(verdict.graph)).replace("${x.output}", "$x.output").split("\n")
     front = any(problem.message.startswith("Front matter") for problem in verdict.problems)
-    assert front or sum(line.strip() == "- You MUST a" for line in lines) <= sum(line.strip() == "- You MUST a" for line in told)
+    assert front or sum(line.strip() == "- You MUST a" for line in lines) <= sum(
+        line.strip() == "- You MUST a" for line in told
+    )

@@ -1,4 +1,6 @@
-"""Every code block of README and docs/ is run, every link leads somewhere, and the lists of pages are complete."""
+"""Every code block of README and docs/ is run, every link leads somewhere, and the lists of pages
+are complete.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(servers.REPOSITORY))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in HAVE_TESTS_OF_THEIR_OWN and docskit.blocks(page)], ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page not in HAVE_TESTS_OF_THEIR_OWN and docskit.blocks(page)],
+    ids=name_of,
+)
 def test_the_blocks_of_a_page_run_in_their_order(page: Path, dsn: str, tmp_path: Path) -> None:
     reader = docskit.Reader(dsn, tmp_path)
     reader.follow(page)
@@ -32,19 +38,27 @@ def test_the_blocks_of_a_page_run_in_their_order(page: Path, dsn: str, tmp_path:
 
 def anchors(page: Path) -> set[str]:
     """The headings of a page, as links name them."""
-    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    headings = re.findall(
+        r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE
+    )
+    return {
+        re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)):
+    for target in re.findall(
+        r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
+    ):
         if re.match(r"https?://", target):
             continue
         path, _, anchor = target.partition("#")
         there = (page.parent / path).resolve() if path else page
         assert there.exists(), f"{name_of(page)} links to {target}, which is not there"
-        assert not anchor or anchor in anchors(there), f"{name_of(page)} links to {target}: no such heading"
+        assert not anchor or anchor in anchors(there), (
+            f"{name_of(page)} links to {target}: no such heading"
+        )
 
 
 TEXTS = sorted(str(page.relative_to(DOCS)) for page in PAGES if page.is_relative_to(DOCS))
@@ -53,8 +67,13 @@ TEXTS = sorted(str(page.relative_to(DOCS)) for page in PAGES if page.is_relative
 @pytest.mark.parametrize("text", TEXTS)
 def test_every_page_is_found_from_the_index_the_site_and_llms_txt(text: str) -> None:
     site = (servers.REPOSITORY / "zensical.toml").read_text()
-    for name, listed in [("zensical.toml", re.findall(r'"([\w/-]+\.md)"', site)), *((name, links(DOCS / name)) for name in ("index.md", "llms.txt"))]:
-        assert text in listed or text == name == "index.md" or (text, name) == ("index.md", "llms.txt"), f"{name} does not list {text}"
+    for name, listed in [
+        ("zensical.toml", re.findall(r'"([\w/-]+\.md)"', site)),
+        *((name, links(DOCS / name)) for name in ("index.md", "llms.txt")),
+    ]:
+        assert (
+            text in listed or text == name == "index.md" or (text, name) == ("index.md", "llms.txt")
+        ), f"{name} does not list {text}"
 
 
 def links(page: Path) -> list[str]:

@@ -24,7 +24,10 @@ def hold(name: str, text: str) -> None:
     if os.environ.get("PGFLOW_UPDATE_SNAPSHOT"):
         page.parent.mkdir(exist_ok=True)
         page.write_text(text)
-    assert page.read_text() == text, f"docs/reference/{name} is out of date: PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/docs/test_docs_reference.py"
+    assert page.read_text() == text, (
+        f"docs/reference/{name} is out of date: PGFLOW_UPDATE_SNAPSHOT=1 pytest "
+        "tests/docs/test_docs_reference.py"
+    )
 
 
 def test_the_page_on_python_is_that_of_the_docstrings():
@@ -52,12 +55,29 @@ VALUES = {
 }  # fmt: skip
 """Names that only the surface that is not built yet gives or takes."""
 
-TYPES = {"AsyncStep", "AsyncTransaction", "Connection", "Risk", "Status", "Step", "SyncEffect", "SyncSignal", "SyncStep", "Transaction", "Workflow", "logger", "sync", "__version__"}
+TYPES = {
+    "AsyncStep",
+    "AsyncTransaction",
+    "Connection",
+    "Risk",
+    "Status",
+    "Step",
+    "SyncEffect",
+    "SyncSignal",
+    "SyncStep",
+    "Transaction",
+    "Workflow",
+    "logger",
+    "sync",
+    "__version__",
+}
 """Names of modules, and those that annotations use."""
 
 
 def test_nothing_public_is_missing():
-    documented = set(re.findall(r"^### `([\w.]+)`", (REFERENCE / "python.md").read_text(), re.MULTILINE))
+    documented = set(
+        re.findall(r"^### `([\w.]+)`", (REFERENCE / "python.md").read_text(), re.MULTILINE)
+    )
     documented |= set(re.findall(r"`(\w+)`", (REFERENCE / "errors.md").read_text()))
     assert set(pgflow.__all__) - documented == VALUES | TYPES
 
@@ -67,6 +87,8 @@ TYPES_OF_READERS = {"EVERY_RUN", "STATUSES", "After", "AsyncSource", "Call", "So
 
 
 def test_no_reader_is_missing():
-    documented = set(re.findall(r"^### `([\w.]+)`", (REFERENCE / "inspect.md").read_text(), re.MULTILINE))
+    documented = set(
+        re.findall(r"^### `([\w.]+)`", (REFERENCE / "inspect.md").read_text(), re.MULTILINE)
+    )
     assert set(pgflow.inspect.__all__) - documented == TYPES_OF_READERS
     assert documented <= set(pgflow.inspect.__all__)

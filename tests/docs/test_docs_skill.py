@@ -18,9 +18,15 @@ def test_the_skill_is_written_and_renewed(tmp_path):
     answer = pgflow(None, "install-skill", "--to", str(tmp_path / "skills"), tty=True, width=200)
     assert (answer.code, answer.out) == (0, f"Wrote {target}\n")
     assert target.read_text() == SKILL.read_text()
-    assert pgflow(None, "install-skill", "--to", str(tmp_path / "skills"), "--json").data == {"file": str(target), "changed": False}
+    assert pgflow(None, "install-skill", "--to", str(tmp_path / "skills"), "--json").data == {
+        "file": str(target),
+        "changed": False,
+    }
     target.write_text("---\nname: pgflow\n---\nwhat an older version said")
-    assert pgflow(None, "install-skill", "--to", str(tmp_path / "skills"), "--json").data == {"file": str(target), "changed": True}
+    assert pgflow(None, "install-skill", "--to", str(tmp_path / "skills"), "--json").data == {
+        "file": str(target),
+        "changed": True,
+    }
     assert target.read_text() == SKILL.read_text()
 
 
@@ -56,4 +62,6 @@ def test_the_front_matter_is_what_assistants_read():
 
 def test_the_exit_codes_are_those_of_the_program():
     said = re.search(r"Exit codes: (.*)\.", SKILL.read_text())[1]
-    assert {int(code) for code in re.findall(r"(\d+) ", said)} == set(failures.MEANINGS) - {failures.INTERRUPTED}
+    assert {int(code) for code in re.findall(r"(\d+) ", said)} == set(failures.MEANINGS) - {
+        failures.INTERRUPTED
+    }

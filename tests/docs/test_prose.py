@@ -1,5 +1,6 @@
-"""Prose is plain. README and docs have short sentences about things, with one thought each: the figures are those that Oban's and
-psycopg's guides keep. Docstrings, the entries in them and SQL comments begin with a verb or a noun.
+"""Prose is plain. README and docs have short sentences about things, with one thought each: the
+figures are those that Oban's and psycopg's guides keep. Docstrings, the entries in them and SQL
+comments begin with a verb or a noun.
 """
 
 from __future__ import annotations
@@ -20,14 +21,29 @@ MEDIAN_WORDS = 17
 GENERATED = {"python.md", "inspect.md", "sql.md", "errors.md", "checks.md", "GUARANTEES.md"}
 """Names of pages made from docstrings, comments and the record of the proof."""
 
-QUESTION_WORDS = {"what", "whether", "how", "where", "which", "who", "whose", "whoever", "when", "why"}
-"""A docstring or comment that begins with one of these names a question instead of an answer: "Return True if", "Seconds until"."""
+QUESTION_WORDS = {
+    "what",
+    "whether",
+    "how",
+    "where",
+    "which",
+    "who",
+    "whose",
+    "whoever",
+    "when",
+    "why",
+}
+"""A docstring or comment that begins with one of these names a question instead of an answer:
+"Return True if", "Seconds until".
+"""
 
 CODE = ("pgflow", "cli", "bench", "examples", "tests")
 
 PAGES = [
     *(servers.REPOSITORY / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
-    *sorted(page for page in (servers.REPOSITORY / "docs").rglob("*.md") if page.name not in GENERATED),
+    *sorted(
+        page for page in (servers.REPOSITORY / "docs").rglob("*.md") if page.name not in GENERATED
+    ),
 ]
 
 
@@ -39,31 +55,47 @@ def sentences(markdown: str) -> list[str]:
         prose = re.sub(r"^([-*]|\d+\.) ", "", block.strip())
         if not prose or prose.startswith(("#", "|", "<", ">")):
             continue
-        prose = re.sub(r"`[^`]*`", "x", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", prose)).replace("**", "")
-        found += [s for s in re.split(r"(?<=[.!?:])\s+(?=[A-Zx])", prose.replace("\n", " ")) if " " in s]
+        prose = re.sub(r"`[^`]*`", "x", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", prose)).replace(
+            "**", ""
+        )
+        found += [
+            s for s in re.split(r"(?<=[.!?:])\s+(?=[A-Zx])", prose.replace("\n", " ")) if " " in s
+        ]
     return found
 
 
 def complaints(said: list[str]) -> list[str]:
-    """Return a complaint for each of the three bounds that these sentences exceed; a short page may have one of the first two each."""
+    """Return a complaint for each of the three bounds that these sentences exceed; a short page may
+    have one of the first two each.
+    """
     found = []
-    for name, pattern, bound in (("what", r"\bwhat\b", WHAT_PER_100), ("semicolons", ";", SEMICOLONS_PER_100)):
+    for name, pattern, bound in (
+        ("what", r"\bwhat\b", WHAT_PER_100),
+        ("semicolons", ";", SEMICOLONS_PER_100),
+    ):
         having = [s for s in said if re.search(pattern, s, re.IGNORECASE)]
-        if sum(len(re.findall(pattern, s, re.IGNORECASE)) for s in said) > max(1, bound * len(said) / 100):
+        if sum(len(re.findall(pattern, s, re.IGNORECASE)) for s in said) > max(
+            1, bound * len(said) / 100
+        ):
             found.append(f"more than {bound} {name} in 100 sentences: {having}")
     if said and statistics.median(len(s.split()) for s in said) > MEDIAN_WORDS:
         found.append(f"half of the sentences have more than {MEDIAN_WORDS} words")
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(servers.REPOSITORY).as_posix())
+@pytest.mark.parametrize(
+    "page", PAGES, ids=lambda page: page.relative_to(servers.REPOSITORY).as_posix()
+)
 def test_a_page_is_plain(page: Path):
     assert complaints(sentences(page.read_text())) == []
 
 
 def test_wordy_pages_are_found():
     page = "# What\n\n```python\nwhat; what\n```\n\n" + "It says what it does; what for. " * 3
-    assert [c.split(" in ")[0] for c in complaints(sentences(page))] == ["more than 5 what", "more than 8 semicolons"]
+    assert [c.split(" in ")[0] for c in complaints(sentences(page))] == [
+        "more than 5 what",
+        "more than 8 semicolons",
+    ]
     assert complaints(["word " * 30]) == ["half of the sentences have more than 17 words"]
     assert complaints(sentences("- Start it.\n- Stop it; what now?\n")) == []
 
@@ -72,12 +104,20 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
     """Yield line and text of each docstring, those behind assignments included."""
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
-        for before, statement in zip([None, *body], body, strict=False) if isinstance(body, list) else ():
-            if before is None and not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+        for before, statement in (
+            zip([None, *body], body, strict=False) if isinstance(body, list) else ()
+        ):
+            if before is None and not isinstance(
+                node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+            ):
                 continue
             if before is not None and not isinstance(before, (ast.Assign, ast.AnnAssign)):
                 continue
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str):
+            if (
+                isinstance(statement, ast.Expr)
+                and isinstance(statement.value, ast.Constant)
+                and isinstance(statement.value.value, str)
+            ):
                 yield statement.lineno, statement.value.value
 
 
@@ -103,12 +143,18 @@ def asks(text: str) -> bool:
 
 
 def questions(folder: str) -> list[str]:
-    """Return ``file:line: text`` of each docstring or SQL comment of a folder that begins with a question word."""
+    """Return ``file:line: text`` of each docstring or SQL comment of a folder that begins with a
+    question word.
+    """
     found = []
     for pattern, texts in (("*.py", docstrings), ("*.py", entries), ("*.sql", sql_comments)):
         for path in sorted((servers.REPOSITORY / folder).rglob(pattern)):
             name = path.relative_to(servers.REPOSITORY).as_posix()
-            found += [f"{name}:{line}: {text.strip().splitlines()[0]}" for line, text in texts(path.read_text()) if asks(text)]
+            found += [
+                f"{name}:{line}: {text.strip().splitlines()[0]}"
+                for line, text in texts(path.read_text())
+                if asks(text)
+            ]
     return found
 
 
@@ -120,8 +166,17 @@ def test_docstrings_and_comments_begin_with_a_verb_or_a_noun(folder: str):
 
 def test_docstrings_that_ask_are_found():
     source = '''"""The module."""\n\nLIMIT = 3\n"""How many."""\n\ndef is_open():\n    """Whether it is.\n\n    More.\n    """\n    x = 1\n    "Whose."\n'''
-    assert [(line, text.split()[0]) for line, text in docstrings(source)] == [(1, "The"), (4, "How"), (7, "Whether"), (12, "Whose.")]
+    assert [(line, text.split()[0]) for line, text in docstrings(source)] == [
+        (1, "The"),
+        (4, "How"),
+        (7, "Whether"),
+        (12, "Whose."),
+    ]
     assert [line for line, text in docstrings(source) if asks(text)] == [4, 7, 12]
     asking = 'def f(a, b):\n    """Return it.\n\n    Args:\n        a: Number of them.\n        b: Whether it is.\n    """\n'
     assert [(line, text) for line, text in entries(asking) if asks(text)] == [(6, "Whether it is.")]
-    assert [line for line, text in sql_comments("-- Runs.\n\ncomment on column a.b is 'When it''s due';\n") if asks(text)] == [3]
+    assert [
+        line
+        for line, text in sql_comments("-- Runs.\n\ncomment on column a.b is 'When it''s due';\n")
+        if asks(text)
+    ] == [3]

@@ -1,6 +1,8 @@
-"""anyio in workflow code: its task groups, scopes and timers are durable and replay, and what it cannot have is refused by name.
+"""anyio in workflow code: its task groups, scopes and timers are durable and replay, and what it
+cannot have is refused by name.
 
-Frameworks for agents are written with it (mcp, pydantic-ai), and so is much that was not written for workflows.
+Frameworks for agents are written with it (mcp, pydantic-ai), and so is much that was not written
+for workflows.
 """
 
 from __future__ import annotations
@@ -27,16 +29,26 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(90)
 
-METHODS = [name for name in dir(asyncio.AbstractEventLoop) if not name.startswith("_") and callable(getattr(asyncio.AbstractEventLoop, name))]
+METHODS = [
+    name
+    for name in dir(asyncio.AbstractEventLoop)
+    if not name.startswith("_") and callable(getattr(asyncio.AbstractEventLoop, name))
+]
 
 
-# ---------------------------------------------------------------- every method of a loop has an answer
+# ---------------------------------------------------------------- every method of a loop has an
+# answer
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_of_an_event_loop_works_or_refuses_by_name(bench: Callable[..., Bench], name: str) -> None:  # noqa: F811
+def test_every_method_of_an_event_loop_works_or_refuses_by_name(
+    bench: Callable[..., Bench],
+    name: str,  # noqa: F811
+) -> None:
     owner = next(cls for cls in WorkflowLoop.__mro__ if name in vars(cls))
-    assert owner is not asyncio.AbstractEventLoop, f"asyncio's own {name} raises NotImplementedError"
+    assert owner is not asyncio.AbstractEventLoop, (
+        f"asyncio's own {name} raises NotImplementedError"
+    )
     if name not in _ADVICE:
         return
 
@@ -52,12 +64,20 @@ def test_every_method_of_an_event_loop_works_or_refuses_by_name(bench: Callable[
 def test_what_a_loop_says_of_itself(bench: Callable[..., Bench]) -> None:  # noqa: F811
     async def main(b: Bench) -> list[Any]:
         loop = asyncio.get_running_loop()
-        return [loop.get_task_factory(), loop.get_debug(), loop.is_running(), loop.is_closed(), loop.get_exception_handler()]
+        return [
+            loop.get_task_factory(),
+            loop.get_debug(),
+            loop.is_running(),
+            loop.is_closed(),
+            loop.get_exception_handler(),
+        ]
 
     assert bench(main).main.result() == [None, False, True, False, None]
 
 
-def test_an_exception_handler_is_told_what_a_callback_raises_and_not_what_is_found_at_collection(bench: Callable[..., Bench]) -> None:  # noqa: F811
+def test_an_exception_handler_is_told_what_a_callback_raises_and_not_what_is_found_at_collection(
+    bench: Callable[..., Bench],  # noqa: F811
+) -> None:
     async def main(b: Bench) -> None:
         loop = asyncio.get_running_loop()
 
@@ -89,7 +109,10 @@ def test_an_exception_handler_is_told_what_a_callback_raises_and_not_what_is_fou
 
 
 @pytest.mark.parametrize("salt", range(12))
-def test_scopes_in_a_cancelled_group_are_left_in_the_order_of_their_beginning(bench: Callable[..., Bench], salt: int) -> None:  # noqa: F811
+def test_scopes_in_a_cancelled_group_are_left_in_the_order_of_their_beginning(
+    bench: Callable[..., Bench],
+    salt: int,  # noqa: F811
+) -> None:
     """anyio keeps them in a set, whose order is that of addresses."""
     kept: list[Any] = []
 
@@ -115,7 +138,9 @@ def test_scopes_in_a_cancelled_group_are_left_in_the_order_of_their_beginning(be
     assert b.log == list(range(16))
 
 
-def test_a_scope_that_waits_for_code_that_will_not_end_lets_the_run_stand_still(bench: Callable[..., Bench]) -> None:  # noqa: F811
+def test_a_scope_that_waits_for_code_that_will_not_end_lets_the_run_stand_still(
+    bench: Callable[..., Bench],  # noqa: F811
+) -> None:
     """anyio cancels again and again until all have ended, which here takes an outcome."""
 
     async def stubborn(b: Bench) -> None:
@@ -141,7 +166,9 @@ def test_a_scope_that_waits_for_code_that_will_not_end_lets_the_run_stand_still(
     assert b.log == ["cancelled", "clean"]
 
 
-def test_a_callback_that_appends_itself_again_rests_until_the_next_outcome(bench: Callable[..., Bench]) -> None:  # noqa: F811
+def test_a_callback_that_appends_itself_again_rests_until_the_next_outcome(
+    bench: Callable[..., Bench],  # noqa: F811
+) -> None:
     class Poll:
         def __init__(self, b: Bench) -> None:
             self.b = b
@@ -281,7 +308,9 @@ async def talking() -> list[int]:
 
 
 class Session:
-    """Questions and answers over two streams, as in a client of MCP: each question has a stream that its answer comes by."""
+    """Questions and answers over two streams, as in a client of MCP: each question has a stream
+    that its answer comes by.
+    """
 
     def __init__(self, send: Any, receive: Any) -> None:
         self._send = send
@@ -358,7 +387,9 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("chosen", WORKFLOWS, ids=lambda w: w.name)
-async def test_anyio_is_durable_in_workflow_code_and_replays(aflow: AsyncHarness, chosen: Any) -> None:
+async def test_anyio_is_durable_in_workflow_code_and_replays(
+    aflow: AsyncHarness, chosen: Any
+) -> None:
     """The harness replays each run once more when the test is over."""
     aflow.include(chosen)
     run = await aflow.start(chosen, *WORKFLOWS[chosen])
@@ -388,7 +419,9 @@ async def using_a_thread() -> str:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_a_thread_of_anyio_has_no_way_back_and_the_run_says_so(aflow: AsyncHarness) -> None:
-    """The thread is told by name that it cannot take part; the code is not, and waits for what nothing can bring."""
+    """The thread is told by name that it cannot take part; the code is not, and waits for what
+    nothing can bring.
+    """
     aflow.include(using_a_thread)
     run = await aflow.start(using_a_thread)
     await aflow.until_idle()

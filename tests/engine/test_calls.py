@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from pgflow._engine.calls import Call, ChildCall, ChildRequest, EffectTerms, SignalCall, StepCall, StepSpec, TimerCall, Waits, Want
+from pgflow._engine.calls import (
+    Call,
+    ChildCall,
+    ChildRequest,
+    EffectTerms,
+    SignalCall,
+    StepCall,
+    StepSpec,
+    TimerCall,
+    Waits,
+    Want,
+)
 from pgflow._engine.effects import _MOVES, CLOSED, EffectCall, Event, ImpossibleMove, Stage
 from pgflow._model.codecs import ANYTHING, codec_for
 from pgflow._model.effects import Accepted
@@ -32,16 +43,36 @@ def effect(**given: Any) -> EffectCall:
 
 CALLS: dict[str, tuple[Call, set[str]]] = {
     "step": (StepCall(7, "ship", None, spec=spec()), {Kind.STEP_COMPLETED, Kind.STEP_FAILED}),
-    "decision": (StepCall(7, "ship", None, spec=spec("d")), {Kind.DECISION_RECORDED, Kind.STEP_FAILED}),
-    "effect": (effect(), {Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED, Kind.COMPENSATED}),
+    "decision": (
+        StepCall(7, "ship", None, spec=spec("d")),
+        {Kind.DECISION_RECORDED, Kind.STEP_FAILED},
+    ),
+    "effect": (
+        effect(),
+        {Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED, Kind.COMPENSATED},
+    ),
     "timer": (TimerCall(7, "ship", None), {Kind.TIMER_FIRED}),
-    "signal": (SignalCall(7, "ship", None, codec=ANYTHING), {Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT}),
-    "child": (ChildCall(7, "ship", None, request=CHILD, result=ANYTHING, errors=ErrorClasses()), {Kind.CHILD_FINISHED}),
+    "signal": (
+        SignalCall(7, "ship", None, codec=ANYTHING),
+        {Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT},
+    ),
+    "child": (
+        ChildCall(7, "ship", None, request=CHILD, result=ANYTHING, errors=ErrorClasses()),
+        {Kind.CHILD_FINISHED},
+    ),
 }
 
 
-def unit(kind: str, payload: Any = None, name: str | None = "ship", at_us: int = 0, due_us: int | None = None) -> Unit:
-    return Unit(1, 7, kind, name, None if payload is None else json.dumps(payload), None, at_us, due_us)
+def unit(
+    kind: str,
+    payload: Any = None,
+    name: str | None = "ship",
+    at_us: int = 0,
+    due_us: int | None = None,
+) -> Unit:
+    return Unit(
+        1, 7, kind, name, None if payload is None else json.dumps(payload), None, at_us, due_us
+    )
 
 
 @pytest.mark.parametrize("sort", CALLS)
@@ -64,7 +95,11 @@ def test_each_kind_names_what_only_the_database_can_end():
     ):
         call.wait(waits)
     assert waits.in_question([7, 8, 10]) == {
-        "signals": [[2, "paid"]], "timers": [[1, 4, "T"], [2, 5, "W"]], "retries": [[4, 6]], "open_effects": [3, 6], "child_calls": "{[7,8],[10,10]}",
+        "signals": [[2, "paid"]],
+        "timers": [[1, 4, "T"], [2, 5, "W"]],
+        "retries": [[4, 6]],
+        "open_effects": [3, 6],
+        "child_calls": "{[7,8],[10,10]}",
     }
     assert Waits([]).in_question([]) == {}
 
@@ -94,7 +129,12 @@ def test_an_effect_wants_what_its_stage_allows():
     call = effect()
     assert call.ask() == Want.LEAVE
     call.read(unit(Kind.EFFECT_INTENDED, {}, at_us=5))
-    assert (call.ask(), call.is_acting, call.may_have_acted, call.attempted_us) == (Want.LOST, True, False, 5)
+    assert (call.ask(), call.is_acting, call.may_have_acted, call.attempted_us) == (
+        Want.LOST,
+        True,
+        False,
+        5,
+    )
     call.doubt(Unknown.RAISED)
     assert (call.ask(), call.stage, call.ground) == (Want.LEAVE, Stage.REPEATABLE, "w")
     call.read(unit(Kind.EFFECT_ATTEMPTED, {"ground": "w"}))
@@ -121,7 +161,9 @@ def test_what_takes_an_accepted_effect_back_follows_it():
 def test_what_is_closed_stays_as_it_is(stage):
     for event in _MOVES:
         call = effect(stage=stage)
-        with pytest.raises(ImpossibleMove, match=f"call 7: effect 'ship': {event} comes when it is {stage}"):
+        with pytest.raises(
+            ImpossibleMove, match=f"call 7: effect 'ship': {event} comes when it is {stage}"
+        ):
             call._move(event)
         assert call.stage == stage
 
@@ -162,7 +204,11 @@ def test_marks_say_the_same_before_and_after_the_acceptance_is_released(marks):
         assert read_early.read(unit(kind, said))
     assert not read_early.was_accepted
     read_early.close(Accepted("ref"), None)
-    assert (read_early.stage, read_early.asks, read_early.ground) == (read_late.stage, read_late.asks, read_late.ground)
+    assert (read_early.stage, read_early.asks, read_early.ground) == (
+        read_late.stage,
+        read_late.asks,
+        read_late.ground,
+    )
     assert read_early.was_accepted
 
 

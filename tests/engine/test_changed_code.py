@@ -1,8 +1,10 @@
-"""Code that changes while runs are in the middle: every durable call of every example deleted, doubled, swapped or renamed.
+"""Code that changes while runs are in the middle: every durable call of every example deleted,
+doubled, swapped or renamed.
 
-A run of the code as it was is stopped at points between, as by a crash, and goes on under each changed copy of the
-code. Where the run has not come to the change, it must be accepted. Where it has, it is accepted and does
-not contradict the journal, or the run is held with nothing written. Whatever comes of it, no step whose end is recorded runs again.
+A run of the code as it was is stopped at points between, as by a crash, and goes on under each
+changed copy of the code. Where the run has not come to the change, it must be accepted. Where it
+has, it is accepted and does not contradict the journal, or the run is held with nothing written.
+Whatever comes of it, no step whose end is recorded runs again.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class LinesSeen(WatchedExecution):
 
 @pytest.fixture(autouse=True)
 def unwound_arguments() -> Iterator[None]:
-    """Code that is taken apart, or changed, leaves coroutines unawaited: Python says so where the collector comes by."""
+    """Code that is taken apart, or changed, leaves coroutines unawaited: Python says so where the
+    collector comes by.
+    """
     gc.disable()
     try:
         with warnings.catch_warnings():
@@ -70,7 +74,9 @@ def unwound_arguments() -> Iterator[None]:
 
 @dataclass
 class Point:
-    """A run of the code as it was, stopped; the lines that its code had come to; the keys of all steps that were asked for."""
+    """A run of the code as it was, stopped; the lines that its code had come to; the keys of all
+    steps that were asked for.
+    """
 
     worker: Worker
     lines: set[int]
@@ -82,7 +88,11 @@ def point(worker: Worker) -> Point:
     frozen = worker._successor(worker.store.fork())
     frozen.random.seed(json.dumps(worker.played))
     newest: list[Any] = [attempt for attempt in worker.attempts if attempt.run_id == 1][-1:]
-    keys = {(attempt.run_id, number): key for attempt in worker.attempts for number, key in attempt.step_keys.items()}  # type: ignore[attr-defined]
+    keys = {
+        (attempt.run_id, number): key
+        for attempt in worker.attempts
+        for number, key in attempt.step_keys.items()
+    }  # type: ignore[attr-defined]
     return Point(frozen, {line for attempt in newest for line in attempt.lines}, keys)
 
 
@@ -112,7 +122,8 @@ def go_on(worker: Worker, example: Example, change: Change) -> tuple[Worker, Sto
         run.workflow = known[run.workflow.name]
     # A read or a transaction that is not recorded has not happened: another may stand in its place.
     successor.keys = {
-        (run_id, call): what for (run_id, call), what in successor.keys.items()
+        (run_id, call): what
+        for (run_id, call), what in successor.keys.items()
         if call in store.runs[run_id].licensed() or call in ended(store.runs[run_id])
     }
     for _ in successor.play_at_random():
@@ -127,12 +138,18 @@ def ended(run: StoredRun) -> set[int]:
 def judge(at: Point, example: Example, change: Change) -> str:
     worker, lines = at.worker, at.lines
     before = {run_id: list(run.units) for run_id, run in worker.store.runs.items()}
-    done = {(run_id, at.keys[run_id, call]) for run_id, run in worker.store.runs.items() for call in ended(run)}
+    done = {
+        (run_id, at.keys[run_id, call])
+        for run_id, run in worker.store.runs.items()
+        for call in ended(run)
+    }
     successor, run = go_on(worker, example, change)
     again = [(run_id, key) for run_id, _name, key in successor.bodies_run if (run_id, key) in done]
     assert again == [], f"{change}: steps whose end is recorded ran again"
     assert run.units[: len(before[1])] == before[1]
-    added = [unit for unit in run.units[len(before[1]) :] if unit.kind != Kind.OPERATOR]  # people go on asking
+    added = [
+        unit for unit in run.units[len(before[1]) :] if unit.kind != Kind.OPERATOR
+    ]  # people go on asking
     attempt = next(a for a in successor.attempts if a.run_id == 1)
     if attempt.divergence is None:
         assert mismatch(before[1], attempt) is None, str(change)
@@ -170,6 +187,8 @@ def test_the_changes_are_what_they_are_called() -> None:
     kinds = {change.kind for change in changedcode.changes("in_sequence")}
     assert kinds == set(changedcode.CHANGES)
     first = ast.unparse(ast.parse(inspect.getsource(changedcode.exampleflows)))
-    texts = {str(change): changedcode.source_of(change) for change in changedcode.changes("in_sequence")}
+    texts = {
+        str(change): changedcode.source_of(change) for change in changedcode.changes("in_sequence")
+    }
     assert len(set(texts.values())) == len(texts)
     assert first not in texts.values()

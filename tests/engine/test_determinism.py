@@ -1,8 +1,9 @@
-"""The same code takes the same course: thirty times in one process, in every process, and in every Python.
+"""The same code takes the same course: thirty times in one process, in every process, and in every
+Python.
 
-Other interpreters are those of ``PGFLOW_TEST_PYTHONS`` (paths, separated as in ``PATH``), else what is found as
-python3.11, python3.12 and python3.13; they need pgflow's dependencies. Each records the example workflows in
-the same seeded orders, and replays what every other has recorded.
+Other interpreters are those of ``PGFLOW_TEST_PYTHONS`` (paths, separated as in ``PATH``), else what
+is found as python3.11, python3.12 and python3.13; they need pgflow's dependencies. Each records the
+example workflows in the same seeded orders, and replays what every other has recorded.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ async def using_everything() -> list[Any]:
             saw("pages end")
 
     heard.append(await asyncio.gather(*(chain(i) for i in range(12))))
-    done, pending = await asyncio.wait({asyncio.create_task(chain(i)) for i in range(20)}, return_when=asyncio.FIRST_COMPLETED)
+    done, pending = await asyncio.wait(
+        {asyncio.create_task(chain(i)) for i in range(20)}, return_when=asyncio.FIRST_COMPLETED
+    )
     heard.append([len(done), len(pending)])
     for task in pending:
         task.cancel()
@@ -72,7 +75,9 @@ async def using_everything() -> list[Any]:
 
 
 def course(seed: int) -> tuple[Any, ...]:
-    """Return the requests of the code, its end, and everything durable, in one seeded order of events."""
+    """Return the requests of the code, its end, and everything durable, in one seeded order of
+    events.
+    """
     store = Store(using_everything)
     run = store.start(using_everything)
     worker = Worker(store, seed=seed)
@@ -80,7 +85,12 @@ def course(seed: int) -> tuple[Any, ...]:
         pass
     assert run.status == "completed", run
     assert replay(run).divergence is None
-    return worker.attempts[0].events() if run.attempt == 1 else None, run.shape(), run.output, [u.payload for u in run.units if u.kind == "c"]
+    return (
+        worker.attempts[0].events() if run.attempt == 1 else None,
+        run.shape(),
+        run.output,
+        [u.payload for u in run.units if u.kind == "c"],
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -101,13 +111,19 @@ PATHS = os.pathsep.join(str(Path(__file__).parents[n]) for n in range(3))
 
 def candidates() -> list[str]:
     given = os.environ.get("PGFLOW_TEST_PYTHONS")
-    return given.split(os.pathsep) if given else [p for v in ("3.11", "3.12", "3.13") if (p := shutil.which(f"python{v}"))]
+    return (
+        given.split(os.pathsep)
+        if given
+        else [p for v in ("3.11", "3.12", "3.13") if (p := shutil.which(f"python{v}"))]
+    )
 
 
 def version_of(python: str) -> str | None:
     """The version of an interpreter that has what pgflow needs."""
     try:
-        found = subprocess.run([python, "-c", LOOK], capture_output=True, text=True, check=True, timeout=60)
+        found = subprocess.run(
+            [python, "-c", LOOK], capture_output=True, text=True, check=True, timeout=60
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip()
@@ -122,17 +138,27 @@ def pythons() -> dict[str, str]:
         if version is not None:
             found.setdefault(version, python)
     if len(found) < 2:
-        pytest.skip(f"no other Python with pgflow's dependencies among {candidates() or 'python3.11, 3.12, 3.13'}: set PGFLOW_TEST_PYTHONS")
+        pytest.skip(
+            "no other Python with pgflow's dependencies among "
+            f"{candidates() or 'python3.11, 3.12, 3.13'}: set PGFLOW_TEST_PYTHONS"
+        )
     return found
 
 
 def ask_all(orders: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """Has the examples recorded or replayed by other processes, each with an order of sets of its own; answers by name of the order."""
+    """Has the examples recorded or replayed by other processes, each with an order of sets of its
+    own; answers by name of the order.
+    """
     running = {}
     for seed, (name, (python, order)) in enumerate(orders.items()):
         environment = {**os.environ, "PYTHONPATH": PATHS, "PYTHONHASHSEED": str(seed)}
         command = [python, "-c", "import exampleflows; exampleflows.obey()"]
-        running[name] = subprocess.Popen(command, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True), json.dumps(order)
+        running[name] = (
+            subprocess.Popen(
+                command, env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True
+            ),
+            json.dumps(order),
+        )
     answers = {}
     for name, (process, order) in running.items():
         output, errors = process.communicate(order)
@@ -156,14 +182,24 @@ def divergences(pythons: dict[str, str], histories: dict[str, dict[str, Any]]) -
     """By the Python that replays: what it finds in the histories of the others."""
     orders = {}
     for version, python in pythons.items():
-        foreign = {f"{other}: {name}": h for other, recorded in histories.items() if other != version for name, h in recorded.items()}
+        foreign = {
+            f"{other}: {name}": h
+            for other, recorded in histories.items()
+            if other != version
+            for name, h in recorded.items()
+        }
         orders[version] = (python, {"replay": foreign})
     return ask_all(orders)
 
 
 def outline(history: Any) -> Any:
-    """Units of all runs without the texts of errors and of delays, which Pythons write differently."""
-    return [[[*u[:4], u[4] if u[2] not in ("f", "a", "K", "t") else None] for u in run["units"]] for run in history]
+    """Units of all runs without the texts of errors and of delays, which Pythons write
+    differently.
+    """
+    return [
+        [[*u[:4], u[4] if u[2] not in ("f", "a", "K", "t") else None] for u in run["units"]]
+        for run in history
+    ]
 
 
 def test_every_python_records_the_same_history(histories):
@@ -171,7 +207,9 @@ def test_every_python_records_the_same_history(histories):
     for version, recorded in others:
         assert recorded.keys() == expected.keys()
         for name, history in recorded.items():
-            assert outline(history) == outline(expected[name]), f"{name}: {first} and {version} differ"
+            assert outline(history) == outline(expected[name]), (
+                f"{name}: {first} and {version} differ"
+            )
 
 
 @pytest.mark.parametrize("by", ["3.11", "3.12", "3.13"])
@@ -179,6 +217,9 @@ def test_every_python_records_the_same_history(histories):
 def test_what_one_python_has_recorded_another_replays(request, pythons, recorded_on, by):
     for version in (recorded_on, by):
         if version not in pythons:
-            pytest.skip(f"there is no Python {version} with pgflow's dependencies here: set PGFLOW_TEST_PYTHONS")
+            pytest.skip(
+                f"there is no Python {version} with pgflow's dependencies here: set "
+                "PGFLOW_TEST_PYTHONS"
+            )
     found = request.getfixturevalue("divergences")[by]
     assert {name: d for name, d in found.items() if name.startswith(f"{recorded_on}:")} == {}

@@ -1,8 +1,10 @@
-"""Changed code against a recorded history: it is reported, or it does not matter - never is another call's result taken.
+"""Changed code against a recorded history: it is reported, or it does not matter - never is another
+call's result taken.
 
-Every example workflow is recorded, and then replayed by code in which one durable call is missing, is one too
-many, has changed places with the next, has another name or is of another kind. The judgement is made here from the history
-alone: whatever left a trace in it must be asked for again, under the same number, kind and name.
+Every example workflow is recorded, and then replayed by code in which one durable call is missing,
+is one too many, has changed places with the next, has another name or is of another kind. The
+judgement is made here from the history alone: whatever left a trace in it must be asked for again,
+under the same number, kind and name.
 """
 
 from __future__ import annotations
@@ -87,7 +89,14 @@ class ChangedCode(WatchedExecution):
             elif self.change == "insert":
                 super().issue_step(extra.spec(()), (), {})
             elif self.change == "delete":
-                call = ChildCall(10**6, request.workflow, self.code.waiter(), request=request, result=args[0], errors=args[1])
+                call = ChildCall(
+                    10**6,
+                    request.workflow,
+                    self.code.waiter(),
+                    request=request,
+                    result=args[0],
+                    errors=args[1],
+                )
                 call.waiter.set_result("")  # type: ignore[union-attr]
                 return call
         return super().issue_child(request, *args)
@@ -127,10 +136,14 @@ def changed(change: str, nth: int) -> type[ChangedCode]:
     return type("Changed", (ChangedCode,), {"change": change, "nth": nth})
 
 
-def replay_changed(run: StoredRun, units: list[Unit], execution_class: type[ChangedCode]) -> ChangedCode:
+def replay_changed(
+    run: StoredRun, units: list[Unit], execution_class: type[ChangedCode]
+) -> ChangedCode:
     claim = run.claim(0, run.created_us)
     claim.units, claim.last_seq = list(units), len(units)
-    execution = execution_class(claim, NoHost(), lambda e: make_driver(e, run.workflow), run.workflow.result_codec)
+    execution = execution_class(
+        claim, NoHost(), lambda e: make_driver(e, run.workflow), run.workflow.result_codec
+    )
     execution.start()
     execution.close()
     return execution
@@ -138,22 +151,36 @@ def replay_changed(run: StoredRun, units: list[Unit], execution_class: type[Chan
 
 # ---------------------------------------------------------------- the judge
 
-STEP_UNITS = {Kind.STEP_STARTED, Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.ATTEMPT_FAILED, Kind.STEP_ABANDONED}
+STEP_UNITS = {
+    Kind.STEP_STARTED,
+    Kind.STEP_COMPLETED,
+    Kind.STEP_FAILED,
+    Kind.ATTEMPT_FAILED,
+    Kind.STEP_ABANDONED,
+}
 NOTES = {Kind.STATE_SET, Kind.EMITTED, Kind.PATCHED, Kind.CLOCK_READ}
 
 
 def traces(units: list[Unit], *, licences: bool) -> dict[int, set[tuple[str, str | None]]]:
-    """By call: what kind of thing under what name the history knows it as; ``licences``: steps too of which only attempts are known."""
+    """By call: what kind of thing under what name the history knows it as; ``licences``: steps too
+    of which only attempts are known.
+    """
     found: dict[int, set[tuple[str, str | None]]] = {}
     for unit in units:
         for number, effect, name, *_ in unit.starts or () if licences else ():
             found.setdefault(number, set()).add((f"step {effect}", name))
-        if unit.call == 0 or unit.kind == Kind.STEP_STARTED or (unit.kind == Kind.ATTEMPT_FAILED and not licences):
+        if (
+            unit.call == 0
+            or unit.kind == Kind.STEP_STARTED
+            or (unit.kind == Kind.ATTEMPT_FAILED and not licences)
+        ):
             continue
         if unit.kind in STEP_UNITS:
             found.setdefault(unit.call, set()).add(("step", unit.name))
         elif unit.kind in (Kind.TIMER_STARTED, Kind.TIMER_FIRED):
-            found.setdefault(unit.call, set()).add(("signal", unit.name) if unit.name else ("timer", "timer"))
+            found.setdefault(unit.call, set()).add(
+                ("signal", unit.name) if unit.name else ("timer", "timer")
+            )
         elif unit.kind in (Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT):
             found.setdefault(unit.call, set()).add(("signal", unit.name))
         elif unit.kind in (Kind.CHILD_STARTED, Kind.CHILD_FINISHED):
@@ -175,8 +202,12 @@ def asked(execution: WatchedExecution) -> dict[int, set[tuple[str, str | None]]]
     return found
 
 
-def mismatch(units: list[Unit], execution: WatchedExecution, *, licences: bool = False) -> str | None:
-    """The first trace that the code does not account for; notes are left to the order of the journal itself."""
+def mismatch(
+    units: list[Unit], execution: WatchedExecution, *, licences: bool = False
+) -> str | None:
+    """The first trace that the code does not account for; notes are left to the order of the
+    journal itself.
+    """
     now = asked(execution)
     for number, traits in sorted(traces(units, licences=licences).items()):
         if any(kind.startswith("note") for kind, _ in traits):
@@ -199,7 +230,9 @@ def recorded(example: Example, seed: int = 0) -> tuple[Store, StoredRun]:
     return store, run
 
 
-def replays_of_changed_code(run: StoredRun, units: list[Unit], changes: Any = CHANGES) -> Iterator[ChangedCode]:
+def replays_of_changed_code(
+    run: StoredRun, units: list[Unit], changes: Any = CHANGES
+) -> Iterator[ChangedCode]:
     for change in changes:
         nth = 0
         while True:
@@ -222,9 +255,11 @@ def test_the_code_as_it_was_diverges_from_no_part_of_its_history(example):
 
 @pytest.fixture
 def unwound_arguments() -> Iterator[None]:
-    """Code that is taken apart between making a coroutine and handing it to asyncio leaves it unawaited: Python says so.
+    """Code that is taken apart between making a coroutine and handing it to asyncio leaves it
+    unawaited: Python says so.
 
-    It says so where the collector comes by, which must not be inside a named tuple: nothing can be imported there.
+    It says so where the collector comes by, which must not be inside a named tuple: nothing can be
+    imported there.
     """
     gc.disable()
     try:
@@ -244,7 +279,9 @@ def test_a_change_is_reported_or_does_not_contradict_the_history(example):
     for length in range(len(run.units) + 1):
         units = run.units[:length]
         if run.workflow.is_async or length in (1, len(run.units) // 2, len(run.units)):
-            for execution in replays_of_changed_code(run, units, CHANGES if run.workflow.is_async else ("rename", "insert", "effect")):
+            for execution in replays_of_changed_code(
+                run, units, CHANGES if run.workflow.is_async else ("rename", "insert", "effect")
+            ):
                 if execution.divergence is not None:
                     reported += 1
                     assert re.search("the journal|the code", str(execution.divergence))
@@ -262,9 +299,13 @@ def test_no_change_makes_the_code_forget_a_step_that_may_have_acted():
         if example.workflow.is_async:
             _, run = recorded(example)
             for length in range(len(run.units) + 1):
-                for execution in replays_of_changed_code(run, run.units[:length], ("rename", "insert", "delete", "kind")):
+                for execution in replays_of_changed_code(
+                    run, run.units[:length], ("rename", "insert", "delete", "kind")
+                ):
                     if execution.divergence is None:
-                        assert mismatch(run.units[:length], execution, licences=True) is None, example.name
+                        assert mismatch(run.units[:length], execution, licences=True) is None, (
+                            example.name
+                        )
 
 
 @each_example()
@@ -360,22 +401,77 @@ async def nothing() -> None: ...
 
 
 SIDES = [
-    ([adding, looking], [looking, adding], "the journal has licensed call 1 as step 'add', the code asks for call 1: step 'look_up'"),
-    ([looking, looking], [booking, looking], "step completed 'look_up', call 1, the code asks for call 1: step 'book'"),
-    ([looking, looking], [sleeping, looking], "step completed 'look_up', call 1 here, the code asks for timer started  as call 1"),
-    ([looking, looking], [hearing, looking], "step completed 'look_up', call 1, the code asks for call 1: signal 'paid'"),
-    ([looking, looking], [delegating, looking], "step completed 'look_up', call 1, the code asks for call 1: child 'charged_child'"),
-    ([sleeping, looking], [looking, looking], "timer started, call 1 here, which the code no longer does; it waits for call 1: step 'look_up'"),
-    ([telling, looking], [looking], "state set, call 1 here, which the code no longer does; it waits for call 1: step 'look_up'"),
-    ([emitting, looking], [telling, looking], "emitted 'stream', call 1 here, the code asks for state set  as call 1"),
-    ([delegating, looking], [looking, looking], "child started 'charged_child', call 1, the code has call 1: step 'look_up'"),
-    ([looking, looking], [looking], "the code ends where the journal goes on with unit 2: step completed 'look_up', call 2"),
-    ([looking, telling], [looking], "the code ends where the journal goes on with unit 2: state set, call 2"),
-    ([looking], [nothing], "the code ends where the journal goes on with unit 1: step completed 'look_up', call 1"),
+    (
+        [adding, looking],
+        [looking, adding],
+        "the journal has licensed call 1 as step 'add', the code asks for call 1: step 'look_up'",
+    ),
+    (
+        [looking, looking],
+        [booking, looking],
+        "step completed 'look_up', call 1, the code asks for call 1: step 'book'",
+    ),
+    (
+        [looking, looking],
+        [sleeping, looking],
+        "step completed 'look_up', call 1 here, the code asks for timer started  as call 1",
+    ),
+    (
+        [looking, looking],
+        [hearing, looking],
+        "step completed 'look_up', call 1, the code asks for call 1: signal 'paid'",
+    ),
+    (
+        [looking, looking],
+        [delegating, looking],
+        "step completed 'look_up', call 1, the code asks for call 1: child 'charged_child'",
+    ),
+    (
+        [sleeping, looking],
+        [looking, looking],
+        (
+            "timer started, call 1 here, which the code no longer does; it waits for call 1: step "
+            "'look_up'"
+        ),
+    ),
+    (
+        [telling, looking],
+        [looking],
+        "state set, call 1 here, which the code no longer does; it waits for call 1: step 'look_up'",
+    ),
+    (
+        [emitting, looking],
+        [telling, looking],
+        "emitted 'stream', call 1 here, the code asks for state set  as call 1",
+    ),
+    (
+        [delegating, looking],
+        [looking, looking],
+        "child started 'charged_child', call 1, the code has call 1: step 'look_up'",
+    ),
+    (
+        [looking, looking],
+        [looking],
+        "the code ends where the journal goes on with unit 2: step completed 'look_up', call 2",
+    ),
+    (
+        [looking, telling],
+        [looking],
+        "the code ends where the journal goes on with unit 2: state set, call 2",
+    ),
+    (
+        [looking],
+        [nothing],
+        "the code ends where the journal goes on with unit 1: step completed 'look_up', call 1",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("before", "after", "message"), SIDES, ids=[f"{[c.__name__ for c in b]}-{[c.__name__ for c in a]}" for b, a, _ in SIDES])
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    SIDES,
+    ids=[f"{[c.__name__ for c in b]}-{[c.__name__ for c in a]}" for b, a, _ in SIDES],
+)
 def test_the_report_names_both_sides(before, after, message):
     run = recorded_version(*before)
     worker = replayed_by(run, version(*after))
@@ -388,7 +484,11 @@ async def helper() -> None:
     await asyncio.sleep(1)  # the line that is reported
 
 
-LINE = next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "the line that is reported" in text)
+LINE = next(
+    n
+    for n, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+    if "the line that is reported" in text
+)
 
 
 def test_the_report_names_the_source_line_of_the_call_that_differs():
@@ -422,7 +522,11 @@ def crashed_while_running(flow: Any, *args: Any) -> tuple[Worker, StoredRun]:
     return worker, run
 
 
-@pytest.mark.parametrize("instead", [[booking], [looking], [sleeping], [hearing], [delegating], [telling], []], ids=lambda calls: calls[0].__name__ if calls else "nothing")
+@pytest.mark.parametrize(
+    "instead",
+    [[booking], [looking], [sleeping], [hearing], [delegating], [telling], []],
+    ids=lambda calls: calls[0].__name__ if calls else "nothing",
+)
 def test_code_that_no_longer_asks_for_a_step_that_may_have_acted_is_reported(instead):
     _, run = crashed_while_running(version(adding))
     worker = replayed_by(run, version(*instead))
@@ -434,7 +538,9 @@ def test_code_that_no_longer_asks_for_a_step_that_may_have_acted_is_reported(ins
 def test_a_started_step_asked_for_with_other_arguments_is_reported():
     _, run = crashed_while_running(version(lambda: add(1, 2)))
     worker = replayed_by(run, version(lambda: add(1, 3)))
-    assert "has been started with other arguments than the code passes now" in held(worker.store.runs[1])
+    assert "has been started with other arguments than the code passes now" in held(
+        worker.store.runs[1]
+    )
 
 
 def test_a_started_step_asked_for_again_with_the_same_arguments_goes_on():
@@ -511,7 +617,9 @@ def test_a_started_child_is_not_started_again():
 def test_a_child_that_is_no_longer_asked_for_is_reported():
     _, run = crashed_while_running(version(delegating))
     worker = replayed_by(run, version(looking))
-    assert "child started 'charged_child', call 1, the code has call 1: step 'look_up'" in held(worker.store.runs[1])
+    assert "child started 'charged_child', call 1, the code has call 1: step 'look_up'" in held(
+        worker.store.runs[1]
+    )
 
 
 def test_a_child_of_another_workflow_is_reported():
@@ -584,7 +692,9 @@ def test_code_that_tries_for_ever_does_not_outlive_a_divergence():
             except BaseException:
                 tries += 1
                 if tries > 1000:
-                    raise asyncio.InvalidStateError("nothing would ever give control back") from None
+                    raise asyncio.InvalidStateError(
+                        "nothing would ever give control back"
+                    ) from None
 
     run = recorded_version(looking, looking)
     worker = replayed_by(run, workflow(name="versioned")(tireless))
@@ -610,7 +720,9 @@ def test_a_recorded_result_that_no_longer_fits_its_annotation_is_reported():
     run = recorded_version(looking)
     as_step = version(lambda: look_up_number("x"))
     worker = replayed_by(run, as_step)
-    assert "the recorded result of step look_up does not fit its annotation int" in held(worker.store.runs[1])
+    assert "the recorded result of step look_up does not fit its annotation int" in held(
+        worker.store.runs[1]
+    )
 
 
 def test_a_changed_input_is_an_error_of_the_run_and_not_a_divergence():

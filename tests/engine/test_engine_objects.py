@@ -53,8 +53,15 @@ def test_a_call_of_a_step_has_a_spec_from_the_start(kind: Any):
 
 def test_calls_and_units_can_be_copied_and_replaced():
     call = EffectCall(1, "ship", None, spec=SPEC)
-    assert (copy.copy(call).spec, dataclasses.replace(call, is_foreign=True).is_foreign) == (SPEC, True)
-    assert [field.name for field in dataclasses.fields(TimerCall)][:3] == ["number", "name", "waiter"]
+    assert (copy.copy(call).spec, dataclasses.replace(call, is_foreign=True).is_foreign) == (
+        SPEC,
+        True,
+    )
+    assert [field.name for field in dataclasses.fields(TimerCall)][:3] == [
+        "number",
+        "name",
+        "waiter",
+    ]
     assert UNIT._replace(kind=Kind.STEP_FAILED).is_outcome
 
 
@@ -65,7 +72,11 @@ def test_numbers_have_no_bound():
 
 def test_a_delay_in_whole_seconds_is_recorded_as_any_other():
     _, run = run_to_end(napping)
-    assert [json.dumps(json.loads(unit.payload or "")) for unit in run.units if unit.kind == Kind.TIMER_STARTED] == ["5.0"]
+    assert [
+        json.dumps(json.loads(unit.payload or ""))
+        for unit in run.units
+        if unit.kind == Kind.TIMER_STARTED
+    ] == ["5.0"]
 
 
 def test_an_execution_that_holds_itself_is_collected():
@@ -74,7 +85,9 @@ def test_an_execution_that_holds_itself_is_collected():
     gc.collect()
     before = _executions()
     for _ in range(20):
-        execution = Execution(claim, NoHost(), lambda e: make_driver(e, napping), napping.result_codec)
+        execution = Execution(
+            claim, NoHost(), lambda e: make_driver(e, napping), napping.result_codec
+        )
         execution.start()
         execution.close()
         execution.told_by = {"by": execution}

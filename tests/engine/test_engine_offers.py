@@ -1,4 +1,6 @@
-"""A signal that comes with the claim: the code has it at once, and it leaves the mailbox with what is recorded next."""
+"""A signal that comes with the claim: the code has it at once, and it leaves the mailbox with what
+is recorded next.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,12 @@ def parked(flow: Any, *args: Any) -> tuple[Worker, StoredRun]:
 
 def seen(worker: Worker) -> list[Any]:
     """Return the values that the newest attempt noted with ``saw``."""
-    return [value[1] for event in worker.attempts[-1].events() if isinstance(event[0], tuple) for value in event]
+    return [
+        value[1]
+        for event in worker.attempts[-1].events()
+        if isinstance(event[0], tuple)
+        for value in event
+    ]
 
 
 @workflow
@@ -97,7 +104,11 @@ def test_a_timer_that_is_due_later_does_not_stand_in_the_way():
 async def hearing_either() -> str:
     async with asyncio.timeout(3600):
         done, _ = await asyncio.wait(
-            [asyncio.ensure_future(word.wait()), asyncio.ensure_future(paid.wait()), asyncio.ensure_future(paid.wait())],
+            [
+                asyncio.ensure_future(word.wait()),
+                asyncio.ensure_future(paid.wait()),
+                asyncio.ensure_future(paid.wait()),
+            ],
             return_when=asyncio.FIRST_COMPLETED,
         )
     return repr([task.result() for task in done])

@@ -1,4 +1,6 @@
-"""Order of events: one outcome at a time, licences before bodies, verdicts before what rests on them."""
+"""Order of events: one outcome at a time, licences before bodies, verdicts before what rests on
+them.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ def start(flow: Any, *args: Any, **kwargs: Any) -> tuple[Worker, StoredRun]:
 def seen(worker: Worker, run_id: int = 1) -> list[Any]:
     """Return the values that the code noted with ``saw``, in the newest attempt."""
     execution = [e for e in worker.attempts if e.run_id == run_id][-1]
-    return [tuple(value[1].strip("'") for value in event) for event in execution.events() if isinstance(event[0], tuple)]
+    return [
+        tuple(value[1].strip("'") for value in event)
+        for event in execution.events()
+        if isinstance(event[0], tuple)
+    ]
 
 
 # ---------------------------------------------------------------- outcomes are released one by one
@@ -71,7 +77,10 @@ def test_the_code_runs_to_a_standstill_between_two_outcomes():
     worker.play("body look_up 1")
     execution = worker.executions[1]
     assert [event[:3] for event in execution.events() if isinstance(event[0], int)] == [
-        (1, "step", "look_up"), (2, "step", "look_up"), (3, "step", "clean_up"), (4, "step", "clean_up"),
+        (1, "step", "look_up"),
+        (2, "step", "look_up"),
+        (3, "step", "clean_up"),
+        (4, "step", "clean_up"),
     ]
     assert [call.ordinal for call in execution.agenda.unlicensed] == [1, 2]
 
@@ -281,7 +290,10 @@ def test_nothing_is_released_between_a_fence_and_the_answer_of_its_commit():
     worker.play("end write_row 1", "advance")
     assert seen(worker) == [("1001",), ("3",)]
     worker.finish()
-    assert run.shape() == [(1, Kind.STEP_COMPLETED, "write_row"), (2, Kind.STEP_COMPLETED, "look_up")]
+    assert run.shape() == [
+        (1, Kind.STEP_COMPLETED, "write_row"),
+        (2, Kind.STEP_COMPLETED, "look_up"),
+    ]
     assert divergence(run) is None
 
 
@@ -309,7 +321,9 @@ def test_a_rollback_puts_the_buffer_and_the_licences_back():
     assert (buffer.rows, execution.agenda.unlicensed, buffer.seq) == before[:3]
     assert worker.bodies[0].call.name == "write_row"
     assert run.units == []
-    worker.play("advance", "fence write_row 3", "commit-fence write_row 3", "end write_row 3", "advance")
+    worker.play(
+        "advance", "fence write_row 3", "commit-fence write_row 3", "end write_row 3", "advance"
+    )
     worker.finish()
     assert run.result() == [1001, 2]
     assert divergence(run) is None
@@ -339,10 +353,20 @@ async def labelled_and_written() -> int:
 
 
 def test_no_fence_takes_along_what_is_to_be_booked():
-    """The snapshot of a transaction at repeatable read may be older than the debt that an effect's end pays, and would not see it."""
+    """The snapshot of a transaction at repeatable read may be older than the debt that an effect's
+    end pays, and would not see it.
+    """
     worker, run = start(labelled_and_written)
     assert [offered for offered in worker.offered() if "write_row" in offered] == []
-    worker.play("send 1", "commit 1", "ack 1", "fence write_row 2", "commit-fence write_row 2", "end write_row 2", "advance")
+    worker.play(
+        "send 1",
+        "commit 1",
+        "ack 1",
+        "fence write_row 2",
+        "commit-fence write_row 2",
+        "end write_row 2",
+        "advance",
+    )
     worker.finish()
     assert run.kinds() == "yc"
     assert divergence(run) is None
@@ -675,7 +699,9 @@ async def returning_what_cannot_be_stored() -> Any:
 def test_a_result_of_a_workflow_that_cannot_be_stored_fails_the_run():
     worker, run = start(returning_what_cannot_be_stored)
     worker.finish()
-    with pytest.raises(pgflow.NotStorable, match="the result of workflow returning_what_cannot_be_stored"):
+    with pytest.raises(
+        pgflow.NotStorable, match="the result of workflow returning_what_cannot_be_stored"
+    ):
         run.result()
 
 
@@ -751,7 +777,13 @@ def test_a_parent_waits_for_its_child_in_memory_only_where_there_is_room(is_room
     run = store.start(then_a_child)
     worker = Worker(store)
     worker.is_roomy = is_roomy
-    for move in ("claim 1", "body look_up 1", "send 1", "commit 1", "ack 1"):  # the child is started
+    for move in (
+        "claim 1",
+        "body look_up 1",
+        "send 1",
+        "commit 1",
+        "ack 1",
+    ):  # the child is started
         worker.play(move)
     assert len(store.runs) == 2
     if not is_roomy:
@@ -895,7 +927,9 @@ def test_what_the_code_notes_between_two_verdicts_of_one_answer_is_repeated():
 
 
 def start_loose(worker: Worker, run: Any) -> tuple[Execution, threading.Event]:
-    """An execution whose thread runs beside the test, and the event that it sets when it stands still."""
+    """An execution whose thread runs beside the test, and the event that it sets when it stands
+    still.
+    """
     still = threading.Event()
 
     def make(execution: Execution) -> Any:

@@ -1,8 +1,9 @@
 """A run comes to the same end wherever its process dies, and what was durable is repeated exactly.
 
-Each example workflow is run in many seeded orders of commits, bodies, timers and messages. At every commit,
-and at points between, the process dies: another goes on from a copy of what was durable. That what starts
-is licensed, under the same key on every attempt, is asserted by the kit at every start of a body.
+Each example workflow is run in many seeded orders of commits, bodies, timers and messages. At every
+commit, and at points between, the process dies: another goes on from a copy of what was durable.
+That what starts is licensed, under the same key on every attempt, is asserted by the kit at every
+start of a body.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def assert_ended_well(example: Example, worker: Worker) -> None:
 
 
 def assert_goes_on_alike(example: Example, worker: Worker) -> None:
-    """Somebody else goes on from what is durable now, sees what was seen before, and comes to the same end."""
+    """Somebody else goes on from what is durable now, sees what was seen before, and comes to the
+    same end.
+    """
     journals = {run.run_id: list(run.units) for run in worker.store.runs.values()}
     successor = worker.fork_as_crashed()
     play_to_the_end(successor)
@@ -67,7 +70,11 @@ def test_a_death_after_any_commit_and_between_changes_nothing_that_was_durable(e
         worker = Worker(store, seed=seed)
         between = random.Random(seed)
         for move in worker.play_at_random():
-            if move.startswith(("commit", "claim")) or seed in EXHAUSTIVE_SEEDS or between.random() < 0.05:
+            if (
+                move.startswith(("commit", "claim"))
+                or seed in EXHAUSTIVE_SEEDS
+                or between.random() < 0.05
+            ):
                 assert_goes_on_alike(example, worker)
         assert_ended_well(example, worker)
 
@@ -94,7 +101,9 @@ def test_a_replay_sees_every_value_and_error_as_the_first_run_did(example):
         worker = Worker(store, seed=seed)
         play_to_the_end(worker)
         for run in store.runs.values():
-            last = [execution for execution in worker.attempts if execution.run_id == run.run_id][-1:]
+            last = [execution for execution in worker.attempts if execution.run_id == run.run_id][
+                -1:
+            ]
             again = replay(run)
             assert again.divergence is None
             assert [again.events()] == [execution.events() for execution in last]

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def play(conn: psycopg.Connection[Any], example: Example, seed: Any) -> Twin:
-    """Plays a run of an example on both stores, in an order left to chance, with workers that die."""
+    """Plays a run of an example on both stores, in an order left to chance, with workers that
+    die.
+    """
     store = Twin(conn, example.workflow, *example.children)
     store.coming = list(example.events)
     store.start(example.workflow, example.n)
@@ -33,7 +35,9 @@ def play(conn: psycopg.Connection[Any], example: Example, seed: Any) -> Twin:
 
 @each_example()
 @pytest.mark.parametrize("seed", range(3))
-def test_a_history_is_the_same_in_the_store_and_in_the_database(dsn: str, example: Example, seed: int) -> None:
+def test_a_history_is_the_same_in_the_store_and_in_the_database(
+    dsn: str, example: Example, seed: int
+) -> None:
     with sqlkit.connect(dsn) as conn:
         store = play(conn, example, f"{example.name}/{seed}")
         assert {run.place for run in store.runs.values()} <= {"ended", "parked", "held"}

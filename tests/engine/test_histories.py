@@ -1,4 +1,6 @@
-"""Recorded runs as text: exported, imported elsewhere as history, and replayed from files against the code at hand."""
+"""Recorded runs as text: exported, imported elsewhere as history, and replayed from files against
+the code at hand.
+"""
 
 from __future__ import annotations
 
@@ -63,16 +65,30 @@ def import_text(dsn: str, text: str, tmp_path: Path) -> Any:
 # ---------------------------------------------------------------- histories that are checked in
 
 
-def test_there_is_a_history_of_every_example_and_of_every_kind_of_unit(db: psycopg.Connection) -> None:
-    assert {path.stem for path in GOLDENS.glob("*.jsonl")} == {example.name for example in [*EXAMPLES, *LEDGERS]}
-    kinds = {unit[2] for path in GOLDENS.glob("*.jsonl") for history in lines(path.read_text()) for unit in history["units"]}
+def test_there_is_a_history_of_every_example_and_of_every_kind_of_unit(
+    db: psycopg.Connection,
+) -> None:
+    assert {path.stem for path in GOLDENS.glob("*.jsonl")} == {
+        example.name for example in [*EXAMPLES, *LEDGERS]
+    }
+    kinds = {
+        unit[2]
+        for path in GOLDENS.glob("*.jsonl")
+        for history in lines(path.read_text())
+        for unit in history["units"]
+    }
     rows = db.execute("select kind::text from pgflow.unit_kind").fetchall()
-    # A licence rides with another unit where there is one, and compensations are effects: nothing writes R yet.
+    # A licence rides with another unit where there is one, and compensations are effects: nothing
+    # writes R yet.
     assert kinds >= {kind for (kind,) in rows} - {"s", "R"}
 
 
-def test_the_code_repeats_every_history_that_is_checked_in(replay_histories: ReplayHistories) -> None:
-    assert replay_histories(GOLDENS, exampleflows, ledgerflows, errors=[exampleflows.Declined]) >= len(EXAMPLES) + len(LEDGERS)
+def test_the_code_repeats_every_history_that_is_checked_in(
+    replay_histories: ReplayHistories,
+) -> None:
+    assert replay_histories(
+        GOLDENS, exampleflows, ledgerflows, errors=[exampleflows.Declined]
+    ) >= len(EXAMPLES) + len(LEDGERS)
 
 
 @pytest.mark.parametrize("name", [example.name for example in [*EXAMPLES, *LEDGERS]])
@@ -87,12 +103,19 @@ def test_other_code_does_not(name: str, replay_histories: ReplayHistories) -> No
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # changed code leaves coroutines unawaited
 @each_example()
-def test_nor_does_a_changed_copy_of_the_code(example: Example, replay_histories: ReplayHistories) -> None:
+def test_nor_does_a_changed_copy_of_the_code(
+    example: Example, replay_histories: ReplayHistories
+) -> None:
     diverged = []
     for change in changedcode.changes(example.workflow.fn.__name__):
         flow = changedcode.load(change).BY_NAME[example.name].workflow
         try:
-            replay_histories(GOLDENS / f"{example.name}.jsonl", flow, errors=[exampleflows.Declined], ignore_unknown=True)
+            replay_histories(
+                GOLDENS / f"{example.name}.jsonl",
+                flow,
+                errors=[exampleflows.Declined],
+                ignore_unknown=True,
+            )
         except NonDeterminismError:
             diverged.append(change)
     assert {change.kind for change in diverged} >= {"insert"}
@@ -104,26 +127,45 @@ def test_nor_does_a_changed_copy_of_the_code(example: Example, replay_histories:
 def test_a_line_holds_one_run_with_its_exact_text(full: str, exported: str) -> None:
     histories = {(line["key"], line["generation"]): line for line in lines(exported)}
     with psycopg.connect(full) as conn:
-        rows = conn.execute("select key, input::text, output::text, status from pgflow.runs").fetchall()
+        rows = conn.execute(
+            "select key, input::text, output::text, status from pgflow.runs"
+        ).fetchall()
         for key, given, output, status in rows:
             history = max(item for item in histories.items() if item[0][0] == key)[1]
-            assert (history["input"], history["output"], history["status"]) == (given, output, status)
-        units = conn.execute("select key, generation, count(*) from pgflow.timeline group by 1, 2").fetchall()
-    assert {(key, generation): len(history["units"]) for (key, generation), history in histories.items() if history["units"]} == {
-        (key, generation): count for key, generation, count in units
-    }
+            assert (history["input"], history["output"], history["status"]) == (
+                given,
+                output,
+                status,
+            )
+        units = conn.execute(
+            "select key, generation, count(*) from pgflow.timeline group by 1, 2"
+        ).fetchall()
+    assert {
+        (key, generation): len(history["units"])
+        for (key, generation), history in histories.items()
+        if history["units"]
+    } == {(key, generation): count for key, generation, count in units}
 
 
 def test_runs_are_chosen_by_key_or_option_and_children_go_along(full: str) -> None:
-    assert [h["key"] for h in lines(pgflow(full, "export", "hello-1", "order-1").out)] == ["hello-1", "order-1"]
-    assert {h["workflow"] for h in lines(pgflow(full, "export", "--workflow", "greet").out)} == {"greet"}
-    alone, kin = (lines(pgflow(full, "export", "family-1", *more).out) for more in ([], ["--children"]))
+    assert [h["key"] for h in lines(pgflow(full, "export", "hello-1", "order-1").out)] == [
+        "hello-1",
+        "order-1",
+    ]
+    assert {h["workflow"] for h in lines(pgflow(full, "export", "--workflow", "greet").out)} == {
+        "greet"
+    }
+    alone, kin = (
+        lines(pgflow(full, "export", "family-1", *more).out) for more in ([], ["--children"])
+    )
     assert len(alone) == 1
     assert len(kin) > 1
     assert all(h["parent"]["root"] == kin[0]["root"] for h in kin[1:])
 
 
-def test_an_import_is_the_same_history_which_nothing_can_run(exported: str, dsn: str, conn: psycopg.Connection, tmp_path: Path) -> None:
+def test_an_import_is_the_same_history_which_nothing_can_run(
+    exported: str, dsn: str, conn: psycopg.Connection, tmp_path: Path
+) -> None:
     answer = import_text(dsn, exported, tmp_path)
     assert answer.code == 0, answer.err
     assert answer.data == {"imported": len(lines(exported))}
@@ -139,7 +181,10 @@ def test_an_import_is_the_same_history_which_nothing_can_run(exported: str, dsn:
     ours = {"run_id", "exported_us"}
 
     def essence(text: str) -> list[dict[str, Any]]:
-        found = [{name: value for name, value in line.items() if name not in ours} for line in lines(text)]
+        found = [
+            {name: value for name, value in line.items() if name not in ours}
+            for line in lines(text)
+        ]
         for line in found:
             line["parent"] = line["parent"] and {**line["parent"], "run_id": None}
             line["reason"] = None
@@ -149,10 +194,15 @@ def test_an_import_is_the_same_history_which_nothing_can_run(exported: str, dsn:
     assert pgflow(dsn, "replay", "cli_jobs").code == 0
 
 
-def test_a_long_journal_goes_in_pages_and_comes_back_whole(dsn: str, conn: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_journal_goes_in_pages_and_comes_back_whole(
+    dsn: str, conn: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     golden = json.loads((GOLDENS / "in_sequence.jsonl").read_text().splitlines()[0])
     unit = golden["units"][0]
-    golden["units"] = [[n, n, "v", None, json.dumps({"text": "x" * 900, "n": n}), None, *unit[6:9], 7, None, None] for n in range(1, 5001)]
+    golden["units"] = [
+        [n, n, "v", None, json.dumps({"text": "x" * 900, "n": n}), None, *unit[6:9], 7, None, None]
+        for n in range(1, 5001)
+    ]
     assert import_text(dsn, json.dumps(golden), tmp_path).code == 0
     back = lines(pgflow(dsn, "export", "--all").out)
     assert back[0]["units"] == golden["units"]
@@ -176,14 +226,18 @@ async def test_an_open_effect_of_an_imported_run_is_history_and_owed_by_nobody_h
         assert there.execute("select count(*) from pgflow.obligations").fetchone() == (0,)
         query = "select r.key, name, effect, status, attempts from pgflow.effects r order by 1, 3"
         assert there.execute(query).fetchall() == conn.execute(query).fetchall()
-    assert [line["units"] for line in lines(pgflow(empty_dsn, "export", "--all").out)] == [line["units"] for line in lines(text)]
+    assert [line["units"] for line in lines(pgflow(empty_dsn, "export", "--all").out)] == [
+        line["units"] for line in lines(text)
+    ]
     key = conn.execute("select effect from pgflow.obligations where state = 'unknown'").fetchone()
     conn.execute("select pgflow.settle_effect(%s, 'confirmed', '\"seen\"')", key)
     conn.execute("select pgflow.confirm_effect('number of later')")
     await aflow.until_idle()
 
 
-def test_a_run_or_key_that_is_there_refuses_the_file_in_one_line_and_leaves_nothing(exported: str, dsn: str, conn: psycopg.Connection, tmp_path: Path) -> None:
+def test_a_run_or_key_that_is_there_refuses_the_file_in_one_line_and_leaves_nothing(
+    exported: str, dsn: str, conn: psycopg.Connection, tmp_path: Path
+) -> None:
     conn.execute("select pgflow.start_run('greet', '{}', 'hello-1')")
     answer = import_text(dsn, exported, tmp_path)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
@@ -200,7 +254,9 @@ def test_what_was_imported_is_not_imported_again(exported: str, dsn: str, tmp_pa
 
 
 def golden_with(**changes: Any) -> str:
-    return json.dumps(json.loads((GOLDENS / "in_sequence.jsonl").read_text().splitlines()[0]) | changes)
+    return json.dumps(
+        json.loads((GOLDENS / "in_sequence.jsonl").read_text().splitlines()[0]) | changes
+    )
 
 
 @pytest.mark.parametrize(("line", "said"), [
@@ -219,7 +275,9 @@ def golden_with(**changes: Any) -> str:
     (golden_with(generation=2), "comes without the one before it"),
     (golden_with(status="continued"), "goes on as generation 2, which is missing"),
 ])  # fmt: skip
-def test_what_is_no_history_is_refused_in_one_line(line: str, said: str, dsn: str, conn: psycopg.Connection, tmp_path: Path) -> None:
+def test_what_is_no_history_is_refused_in_one_line(
+    line: str, said: str, dsn: str, conn: psycopg.Connection, tmp_path: Path
+) -> None:
     answer = import_text(dsn, line, tmp_path)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert said.replace("\\", "") in answer.err
@@ -237,7 +295,9 @@ def test_only_an_operator_imports(exported: str, conn: psycopg.Connection) -> No
         conn.execute("select pgflow.import_run(%s::json)", (line,))
 
 
-def test_old_imports_are_removed_with_the_rest_of_the_history(exported: str, dsn: str, conn: psycopg.Connection, tmp_path: Path) -> None:
+def test_old_imports_are_removed_with_the_rest_of_the_history(
+    exported: str, dsn: str, conn: psycopg.Connection, tmp_path: Path
+) -> None:
     import_text(dsn, exported, tmp_path)
     assert pgflow(dsn, "prune", "--older-than", "0s", "--yes").code == 0
     assert conn.execute("select count(*) from pgflow.imported").fetchone() == (0,)
@@ -270,7 +330,9 @@ def test_the_runs_of_a_database_are_replayed_and_not_changed(full: str, exported
     answer = pgflow(full, "replay", "cli_jobs", tty=True)
     assert answer.code == 0, answer.err
     assert "repeated" in answer.err
-    assert [line["units"] for line in lines(pgflow(full, "export", "--all").out)] == [line["units"] for line in lines(exported)]
+    assert [line["units"] for line in lines(pgflow(full, "export", "--all").out)] == [
+        line["units"] for line in lines(exported)
+    ]
 
 
 def test_a_sample_takes_open_runs_first(full: str) -> None:
@@ -278,7 +340,10 @@ def test_a_sample_takes_open_runs_first(full: str) -> None:
     verdicts = {line["workflow"]: line for line in lines(answer.out)}
     assert verdicts["checkout"]["key"] == "order-2"
     assert {line["verdict"] for line in verdicts.values()} == {"repeats"}
-    assert [line["key"] for line in lines(pgflow(full, "replay", "cli_jobs", "--key", "order-1", "--json").out)] == ["order-1"]
+    assert [
+        line["key"]
+        for line in lines(pgflow(full, "replay", "cli_jobs", "--key", "order-1", "--json").out)
+    ] == ["order-1"]
 
 
 CHANGED = """
@@ -296,7 +361,9 @@ async def checkout(order: Order) -> str:
 """
 
 
-def test_a_divergence_shows_both_sides_and_the_source_line_and_fails(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_divergence_shows_both_sides_and_the_source_line_and_fails(
+    full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = tmp_path / "changed_jobs.py"
     source.write_text(textwrap.dedent(CHANGED))
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -307,19 +374,26 @@ def test_a_divergence_shows_both_sides_and_the_source_line_and_fails(full: str, 
         assert answer.code == 1, answer.err
         diverged = [line for line in lines(answer.out) if line["verdict"] == "diverges"]
         assert {line["key"] for line in diverged} == {"order-1", "order-2"}
-        line = CHANGED.splitlines().index("    await weigh(order.sku)  # the line that is shown") + 1
+        line = (
+            CHANGED.splitlines().index("    await weigh(order.sku)  # the line that is shown") + 1
+        )
         for found in diverged:
             assert found["where"] == [f"{source}:{line} in checkout"]
             assert [row[0] for row in found["diff"][-2:]] == ["-", "+"]
             assert "weigh" in found["diff"][-1]
-        assert f"::error file={source},line={line},title=run order-1 of checkout diverges::" in answer.err
+        assert (
+            f"::error file={source},line={line},title=run order-1 of checkout diverges::"
+            in answer.err
+        )
     sys.modules.pop("changed_jobs", None)
     shown = pgflow(None, "replay", str(source), "-f", str(file), tty=True)
     assert "diverges run 'order-1' (checkout)" in shown.out
     assert "2 diverged" in shown.err
 
 
-async def test_both_sides_of_a_divergence_are_told_apart_whatever_a_key_says(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_both_sides_of_a_divergence_are_told_apart_whatever_a_key_says(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     """The key holds what stands between the sides in the message."""
 
     @workflow(name="two_sided")
@@ -356,8 +430,8 @@ def test_an_unknown_format_is_refused_by_the_reader_too() -> None:
         read_history(golden_with(pgflow_history=9))
 
 
-def test_a_history_of_another_workflow_is_not_passed_over_in_silence(replay_histories: ReplayHistories) -> None:
+def test_a_history_of_another_workflow_is_not_passed_over_in_silence(
+    replay_histories: ReplayHistories,
+) -> None:
     with pytest.raises(InvalidArgument, match="holds runs of in_sequence"):
         replay_histories(GOLDENS / "in_sequence.jsonl", charged_child)
-
-

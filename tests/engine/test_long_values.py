@@ -1,4 +1,6 @@
-"""Long values travel beside the document of a commit: what is recorded and what code sees of them is what it is of short ones."""
+"""Long values travel beside the document of a commit: what is recorded and what code sees of them
+is what it is of short ones.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def _pages(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("conn").execute("create table page (length int not null)")
 
 
-async def test_values_of_every_length_are_recorded_as_they_were_encoded(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_values_of_every_length_are_recorded_as_they_were_encoded(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(book)
     run = await aflow.start(book, LENGTHS)
     assert await run.result() == prose(LENGTHS[-1])
@@ -93,18 +97,30 @@ async def test_values_of_every_length_are_recorded_as_they_were_encoded(aflow: A
     assert one(conn, "select array_agg(length) from page") == LENGTHS
 
 
-async def test_many_runs_with_long_and_short_values_share_their_commits(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_many_runs_with_long_and_short_values_share_their_commits(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(book)
     orders = [LENGTHS[n % 4 :] + LENGTHS[: n % 4] for n in range(24)]
     runs = [await aflow.start(book, order) for order in orders]
-    assert await asyncio.gather(*(run.result() for run in runs)) == [prose(order[-1]) for order in orders]
+    assert await asyncio.gather(*(run.result() for run in runs)) == [
+        prose(order[-1]) for order in orders
+    ]
     assert one(conn, "select count(*) from page") == len(orders) * len(LENGTHS)
 
 
 def test_steps_in_threads_have_long_values_too(flow: Harness, conn: psycopg.Connection) -> None:
     flow.include(book_sync)
     assert flow.start(book_sync, LENGTHS).result() == prose(LENGTHS[-1])
-    assert one(conn, "select array_agg(length(payload #>> '{}')) from pgflow.unit where kind = 'c' and name = %s", written_sync.name) == LENGTHS
+    assert (
+        one(
+            conn,
+            "select array_agg(length(payload #>> '{}')) from pgflow.unit where kind = 'c' and name "
+            "= %s",
+            written_sync.name,
+        )
+        == LENGTHS
+    )
 
 
 async def test_a_value_above_the_limit_fails_its_step_and_nothing_else(aflow: AsyncHarness) -> None:
@@ -134,14 +150,20 @@ async def test_the_state_of_a_run_may_be_long(aflow: AsyncHarness) -> None:
     assert await run.state() == {"page": prose(50_000)}
 
 
-def test_long_values_find_their_rows_where_a_run_of_the_batch_is_lost(db: psycopg.Connection) -> None:
+def test_long_values_find_their_rows_where_a_run_of_the_batch_is_lost(
+    db: psycopg.Connection,
+) -> None:
     lost, a, b = begin(db), begin(db), begin(db)
-    batch = json.loads(sqlkit.document(flush(lost, unit(), token=1), flush(a, unit()), flush(b, unit())))
+    batch = json.loads(
+        sqlkit.document(flush(lost, unit(), token=1), flush(a, unit()), flush(b, unit()))
+    )
     payloads = [json.dumps({"of": run.run_id, "text": prose(2_000)}) for run in (lost, a, b)]
     for place, row in enumerate(batch["u"], 1):
         row[5:6] = [None]
         row += [None, place]
-    answer = one(db, "select pgflow.commit_units(%s, payloads => %s::json[])", json.dumps(batch), payloads)
+    answer = one(
+        db, "select pgflow.commit_units(%s, payloads => %s::json[])", json.dumps(batch), payloads
+    )
     assert answer["bad"] == [[lost.run_id, "lost"]]
     assert one(db, "select count(*) from pgflow.unit where run_id = %s", lost.run_id) == 0
     recorded = "select payload::text from pgflow.unit where run_id = %s"

@@ -1,4 +1,6 @@
-"""The deterministic loop: asyncio as workflow code knows it, in one order, with the world shut out."""
+"""The deterministic loop: asyncio as workflow code knows it, in one order, with the world shut
+out.
+"""
 
 from __future__ import annotations
 
@@ -247,7 +249,10 @@ def test_as_completed_over_tasks_gives_them_as_they_finish(bench):
 
 @workflow
 async def taking_as_they_come() -> list[Any]:
-    return [(await done)["name"] async for done in pgflow.as_completed([look_up(name) for name in "abc"])]
+    return [
+        (await done)["name"]
+        async for done in pgflow.as_completed([look_up(name) for name in "abc"])
+    ]
 
 
 def test_our_as_completed_gives_coroutines_as_they_finish():
@@ -452,7 +457,8 @@ def test_a_cancel_that_is_taken_back_is_forgotten(bench):
     assert b.main.result() == "b"
 
 
-# ---------------------------------------------------------------- what tasks wait for each other with
+# ---------------------------------------------------------------- what tasks wait for each other
+# with
 
 
 def test_a_queue_is_first_in_first_out(bench):
@@ -599,13 +605,28 @@ async def _stop() -> Any:
 @pytest.mark.parametrize(
     "act",
     [
-        _open_socket, _serve, _use_raw_socket, _look_up_name, _use_thread, _use_executor, _start_program, _start_shell, _call_from_thread,
-        _run_from_thread, _watch_descriptor, _handle_signal, _change_task_factory, _stop,
+        _open_socket,
+        _serve,
+        _use_raw_socket,
+        _look_up_name,
+        _use_thread,
+        _use_executor,
+        _start_program,
+        _start_shell,
+        _call_from_thread,
+        _run_from_thread,
+        _watch_descriptor,
+        _handle_signal,
+        _change_task_factory,
+        _stop,
     ],
 )
 def test_what_a_replay_would_do_again_is_refused_and_the_decorator_named(bench, act):
     b = bench(lambda _b: act())
-    with pytest.raises(NotInWorkflowError, match=r"Put it into a function decorated with @pgflow\.step, or @pgflow\.read"):
+    with pytest.raises(
+        NotInWorkflowError,
+        match=r"Put it into a function decorated with @pgflow\.step, or @pgflow\.read",
+    ):
         b.main.result()
 
 
@@ -648,7 +669,9 @@ def test_context_variables_do_not_leak_between_executions():
     variable.set("the worker's")
     worker.play("claim 1", "claim 2", "body look_up 1", "body look_up 1")
     worker.finish()
-    assert [run.result() for run in runs] == [["untouched", f"{n} inside", n] for n in ("one", "two")]
+    assert [run.result() for run in runs] == [
+        ["untouched", f"{n} inside", n] for n in ("one", "two")
+    ]
     assert variable.get() == "the worker's"
 
 
@@ -767,7 +790,9 @@ def test_a_coroutine_that_swallows_the_unwinding_is_abandoned_and_counted(bench,
 
 
 def test_an_abandoned_coroutine_is_kept_from_the_collector(bench, caplog):
-    """Finalised at any later moment, its clean-up would run in the context of whatever runs then."""
+    """Finalised at any later moment, its clean-up would run in the context of whatever runs
+    then.
+    """
     caplog.set_level(logging.CRITICAL, logger="pgflow")  # a record would keep it
     b, swallowed = abandon(bench)
     b.log.clear()
@@ -816,7 +841,9 @@ def test_code_that_swallows_what_durable_calls_raise_while_it_is_taken_apart_is_
 
 @contextlib.contextmanager
 def no_noise(caplog: Any, capsys: Any) -> Iterator[None]:
-    """Nothing is logged, printed, warned of or raised where nobody hears it, nor when the collector has come."""
+    """Nothing is logged, printed, warned of or raised where nobody hears it, nor when the collector
+    has come.
+    """
     gc.collect()
     raised: list[Any] = []
     hook, sys.unraisablehook = sys.unraisablehook, raised.append
@@ -838,7 +865,11 @@ def test_closing_is_silent(caplog, capsys):
         await b.gate("c")
 
     async def main(b: Bench) -> None:
-        b.log += [asyncio.create_task(failing()), asyncio.create_task(patient(b)), asyncio.ensure_future(b.gate("a"))]
+        b.log += [
+            asyncio.create_task(failing()),
+            asyncio.create_task(patient(b)),
+            asyncio.ensure_future(b.gate("a")),
+        ]
         async with asyncio.TaskGroup() as group:
             group.create_task(asyncio.sleep(9))
             await asyncio.shield(b.gate("b"))
@@ -1008,7 +1039,11 @@ def test_it_works_inside_a_running_loop_and_leaves_that_as_it_was():
     seen: list[Any] = []
 
     async def outer() -> None:
-        loop, task, hooks = asyncio.get_running_loop(), asyncio.current_task(), sys.get_asyncgen_hooks()
+        loop, task, hooks = (
+            asyncio.get_running_loop(),
+            asyncio.current_task(),
+            sys.get_asyncgen_hooks(),
+        )
 
         async def main(b: Bench) -> None:
             seen.append(asyncio.get_running_loop() is b.loop)
@@ -1022,7 +1057,11 @@ def test_it_works_inside_a_running_loop_and_leaves_that_as_it_was():
         b.fire()
         assert isinstance(b.main.exception(), ValueError)
         b.loop.close()
-        assert (asyncio.get_running_loop(), asyncio.current_task(), sys.get_asyncgen_hooks()) == (loop, task, hooks)
+        assert (asyncio.get_running_loop(), asyncio.current_task(), sys.get_asyncgen_hooks()) == (
+            loop,
+            task,
+            hooks,
+        )
         await asyncio.sleep(0)
 
     asyncio.run(outer())
@@ -1033,7 +1072,11 @@ def _press_ctrl_c(_signum: int, _frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("handler", [signal.default_int_handler, _press_ctrl_c, functools.partial(_press_ctrl_c)], ids=["Python's", "own", "partial"])
+@pytest.mark.parametrize(
+    "handler",
+    [signal.default_int_handler, _press_ctrl_c, functools.partial(_press_ctrl_c)],
+    ids=["Python's", "own", "partial"],
+)
 def test_an_interrupt_escapes_and_leaves_the_outer_loop_as_it_was(handler):
     async def main(_b: Bench) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -1065,7 +1108,9 @@ def test_pressing_ctrl_c_twice_escapes_from_workflow_code():
         seen.append("escaped")
 
     seen: list[str] = []
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has jobs in the background ignore it
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell has jobs in the background ignore it
     try:
         with pytest.raises(KeyboardInterrupt):
             asyncio.run(outer())
@@ -1112,7 +1157,9 @@ def test_a_thread_that_comes_to_its_wait_while_it_is_closed_is_not_left_behind()
     ended = threading.Event()
 
     class Racing(ThreadDriver):
-        """Closed by somebody else exactly when the thread has found itself open and is about to wait."""
+        """Closed by somebody else exactly when the thread has found itself open and is about to
+        wait.
+        """
 
         def check_open(self) -> None:
             super().check_open()
@@ -1125,8 +1172,11 @@ def test_a_thread_that_comes_to_its_wait_while_it_is_closed_is_not_left_behind()
             ended.set()
             raise
 
-    driver: Any = Racing(lambda job: threading.Thread(target=job, daemon=True).start(), lambda: None, main, contextvars.Context())
+    driver: Any = Racing(
+        lambda job: threading.Thread(target=job, daemon=True).start(),
+        lambda: None,
+        main,
+        contextvars.Context(),
+    )
     driver.start()
     assert ended.wait(1)
-
-

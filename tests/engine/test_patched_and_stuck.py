@@ -65,7 +65,9 @@ async def changing(loops: int = 1) -> list[str]:
     return said
 
 
-async def test_a_run_that_passed_before_the_change_keeps_the_old_side_and_a_new_one_takes_the_new(aflow: AsyncHarness) -> None:
+async def test_a_run_that_passed_before_the_change_keeps_the_old_side_and_a_new_one_takes_the_new(
+    aflow: AsyncHarness,
+) -> None:
     aflow.include(changing)
     before = await aflow.start(changing)
     await aflow.until_idle()
@@ -78,7 +80,9 @@ async def test_a_run_that_passed_before_the_change_keeps_the_old_side_and_a_new_
     assert await after.result(SOON) == ["new 0"]
 
 
-async def test_what_comes_after_the_change_in_an_old_run_takes_the_new_side_for_good(aflow: AsyncHarness) -> None:
+async def test_what_comes_after_the_change_in_an_old_run_takes_the_new_side_for_good(
+    aflow: AsyncHarness,
+) -> None:
     aflow.include(changing)
     run = await aflow.start(changing, 3)
     await aflow.until_idle()
@@ -91,7 +95,9 @@ async def test_what_comes_after_the_change_in_an_old_run_takes_the_new_side_for_
     assert await run.result(SOON) == ["old 0", "new 1", "new 2"]
 
 
-async def test_a_marker_is_recorded_once_a_place_and_replayed(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_marker_is_recorded_once_a_place_and_replayed(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     Code.version = 2
     aflow.include(changing)
     run = await aflow.start(changing, 2)
@@ -175,7 +181,9 @@ async def test_code_that_does_not_repeat_its_journal_is_stuck_and_says_what_diff
     assert events(conn, run.key) == recorded
 
 
-async def test_a_divergence_names_the_line_that_asked_for_something_else(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_divergence_names_the_line_that_asked_for_something_else(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(unsteady, changing)
     run = await aflow.start(unsteady)
     await aflow.until_idle()
@@ -183,7 +191,9 @@ async def test_a_divergence_names_the_line_that_asked_for_something_else(aflow: 
     await run.send(go, 1)
     await aflow.until_idle()
     (detail,) = run_row(conn, run.key, "error")
-    assert any("test_patched_and_stuck.py" in line and "in unsteady" in line for line in detail["where"])
+    assert any(
+        "test_patched_and_stuck.py" in line and "in unsteady" in line for line in detail["where"]
+    )
 
 
 async def test_a_divergence_names_the_line_at_which_the_code_waits_for_something_else(
@@ -196,7 +206,9 @@ async def test_a_divergence_names_the_line_at_which_the_code_waits_for_something
     await run.send(go, 1)
     await aflow.until_idle()
     (detail,) = run_row(conn, run.key, "error")
-    assert any("test_patched_and_stuck.py" in line and "in unsteady" in line for line in detail["where"])
+    assert any(
+        "test_patched_and_stuck.py" in line and "in unsteady" in line for line in detail["where"]
+    )
 
 
 async def test_a_stuck_run_keeps_its_mail_and_goes_on_once_the_code_is_right_again(
@@ -218,7 +230,9 @@ async def test_a_stuck_run_keeps_its_mail_and_goes_on_once_the_code_is_right_aga
     assert steps(conn, run.key) == [("old", "completed", 1)]
 
 
-async def test_a_change_beyond_what_is_recorded_is_no_divergence(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_change_beyond_what_is_recorded_is_no_divergence(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(unsteady)
     run = await aflow.start(unsteady)
     await aflow.until_idle()
@@ -274,8 +288,10 @@ def load(folder: Path, version: int, body: str) -> Any:
     path = folder / f"{name}.py"
     path.write_text(
         "import pgflow\n\ngo = pgflow.Signal('go', int)\n\n\n"
-        "@pgflow.step\nasync def first() -> int:\n    return 1\n\n\n@pgflow.step\nasync def second() -> int:\n    return 2\n\n\n"
-        f"@pgflow.workflow(name='deployed')\nasync def deployed() -> int:\n{textwrap.indent(body, '    ')}\n"
+        "@pgflow.step\nasync def first() -> int:\n    return 1\n\n\n@pgflow.step\nasync def "
+        "second() -> int:\n    return 2\n\n\n"
+        "@pgflow.workflow(name='deployed')\nasync def deployed() -> "
+        f"int:\n{textwrap.indent(body, '    ')}\n"
     )
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -310,7 +326,9 @@ def test_a_worker_with_other_code_tries_what_was_stuck_and_one_with_the_same_cod
             assert app.get("k", fixed.deployed).result(SOON) == 15
 
 
-def test_a_workflow_that_no_worker_knows_stays_queued_and_blocks_nobody(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_workflow_that_no_worker_knows_stays_queued_and_blocks_nobody(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     @workflow
     async def known() -> int:
         return 1
@@ -437,7 +455,9 @@ async def test_a_run_on_which_too_many_workers_died_is_stuck_and_a_retry_gives_i
         await aflow.app.retry(run.key)
 
 
-async def test_a_worker_that_dies_while_a_run_waits_is_no_death_of_the_run(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_worker_that_dies_while_a_run_waits_is_no_death_of_the_run(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     conn.execute("select pgflow.limit_queue('default', max_deaths => 1)")
     aflow.include(changing)
     run = await aflow.start(changing)

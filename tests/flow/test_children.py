@@ -1,4 +1,6 @@
-"""Children: runs that a run starts, what their results and failures are to it, and what its end is to them."""
+"""Children: runs that a run starts, what their results and failures are to it, and what its end is
+to them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ import pytest
 from records import HOUR, SOON, count, events, eventually, run_row
 
 import pgflow
-from pgflow import App, KeyConflict, NotStorable, RunCancelled, RunFailed, Signal, StepFailed, step, workflow
+from pgflow import (
+    App,
+    KeyConflict,
+    NotStorable,
+    RunCancelled,
+    RunFailed,
+    Signal,
+    StepFailed,
+    step,
+    workflow,
+)
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -53,21 +65,30 @@ def statuses(conn: psycopg.Connection) -> dict[str, str]:
 
 
 def test_the_end_of_a_child_wakes_its_parent_without_a_poll(dsn: str) -> None:
-    """A poll an hour after the first, so that nothing but the wake that follows the commit brings the parent on."""
+    """A poll an hour after the first, so that nothing but the wake that follows the commit brings
+    the parent on.
+    """
 
     @workflow
     async def parent(n: int) -> int:
         return await pgflow.run_child(double, n)
 
     with App(dsn, include=[parent, double]) as app, app.worker(poll_seconds=3600):
-        assert app.start(double, 1).result(timedelta(seconds=20)) == 2  # the first poll is over by then
+        assert (
+            app.start(double, 1).result(timedelta(seconds=20)) == 2
+        )  # the first poll is over by then
         assert app.start(parent, 4).result(timedelta(seconds=20)) == 8
 
 
-def test_a_parent_gets_the_results_of_its_children_in_both_colours(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_parent_gets_the_results_of_its_children_in_both_colours(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def parent(n: int) -> list[int]:
-        return [await pgflow.run_child(double, n), *await asyncio.gather(*(pgflow.run_child(double, n + i) for i in (1, 2)))]
+        return [
+            await pgflow.run_child(double, n),
+            *await asyncio.gather(*(pgflow.run_child(double, n + i) for i in (1, 2))),
+        ]
 
     @workflow
     def parent_sync(n: int) -> list[int]:
@@ -87,7 +108,10 @@ def test_children_of_children_reach_the_root(flow: Harness, conn: psycopg.Connec
     flow.include(tower)
     run = flow.start(tower, 5)
     assert run.result(SOON) == 5
-    assert conn.execute("select count(*), count(distinct root_run_id), count(distinct parent_run_id) from pgflow.run").fetchone() == (5, 1, 4)
+    assert conn.execute(
+        "select count(*), count(distinct root_run_id), count(distinct parent_run_id) from "
+        "pgflow.run"
+    ).fetchone() == (5, 1, 4)
 
 
 async def test_the_result_of_a_child_is_recorded_by_its_parent_whose_replay_needs_no_child(
@@ -104,11 +128,17 @@ async def test_the_result_of_a_child_is_recorded_by_its_parent_whose_replay_need
     await aflow.until_idle()
     await run.send(go, 1)
     assert await run.result(SOON) == 9
-    assert events(conn, run.key) == [("child_started", "double"), ("child_finished", "double"), ("signal_received", "go")]
+    assert events(conn, run.key) == [
+        ("child_started", "double"),
+        ("child_finished", "double"),
+        ("signal_received", "go"),
+    ]
     assert count(conn, "pgflow.run") == 2
 
 
-async def test_the_failure_of_a_child_is_run_failed_with_its_error_as_the_cause_on_replay_too(aflow: AsyncHarness) -> None:
+async def test_the_failure_of_a_child_is_run_failed_with_its_error_as_the_cause_on_replay_too(
+    aflow: AsyncHarness,
+) -> None:
     caught = []
 
     @workflow
@@ -131,7 +161,9 @@ async def test_the_failure_of_a_child_is_run_failed_with_its_error_as_the_cause_
     assert len(caught) > 1
 
 
-async def test_an_uncaught_failure_of_a_child_fails_its_parent_with_a_text_that_says_so(aflow: AsyncHarness) -> None:
+async def test_an_uncaught_failure_of_a_child_fails_its_parent_with_a_text_that_says_so(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def parent() -> None:
         await pgflow.run_child(sell, "sku-7")
@@ -144,7 +176,9 @@ async def test_an_uncaught_failure_of_a_child_fails_its_parent_with_a_text_that_
     assert "child sell failed: sku-7" in str(failed.value.__cause__)
 
 
-async def test_the_cause_of_a_childs_failure_reaches_the_client_of_the_root(aflow: AsyncHarness) -> None:
+async def test_the_cause_of_a_childs_failure_reaches_the_client_of_the_root(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def parent() -> None:
         await pgflow.run_child(sell, "sku-7")
@@ -157,7 +191,9 @@ async def test_the_cause_of_a_childs_failure_reaches_the_client_of_the_root(aflo
     assert isinstance(failed.value.__cause__.__cause__, (SoldOutError, StepFailed))
 
 
-async def test_a_child_that_was_cancelled_is_run_cancelled_to_its_parent(aflow: AsyncHarness) -> None:
+async def test_a_child_that_was_cancelled_is_run_cancelled_to_its_parent(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def parent() -> str:
         try:
@@ -173,7 +209,9 @@ async def test_a_child_that_was_cancelled_is_run_cancelled_to_its_parent(aflow: 
     assert await run.result(SOON) == "child wait_for_go was cancelled: no longer wanted"
 
 
-async def test_a_child_that_is_stuck_keeps_its_parent_waiting_until_it_goes_on(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_child_that_is_stuck_keeps_its_parent_waiting_until_it_goes_on(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     helped = []
 
     @workflow
@@ -195,7 +233,9 @@ async def test_a_child_that_is_stuck_keeps_its_parent_waiting_until_it_goes_on(a
     assert await run.result(SOON) == 1
 
 
-async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed_error(aflow: AsyncHarness) -> None:
+async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed_error(
+    aflow: AsyncHarness,
+) -> None:
     @workflow(name="price")
     async def price_as_deployed() -> str:
         return "ten"
@@ -213,26 +253,38 @@ async def test_a_result_that_does_not_fit_the_parents_view_of_a_child_is_a_typed
         return ""
 
     aflow.include(parent, price_as_deployed)
-    assert "the result of child price does not fit its annotation int" in await (await aflow.start(parent)).result(SOON)
+    assert "the result of child price does not fit its annotation int" in await (
+        await aflow.start(parent)
+    ).result(SOON)
 
 
 # ---------------------------------------------------------------- options of a child
 
 
-async def test_a_child_may_have_a_key_labels_a_queue_and_a_time_of_its_own(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_child_may_have_a_key_labels_a_queue_and_a_time_of_its_own(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow(queue="slow")
     async def slowly() -> str:
         return "done"
 
     @workflow
     async def parent(at: datetime) -> str:
-        return await pgflow.run_child(slowly.options(key="child", labels={"a": "b"}, run_at=at, priority=-3))
+        return await pgflow.run_child(
+            slowly.options(key="child", labels={"a": "b"}, run_at=at, priority=-3)
+        )
 
     aflow.include(parent, slowly)
     at = datetime.now(UTC) + HOUR
     run = await aflow.start(parent, at)
     await aflow.until_idle()
-    assert run_row(conn, "child", "status, queue, labels, run_at, priority") == ("waiting", "slow", {"a": "b"}, at, -3)
+    assert run_row(conn, "child", "status, queue, labels, run_at, priority") == (
+        "waiting",
+        "slow",
+        {"a": "b"},
+        at,
+        -3,
+    )
     await aflow.skip(HOUR)
     assert await run.result(SOON) == "done"
 
@@ -243,7 +295,12 @@ async def test_a_child_under_a_key_that_another_run_has_is_a_conflict_and_harms_
     @workflow
     async def parent() -> list[str]:
         said = []
-        for key, child in (("taken", double), ("taken", wait_for_go), ("mine", double), ("mine", double)):
+        for key, child in (
+            ("taken", double),
+            ("taken", wait_for_go),
+            ("mine", double),
+            ("mine", double),
+        ):
             try:
                 said.append(str(await pgflow.run_child(child.options(key=key), 1)))
             except KeyConflict as error:
@@ -262,7 +319,9 @@ async def test_a_child_under_a_key_that_another_run_has_is_a_conflict_and_harms_
     assert await first.result(SOON) == 2
 
 
-def test_an_input_that_does_not_fit_the_child_is_refused_at_the_call(flow: Harness, conn: psycopg.Connection) -> None:
+def test_an_input_that_does_not_fit_the_child_is_refused_at_the_call(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def parent() -> list[str]:
         said = []
@@ -289,7 +348,9 @@ async def family(depth: int, policy: str, ends: str) -> None:
     if depth == 0:
         await go.wait()
         return
-    child = family.options(key=f"level {depth - 1}", when_parent_ends="abandon" if policy == "abandon" else "cancel")
+    child = family.options(
+        key=f"level {depth - 1}", when_parent_ends="abandon" if policy == "abandon" else "cancel"
+    )
     task = asyncio.create_task(pgflow.run_child(child, depth - 1, policy, "waits"))
     if ends == "waits":
         await task
@@ -309,8 +370,16 @@ async def test_when_a_parent_ends_its_children_are_cancelled_level_by_level(
     await (run.cancel() if ends == "is cancelled" else run.send(go, 1))
     await aflow.until_idle()
     root = {"returns": "completed", "raises": "failed", "is cancelled": "cancelled"}[ends]
-    assert statuses(conn) == {"level 3": root, "level 2": "cancelled", "level 1": "cancelled", "level 0": "cancelled"}
-    assert run_row(conn, "level 0", "reason, reason_code") == ("the parent run ended", "parent_ended")
+    assert statuses(conn) == {
+        "level 3": root,
+        "level 2": "cancelled",
+        "level 1": "cancelled",
+        "level 0": "cancelled",
+    }
+    assert run_row(conn, "level 0", "reason, reason_code") == (
+        "the parent run ended",
+        "parent_ended",
+    )
 
 
 async def test_an_abandoned_child_lives_on(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
@@ -326,7 +395,9 @@ async def test_an_abandoned_child_lives_on(aflow: AsyncHarness, conn: psycopg.Co
     assert count(conn, "pgflow.signal") == 0
 
 
-async def test_a_child_may_clean_up_with_steps_when_its_parent_is_cancelled(aflow: AsyncHarness) -> None:
+async def test_a_child_may_clean_up_with_steps_when_its_parent_is_cancelled(
+    aflow: AsyncHarness,
+) -> None:
     cleaned = []
 
     @step
@@ -378,7 +449,9 @@ async def test_a_child_that_takes_too_long_is_a_timeout_error_and_the_parent_goe
     assert ("call_cancelled", "wait_for_go") in events(conn, run.key)
 
 
-async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result_is_nobodys(aflow: AsyncHarness) -> None:
+async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result_is_nobodys(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def parent() -> int:
         try:
@@ -398,7 +471,9 @@ async def test_an_abandoned_child_that_was_given_up_lives_on_and_its_late_result
     assert await run.result(SOON) == 2
 
 
-async def test_a_child_that_was_given_up_is_cancelled_at_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_child_that_was_given_up_is_cancelled_at_once(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def parent() -> None:
         try:
@@ -414,7 +489,9 @@ async def test_a_child_that_was_given_up_is_cancelled_at_once(aflow: AsyncHarnes
     assert run_row(conn, "child", "status") == ("cancelled",)
 
 
-async def test_the_late_result_of_a_child_that_was_given_up_does_not_keep_its_parent_awake(aflow: AsyncHarness) -> None:
+async def test_the_late_result_of_a_child_that_was_given_up_does_not_keep_its_parent_awake(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def parent() -> int:
         try:
@@ -445,7 +522,10 @@ async def is_waiting(run: pgflow.AsyncRun[Any]) -> bool:
 async def test_the_faster_of_two_children_wins(aflow: AsyncHarness) -> None:
     @workflow
     async def parent() -> Any:
-        racers = [asyncio.create_task(pgflow.run_child(wait_for_go.options(key=key))) for key in ("slow", "fast")]
+        racers = [
+            asyncio.create_task(pgflow.run_child(wait_for_go.options(key=key)))
+            for key in ("slow", "fast")
+        ]
         done, pending = await asyncio.wait(racers, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()
@@ -461,13 +541,23 @@ async def test_the_faster_of_two_children_wins(aflow: AsyncHarness) -> None:
 # ---------------------------------------------------------------- handles
 
 
-async def test_a_child_that_was_started_has_a_key_and_is_waited_for_later(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_child_that_was_started_has_a_key_and_is_waited_for_later(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def parent(n: int) -> list[Any]:
         child = await pgflow.start_child(double, n)
         named = await pgflow.start_child(double.options(key="named"), n + 1)
         extra = await add(n, 0)
-        return [child.key != "", named.key, named.workflow, extra, await named.result(), await child.result(), await child.result()]
+        return [
+            child.key != "",
+            named.key,
+            named.workflow,
+            extra,
+            await named.result(),
+            await child.result(),
+            await child.result(),
+        ]
 
     aflow.include(parent, double)
     run = await aflow.start(parent, 4)
@@ -486,8 +576,12 @@ def test_a_sync_workflow_starts_children_and_waits_for_them_later(flow: Harness)
     assert flow.start(parent, 4).result(SOON) == ["second", "double", 10, 8, 8]
 
 
-async def test_a_start_that_was_waited_for_is_replayed_in_its_place(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
-    """Notes of the code between a start and the outcome come after the start in the journal, on first runs and replays alike."""
+async def test_a_start_that_was_waited_for_is_replayed_in_its_place(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    """Notes of the code between a start and the outcome come after the start in the journal, on
+    first runs and replays alike.
+    """
     seen: list[list[str]] = []
 
     @workflow
@@ -527,10 +621,14 @@ async def test_a_start_that_was_waited_for_is_replayed_in_its_place(aflow: Async
     assert all(said[: len(part)] == part for part in seen)
 
 
-async def test_a_child_that_outlives_its_parent_has_started_when_that_ends(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_child_that_outlives_its_parent_has_started_when_that_ends(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def parent() -> str:
-        return (await pgflow.start_child(wait_for_go.options(key="orphan", when_parent_ends="abandon"))).key
+        return (
+            await pgflow.start_child(wait_for_go.options(key="orphan", when_parent_ends="abandon"))
+        ).key
 
     aflow.include(parent, wait_for_go)
     run = await aflow.start(parent)
@@ -539,7 +637,9 @@ async def test_a_child_that_outlives_its_parent_has_started_when_that_ends(aflow
     assert run_row(conn, "orphan", "status") == ("waiting",)
 
 
-async def test_a_child_that_nobody_waits_for_ends_with_its_parent(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_child_that_nobody_waits_for_ends_with_its_parent(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def parent() -> None:
         await pgflow.start_child(wait_for_go.options(key="child"))
@@ -573,7 +673,9 @@ async def test_a_start_under_a_taken_key_raises_and_brings_no_child(aflow: Async
         assert "taken" in await (await aflow.start(flow)).result(SOON)
 
 
-async def test_a_child_is_cancelled_by_its_handle_and_its_result_says_so(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_child_is_cancelled_by_its_handle_and_its_result_says_so(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def parent() -> str:
         child = await pgflow.start_child(wait_for_go.options(key="child"))
@@ -611,7 +713,9 @@ def test_a_child_is_cancelled_by_its_handle_in_a_sync_workflow(flow: Harness) ->
     assert flow.start(parent).result(SOON) == "cancelled"
 
 
-async def test_a_child_that_outlives_its_parent_is_not_its_parents_to_cancel(aflow: AsyncHarness) -> None:
+async def test_a_child_that_outlives_its_parent_is_not_its_parents_to_cancel(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def parent() -> str:
         child = await pgflow.start_child(double.options(when_parent_ends="abandon"), 1)
@@ -625,7 +729,9 @@ async def test_a_child_that_outlives_its_parent_is_not_its_parents_to_cancel(afl
     assert "app.cancel(" in await (await aflow.start(parent)).result(SOON)
 
 
-async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(aflow: AsyncHarness) -> None:
+async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def parent() -> int:
         child = await pgflow.start_child(wait_for_go.options(key="child"))
@@ -645,7 +751,9 @@ async def test_giving_up_the_wait_for_a_result_does_not_cancel_the_child(aflow: 
     assert await run.result(SOON) == 5
 
 
-async def test_the_failure_of_a_child_that_nobody_asks_for_is_no_noise(aflow: AsyncHarness, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_failure_of_a_child_that_nobody_asks_for_is_no_noise(
+    aflow: AsyncHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     @workflow
     async def parent() -> str:
         await pgflow.start_child(sell, "sku-7")
@@ -660,7 +768,9 @@ async def test_the_failure_of_a_child_that_nobody_asks_for_is_no_noise(aflow: As
     assert "never retrieved" not in caplog.text
 
 
-async def test_a_start_that_is_given_up_before_it_has_happened_starts_nothing(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_start_that_is_given_up_before_it_has_happened_starts_nothing(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def parent() -> str:
         task = asyncio.create_task(pgflow.start_child(double, 1))

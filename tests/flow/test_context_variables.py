@@ -1,4 +1,6 @@
-"""Bodies of steps see the context variables of the workflow code that called them: copies, so that nothing comes back."""
+"""Bodies of steps see the context variables of the workflow code that called them: copies, so that
+nothing comes back.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,18 @@ import pytest
 from records import SOON
 
 import pgflow
-from pgflow import AsyncApp, Choice, Interceptor, Signal, decision, effect, read, step, transaction, workflow
+from pgflow import (
+    AsyncApp,
+    Choice,
+    Interceptor,
+    Signal,
+    decision,
+    effect,
+    read,
+    step,
+    transaction,
+    workflow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,8 +79,14 @@ async def test_bodies_of_every_kind_see_what_the_workflow_has_set(aflow: AsyncHa
     async def flow() -> list[str]:
         tenant.set("ada")
         return [
-            await of_step(), await of_sync_step.aio(), await of_read(), await of_transaction(), await of_sync_transaction.aio(),
-            await of_effect(), (await of_decision()).value, await pgflow.call("closure", tenant.get),
+            await of_step(),
+            await of_sync_step.aio(),
+            await of_read(),
+            await of_transaction(),
+            await of_sync_transaction.aio(),
+            await of_effect(),
+            (await of_decision()).value,
+            await pgflow.call("closure", tenant.get),
         ]
 
     aflow.include(flow)
@@ -78,7 +97,13 @@ def test_bodies_that_a_sync_workflow_calls_see_what_it_has_set(flow: Harness) ->
     @workflow
     def code() -> list[str]:
         tenant.set("ada")
-        return [of_step.sync(), of_sync_step(), of_sync_transaction(), of_effect.sync(), pgflow.sync.call("closure", tenant.get)]
+        return [
+            of_step.sync(),
+            of_sync_step(),
+            of_sync_transaction(),
+            of_effect.sync(),
+            pgflow.sync.call("closure", tenant.get),
+        ]
 
     flow.include(code)
     assert flow.start(code).result(SOON) == ["ada"] * 5
@@ -97,7 +122,9 @@ async def test_each_task_of_a_workflow_hands_on_its_own(aflow: AsyncHarness) -> 
     assert await (await aflow.start(flow)).result(SOON) == ["a", "b"]
 
 
-async def test_what_a_body_sets_stays_there_and_its_next_try_begins_afresh(aflow: AsyncHarness) -> None:
+async def test_what_a_body_sets_stays_there_and_its_next_try_begins_afresh(
+    aflow: AsyncHarness,
+) -> None:
     seen = []
 
     @step(retries=pgflow.Retries(2, first_delay=0.001))
@@ -163,10 +190,15 @@ async def asks_for_both() -> list[str]:
     return await of_both()
 
 
-def test_bodies_see_what_an_interceptor_sets_around_the_workflow_and_what_the_process_has_set_before_its_worker(dsn: str) -> None:
+def test_bodies_see_what_an_interceptor_sets_around_the_workflow_and_what_the_process_has_set_before_its_worker(
+    dsn: str,
+) -> None:
     async def main() -> list[str]:
         process.set("set before")
-        async with AsyncApp(dsn, include=[asks_for_both], interceptors=[Sets()]) as app, app.worker(poll_seconds=0.1):
+        async with (
+            AsyncApp(dsn, include=[asks_for_both], interceptors=[Sets()]) as app,
+            app.worker(poll_seconds=0.1),
+        ):
             return await (await app.start(asks_for_both)).result(SOON)
 
     assert asyncio.run(main()) == ["set before", "of asks_for_both"]

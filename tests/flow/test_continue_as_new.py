@@ -52,13 +52,17 @@ async def collect(want: int, got: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("made", [sum_down, sum_down_sync])
-def test_the_result_follows_the_chain_to_its_last_generation(flow: Harness, conn: psycopg.Connection, made: Any) -> None:
+def test_the_result_follows_the_chain_to_its_last_generation(
+    flow: Harness, conn: psycopg.Connection, made: Any
+) -> None:
     flow.include(made)
     run = flow.start(made.options(key="k"), 4)
     assert run.result(SOON) == 10
     assert flow.app.get("k", made).result(SOON) == 10
     assert run_row(conn, "k", "generation, status") == (5, "completed")
-    assert conn.execute("select status, count(*) from pgflow.outcome group by 1 order by 1").fetchall() == [("completed", 1), ("continued", 4)]
+    assert conn.execute(
+        "select status, count(*) from pgflow.outcome group by 1 order by 1"
+    ).fetchall() == [("completed", 1), ("continued", 4)]
 
 
 def test_each_generation_has_a_journal_of_its_own(flow: Harness, conn: psycopg.Connection) -> None:
@@ -80,7 +84,9 @@ def test_the_key_goes_on_to_name_the_run_that_was_first_started(flow: Harness) -
         flow.start(sum_down.options(key="k"), 1)
 
 
-async def test_messages_that_were_not_taken_wait_for_the_next_generation(aflow: AsyncHarness) -> None:
+async def test_messages_that_were_not_taken_wait_for_the_next_generation(
+    aflow: AsyncHarness,
+) -> None:
     aflow.include(collect)
     run = await aflow.start(collect, 3, [])
     for text in ("a", "b"):
@@ -93,7 +99,9 @@ async def test_messages_that_were_not_taken_wait_for_the_next_generation(aflow: 
     assert await run.result(SOON) == ["a", "b", "c"]
 
 
-async def test_a_parent_hears_of_the_last_generation_only(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_parent_hears_of_the_last_generation_only(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def parent() -> int:
         return await pgflow.run_child(sum_down.options(key="child"), 3)
@@ -105,9 +113,13 @@ async def test_a_parent_hears_of_the_last_generation_only(aflow: AsyncHarness, c
     assert run_row(conn, "child", "generation") == (4,)
 
 
-async def test_labels_metadata_priority_and_deadline_go_on(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_labels_metadata_priority_and_deadline_go_on(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(collect)
-    options = collect.options(key="k", labels={"a": "b"}, metadata={"m": 1}, priority=4, timeout=HOUR)
+    options = collect.options(
+        key="k", labels={"a": "b"}, metadata={"m": 1}, priority=4, timeout=HOUR
+    )
     run = await aflow.start(options, 2, [])
     await aflow.until_idle()
     before = run_row(conn, "k", "labels, priority, deadline_at")
@@ -115,7 +127,9 @@ async def test_labels_metadata_priority_and_deadline_go_on(aflow: AsyncHarness, 
     await aflow.until_idle()
     assert run_row(conn, "k", "generation") == (2,)
     assert run_row(conn, "k", "labels, priority, deadline_at") == before
-    assert conn.execute("select metadata from pgflow.run where generation = 2").fetchone() == ({"m": 1},)
+    assert conn.execute("select metadata from pgflow.run where generation = 2").fetchone() == (
+        {"m": 1},
+    )
     await aflow.skip(HOUR)
     with pytest.raises(RunCancelled, match="deadline"):
         await run.result(SOON)
@@ -133,7 +147,9 @@ async def test_a_run_knows_its_generation(aflow: AsyncHarness) -> None:
     assert await (await aflow.start(generations, [])).result(SOON) == [1, 2, 3]
 
 
-async def test_a_chain_is_cancelled_and_paused_at_its_newest_generation(aflow: AsyncHarness) -> None:
+async def test_a_chain_is_cancelled_and_paused_at_its_newest_generation(
+    aflow: AsyncHarness,
+) -> None:
     aflow.include(collect)
     run = await aflow.start(collect, 3, [])
     await run.send(word, "a")
@@ -150,7 +166,9 @@ async def test_a_chain_is_cancelled_and_paused_at_its_newest_generation(aflow: A
         await run.result(SOON)
 
 
-async def test_children_of_an_old_generation_end_with_it(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_children_of_an_old_generation_end_with_it(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def forever() -> None:
         await word.wait()
@@ -200,7 +218,9 @@ async def test_a_crash_between_two_generations_loses_neither(aflow: AsyncHarness
     assert bodies == [1, 2, 2, 3]
 
 
-async def test_an_input_that_does_not_fit_the_next_generation_is_a_typed_error_in_this_one(aflow: AsyncHarness) -> None:
+async def test_an_input_that_does_not_fit_the_next_generation_is_a_typed_error_in_this_one(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def loop(n: int) -> list[str]:
         said = []
@@ -212,10 +232,16 @@ async def test_an_input_that_does_not_fit_the_next_generation_is_a_typed_error_i
         return said
 
     aflow.include(loop)
-    assert await (await aflow.start(loop, 1)).result(SOON) == ["NotStorable", "TypeError", "TypeError"]
+    assert await (await aflow.start(loop, 1)).result(SOON) == [
+        "NotStorable",
+        "TypeError",
+        "TypeError",
+    ]
 
 
-async def test_it_leaves_time_outs_and_handlers_alone(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_it_leaves_time_outs_and_handlers_alone(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def loop(n: int) -> str:
         try:
@@ -259,7 +285,9 @@ async def test_an_error_in_a_later_generation_fails_the_run(aflow: AsyncHarness)
     assert str(failed.value.__cause__) == "the end"
 
 
-async def test_a_step_that_still_runs_when_its_generation_ends_is_stopped(aflow: AsyncHarness) -> None:
+async def test_a_step_that_still_runs_when_its_generation_ends_is_stopped(
+    aflow: AsyncHarness,
+) -> None:
     stopped = []
     started = asyncio.Event()
 

@@ -1,4 +1,6 @@
-"""`pgflow.call`: a step that is named where it is called, whose body is whatever is at hand there; and what a helper asks to know where it is."""
+"""`pgflow.call`: a step that is named where it is called, whose body is whatever is at hand there;
+and what a helper asks to know where it is.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ import pytest
 from records import SOON, events, steps
 
 import pgflow
-from pgflow import App, InvalidArgument, Retries, RunFailed, Signal, WrongColourError, step, workflow
+from pgflow import (
+    App,
+    InvalidArgument,
+    Retries,
+    RunFailed,
+    Signal,
+    WrongColourError,
+    step,
+    workflow,
+)
 
 if TYPE_CHECKING:
     import psycopg
@@ -50,7 +61,9 @@ class Model:
         return await self.ask(prompt)
 
 
-async def test_a_closure_is_recorded_under_its_name_and_not_run_again_by_a_replay(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_closure_is_recorded_under_its_name_and_not_run_again_by_a_replay(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     model = Model()
 
     @workflow
@@ -73,7 +86,9 @@ async def test_a_closure_is_recorded_under_its_name_and_not_run_again_by_a_repla
     assert steps(conn, run.key) == [("model", "completed", 1)]
 
 
-def test_a_sync_workflow_calls_closures_of_either_colour(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_sync_workflow_calls_closures_of_either_colour(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     model = Model()
 
     @workflow
@@ -113,7 +128,9 @@ async def test_whatever_can_be_called_is_a_body(aflow: AsyncHarness) -> None:
     assert await (await aflow.start(agent)).result(SOON) == ["A", "B", "C", "D", "E", "3"]
 
 
-async def test_the_result_is_read_back_as_returns_says_or_as_the_closure_is_annotated(aflow: AsyncHarness) -> None:
+async def test_the_result_is_read_back_as_returns_says_or_as_the_closure_is_annotated(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def agent() -> list[str]:
         async def unannotated():  # type: ignore[no-untyped-def]
@@ -131,7 +148,9 @@ async def test_the_result_is_read_back_as_returns_says_or_as_the_closure_is_anno
     assert await (await aflow.start(agent)).result(SOON) == ["dict", "Reply", "Reply"]
 
 
-async def test_retries_time_out_and_final_errors_are_those_of_a_step(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_retries_time_out_and_final_errors_are_those_of_a_step(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     tries: list[str] = []
 
     class Refused(Exception): ...
@@ -167,7 +186,11 @@ async def test_retries_time_out_and_final_errors_are_those_of_a_step(aflow: Asyn
     run = await aflow.start(agent)
     assert await run.result(SOON) == ["1", "refused: no", "late"]
     assert tries == ["shaky"] * 3 + ["refuses"]
-    assert steps(conn, run.key) == [("shaky", "completed", 3), ("refuses", "failed", 1), ("hangs", "failed", 1)]
+    assert steps(conn, run.key) == [
+        ("shaky", "completed", 3),
+        ("refuses", "failed", 1),
+        ("hangs", "failed", 1),
+    ]
 
 
 async def test_a_lambda_that_makes_a_coroutine_keeps_to_its_time_out(aflow: AsyncHarness) -> None:
@@ -186,7 +209,9 @@ async def test_a_lambda_that_makes_a_coroutine_keeps_to_its_time_out(aflow: Asyn
     assert await (await aflow.start(agent)).result(SOON) == "late"
 
 
-async def test_every_try_has_the_same_key_and_every_call_of_a_name_another(aflow: AsyncHarness) -> None:
+async def test_every_try_has_the_same_key_and_every_call_of_a_name_another(
+    aflow: AsyncHarness,
+) -> None:
     keys: list[str] = []
 
     async def shaky() -> None:
@@ -204,7 +229,9 @@ async def test_every_try_has_the_same_key_and_every_call_of_a_name_another(aflow
     assert [key.partition("/")[2] for key in keys] == ["model/1", "model/1", "model/2"]
 
 
-async def test_arguments_that_are_passed_are_compared_when_a_body_may_have_begun(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_arguments_that_are_passed_are_compared_when_a_body_may_have_begun(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     """A closure's values cannot be compared; passed arguments can."""
     began = asyncio.Event()
     given = ["first"]
@@ -224,11 +251,15 @@ async def test_arguments_that_are_passed_are_compared_when_a_body_may_have_begun
     given[0] = "second"
     await aflow.until_idle()
     assert await run.status() == "stuck"
-    (why,) = conn.execute("select error->>'message' from pgflow.runs where key = %s", (run.key,)).fetchone()
+    (why,) = conn.execute(
+        "select error->>'message' from pgflow.runs where key = %s", (run.key,)
+    ).fetchone()
     assert "other arguments" in why
 
 
-async def test_a_call_that_is_cancelled_is_given_up_as_a_step_is(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_call_that_is_cancelled_is_given_up_as_a_step_is(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     async def hangs() -> None:
         await asyncio.Event().wait()
 
@@ -269,7 +300,9 @@ def test_outside_a_workflow_sync_code_calls_closures_of_either_colour() -> None:
     assert pgflow.sync.call("model", lambda: model.ask("c")).text == "C"
 
 
-async def test_in_the_body_of_a_step_the_closure_is_part_of_that_step(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_in_the_body_of_a_step_the_closure_is_part_of_that_step(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @step
     async def outer() -> str:
         async def inner() -> str:
@@ -360,10 +393,13 @@ def test_in_workflow_is_false_where_there_is_an_app_and_no_run(dsn: str) -> None
         assert not pgflow.in_workflow()
 
 
-# ---------------------------------------------------------------- helpers that a framework hands to a thread
+# ---------------------------------------------------------------- helpers that a framework hands to
+# a thread
 
 
-async def test_inside_inline_what_is_handed_to_a_thread_is_code_of_the_workflow(aflow: AsyncHarness) -> None:
+async def test_inside_inline_what_is_handed_to_a_thread_is_code_of_the_workflow(
+    aflow: AsyncHarness,
+) -> None:
     seen: list[bool] = []
 
     def helper(n: int) -> int:

@@ -61,7 +61,11 @@ class Recorder(Interceptor):
 
     def start(self, workflow: str, options: pgflow.StartOptions) -> pgflow.StartOptions:
         self.log.append(f"{self.name}: start {workflow}")
-        return replace(options, labels={**options.labels, self.name: workflow}, metadata={**options.metadata, "trace": self.name})
+        return replace(
+            options,
+            labels={**options.labels, self.name: workflow},
+            metadata={**options.metadata, "trace": self.name},
+        )
 
     @contextmanager
     def around_workflow(self, info: pgflow.RunInfo) -> Iterator[None]:
@@ -86,9 +90,14 @@ class Recorder(Interceptor):
 
 
 @pytest.mark.parametrize("made", [work, work_sync])
-def test_they_are_entered_around_every_activation_and_every_try_of_a_body(dsn: str, conn: psycopg.Connection, made: Any) -> None:
+def test_they_are_entered_around_every_activation_and_every_try_of_a_body(
+    dsn: str, conn: psycopg.Connection, made: Any
+) -> None:
     log: list[str] = []
-    with App(dsn, include=[made], interceptors=[Recorder("a", log)]) as app, app.worker(poll_seconds=0.05):
+    with (
+        App(dsn, include=[made], interceptors=[Recorder("a", log)]) as app,
+        app.worker(poll_seconds=0.05),
+    ):
         run = app.start(made.options(key="k", labels={"own": "label"}))
         wait_until(lambda: run.status() == "waiting", "the run waits")
         first = [line for line in log if "leaves work" not in line]
@@ -110,21 +119,30 @@ def test_the_first_is_the_outermost(dsn: str) -> None:
     async def one_step() -> int:
         return await steady.aio()
 
-    with App(dsn, include=[one_step], interceptors=[Recorder("out", log), Recorder("in", log)]) as app:
+    with App(
+        dsn, include=[one_step], interceptors=[Recorder("out", log), Recorder("in", log)]
+    ) as app:
         app.run(one_step)
     assert [line for line in log if "steady" in line] == [
         "out: enter steady 1", "in: enter steady 1", "in: leave steady 1", "out: leave steady 1",
     ]  # fmt: skip
-    assert [line for line in log if "start" in line] == [f"out: start {one_step.name}", f"in: start {one_step.name}"]
+    assert [line for line in log if "start" in line] == [
+        f"out: start {one_step.name}",
+        f"in: start {one_step.name}",
+    ]
 
 
-def test_starts_in_joined_transactions_and_in_batches_pass_through_them_too(dsn: str, conn: psycopg.Connection) -> None:
+def test_starts_in_joined_transactions_and_in_batches_pass_through_them_too(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     log: list[str] = []
     with App(dsn, include=[work], interceptors=[Recorder("a", log)]) as app:
         with psycopg.connect(dsn) as caller:
             app.using(caller).start(work.options(key="joined"))
         app.start_many(work, [(), ()])
-    assert conn.execute("select labels, count(*) from pgflow.runs group by 1").fetchall() == [({"a": "work"}, 3)]
+    assert conn.execute("select labels, count(*) from pgflow.runs group by 1").fetchall() == [
+        ({"a": "work"}, 3)
+    ]
 
 
 class Guard(Interceptor):
@@ -142,7 +160,9 @@ class Guard(Interceptor):
         yield
 
 
-def test_one_that_raises_refuses_the_start_or_fails_the_step(dsn: str, conn: psycopg.Connection) -> None:
+def test_one_that_raises_refuses_the_start_or_fails_the_step(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     @workflow
     async def one_step() -> int:
         return await steady.options(retries=1).aio()
@@ -161,8 +181,12 @@ class Kin(Interceptor):
     def __init__(self) -> None:
         self.noted: list[tuple[str, bool]] = []
 
-    def start_child(self, info: pgflow.RunInfo, workflow: str, options: pgflow.StartOptions) -> pgflow.StartOptions:
-        return replace(options, labels={**options.labels, "parent": info.key}, metadata={"for": workflow})
+    def start_child(
+        self, info: pgflow.RunInfo, workflow: str, options: pgflow.StartOptions
+    ) -> pgflow.StartOptions:
+        return replace(
+            options, labels={**options.labels, "parent": info.key}, metadata={"for": workflow}
+        )
 
     @contextmanager
     def around_workflow(self, info: pgflow.RunInfo) -> Iterator[None]:
@@ -194,9 +218,14 @@ def ancestor_sync() -> int:
 
 
 @pytest.mark.parametrize("made", [ancestor, ancestor_sync])
-def test_they_may_change_how_children_start_and_see_how_an_activation_ends(dsn: str, conn: psycopg.Connection, made: Any) -> None:
+def test_they_may_change_how_children_start_and_see_how_an_activation_ends(
+    dsn: str, conn: psycopg.Connection, made: Any
+) -> None:
     kin = Kin()
-    with App(dsn, include=[made, offspring], interceptors=[kin]) as app, app.worker(poll_seconds=0.05):
+    with (
+        App(dsn, include=[made, offspring], interceptors=[kin]) as app,
+        app.worker(poll_seconds=0.05),
+    ):
         run = app.start(made.options(key="k", metadata={"of": "k"}))
         wait_until(lambda: kin.noted == [("left", False)], "the run waits")
         run.send(go, 4)
@@ -204,16 +233,27 @@ def test_they_may_change_how_children_start_and_see_how_an_activation_ends(dsn: 
         noted = list(kin.noted)
         replay_all(app)
     sql = "select labels, metadata from pgflow.run where parent_run_id is not null"
-    assert conn.execute(sql).fetchall() == [({"own": "label", "parent": "k"}, {"of": "k", "for": "offspring"})]
+    assert conn.execute(sql).fetchall() == [
+        ({"own": "label", "parent": "k"}, {"of": "k", "for": "offspring"})
+    ]
     assert ("completed", False) in noted
-    assert [replayed for _, replayed in kin.noted[len(noted) :]] == [True, True], "a replay that only checks does nothing new"
+    assert [replayed for _, replayed in kin.noted[len(noted) :]] == [True, True], (
+        "a replay that only checks does nothing new"
+    )
 
 
 def test_a_step_knows_its_call_its_effect_and_its_key(dsn: str) -> None:
     @step
     async def asks() -> list[Any]:
         info = pgflow.run_info()
-        return [info.run_id, info.root, info.call, info.effect, info.idempotency_key, pgflow.idempotency_key()]
+        return [
+            info.run_id,
+            info.root,
+            info.call,
+            info.effect,
+            info.idempotency_key,
+            pgflow.idempotency_key(),
+        ]
 
     @workflow
     async def one_step() -> list[Any]:

@@ -1,4 +1,6 @@
-"""Labels that a run changes: it is found by what they are now, and a replay begins with what they were."""
+"""Labels that a run changes: it is found by what they are now, and a replay begins with what they
+were.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def found(conn: psycopg.Connection[Any], **wanted: str) -> list[str]:
     return [key for (key,) in conn.execute(query, (psycopg.types.json.Json(wanted),))]
 
 
-def test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_then(flow: Harness, conn: psycopg.Connection[Any]):
+def test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_then(
+    flow: Harness, conn: psycopg.Connection[Any]
+):
     flow.include(order)
     run = flow.start(order.options(key="o", labels={"shop": "1", "stage": "asked"}))
     flow.until_idle()
@@ -64,12 +68,18 @@ def test_a_run_is_found_by_the_labels_that_it_has_now_and_replays_with_those_of_
     assert labels(conn, "o") == {"shop": "1", "stage": "paid"}
     run.send(go, 2)
     first = {"shop": "1", "stage": "asked"}
-    assert run.result(SOON) == [first, {**first, "stage": "new", "hold": "yes"}, {"shop": "1", "stage": "paid"}]
+    assert run.result(SOON) == [
+        first,
+        {**first, "stage": "new", "hold": "yes"},
+        {"shop": "1", "stage": "paid"},
+    ]
     assert found(conn, stage="paid", shop="1") == ["o"]
     assert [kind for kind, _ in events(conn, "o")].count("labels_set") == 2
 
 
-def test_a_run_without_labels_may_set_and_take_away_its_first(flow: Harness, conn: psycopg.Connection[Any]):
+def test_a_run_without_labels_may_set_and_take_away_its_first(
+    flow: Harness, conn: psycopg.Connection[Any]
+):
     @workflow
     async def shy() -> dict[str, str]:
         before = pgflow.run_info().labels
@@ -87,7 +97,9 @@ def test_a_run_without_labels_may_set_and_take_away_its_first(flow: Harness, con
     assert run.result(SOON) == {}
 
 
-def test_the_next_generation_begins_with_the_labels_of_the_one_before(flow: Harness, conn: psycopg.Connection[Any]):
+def test_the_next_generation_begins_with_the_labels_of_the_one_before(
+    flow: Harness, conn: psycopg.Connection[Any]
+):
     @workflow
     async def rounds(n: int = 0) -> dict[str, str]:
         if n == 2:
@@ -100,7 +112,9 @@ def test_the_next_generation_begins_with_the_labels_of_the_one_before(flow: Harn
     assert run.result(SOON) == {"shop": "1", "round 0": "done", "round 1": "done"}
 
 
-def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(flow: Harness, conn: psycopg.Connection[Any]):
+def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(
+    flow: Harness, conn: psycopg.Connection[Any]
+):
     @workflow
     async def stages() -> dict[str, str]:
         for n in range(4):
@@ -114,8 +128,13 @@ def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(flow: Ha
     flow.until_idle()
     assert labels(conn, "k") == {"shop": "1", "stage": "3"} | {f"was {n}": "yes" for n in range(4)}
     ends = [seq for seq, kind in conn.execute(
-        "select seq, kind from pgflow.unit u join pgflow.runs r using (run_id) where r.key = 'k' order by seq") if kind == "c"]  # fmt: skip
-    conn.execute("select pgflow.fork_run('k', 'forked', at_seq => %s, effects => 'repeat', labels => '{\"test\": \"1\"}')", (ends[1],))
+        "select seq, kind from pgflow.unit u join pgflow.runs r using (run_id) where r.key = 'k' "
+        "order by seq") if kind == "c"]  # fmt: skip
+    conn.execute(
+        "select pgflow.fork_run('k', 'forked', at_seq => %s, effects => 'repeat', labels => "
+        '\'{"test": "1"}\')',
+        (ends[1],),
+    )
     assert labels(conn, "forked") == {"test": "1", "stage": "1", "was 0": "yes", "was 1": "yes"}
     conn.execute("select pgflow.rewind_run('k', %s, effects => 'repeat')", (ends[0],))
     assert labels(conn, "k") == {"shop": "1", "stage": "0", "was 0": "yes"}
@@ -123,17 +142,25 @@ def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(flow: Ha
     run.send(go, 1)
     assert run.result(SOON) == {"shop": "1", "stage": "3"} | {f"was {n}": "yes" for n in range(4)}
     flow.app.send("forked", go, 1)
-    assert flow.app.get("forked", stages).result(SOON) == {"test": "1", "stage": "3"} | {f"was {n}": "yes" for n in range(4)}
+    assert flow.app.get("forked", stages).result(SOON) == {"test": "1", "stage": "3"} | {
+        f"was {n}": "yes" for n in range(4)
+    }
 
 
-def test_an_export_tells_the_labels_of_the_start_and_an_import_has_those_of_the_end(flow: Harness, conn: psycopg.Connection[Any]):
+def test_an_export_tells_the_labels_of_the_start_and_an_import_has_those_of_the_end(
+    flow: Harness, conn: psycopg.Connection[Any]
+):
     flow.include(order)
     run = flow.start(order.options(key="o", labels={"shop": "1"}))
     run.send(go, 1)
     run.send(go, 2)
     run.result(SOON)
     chain = conn.execute("select chain_id from pgflow.runs where key = 'o'").fetchone()[0]  # type: ignore[index]
-    (history,) = conn.execute("select history::jsonb || jsonb_build_object('units', pgflow.export_units(run_id)::jsonb) from pgflow.export_runs(%s)", ([chain],)).fetchone()  # type: ignore[misc]
+    (history,) = conn.execute(
+        "select history::jsonb || jsonb_build_object('units', pgflow.export_units(run_id)::jsonb) "
+        "from pgflow.export_runs(%s)",
+        ([chain],),
+    ).fetchone()  # type: ignore[misc]
     assert history["labels"] == {"shop": "1"}
     conn.execute("select pgflow.drop_history(clock_timestamp())")
     assert conn.execute("select count(*) from pgflow.relabelled").fetchone() == (0,)
@@ -141,7 +168,9 @@ def test_an_export_tells_the_labels_of_the_start_and_an_import_has_those_of_the_
     assert labels(conn, "o") == {"shop": "1", "stage": "paid"}
 
 
-def test_labels_that_are_set_before_a_transaction_are_durable_with_it(flow: Harness, conn: psycopg.Connection[Any]):
+def test_labels_that_are_set_before_a_transaction_are_durable_with_it(
+    flow: Harness, conn: psycopg.Connection[Any]
+):
     @transaction
     async def look(conn: psycopg.AsyncConnection[Any], n: int) -> int:
         await conn.execute("select 1")
@@ -163,10 +192,15 @@ def test_labels_that_are_set_before_a_transaction_are_durable_with_it(flow: Harn
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [({"a": 1}, "label 'a' must be a string, or None"), ({"a": "x" * 17_000}, "labels are 17009 bytes long; the limit is 16 KiB")],
+    [
+        ({"a": 1}, "label 'a' must be a string, or None"),
+        ({"a": "x" * 17_000}, "labels are 17009 bytes long; the limit is 16 KiB"),
+    ],
     ids=["a number", "too long"],
 )
-def test_what_no_label_can_be_is_refused_where_it_is_set(flow: Harness, given: dict[str, Any], said: str):
+def test_what_no_label_can_be_is_refused_where_it_is_set(
+    flow: Harness, given: dict[str, Any], said: str
+):
     @workflow
     async def wrong() -> str:
         try:

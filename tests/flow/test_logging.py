@@ -1,4 +1,6 @@
-"""The logger of runs: silent while a replay repeats what was logged before, and every record says whose it is."""
+"""The logger of runs: silent while a replay repeats what was logged before, and every record says
+whose it is.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,11 @@ async def test_records_say_which_run_workflow_step_and_attempt_they_are_of(
     records = [record for record in caplog.records if record.name == "pgflow.run"]
     fields = [tuple(getattr(record, name, None) for name in FIELDS) for record in records]
     name = retries.name
-    assert fields == [("k", 1, name, 1, None, None, None), ("k", 1, name, 1, "work", 1, 1), ("k", 1, name, 1, "work", 1, 2)]
+    assert fields == [
+        ("k", 1, name, 1, None, None, None),
+        ("k", 1, name, 1, "work", 1, 1),
+        ("k", 1, name, 1, "work", 1, 2),
+    ]
     assert records[0].own == 7  # type: ignore[attr-defined]
 
 
@@ -130,7 +136,9 @@ def test_outside_a_run_it_is_an_ordinary_logger(caplog: pytest.LogCaptureFixture
     assert not hasattr(caplog.records[-1], "run")
 
 
-async def test_levels_are_those_of_the_logger_behind_it(aflow: AsyncHarness, caplog: pytest.LogCaptureFixture) -> None:
+async def test_levels_are_those_of_the_logger_behind_it(
+    aflow: AsyncHarness, caplog: pytest.LogCaptureFixture
+) -> None:
     @workflow
     async def quiet() -> None:
         logger.debug("too fine")
@@ -170,12 +178,16 @@ async def doomed(secret: str) -> None:
     await hopeless(secret)
 
 
-def test_the_worker_says_of_which_run_and_step_it_speaks(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_worker_says_of_which_run_and_step_it_speaks(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, logger="pgflow")
     with App(dsn, include=[doomed]) as app, app.worker(), pytest.raises(RunFailed):
         app.start(doomed.options(key="k"), "hunter2").result(SOON)
     records = [record for record in caplog.records if record.name == "pgflow"]
-    first, last, run = ({name: getattr(record, name, None) for name in FIELDS} for record in records)
+    first, last, run = (
+        {name: getattr(record, name, None) for name in FIELDS} for record in records
+    )
     about = {"run": "k", "run_id": 1, "workflow": "doomed", "generation": 1}
     assert first == {**about, "step": "hopeless", "call": 1, "attempt": 1}
     assert last == {**about, "step": "hopeless", "call": 1, "attempt": 2}
@@ -200,11 +212,23 @@ def test_a_run_that_needs_a_person_is_a_warning(dsn: str, caplog: pytest.LogCapt
 
 
 def record_of(message: str, *args: Any, **extra: Any) -> logging.LogRecord:
-    return logging.getLogger("pgflow.run").makeRecord("pgflow.run", logging.INFO, "f.py", 1, message, args, None, extra=extra)
+    return logging.getLogger("pgflow.run").makeRecord(
+        "pgflow.run", logging.INFO, "f.py", 1, message, args, None, extra=extra
+    )
 
 
 def test_an_object_a_line_has_the_fields_of_the_record() -> None:
-    text = JsonFormatter().format(record_of("said %s\nmore", "é", run="k", run_id=1, step="s", own={"a": [1, timedelta(0)]}, other=timedelta(1)))
+    text = JsonFormatter().format(
+        record_of(
+            "said %s\nmore",
+            "é",
+            run="k",
+            run_id=1,
+            step="s",
+            own={"a": [1, timedelta(0)]},
+            other=timedelta(1),
+        )
+    )
     assert "\n" not in text
     line = json.loads(text)
     assert line.pop("time").endswith("Z")
@@ -222,7 +246,11 @@ def test_a_line_for_people_ends_with_what_it_is_about() -> None:
 
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
 def test_no_password_of_a_connection_string_is_written(formatter: logging.Formatter) -> None:
-    record = record_of("no %s", "postgresql://app:hunter2@db/x?password=hunter2, or host=db password='hunter2 x'", dsn="postgres://a:hunter2@b")
+    record = record_of(
+        "no %s",
+        "postgresql://app:hunter2@db/x?password=hunter2, or host=db password='hunter2 x'",
+        dsn="postgres://a:hunter2@b",
+    )
     try:
         raise ConnectionError("at postgresql://app:hunter2@db/x")
     except ConnectionError:
@@ -233,7 +261,9 @@ def test_no_password_of_a_connection_string_is_written(formatter: logging.Format
     assert "ConnectionError" in text
 
 
-def test_what_an_error_says_is_one_line_without_what_the_server_quotes(db: psycopg.Connection) -> None:
+def test_what_an_error_says_is_one_line_without_what_the_server_quotes(
+    db: psycopg.Connection,
+) -> None:
     with pytest.raises(psycopg.errors.InvalidTextRepresentation) as refused:
         db.execute("select %s::json", ('{"password": hunter2}',))
     assert "hunter2" in str(refused.value)
@@ -243,14 +273,23 @@ def test_what_an_error_says_is_one_line_without_what_the_server_quotes(db: psyco
     assert redact_text("nothing to hide: a://b") == "nothing to hide: a://b"
 
 
-def test_no_password_input_result_or_text_of_an_error_is_in_the_log_of_a_worker(dsn: str, conn: psycopg.Connection) -> None:
+def test_no_password_input_result_or_text_of_an_error_is_in_the_log_of_a_worker(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     secret = "hunter2-canary"
     if not conninfo_to_dict(dsn).get("password"):
         dsn = make_conninfo(dsn, password=secret)
-    conn.execute("select pgflow.start_run('doomed', %s::json, 'k')", (json.dumps({"secret": secret}),))
-    conn.execute("select pgflow.start_run('told', %s::json, 'told')", (json.dumps({"secret": secret}),))
+    conn.execute(
+        "select pgflow.start_run('doomed', %s::json, 'k')", (json.dumps({"secret": secret}),)
+    )
+    conn.execute(
+        "select pgflow.start_run('told', %s::json, 'told')", (json.dumps({"secret": secret}),)
+    )
     with worker(dsn, "--log-level", "debug", "--log-format", "json", module=__file__) as started:
-        wait_until(lambda: conn.execute("select count(*) from pgflow.outcome").fetchone() == (2,), "the runs are over")
+        wait_until(
+            lambda: conn.execute("select count(*) from pgflow.outcome").fetchone() == (2,),
+            "the runs are over",
+        )
         started.send(signal.SIGTERM)
         code, log = started.finish()
     lines = [json.loads(line) for line in log.splitlines()]
@@ -277,9 +316,13 @@ async def told(secret: str) -> str:
 HOSTILE = "order\x1b[2J\n2026-01-01 00:00:00,000 INFO pgflow: run paid \u202eevil\x9b1m"
 
 
-def test_a_key_with_a_newline_makes_no_second_line_whatever_the_formatter(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_with_a_newline_makes_no_second_line_whatever_the_formatter(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.INFO, logger="pgflow"):
-        logging.getLogger("pgflow").info("run %s of %d is over: %s", HOSTILE, 3, ValueError(HOSTILE))
+        logging.getLogger("pgflow").info(
+            "run %s of %d is over: %s", HOSTILE, 3, ValueError(HOSTILE)
+        )
     message = caplog.records[-1].getMessage()
     assert message.isprintable()
     assert message.count("order\N{REPLACEMENT CHARACTER}[2J 2026-01-01") == 2
@@ -287,8 +330,17 @@ def test_a_key_with_a_newline_makes_no_second_line_whatever_the_formatter(caplog
 
 
 def test_further_lines_of_a_message_are_indented_and_nothing_in_them_is_obeyed() -> None:
-    record = logging.makeLogRecord({"msg": "first\n2026-01-01 INFO pgflow: forged\x1b[2J", "name": "pgflow.run", "levelname": "INFO", "run": HOSTILE})
+    record = logging.makeLogRecord(
+        {
+            "msg": "first\n2026-01-01 INFO pgflow: forged\x1b[2J",
+            "name": "pgflow.run",
+            "levelname": "INFO",
+            "run": HOSTILE,
+        }
+    )
     lines = TextFormatter().format(record).split("\n")
     assert len(lines) == 2
-    assert lines[1].startswith("    2026-01-01 INFO pgflow: forged\N{REPLACEMENT CHARACTER}[2J [run=")
+    assert lines[1].startswith(
+        "    2026-01-01 INFO pgflow: forged\N{REPLACEMENT CHARACTER}[2J [run="
+    )
     assert all(line.isprintable() for line in lines)

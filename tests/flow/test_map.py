@@ -88,7 +88,9 @@ def test_failures_that_are_tolerated_come_back_with_their_items(flow: Harness, c
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_without_tolerance_the_error_of_the_item_itself_is_raised(flow: Harness, colour: str) -> None:
+def test_without_tolerance_the_error_of_the_item_itself_is_raised(
+    flow: Harness, colour: str
+) -> None:
     assert mapped(flow, colour, [4, 7, 6]) == "OddError: 7"
 
 
@@ -130,7 +132,9 @@ async def test_enough_successes_end_the_rest(aflow: AsyncHarness, conn: psycopg.
     run = await aflow.start(first_two)
     assert await run.result(SOON) == [1, 3]
     await eventually(lambda: sorted(stopped) == [0, 2, 4], "the others are cancelled")
-    assert [status for _, status, _ in steps(conn, run.key)] == ["abandoned", "completed"] * 2 + ["abandoned"]
+    assert [status for _, status, _ in steps(conn, run.key)] == ["abandoned", "completed"] * 2 + [
+        "abandoned"
+    ]
 
 
 @pytest.mark.parametrize("colour", COLOURS)
@@ -156,30 +160,41 @@ def test_as_many_as_max_parallel_go_on_at_once_and_no_more(flow: Harness, colour
         return pgflow.sync.map(work, range(9), max_parallel=3).values
 
     flow.include(in_threes, in_threes_sync)
-    assert flow.start(in_threes if colour == "async" else in_threes_sync).result(SOON) == list(range(9))
+    assert flow.start(in_threes if colour == "async" else in_threes_sync).result(SOON) == list(
+        range(9)
+    )
     assert most == [3] * 9
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_workflow_is_run_as_a_child_for_every_item(flow: Harness, conn: psycopg.Connection, colour: str) -> None:
+def test_a_workflow_is_run_as_a_child_for_every_item(
+    flow: Harness, conn: psycopg.Connection, colour: str
+) -> None:
     @workflow
     async def children() -> Outcome:
-        return outcome(await pgflow.map(half_as_child, [2, 3, 4], max_parallel=2, tolerated_failures=1))
+        return outcome(
+            await pgflow.map(half_as_child, [2, 3, 4], max_parallel=2, tolerated_failures=1)
+        )
 
     @workflow
     def children_sync() -> Outcome:
-        return outcome(pgflow.sync.map(half_as_child, [2, 3, 4], max_parallel=2, tolerated_failures=1))
+        return outcome(
+            pgflow.sync.map(half_as_child, [2, 3, 4], max_parallel=2, tolerated_failures=1)
+        )
 
     flow.include(children, children_sync, half_as_child)
     done = flow.start(children if colour == "async" else children_sync).result(SOON)
     assert done == Outcome([1, 2], [(3, "RunFailed('child half_as_child failed: 3')")])
-    assert conn.execute("select status, count(*) from pgflow.runs where parent_run_id is not null group by 1 order by 1").fetchall() == [
+    assert conn.execute("select status, count(*) from pgflow.runs where parent_run_id is not null "
+                        "group by 1 order by 1").fetchall() == [
         ("completed", 2), ("failed", 1),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_items_that_are_done_are_not_done_again_after_a_crash(aflow: AsyncHarness, colour: str) -> None:
+async def test_items_that_are_done_are_not_done_again_after_a_crash(
+    aflow: AsyncHarness, colour: str
+) -> None:
     bodies = []
     hanging = asyncio.Event()
 
@@ -232,7 +247,9 @@ async def test_cancelling_the_run_cancels_every_item(aflow: AsyncHarness) -> Non
     await eventually(lambda: sorted(stopped) == [0, 1, 2, 3], "all bodies are stopped")
 
 
-async def test_as_completed_yields_what_is_done_first_in_the_same_order_on_replay(aflow: AsyncHarness) -> None:
+async def test_as_completed_yields_what_is_done_first_in_the_same_order_on_replay(
+    aflow: AsyncHarness,
+) -> None:
     orders = []
 
     @workflow
@@ -278,9 +295,13 @@ def test_asyncio_as_completed_over_coroutines_is_refused_by_name(flow: Harness) 
     assert "pgflow.as_completed()" in flow.start(unordered).result(SOON)
 
 
-@pytest.mark.parametrize("limits", [{"max_parallel": 0}, {"min_successful": -1}, {"tolerated_failures": -1}])
+@pytest.mark.parametrize(
+    "limits", [{"max_parallel": 0}, {"min_successful": -1}, {"tolerated_failures": -1}]
+)
 @pytest.mark.parametrize("colour", COLOURS)
-def test_a_map_that_may_do_nothing_at_once_is_refused(flow: Harness, colour: str, limits: dict[str, int]) -> None:
+def test_a_map_that_may_do_nothing_at_once_is_refused(
+    flow: Harness, colour: str, limits: dict[str, int]
+) -> None:
     flow.include(halves, halves_sync)
     with pytest.raises(RunFailed) as failed:
         flow.start(halves if colour == "async" else halves_sync, [2], limits).result(SOON)

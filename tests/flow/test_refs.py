@@ -1,4 +1,6 @@
-"""Results that claim that something exists: checked when a run goes on, made anew where that may be, and never handed back lost."""
+"""Results that claim that something exists: checked when a run goes on, made anew where that may
+be, and never handed back lost.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,18 @@ from records import SOON, count, eventually, run_row, steps, wait_until
 
 import pgflow
 import pgflow._worker.ref_checks
-from pgflow import Choice, DefinitionError, Ref, Signal, decision, effect, read, step, transaction, workflow
+from pgflow import (
+    Choice,
+    DefinitionError,
+    Ref,
+    Signal,
+    decision,
+    effect,
+    read,
+    step,
+    transaction,
+    workflow,
+)
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -104,13 +117,18 @@ async def retried(conn: psycopg.Connection[Any], run: Any) -> Any:
 
 
 def kinds(conn: psycopg.Connection[Any]) -> str:
-    return "".join(kind for (kind,) in conn.execute("select kind from pgflow.unit order by run_id, seq").fetchall())
+    return "".join(
+        kind
+        for (kind,) in conn.execute("select kind from pgflow.unit order by run_id, seq").fetchall()
+    )
 
 
 # ---------------------------------------------------------------- what is there
 
 
-async def test_what_exists_is_handed_back_and_asked_after_once(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+async def test_what_exists_is_handed_back_and_asked_after_once(
+    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
+) -> None:
     aflow.app.ref_checker("store")(store.has)
     run = await parked(aflow)
     assert store.asked == [], "not during the first run"
@@ -133,7 +151,9 @@ async def test_kinds_without_a_checker_are_believed(aflow: AsyncHarness, store: 
 # ---------------------------------------------------------------- what is made anew
 
 
-async def test_a_lost_ref_is_made_anew_and_not_handed_back(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+async def test_a_lost_ref_is_made_anew_and_not_handed_back(
+    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
+) -> None:
     aflow.app.ref_checker("store")(store.has)
     store.names = "anew"
     run = await parked(aflow)
@@ -144,11 +164,15 @@ async def test_a_lost_ref_is_made_anew_and_not_handed_back(aflow: AsyncHarness, 
     assert again == first, "under the same key"
     assert kinds(conn).count("r") == 2
     assert steps(conn, run.key)[:2] == [("render", "completed", 2), ("find", "completed", 2)]
-    ((output,),) = conn.execute("select output->'pages'->0->>'id' from pgflow.steps where step = 'render'").fetchall()
+    ((output,),) = conn.execute(
+        "select output->'pages'->0->>'id' from pgflow.steps where step = 'render'"
+    ).fetchall()
     assert output == "a-3", "the newest"
 
 
-async def test_what_was_made_anew_counts_in_every_replay_from_then_on(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+async def test_what_was_made_anew_counts_in_every_replay_from_then_on(
+    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
+) -> None:
     @workflow
     async def patient() -> list[str]:
         seen = [(await render("a")).pages[0].id]
@@ -170,7 +194,9 @@ async def test_what_was_made_anew_counts_in_every_replay_from_then_on(aflow: Asy
     assert store.asked.count("a-1") == 1, "what has been replaced is not asked after"
 
 
-async def test_a_rewind_hands_on_what_was_made_anew(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+async def test_a_rewind_hands_on_what_was_made_anew(
+    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
+) -> None:
     aflow.app.ref_checker("store")(store.has)
     store.names = "anew"
     run = await parked(aflow)
@@ -181,7 +207,9 @@ async def test_a_rewind_hands_on_what_was_made_anew(aflow: AsyncHarness, conn: p
     assert await aflow.app.get(run.key, publish).result(SOON) == "a-3, b-5"
 
 
-async def test_a_worker_lost_while_something_is_made_anew_loses_nothing(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+async def test_a_worker_lost_while_something_is_made_anew_loses_nothing(
+    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
+) -> None:
     aflow.app.ref_checker("store")(store.has)
     run = await parked(aflow)
     store.things.clear()
@@ -204,7 +232,9 @@ async def test_a_worker_lost_while_something_is_made_anew_loses_nothing(aflow: A
     assert await run.result(SOON) == "a, b"
 
 
-def test_sync_workflows_and_checkers_do_alike(flow: Harness, conn: psycopg.Connection, store: Store) -> None:
+def test_sync_workflows_and_checkers_do_alike(
+    flow: Harness, conn: psycopg.Connection, store: Store
+) -> None:
     @step
     def draw(name: str) -> Ref:
         return STORES[-1].make(name, pgflow.idempotency_key())
@@ -231,7 +261,9 @@ def test_sync_workflows_and_checkers_do_alike(flow: Harness, conn: psycopg.Conne
     assert store.made[0] == store.made[1]
 
 
-async def test_a_body_that_fails_on_its_way_is_tried_again(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+async def test_a_body_that_fails_on_its_way_is_tried_again(
+    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
+) -> None:
     tries: list[int] = []
 
     @step(retries=pgflow.Retries(max_attempts=3, first_delay=timedelta(milliseconds=1)))
@@ -306,20 +338,27 @@ async def test_an_act_is_not_repeated_for_a_lost_ref_and_the_run_goes_on_once_it
     before = count(conn, "pgflow.unit")
     for run in runs:
         await run.send(go, 1)
-        await eventually(lambda run=run: run_row(conn, run.key, "status")[0] == "stuck", "it is stuck")  # type: ignore[misc]
+        await eventually(
+            lambda run=run: run_row(conn, run.key, "status")[0] == "stuck", "it is stuck"
+        )  # type: ignore[misc]
         reason, error = run_row(conn, run.key, "reason, error")
         assert reason == "ref_lost"
         assert "store 'e', which is gone" in error["message"]
     assert count(conn, "pgflow.unit") == before
     conn.execute("select pgflow.retry_run(%s)", (run.key,))
-    await eventually(lambda: len(store.asked) == 4 and run_row(conn, run.key, "status")[0] == "stuck", "it is stuck again: nothing has changed")
+    await eventually(
+        lambda: len(store.asked) == 4 and run_row(conn, run.key, "status")[0] == "stuck",
+        "it is stuck again: nothing has changed",
+    )
     store.things.add("e")
     for run in runs:
         assert await retried(conn, run) == "e"
     assert len(store.made) == 3
 
 
-async def test_a_body_that_cannot_make_it_again_leaves_the_run_stuck(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+async def test_a_body_that_cannot_make_it_again_leaves_the_run_stuck(
+    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
+) -> None:
     @step(raises=[LookupError])
     async def once(name: str) -> Ref:
         if store.made:
@@ -337,12 +376,16 @@ async def test_a_body_that_cannot_make_it_again_leaves_the_run_stuck(aflow: Asyn
     store.things.clear()
     await run.send(go, 1)
     await eventually(lambda: run_row(conn, run.key, "status")[0] == "stuck", "it is stuck")
-    assert "making it again failed with LookupError" in run_row(conn, run.key, "error")[0]["message"]
+    assert (
+        "making it again failed with LookupError" in run_row(conn, run.key, "error")[0]["message"]
+    )
     store.things.add("m")
     assert await retried(conn, run) == "m"
 
 
-async def test_a_step_is_not_made_again_with_other_arguments(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+async def test_a_step_is_not_made_again_with_other_arguments(
+    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
+) -> None:
     @step
     async def copy(of: str) -> Ref:
         return store.make(f"copy of {of}", pgflow.idempotency_key())
@@ -368,7 +411,9 @@ async def test_a_step_is_not_made_again_with_other_arguments(aflow: AsyncHarness
 # ---------------------------------------------------------------- checkers
 
 
-async def test_a_checker_that_does_not_answer_is_asked_again(aflow: AsyncHarness, store: Store) -> None:
+async def test_a_checker_that_does_not_answer_is_asked_again(
+    aflow: AsyncHarness, store: Store
+) -> None:
     @aflow.app.ref_checker("store", timeout=timedelta(milliseconds=50))
     async def exists(ref: Ref) -> Any:
         store.asked.append(ref.id)
@@ -387,7 +432,9 @@ async def test_a_checker_that_does_not_answer_is_asked_again(aflow: AsyncHarness
     assert len(store.made) == 2
 
 
-async def test_a_checker_that_is_cancelled_has_not_answered(aflow: AsyncHarness, store: Store) -> None:
+async def test_a_checker_that_is_cancelled_has_not_answered(
+    aflow: AsyncHarness, store: Store
+) -> None:
     @aflow.app.ref_checker("store")
     async def exists(ref: Ref) -> bool:
         store.asked.append(ref.id)
@@ -462,7 +509,9 @@ async def test_a_run_whose_check_breaks_off_is_handed_back(
     assert len(begun) == 2
 
 
-async def test_a_worker_that_stops_does_not_wait_for_checkers_that_fail(aflow: AsyncHarness, conn: psycopg.Connection, store: Store) -> None:
+async def test_a_worker_that_stops_does_not_wait_for_checkers_that_fail(
+    aflow: AsyncHarness, conn: psycopg.Connection, store: Store
+) -> None:
     @aflow.app.ref_checker("store")
     async def exists(ref: Ref) -> bool:
         store.asked.append(ref.id)

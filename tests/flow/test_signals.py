@@ -95,7 +95,9 @@ async def test_messages_that_came_before_the_run_began_are_not_lost(aflow: Async
     assert await run.result(SOON) == ["a", "b"]
 
 
-async def test_messages_survive_a_crash_and_are_taken_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_messages_survive_a_crash_and_are_taken_once(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     seen = []
 
     @workflow
@@ -254,7 +256,9 @@ async def test_a_message_in_time_beats_the_timeout_however_late_a_worker_looks(
     assert await run.result(SOON) == "in time"
 
 
-async def test_a_timeout_of_nothing_takes_what_is_there_and_waits_for_nothing(aflow: AsyncHarness) -> None:
+async def test_a_timeout_of_nothing_takes_what_is_there_and_waits_for_nothing(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def drain() -> list[str]:
         await stop.wait()
@@ -307,10 +311,14 @@ def test_a_message_to_a_finished_run_is_put_aside(flow: Harness, conn: psycopg.C
     run.send(word, "late")
     flow.until_idle()
     assert count(conn, "pgflow.signal") == 0
-    assert conn.execute("select name, payload from pgflow.undelivered").fetchall() == [("word", "late")]
+    assert conn.execute("select name, payload from pgflow.undelivered").fetchall() == [
+        ("word", "late")
+    ]
 
 
-def test_what_a_run_has_not_taken_when_it_ends_is_put_aside(flow: Harness, conn: psycopg.Connection) -> None:
+def test_what_a_run_has_not_taken_when_it_ends_is_put_aside(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     flow.include(collect)
     run = flow.start(collect, 1)
     run.send(word, "a")
@@ -320,7 +328,9 @@ def test_what_a_run_has_not_taken_when_it_ends_is_put_aside(flow: Harness, conn:
     assert conn.execute("select payload from pgflow.undelivered").fetchall() == [("b",)]
 
 
-async def test_a_payload_that_does_not_fit_is_refused_by_the_sender(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_payload_that_does_not_fit_is_refused_by_the_sender(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(collect)
     run = await aflow.start(collect, 1)
     with pytest.raises(NotStorable, match="payload of signal 'paid'"):
@@ -339,7 +349,9 @@ BAD_SQL = {
 
 
 @pytest.mark.parametrize("call", BAD_SQL.values(), ids=BAD_SQL)
-def test_sql_refuses_messages_that_nobody_could_read(flow: Harness, conn: psycopg.Connection, call: str) -> None:
+def test_sql_refuses_messages_that_nobody_could_read(
+    flow: Harness, conn: psycopg.Connection, call: str
+) -> None:
     flow.app.start(collect.options(key="k"), 1)
     with pytest.raises(psycopg.Error) as refused:
         conn.execute(f"select {call}")  # type: ignore[arg-type]
@@ -352,7 +364,9 @@ def test_a_signal_must_have_a_name_that_can_be_stored(name: str) -> None:
         Signal(name, str)
 
 
-async def test_a_message_is_not_sent_again_when_its_sender_is_replayed(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_message_is_not_sent_again_when_its_sender_is_replayed(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @read
     async def tick() -> None: ...
 

@@ -11,7 +11,17 @@ import pytest
 from records import SOON, count, eventually
 
 import pgflow
-from pgflow import App, InvalidArgument, NotStorable, RunNotFound, RunStuck, Signal, WrongState, step, workflow
+from pgflow import (
+    App,
+    InvalidArgument,
+    NotStorable,
+    RunNotFound,
+    RunStuck,
+    Signal,
+    WrongState,
+    step,
+    workflow,
+)
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -44,11 +54,15 @@ async def test_readers_see_the_last_value_of_each_name_and_the_journal_keeps_all
     assert await run.state() == {}
     await aflow.until_idle()
     assert await run.state() == {"phase": "two", "total": 3, "done": [1, {"x": None}]}
-    said = conn.execute("select payload from pgflow.timeline where event = 'state_set' order by seq").fetchall()
+    said = conn.execute(
+        "select payload from pgflow.timeline where event = 'state_set' order by seq"
+    ).fetchall()
     assert said == [({"phase": "one", "total": 3},), ({"phase": "two", "done": [1, {"x": None}]},)]
 
 
-async def test_state_outlives_the_run_and_is_not_said_again_on_replay(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_state_outlives_the_run_and_is_not_said_again_on_replay(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def talks() -> None:
         pgflow.set_state(phase="begun")
@@ -99,7 +113,9 @@ def test_a_sync_workflow_talks_too(flow: Harness) -> None:
     assert list(run.stream("log")) == ["sync"]
 
 
-async def test_what_cannot_be_stored_is_a_typed_error_and_nothing_is_said(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_cannot_be_stored_is_a_typed_error_and_nothing_is_said(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def talks() -> list[str]:
         said = []
@@ -130,7 +146,9 @@ async def counts(n: int) -> int:
     return n
 
 
-async def test_a_stream_has_all_values_in_order_from_an_offset_to_the_end(aflow: AsyncHarness) -> None:
+async def test_a_stream_has_all_values_in_order_from_an_offset_to_the_end(
+    aflow: AsyncHarness,
+) -> None:
     aflow.include(counts)
     run = await aflow.start(counts, 5)
     assert [value async for value in run.stream("numbers")] == [{"i": i} for i in range(5)]
@@ -145,7 +163,9 @@ async def test_a_long_stream_is_read_in_pages(aflow: AsyncHarness) -> None:
     assert [value async for value in run.stream("others", offset=100)] == list(range(100, 1200))
 
 
-async def test_a_reader_waits_for_what_is_not_there_yet_and_ends_with_the_run(aflow: AsyncHarness) -> None:
+async def test_a_reader_waits_for_what_is_not_there_yet_and_ends_with_the_run(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def live() -> None:
         while True:
@@ -259,7 +279,9 @@ async def told(aflow: AsyncHarness, offset: int = 0) -> list[Any]:
     return [value async for value in aflow.app.get("k", tells).stream("told", offset=offset)]
 
 
-async def test_what_a_rewind_has_dropped_of_a_stream_is_history_and_no_more_read(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_a_rewind_has_dropped_of_a_stream_is_history_and_no_more_read(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(tells)
     run = await aflow.start(tells.options(key="k"), 3)
     for n in range(3):
@@ -282,7 +304,9 @@ async def test_what_a_rewind_has_dropped_of_a_stream_is_history_and_no_more_read
     assert await told(aflow) == [f"{n} in generation 5" for n in range(3)]
 
 
-async def test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_new(aflow: AsyncHarness) -> None:
+async def test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_new(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def generations(n: int) -> None:
         pgflow.emit("numbers", f"{n}a of {pgflow.run_info().generation}")
@@ -296,7 +320,12 @@ async def test_a_rewind_drops_nothing_of_the_generations_that_had_continued_as_n
     await run.result(SOON)
     await aflow.app.rewind("k", to=1, effects="repeat")
     await run.result(SOON)
-    assert [value async for value in run.stream("numbers")] == ["1a of 1", "1b of 1", "2a of 2", "2b of 3"]
+    assert [value async for value in run.stream("numbers")] == [
+        "1a of 1",
+        "1b of 1",
+        "2a of 2",
+        "2b of 3",
+    ]
 
 
 async def test_a_reader_that_is_ahead_of_a_rewind_goes_on_with_what_the_new_generation_emits(
@@ -321,7 +350,12 @@ async def test_a_reader_that_is_ahead_of_a_rewind_goes_on_with_what_the_new_gene
     await run.send(go, 2)
     await run.result(SOON)
     await asyncio.wait_for(reading, 10)
-    assert heard == ["0 in generation 1", "1 in generation 1", "1 in generation 2", "2 in generation 2"]
+    assert heard == [
+        "0 in generation 1",
+        "1 in generation 1",
+        "1 in generation 2",
+        "2 in generation 2",
+    ]
 
 
 async def status_is(run: Any, status: str) -> bool:
@@ -331,7 +365,9 @@ async def status_is(run: Any, status: str) -> bool:
 # ---------------------------------------------------------------- closing
 
 
-async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def talks() -> str:
         pgflow.emit("short", 1)
@@ -357,7 +393,11 @@ async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(aflow: Asyn
     await aflow.crash()
     await aflow.until_idle()
     await run.send(go, 1)
-    assert await run.result(SOON) == "stream 'short' of this run is closed: emit before close_stream('short'), or to another stream"
+    assert (
+        await run.result(SOON)
+        == "stream 'short' of this run is closed: emit before close_stream('short'), or to another "
+        "stream"
+    )
     assert [value async for value in run.stream("long")] == [1]
 
 
@@ -375,7 +415,9 @@ def test_a_sync_reader_and_a_sync_workflow_close_too(flow: Harness) -> None:
     run.result(SOON)
 
 
-async def test_a_later_generation_may_emit_to_what_an_earlier_one_closed(aflow: AsyncHarness) -> None:
+async def test_a_later_generation_may_emit_to_what_an_earlier_one_closed(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def generations(n: int) -> None:
         pgflow.emit("numbers", n)
@@ -404,7 +446,8 @@ async def test_a_reader_of_a_stuck_run_is_told_so_and_does_not_take_it_for_the_e
     conn.execute("delete from pgflow.wait")
     conn.execute("delete from pgflow.parked")
     conn.execute(
-        "insert into pgflow.held (run_id, held_at, lane_id, last_seq, attempt, priority, has_begun, state, reason)"
+        "insert into pgflow.held (run_id, held_at, lane_id, last_seq, attempt, priority, "
+        "has_begun, state, reason)"
         " select run_id, now(), lane_id, 1, 1, 0, true, 'stuck', 'poison' from pgflow.run"
     )
     heard = []
@@ -433,7 +476,10 @@ async def test_code_that_closes_where_it_emitted_diverges(aflow: AsyncHarness) -
     closes = True
     await run.send(go, 1)
     await aflow.until_idle()
-    with pytest.raises(RunStuck, match="in the journal stream 'log' was given a value here, the code asks to close it"):
+    with pytest.raises(
+        RunStuck,
+        match="in the journal stream 'log' was given a value here, the code asks to close it",
+    ):
         await run.result(SOON)
     closes = False
     await aflow.app.retry("k")
@@ -459,7 +505,9 @@ class Gate:
         self._open.wait(20)
 
 
-async def test_what_a_body_emits_is_read_while_it_runs_and_once_more_by_nobody(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_a_body_emits_is_read_while_it_runs_and_once_more_by_nobody(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     gate = Gate()
 
     @step
@@ -492,7 +540,14 @@ async def test_what_a_body_emits_is_read_while_it_runs_and_once_more_by_nobody(a
     assert [value async for value in live] == []
     assert [value async for value in run.stream("tokens")] == ["first", "a", "b", "c", "d", "last"]
     assert [value async for value in run.stream("tokens", offset=3)] == ["c", "d", "last"]
-    assert [value async for value in run.stream("tokens", live=True)] == ["first", "a", "b", "c", "d", "last"]
+    assert [value async for value in run.stream("tokens", live=True)] == [
+        "first",
+        "a",
+        "b",
+        "c",
+        "d",
+        "last",
+    ]
     assert count(conn, "pgflow.draft") == 0
 
 
@@ -518,7 +573,9 @@ def test_what_a_sync_body_emits_is_read_while_it_runs(flow: Harness) -> None:
     assert list(run.stream("tokens")) == [1, 2]
 
 
-async def test_what_a_try_that_failed_has_emitted_is_void(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_a_try_that_failed_has_emitted_is_void(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     gate = Gate()
     tries = []
 
@@ -543,7 +600,9 @@ async def test_what_a_try_that_failed_has_emitted_is_void(aflow: AsyncHarness, c
     assert [value async for value in run.stream("tokens")] == ["of try 2"]
 
 
-async def test_what_a_killed_worker_has_emitted_is_void_and_its_successor_emits_it_anew(aflow: AsyncHarness) -> None:
+async def test_what_a_killed_worker_has_emitted_is_void_and_its_successor_emits_it_anew(
+    aflow: AsyncHarness,
+) -> None:
     gate = Gate()
     tries = []
 
@@ -572,7 +631,9 @@ async def test_what_a_killed_worker_has_emitted_is_void_and_its_successor_emits_
     assert [value async for value in run.stream("tokens")] == ["of try 2"]
 
 
-async def test_transactions_effects_and_decisions_emit_what_counts_with_their_outcome(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_transactions_effects_and_decisions_emit_what_counts_with_their_outcome(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     tries = []
 
     @pgflow.transaction
@@ -645,4 +706,8 @@ async def test_a_body_cannot_emit_what_could_not_be_stored(aflow: AsyncHarness) 
         return await tokens()
 
     aflow.include(talks)
-    assert await (await aflow.start(talks)).result(SOON) == ["InvalidArgument", "InvalidArgument", "NotStorable"]
+    assert await (await aflow.start(talks)).result(SOON) == [
+        "InvalidArgument",
+        "InvalidArgument",
+        "NotStorable",
+    ]

@@ -1,4 +1,6 @@
-"""Steps: what is tried again and what is not, what is recorded, under which key, and who may call what."""
+"""Steps: what is tried again and what is not, what is recorded, under which key, and who may call
+what.
+"""
 
 from __future__ import annotations
 
@@ -97,11 +99,15 @@ async def test_after_the_last_attempt_the_last_error_itself_is_raised_and_no_wai
     assert await run.result(SOON) == ["LookupError", "try 3"]
     assert steps(conn, run.key) == [("hopeless", "failed", 3)]
     assert [event for event, _ in events(conn, run.key)].count("attempt_failed") == 2
-    (last_due,) = conn.execute("select due_at from pgflow.timeline order by seq desc limit 1").fetchone()
+    (last_due,) = conn.execute(
+        "select due_at from pgflow.timeline order by seq desc limit 1"
+    ).fetchone()
     assert last_due is None
 
 
-async def test_the_waits_between_attempts_grow_by_the_backoff_up_to_the_longest(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_the_waits_between_attempts_grow_by_the_backoff_up_to_the_longest(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @step(retries=Retries(max_attempts=5, first_delay=HOUR, backoff=3, max_delay=9 * HOUR))
     async def hopeless() -> None:
         raise OSError
@@ -114,14 +120,18 @@ async def test_the_waits_between_attempts_grow_by_the_backoff_up_to_the_longest(
     run = await aflow.start(stubborn)
     for most in (1, 3, 9, 9):
         due = await aflow.until_idle()
-        (failed_at,) = conn.execute("select max(at) from pgflow.timeline where event = 'attempt_failed'").fetchone()
+        (failed_at,) = conn.execute(
+            "select max(at) from pgflow.timeline where event = 'attempt_failed'"
+        ).fetchone()
         assert due is not None
         assert 0.8 * most * HOUR <= due - failed_at <= most * HOUR + timedelta(seconds=1)
         await aflow.skip(most * HOUR)
     assert await run.status() == "failed"
 
 
-async def test_a_long_wait_between_attempts_holds_no_worker_and_survives_a_crash(aflow: AsyncHarness) -> None:
+async def test_a_long_wait_between_attempts_holds_no_worker_and_survives_a_crash(
+    aflow: AsyncHarness,
+) -> None:
     tries = []
 
     @step(retries=Retries(max_attempts=2, first_delay=HOUR))
@@ -183,7 +193,9 @@ async def test_an_error_named_in_raises_is_final_and_comes_back_as_itself_on_rep
     assert seen == [("sku-7", 0, "sku-7: 0 left")] * 2
 
 
-async def test_an_error_of_an_unknown_class_comes_back_as_step_failed_with_its_attempts(aflow: AsyncHarness) -> None:
+async def test_an_error_of_an_unknown_class_comes_back_as_step_failed_with_its_attempts(
+    aflow: AsyncHarness,
+) -> None:
     @step(retries=Retries(max_attempts=2, first_delay=AT_ONCE))
     async def reserve() -> None:
         raise OutOfStockError("sku-7", 1)
@@ -201,7 +213,9 @@ async def test_an_error_of_an_unknown_class_comes_back_as_step_failed_with_its_a
     assert await run.result(SOON) == [f"{__name__}.OutOfStockError", "sku-7: 1 left", 2]
 
 
-async def test_a_subclass_of_a_known_error_comes_back_as_the_nearest_known_class(aflow: AsyncHarness) -> None:
+async def test_a_subclass_of_a_known_error_comes_back_as_the_nearest_known_class(
+    aflow: AsyncHarness,
+) -> None:
     class TooManyRequestsError(ConnectionError):
         pass
 
@@ -221,24 +235,39 @@ async def test_a_subclass_of_a_known_error_comes_back_as_the_nearest_known_class
     assert await (await aflow.start(caller)).result(SOON) == "ConnectionError"
 
 
-async def test_options_change_one_call_and_not_the_step(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_options_change_one_call_and_not_the_step(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @step(retries=1)
     async def shaky() -> None:
         raise OSError
 
     @workflow
     async def order() -> None:
-        for called in (shaky.options(retries=Retries(max_attempts=3, first_delay=AT_ONCE)), shaky, shaky.options(retries=1)):
+        for called in (
+            shaky.options(retries=Retries(max_attempts=3, first_delay=AT_ONCE)),
+            shaky,
+            shaky.options(retries=1),
+        ):
             with pytest.raises(OSError):
                 await called()
 
     aflow.include(order)
     run = await aflow.start(order)
     await run.result(SOON)
-    assert steps(conn, run.key) == [("shaky", "failed", 3), ("shaky", "failed", 1), ("shaky", "failed", 1)]
+    assert steps(conn, run.key) == [
+        ("shaky", "failed", 3),
+        ("shaky", "failed", 1),
+        ("shaky", "failed", 1),
+    ]
 
 
-BAD_RETRIES = [{"max_attempts": 0}, {"backoff": 0.5}, {"first_delay": timedelta(seconds=-1)}, {"max_delay": timedelta(seconds=-1)}]
+BAD_RETRIES = [
+    {"max_attempts": 0},
+    {"backoff": 0.5},
+    {"first_delay": timedelta(seconds=-1)},
+    {"max_delay": timedelta(seconds=-1)},
+]
 
 
 @pytest.mark.parametrize("fields", BAD_RETRIES)
@@ -271,7 +300,9 @@ async def test_an_error_of_a_database_is_an_outcome(aflow: AsyncHarness, dsn: st
 # ---------------------------------------------------------------- timeouts
 
 
-async def test_an_attempt_that_takes_too_long_is_stopped_and_counts_as_failed(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_an_attempt_that_takes_too_long_is_stopped_and_counts_as_failed(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     stopped = []
 
     @step(retries=Retries(max_attempts=2, first_delay=AT_ONCE), timeout=timedelta(milliseconds=20))
@@ -297,7 +328,9 @@ async def test_an_attempt_that_takes_too_long_is_stopped_and_counts_as_failed(af
     assert steps(conn, run.key) == [("endless", "failed", 2)]
 
 
-def test_an_attempt_in_a_thread_that_takes_too_long_is_given_up(flow: Harness, conn: psycopg.Connection) -> None:
+def test_an_attempt_in_a_thread_that_takes_too_long_is_given_up(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     release = threading.Event()
 
     @step(retries=1)
@@ -324,7 +357,9 @@ def test_an_attempt_in_a_thread_that_takes_too_long_is_given_up(flow: Harness, c
 # ---------------------------------------------------------------- crashes and keys
 
 
-async def test_after_a_crash_recorded_steps_are_not_run_again_and_the_open_one_is_under_the_same_key(aflow: AsyncHarness) -> None:
+async def test_after_a_crash_recorded_steps_are_not_run_again_and_the_open_one_is_under_the_same_key(
+    aflow: AsyncHarness,
+) -> None:
     bodies: list[tuple[str, str]] = []
     hanging = asyncio.Event()
 
@@ -367,7 +402,11 @@ async def test_the_key_of_a_call_is_equal_on_every_attempt_and_different_for_eve
 
     @workflow
     async def order() -> list[str]:
-        return [*await asyncio.gather(act(1), act(2)), pgflow.idempotency_key(), pgflow.idempotency_key()]
+        return [
+            *await asyncio.gather(act(1), act(2)),
+            pgflow.idempotency_key(),
+            pgflow.idempotency_key(),
+        ]
 
     aflow.include(order)
     run = await aflow.start(order)
@@ -441,7 +480,9 @@ async def test_a_step_that_nobody_waits_for_any_more_is_stopped_and_its_late_res
 # ---------------------------------------------------------------- heartbeats
 
 
-async def test_the_next_attempt_learns_what_the_last_one_said_of_its_progress(aflow: AsyncHarness) -> None:
+async def test_the_next_attempt_learns_what_the_last_one_said_of_its_progress(
+    aflow: AsyncHarness,
+) -> None:
     learned = []
 
     @step(retries=Retries(max_attempts=3, first_delay=AT_ONCE))
@@ -464,7 +505,9 @@ async def test_the_next_attempt_learns_what_the_last_one_said_of_its_progress(af
     assert learned == [None, {"row": 10}, {"row": 20}]
 
 
-async def crash_in_the_middle_of_a_body(aflow: AsyncHarness, conn: psycopg.Connection, decorator: Any) -> tuple[list[Any], Any]:
+async def crash_in_the_middle_of_a_body(
+    aflow: AsyncHarness, conn: psycopg.Connection, decorator: Any
+) -> tuple[list[Any], Any]:
     """Return the progress that two attempts learn of each other; the run then waits for `go`."""
     learned = []
 
@@ -488,12 +531,16 @@ async def crash_in_the_middle_of_a_body(aflow: AsyncHarness, conn: psycopg.Conne
     return learned, run
 
 
-async def test_a_read_knows_its_progress_after_a_crash(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_read_knows_its_progress_after_a_crash(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     learned, _ = await crash_in_the_middle_of_a_body(aflow, conn, read)
     assert learned == [None, "halfway"]
 
 
-async def test_a_step_knows_its_progress_after_a_crash(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_step_knows_its_progress_after_a_crash(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     learned, _ = await crash_in_the_middle_of_a_body(aflow, conn, step)
     assert learned == [None, "halfway"]
 
@@ -521,7 +568,9 @@ async def test_the_last_heartbeat_before_a_worker_ends_is_not_lost(aflow: AsyncH
     assert learned == [None, "halfway"]
 
 
-async def test_heartbeats_are_forgotten_with_their_run_though_a_worker_crashed(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_heartbeats_are_forgotten_with_their_run_though_a_worker_crashed(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     _, run = await crash_in_the_middle_of_a_body(aflow, conn, read)
     await run.send(go, 1)
     assert await run.result(SOON) == 1
@@ -533,7 +582,10 @@ def test_a_heartbeat_works_from_a_thread(flow: Harness, conn: psycopg.Connection
     def long() -> bool:
         for row in range(5):
             pgflow.heartbeat(row)
-        wait_until(lambda: count(conn, "pgflow.step_beat", "details::text = '4'"), "the last heartbeat is recorded")
+        wait_until(
+            lambda: count(conn, "pgflow.step_beat", "details::text = '4'"),
+            "the last heartbeat is recorded",
+        )
         return True
 
     @workflow
@@ -602,7 +654,9 @@ async def send_parcel(values: Values) -> Values:
 
 async def test_annotated_values_come_back_as_what_they_were(aflow: AsyncHarness) -> None:
     aflow.include(send_parcel)
-    basket = Basket(lines=[Line("a", Decimal("1.10"))], at=datetime(2031, 2, 3, tzinfo=UTC), by=uuid.UUID(int=7))
+    basket = Basket(
+        lines=[Line("a", Decimal("1.10"))], at=datetime(2031, 2, 3, tzinfo=UTC), by=uuid.UUID(int=7)
+    )
     values: Values = (basket, Colour.RED, {3: timedelta(seconds=1.5)}, frozenset({"x"}))
     run = await aflow.start(send_parcel, values)
     await aflow.until_idle()
@@ -709,7 +763,9 @@ UNSTORABLE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("value", UNSTORABLE.values(), ids=UNSTORABLE)
-async def test_a_result_that_cannot_be_stored_is_a_typed_error_in_the_workflow(aflow: AsyncHarness, value: Any) -> None:
+async def test_a_result_that_cannot_be_stored_is_a_typed_error_in_the_workflow(
+    aflow: AsyncHarness, value: Any
+) -> None:
     @step(retries=1)
     async def produce() -> Any:
         return value
@@ -745,7 +801,9 @@ async def test_a_result_that_cannot_be_stored_is_not_tried_for_ever(aflow: Async
     assert len(bodies) <= 3
 
 
-async def test_a_result_that_does_not_fit_the_annotation_is_a_typed_error_in_the_workflow(aflow: AsyncHarness) -> None:
+async def test_a_result_that_does_not_fit_the_annotation_is_a_typed_error_in_the_workflow(
+    aflow: AsyncHarness,
+) -> None:
     @step
     async def produce() -> int:
         return "seven"  # type: ignore[return-value]
@@ -759,7 +817,9 @@ async def test_a_result_that_does_not_fit_the_annotation_is_a_typed_error_in_the
         return ""
 
     aflow.include(order)
-    assert "the result of step produce does not fit its annotation int" in await (await aflow.start(order)).result(SOON)
+    assert "the result of step produce does not fit its annotation int" in await (
+        await aflow.start(order)
+    ).result(SOON)
 
 
 class BrokenTextError(Exception):
@@ -813,7 +873,9 @@ async def test_an_error_of_any_size_can_be_recorded(aflow: AsyncHarness, where: 
     assert isinstance(failed.value.__cause__, ValueError)
 
 
-async def test_an_argument_that_cannot_be_compared_later_is_refused_at_the_call(aflow: AsyncHarness) -> None:
+async def test_an_argument_that_cannot_be_compared_later_is_refused_at_the_call(
+    aflow: AsyncHarness,
+) -> None:
     @step
     async def take(thing: Any) -> None: ...
 
@@ -829,7 +891,9 @@ async def test_an_argument_that_cannot_be_compared_later_is_refused_at_the_call(
     assert "an argument of step take" in await (await aflow.start(order)).result(SOON)
 
 
-async def test_a_call_that_was_refused_is_not_made_after_a_crash_either(aflow: AsyncHarness) -> None:
+async def test_a_call_that_was_refused_is_not_made_after_a_crash_either(
+    aflow: AsyncHarness,
+) -> None:
     bodies = []
 
     @step
@@ -858,7 +922,9 @@ class Opaque:
     """Nothing that pydantic could store."""
 
 
-def test_an_annotation_that_cannot_be_stored_is_refused_and_starts_nothing(flow: Harness, conn: psycopg.Connection) -> None:
+def test_an_annotation_that_cannot_be_stored_is_refused_and_starts_nothing(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def opaque_input(thing: Opaque) -> None: ...
 
@@ -868,7 +934,9 @@ def test_an_annotation_that_cannot_be_stored_is_refused_and_starts_nothing(flow:
     assert count(conn, "pgflow.run") == 0
 
 
-async def test_a_step_whose_result_cannot_be_stored_fails_with_a_definition_error(aflow: AsyncHarness) -> None:
+async def test_a_step_whose_result_cannot_be_stored_fails_with_a_definition_error(
+    aflow: AsyncHarness,
+) -> None:
     @step(retries=1)
     async def opaque() -> Opaque:
         return Opaque()
@@ -899,7 +967,10 @@ def test_a_workflow_whose_result_cannot_be_stored_harms_no_other(
     conn.execute("select pgflow.start_run('opaque_result')")
     with App(dsn, include=[opaque_result, sound]) as app, app.worker(poll_seconds=0.05):
         assert app.start(sound).result(SOON) == 1
-        wait_until(lambda: count(conn, "pgflow.held", "reason = 'definition' and code_hash is not null"), "the run is held, and says why")
+        wait_until(
+            lambda: count(conn, "pgflow.held", "reason = 'definition' and code_hash is not null"),
+            "the run is held, and says why",
+        )
 
     @workflow(name="opaque_result")
     async def corrected() -> int:
@@ -907,7 +978,12 @@ def test_a_workflow_whose_result_cannot_be_stored_harms_no_other(
 
     monkeypatch.setattr(type(corrected), "code_hash", "of another module")
     with App(dsn, include=[corrected]) as app, app.worker(poll_seconds=0.05):
-        wait_until(lambda: count(conn, "pgflow.runs", "workflow = 'opaque_result' and status = 'completed'"), "other code tries it again")
+        wait_until(
+            lambda: count(
+                conn, "pgflow.runs", "workflow = 'opaque_result' and status = 'completed'"
+            ),
+            "other code tries it again",
+        )
 
 
 def test_a_start_that_raises_has_started_nothing(dsn: str, conn: psycopg.Connection) -> None:
@@ -951,7 +1027,9 @@ def test_outside_a_workflow_reads_and_steps_are_plain_functions_in_both_colours(
     assert [add_sync(1, 2), add_sync.sync(1, 2), add.sync(1, 2), add_sync.fn(1, 2)] == [3, 3, 3, 3]
 
 
-def test_in_the_body_of_a_step_other_steps_are_plain_functions(flow: Harness, conn: psycopg.Connection) -> None:
+def test_in_the_body_of_a_step_other_steps_are_plain_functions(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     @step
     async def outer() -> int:
         return await add(1, 2) + await add_sync.aio(3, 4)
@@ -994,7 +1072,9 @@ def test_what_only_a_run_can_do_is_refused_outside_by_name(what: str) -> None:
     assert what in str(refused.value)
 
 
-async def test_a_transaction_or_a_wait_in_the_body_of_a_step_is_refused_by_name(aflow: AsyncHarness) -> None:
+async def test_a_transaction_or_a_wait_in_the_body_of_a_step_is_refused_by_name(
+    aflow: AsyncHarness,
+) -> None:
     @step(retries=1)
     async def confused() -> list[str]:
         said = []
@@ -1039,7 +1119,15 @@ def test_the_wrong_colour_in_an_async_workflow_names_its_twin(flow: Harness) -> 
 
     flow.include(asynchronous)
     said = flow.start(asynchronous).result(SOON)
-    twins = ["add.aio()", "add_sync.aio()", "write_sync.aio()", "pgflow.sleep()", ".wait()", "pgflow.run_child()", "pgflow.map()"]
+    twins = [
+        "add.aio()",
+        "add_sync.aio()",
+        "write_sync.aio()",
+        "pgflow.sleep()",
+        ".wait()",
+        "pgflow.run_child()",
+        "pgflow.map()",
+    ]
     assert [twin in text for twin, text in zip(twins, said, strict=True)] == [True] * 7
 
 
@@ -1050,7 +1138,10 @@ def test_the_wrong_colour_in_a_sync_workflow_names_its_twin(flow: Harness) -> No
 
     flow.include(synchronous)
     said = flow.start(synchronous).result(SOON)
-    assert [twin in text for twin, text in zip(["add.sync()", "add.sync()", "add_sync.sync()"], said, strict=True)] == [True] * 3
+    assert [
+        twin in text
+        for twin, text in zip(["add.sync()", "add.sync()", "add_sync.sync()"], said, strict=True)
+    ] == [True] * 3
 
 
 def test_what_waits_in_the_wrong_colour_is_refused_when_it_is_called(flow: Harness) -> None:
@@ -1066,7 +1157,9 @@ def test_what_waits_in_the_wrong_colour_is_refused_when_it_is_called(flow: Harne
     assert [twin in text for twin, text in zip(twins, said, strict=True)] == [True] * 4
 
 
-async def test_workflow_code_cannot_reach_the_world_and_is_told_which_decorator_can(aflow: AsyncHarness, dsn: str) -> None:
+async def test_workflow_code_cannot_reach_the_world_and_is_told_which_decorator_can(
+    aflow: AsyncHarness, dsn: str
+) -> None:
     @workflow
     async def reckless() -> list[str]:
         said = []
@@ -1095,7 +1188,9 @@ def test_a_step_whose_name_is_too_long_is_refused() -> None:
 async def test_a_long_name_is_recorded_whole_and_stands_in_keys_by_its_beginning_and_a_hash(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    """Counterparties that deduplicate by key take some 255 characters. Two long names that begin alike have different keys."""
+    """Counterparties that deduplicate by key take some 255 characters. Two long names that begin
+    alike have different keys.
+    """
     names = [f"tool:{'x' * 240}{n}" for n in range(2)]
     longest = "ä" * 127
     keys: list[str] = []
@@ -1127,8 +1222,12 @@ async def test_a_long_name_is_recorded_whole_and_stands_in_keys_by_its_beginning
     await run.send(go, 1)
     await aflow.until_idle()
     assert await run.result(SOON) == "done"
-    called = conn.execute("select step, idempotency_key from pgflow.steps where key = %s order by call", (run.key,)).fetchall()
-    (owned,) = conn.execute("select effect from pgflow.effects where key = %s", (run.key,)).fetchone()
+    called = conn.execute(
+        "select step, idempotency_key from pgflow.steps where key = %s order by call", (run.key,)
+    ).fetchall()
+    (owned,) = conn.execute(
+        "select effect from pgflow.effects where key = %s", (run.key,)
+    ).fetchone()
     assert [name for name, _ in called] == [longest, *names, names[0]]
     assert keys == [called[0][1], *(key for _, key in called), owned]
     assert len({*keys}) == 5

@@ -39,7 +39,9 @@ def total(numbers: list[int]) -> int:
     return result
 
 
-def test_steps_of_both_colours_are_called_one_after_the_other(flow: Harness, conn: psycopg.Connection) -> None:
+def test_steps_of_both_colours_are_called_one_after_the_other(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     @workflow
     def mixed() -> list[int]:
         return [add(1, 2), add.sync(3, 4), add_async.sync(5, 6)]
@@ -47,7 +49,11 @@ def test_steps_of_both_colours_are_called_one_after_the_other(flow: Harness, con
     flow.include(mixed)
     run = flow.start(mixed)
     assert run.result(SOON) == [3, 7, 11]
-    assert steps(conn, run.key) == [("add", "completed", 1), ("add", "completed", 1), ("add_async", "completed", 1)]
+    assert steps(conn, run.key) == [
+        ("add", "completed", 1),
+        ("add", "completed", 1),
+        ("add_async", "completed", 1),
+    ]
 
 
 async def test_a_sync_workflow_runs_in_an_async_app(aflow: AsyncHarness) -> None:
@@ -87,7 +93,9 @@ def test_after_a_crash_recorded_steps_are_not_run_again(flow: Harness) -> None:
     assert bodies == [1, 2, 2, 3]
 
 
-def test_it_parks_wakes_and_parks_again_in_the_middle_of_ordinary_code(flow: Harness, conn: psycopg.Connection) -> None:
+def test_it_parks_wakes_and_parks_again_in_the_middle_of_ordinary_code(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     @workflow
     def patient() -> list[int]:
         heard = []
@@ -159,7 +167,9 @@ def test_what_is_said_and_asked_is_plain_calls(flow: Harness) -> None:
     assert len(set(seen)) == 1
 
 
-def test_one_that_changed_is_stuck_and_says_where_it_stands(flow: Harness, conn: psycopg.Connection) -> None:
+def test_one_that_changed_is_stuck_and_says_where_it_stands(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     first_version = [True]
 
     @workflow
@@ -216,7 +226,10 @@ def test_a_run_whose_code_is_taken_apart_leaves_no_thread_behind(flow: Harness) 
     runs = [flow.start(patient) for _ in range(5)]
     flow.until_idle()
     wait_until(lambda: len(cleaned) == 5, "the code of parked runs is taken apart")
-    wait_until(lambda: all(thread.name != "pgflow-workflow" for thread in threading.enumerate()), "their threads have ended")
+    wait_until(
+        lambda: all(thread.name != "pgflow-workflow" for thread in threading.enumerate()),
+        "their threads have ended",
+    )
     for run in runs:
         run.send(go, 1)
     assert [run.result(SOON) for run in runs] == [1] * 5

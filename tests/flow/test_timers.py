@@ -29,7 +29,9 @@ async def echo(value: str) -> str:
 # ---------------------------------------------------------------- sleeping
 
 
-async def test_a_sleep_ends_at_its_time_and_not_before(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_sleep_ends_at_its_time_and_not_before(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def sleepy() -> str:
         await pgflow.sleep(HOUR)
@@ -138,7 +140,9 @@ def test_delays_that_are_none_are_refused(flow: Harness, delay: Any) -> None:
 # ---------------------------------------------------------------- time-outs
 
 
-async def test_a_timeout_around_a_step_ends_it_durably(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_timeout_around_a_step_ends_it_durably(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     started = asyncio.Event()
     bodies = []
 
@@ -171,7 +175,9 @@ async def test_a_timeout_around_a_step_ends_it_durably(aflow: AsyncHarness, conn
     assert steps(conn, run.key) == [("endless", "abandoned", 1), ("echo", "completed", 1)]
 
 
-async def test_a_timeout_that_is_not_reached_leaves_nothing_to_wait_for(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_timeout_that_is_not_reached_leaves_nothing_to_wait_for(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def quick() -> str:
         async with asyncio.timeout(3600):
@@ -185,7 +191,9 @@ async def test_a_timeout_that_is_not_reached_leaves_nothing_to_wait_for(aflow: A
     assert [event for event, _ in events(conn, run.key)].count("call_cancelled") == 2
 
 
-async def test_a_timeout_goes_on_over_a_crash_and_ends_waits_of_every_kind(aflow: AsyncHarness) -> None:
+async def test_a_timeout_goes_on_over_a_crash_and_ends_waits_of_every_kind(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def never() -> None:
         await go.wait()
@@ -261,7 +269,9 @@ async def test_a_deadline_that_is_over_already_is_a_timeout_at_once(aflow: Async
 # ---------------------------------------------------------------- clock and chance
 
 
-async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_replay(aflow: AsyncHarness) -> None:
+async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_replay(
+    aflow: AsyncHarness,
+) -> None:
     seen: list[list[datetime]] = []
 
     @workflow
@@ -295,7 +305,9 @@ async def test_now_is_the_databases_time_of_the_last_outcome_and_the_same_on_rep
     assert times[0].tzinfo is not None
 
 
-async def test_chance_is_the_same_on_replay_and_different_for_every_run_and_generation(aflow: AsyncHarness) -> None:
+async def test_chance_is_the_same_on_replay_and_different_for_every_run_and_generation(
+    aflow: AsyncHarness,
+) -> None:
     seen: dict[tuple[str, int], set[tuple[Any, ...]]] = {}
 
     @workflow

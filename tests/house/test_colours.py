@@ -1,4 +1,6 @@
-"""Both colours offer the same: sync twins are made of the async source, and pairs that are written twice have the same signatures."""
+"""Both colours offer the same: sync twins are made of the async source, and pairs that are written
+twice have the same signatures.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_a_twin_waits_for_nothing_and_has_the_names_of_its_colour(shop: Path) ->
     assert colours.main(["--check"], shop) == 0
 
 
-def test_a_twin_that_is_out_of_date_is_found(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_twin_that_is_out_of_date_is_found(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert colours.main(["--check"], shop) == 1
     colours.main([], shop)
     twin = shop / "pgflow" / "shop" / "_sync" / "things.py"
@@ -117,23 +121,32 @@ def annotation(given: Any) -> str | None:
     if given is inspect.Parameter.empty:
         return None
     text = given if isinstance(given, str) else getattr(given, "__name__", repr(given))
-    return ast.unparse(Colourless().visit(ast.parse(f"_[{text}]", mode="eval")))  # as an index, where stars may stand too
+    return ast.unparse(
+        Colourless().visit(ast.parse(f"_[{text}]", mode="eval"))
+    )  # as an index, where stars may stand too
 
 
 def shapes(member: Any) -> list[str]:
-    """Signatures of a function or property, without their colour; of each overload, if it has some."""
+    """Signatures of a function or property, without their colour; of each overload, if it has
+    some.
+    """
     fn = inspect.unwrap(member.fget if isinstance(member, property) else member)
     return [shape(overload) for overload in typing.get_overloads(fn) or [fn]]
 
 
 def shape(fn: Any) -> str:
     signature = inspect.signature(fn)
-    parameters = [f"{p.kind.name} {p.name}: {annotation(p.annotation)} = {p.default!r}" for p in signature.parameters.values()]
+    parameters = [
+        f"{p.kind.name} {p.name}: {annotation(p.annotation)} = {p.default!r}"
+        for p in signature.parameters.values()
+    ]
     return "\n".join([*parameters, f"-> {annotation(signature.return_annotation)}"])
 
 
 def surface(thing: Any) -> dict[str, list[str]]:
-    """Signatures of the public methods of a class, those that it has from bases of ours included; of a function, its own."""
+    """Signatures of the public methods of a class, those that it has from bases of ours included;
+    of a function, its own.
+    """
     if not inspect.isclass(thing):
         return {"": shapes(thing)}
     members = {
@@ -148,14 +161,19 @@ def surface(thing: Any) -> dict[str, list[str]]:
 
 
 def names_by_concept() -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """Module and name of classes and public functions, by what both are without their colour; none of modules that are made or made from."""
+    """Module and name of classes and public functions, by what both are without their colour; none
+    of modules that are made or made from.
+    """
     made = {*colours.sources(), *colours.twins()}
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for path in sorted({*(servers.REPOSITORY / "pgflow").rglob("*.py")} - made):
         parts = path.relative_to(servers.REPOSITORY).with_suffix("").parts
         module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) or (isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not node.name.startswith("_")):
+            if isinstance(node, ast.ClassDef) or (
+                isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+                and not node.name.startswith("_")
+            ):
                 concept = re.sub(r"\b_a?sync\b|\.asyncio", "", module), colourless(node.name)
                 found.setdefault(concept, []).append((module, node.name))
     return found
@@ -167,10 +185,18 @@ def pairs() -> dict[str, list[Any]]:
     for (_, concept), names in names_by_concept().items():
         coloured = [name for name in names if name[1] != concept]
         if coloured:
-            both = coloured if len(coloured) == 2 else names  # else one of them has the name of the concept
-            found[concept] = [getattr(importlib.import_module(module), name) for module, name in both]
+            both = (
+                coloured if len(coloured) == 2 else names
+            )  # else one of them has the name of the concept
+            found[concept] = [
+                getattr(importlib.import_module(module), name) for module, name in both
+            ]
     for name, twin in vars(pgflow.sync).items():
-        if inspect.isfunction(twin) and twin.__module__ == pgflow.sync.__name__ and not name.startswith("_"):
+        if (
+            inspect.isfunction(twin)
+            and twin.__module__ == pgflow.sync.__name__
+            and not name.startswith("_")
+        ):
             found[f"sync.{name}"] = [getattr(pgflow, name), twin]
     return found
 
@@ -182,7 +208,8 @@ DIFFERENT = {
     "PsycopgProvider.replace": "as leave_behind() below it",
     "Signal.sync": "leads to the twin",
     "Wire.ask": "only workers have a connection of their own that they ask through one",
-    "_PsycopgTransaction.leave_behind": "a thread cannot be cancelled: its body may go on though nobody waits for it",
+    "_PsycopgTransaction.leave_behind": "a thread cannot be cancelled: its body may go on though "
+    "nobody waits for it",
     "connect": "async code has its time-outs around a call",
     "drive": "a thread that waits for its server is freed by cutting its connection",
 }
@@ -190,7 +217,18 @@ DIFFERENT = {
 
 
 def test_the_public_pairs_are_found() -> None:
-    assert {"App", "Harness", "Step", "Effect", "Transaction", "TransactionProvider", "SessionProvider", "Child", "Signal", "sync.map"} <= set(PAIRS)
+    assert {
+        "App",
+        "Harness",
+        "Step",
+        "Effect",
+        "Transaction",
+        "TransactionProvider",
+        "SessionProvider",
+        "Child",
+        "Signal",
+        "sync.map",
+    } <= set(PAIRS)
 
 
 @pytest.mark.parametrize("name", sorted(PAIRS))
@@ -198,8 +236,14 @@ def test_both_of_a_pair_have_the_same_signatures(name: str) -> None:
     assert len(PAIRS[name]) == 2, f"a twin is missing, or more than two share a name: {PAIRS[name]}"
     one, other = map(surface, PAIRS[name])
     different = {method for method in {*one, *other} if one.get(method) != other.get(method)}
-    known = {key.removeprefix(name).removeprefix(".") for key in DIFFERENT if key == name or key.startswith(f"{name}.")}
-    assert different == known, {method: (one.get(method), other.get(method)) for method in different - known}
+    known = {
+        key.removeprefix(name).removeprefix(".")
+        for key in DIFFERENT
+        if key == name or key.startswith(f"{name}.")
+    }
+    assert different == known, {
+        method: (one.get(method), other.get(method)) for method in different - known
+    }
 
 
 def test_each_known_difference_is_of_a_pair() -> None:

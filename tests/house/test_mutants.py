@@ -1,4 +1,6 @@
-"""The defects on the list are where they should be: a change that moves their texts or renames their tests says so at once."""
+"""The defects on the list are where they should be: a change that moves their texts or renames
+their tests says so at once.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def test_a_defect_can_be_made(defect: defects.Defect) -> None:
 def find_tests(file: str) -> Iterator[str]:
     """Names of the test functions of a file."""
     for node in ast.parse((TESTS / file).read_text()).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
+            "test_"
+        ):
             yield node.name
 
 

@@ -59,12 +59,18 @@ PLAIN: dict[str, Callable[[], Any]] = {
     "gates are not built yet: gate('g')": lambda: asyncio.run(pgflow.gate("g", 1)),
     "gates are not built yet: gate('h')": lambda: pgflow.sync.gate("h", 1),
     "gates are not built yet: answer('g'": lambda: App("").answer("g", Approve(), by="ada"),
-    "gates are not built yet: answer('h'": lambda: asyncio.run(AsyncApp("").answer("h", Approve(), by="ada")),
-    "budgets are not built yet: charge(usd=0.03, tokens=9)": lambda: pgflow.charge(usd=Decimal("0.03"), tokens=9),
+    "gates are not built yet: answer('h'": lambda: asyncio.run(
+        AsyncApp("").answer("h", Approve(), by="ada")
+    ),
+    "budgets are not built yet: charge(usd=0.03, tokens=9)": lambda: pgflow.charge(
+        usd=Decimal("0.03"), tokens=9
+    ),
     "budgets are not built yet: options(admit=...)": lambda: act.options(admit=Admit(tokens=1)),
     "obligations are not built yet: owe('a refund'": lambda: pgflow.owe("a refund", to="ada"),
     "the outbox is not built yet: publish('orders'": lambda: App("").publish("orders", {}),
-    "the outbox is not built yet: publish('bills'": lambda: asyncio.run(AsyncApp("").publish("bills", {})),
+    "the outbox is not built yet: publish('bills'": lambda: asyncio.run(
+        AsyncApp("").publish("bills", {})
+    ),
 }
 
 
@@ -76,7 +82,9 @@ def test_what_is_not_built_says_so(says: str) -> None:
     assert isinstance(refused.value, NotImplementedError)
 
 
-def test_effects_and_decisions_are_refused_outside_a_workflow_as_nothing_would_record_them() -> None:
+def test_effects_and_decisions_are_refused_outside_a_workflow_as_nothing_would_record_them() -> (
+    None
+):
     for call in (charge, charge_sync, decide):
         with pytest.raises(NotInRunError, match="outside a workflow"):
             call()
@@ -150,10 +158,18 @@ UNBUILT = [gated, gated_sync, owing, charging, admitted, of_gated, scheduled]
 
 
 @pytest.mark.parametrize("unbuilt", UNBUILT, ids=lambda w: w.name)
-def test_a_workflow_that_uses_what_is_not_built_is_refused_at_its_start(unbuilt: Any, dsn: str, conn: psycopg.Connection) -> None:
+def test_a_workflow_that_uses_what_is_not_built_is_refused_at_its_start(
+    unbuilt: Any, dsn: str, conn: psycopg.Connection
+) -> None:
     with App(dsn, include=[*UNBUILT, built]) as app:
-        for start in (lambda: app.start(unbuilt), lambda: app.start(unbuilt.options(key="k")), lambda: app.start_many(unbuilt, [()])):
-            with pytest.raises(NotBuiltError, match=rf"workflow {unbuilt.name} cannot be started: .* not built yet"):
+        for start in (
+            lambda: app.start(unbuilt),
+            lambda: app.start(unbuilt.options(key="k")),
+            lambda: app.start_many(unbuilt, [()]),
+        ):
+            with pytest.raises(
+                NotBuiltError, match=rf"workflow {unbuilt.name} cannot be started: .* not built yet"
+            ):
                 start()
 
     async def main() -> None:

@@ -41,6 +41,9 @@ def test_a_command_can_be_interrupted(dsn: str) -> None:
 def test_a_child_of_the_nursery_can_be_interrupted(dsn: str, conn: psycopg.Connection) -> None:
     with Nursery() as nursery:
         child = nursery.start("worker", dsn)
-        eventually(lambda: one(conn, "select count(*) from pgflow.worker where pid = %s", child.pid), "it is at work")
+        eventually(
+            lambda: one(conn, "select count(*) from pgflow.worker where pid = %s", child.pid),
+            "it is at work",
+        )
         child.send(signal.SIGINT)
         assert child.wait() == 130

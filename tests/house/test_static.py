@@ -28,12 +28,40 @@ PYTHON = sorted(path for root in ("pgflow", "cli") for path in (REPOSITORY / roo
 
 # ---------------------------------------------------------------- Python
 
-MAKES_CODE = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "jsonpickle", "joblib", "runpy", "code", "codeop", "imp", "pydoc", "pkgutil"}
+MAKES_CODE = {
+    "pickle",
+    "marshal",
+    "shelve",
+    "dill",
+    "cloudpickle",
+    "jsonpickle",
+    "joblib",
+    "runpy",
+    "code",
+    "codeop",
+    "imp",
+    "pydoc",
+    "pkgutil",
+}
 """Modules by which what was stored could become code."""
-CALLS = {"eval", "exec", "compile", "__import__", "import_module", "import_string", "run_module", "run_path", "spec_from_file_location", "module_from_spec"}
+CALLS = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "import_module",
+    "import_string",
+    "run_module",
+    "run_path",
+    "spec_from_file_location",
+    "module_from_spec",
+}
 
 PRIVATE = {
-    ("pgflow/sqlalchemy/__init__.py", "_transport"): "asyncpg tells its socket nowhere else; without it a wait has no deadline",
+    (
+        "pgflow/sqlalchemy/__init__.py",
+        "_transport",
+    ): "asyncpg tells its socket nowhere else; without it a wait has no deadline",
 }
 """Private names of other libraries that we look for, and do without where they are not."""
 
@@ -43,14 +71,25 @@ MAY = {
     ("cli/pgflow_cli/commands.py", "import_module"): "modules of ours, from a table in the code",
     ("cli/pgflow_cli/targets.py", "import_module"): "the module that the command line names",
     ("cli/pgflow_cli/treasury/attended.py", "runpy"): "starts a module of ours as `python -m` does",
-    ("cli/pgflow_cli/treasury/attended.py", "run_module"): "its name comes from our own command line",
-    ("pgflow/_transactions/join.py", "import_module"): "one of our integrations, from a table in the code",
+    (
+        "cli/pgflow_cli/treasury/attended.py",
+        "run_module",
+    ): "its name comes from our own command line",
+    (
+        "pgflow/_transactions/join.py",
+        "import_module",
+    ): "one of our integrations, from a table in the code",
     ("pgflow/django/__init__.py", "import_module"): "the modules that the project's settings name",
     ("pgflow/django/__init__.py", "import_string"): "the codec that the project's settings name",
-    ("pgflow/django/management/commands/pgflow.py", "import_module"): "our own command line, by a constant",
+    (
+        "pgflow/django/management/commands/pgflow.py",
+        "import_module",
+    ): "our own command line, by a constant",
     ("pgflow/sqlalchemy/__init__.py", "import_module"): "our own module, by a constant",
 }
-"""Places where code is made from a name after all, and the reason why that name never comes from the database."""
+"""Places where code is made from a name after all, and the reason why that name never comes from
+the database.
+"""
 
 
 def makers_of_code(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -58,7 +97,11 @@ def makers_of_code(tree: ast.AST) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
-                yield from ((name.name.partition(".")[0], node.lineno) for name in names if name.name.partition(".")[0] in MAKES_CODE)
+                yield from (
+                    (name.name.partition(".")[0], node.lineno)
+                    for name in names
+                    if name.name.partition(".")[0] in MAKES_CODE
+                )
             case ast.ImportFrom(module=str(module), names=names):
                 if module.partition(".")[0] in MAKES_CODE:
                     yield module.partition(".")[0], node.lineno
@@ -73,19 +116,33 @@ def makers_of_code(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 def test_nothing_that_was_stored_can_become_code():
     found = {
-        (path.relative_to(REPOSITORY).as_posix(), name): line for path in PYTHON for name, line in makers_of_code(ast.parse(path.read_text()))
+        (path.relative_to(REPOSITORY).as_posix(), name): line
+        for path in PYTHON
+        for name, line in makers_of_code(ast.parse(path.read_text()))
     }
     assert {place: line for place, line in found.items() if place not in MAY} == {}
     assert set(MAY) - set(found) == set(), "no longer there: strike it off the list"
 
 
-@pytest.mark.parametrize("text", ["import pickle", "from marshal import loads", "eval(x)", "m.exec(x)", "f = compile", "from importlib import import_module as i"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle",
+        "from marshal import loads",
+        "eval(x)",
+        "m.exec(x)",
+        "f = compile",
+        "from importlib import import_module as i",
+    ],
+)
 def test_the_search_for_makers_of_code_finds_them(text):
     assert list(makers_of_code(ast.parse(text)))
 
 
 def accepted(finding: dict[str, object]) -> bool:
-    """Return True if its lines say why it is well: ruff's S-rules are bandit's, so that one remark serves both."""
+    """Return True if its lines say why it is well: ruff's S-rules are bandit's, so that one remark
+    serves both.
+    """
     lines = (REPOSITORY / str(finding["filename"])).read_text().splitlines()
     reported: list[int] = finding["line_range"]  # type: ignore[assignment]
     text = "\n".join(lines[min(reported) - 1 : max(reported)])
@@ -94,10 +151,28 @@ def accepted(finding: dict[str, object]) -> bool:
 
 
 def test_bandit_finds_nothing_that_has_no_reason_beside_it():
-    command = [sys.executable, "-m", "bandit", "--quiet", "--configfile", "pyproject.toml", "--format", "json", "--recursive", "pgflow", "cli"]
-    answer = json.loads(subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout)
+    command = [
+        sys.executable,
+        "-m",
+        "bandit",
+        "--quiet",
+        "--configfile",
+        "pyproject.toml",
+        "--format",
+        "json",
+        "--recursive",
+        "pgflow",
+        "cli",
+    ]
+    answer = json.loads(
+        subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
+    )
     assert answer["errors"] == []
-    left = [f"{f['filename']}:{f['line_number']} {f['test_id']} {f['issue_text']}" for f in answer["results"] if not accepted(f)]
+    left = [
+        f"{f['filename']}:{f['line_number']} {f['test_id']} {f['issue_text']}"
+        for f in answer["results"]
+        if not accepted(f)
+    ]
     assert left == []
 
 
@@ -108,19 +183,33 @@ def private_names(path: Path) -> Iterator[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "hasattr", "setattr"):
-            names = [str(given.value) for given in node.args[1:2] if isinstance(given, ast.Constant)]
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("getattr", "hasattr", "setattr")
+        ):
+            names = [
+                str(given.value) for given in node.args[1:2] if isinstance(given, ast.Constant)
+            ]
         else:
             continue
         for name in names:
             first = name.partition(".")[0]
-            if first not in ("pgflow", "pgflow_cli", "__future__") and name not in PUBLIC_ALL_THE_SAME and any(re.match(r"_(?!_)", part) for part in name.split(".")):
+            if (
+                first not in ("pgflow", "pgflow_cli", "__future__")
+                and name not in PUBLIC_ALL_THE_SAME
+                and any(re.match(r"_(?!_)", part) for part in name.split("."))
+            ):
                 yield name
 
 
 def test_no_private_name_of_a_dependency_is_used():
     """It would tie us to a version: such names come and go without notice."""
-    found = {(path.relative_to(REPOSITORY).as_posix(), name) for path in PYTHON for name in private_names(path)}
+    found = {
+        (path.relative_to(REPOSITORY).as_posix(), name)
+        for path in PYTHON
+        for name in private_names(path)
+    }
     assert found == set(PRIVATE)
 
 
@@ -128,12 +217,17 @@ def test_no_private_name_of_a_dependency_is_used():
 
 
 def squawk(*arguments: str) -> list[str]:
-    program = shutil.which("squawk", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
+    program = shutil.which(
+        "squawk", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    )
     if program is None:
         pytest.skip("needs squawk: pip install squawk-cli")
     command = [program, "--config", ".squawk.toml", "--reporter", "json", *arguments]
     answer = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    return [f"{found['file']}:{found['line'] + 1} {found['rule_name']}: {found['message']}" for found in json.loads(answer.stdout)]
+    return [
+        f"{found['file']}:{found['line'] + 1} {found['rule_name']}: {found['message']}"
+        for found in json.loads(answer.stdout)
+    ]
 
 
 def test_squawk_has_nothing_against_the_migrations():
@@ -143,17 +237,30 @@ def test_squawk_has_nothing_against_the_migrations():
 def test_squawk_has_nothing_against_the_functions_and_views_but_that_they_are_made_anew():
     files = (f"sql/{file.name}.sql" for file in schema.own_assets().sources)
     excluded = tomllib.loads((REPOSITORY / ".squawk.toml").read_text())["excluded_rules"]
-    assert squawk("--exclude", ",".join([*excluded, "ban-drop-function", "ban-drop-view"]), *files) == []
+    assert (
+        squawk("--exclude", ",".join([*excluded, "ban-drop-function", "ban-drop-view"]), *files)
+        == []
+    )
 
 
 def test_squawk_would_notice_a_migration_that_stops_writers(tmp_path):
-    (tmp_path / "9999_next.sql").write_text("create index outcome_status_idx on pgflow.outcome (status);\n")
-    assert any("require-concurrent-index-creation" in found for found in squawk(str(tmp_path / "9999_next.sql")))
+    (tmp_path / "9999_next.sql").write_text(
+        "create index outcome_status_idx on pgflow.outcome (status);\n"
+    )
+    assert any(
+        "require-concurrent-index-creation" in found
+        for found in squawk(str(tmp_path / "9999_next.sql"))
+    )
 
 
 def test_lines_of_functions_and_views_are_no_longer_than_120_characters():
     files = schema.own_assets().sources
-    assert [f"{file.name}:{n}" for file in files for n, line in enumerate(file.text.splitlines(), 1) if len(line) > 120] == []
+    assert [
+        f"{file.name}:{n}"
+        for file in files
+        for n, line in enumerate(file.text.splitlines(), 1)
+        if len(line) > 120
+    ] == []
 
 
 DYNAMIC = {
@@ -167,7 +274,11 @@ DYNAMIC = {
 
 def test_only_partitions_and_privileges_are_made_by_statements_put_together():
     bodies = {file.name: re.sub(r"--.*", "", file.text) for file in schema.own_assets().sources}
-    found = {name for name, text in bodies.items() if re.search(r"\bexecute\s+(?!on\b|function\b)[\w']", text)}
+    found = {
+        name
+        for name, text in bodies.items()
+        if re.search(r"\bexecute\s+(?!on\b|function\b)[\w']", text)
+    }
     assert found == set(DYNAMIC)
     for name in found:
         for statement in re.findall(r"\bexecute (?!on\b)(.*);", bodies[name]):
@@ -247,7 +358,11 @@ MUST_BE_VOLATILE = {
     "verdict_": "it must see what was committed while the statement before it waited for a lock",
 }
 KNOWN = (
-    ("target type is different type than source type", "claim_", "an empty array as the first value of a variable"),
+    (
+        "target type is different type than source type",
+        "claim_",
+        "an empty array as the first value of a variable",
+    ),
     ("target type is different type than source type", "commit_units", "as in claim_"),
     ("target type is different type than source type", "answer_all_", "as in claim_"),
     ('cast "bigint" value to "integer"', "", "a count of rows that are there, into an int"),
@@ -258,9 +373,18 @@ KNOWN = (
 
 
 def test_plpgsql_check_finds_nothing(conn: psycopg.Connection):
-    if not conn.execute("select from pg_available_extensions where name = 'plpgsql_check'").fetchall():
-        judge = pytest.fail if "plpgsql_check" in os.environ.get("PGFLOW_TEST_NEEDS", "").split() else pytest.skip
-        judge("needs plpgsql_check: apt install postgresql-15-plpgsql-check, and PGFLOW_TEST_POSTGRES=15")
+    if not conn.execute(
+        "select from pg_available_extensions where name = 'plpgsql_check'"
+    ).fetchall():
+        judge = (
+            pytest.fail
+            if "plpgsql_check" in os.environ.get("PGFLOW_TEST_NEEDS", "").split()
+            else pytest.skip
+        )
+        judge(
+            "needs plpgsql_check: apt install postgresql-15-plpgsql-check, and "
+            "PGFLOW_TEST_POSTGRES=15"
+        )
     conn.execute("create schema audit")
     conn.execute("create extension plpgsql_check schema audit")
     query = """

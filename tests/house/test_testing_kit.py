@@ -1,4 +1,6 @@
-"""The testing kit: what its harnesses promise, and that its checks at the end of a test really check."""
+"""The testing kit: what its harnesses promise, and that its checks at the end of a test really
+check.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ async def test_until_idle_says_when_the_next_timer_is_due(aflow: AsyncHarness) -
     assert abs(due - datetime.now(UTC) - 3 * HOUR) < timedelta(minutes=1)
 
 
-async def test_until_idle_waits_for_everything_that_needs_no_time(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_until_idle_waits_for_everything_that_needs_no_time(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @step
     async def work(n: int) -> int:
         await asyncio.sleep(0)
@@ -92,7 +96,9 @@ async def test_until_idle_waits_for_everything_that_needs_no_time(aflow: AsyncHa
     assert conn.execute("select distinct status from pgflow.runs").fetchall() == [("completed",)]
 
 
-async def test_until_idle_gives_up_on_what_never_ends(aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_until_idle_gives_up_on_what_never_ends(
+    aflow: AsyncHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     release = asyncio.Event()
 
     @step
@@ -114,7 +120,9 @@ async def test_until_idle_gives_up_on_what_never_ends(aflow: AsyncHarness, monke
 # ---------------------------------------------------------------- skip
 
 
-async def test_skip_moves_the_databases_clock_and_nobody_elses(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_skip_moves_the_databases_clock_and_nobody_elses(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     await aflow.skip(HOUR)
     await aflow.skip(timedelta(minutes=30))
     (ours, theirs) = conn.execute("select pgflow.now_(), clock_timestamp()").fetchone()
@@ -142,7 +150,9 @@ async def test_skip_lets_happen_everything_that_is_due_by_then(aflow: AsyncHarne
 # ---------------------------------------------------------------- crash
 
 
-async def test_a_crash_stops_bodies_and_forgets_what_was_not_committed(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_crash_stops_bodies_and_forgets_what_was_not_committed(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     bodies = []
     started = asyncio.Event()
 
@@ -212,11 +222,19 @@ def test_crashes_can_follow_each_other(flow: Harness) -> None:
 # ---------------------------------------------------------------- replace and include
 
 
-async def test_a_fake_runs_instead_of_the_body_and_its_result_is_the_steps(aflow: AsyncHarness) -> None:
+async def test_a_fake_runs_instead_of_the_body_and_its_result_is_the_steps(
+    aflow: AsyncHarness,
+) -> None:
     posted = []
 
     async def fake_post(text: str) -> str:
-        posted.append((text, pgflow.run_info().step, pgflow.idempotency_key().rpartition("/")[0].rpartition("/")[2]))
+        posted.append(
+            (
+                text,
+                pgflow.run_info().step,
+                pgflow.idempotency_key().rpartition("/")[0].rpartition("/")[2],
+            )
+        )
         return "faked"
 
     def fake_look(n: int) -> int:
@@ -266,7 +284,9 @@ def test_a_fake_that_raises_fails_like_a_body(flow: Harness) -> None:
 
 def test_include_takes_modules(flow: Harness) -> None:
     flow.include(worker_jobs)
-    assert {w for w in vars(worker_jobs).values() if isinstance(w, pgflow.Workflow)} == set(flow.app.definitions.workflows.values())
+    assert {w for w in vars(worker_jobs).values() if isinstance(w, pgflow.Workflow)} == set(
+        flow.app.definitions.workflows.values()
+    )
 
 
 def test_each_test_has_a_database_of_its_own(flow: Harness, conn: psycopg.Connection) -> None:
@@ -275,7 +295,9 @@ def test_each_test_has_a_database_of_its_own(flow: Harness, conn: psycopg.Connec
     flow.app.start(order.options(key="the same in both"), 1)
 
 
-async def test_each_test_has_a_database_of_its_own_in_the_other_colour_too(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_each_test_has_a_database_of_its_own_in_the_other_colour_too(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     assert count(conn, "pgflow.runs") == 0
     aflow.include(order)
     await aflow.app.start(order.options(key="the same in both"), 1)
@@ -373,7 +395,9 @@ async def test_a_journal_of_many_pages_is_replayed_to_its_end(aflow: AsyncHarnes
     changed = False
 
 
-def test_the_replay_and_the_audit_at_the_end_really_fail_a_test(tmp_path: Path, server_dsn: str) -> None:
+def test_the_replay_and_the_audit_at_the_end_really_fail_a_test(
+    tmp_path: Path, server_dsn: str
+) -> None:
     (tmp_path / "test_gambling.py").write_text(FAILING_TESTS)
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "--tb=short", "--noconftest", "--rootdir", str(tmp_path), str(tmp_path)],
@@ -384,7 +408,11 @@ def test_the_replay_and_the_audit_at_the_end_really_fail_a_test(tmp_path: Path, 
     assert "step 'tails'" in ran.stdout
     assert "returned 1, the code returns 2" in ran.stdout
     assert "only parked runs wait" in ran.stdout
-    for name in ("another_step_on_replay", "another_result_on_replay", "another_step_on_replay_of_a_sync_workflow"):
+    for name in (
+        "another_step_on_replay",
+        "another_result_on_replay",
+        "another_step_on_replay_of_a_sync_workflow",
+    ):
         assert f"ERROR test_gambling.py::test_{name} - " in ran.stdout
     assert "ERROR test_gambling.py::test_a_database_that_is_unsound - AssertionError" in ran.stdout
     assert "ERROR test_gambling.py::test_a_steady_workflow" not in ran.stdout
@@ -418,7 +446,9 @@ async def searches() -> str:
     return ""
 
 
-async def test_aflow_is_given_errors_and_interceptors(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_aflow_is_given_errors_and_interceptors(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     assert aflow(errors=[NotFoundThere], interceptors=[Labels()]) is aflow
     aflow.include(searches)
     run = await aflow.start(searches)
@@ -434,7 +464,9 @@ def test_flow_is_given_errors_and_interceptors(flow: Harness, conn: psycopg.Conn
     assert conn.execute("select labels from pgflow.runs").fetchall() == [({"by": "searches"},)]
 
 
-async def test_without_being_given_them_there_are_none(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_without_being_given_them_there_are_none(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(searches)
     assert await (await aflow.start(searches)).result(SOON) == "StepFailed"
     assert conn.execute("select labels from pgflow.runs").fetchall() == [(None,)]

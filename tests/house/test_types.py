@@ -1,7 +1,8 @@
-"""The types of the public surface: what must be accepted, what must be an error, and that the programs really run.
+"""The types of the public surface: what must be accepted, what must be an error, and that the
+programs really run.
 
-`typing_programs.py` and `typing_wrong.py` are the specification's own; only their imports differ, and what stands in them of the
-surface that came after it. Each line of
+`typing_programs.py` and `typing_wrong.py` are the specification's own; only their imports differ,
+and what stands in them of the surface that came after it. Each line of
 the latter that is marked `# E` must be an error, and no other line may be one.
 """
 
@@ -36,28 +37,47 @@ PROGRAMS, WRONG = TESTS / "typing_programs.py", TESTS / "typing_wrong.py"
 
 
 def check(*command: str) -> str:
-    ran = subprocess.run([sys.executable, "-m", *command], cwd=TESTS, capture_output=True, text=True, check=False, timeout=110)
+    ran = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
     return ran.stdout + ran.stderr
 
 
 def mypy(file: Path, *options: str) -> tuple[str, set[int]]:
     # The bodies of the mistakes are dots, which says something only in a stub.
-    said = check("mypy", "--strict", "--no-error-summary", "--hide-error-context", *options, file.name)
-    return said, {int(line) for line in re.findall(rf"^{file.name}:(\d+): error:", said, re.MULTILINE)}
+    said = check(
+        "mypy", "--strict", "--no-error-summary", "--hide-error-context", *options, file.name
+    )
+    return said, {
+        int(line) for line in re.findall(rf"^{file.name}:(\d+): error:", said, re.MULTILINE)
+    }
 
 
 def pyright(file: Path) -> tuple[str, set[int]]:
     said = check("pyright", "--outputjson", "--pythonpath", sys.executable, file.name)
-    found = [d for d in json.loads(said)["generalDiagnostics"] if d["severity"] == "error" and Path(d["file"]).name == file.name]
+    found = [
+        d
+        for d in json.loads(said)["generalDiagnostics"]
+        if d["severity"] == "error" and Path(d["file"]).name == file.name
+    ]
     return said, {diagnostic["range"]["start"]["line"] + 1 for diagnostic in found}
 
 
 def marked_lines() -> set[int]:
-    return {number for number, line in enumerate(WRONG.read_text().splitlines(), 1) if "# E " in line}
+    return {
+        number for number, line in enumerate(WRONG.read_text().splitlines(), 1) if "# E " in line
+    }
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright])
-def test_the_programs_of_the_specification_are_accepted(checker: Callable[[Path], tuple[str, set[int]]]) -> None:
+def test_the_programs_of_the_specification_are_accepted(
+    checker: Callable[[Path], tuple[str, set[int]]],
+) -> None:
     said, errors = checker(PROGRAMS)
     assert errors == set(), said
 
@@ -82,7 +102,9 @@ async def checkout(order: Order) -> str:
 
 
 @pytest.mark.timeout(120)
-def test_the_first_program_runs(dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_program_runs(
+    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PGFLOW_DSN", dsn)
 
     async def tomorrow_comes() -> None:
@@ -125,7 +147,9 @@ def test_the_seventh_program_runs_with_a_workflow_without_effects(dsn: str) -> N
         from django.db import transaction as tx
 
         with tx.atomic():
-            run = app.using(connection).start(checkout.options(key="order-1"), Order(1, "a", 1, "c", 5))
+            run = app.using(connection).start(
+                checkout.options(key="order-1"), Order(1, "a", 1, "c", 5)
+            )
         return run.key
 
     with app, app.worker(poll_seconds=0.1):

@@ -1,4 +1,6 @@
-"""The read side: every reader answers apps and connections of both colours alike, in typed rows and in pages."""
+"""The read side: every reader answers apps and connections of both colours alike, in typed rows and
+in pages.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,18 @@ import servers
 from psycopg.rows import dict_row
 
 import pgflow
-from pgflow import App, AsyncApp, Choice, InvalidArgument, RunNotFound, WrongColourError, decision, effect, inspect, workflow
+from pgflow import (
+    App,
+    AsyncApp,
+    Choice,
+    InvalidArgument,
+    RunNotFound,
+    WrongColourError,
+    decision,
+    effect,
+    inspect,
+    workflow,
+)
 from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls import worker as worker_calls
 from pgflow._db.query import run
@@ -32,7 +45,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(90)
 
-# ---------------------------------------------------------------- a database with some of everything
+# ---------------------------------------------------------------- a database with some of
+# everything
 
 
 @decision()
@@ -52,7 +66,10 @@ async def shop() -> str:
 
 
 async def _buy_and_rest(dsn: str) -> None:
-    async with AsyncApp(dsn, include=[shop, cli_jobs.resting]) as app, app.worker(poll_seconds=0.05):
+    async with (
+        AsyncApp(dsn, include=[shop, cli_jobs.resting]) as app,
+        app.worker(poll_seconds=0.05),
+    ):
         rested = await app.start(cli_jobs.resting.options(key="rest-1"), 6, 0.0)
         bought = await app.start(shop.options(key="shop-1"))
         with contextlib.suppress(pgflow.RunStuck):
@@ -151,14 +168,19 @@ def pages(ask: Ask, reader: Callable[..., Any], **options: Any) -> list[Any]:
 
 
 def test_runs_come_in_pages_the_newest_first(ask: Ask, look: psycopg.Connection[Any]) -> None:
-    everything = [row["key"] for row in look.execute("select key from pgflow.runs order by run_id desc")]
+    everything = [
+        row["key"] for row in look.execute("select key from pgflow.runs order by run_id desc")
+    ]
     found = pages(ask, inspect.list_runs, limit=4)
     assert [len(page) for page in found[:-1]] == [4] * (len(found) - 1)
     assert keys(run for page in found for run in page) == everything
     assert keys(ask(inspect.list_runs(limit=None))) == everything
     assert keys(ask(inspect.list_runs(limit=None, oldest_first=True))) == everything[::-1]
     oldest = ask(inspect.list_runs(limit=3, oldest_first=True))
-    assert keys(ask(inspect.list_runs(limit=3, oldest_first=True, after=oldest.next))) == everything[::-1][3:6]
+    assert (
+        keys(ask(inspect.list_runs(limit=3, oldest_first=True, after=oldest.next)))
+        == everything[::-1][3:6]
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,7 +214,10 @@ def test_filters_choose_runs(prepared: str, where: RunFilter, found: list[str]) 
 
 
 def test_what_means_nothing_is_refused_before_anything_is_asked() -> None:
-    with pytest.raises(InvalidArgument, match="status: there is no 'lost'; a run is queued, running, .* or cancelled"):
+    with pytest.raises(
+        InvalidArgument,
+        match="status: there is no 'lost'; a run is queued, running, .* or cancelled",
+    ):
         RunFilter(status=["lost"])
     with pytest.raises(InvalidArgument, match="since: 2020-01-01 00:00:00 has no time zone"):
         RunFilter(since=datetime(2020, 1, 1))  # noqa: DTZ001
@@ -201,49 +226,90 @@ def test_what_means_nothing_is_refused_before_anything_is_asked() -> None:
     for after in ("soon", "1~2", ""):
         with pytest.raises(InvalidArgument, match=f"after='{after}' is no place in this list"):
             inspect.list_runs(after=after)
-    with pytest.raises(InvalidArgument, match="state: an open effect is intended, .* or uncompensated, not 'late'"):
+    with pytest.raises(
+        InvalidArgument, match="state: an open effect is intended, .* or uncompensated, not 'late'"
+    ):
         inspect.list_obligations(state="late")
 
 
 def test_runs_are_counted(ask: Ask, look: psycopg.Connection[Any]) -> None:
     counts = ask(inspect.count_runs())
-    assert counts == {"completed": 6, "waiting": 3, "stuck": 2, "failed": 1, "queued": 1, "cancelled": 1, "paused": 1}
+    assert counts == {
+        "completed": 6,
+        "waiting": 3,
+        "stuck": 2,
+        "failed": 1,
+        "queued": 1,
+        "cancelled": 1,
+        "paused": 1,
+    }
     assert list(counts)[:3] == ["completed", "waiting", "stuck"]
     assert set(counts) <= set(inspect.STATUSES)
     assert ask(inspect.count_ended(ask(inspect.database_now()))) == 8
     assert ask(inspect.count_ended(datetime(2020, 1, 1, tzinfo=UTC))) == 0
 
 
-def test_a_run_is_found_by_its_key_with_and_without_its_values(ask: Ask, look: psycopg.Connection[Any]) -> None:
+def test_a_run_is_found_by_its_key_with_and_without_its_values(
+    ask: Ask, look: psycopg.Connection[Any]
+) -> None:
     run = ask(inspect.find_run("bad-1"))
-    assert (run.key, run.status, run.workflow, run.why) == ("bad-1", "failed", "failing", "ValueError: no 7")
+    assert (run.key, run.status, run.workflow, run.why) == (
+        "bad-1",
+        "failed",
+        "failing",
+        "ValueError: no 7",
+    )
     detail = ask(inspect.find_detail("order-2"))
-    assert (detail.input, detail.reason_code, detail.reason_detail["signals"]) == ({"order": {"sku": "desk", "amount": 2}}, "signal", ["paid"])
+    assert (detail.input, detail.reason_code, detail.reason_detail["signals"]) == (
+        {"order": {"sku": "desk", "amount": 2}},
+        "signal",
+        ["paid"],
+    )
     assert detail == dataclasses.replace(detail, **vars(ask(inspect.find_run("order-2"))))
     assert ask(inspect.find_run("count-1")).generation == 3
     assert ask(inspect.find_newest(run.chain_id)) == run
     assert ask(inspect.find_newest(0)) is None
-    for reader in (inspect.find_run, inspect.find_detail, inspect.read_history, inspect.read_audit, inspect.read_state, inspect.read_output):
+    for reader in (
+        inspect.find_run,
+        inspect.find_detail,
+        inspect.read_history,
+        inspect.read_audit,
+        inspect.read_state,
+        inspect.read_output,
+    ):
         with pytest.raises(RunNotFound, match="order-3"):
             ask(reader("order-3"))
     with pytest.raises(RunNotFound):
         ask(inspect.find_run("order-1", tenant="other"))
 
 
-def test_an_auditor_who_reads_views_only_sees_as_much(prepared: str, look: psycopg.Connection[Any]) -> None:
+def test_an_auditor_who_reads_views_only_sees_as_much(
+    prepared: str, look: psycopg.Connection[Any]
+) -> None:
     role = f"inspect_auditor_{secrets.token_hex(3)}"
     look.execute(f"create role {role} login password 'secret'; grant pgflow_auditor to {role}")
     try:
         theirs, ours = by_connection(clikit.as_role(prepared, role)), by_connection(prepared)
-        for question in (inspect.find_detail("order-1"), inspect.list_runs(), inspect.read_audit("shop-1"), inspect.find_queue("greet")):
+        for question in (
+            inspect.find_detail("order-1"),
+            inspect.list_runs(),
+            inspect.read_audit("shop-1"),
+            inspect.find_queue("greet"),
+        ):
             assert theirs(question) == ours(question)
         assert theirs(inspect.read_state("order-1")) is None
-        assert set(theirs(inspect.list_workflows())) == {row["workflow"] for row in look.execute("select distinct workflow from pgflow.runs")}
+        assert set(theirs(inspect.list_workflows())) == {
+            row["workflow"] for row in look.execute("select distinct workflow from pgflow.runs")
+        }
         with pytest.raises(RunNotFound):
             theirs(inspect.find_run("order-3"))
-        with psycopg.connect(clikit.as_role(prepared, role)) as conn:  # in whose one transaction all of it is asked
+        with psycopg.connect(
+            clikit.as_role(prepared, role)
+        ) as conn:  # in whose one transaction all of it is asked
             assert inspect.ask(conn, inspect.read_state("order-1")) is None
-            assert inspect.ask(conn, inspect.find_run("order-1")) == ours(inspect.find_run("order-1"))
+            assert inspect.ask(conn, inspect.find_run("order-1")) == ours(
+                inspect.find_run("order-1")
+            )
     finally:
         look.execute(f"drop owned by {role}; drop role {role}")
 
@@ -260,22 +326,37 @@ def test_kin_is_found(ask: Ask, look: psycopg.Connection[Any]) -> None:
 
 
 def test_smaller_questions_on_runs(ask: Ask, look: psycopg.Connection[Any]) -> None:
-    assert ask(inspect.read_statuses(["order-1", "nap-1"])) == {"order-1": "completed", "nap-1": "waiting"}
+    assert ask(inspect.read_statuses(["order-1", "nap-1"])) == {
+        "order-1": "completed",
+        "nap-1": "waiting",
+    }
     assert ask(inspect.read_state("order-1")) == {"phase": "paying"}
-    assert (ask(inspect.read_output("hello-1")), ask(inspect.read_output("nap-1"))) == ("Hello Ada", None)
+    assert (ask(inspect.read_output("hello-1")), ask(inspect.read_output("nap-1"))) == (
+        "Hello Ada",
+        None,
+    )
     assert ask(inspect.find_keys("order-")) == ["order-2", "order-1"]
     assert ask(inspect.find_keys("order-", 1)) == ["order-2"]
     assert ask(inspect.has_queued(["unserved"], ["greet"])) is True
     assert ask(inspect.has_queued(["default"], ["greet"])) is False
-    began, (chain,) = datetime(2020, 1, 1, tzinfo=UTC), ask(inspect.list_chains(RunFilter(key="hello-1")))
-    outcomes = ask(inspect.list_outcomes([chain], stuck_since=began, queues=["fragile"], workflows=["poisoned"]))
+    began, (chain,) = (
+        datetime(2020, 1, 1, tzinfo=UTC),
+        ask(inspect.list_chains(RunFilter(key="hello-1"))),
+    )
+    outcomes = ask(
+        inspect.list_outcomes(
+            [chain], stuck_since=began, queues=["fragile"], workflows=["poisoned"]
+        )
+    )
     assert keys(outcomes) == ["hello-1", "stuck-1"]
     assert ask(inspect.sample_chains(["greet", "failing"], RunFilter(status=["completed", "failed"]), 1)) == [
         run_id(look, "bad-1"), max(row["chain_id"] for row in look.execute("select chain_id from pgflow.runs where workflow = 'greet' and status = 'completed'")),
     ]  # fmt: skip
 
 
-def test_long_lists_are_streamed_in_a_transaction(prepared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lists_are_streamed_in_a_transaction(
+    prepared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(inspect.question, "STREAMED_ROWS", 4)
     question = inspect.list_chains()
 
@@ -293,9 +374,13 @@ def test_long_lists_are_streamed_in_a_transaction(prepared: str, monkeypatch: py
 
 
 def test_steps_come_in_pages(ask: Ask, look: psycopg.Connection[Any]) -> None:
-    found = pages(ask, lambda **options: inspect.list_steps(run_id(look, "rest-1"), **options), limit=4)
+    found = pages(
+        ask, lambda **options: inspect.list_steps(run_id(look, "rest-1"), **options), limit=4
+    )
     assert [[step.call for step in page] for page in found] == [[1, 2, 3, 4], [5, 6]]
-    assert {(step.step, step.status, step.attempts) for page in found for step in page} == {("rest", "completed", 1)}
+    assert {(step.step, step.status, step.attempts) for page in found for step in page} == {
+        ("rest", "completed", 1)
+    }
 
 
 def test_units_come_in_pages(ask: Ask, look: psycopg.Connection[Any]) -> None:
@@ -310,11 +395,25 @@ def test_units_come_in_pages(ask: Ask, look: psycopg.Connection[Any]) -> None:
 def test_a_history_is_folded_into_entries(ask: Ask) -> None:
     history = ask(inspect.read_history("order-1"))
     entries = {entry.name: entry for entry in history.entries}
-    assert (entries["charge"].kind, entries["charge"].status, entries["charge"].attempts) == ("step", "completed", 2)
-    assert [inspect.describe_error(failure.error) for failure in entries["charge"].failures] == ["ConnectionError: the bank is out [to lunch]"]
+    assert (entries["charge"].kind, entries["charge"].status, entries["charge"].attempts) == (
+        "step",
+        "completed",
+        2,
+    )
+    assert [inspect.describe_error(failure.error) for failure in entries["charge"].failures] == [
+        "ConnectionError: the bank is out [to lunch]"
+    ]
     assert (entries["paid"].kind, entries["paid"].status) == ("signal", "received")
-    assert (entries["state set"].kind, entries["state set"].payload) == ("mark", {"phase": "paying"})
-    assert (history.status, history.generation, history.ended_at, history.has_ended) == ("completed", 1, history.run.finished_at, True)
+    assert (entries["state set"].kind, entries["state set"].payload) == (
+        "mark",
+        {"phase": "paying"},
+    )
+    assert (history.status, history.generation, history.ended_at, history.has_ended) == (
+        "completed",
+        1,
+        history.run.finished_at,
+        True,
+    )
     assert history.began_at <= history.entries[0].began_at <= history.seen_until <= history.now
     assert inspect.fold(history.units, history.began_at) == history.entries
     assert entries["charge"].seconds > 0
@@ -322,41 +421,89 @@ def test_a_history_is_folded_into_entries(ask: Ask) -> None:
 
 def test_earlier_generations_have_histories_of_their_own(ask: Ask) -> None:
     first, newest = ask(inspect.read_history("count-1", 1)), ask(inspect.read_history("count-1"))
-    assert (first.status, first.generation, first.why, first.has_ended) == ("continued", 1, None, False)
+    assert (first.status, first.generation, first.why, first.has_ended) == (
+        "continued",
+        1,
+        None,
+        False,
+    )
     assert (newest.status, newest.generation, newest.run) == ("completed", 3, first.run)
     for generation in (0, 4):
-        with pytest.raises(InvalidArgument, match=f"run 'count-1' has 3 generations, not {generation}"):
+        with pytest.raises(
+            InvalidArgument, match=f"run 'count-1' has 3 generations, not {generation}"
+        ):
             ask(inspect.read_history("count-1", generation))
 
 
-def test_calls_of_one_name_are_folded_where_there_are_many(ask: Ask, look: psycopg.Connection[Any]) -> None:
+def test_calls_of_one_name_are_folded_where_there_are_many(
+    ask: Ask, look: psycopg.Connection[Any]
+) -> None:
     number = run_id(look, "rest-1")
     (group,) = ask(inspect.read_calls(number, 3)).calls
-    assert (group.name, group.counts, group.attempts, group.call) == ("rest", {"completed": 6}, 6, 1)
+    assert (group.name, group.counts, group.attempts, group.call) == (
+        "rest",
+        {"completed": 6},
+        6,
+        1,
+    )
     assert isinstance(group, inspect.CallGroup)
     each = ask(inspect.read_calls(number))
     assert ([call.call for call in each.calls], each.more) == ([1, 2, 3, 4, 5, 6], 0)
     assert ask(inspect.read_calls(run_id(look, "order-1"), 1)).more == 1
     bought = ask(inspect.read_calls(run_id(look, "shop-1")))
-    assert [(call.kind, call.name, call.status) for call in bought.calls] == [("decision", "pick", "completed"), ("effect", "order", "unknown")]
+    assert [(call.kind, call.name, call.status) for call in bought.calls] == [
+        ("decision", "pick", "completed"),
+        ("effect", "order", "unknown"),
+    ]
     assert bought.calls[0].output == "lamp"
 
 
-def test_ledgers_tell_what_was_decided_done_and_owed(ask: Ask, look: psycopg.Connection[Any]) -> None:
+def test_ledgers_tell_what_was_decided_done_and_owed(
+    ask: Ask, look: psycopg.Connection[Any]
+) -> None:
     number = run_id(look, "shop-1")
     (chosen,) = ask(inspect.list_decisions(number))
     (act,) = ask(inspect.list_effects(number))
     assert (chosen.value, chosen.why, chosen.evidence) == ("lamp", "it is dark", ["meter-3"])
-    assert (act.status, act.request, act.decision, act.risk) == ("unknown", {"what": "lamp"}, chosen.decision, "irreversible")
+    assert (act.status, act.request, act.decision, act.risk) == (
+        "unknown",
+        {"what": "lamp"},
+        chosen.decision,
+        "irreversible",
+    )
     (debt,) = ask(inspect.list_obligations())
-    assert (debt.key, debt.state, debt.effect, debt.status) == ("shop-1", "unknown", act.effect, "stuck")
-    assert ask(inspect.list_obligations(state="unknown", limit=1)).items == ask(inspect.list_debts(number)) == [debt]
+    assert (debt.key, debt.state, debt.effect, debt.status) == (
+        "shop-1",
+        "unknown",
+        act.effect,
+        "stuck",
+    )
+    assert (
+        ask(inspect.list_obligations(state="unknown", limit=1)).items
+        == ask(inspect.list_debts(number))
+        == [debt]
+    )
     assert ask(inspect.list_obligations(state="accepted")).items == []
-    assert ask(inspect.list_obligations(after=f"{debt.opened_at.isoformat()}~{debt.run_id}~{debt.call}")).items == []
-    assert ask(inspect.list_effects(number, after=act.call)).items == ask(inspect.list_decisions(number, after=chosen.call)).items == []
+    assert (
+        ask(
+            inspect.list_obligations(
+                after=f"{debt.opened_at.isoformat()}~{debt.run_id}~{debt.call}"
+            )
+        ).items
+        == []
+    )
+    assert (
+        ask(inspect.list_effects(number, after=act.call)).items
+        == ask(inspect.list_decisions(number, after=chosen.call)).items
+        == []
+    )
     assert ask(inspect.count_left(["shop-1"])) == 0
     audit = ask(inspect.read_audit("shop-1"))
-    assert [event.event for event in audit.events] == ["decision_recorded", "effect_intended", "effect_unknown"]
+    assert [event.event for event in audit.events] == [
+        "decision_recorded",
+        "effect_intended",
+        "effect_unknown",
+    ]
     assert [event.own_key for event in audit.events] == [chosen.decision, act.effect, act.effect]
     assert (audit.run.status, audit.owed) == ("stuck", [debt])
 
@@ -366,17 +513,29 @@ def test_ledgers_tell_what_was_decided_done_and_owed(ask: Ask, look: psycopg.Con
 
 def test_queues_and_lanes_count_what_stands(ask: Ask) -> None:
     queues = {queue.queue: queue for queue in ask(inspect.list_queues())}
-    assert (queues["default"].waiting, queues["fragile"].stuck, queues["unserved"].queued, queues["unserved"].workers) == (3, 1, 1, 0)
+    assert (
+        queues["default"].waiting,
+        queues["fragile"].stuck,
+        queues["unserved"].queued,
+        queues["unserved"].workers,
+    ) == (3, 1, 1, 0)
     assert ask(inspect.list_queues("unserved")) == [queues["unserved"]]
     assert ask(inspect.list_queue_names()) == sorted(queues)
     assert ask(inspect.unknown_queues(["default", "mial"])) == ["mial"]
     (lane,) = ask(inspect.list_lanes("unserved"))
     assert (lane.workflow, lane.queued, lane.why_code) == ("greet", 1, "no_worker")
     assert lane in ask(inspect.list_lanes())
-    assert ask(inspect.why_unserved("unserved", "greet")) == lane.why == "no worker serves queue unserved"
+    assert (
+        ask(inspect.why_unserved("unserved", "greet"))
+        == lane.why
+        == "no worker serves queue unserved"
+    )
     assert ask(inspect.why_unserved("unserved", "nobody")) is None
     assert ask(inspect.is_served("unserved")) is False
-    assert (ask(inspect.find_queue("poisoned")), ask(inspect.find_queue("nobody"))) == ("fragile", None)
+    assert (ask(inspect.find_queue("poisoned")), ask(inspect.find_queue("nobody"))) == (
+        "fragile",
+        None,
+    )
     assert {"greet", "poisoned", "shop"} <= set(ask(inspect.list_workflows()))
 
 
@@ -387,39 +546,65 @@ def test_workers_are_listed_and_counted(dsn: str, conn: psycopg.Connection[Any],
 
 
 def hold_to_workers(ask: Ask, conn: psycopg.Connection[Any]) -> None:
-    assert (ask(inspect.list_workers()), ask(inspect.count_workers())) == ([], inspect.WorkerCount(0, None))
+    assert (ask(inspect.list_workers()), ask(inspect.count_workers())) == (
+        [],
+        inspect.WorkerCount(0, None),
+    )
     conn.execute("select pgflow.register_worker('here', 7, '{mail}', 3, '1.0')")
     (worker,) = ask(inspect.list_workers())
-    assert (worker.host, worker.pid, worker.queues, worker.concurrency, worker.running, worker.is_outdated) == ("here", 7, ["mail"], 3, 0, True)
+    assert (
+        worker.host,
+        worker.pid,
+        worker.queues,
+        worker.concurrency,
+        worker.running,
+        worker.is_outdated,
+    ) == ("here", 7, ["mail"], 3, 0, True)
     count = ask(inspect.count_workers())
     assert count.workers == 1
     assert 0 <= count.silence_seconds < 60
     assert ask(inspect.is_served("mail")) is True
     (health,) = ask(inspect.check_workers())
-    assert (health.worker_id, health.pid, health.version, health.lost_threads) == (worker.worker_id, 7, "1.0", 0)
+    assert (health.worker_id, health.pid, health.version, health.lost_threads) == (
+        worker.worker_id,
+        7,
+        "1.0",
+        0,
+    )
 
 
 @pytest.mark.unsound
-def test_who_holds_runs_is_told_and_whose_worker_is_gone(dsn: str, conn: psycopg.Connection[Any]) -> None:
+def test_who_holds_runs_is_told_and_whose_worker_is_gone(
+    dsn: str, conn: psycopg.Connection[Any]
+) -> None:
     ask = by_connection(dsn)
     conn.execute("select pgflow.start_run('greet', '{}', 'k')")
     worker_id = run(conn, worker_calls.register_worker("here", 7, ["default"], 3, "1.0"))
     lanes = [lane.lane_id for lane in run(conn, claim_calls.serve_lanes(["default"], ["greet"]))]
-    assert len(run(conn, claim_calls.claim_runs(claim_calls.ClaimRequest(worker_id, lanes, 10)))) == 1
+    assert (
+        len(run(conn, claim_calls.claim_runs(claim_calls.ClaimRequest(worker_id, lanes, 10)))) == 1
+    )
     (holder,) = ask(inspect.list_holders(["default"], ["greet"], but=0))
     assert (holder.worker_id, type(holder.beat)) == (worker_id, int)
     assert ask(inspect.list_holders(["default"], ["greet"], but=worker_id)) == []
     assert ask(inspect.list_stray_leases()) == []
     conn.execute("delete from pgflow.worker")
     assert ask(inspect.list_stray_leases()) == [inspect.StrayLeases(worker_id, 1)]
-    assert ask(inspect.list_holders(["default"], ["greet"], but=0)) == [inspect.Holder(worker_id, None)]
+    assert ask(inspect.list_holders(["default"], ["greet"], but=0)) == [
+        inspect.Holder(worker_id, None)
+    ]
 
 
 def test_mail_that_no_run_has_taken(ask: Ask) -> None:
     (late,) = ask(inspect.list_messages())
     assert (late.key, late.signal, late.state, late.payload) == ("hello-1", "late", "ended", 8)
     (waiting,) = ask(inspect.list_messages("order-2"))
-    assert (waiting.signal, waiting.state, waiting.payload, waiting.sent_by) == ("other", "waiting", 7, "ada")
+    assert (waiting.signal, waiting.state, waiting.payload, waiting.sent_by) == (
+        "other",
+        "waiting",
+        7,
+        "ada",
+    )
     place = f"{waiting.sent_at.isoformat()}~{waiting.message}"
     assert ask(inspect.list_messages("order-2", after=place)).items == []
     assert ask(inspect.count_left_messages()) == [inspect.LeftMessages("ended", 1, "hello-1")]
@@ -427,9 +612,19 @@ def test_mail_that_no_run_has_taken(ask: Ask) -> None:
 
 def test_versions_tell_what_may_go(ask: Ask, look: psycopg.Connection[Any]) -> None:
     (version,) = ask(inspect.list_versions(["greet"]))
-    assert (version.workflow, version.workers, version.begun_runs, version.safe_to_remove) == ("greet", 0, version.begun_runs, version.begun_runs == 0)
+    assert (version.workflow, version.workers, version.begun_runs, version.safe_to_remove) == (
+        "greet",
+        0,
+        version.begun_runs,
+        version.begun_runs == 0,
+    )
     assert version in ask(inspect.list_versions())
-    assert ask(inspect.list_versions(["nobody"])) == ask(inspect.list_patches()) == ask(inspect.list_patches(["greet"])) == []
+    assert (
+        ask(inspect.list_versions(["nobody"]))
+        == ask(inspect.list_patches())
+        == ask(inspect.list_patches(["greet"]))
+        == []
+    )
 
 
 # ---------------------------------------------------------------- health
@@ -437,15 +632,32 @@ def test_versions_tell_what_may_go(ask: Ask, look: psycopg.Connection[Any]) -> N
 
 def test_health_is_told_without_words(ask: Ask) -> None:
     (waiting,) = ask(inspect.list_waiting_queues())
-    assert (waiting.queue, waiting.queued, waiting.is_paused, waiting.is_served) == ("unserved", 1, False, False)
+    assert (waiting.queue, waiting.queued, waiting.is_paused, waiting.is_served) == (
+        "unserved",
+        1,
+        False,
+        False,
+    )
     assert ask(inspect.list_unserved_lanes(0)) == []  # its queue has no worker at all
     stuck = {group.example: group for group in ask(inspect.count_stuck())}
     assert (set(stuck), stuck["stuck-1"].runs) == ({"stuck-1", "shop-1"}, 1)
-    assert ask(inspect.list_losses()) == ask(inspect.list_large_partitions()) == ask(inspect.check_books()) == []
+    assert (
+        ask(inspect.list_losses())
+        == ask(inspect.list_large_partitions())
+        == ask(inspect.check_books())
+        == []
+    )
     idleness = ask(inspect.read_idleness())
     assert (idleness.idle, idleness.due_timers) == (False, 0)
     assert idleness.next_due_at > idleness.now
-    assert set(ask(inspect.read_view_costs())) == {"runs", "steps", "effects", "decisions", "queues", "workers"}
+    assert set(ask(inspect.read_view_costs())) == {
+        "runs",
+        "steps",
+        "effects",
+        "decisions",
+        "queues",
+        "workers",
+    }
 
 
 @pytest.mark.unsound
@@ -453,7 +665,8 @@ def test_losses_and_violations_are_told(dsn: str, conn: psycopg.Connection[Any])
     ask = by_connection(dsn)
     lost = '[{"key": "k", "seq": 3, "ended": false}]'
     conn.execute(
-        "insert into pgflow.loss (noticed_at, acknowledged_at, acknowledged_bytes, kept_bytes, old_timeline, new_timeline, worker_id, pid, host, run_count, runs)"
+        "insert into pgflow.loss (noticed_at, acknowledged_at, acknowledged_bytes, kept_bytes, "
+        "old_timeline, new_timeline, worker_id, pid, host, run_count, runs)"
         " values (now(), now(), 300, 100, 1, 2, 1, 7, 'here', 1, %s)",
         (lost,),
     )
@@ -469,31 +682,57 @@ def test_losses_and_violations_are_told(dsn: str, conn: psycopg.Connection[Any])
 
 VIEWS: list[tuple[str, Callable[[psycopg.Connection[Any]], inspect.Question[Any]], str]] = [
     ("runs", lambda _: inspect.find_detail("order-1"), "key = 'order-1'"),
-    ("steps", lambda look: inspect.list_steps(run_id(look, "order-2")), "key = 'order-2' order by call"),
-    ("timeline", lambda look: inspect.list_units(run_id(look, "order-2")), "key = 'order-2' order by seq"),
+    (
+        "steps",
+        lambda look: inspect.list_steps(run_id(look, "order-2")),
+        "key = 'order-2' order by call",
+    ),
+    (
+        "timeline",
+        lambda look: inspect.list_units(run_id(look, "order-2")),
+        "key = 'order-2' order by seq",
+    ),
     ("decisions", lambda look: inspect.list_decisions(run_id(look, "shop-1")), "key = 'shop-1'"),
     ("effects", lambda look: inspect.list_effects(run_id(look, "shop-1")), "key = 'shop-1'"),
     ("obligations", lambda _: inspect.list_obligations(), "true"),
     ("queues", lambda _: inspect.list_queues(), "true order by queue"),
     ("lanes", lambda _: inspect.list_lanes(), "true order by queue, workflow, version"),
-    ("versions", lambda _: inspect.list_versions(), "true order by workflow, first_at nulls first, version"),
+    (
+        "versions",
+        lambda _: inspect.list_versions(),
+        "true order by workflow, first_at nulls first, version",
+    ),
     ("messages", lambda _: inspect.list_messages("order-2"), "key = 'order-2'"),
 ]
 
 
-@pytest.mark.parametrize(("view", "question", "condition"), VIEWS, ids=[view for view, _, _ in VIEWS])
+@pytest.mark.parametrize(
+    ("view", "question", "condition"), VIEWS, ids=[view for view, _, _ in VIEWS]
+)
 def test_a_row_has_the_columns_of_its_view_under_their_names(
-    prepared: str, look: psycopg.Connection[Any], view: str, question: Callable[[psycopg.Connection[Any]], inspect.Question[Any]], condition: str
+    prepared: str,
+    look: psycopg.Connection[Any],
+    view: str,
+    question: Callable[[psycopg.Connection[Any]], inspect.Question[Any]],
+    condition: str,
 ) -> None:
     found = by_connection(prepared)(question(look))
-    rows = [found] if dataclasses.is_dataclass(found) and not isinstance(found, inspect.Listing) else list(found)
+    rows = (
+        [found]
+        if dataclasses.is_dataclass(found) and not isinstance(found, inspect.Listing)
+        else list(found)
+    )
     theirs = look.execute(f"select * from pgflow.{view} where {condition}").fetchall()
     shared = {field.name for field in dataclasses.fields(rows[0])} & set(theirs[0])
     assert len(shared) >= len(dataclasses.fields(rows[0])) - 2
-    assert [{name: getattr(row, name) for name in shared} for row in rows] == [{name: row[name] for name in shared} for row in theirs]
+    assert [{name: getattr(row, name) for name in shared} for row in rows] == [
+        {name: row[name] for name in shared} for row in theirs
+    ]
 
 
-def test_a_connection_keeps_its_row_factory_and_its_transaction(conn: psycopg.Connection[Any]) -> None:
+def test_a_connection_keeps_its_row_factory_and_its_transaction(
+    conn: psycopg.Connection[Any],
+) -> None:
     conn.row_factory = dict_row
     with conn.transaction(force_rollback=True):
         conn.execute("select pgflow.start_run('greet', '{}', 'mine')")
@@ -503,26 +742,38 @@ def test_a_connection_keeps_its_row_factory_and_its_transaction(conn: psycopg.Co
     assert conn.execute("select 1 as n").fetchone() == {"n": 1}
 
 
-def test_a_question_may_be_asked_again_and_shows_its_first_statement(conn: psycopg.Connection[Any]) -> None:
+def test_a_question_may_be_asked_again_and_shows_its_first_statement(
+    conn: psycopg.Connection[Any],
+) -> None:
     question = inspect.count_runs()
     assert inspect.ask(conn, question) == {}
     conn.execute("select pgflow.start_run('greet', '{}', 'k')")
     assert inspect.ask(conn, question) == {"queued": 1}
-    assert question.first.sql.startswith("select status, count(*) as runs from pgflow.runs where true")
+    assert question.first.sql.startswith(
+        "select status, count(*) as runs from pgflow.runs where true"
+    )
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\0b"])
 def test_a_text_that_cannot_be_stored_is_refused(prepared: str, text: str) -> None:
     for kind in ("connection", "async connection"):
-        with asking(kind, prepared) as ask, pytest.raises(InvalidArgument, match="a character that Postgres cannot store"):
+        with (
+            asking(kind, prepared) as ask,
+            pytest.raises(InvalidArgument, match="a character that Postgres cannot store"),
+        ):
             ask(inspect.list_runs(RunFilter(key=text)))
 
 
 def test_a_source_of_the_other_colour_is_refused(conn: psycopg.Connection[Any], dsn: str) -> None:
-    with pytest.raises(WrongColourError, match=r"ask\(\) takes an App or a connection of psycopg, not AsyncApp"):
+    with pytest.raises(
+        WrongColourError, match=r"ask\(\) takes an App or a connection of psycopg, not AsyncApp"
+    ):
         inspect.ask(AsyncApp(dsn), inspect.list_queues())  # type: ignore[arg-type]
     for source in (App(dsn), conn, object()):
-        with pytest.raises(WrongColourError, match=r"ask_async\(\) takes an AsyncApp or an async connection of psycopg, not "):
+        with pytest.raises(
+            WrongColourError,
+            match=r"ask_async\(\) takes an AsyncApp or an async connection of psycopg, not ",
+        ):
             asyncio.run(inspect.ask_async(source, inspect.list_queues()))  # type: ignore[arg-type]
 
 
@@ -531,7 +782,10 @@ def test_what_a_codec_has_encoded_has_a_word_in_its_place() -> None:
     assert inspect.encoded(envelope) == "<encoded with key k1>"
     assert inspect.encoded({"data": "x"}) == ""
     assert inspect.readable([1, {"a": envelope}]) == [1, {"a": "<encoded with key k1>"}]
-    assert inspect.describe_error({"type": "builtins.ValueError", "message": "no  7"}) == "ValueError: no 7"
+    assert (
+        inspect.describe_error({"type": "builtins.ValueError", "message": "no  7"})
+        == "ValueError: no 7"
+    )
 
 
 def test_every_reader_is_asked_here() -> None:

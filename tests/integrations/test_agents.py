@@ -1,4 +1,6 @@
-"""The agents of examples/agents: whatever reply is lost, the books of the counterparties hold each promise once, or none."""
+"""The agents of examples/agents: whatever reply is lost, the books of the counterparties hold each
+promise once, or none.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,12 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(autouse=True)
-def each_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Iterator[Loss | None]]:
-    """Every loss, each with books of its own: the cases of a test, which share its database and its worker."""
+def each_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Iterator[Loss | None]]:
+    """Every loss, each with books of its own: the cases of a test, which share its database and its
+    worker.
+    """
 
     def each(*more: None) -> Iterator[Loss | None]:
         for loss in (*more, *LOSSES):
@@ -51,10 +57,18 @@ def keys_are_single(name: str) -> bool:
 
 
 def confirmed(conn: psycopg.Connection, key: str) -> list[str]:
-    return [name for (name,) in conn.execute("select name from pgflow.effects where status = 'confirmed' and key = %s order by call", (key,)).fetchall()]
+    return [
+        name
+        for (name,) in conn.execute(
+            "select name from pgflow.effects where status = 'confirmed' and key = %s order by call",
+            (key,),
+        ).fetchall()
+    ]
 
 
-async def test_one_hold_and_one_order_whatever_reply_is_lost(aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]) -> None:
+async def test_one_hold_and_one_order_whatever_reply_is_lost(
+    aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
+) -> None:
     for at in ("card", "retailer", "both"):
         for loss in each_loss():
             for name in ("card", "retailer") if at == "both" else (at,):
@@ -64,14 +78,22 @@ async def test_one_hold_and_one_order_whatever_reply_is_lost(aflow: AsyncHarness
             assert await run.result(SOON) == "order-1"
             assert (acts("card"), acts("retailer")) == (["hold"], ["order"])
             assert confirmed(conn, run.key) == ["authorize", "place_order"]
-            found = conn.execute("select why, evidence, name from pgflow.provenance where key = %s order by act_key limit 1", (run.key,)).fetchone()
+            found = conn.execute(
+                "select why, evidence, name from pgflow.provenance where key = %s order by act_key "
+                "limit 1",
+                (run.key,),
+            ).fetchone()
             why, evidence, name = found or ("", [], "")
             assert (why, evidence, name) == (
-                "the best running shoes within 20000 cents", ["runner-11 at 12900", "trail-11 at 9900"], "authorize",
+                "the best running shoes within 20000 cents",
+                ["runner-11 at 12900", "trail-11 at 9900"],
+                "authorize",
             )
 
 
-async def test_an_order_that_is_refused_lets_the_money_go(aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]) -> None:
+async def test_an_order_that_is_refused_lets_the_money_go(
+    aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
+) -> None:
     for loss in each_loss(None):
         world.counterparty("retailer").refuse = {"order runner-11"}
         world.counterparty("card").lose = {2: loss} if loss else {}
@@ -85,7 +107,9 @@ async def test_an_order_that_is_refused_lets_the_money_go(aflow: AsyncHarness, c
         assert confirmed(conn, run.key) == ["authorize", "release"]
 
 
-async def test_a_quote_that_grew_old_during_the_wait_is_asked_again(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_quote_that_grew_old_during_the_wait_is_asked_again(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(travel.travel)
     run = await aflow.start(travel.travel, ["LHR-SIN", "SIN-LHR"])
     await aflow.until_idle()
@@ -93,11 +117,15 @@ async def test_a_quote_that_grew_old_during_the_wait_is_asked_again(aflow: Async
     await run.send(travel.approved, True)
     assert await run.result(SOON) == ["book-1", "book-2"]
     assert acts("airline") == ["book", "book"]
-    quotes = conn.execute("select count(*) from pgflow.timeline where event = 'step_completed' and name = 'quote'").fetchone()
+    quotes = conn.execute(
+        "select count(*) from pgflow.timeline where event = 'step_completed' and name = 'quote'"
+    ).fetchone()
     assert quotes == (4,), "two for the itinerary, and one more for each leg"
 
 
-async def test_a_leg_that_is_refused_is_had_at_another_fare(aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]) -> None:
+async def test_a_leg_that_is_refused_is_had_at_another_fare(
+    aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
+) -> None:
     for loss in each_loss(None):
         airline = world.counterparty("airline")
         airline.refuse, airline.lose = {"book SIN-LHR"}, {2: loss} if loss else {}
@@ -106,14 +134,21 @@ async def test_a_leg_that_is_refused_is_had_at_another_fare(aflow: AsyncHarness,
         await run.send(travel.approved, True)
         assert await run.result(SOON) == ["book-1", "book-2"]
         assert [line["leg"] for line in airline.lines()] == ["LHR-SIN", "SIN-LHR flex"]
-        ((why,),) = conn.execute("select why from pgflow.decisions where key = %s", (run.key,)).fetchall()
+        ((why,),) = conn.execute(
+            "select why from pgflow.decisions where key = %s", (run.key,)
+        ).fetchall()
         assert why == "another fare of SIN-LHR may be left"
 
 
-async def test_half_a_trip_is_given_back(aflow: AsyncHarness, each_loss: Callable[..., Iterator[Loss | None]]) -> None:
+async def test_half_a_trip_is_given_back(
+    aflow: AsyncHarness, each_loss: Callable[..., Iterator[Loss | None]]
+) -> None:
     for loss in each_loss(None):
         airline = world.counterparty("airline")
-        airline.refuse, airline.lose = {"book SIN-LHR", "book SIN-LHR flex"}, {2: loss} if loss else {}
+        airline.refuse, airline.lose = (
+            {"book SIN-LHR", "book SIN-LHR flex"},
+            {2: loss} if loss else {},
+        )
         aflow.include(travel.travel)
         run = await aflow.start(travel.travel, ["LHR-SIN", "SIN-LHR"])
         await run.send(travel.approved, True)
@@ -125,7 +160,9 @@ async def test_half_a_trip_is_given_back(aflow: AsyncHarness, each_loss: Callabl
 
 
 @pytest.mark.parametrize("lost", [(), (1, 2)])
-async def test_a_wish_that_nobody_foresaw_is_taken_back_by_a_plan(aflow: AsyncHarness, conn: psycopg.Connection, lost: tuple[int, ...]) -> None:
+async def test_a_wish_that_nobody_foresaw_is_taken_back_by_a_plan(
+    aflow: AsyncHarness, conn: psycopg.Connection, lost: tuple[int, ...]
+) -> None:
     world.counterparty("airline").refuse = {"book SIN-LHR", "book SIN-LHR flex"}
     concierge = world.counterparty("concierge")
     concierge.lose = dict.fromkeys(lost, LOSSES[0])
@@ -136,26 +173,37 @@ async def test_a_wish_that_nobody_foresaw_is_taken_back_by_a_plan(aflow: AsyncHa
         await run.result(SOON)
     assert acts("concierge") == ["ask", "call off"]
     assert concierge.standing("ask", "call off") == []
-    assert concierge.lines()[1]["text"] == "'a violinist at the gate' is not needed any more: LHR-SIN and SIN-LHR is off"
+    assert (
+        concierge.lines()[1]["text"]
+        == "'a violinist at the gate' is not needed any more: LHR-SIN and SIN-LHR is off"
+    )
     assert keys_are_single("concierge")
     assert "ask_concierge.compensate" in confirmed(conn, run.key)
 
 
-async def test_the_day_is_closed_when_the_bank_has_confirmed(aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]) -> None:
+async def test_the_day_is_closed_when_the_bank_has_confirmed(
+    aflow: AsyncHarness, conn: psycopg.Connection, each_loss: Callable[..., Iterator[Loss | None]]
+) -> None:
     for loss in each_loss(None):
         world.counterparty("bank").lose = {1: loss} if loss else {}
         aflow.include(treasury.close_day)
         run = await aflow.start(treasury.close_day, "USD operating", 1_000_000)
         await aflow.until_idle()
         assert await run.status() == "waiting"
-        assert conn.execute("select name, state, ref from pgflow.obligations").fetchall() == [("wire", "accepted", "wire-1")]
-        await aflow.app.confirm_effect("wire-1", value={"value_date": "today"}, by="the bank's report")
+        assert conn.execute("select name, state, ref from pgflow.obligations").fetchall() == [
+            ("wire", "accepted", "wire-1")
+        ]
+        await aflow.app.confirm_effect(
+            "wire-1", value={"value_date": "today"}, by="the bank's report"
+        )
         assert await run.result(SOON) == "wire-1, hedged"
         assert acts("bank") == ["wire"]
         assert acts("broker") == ["trade", "trade"]
 
 
-async def test_a_hedge_stands_on_both_legs_or_on_none(aflow: AsyncHarness, each_loss: Callable[..., Iterator[Loss | None]]) -> None:
+async def test_a_hedge_stands_on_both_legs_or_on_none(
+    aflow: AsyncHarness, each_loss: Callable[..., Iterator[Loss | None]]
+) -> None:
     for loss in each_loss(None):
         broker = world.counterparty("broker")
         broker.refuse, broker.lose = {"trade AUD forward"}, {2: loss} if loss else {}
@@ -168,7 +216,9 @@ async def test_a_hedge_stands_on_both_legs_or_on_none(aflow: AsyncHarness, each_
         assert broker.standing("trade", "reverse") == []
 
 
-def test_a_counterparty_whose_memory_of_keys_ends_does_twice_what_is_sent_twice(tmp_path: Path) -> None:
+def test_a_counterparty_whose_memory_of_keys_ends_does_twice_what_is_sent_twice(
+    tmp_path: Path,
+) -> None:
     forgetful = Counterparty(tmp_path / "f.book", key_memory=1)
 
     async def pay(*keys: str) -> int:
@@ -177,4 +227,6 @@ def test_a_counterparty_whose_memory_of_keys_ends_does_twice_what_is_sent_twice(
         return len(forgetful.lines())
 
     assert asyncio.run(pay("a", "a")) == 1
-    assert asyncio.run(pay("b", "a")) == 3, "which is why an unknown effect past its window is asked after first"
+    assert asyncio.run(pay("b", "a")) == 3, (
+        "which is why an unknown effect past its window is asked after first"
+    )

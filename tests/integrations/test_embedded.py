@@ -1,7 +1,7 @@
 """The embedded server: there when somebody needs it, gone when nobody does, whoever is killed.
 
-Real processes and a real server throughout; the ``user`` processes are Python programs that acquire the
-server, report its address, and need it until they are told to end or are killed.
+Real processes and a real server throughout; the ``user`` processes are Python programs that acquire
+the server, report its address, and need it until they are told to end or are killed.
 """
 
 from __future__ import annotations
@@ -130,7 +130,9 @@ def new_home(tmp_path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """Return the folder that a first user leaves behind, for tests that would only wait for it to be made again."""
+    """Return the folder that a first user leaves behind, for tests that would only wait for it to
+    be made again.
+    """
     first = tmp_path_factory.mktemp("made")
     embedded.acquire(first).release()
     end_server(first)
@@ -140,7 +142,11 @@ def made(tmp_path_factory) -> Path:
 @pytest.fixture
 def home(new_home, made) -> Path:
     """A home whose data are there, and whose server has never been started."""
-    shutil.copytree(made, folder_of(new_home).root, ignore=shutil.ignore_patterns("*.lock", "state.json", "server.log", "failure.txt"))
+    shutil.copytree(
+        made,
+        folder_of(new_home).root,
+        ignore=shutil.ignore_patterns("*.lock", "state.json", "server.log", "failure.txt"),
+    )
     return new_home
 
 
@@ -167,7 +173,9 @@ def kill_supervisor(home: Path) -> None:
 
 
 def wait_until_stopped(home: Path) -> None:
-    wait_until(lambda: not is_locked(folder_of(home).postgres_lock), "no process of the server is left")
+    wait_until(
+        lambda: not is_locked(folder_of(home).postgres_lock), "no process of the server is left"
+    )
     wait_until(lambda: not is_locked(folder_of(home).supervisor_lock), "the supervisor is gone")
 
 
@@ -179,13 +187,23 @@ def assert_stopped_in_order(home: Path) -> None:
 
 def hand_started(home: Path, action: str, *arguments: str) -> None:
     """Use `pg_ctl` on the data folder, as a developer might."""
-    in_namespace(find_programs() / "pg_ctl", "-D", folder_of(home).data, "-w", action, *arguments).check_returncode()
+    in_namespace(
+        find_programs() / "pg_ctl", "-D", folder_of(home).data, "-w", action, *arguments
+    ).check_returncode()
 
 
 def in_namespace(program: str | Path, *arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
     """Run a program as an ordinary user, as far as it can see."""
-    command = [sys.executable, "-m", "pgflow.embedded._namespace", shutil.which(program), *arguments]
-    return subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY)
+    command = [
+        sys.executable,
+        "-m",
+        "pgflow.embedded._namespace",
+        shutil.which(program),
+        *arguments,
+    ]
+    return subprocess.run(
+        command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY
+    )
 
 
 # Starting and ending
@@ -220,10 +238,18 @@ def test_the_database_is_made_again_if_somebody_dropped_it(home):
 
 
 def test_processes_that_start_at_once_get_the_same_server(new_home):
-    with user(new_home) as one, user(new_home) as two, user(new_home) as three, user(new_home) as four:
+    with (
+        user(new_home) as one,
+        user(new_home) as two,
+        user(new_home) as three,
+        user(new_home) as four,
+    ):
         pids = {started.wait_for_server().pid for started in (one, two, three, four)}
         assert len(pids) == 1
-        assert select(four.dsn, "select pid = pg_backend_pid() from pg_stat_activity where pid = pg_backend_pid()")
+        assert select(
+            four.dsn,
+            "select pid = pg_backend_pid() from pg_stat_activity where pid = pg_backend_pid()",
+        )
 
 
 def test_it_stays_while_one_user_is_left_and_stops_after_the_last(home):
@@ -279,13 +305,18 @@ def test_stopping_ends_it_under_its_users_and_the_next_one_starts_it_again(home)
 
 def test_stopping_what_does_not_run_does_nothing(tmp_path):
     embedded.stop(tmp_path / "nowhere")
-    assert embedded.status(tmp_path / "nowhere") == embedded.ServerStatus(tmp_path / "nowhere", running=False)
+    assert embedded.status(tmp_path / "nowhere") == embedded.ServerStatus(
+        tmp_path / "nowhere", running=False
+    )
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_user_who_comes_while_it_stops_gets_a_new_one(home):
     embedded.acquire(home).release()
-    wait_until(lambda: folder_of(home).read_state().pid == 0, "the supervisor has decided to stop the server")
+    wait_until(
+        lambda: folder_of(home).read_state().pid == 0,
+        "the supervisor has decided to stop the server",
+    )
     with embedded.acquire(home) as server:
         assert select(server.dsn, "select 1") == 1
 
@@ -496,7 +527,9 @@ def test_data_of_another_major_version_is_refused_by_name(home):
     embedded.acquire(home).release()
     embedded.stop(home)
     (folder_of(home).data / "PG_VERSION").write_text("17\n")
-    with pytest.raises(EmbeddedServerError, match=r"made by Postgres 17 and the installed programs are 18\.\d+"):
+    with pytest.raises(
+        EmbeddedServerError, match=r"made by Postgres 17 and the installed programs are 18\.\d+"
+    ):
         embedded.acquire(home)
 
 
@@ -534,7 +567,9 @@ def test_everything_is_closed_to_other_users(new_home):
         assert folder_of(new_home).root.stat().st_mode & 0o777 == 0o700
         assert server.socket_dir.stat().st_mode & 0o777 == 0o700
         assert folder_of(new_home).password.stat().st_mode & 0o777 == 0o600
-        opened = [path for path in folder_of(new_home).root.iterdir() if path.stat().st_mode & 0o077]
+        opened = [
+            path for path in folder_of(new_home).root.iterdir() if path.stat().st_mode & 0o077
+        ]
         assert opened == []
 
 
@@ -546,9 +581,18 @@ def test_the_folder_above_keeps_its_permissions(new_home):
 
 def test_by_tcp_the_password_is_needed(home):
     with embedded.acquire(home) as server:
-        address = make_conninfo(host="127.0.0.1", port=server.port, user="postgres", dbname="pgflow", passfile="/nowhere")
+        address = make_conninfo(
+            host="127.0.0.1",
+            port=server.port,
+            user="postgres",
+            dbname="pgflow",
+            passfile="/nowhere",
+        )
         password = folder_of(home).password.read_text()
-        assert select(make_conninfo(address, password=password), "select inet_server_addr()::text") == "127.0.0.1/32"
+        assert (
+            select(make_conninfo(address, password=password), "select inet_server_addr()::text")
+            == "127.0.0.1/32"
+        )
         for wrong in ({}, {"password": "wrong"}):
             with pytest.raises(psycopg.OperationalError, match="password"):
                 psycopg.connect(address, **wrong)
@@ -582,7 +626,10 @@ def test_a_home_with_odd_characters_works(name):
 
 def test_settings_are_those_of_a_small_server_that_keeps_its_promises(new_home):
     with embedded.acquire(new_home) as server:
-        for name, value in (_cluster.SETTINGS | {"fsync": "on", "synchronous_commit": "on", "listen_addresses": "127.0.0.1"}).items():
+        for name, value in (
+            _cluster.SETTINGS
+            | {"fsync": "on", "synchronous_commit": "on", "listen_addresses": "127.0.0.1"}
+        ).items():
             assert select(server.dsn, f"show {name}") == value
         assert select(server.dsn, "show server_encoding") == "UTF8"
 
@@ -605,15 +652,24 @@ def nobody() -> tuple[str, ...]:
     """A prefix that runs a command as an ordinary user who can reach this Python."""
     if not IS_ROOT:
         pytest.skip("the other tests run as an ordinary user already")
-    if shutil.which("setpriv") is None or "nobody" not in {entry.pw_name for entry in pwd.getpwall()}:
+    if shutil.which("setpriv") is None or "nobody" not in {
+        entry.pw_name for entry in pwd.getpwall()
+    }:
         pytest.skip("needs setpriv and the user nobody")
     entry = pwd.getpwnam("nobody")
     plain = ("setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups")
     # Where the interpreter is below root's own folder, the user may read that, and nothing more.
     reading = (*plain, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
-    trial = "import subprocess, sys, psycopg; subprocess.run([sys.executable, '-c', ''], check=True)"
+    trial = (
+        "import subprocess, sys, psycopg; subprocess.run([sys.executable, '-c', ''], check=True)"
+    )
     for prefix in (plain, reading):
-        if subprocess.run([*prefix, sys.executable, "-c", trial], check=False, capture_output=True).returncode == 0:
+        if (
+            subprocess.run(
+                [*prefix, sys.executable, "-c", trial], check=False, capture_output=True
+            ).returncode
+            == 0
+        ):
             return prefix
     pytest.skip("no ordinary user can run this Python")
 
@@ -638,7 +694,9 @@ def test_an_ordinary_user_runs_it_as_such(nobody, nobodys_home):
         assert_stopped_in_order(nobodys_home)
 
 
-def test_an_ordinary_user_runs_a_copy_of_programs_that_only_another_may_run(nobody, nobodys_home, monkeypatch):
+def test_an_ordinary_user_runs_a_copy_of_programs_that_only_another_may_run(
+    nobody, nobodys_home, monkeypatch
+):
     package = find_programs().parents[1]
     installed = nobodys_home / "installed"
     shutil.copytree(package, installed / package.name)
@@ -664,7 +722,10 @@ def test_an_ordinary_user_runs_a_copy_of_programs_that_only_another_may_run(nobo
 def without_namespaces(new_home) -> Iterator[tuple[str, ...]]:
     """A prefix that runs a command as root where user namespaces are refused, as containers do."""
     prefix = (sys.executable, "-c", REFUSE_NAMESPACES)
-    if not IS_ROOT or subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode != 0:
+    if (
+        not IS_ROOT
+        or subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode != 0
+    ):
         pytest.skip("needs root that may make user namespaces, to see them refused")
     yield prefix
     embedded.stop(new_home)

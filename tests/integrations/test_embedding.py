@@ -1,4 +1,6 @@
-"""examples/embedding: in each library a rollback leaves no run, a commit starts exactly one, and it works beside the application's rows."""
+"""examples/embedding: in each library a rollback leaves no run, a commit starts exactly one, and it
+works beside the application's rows.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import NullPool
 
-from examples.embedding import with_fastapi, with_flask, with_pgbouncer, with_psycopg, with_sqlalchemy, with_sqlalchemy_async
+from examples.embedding import (
+    with_fastapi,
+    with_flask,
+    with_pgbouncer,
+    with_psycopg,
+    with_sqlalchemy,
+    with_sqlalchemy_async,
+)
 from examples.embedding.with_alembic import shop
 from pgflow.alembic import include_name
 
@@ -57,9 +66,14 @@ SHIPPED = {"orders": [(2, "shipped")], "stock": [(1,)], "runs": [("ship", "compl
 
 
 def are_one_transaction(conn: psycopg.Connection) -> bool:
-    """Return True if the commit that took the goods started the run, and the one that changed the order recorded the step."""
+    """Return True if the commit that took the goods started the run, and the one that changed the
+    order recorded the step.
+    """
     row = conn.execute("select s.xmin::text = r.xmin::text from stock s, pgflow.run r").fetchone()
-    step = conn.execute("select o.xmin::text = u.xmin::text from orders o, pgflow.unit u where u.name ~ 'mark_shipped' and u.kind = 'c'").fetchone()
+    step = conn.execute(
+        "select o.xmin::text = u.xmin::text from orders o, pgflow.unit u where u.name ~ "
+        "'mark_shipped' and u.kind = 'c'"
+    ).fetchone()
     return (row, step) == ((True,), (True,))
 
 
@@ -67,14 +81,18 @@ def are_one_transaction(conn: psycopg.Connection) -> bool:
 
 
 @pytest.mark.parametrize("program", [with_psycopg, with_sqlalchemy])
-def test_of_two_orders_the_one_that_is_committed_has_a_run(program: Any, conn: psycopg.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_two_orders_the_one_that_is_committed_has_a_run(
+    program: Any, conn: psycopg.Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
     program.main()
     assert capsys.readouterr().out == SAID
     assert books(conn) == SHIPPED
     assert are_one_transaction(conn)
 
 
-def test_of_two_orders_of_async_code_the_one_that_is_committed_has_a_run(conn: psycopg.Connection, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_two_orders_of_async_code_the_one_that_is_committed_has_a_run(
+    conn: psycopg.Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
     asyncio.run(with_sqlalchemy_async.main())
     assert capsys.readouterr().out == SAID
     assert books(conn) == SHIPPED
@@ -82,7 +100,10 @@ def test_of_two_orders_of_async_code_the_one_that_is_committed_has_a_run(conn: p
 
 
 def test_of_two_orders_through_a_pooler_in_transaction_mode_the_one_that_is_committed_has_a_run(
-    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    dsn: str,
+    conn: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with bouncer(dsn, "transaction") as address:
         monkeypatch.setenv("PGFLOW_DSN", address)
@@ -100,21 +121,36 @@ REQUEST = {
     "query_string": b"", "root_path": "", "headers": [(b"content-type", b"application/json")], "client": None, "server": ("shop", 80),
 }  # fmt: skip
 
-def test_a_request_of_fastapi_is_a_transaction_and_another_process_does_the_work(dsn: str, conn: psycopg.Connection) -> None:
+
+def test_a_request_of_fastapi_is_a_transaction_and_another_process_does_the_work(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     async def visit() -> None:
         transport = httpx.ASGITransport(with_fastapi.web)
-        async with with_fastapi.lifespan(with_fastapi.web), httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+        async with (
+            with_fastapi.lifespan(with_fastapi.web),
+            httpx.AsyncClient(transport=transport, base_url="http://shop") as client,
+        ):
             conn.execute("insert into stock values ('lamp', 3)")
             refused = await client.post("/orders", json={"sku": "lamp", "quantity": 1000})
             assert (refused.status_code, books(conn)) == (409, NOTHING)
             answer = await client.post("/orders", json={"sku": "lamp", "quantity": 2})
-            assert (answer.status_code, count(conn, "orders"), count(conn, "pgflow.runs")) == (201, 1, 1)
+            assert (answer.status_code, count(conn, "orders"), count(conn, "pgflow.runs")) == (
+                201,
+                1,
+                1,
+            )
             [(order_id,)] = conn.execute("select order_id from orders").fetchall()
             assert answer.json() == {"run": f"order-{order_id}"}
-            worker = await asyncio.to_thread(lambda: clikit.finish(clikit.process(dsn, "tick", str(FOLDER / "with_fastapi.py"))))
+            worker = await asyncio.to_thread(
+                lambda: clikit.finish(clikit.process(dsn, "tick", str(FOLDER / "with_fastapi.py")))
+            )
             assert (worker.code, worker.err, worker.data["completed"]) == (0, "", 1), worker
             await with_fastapi.app.get(f"order-{order_id}", with_fastapi.ship).result(SOON)
-            assert (await client.get(f"/orders/{order_id}")).json() == {"state": "shipped", "run": "completed"}
+            assert (await client.get(f"/orders/{order_id}")).json() == {
+                "state": "shipped",
+                "run": "completed",
+            }
             assert (await client.get("/orders/999")).status_code == 404
 
     asyncio.run(visit())
@@ -144,7 +180,9 @@ def test_the_commit_of_a_request_of_fastapi_precedes_its_answer(conn: psycopg.Co
 # ---------------------------------------------------------------- Flask
 
 
-def test_a_request_of_flask_is_a_transaction_and_another_process_does_the_work(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_request_of_flask_is_a_transaction_and_another_process_does_the_work(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     web = with_flask.create_web()
     with web.extensions["pool"], with_flask.app, web.test_client() as client:
         refused = client.post("/orders", json={"sku": "lamp", "quantity": 1000})
@@ -169,7 +207,14 @@ def manage(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def run(*arguments: str, code: int = 0, with_errors: bool = False) -> str:
         command = [sys.executable, "manage.py", *arguments]
-        ended = subprocess.run(command, cwd=FOLDER / "with_django", capture_output=True, text=True, check=False, timeout=50)
+        ended = subprocess.run(
+            command,
+            cwd=FOLDER / "with_django",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=50,
+        )
         assert ended.returncode == code, ended.stdout + ended.stderr
         return ended.stdout + ended.stderr if code or with_errors else ended.stdout
 
@@ -221,21 +266,32 @@ print(json.dumps(said))
 """
 
 
-def test_a_request_of_django_is_atomic_and_the_projects_own_command_works_and_looks(dsn: str, conn: psycopg.Connection, manage: Any) -> None:
-    assert json.loads(manage("shell", "-v0", "-c", SET_UP + REQUESTS).splitlines()[-1]) == {"refused": 409, "placed": 201}
+def test_a_request_of_django_is_atomic_and_the_projects_own_command_works_and_looks(
+    dsn: str, conn: psycopg.Connection, manage: Any
+) -> None:
+    assert json.loads(manage("shell", "-v0", "-c", SET_UP + REQUESTS).splitlines()[-1]) == {
+        "refused": 409,
+        "placed": 201,
+    }
     assert books(conn) == PLACED
     assert json.loads(manage("pgflow", "tick"))["completed"] == 1
     assert books(conn) == SHIPPED
     assert are_one_transaction(conn)
-    (listed,) = json.loads(manage("pgflow", "--database", "default", "list", "--status", "completed", "--json"))
-    seen = [f"{listed['key']} completed {{'order_id': {listed['key'].removeprefix('order-')}}} None"]
+    (listed,) = json.loads(
+        manage("pgflow", "--database", "default", "list", "--status", "completed", "--json")
+    )
+    seen = [
+        f"{listed['key']} completed {{'order_id': {listed['key'].removeprefix('order-')}}} None"
+    ]
     assert json.loads(manage("shell", "-v0", "-c", ADMIN)) == {
         "": seen, "?status=completed": seen, "?status=stuck": [], "?workflow=ship": seen, "?q=KEY": seen, "?q=order-x": [], "one": seen,
         "add": 403, "delete": 403, "change": 403, "without permission": 403, "with permission": 200,
     }  # fmt: skip
 
 
-def test_the_projects_command_ends_as_pgflows_does(empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_projects_command_ends_as_pgflows_does(
+    empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DATABASE_URL", empty_dsn)
     assert "has no schema pgflow" in manage("pgflow", "list", code=2)
     assert "Usage: pgflow list" in manage("pgflow", "help", "list")
@@ -243,19 +299,27 @@ def test_the_projects_command_ends_as_pgflows_does(empty_dsn: str, manage: Any, 
     assert servers.unsound(empty_dsn) == []
 
 
-def test_migrate_of_a_project_installs_the_schema(empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_migrate_of_a_project_installs_the_schema(
+    empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DATABASE_URL", empty_dsn)
     assert "Installed pgflow's schema" in manage("migrate")
     assert servers.unsound(empty_dsn) == []
     assert "pgflow" not in manage("migrate").partition("Running migrations:")[2]
 
 
-def test_migrate_of_a_project_says_how_where_its_role_may_not_install(empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_migrate_of_a_project_says_how_where_its_role_may_not_install(
+    empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given: dict[str, Any] = conninfo_to_dict(empty_dsn)
     clerk = f"clerk_{given['dbname']}"
     with psycopg.connect(empty_dsn, autocommit=True) as conn:
-        conn.execute(f"create role {clerk} login password 'secret'; grant create on schema public to {clerk}")
-        monkeypatch.setenv("DATABASE_URL", make_conninfo(**{**given, "user": clerk, "password": "secret"}))
+        conn.execute(
+            f"create role {clerk} login password 'secret'; grant create on schema public to {clerk}"
+        )
+        monkeypatch.setenv(
+            "DATABASE_URL", make_conninfo(**{**given, "user": clerk, "password": "secret"})
+        )
         said = manage("migrate", "--traceback", with_errors=True)
         assert "pgflow's schema was not installed: " in said
         assert "Run `manage.py pgflow migrate`" in said
@@ -276,7 +340,9 @@ def config() -> Iterator[Config]:
     return Config(FOLDER / "with_alembic" / "alembic.ini")
 
 
-def test_a_migration_that_fails_takes_the_runs_with_it_that_it_has_started(config: Config, conn: psycopg.Connection) -> None:
+def test_a_migration_that_fails_takes_the_runs_with_it_that_it_has_started(
+    config: Config, conn: psycopg.Connection
+) -> None:
     command.upgrade(config, "0001")
     conn.execute("insert into orders (sku) values ('lamp'), ('')")
     with pytest.raises(IntegrityError, match="sku_is_said"):
@@ -287,22 +353,33 @@ def test_a_migration_that_fails_takes_the_runs_with_it_that_it_has_started(confi
     with shop.app, shop.app.worker():
         for order_id in (1, 2):
             shop.app.get(f"order-{order_id}", shop.ship).result(SOON)
-    assert conn.execute("select sku, state from orders order by 1").fetchall() == [("desk", "shipped"), ("lamp", "shipped")]
+    assert conn.execute("select sku, state from orders order by 1").fetchall() == [
+        ("desk", "shipped"),
+        ("lamp", "shipped"),
+    ]
     assert count(conn, "pgflow.runs", "status = 'completed'") == 2
 
 
-def test_autogenerate_finds_nothing_to_do_beside_the_schema_of_pgflow(config: Config, dsn: str) -> None:
+def test_autogenerate_finds_nothing_to_do_beside_the_schema_of_pgflow(
+    config: Config, dsn: str
+) -> None:
     command.upgrade(config, "head")
     command.check(config)  # raises if there were something
-    engine = create_engine(dsn.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool)
+    engine = create_engine(
+        dsn.replace("postgresql://", "postgresql+psycopg://"), poolclass=NullPool
+    )
 
     def differences(**options: Any) -> list[Any]:
         with engine.connect() as connection:
-            context = MigrationContext.configure(connection, opts={"include_schemas": True, **options})
+            context = MigrationContext.configure(
+                connection, opts={"include_schemas": True, **options}
+            )
             return compare_metadata(context, shop.Base.metadata)
 
     assert differences(include_name=include_name) == []
-    assert ("remove_table", "pgflow") in {(kind, getattr(thing[0], "schema", None)) for kind, *thing in differences()}
+    assert ("remove_table", "pgflow") in {
+        (kind, getattr(thing[0], "schema", None)) for kind, *thing in differences()
+    }
 
 
 def test_only_what_is_in_the_schema_of_pgflow_is_left_out() -> None:
@@ -318,7 +395,10 @@ def test_only_what_is_in_the_schema_of_pgflow_is_left_out() -> None:
 
 def test_every_example_says_what_it_shows_and_is_in_the_list() -> None:
     listed = (FOLDER / "README.md").read_text()
-    for path in [*FOLDER.glob("with_*.py"), *(path for path in FOLDER.glob("with_*") if path.is_dir())]:
+    for path in [
+        *FOLDER.glob("with_*.py"),
+        *(path for path in FOLDER.glob("with_*") if path.is_dir()),
+    ]:
         assert f"`{path.name}{'/' if path.is_dir() else ''}`" in listed
         (head,) = [p for p in (path, path / "manage.py", path / "__init__.py") if p.is_file()]
         assert "Run it" in head.read_text().split('"""')[1]

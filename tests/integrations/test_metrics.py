@@ -38,7 +38,11 @@ def scrape(url: str) -> Figures:
     with urllib.request.urlopen(url, timeout=10) as answer:  # proxies are of no use to the loopback
         assert answer.headers["Content-Type"].startswith("text/plain")
         text = answer.read().decode()
-    return {(s.name, frozenset(s.labels.items())): s.value for family in text_string_to_metric_families(text) for s in family.samples}
+    return {
+        (s.name, frozenset(s.labels.items())): s.value
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    }
 
 
 def of(figures: Figures, name: str, **labels: str) -> float | None:
@@ -100,13 +104,18 @@ def test_a_worker_counts_runs_steps_retries_and_commits(dsn: str, meter: Meter, 
         run.result(SOON)
         with pytest.raises(RunFailed):
             app.start(bad).result(SOON)
-        wait_until(lambda: meter.worker is not None and meter.worker.active == 0, "the worker has nothing to do")
+        wait_until(
+            lambda: meter.worker is not None and meter.worker.active == 0,
+            "the worker has nothing to do",
+        )
         found = scrape(url)
     assert of(found, "pgflow_runs_claimed_total", workflow="work") == 2
     assert of(found, "pgflow_runs_left_total", workflow="work", place="waiting") == 1
     assert of(found, "pgflow_runs_finished_total", workflow="work", status="completed") == 1
     assert of(found, "pgflow_runs_finished_total", workflow="bad", status="failed") == 1
-    attempts = {key: value for key, value in found.items() if key[0] == "pgflow_step_attempts_total"}
+    attempts = {
+        key: value for key, value in found.items() if key[0] == "pgflow_step_attempts_total"
+    }
     assert {(dict(labels)["effect"], dict(labels)["outcome"]): value for (_, labels), value in attempts.items()} == {
         ("step", "retried"): 1, ("step", "completed"): 1, ("step", "failed"): 1, ("read", "completed"): 1, ("transaction", "completed"): 1,
     }  # fmt: skip
@@ -114,7 +123,11 @@ def test_a_worker_counts_runs_steps_retries_and_commits(dsn: str, meter: Meter, 
     commits = of(found, "pgflow_commits_total")
     assert commits is not None
     assert commits >= 4
-    assert of(found, "pgflow_commit_seconds_count") == of(found, "pgflow_commit_batch_runs_count") == commits
+    assert (
+        of(found, "pgflow_commit_seconds_count")
+        == of(found, "pgflow_commit_batch_runs_count")
+        == commits
+    )
     assert of(found, "pgflow_commit_batch_runs_bucket", le="1.0") == commits, "one run at a time"
     assert (of(found, "pgflow_claim_seconds_count") or 0) >= 1
     assert (of(found, "pgflow_units_committed_total") or 0) >= 3
@@ -122,13 +135,20 @@ def test_a_worker_counts_runs_steps_retries_and_commits(dsn: str, meter: Meter, 
     assert 0 <= (of(found, "pgflow_heartbeat_age_seconds") or 0) < 10
 
 
-def test_the_endpoint_says_how_much_stands_in_the_database(dsn: str, conn: psycopg.Connection, url: str) -> None:
+def test_the_endpoint_says_how_much_stands_in_the_database(
+    dsn: str, conn: psycopg.Connection, url: str
+) -> None:
     make_stuck(conn, "stuck-1")
     conn.execute("select pgflow.start_run('work', '{}', null, 'mail') from generate_series(1, 3)")
-    conn.execute("select pgflow.start_run('work', '{}', 'later', 'mail', run_at => now() + interval '1 hour')")
+    conn.execute(
+        "select pgflow.start_run('work', '{}', 'later', 'mail', run_at => now() + interval '1 "
+        "hour')"
+    )
     found = scrape(url)
     conn.execute("select pgflow.start_run('work', '{}', null, 'mail')")
-    assert of(scrape(url), "pgflow_queue_runs", queue="mail", status="queued") == 3, "the database is not asked again at once"
+    assert of(scrape(url), "pgflow_queue_runs", queue="mail", status="queued") == 3, (
+        "the database is not asked again at once"
+    )
     assert of(found, "pgflow_database_up") == 1
     assert of(found, "pgflow_queue_runs", queue="mail", status="queued") == 3
     assert of(found, "pgflow_queue_runs", queue="mail", status="waiting") == 1
@@ -137,26 +157,52 @@ def test_the_endpoint_says_how_much_stands_in_the_database(dsn: str, conn: psyco
     assert 0 < (of(found, "pgflow_queue_oldest_ready_age_seconds", queue="mail") or 0) < 30
     assert of(found, "pgflow_workers") == 0
     assert (of(found, "pgflow_timers_due"), of(found, "pgflow_timer_lateness_seconds")) == (0, 0)
-    (due,) = conn.execute("select extract(epoch from run_at)::float8 from pgflow.runs where key = 'later'").fetchone()
+    (due,) = conn.execute(
+        "select extract(epoch from run_at)::float8 from pgflow.runs where key = 'later'"
+    ).fetchone()
     assert of(found, "pgflow_timer_next_due_timestamp_seconds") == pytest.approx(due)
 
 
 def test_a_timer_that_nobody_takes_is_late(dsn: str, conn: psycopg.Connection, url: str) -> None:
     for key in ("soon", "as soon"):
-        conn.execute("select pgflow.start_run('work', '{}', %s, run_at => clock_timestamp() + interval '0.1 s')", (key,))
-    conn.execute("select pgflow.start_run('work', '{}', 'later', run_at => clock_timestamp() + interval '1 hour')")
-    wait_until(lambda: conn.execute("select run_at < clock_timestamp() from pgflow.runs where key = 'as soon'").fetchone() == (True,), "it is due")
+        conn.execute(
+            "select pgflow.start_run('work', '{}', %s, run_at => clock_timestamp() + interval '0.1 "
+            "s')",
+            (key,),
+        )
+    conn.execute(
+        "select pgflow.start_run('work', '{}', 'later', run_at => clock_timestamp() + interval '1 "
+        "hour')"
+    )
+    wait_until(
+        lambda: (
+            conn.execute(
+                "select run_at < clock_timestamp() from pgflow.runs where key = 'as soon'"
+            ).fetchone()
+            == (True,)
+        ),
+        "it is due",
+    )
     found = scrape(url)
     assert of(found, "pgflow_timers_due") == 2
     assert (of(found, "pgflow_timer_lateness_seconds") or 0) > 0
 
 
-def test_a_worker_that_may_do_no_more_than_work_may_be_scraped(dsn: str, conn: psycopg.Connection, meter: Meter) -> None:
-    conn.execute("do $$ begin create role pgflow_worker; exception when duplicate_object then null; end $$")
+def test_a_worker_that_may_do_no_more_than_work_may_be_scraped(
+    dsn: str, conn: psycopg.Connection, meter: Meter
+) -> None:
+    conn.execute(
+        "do $$ begin create role pgflow_worker; exception when duplicate_object then null; end $$"
+    )
     servers.install_schema(dsn)  # grants to the roles there are
-    conn.execute("drop role if exists pgflow_metrics_test; create role pgflow_metrics_test login password 'hunter2' in role pgflow_worker")
+    conn.execute(
+        "drop role if exists pgflow_metrics_test; create role pgflow_metrics_test login password "
+        "'hunter2' in role pgflow_worker"
+    )
     try:
-        server = serve(meter, make_conninfo(dsn, user="pgflow_metrics_test", password="hunter2"), port=0)
+        server = serve(
+            meter, make_conninfo(dsn, user="pgflow_metrics_test", password="hunter2"), port=0
+        )
         try:
             assert of(scrape(server.url), "pgflow_database_up") == 1
         finally:
@@ -165,11 +211,15 @@ def test_a_worker_that_may_do_no_more_than_work_may_be_scraped(dsn: str, conn: p
         conn.execute("drop role pgflow_metrics_test")
 
 
-def test_a_database_that_is_away_is_said_to_be_and_the_rest_goes_on(meter: Meter, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_database_that_is_away_is_said_to_be_and_the_rest_goes_on(
+    meter: Meter, caplog: pytest.LogCaptureFixture
+) -> None:
     meter.claimed["work"] += 1
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
-        server = serve(meter, f"postgresql://app:hunter2@127.0.0.1:{taken.getsockname()[1]}/app", port=0)
+        server = serve(
+            meter, f"postgresql://app:hunter2@127.0.0.1:{taken.getsockname()[1]}/app", port=0
+        )
         try:
             found = scrape(server.url)
         finally:
@@ -193,29 +243,61 @@ def test_a_histogram_counts_each_value_in_its_bucket() -> None:
 
 def test_workers_serves_figures_and_logs_objects(dsn: str, conn: psycopg.Connection) -> None:
     conn.execute("create schema app; create table app.booked (key text, n int)")
-    conn.execute("""select pgflow.start_run('booking', '{"key": "k", "steps": 2, "pause": 0}', 'k')""")
-    with worker(dsn, "--metrics-port", "0", "--log-format", "json", "--log-level", "debug") as started:
+    conn.execute(
+        """select pgflow.start_run('booking', '{"key": "k", "steps": 2, "pause": 0}', 'k')"""
+    )
+    with worker(
+        dsn, "--metrics-port", "0", "--log-format", "json", "--log-level", "debug"
+    ) as started:
         assert started.process.stderr is not None
-        url = next(line["message"].removeprefix("metrics at ") for line in map(json.loads, started.process.stderr) if "metrics at" in line["message"])
+        url = next(
+            line["message"].removeprefix("metrics at ")
+            for line in map(json.loads, started.process.stderr)
+            if "metrics at" in line["message"]
+        )
         assert url.startswith("http://127.0.0.1:")
-        wait_until(lambda: of(scrape(url), "pgflow_runs_finished_total", workflow="booking", status="completed") == 1, "the run is over")
+        wait_until(
+            lambda: (
+                of(
+                    scrape(url),
+                    "pgflow_runs_finished_total",
+                    workflow="booking",
+                    status="completed",
+                )
+                == 1
+            ),
+            "the run is over",
+        )
         found = scrape(url)
-        assert of(found, "pgflow_step_attempts_total", effect="transaction", outcome="completed") == 2
+        assert (
+            of(found, "pgflow_step_attempts_total", effect="transaction", outcome="completed") == 2
+        )
         assert of(found, "process_resident_memory_bytes")
         started.send(signal.SIGTERM)
         code, log = started.finish()
     assert code == 0
-    ended = [line for line in map(json.loads, log.splitlines()) if line["message"] == "run k completed"]
-    assert [(line["run"], line["run_id"], line["workflow"], line["level"]) for line in ended] == [("k", 1, "booking", "debug")]
+    ended = [
+        line for line in map(json.loads, log.splitlines()) if line["message"] == "run k completed"
+    ]
+    assert [(line["run"], line["run_id"], line["workflow"], line["level"]) for line in ended] == [
+        ("k", 1, "booking", "debug")
+    ]
 
 
 def test_a_port_that_is_taken_is_a_mistake(shared_dsn: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        answer = finish(process(shared_dsn, "workers", "worker_jobs", "--metrics-port", str(taken.getsockname()[1])))
+        answer = finish(
+            process(
+                shared_dsn, "workers", "worker_jobs", "--metrics-port", str(taken.getsockname()[1])
+            )
+        )
     assert answer.code == 2
     assert "no metrics at 127.0.0.1:" in answer.err.strip().splitlines()[-1]
 
 
 def test_a_format_that_there_is_not_is_a_mistake() -> None:
     answer = finish(process(None, "workers", "worker_jobs", "--log-format", "xml"))
-    assert (answer.code, answer.err.strip()) == (2, "pgflow: --log-format is text or json, not 'xml'")
+    assert (answer.code, answer.err.strip()) == (
+        2,
+        "pgflow: --log-format is text or json, not 'xml'",
+    )

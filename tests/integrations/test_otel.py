@@ -68,7 +68,11 @@ def spans() -> Iterator[Spans]:
 
 def is_child(span: ReadableSpan, parent: ReadableSpan | trace.Span) -> bool:
     context = parent.get_span_context()
-    return span.parent is not None and span.parent.span_id == context.span_id and span.context.trace_id == context.trace_id
+    return (
+        span.parent is not None
+        and span.parent.span_id == context.span_id
+        and span.context.trace_id == context.trace_id
+    )
 
 
 def outcomes(found: list[ReadableSpan]) -> list[Any]:
@@ -111,13 +115,18 @@ def work_sync() -> str:
 
 
 @pytest.mark.parametrize("made", [work, work_sync])
-def test_a_run_is_one_trace_over_workers_and_waits_below_the_span_that_started_it(dsn: str, spans: Spans, made: Any) -> None:
+def test_a_run_is_one_trace_over_workers_and_waits_below_the_span_that_started_it(
+    dsn: str, spans: Spans, made: Any
+) -> None:
     app = App(dsn, include=[made], interceptors=[Tracing(spans.provider)])
     with app:
         with spans.tracer.start_as_current_span("request") as request:
             run = app.start(made.options(key="k"))
         with app.worker():
-            wait_until(lambda: len(spans.named(f"run {made.name}")) == 1, "the first worker has left the run")
+            wait_until(
+                lambda: len(spans.named(f"run {made.name}")) == 1,
+                "the first worker has left the run",
+            )
         with app.worker():
             run.send(go, 1)
             seen = run.result(SOON)
@@ -132,11 +141,15 @@ def test_a_run_is_one_trace_over_workers_and_waits_below_the_span_that_started_i
     assert outcomes(tries) == ["failed", "completed"]
     assert all(is_child(span, first) for span in [*tries, spans.one("read steady")])
     assert is_child(spans.one("transaction write"), second)
-    assert seen == format(spans.one("read steady").context.span_id, "x"), "the body sees its span as the current one"
+    assert seen == format(spans.one("read steady").context.span_id, "x"), (
+        "the body sees its span as the current one"
+    )
     assert len(spans.all) == 8, "replays add nothing"
 
 
-def test_spans_say_which_run_step_and_try_they_are_of_and_nothing_that_is_worked_on(dsn: str, spans: Spans) -> None:
+def test_spans_say_which_run_step_and_try_they_are_of_and_nothing_that_is_worked_on(
+    dsn: str, spans: Spans
+) -> None:
     with App(dsn, include=[work], interceptors=[Tracing(spans.provider)]) as app, app.worker():
         run = app.start(work.options(key="k"))
         run.send(go, 1)
@@ -184,9 +197,14 @@ async def child_of(item: str) -> str:
     return item
 
 
-def test_children_are_in_the_trace_of_the_activation_that_asked_for_them(dsn: str, conn: psycopg.Connection, spans: Spans) -> None:
+def test_children_are_in_the_trace_of_the_activation_that_asked_for_them(
+    dsn: str, conn: psycopg.Connection, spans: Spans
+) -> None:
     conn.execute("select pgflow.start_run('parent', '{}', 'p')")
-    with App(dsn, include=[parent, child, child_of], interceptors=[Tracing(spans.provider)]) as app, app.worker():
+    with (
+        App(dsn, include=[parent, child, child_of], interceptors=[Tracing(spans.provider)]) as app,
+        app.worker(),
+    ):
         run = app.get("p", parent)
         wait_until(lambda: spans.named("run parent"), "the parent waits")
         run.send(go, 1)
@@ -243,7 +261,9 @@ async def phases(note: str) -> None:
 provider_of_phases: dict[str, Spans] = {}
 
 
-async def test_what_a_workflow_traces_itself_is_not_traced_again_by_a_replay(aflow: AsyncHarness, spans: Spans) -> None:
+async def test_what_a_workflow_traces_itself_is_not_traced_again_by_a_replay(
+    aflow: AsyncHarness, spans: Spans
+) -> None:
     provider_of_phases["x"] = spans
     aflow.include(phases)
     aflow.app._interceptors.append(Tracing(spans.provider))
@@ -273,15 +293,22 @@ def global_context(**carrier: str) -> Iterator[None]:
         context.detach(token)
 
 
-def test_without_an_sdk_nothing_is_made_but_a_trace_from_outside_is_passed_on(dsn: str, conn: psycopg.Connection, spans: Spans) -> None:
+def test_without_an_sdk_nothing_is_made_but_a_trace_from_outside_is_passed_on(
+    dsn: str, conn: psycopg.Connection, spans: Spans
+) -> None:
     trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     with App(dsn, include=[child], interceptors=[Tracing(trace.NoOpTracerProvider())]) as app:
         with app.worker():
             app.start(child.options(key="untraced")).result(SOON)
         with global_context(traceparent=f"00-{trace_id}-{span_id}-01", tracestate="a=b"):
             app.start(child.options(key="traced", metadata={"own": 1}))
-    metadata = conn.execute("select key, metadata from pgflow.run join pgflow.run_key using (key) order by run_id").fetchall()
-    assert metadata == [("untraced", None), ("traced", {"own": 1, "traceparent": f"00-{trace_id}-{span_id}-01", "tracestate": "a=b"})]
+    metadata = conn.execute(
+        "select key, metadata from pgflow.run join pgflow.run_key using (key) order by run_id"
+    ).fetchall()
+    assert metadata == [
+        ("untraced", None),
+        ("traced", {"own": 1, "traceparent": f"00-{trace_id}-{span_id}-01", "tracestate": "a=b"}),
+    ]
     with App(dsn, include=[child], interceptors=[Tracing(spans.provider)]) as app, app.worker():
         app.get("traced", child).result(SOON)
     assert format(spans.one("run child").context.trace_id, "032x") == trace_id
@@ -289,7 +316,9 @@ def test_without_an_sdk_nothing_is_made_but_a_trace_from_outside_is_passed_on(ds
 
 
 def test_what_the_caller_does_not_sample_is_not_sampled(dsn: str, spans: Spans) -> None:
-    unsampled = trace.NonRecordingSpan(trace.SpanContext(7, 8, is_remote=True, trace_flags=trace.TraceFlags(0)))
+    unsampled = trace.NonRecordingSpan(
+        trace.SpanContext(7, 8, is_remote=True, trace_flags=trace.TraceFlags(0))
+    )
     with App(dsn, include=[child], interceptors=[Tracing(spans.provider)]) as app, app.worker():
         with trace.use_span(unsampled):
             app.start(child).result(SOON)
@@ -297,7 +326,9 @@ def test_what_the_caller_does_not_sample_is_not_sampled(dsn: str, spans: Spans) 
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
-def test_runs_without_a_trace_of_their_own_are_sampled_as_others_are(dsn: str, conn: psycopg.Connection, ratio: float) -> None:
+def test_runs_without_a_trace_of_their_own_are_sampled_as_others_are(
+    dsn: str, conn: psycopg.Connection, ratio: float
+) -> None:
     spans = Spans(sampler=ParentBased(TraceIdRatioBased(ratio)))
     conn.execute("select pgflow.start_run('child', '{}', 'c')")
     with App(dsn, include=[child], interceptors=[Tracing(spans.provider)]) as app, app.worker():
@@ -305,15 +336,22 @@ def test_runs_without_a_trace_of_their_own_are_sampled_as_others_are(dsn: str, c
     assert [span.name for span in spans.all] == (["run child", "read steady"] if ratio else [])
 
 
-def test_metadata_that_is_no_trace_is_none(dsn: str, conn: psycopg.Connection, spans: Spans) -> None:
-    conn.execute("""select pgflow.start_run('child', '{}', 'c', metadata => '{"traceparent": 7, "tracestate": "?"}')""")
+def test_metadata_that_is_no_trace_is_none(
+    dsn: str, conn: psycopg.Connection, spans: Spans
+) -> None:
+    conn.execute(
+        """select pgflow.start_run('child', '{}', 'c', metadata => '{"traceparent": 7, "tracestate": "?"}')"""
+    )
     with App(dsn, include=[child], interceptors=[Tracing(spans.provider)]) as app, app.worker():
         app.get("c", child).result(SOON)
     assert outcomes([spans.one("run child")]) == ["completed"]
 
 
 def test_a_cancelled_run_is_no_error(dsn: str, conn: psycopg.Connection, spans: Spans) -> None:
-    with App(dsn, include=[work], interceptors=[Tracing(spans.provider)]) as app, app.worker(poll_seconds=0.05):
+    with (
+        App(dsn, include=[work], interceptors=[Tracing(spans.provider)]) as app,
+        app.worker(poll_seconds=0.05),
+    ):
         run = app.start(work.options(key="k"))
         wait_until(lambda: run.status() == "waiting", "the run waits")
         run.cancel()
@@ -331,14 +369,19 @@ def test_processes_that_work_on_a_run_one_after_another_and_die_add_to_one_trace
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     conn.execute(
         "select pgflow.start_run('travelling', %s::json, 'k', metadata => %s::jsonb)",
-        (json.dumps({"path": str(tmp_path / "died")}), json.dumps({"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"})),
+        (
+            json.dumps({"path": str(tmp_path / "died")}),
+            json.dumps({"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}),
+        ),
     )
     with worker(dsn, module="otel_jobs") as one:
         wait_until(lambda: run_row(conn, "k", "status") == ("waiting",), "the run waits")
         conn.execute("select pgflow.send_signal('k', 'go', '1')")
         one.process.wait(20)
     with worker(dsn, module="otel_jobs"):
-        wait_until(lambda: run_row(conn, "k", "status") == ("completed",), "the run is completed", 20)
+        wait_until(
+            lambda: run_row(conn, "k", "status") == ("completed",), "the run is completed", 20
+        )
     found = [json.loads(text) for text in file.read_text().splitlines()]
     assert {span["context"]["trace_id"] for span in found} == {f"0x{trace_id}"}
     assert [(span["name"], span["attributes"]["pgflow.outcome"]) for span in found] == [

@@ -1,1 +1,3 @@
-"""Specs for Postgres' `isolationtester`, what they must print, and the table they are written from; see `isolationkit`."""
+"""Specs for Postgres' `isolationtester`, what they must print, and the table they are written from;
+see `isolationkit`.
+"""

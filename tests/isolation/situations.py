@@ -1,10 +1,12 @@
-"""Situations in which calls meet: the table from which the specs are written, and the reasons for omissions.
+"""Situations in which calls meet: the table from which the specs are written, and the reasons for
+omissions.
 
-A situation is a place in which a run may be, and two calls that find it there. Each call is a session of two
-or three steps - it acts, and later it commits - and its spec has every order of the steps of both. A call
-that is stopped at a gate has a step in between: its locks are taken, and it has yet to look. Only orders are
-left out in which a session that waits for the other's commit would have to go on before it, and those in
-which nothing happens between the snapshot of a caller and its call.
+A situation is a place in which a run may be, and two calls that find it there. Each call is a
+session of two or three steps - it acts, and later it commits - and its spec has every order of the
+steps of both. A call that is stopped at a gate has a step in between: its locks are taken, and it
+has yet to look. Only orders are left out in which a session that waits for the other's commit would
+have to go on before it, and those in which nothing happens between the snapshot of a caller and its
+call.
 """
 
 from __future__ import annotations
@@ -55,7 +57,12 @@ VERBS = {
         Verb("signal_rr", "a signal from REPEATABLE READ", isolation=REPEATABLE, of="signal"),
         Verb("signal_ser", "a signal from SERIALIZABLE", isolation=SERIALIZABLE, of="signal"),
         Verb("deliver", "a signal whose sender makes the run ready if it can"),
-        Verb("deliver_rr", "the same from REPEATABLE READ, which only posts it", isolation=REPEATABLE, of="deliver"),
+        Verb(
+            "deliver_rr",
+            "the same from REPEATABLE READ, which only posts it",
+            isolation=REPEATABLE,
+            of="deliver",
+        ),
         Verb("cancel", "a cancel"),
         Verb("cancel_rr", "a cancel from REPEATABLE READ", isolation=REPEATABLE, of="cancel"),
         Verb("force", "a cancel by force"),
@@ -67,24 +74,60 @@ VERBS = {
         Verb("takeover", "its worker being declared dead, and a claim by another", of="claim"),
         Verb("patch", "a worker with other code that lets stuck runs try again"),
         Verb("start", "a start with its key"),
-        Verb("start_rr", "a start with its key from REPEATABLE READ", isolation=REPEATABLE, of="start"),
-        Verb("start_ser", "a start with its key from SERIALIZABLE", isolation=SERIALIZABLE, of="start"),
+        Verb(
+            "start_rr",
+            "a start with its key from REPEATABLE READ",
+            isolation=REPEATABLE,
+            of="start",
+        ),
+        Verb(
+            "start_ser",
+            "a start with its key from SERIALIZABLE",
+            isolation=SERIALIZABLE,
+            of="start",
+        ),
         Verb("start_later", "a start with its key and a time to begin", of="start"),
         Verb("start_many", "a batch of starts with its key among them", of="start"),
         Verb("start_child", "a start with the key of the child", of="start"),
         Verb("flush_both", "a batch with flushes of both runs", of="flush"),
         Verb("release_both", "both runs being handed back, in the wrong order", of="release"),
         Verb("wake_both", "a wake of both chains", of="wake"),
-        Verb("children", "a flush with two children of workflows that are new", clock=2, of="child"),
-        Verb("children_back", "a flush with the same children in the other order", clock=2, of="child"),
-        Verb("batch", "a batch with a flush of k and a child of l, of which k was taken over", of="flush"),
-        Verb("starting_step", "a transactional step of the new holder of k that starts a run with the child's key", begins="begin with a start", of="step"),
+        Verb(
+            "children", "a flush with two children of workflows that are new", clock=2, of="child"
+        ),
+        Verb(
+            "children_back",
+            "a flush with the same children in the other order",
+            clock=2,
+            of="child",
+        ),
+        Verb(
+            "batch",
+            "a batch with a flush of k and a child of l, of which k was taken over",
+            of="flush",
+        ),
+        Verb(
+            "starting_step",
+            "a transactional step of the new holder of k that starts a run with the child's key",
+            begins="begin with a start",
+            of="step",
+        ),
     )
 }
 
 HOLDERS = ("flush", "park", "complete", "continue", "hold", "child", "step", "step_rr", "release")
 LOOKERS = ("wake", "poll")
-SENDERS = ("signal", "signal_rr", "signal_ser", "cancel", "cancel_rr", "force", "pause", "resume", "retry")
+SENDERS = (
+    "signal",
+    "signal_rr",
+    "signal_ser",
+    "cancel",
+    "cancel_rr",
+    "force",
+    "pause",
+    "resume",
+    "retry",
+)
 PLAIN = ("signal", "cancel", "force", "pause", "resume", "retry")
 STARTS = ("start", "start_rr", "start_ser", "start_later", "start_many")
 
@@ -94,7 +137,8 @@ LOCKERS = {
     "await", "give_up", "takeover", "flush_both", "release_both", "wake_both", "children", "children_back",
 }  # fmt: skip
 WAITS: dict[str, set[str]] = {
-    # A fence, since the application's transaction cannot be tried again; and who hands runs back, in the order of run_id.
+    # A fence, since the application's transaction cannot be tried again; and who hands runs back,
+    # in the order of run_id.
     **dict.fromkeys(("step", "step_rr", "release", "release_both"), LOCKERS),
     "reap": {"reap"},
     # A batch that was sent again because its answer was lost waits for itself.
@@ -109,10 +153,22 @@ WAITS: dict[str, set[str]] = {
 }
 
 
-TOUCH_BOTH = {"child", "children", "children_back", "start_child", "flush_both", "release_both", "wake_both", "poll", "reap"}
+TOUCH_BOTH = {
+    "child",
+    "children",
+    "children_back",
+    "start_child",
+    "flush_both",
+    "release_both",
+    "wake_both",
+    "poll",
+    "reap",
+}
 """Calls that may meet another run's."""
 LATE = 100
-"""The token of a former holder: it locks nothing that is another's, and what it wants to record is refused before it could wait."""
+"""The token of a former holder: it locks nothing that is another's, and what it wants to record is
+refused before it could wait.
+"""
 
 
 # ---------------------------------------------------------------- sessions and their orders
@@ -132,7 +188,9 @@ class Actor:
 
     @property
     def name(self) -> str:
-        return self.label or self.verb.name.replace("step", "fence")  # which is a word of the tester's
+        return self.label or self.verb.name.replace(
+            "step", "fence"
+        )  # which is a word of the tester's
 
     @property
     def is_step(self) -> bool:
@@ -152,14 +210,26 @@ class Actor:
         if self.alone:
             return [(self.name, self.play(self.verb.name))]
         if self.is_step:
-            return [(f"{self.name}_b", f"{begin} {self.play('begin')}"), (self.name, self.play("fence")), (f"{self.name}_c", "commit;")]
+            return [
+                (f"{self.name}_b", f"{begin} {self.play('begin')}"),
+                (self.name, self.play("fence")),
+                (f"{self.name}_c", "commit;"),
+            ]
         verb = self.verb.name
         if self.verb.isolation:
-            return [(f"{self.name}_b", f"{begin} call scene.snapshot();"), (self.name, self.play(verb)), (f"{self.name}_c", "commit;")]
+            return [
+                (f"{self.name}_b", f"{begin} call scene.snapshot();"),
+                (self.name, self.play(verb)),
+                (f"{self.name}_c", "commit;"),
+            ]
         if self.gate:
             clock = f" set local scene.clock = {self.verb.clock};" if self.verb.clock > 1 else ""
             act = f"begin; set local scene.gate = {self.gate};{clock} {self.play(verb)}"
-            return [(self.name, act), (f"open_{self.gate}", f"call scene.open({self.gate});"), (f"{self.name}_c", "commit;")]
+            return [
+                (self.name, act),
+                (f"open_{self.gate}", f"call scene.open({self.gate});"),
+                (f"{self.name}_c", "commit;"),
+            ]
         return [(self.name, f"begin; {self.play(verb)}"), (f"{self.name}_c", "commit;")]
 
 
@@ -167,7 +237,9 @@ def orders(*actors: Actor) -> Iterator[list[str]]:
     """Every order of the steps of these actors that can be played."""
     parts = [[name for name, _ in actor.steps()] for actor in actors]
     for order in interleave([tuple(part) for part in parts]):
-        if all(can_be_played(order, a, b) for a, b in permutations(actors, 2)) and all(is_new(order, actor) for actor in actors):
+        if all(can_be_played(order, a, b) for a, b in permutations(actors, 2)) and all(
+            is_new(order, actor) for actor in actors
+        ):
             yield list(order)
 
 
@@ -181,7 +253,9 @@ def interleave(parts: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
 
 
 def is_new(order: tuple[str, ...], actor: Actor) -> bool:
-    """Return True if something happens between the snapshot and the call: else it is as from READ COMMITTED."""
+    """Return True if something happens between the snapshot and the call: else it is as from READ
+    COMMITTED.
+    """
     if not actor.verb.isolation or actor.is_step:
         return True
     return order.index(actor.name) > order.index(f"{actor.name}_b") + 1
@@ -216,18 +290,29 @@ class Spec:
     def permutations(self) -> list[list[str]]:
         found = []
         for actors in self.meetings:
-            twins = len(actors) == 2 and actors[0].verb == actors[1].verb and actors[0].token == actors[1].token and actors[0].run == actors[1].run
+            twins = (
+                len(actors) == 2
+                and actors[0].verb == actors[1].verb
+                and actors[0].token == actors[1].token
+                and actors[0].run == actors[1].run
+            )
             first = actors[0].steps()[0][0]
             found += [order for order in orders(*actors) if not twins or order[0] == first]
         # Who comes after a takeover is the new holder; the old one does one thing at a time.
-        return [order for order in found if "takeover" not in order or order.index("takeover") < order.index(self.meetings[0][-1].name)]
+        return [
+            order
+            for order in found
+            if "takeover" not in order
+            or order.index("takeover") < order.index(self.meetings[0][-1].name)
+        ]
 
 
 PLACES = {
     "empty": "no run has the key yet",
     "ready": "the run is ready",
     "asked": "the run is ready, and somebody has asked for a pause",
-    "leased": "a worker holds the run; a message that it does not wait for is in its mailbox, with its nudge",
+    "leased": "a worker holds the run; a message that it does not wait for is in its mailbox, with "
+    "its nudge",
     "overdue": "the run is ready, its deadline has passed, and somebody has cancelled it by force",
     "late": "a worker holds the run, and its deadline has passed",
     "taken": "the run was taken from the worker with token 100, and is held under token 101",
@@ -252,15 +337,21 @@ MUST_HOLD = """\
 """
 
 
-def meet(place: str, first: str, partners: tuple[str, ...], *, gated: bool = False, suffix: str = "") -> Spec:
+def meet(
+    place: str, first: str, partners: tuple[str, ...], *, gated: bool = False, suffix: str = ""
+) -> Spec:
     a = VERBS[first]
     meetings = []
     for name in partners:
         b = VERBS[name]
         label = f"{Actor(b).name}_2" if name == first else ""
-        meetings.append((Actor(a, gate=1 if gated else None), Actor(b, label, gate=2 if gated else None)))
+        meetings.append(
+            (Actor(a, gate=1 if gated else None), Actor(b, label, gate=2 if gated else None))
+        )
     intro = f"# Here {PLACES[place]}. {a.says[0].upper()}{a.says[1:]} meets"
-    return Spec(f"{place}-{first}{suffix}" + ("-gated" if gated else ""), place, intro, tuple(meetings))
+    return Spec(
+        f"{place}-{first}{suffix}" + ("-gated" if gated else ""), place, intro, tuple(meetings)
+    )
 
 
 def after(first: str, *groups: tuple[str, ...]) -> tuple[str, ...]:
@@ -272,7 +363,9 @@ def after(first: str, *groups: tuple[str, ...]) -> tuple[str, ...]:
 def late(first: str) -> Spec:
     """The former holder against everything that the new one does."""
     a = VERBS[first]
-    meetings = tuple((Actor(a, f"late_{first}", token=LATE), Actor(VERBS[name])) for name in HOLDERS)
+    meetings = tuple(
+        (Actor(a, f"late_{first}", token=LATE), Actor(VERBS[name])) for name in HOLDERS
+    )
     intro = f"# Here {PLACES['taken']}. Of the former holder, {a.says} meets, of the new one"
     return Spec(f"taken-{first}", "taken", intro, meetings)
 
@@ -280,14 +373,27 @@ def late(first: str) -> Spec:
 def all_specs() -> list[Spec]:
     ready = ("claim", *LOOKERS)
     specs = [meet("empty", name, after(name, STARTS)) for name in STARTS]
-    specs += [meet("empty", name, ("claim", *LOOKERS, *PLAIN, "deliver"), suffix="-others") for name in ("start", "start_later")]
+    specs += [
+        meet("empty", name, ("claim", *LOOKERS, *PLAIN, "deliver"), suffix="-others")
+        for name in ("start", "start_later")
+    ]
     specs += [meet("ready", name, after(name, ready, PLAIN)) for name in ready]
-    specs += [meet("leased", name, (name, "reap", *LOOKERS, *SENDERS)) for name in HOLDERS if name != "step_rr"]
+    specs += [
+        meet("leased", name, (name, "reap", *LOOKERS, *SENDERS))
+        for name in HOLDERS
+        if name != "step_rr"
+    ]
     specs += [meet("leased", "step_rr", ("step_rr", "reap", *LOOKERS, "signal", "cancel"))]
-    specs += [meet("leased", name, after(name, ("reap", *LOOKERS), SENDERS)) for name in ("reap", *LOOKERS)]
+    specs += [
+        meet("leased", name, after(name, ("reap", *LOOKERS), SENDERS))
+        for name in ("reap", *LOOKERS)
+    ]
     specs += [meet("parked", name, after(name, (*LOOKERS, *SENDERS))) for name in LOOKERS]
     # Senders meet each other anywhere: they read the key and insert.
-    specs += [meet("parked", name, after(name, (*PLAIN, "signal_rr", "signal_ser"))) for name in (*PLAIN, "signal_rr", "signal_ser")]
+    specs += [
+        meet("parked", name, after(name, (*PLAIN, "signal_rr", "signal_ser")))
+        for name in (*PLAIN, "signal_rr", "signal_ser")
+    ]
     specs += [meet("mailed", "claim", (*LOOKERS, "deliver"))]
     specs += [meet("mailed", name, after(name, LOOKERS, PLAIN)) for name in LOOKERS]
     specs += [meet("due", "claim", LOOKERS)]
@@ -297,39 +403,104 @@ def all_specs() -> list[Spec]:
     specs += [meet("paused", name, after(name, LOOKERS, PLAIN)) for name in LOOKERS]
     specs += [meet("resumed", "claim", LOOKERS)]
     specs += [meet("resumed", name, after(name, LOOKERS, PLAIN)) for name in LOOKERS]
-    specs += [meet("stuck", name, after(name, ("patch", *LOOKERS), PLAIN)) for name in ("patch", *LOOKERS)]
-    specs += [meet("retried", name, after(name, ("claim", "patch", *LOOKERS))) for name in ("claim", "patch", *LOOKERS)]
+    specs += [
+        meet("stuck", name, after(name, ("patch", *LOOKERS), PLAIN)) for name in ("patch", *LOOKERS)
+    ]
+    specs += [
+        meet("retried", name, after(name, ("claim", "patch", *LOOKERS)))
+        for name in ("claim", "patch", *LOOKERS)
+    ]
     specs += [late(name) for name in ("flush", "park", "complete", "release")]
     gated_leased = ("flush", "park", "complete", "continue", "hold", "release", "reap")
     specs += [meet("leased", name, LOOKERS, gated=True) for name in gated_leased]
-    specs += [meet("asked", name, after(name, ("claim", *LOOKERS)), gated=True) for name in ("claim", *LOOKERS)]
+    specs += [
+        meet("asked", name, after(name, ("claim", *LOOKERS)), gated=True)
+        for name in ("claim", *LOOKERS)
+    ]
     specs += [meet("mailed", name, after(name, LOOKERS), gated=True) for name in LOOKERS]
     specs += [meet("due", name, after(name, LOOKERS), gated=True) for name in LOOKERS]
     held = tuple(name for name in HOLDERS if name != "step_rr")
-    specs += [meet("leased", "deliver", (*held, "reap", *LOOKERS)), meet("planned", "deliver", LOOKERS), meet("expired", "deliver", LOOKERS)]
+    specs += [
+        meet("leased", "deliver", (*held, "reap", *LOOKERS)),
+        meet("planned", "deliver", LOOKERS),
+        meet("expired", "deliver", LOOKERS),
+    ]
     specs += [meet(place, "deliver", ("deliver", *LOOKERS, *PLAIN)) for place in ("mailed", "due")]
     specs += [meet("parked", "deliver", ("deliver", "deliver_rr", *LOOKERS, *SENDERS))]
-    specs += [meet("stuck", "deliver", ("patch", *LOOKERS)), meet("parked", "deliver", ("deliver", *LOOKERS), gated=True), meet("leased", "park", ("deliver",), gated=True, suffix="-deliver")]
+    specs += [
+        meet("stuck", "deliver", ("patch", *LOOKERS)),
+        meet("parked", "deliver", ("deliver", *LOOKERS), gated=True),
+        meet("leased", "park", ("deliver",), gated=True, suffix="-deliver"),
+    ]
     return [*specs, *family(), *several(), *three()]
 
 
 def spec(name: str, place: str, says: str, first: Actor, *others: Actor) -> Spec:
-    return Spec(f"{place}-{name}", place, f"# Here {PLACES[place]}. {says} meets", tuple((first, other) for other in others))
+    return Spec(
+        f"{place}-{name}",
+        place,
+        f"# Here {PLACES[place]}. {says} meets",
+        tuple((first, other) for other in others),
+    )
 
 
 def family() -> list[Spec]:
     """A parent and its child."""
     child = Actor(VERBS["complete"], "child_complete", "l")
     parent = Actor(VERBS["complete"], "parent_complete")
-    asks = [Actor(VERBS[name]) for name in ("await", "complete", "continue", "hold", "release", "give_up", "step", "reap", *LOOKERS, *PLAIN)]
-    below = [Actor(VERBS[name], f"child_{name}".replace("step", "fence"), "l") for name in ("flush", "park", "continue", "hold", "release", "step", "reap", "wake", "cancel")]
+    asks = [
+        Actor(VERBS[name])
+        for name in (
+            "await",
+            "complete",
+            "continue",
+            "hold",
+            "release",
+            "give_up",
+            "step",
+            "reap",
+            *LOOKERS,
+            *PLAIN,
+        )
+    ]
+    below = [
+        Actor(VERBS[name], f"child_{name}".replace("step", "fence"), "l")
+        for name in (
+            "flush",
+            "park",
+            "continue",
+            "hold",
+            "release",
+            "step",
+            "reap",
+            "wake",
+            "cancel",
+        )
+    ]
     waits = Actor(VERBS["await"])
-    gated_child, gated_wait = Actor(VERBS["complete"], "child_complete", "l", gate=1), Actor(VERBS["await"], gate=2)
+    gated_child, gated_wait = (
+        Actor(VERBS["complete"], "child_complete", "l", gate=1),
+        Actor(VERBS["await"], gate=2),
+    )
     return [
         spec("child-completes", "family", "The end of the child", child, *asks),
         spec("parent-completes", "family", "The end of the parent", parent, *below),
-        spec("await", "family", "A parent that parks until its child ends", waits, *(Actor(VERBS[name]) for name in ("await", "reap", *LOOKERS, *PLAIN))),
-        spec("child-completes-gated", "family", "The end of the child", gated_child, gated_wait, Actor(VERBS["continue"], gate=2), Actor(VERBS["complete"], gate=2)),
+        spec(
+            "await",
+            "family",
+            "A parent that parks until its child ends",
+            waits,
+            *(Actor(VERBS[name]) for name in ("await", "reap", *LOOKERS, *PLAIN)),
+        ),
+        spec(
+            "child-completes-gated",
+            "family",
+            "The end of the child",
+            gated_child,
+            gated_wait,
+            Actor(VERBS["continue"], gate=2),
+            Actor(VERBS["complete"], gate=2),
+        ),
     ]
 
 
@@ -346,14 +517,63 @@ def several() -> list[Spec]:
     child, poll, claim = Actor(VERBS["child"]), Actor(VERBS["poll"]), Actor(VERBS["claim"], gate=1)
     return [
         spec("flush_both", "two", "A batch with both runs", both, twice[0], back, *others),
-        spec("release_both", "two", "Handing both back in the wrong order", back, twice[1], *steps, *others),
-        spec("child", "two", "A child of k", child, Actor(VERBS["child"], "child_of_l", "l"), Actor(VERBS["start_child"])),
-        spec("children-gated", "two", "A flush with two children of workflows that are new", Actor(VERBS["children"], gate=1),
-             Actor(VERBS["children_back"], run="l", gate=2)),
-        spec("batch", "split", "A batch with a flush of k and a child of l, of which k was taken over,", Actor(VERBS["batch"], token=LATE), Actor(VERBS["starting_step"])),
-        spec("poll", "late", "A sweep", poll, *actors(("flush", "complete", "continue", "hold", "park", "release", "step", "wake", *PLAIN))),
-        spec("poll", "expired", "A sweep", poll, Actor(VERBS["poll"], "poll_2"), *actors(("wake", "claim", *PLAIN))),
-        spec("poll-gated", "overdue", "A sweep", Actor(VERBS["poll"], gate=1), Actor(VERBS["wake"], gate=2), Actor(VERBS["poll"], "poll_2", gate=2), Actor(VERBS["claim"], gate=2)),
+        spec(
+            "release_both",
+            "two",
+            "Handing both back in the wrong order",
+            back,
+            twice[1],
+            *steps,
+            *others,
+        ),
+        spec(
+            "child",
+            "two",
+            "A child of k",
+            child,
+            Actor(VERBS["child"], "child_of_l", "l"),
+            Actor(VERBS["start_child"]),
+        ),
+        spec(
+            "children-gated",
+            "two",
+            "A flush with two children of workflows that are new",
+            Actor(VERBS["children"], gate=1),
+            Actor(VERBS["children_back"], run="l", gate=2),
+        ),
+        spec(
+            "batch",
+            "split",
+            "A batch with a flush of k and a child of l, of which k was taken over,",
+            Actor(VERBS["batch"], token=LATE),
+            Actor(VERBS["starting_step"]),
+        ),
+        spec(
+            "poll",
+            "late",
+            "A sweep",
+            poll,
+            *actors(
+                ("flush", "complete", "continue", "hold", "park", "release", "step", "wake", *PLAIN)
+            ),
+        ),
+        spec(
+            "poll",
+            "expired",
+            "A sweep",
+            poll,
+            Actor(VERBS["poll"], "poll_2"),
+            *actors(("wake", "claim", *PLAIN)),
+        ),
+        spec(
+            "poll-gated",
+            "overdue",
+            "A sweep",
+            Actor(VERBS["poll"], gate=1),
+            Actor(VERBS["wake"], gate=2),
+            Actor(VERBS["poll"], "poll_2", gate=2),
+            Actor(VERBS["claim"], gate=2),
+        ),
         spec("claim-gated", "ready", "A claim", claim, Actor(VERBS["reap"], gate=2)),
     ]
 
@@ -362,15 +582,39 @@ def three() -> list[Spec]:
     """Three at once: what is sent, who parks or holds, and who looks."""
 
     def trio(name: str, place: str, *actors: Actor) -> Spec:
-        return Spec(f"{place}-{name}", place, f"# Here {PLACES[place]}. {actors[0].verb.says[0].upper()}{actors[0].verb.says[1:]}, {actors[1].verb.says} and", (actors,))
+        return Spec(
+            f"{place}-{name}",
+            place,
+            f"# Here {PLACES[place]}. {actors[0].verb.says[0].upper()}{actors[0].verb.says[1:]}, "
+            f"{actors[1].verb.says} and",
+            (actors,),
+        )
 
     park, wake = Actor(VERBS["park"], gate=1), Actor(VERBS["wake"], gate=2)
     old, new = Actor(VERBS["step"], token=101), Actor(VERBS["takeover"], alone=True)
     return [
         trio("signal-park-wake-gated", "leased", Actor(VERBS["signal"], alone=True), park, wake),
-        trio("cancel-hold-wake-gated", "leased", Actor(VERBS["cancel"], alone=True), Actor(VERBS["hold"]), wake),
-        trio("pause-park-poll-gated", "leased", Actor(VERBS["pause"], alone=True), park, Actor(VERBS["poll"])),
-        trio("child-await-wake-gated", "family", Actor(VERBS["complete"], "child_complete", "l", alone=True), Actor(VERBS["await"], gate=1), wake),
+        trio(
+            "cancel-hold-wake-gated",
+            "leased",
+            Actor(VERBS["cancel"], alone=True),
+            Actor(VERBS["hold"]),
+            wake,
+        ),
+        trio(
+            "pause-park-poll-gated",
+            "leased",
+            Actor(VERBS["pause"], alone=True),
+            park,
+            Actor(VERBS["poll"]),
+        ),
+        trio(
+            "child-await-wake-gated",
+            "family",
+            Actor(VERBS["complete"], "child_complete", "l", alone=True),
+            Actor(VERBS["await"], gate=1),
+            wake,
+        ),
         trio("step-takeover-complete", "leased", old, new, Actor(VERBS["complete"], token=102)),
         trio("step-takeover-flush", "leased", old, new, Actor(VERBS["flush"], token=102)),
     ]
@@ -380,10 +624,31 @@ def three() -> list[Spec]:
 
 HELD = ("flush", "park", "complete", "continue", "hold", "child", "step", "release")
 APART = (
-    (("claim",), HELD, "a claim takes a run that is ready, and these need its lease: one transaction moves it, and only after its commit is there the other place"),
-    (HELD, HELD, "a worker has one batch of a run in flight, a step waits for its turn, and of a former holder everything is refused by the same line (taken-*)"),
+    (
+        ("claim",),
+        HELD,
+        (
+            "a claim takes a run that is ready, and these need its lease: one transaction moves it, "
+            "and only after its commit is there the other place"
+        ),
+    ),
+    (
+        HELD,
+        HELD,
+        (
+            "a worker has one batch of a run in flight, a step waits for its turn, and of a former "
+            "holder everything is refused by the same line (taken-*)"
+        ),
+    ),
     (("patch",), (*HELD, "reap"), "only a stuck run is let go, and nobody holds that"),
-    (("start",), (*HELD, "reap", "patch"), "whoever holds a run has seen its start committed: a start with its key only reads then (a child's key: two-child)"),
+    (
+        ("start",),
+        (*HELD, "reap", "patch"),
+        (
+            "whoever holds a run has seen its start committed: a start with its key only reads then (a "
+            "child's key: two-child)"
+        ),
+    ),
 )
 """These, those, and why they do not meet."""
 
@@ -398,11 +663,25 @@ def spec_text(spec: Spec) -> str:
     sessions = {actor.name: actor for actors in spec.meetings for actor in actors}
     for actor in sessions.values():
         lines.append(f"session {actor.name}")
-        lines += [f"step {name} {{ {sql} }}" for name, sql in actor.steps() if not name.startswith("open")]
+        lines += [
+            f"step {name} {{ {sql} }}" for name, sql in actor.steps() if not name.startswith("open")
+        ]
     if any(actor.gate for actor in sessions.values()):
-        lines += ["", "session gates", "setup { call scene.shut(); }", "step open_1 { call scene.open(1); }", "step open_2 { call scene.open(2); }"]
+        lines += [
+            "",
+            "session gates",
+            "setup { call scene.shut(); }",
+            "step open_1 { call scene.open(1); }",
+            "step open_2 { call scene.open(2); }",
+        ]
         lines += ["teardown { call scene.open(); }"]
-    lines += ["", "session audience", "step close { call scene.close(); }", "step look { select * from scene.look(); }", ""]
+    lines += [
+        "",
+        "session audience",
+        "step close { call scene.close(); }",
+        "step look { select * from scene.look(); }",
+        "",
+    ]
     lines += [f"permutation {' '.join(order)} close look" for order in spec.permutations()]
     return "\n".join(lines) + "\n"
 

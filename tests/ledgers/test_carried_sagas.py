@@ -1,4 +1,6 @@
-"""Sagas over `continue_as_new`: what an earlier generation did is taken back by the one that fails."""
+"""Sagas over `continue_as_new`: what an earlier generation did is taken back by the one that
+fails.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(90)
 
 go = Signal("go", str)
-QUICKLY = Retries(max_attempts=20, first_delay=timedelta(milliseconds=5), max_delay=timedelta(milliseconds=20))
+QUICKLY = Retries(
+    max_attempts=20, first_delay=timedelta(milliseconds=5), max_delay=timedelta(milliseconds=20)
+)
 
 
 class Trouble(Exception):
@@ -122,7 +126,9 @@ UNDONE = [f"cancel {what} {n}" for n in (2, 1, 0) for what in ("bed", "stop")]
 
 
 @pytest.mark.parametrize("made", [tour, drive])
-def test_all_generations_are_taken_back_the_last_first(flow: Harness, conn: psycopg.Connection, made: Any) -> None:
+def test_all_generations_are_taken_back_the_last_first(
+    flow: Harness, conn: psycopg.Connection, made: Any
+) -> None:
     flow.include(made)
     with pytest.raises(RunFailed) as failed:
         flow.start(made.options(key="k"), 0, 2, True).result(SOON)
@@ -137,14 +143,18 @@ def test_all_generations_are_taken_back_the_last_first(flow: Harness, conn: psyc
 
 
 @pytest.mark.parametrize("made", [tour, drive])
-def test_what_went_well_in_the_end_stays(flow: Harness, conn: psycopg.Connection, made: Any) -> None:
+def test_what_went_well_in_the_end_stays(
+    flow: Harness, conn: psycopg.Connection, made: Any
+) -> None:
     flow.include(made)
     assert flow.start(made, 0, 2, False).result(SOON) == "done"
     assert len(World.calls) == 6
     assert conn.execute("select count(*) from pgflow.obligations").fetchone() == (0,)
 
 
-async def test_the_key_of_a_compensation_is_made_of_what_it_takes_back(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_the_key_of_a_compensation_is_made_of_what_it_takes_back(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(tour)
     with pytest.raises(RunFailed):
         await (await aflow.start(tour.options(key="a"), 0, 0, True)).result(SOON)
@@ -152,7 +162,10 @@ async def test_the_key_of_a_compensation_is_made_of_what_it_takes_back(aflow: As
     with pytest.raises(RunFailed):
         await (await aflow.start(tour.options(key="b"), 0, 1, True)).result(SOON)
     carried = World.keys["cancel stop 0"].pop()
-    roots = [str(root) for (root,) in conn.execute("select root from pgflow.run_key order by key").fetchall()]
+    roots = [
+        str(root)
+        for (root,) in conn.execute("select root from pgflow.run_key order by key").fetchall()
+    ]
     assert [alone, carried] == [f"{root}/book/1/cancel_booking/1" for root in roots]
 
 
@@ -210,7 +223,9 @@ async def test_outside_of_a_block_the_run_takes_back_what_it_can(aflow: AsyncHar
     assert World.calls[-3:] == ["cancel stop 2", "cancel stop 1", "cancel stop 0"]
 
 
-async def test_what_nothing_takes_back_needs_a_person_in_the_next_generation_too(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_nothing_takes_back_needs_a_person_in_the_next_generation_too(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def arson(n: int) -> None:
         if n == 0:
@@ -254,7 +269,9 @@ async def test_a_task_that_has_a_block_open_hands_it_on_too(aflow: AsyncHarness)
     assert sorted(World.calls[3:]) == ["cancel car", "cancel flight", "cancel hotel"]
 
 
-async def test_a_run_that_fails_takes_back_what_its_tasks_have_in_open_blocks(aflow: AsyncHarness) -> None:
+async def test_a_run_that_fails_takes_back_what_its_tasks_have_in_open_blocks(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def careless() -> None:
         async def aside() -> None:
@@ -284,12 +301,22 @@ async def test_arguments_are_read_back_as_they_are_annotated(aflow: AsyncHarness
     seen: list[Any] = []
 
     @effect(risk="compensable")
-    async def pay(card: Card, /, amount: Decimal, *notes: str, raw: bytes = b"", **more: timedelta) -> Card:
+    async def pay(
+        card: Card, /, amount: Decimal, *notes: str, raw: bytes = b"", **more: timedelta
+    ) -> Card:
         del amount, notes, raw, more
         return card
 
     @pay.compensate
-    async def pay_back(found: Card, card: Card, /, amount: Decimal, *notes: str, raw: bytes = b"", **more: timedelta) -> None:
+    async def pay_back(
+        found: Card,
+        card: Card,
+        /,
+        amount: Decimal,
+        *notes: str,
+        raw: bytes = b"",
+        **more: timedelta,
+    ) -> None:
         seen.append((found, card, amount, notes, raw, more))
 
     @workflow
@@ -303,10 +330,14 @@ async def test_arguments_are_read_back_as_they_are_annotated(aflow: AsyncHarness
     aflow.include(buy)
     with pytest.raises(RunFailed):
         await (await aflow.start(buy, 0)).result(SOON)
-    assert seen == [(card, card, Decimal("1.50"), ("a", "b"), b"\x00\xff", {"limit": timedelta(hours=2)})]
+    assert seen == [
+        (card, card, Decimal("1.50"), ("a", "b"), b"\x00\xff", {"limit": timedelta(hours=2)})
+    ]
 
 
-async def test_arguments_that_could_not_be_read_back_are_refused_before_it_is_too_late(aflow: AsyncHarness) -> None:
+async def test_arguments_that_could_not_be_read_back_are_refused_before_it_is_too_late(
+    aflow: AsyncHarness,
+) -> None:
     @effect(risk="compensable")
     async def pay(cents: int) -> str:
         reach("pay")
@@ -329,7 +360,9 @@ async def test_arguments_that_could_not_be_read_back_are_refused_before_it_is_to
     assert World.calls == ["pay", "pay back 'five'"]
 
 
-async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_has_it(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_has_it(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     from pgflow._flow.ledgers import handover as carry
 
     aflow.include(tour)
@@ -341,7 +374,9 @@ async def test_code_without_the_effect_guesses_nothing_and_waits_for_code_that_h
         run = await aflow.start(tour.options(key="k"), 0, 1, True)
         await aflow.until_idle()
         assert run_row(conn, "k", "status, reason") == ("stuck", "definition")
-        assert "effect book of an earlier generation or a child is to be taken back" in str(conn.execute("select detail from pgflow.held").fetchone())
+        assert "effect book of an earlier generation or a child is to be taken back" in str(
+            conn.execute("select detail from pgflow.held").fetchone()
+        )
     finally:
         for place, made in known.items():
             carry._declared[place] = made
@@ -370,7 +405,9 @@ def test_a_generation_that_cannot_even_begin_takes_back_what_it_was_handed(dsn: 
     assert World.calls == ["book flight", "cancel flight"]
 
 
-async def test_a_result_that_cannot_be_stored_is_a_failure_that_takes_back(aflow: AsyncHarness) -> None:
+async def test_a_result_that_cannot_be_stored_is_a_failure_that_takes_back(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def wrong() -> int:
         await book("flight")
@@ -383,7 +420,9 @@ async def test_a_result_that_cannot_be_stored_is_a_failure_that_takes_back(aflow
     assert World.calls == ["book flight", "cancel flight"]
 
 
-async def test_cancelled_before_it_has_begun_the_next_generation_takes_back(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_cancelled_before_it_has_begun_the_next_generation_takes_back(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def waiting(n: int) -> None:
         if n == 0:
@@ -466,13 +505,19 @@ def test_what_was_accepted_is_taken_back_once_it_is_confirmed_and_left_if_it_was
         run.result(SOON)
     assert World.calls[3:] == (["call back tea ref tea"] if verdict == "confirmed" else [])
     ledger = conn.execute("select name, status from pgflow.effects order by call").fetchall()
-    taken_back = [(made is buying and "call_back" or "call_back_sync", "confirmed")] if verdict == "confirmed" else []
+    taken_back = (
+        [(made is buying and "call_back" or "call_back_sync", "confirmed")]
+        if verdict == "confirmed"
+        else []
+    )
     assert ledger[0][1] == verdict
     assert ledger[3:] == taken_back
     assert conn.execute("select count(*) from pgflow.obligations").fetchone() == (0,)
 
 
-async def test_what_was_accepted_and_rejected_is_not_carried(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_was_accepted_and_rejected_is_not_carried(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def buying_on(n: int) -> None:
         if n == 0:
@@ -493,7 +538,8 @@ async def test_what_was_accepted_and_rejected_is_not_carried(aflow: AsyncHarness
     assert World.calls == ["order tea", "order milk", "call back tea ref tea"]
 
 
-# ---------------------------------------------------------------- a part again, elsewhere, in the books
+# ---------------------------------------------------------------- a part again, elsewhere, in the
+# books
 
 
 async def carried_run(aflow: AsyncHarness) -> Any:
@@ -507,7 +553,9 @@ async def carried_run(aflow: AsyncHarness) -> Any:
     return run
 
 
-async def test_a_restart_does_not_take_back_again_what_was_taken_back(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_restart_does_not_take_back_again_what_was_taken_back(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     run = await carried_run(aflow)
     await aflow.app.restart("k", effects="repeat")
     with pytest.raises(RunFailed):
@@ -517,18 +565,27 @@ async def test_a_restart_does_not_take_back_again_what_was_taken_back(aflow: Asy
     assert all(len(keys) == 1 for what, keys in World.keys.items() if what.endswith("0"))
 
 
-async def test_a_rewind_goes_on_with_what_was_not_taken_back_yet(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_rewind_goes_on_with_what_was_not_taken_back_yet(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     run = await carried_run(aflow)
-    undone = conn.execute("select min(seq) from pgflow.effects where key = 'k' and name = 'cancel_booking' and request->>'name' = 'stop 0'").fetchone()
+    undone = conn.execute(
+        "select min(seq) from pgflow.effects where key = 'k' and name = 'cancel_booking' and "
+        "request->>'name' = 'stop 0'"
+    ).fetchone()
     assert undone is not None
     await aflow.app.rewind("k", to=undone[0] - 1, effects="repeat")
     with pytest.raises(RunFailed):
         await run.result(SOON)
-    assert World.calls == [], "its compensation was begun by the generation before, which still answers for it"
+    assert World.calls == [], (
+        "its compensation was begun by the generation before, which still answers for it"
+    )
     assert conn.execute("select count(*) from pgflow.owed").fetchone() == (0,)
 
 
-async def test_a_rewound_generation_still_has_what_earlier_ones_handed_on(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_rewound_generation_still_has_what_earlier_ones_handed_on(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def patient(n: int) -> None:
         await book(f"stop {n}")
@@ -545,13 +602,25 @@ async def test_a_rewound_generation_still_has_what_earlier_ones_handed_on(aflow:
     with pytest.raises(RunFailed):
         await run.result(SOON)
     assert run_row(conn, "k", "generation") == (3,)
-    assert World.calls == ["book stop 0", "book stop 1", "book stop 1", "cancel stop 1", "cancel stop 0"]
+    assert World.calls == [
+        "book stop 0",
+        "book stop 1",
+        "book stop 1",
+        "cancel stop 1",
+        "cancel stop 0",
+    ]
 
 
 @pytest.mark.parametrize("step", ["book", "cancel_booking"])
-async def test_a_fork_takes_back_nothing_of_its_origins(aflow: AsyncHarness, conn: psycopg.Connection, step: str) -> None:
+async def test_a_fork_takes_back_nothing_of_its_origins(
+    aflow: AsyncHarness, conn: psycopg.Connection, step: str
+) -> None:
     await carried_run(aflow)
-    cuts = conn.execute("select seq from pgflow.effects where key = 'k' and generation = 2 and name = %s order by seq", (step,)).fetchall()
+    cuts = conn.execute(
+        "select seq from pgflow.effects where key = 'k' and generation = 2 and name = %s order by "
+        "seq",
+        (step,),
+    ).fetchall()
     await aflow.app.fork("k", "f", at=cuts[-1][0] - 1, effects="repeat")
     with pytest.raises(RunFailed):
         await aflow.app.get("f", tour).result(SOON)
@@ -566,17 +635,23 @@ async def test_the_last_unit_of_a_failed_run_can_be_forked(aflow: AsyncHarness) 
     assert World.calls == []
 
 
-async def test_every_generation_is_replayed_elsewhere_from_its_line(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_every_generation_is_replayed_elsewhere_from_its_line(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     await carried_run(aflow)
     out = io.StringIO()
-    (chain,) = conn.execute("select chain_id from pgflow.run_key where key = 'k'").fetchone() or (0,)
+    (chain,) = conn.execute("select chain_id from pgflow.run_key where key = 'k'").fetchone() or (
+        0,
+    )
     export_chain(conn, chain, out)
     recorded = [read_history(line) for line in out.getvalue().splitlines()]
     assert [len(r.claim.saga) for r in recorded] == [0, 2]
     assert [find_divergence(r, tour, (Trouble,)) for r in recorded] == [None, None]
 
 
-async def test_from_decision_to_the_compensation_of_a_later_generation(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_from_decision_to_the_compensation_of_a_later_generation(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @decision()
     async def where() -> Choice[str]:
         return Choice("hotel", why="near the sea", evidence=["map-3"])
@@ -607,7 +682,9 @@ async def send(n: int) -> Accepted:
 
 @workflow
 async def walk(leave_at: int, begin: int, most: int) -> None:
-    """Three units an act, a letter among them now and then, whose answer comes when somebody asks what is owed."""
+    """Three units an act, a letter among them now and then, whose answer comes when somebody asks
+    what is owed.
+    """
     async with pgflow.saga():
         for n in range(begin, most):
             if n == leave_at:
@@ -619,7 +696,9 @@ async def walk(leave_at: int, begin: int, most: int) -> None:
         raise Trouble
 
 
-def test_wherever_it_continues_as_new_the_same_is_owed_and_taken_back(flow: Harness, conn: psycopg.Connection) -> None:
+def test_wherever_it_continues_as_new_the_same_is_owed_and_taken_back(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     """Every place of a history of fifty units, at each of which another run leaves off."""
     acts = 18
     flow.include(walk)
@@ -629,10 +708,13 @@ def test_wherever_it_continues_as_new_the_same_is_owed_and_taken_back(flow: Harn
     while waiting := conn.execute(owed).fetchall():
         for _, refs in waiting:
             assert len(refs) == len(set(refs))
-        for (key,) in conn.execute("select effect from pgflow.obligations where state <> 'intended'").fetchall():
+        for (key,) in conn.execute(
+            "select effect from pgflow.obligations where state <> 'intended'"
+        ).fetchall():
             flow.app.settle_effect(key, "confirmed", by="ada")
         flow.until_idle()
-    # What nothing takes back is taken back by a person: whoever did it, the same letters for every run.
+    # What nothing takes back is taken back by a person: whoever did it, the same letters for every
+    # run.
     while stuck := conn.execute("select effect from pgflow.obligations").fetchall():
         for (key,) in stuck:
             flow.app.settle_effect(key, "confirmed", by="ada")
@@ -647,7 +729,9 @@ def test_wherever_it_continues_as_new_the_same_is_owed_and_taken_back(flow: Harn
     ).fetchall()
     assert {tuple(row[1:]) for row in books} == {(acts, acts, acts, True)}
     assert len(books) == acts + 1
-    units = conn.execute("select max(n) from (select count(*) as n from pgflow.unit group by run_id) x").fetchone()
+    units = conn.execute(
+        "select max(n) from (select count(*) as n from pgflow.unit group by run_id) x"
+    ).fetchone()
     assert units is not None
     assert units[0] >= 50
     assert conn.execute("select invariant, detail from pgflow.check()").fetchall() == []

@@ -12,7 +12,18 @@ import pytest
 from records import SOON
 
 import pgflow
-from pgflow import Choice, Decision, InvalidArgument, Retries, RunFailed, Usage, decision, effect, step, workflow
+from pgflow import (
+    Choice,
+    Decision,
+    InvalidArgument,
+    Retries,
+    RunFailed,
+    Usage,
+    decision,
+    effect,
+    step,
+    workflow,
+)
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -47,8 +58,13 @@ async def pick(offers: list[Offer]) -> Choice[Offer]:
     Book.picked += 1
     best = min(offers, key=lambda offer: offer.cents)
     return Choice(
-        best, why="the cheapest", evidence=["quote-7"], alternatives=[o.seller for o in offers if o != best], policy="thrift-2",
-        model="none", usage=Usage(usd=Decimal("0.01"), tokens=9),
+        best,
+        why="the cheapest",
+        evidence=["quote-7"],
+        alternatives=[o.seller for o in offers if o != best],
+        policy="thrift-2",
+        model="none",
+        usage=Usage(usd=Decimal("0.01"), tokens=9),
     )
 
 
@@ -71,19 +87,36 @@ async def shop() -> tuple[str, str]:
     return await buy.because(chosen)(chosen.value), chosen.id
 
 
-async def test_a_choice_is_made_once_and_kept_with_its_reasons(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_choice_is_made_once_and_kept_with_its_reasons(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(shop)
     run = await aflow.start(shop)
     bought, key = await run.result(SOON)
     assert bought == "bought from a"
     assert Book.picked == 1
     row = conn.execute(
-        "select decision, name, value, why, evidence, alternatives, policy, model, usage->>'usd' from pgflow.decisions"
+        "select decision, name, value, why, evidence, alternatives, policy, model, usage->>'usd' "
+        "from pgflow.decisions"
     ).fetchall()
-    assert row == [(key, "pick", {"seller": "a", "cents": 10}, "the cheapest", ["quote-7"], ["b", "c"], "thrift-2", "none", "0.01")]
+    assert row == [
+        (
+            key,
+            "pick",
+            {"seller": "a", "cents": 10},
+            "the cheapest",
+            ["quote-7"],
+            ["b", "c"],
+            "thrift-2",
+            "none",
+            "0.01",
+        )
+    ]
 
 
-async def test_what_rests_on_a_decision_names_it(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_rests_on_a_decision_names_it(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def spree() -> str:
         chosen = await pick(OFFERS)
@@ -98,16 +131,29 @@ async def test_what_rests_on_a_decision_names_it(aflow: AsyncHarness, conn: psyc
     aflow.include(spree)
     chosen = await (await aflow.start(spree)).result(SOON)
     root = chosen.removesuffix("/pick/1")
-    assert Book.keys == [f"{chosen}/buy/1", f"{chosen}/buy/2", f"{chosen}/buy/gift", f"{chosen}/tell/1", f"{root}/tell/1"]
-    told = conn.execute("select decided, why, evidence, act, name, act_key, status from pgflow.provenance order by act_key").fetchall()
+    assert Book.keys == [
+        f"{chosen}/buy/1",
+        f"{chosen}/buy/2",
+        f"{chosen}/buy/gift",
+        f"{chosen}/tell/1",
+        f"{root}/tell/1",
+    ]
+    told = conn.execute(
+        "select decided, why, evidence, act, name, act_key, status from pgflow.provenance order by "
+        "act_key"
+    ).fetchall()
     assert told == [
         ("pick", "the cheapest", ["quote-7"], act, name, key, status)
         for act, name, key, status in [
-            ("effect", "buy", f"{chosen}/buy/1", "confirmed"), ("effect", "buy", f"{chosen}/buy/2", "confirmed"),
-            ("effect", "buy", f"{chosen}/buy/gift", "confirmed"), ("step", "tell", f"{chosen}/tell/1", "completed"),
+            ("effect", "buy", f"{chosen}/buy/1", "confirmed"),
+            ("effect", "buy", f"{chosen}/buy/2", "confirmed"),
+            ("effect", "buy", f"{chosen}/buy/gift", "confirmed"),
+            ("step", "tell", f"{chosen}/tell/1", "completed"),
         ]
     ]
-    ((keys,),) = conn.execute("select array_agg(idempotency_key order by call) from pgflow.steps where step = 'tell'").fetchall()
+    ((keys,),) = conn.execute(
+        "select array_agg(idempotency_key order by call) from pgflow.steps where step = 'tell'"
+    ).fetchall()
     assert keys == [f"{chosen}/tell/1", f"{root}/tell/1"]
 
 
@@ -145,7 +191,10 @@ def test_decisions_work_in_sync_workflows(flow: Harness, conn: psycopg.Connectio
     flow.include(counting)
     run = flow.start(counting)
     assert run.result(SOON) == 3
-    first, second = (key for (key,) in conn.execute("select decision from pgflow.decisions order by seq").fetchall())
+    first, second = (
+        key
+        for (key,) in conn.execute("select decision from pgflow.decisions order by seq").fetchall()
+    )
     assert second == f"{first}/choose/7"
 
 
@@ -180,18 +229,24 @@ async def test_what_no_decision_can_be_is_refused(aflow: AsyncHarness) -> None:
 
     aflow.include(attempts)
     assert await (await aflow.start(attempts)).result(SOON) == [
-        "decision odd must return a pgflow.Choice, not int", *["no such item"] * 5,
-        "because() takes the value that a @decision returned, not 'p-91'", "buy has been called before",
+        "decision odd must return a pgflow.Choice, not int",
+        *["no such item"] * 5,
+        "because() takes the value that a @decision returned, not 'p-91'",
+        "buy has been called before",
     ]
 
 
-async def test_a_decision_that_fails_for_good_fails_its_caller(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_decision_that_fails_for_good_fails_its_caller(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @decision(retries=2)
     async def unable() -> Choice[Any]:
         Book.picked += 1
         raise LookupError("nothing to choose from")
 
-    unable_now = unable.options(retries=Retries(max_attempts=2, first_delay=timedelta(milliseconds=1)))
+    unable_now = unable.options(
+        retries=Retries(max_attempts=2, first_delay=timedelta(milliseconds=1))
+    )
 
     @workflow
     async def asks_now() -> Any:

@@ -1,4 +1,6 @@
-"""Effects: intent before the act, no blind repetition, and an outcome for whatever was not known."""
+"""Effects: intent before the act, no blind repetition, and an outcome for whatever was not
+known.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(90)
 
-SLOWLY = Retries(max_attempts=4, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1))
+SLOWLY = Retries(
+    max_attempts=4, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1)
+)
 
 
 class CardDeclined(Exception):
@@ -86,7 +90,9 @@ def the_bank() -> Bank:
     return _BANKS["bank"]
 
 
-@effect(risk="compensable", raises=[CardDeclined], settle_retries=SLOWLY, timeout=timedelta(seconds=20))
+@effect(
+    risk="compensable", raises=[CardDeclined], settle_retries=SLOWLY, timeout=timedelta(seconds=20)
+)
 async def charge(cents: int) -> str:
     if cents > 1000:
         raise CardDeclined("too much")
@@ -148,26 +154,39 @@ async def pay_insistently(cents: int) -> str:
     return await charge_again(cents)
 
 
-def effects(conn: psycopg.Connection[Any], columns: str = "name, status, attempts, unknowns") -> list[tuple[Any, ...]]:
+def effects(
+    conn: psycopg.Connection[Any], columns: str = "name, status, attempts, unknowns"
+) -> list[tuple[Any, ...]]:
     return conn.execute(f"select {columns} from pgflow.effects order by run_id, call").fetchall()  # type: ignore[call-overload,no-any-return]
 
 
 def owed(conn: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
-    return conn.execute("select name, state from pgflow.obligations order by run_id, call").fetchall()
+    return conn.execute(
+        "select name, state from pgflow.obligations order by run_id, call"
+    ).fetchall()
 
 
 def kinds(conn: psycopg.Connection[Any]) -> str:
-    return "".join(kind for (kind,) in conn.execute("select kind from pgflow.unit order by run_id, seq").fetchall())
+    return "".join(
+        kind
+        for (kind,) in conn.execute("select kind from pgflow.unit order by run_id, seq").fetchall()
+    )
 
 
 # ---------------------------------------------------------------- what is known at once
 
 
-async def test_an_effect_is_intended_before_it_acts_and_confirmed_after(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_an_effect_is_intended_before_it_acts_and_confirmed_after(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     seen: list[Any] = []
 
     async def fake(cents: int) -> str:
-        seen.append(conn.execute("select kind, key, payload->'request' from pgflow.unit where kind = 'i'").fetchall())
+        seen.append(
+            conn.execute(
+                "select kind, key, payload->'request' from pgflow.unit where kind = 'i'"
+            ).fetchall()
+        )
         seen.append(owed(conn))
         return the_bank().charge(cents, pgflow.idempotency_key())
 
@@ -184,7 +203,9 @@ async def test_an_effect_is_intended_before_it_acts_and_confirmed_after(aflow: A
     assert owed(conn) == []
 
 
-def test_sync_effects_keep_the_same_books(flow: Harness, conn: psycopg.Connection, bank: Bank) -> None:
+def test_sync_effects_keep_the_same_books(
+    flow: Harness, conn: psycopg.Connection, bank: Bank
+) -> None:
     @effect(risk="reversible")
     def reserve(n: int) -> int:
         return len(the_bank().charge(n, pgflow.idempotency_key()))
@@ -199,7 +220,9 @@ def test_sync_effects_keep_the_same_books(flow: Harness, conn: psycopg.Connectio
     assert len(bank.calls) == 2
 
 
-async def test_a_definite_refusal_is_failed_and_raised_as_itself(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_definite_refusal_is_failed_and_raised_as_itself(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     aflow.include(pay)
     run = await aflow.start(pay, 5000)
     with pytest.raises(pgflow.RunFailed) as failed:
@@ -212,7 +235,9 @@ async def test_a_definite_refusal_is_failed_and_raised_as_itself(aflow: AsyncHar
 # ---------------------------------------------------------------- what is not known
 
 
-async def test_a_lost_reply_is_asked_after_and_never_sent_again(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_lost_reply_is_asked_after_and_never_sent_again(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     bank.lose = lambda _: True
     aflow.include(pay)
     run = await aflow.start(pay, 100)
@@ -223,7 +248,9 @@ async def test_a_lost_reply_is_asked_after_and_never_sent_again(aflow: AsyncHarn
     assert kinds(conn) == "iUEC"
 
 
-async def test_absent_is_believed_only_when_no_attempt_can_be_under_way(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_absent_is_believed_only_when_no_attempt_can_be_under_way(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     bank.lose = lambda n: n == 1
     bank.book_before_losing = False
     aflow.include(pay)
@@ -249,7 +276,12 @@ async def test_a_counterparty_that_cannot_say_is_asked_again_and_at_last_a_perso
     async def hope(cents: int) -> str:
         return the_bank().charge(cents, pgflow.idempotency_key())
 
-    answers: list[StillUnknown | Exception] = [StillUnknown(), ConnectionError("down"), StillUnknown(), StillUnknown()]
+    answers: list[StillUnknown | Exception] = [
+        StillUnknown(),
+        ConnectionError("down"),
+        StillUnknown(),
+        StillUnknown(),
+    ]
 
     @hope.settle
     async def _(cents: int) -> Confirmed[str] | Absent | StillUnknown:
@@ -271,16 +303,22 @@ async def test_a_counterparty_that_cannot_say_is_asked_again_and_at_last_a_perso
         await aflow.skip(timedelta(minutes=2))
     assert await run.status() == "stuck"
     assert answers == []
-    ((key, detail),) = conn.execute("select effect, detail->>'state' from pgflow.obligations").fetchall()
+    ((key, detail),) = conn.execute(
+        "select effect, detail->>'state' from pgflow.obligations"
+    ).fetchall()
     assert detail == "unknown"
     assert key in run_row(conn, run.key, "error->>'message'")[0]
-    await aflow.app.settle_effect(key, "confirmed", "seen on the statement", why="statement of May", by="ada")
+    await aflow.app.settle_effect(
+        key, "confirmed", "seen on the statement", why="statement of May", by="ada"
+    )
     assert await run.result(SOON) == "seen on the statement"
     assert len(bank.calls) == 1
     assert effects(conn, "status, said_by, unknowns") == [("confirmed", "ada", 5)]
 
 
-async def test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     bank.lose = lambda _: True
     aflow.include(pay_by_wire)
     run = await aflow.start(pay_by_wire, 9)
@@ -299,10 +337,15 @@ async def test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides(aflow:
     assert len(bank.calls) == 1
 
 
-async def test_a_retry_by_a_person_asks_the_counterparty_again(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_retry_by_a_person_asks_the_counterparty_again(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     bank.lose = lambda _: True
 
-    @effect(risk="compensable", settle_retries=Retries(max_attempts=1, first_delay=timedelta(milliseconds=1)))
+    @effect(
+        risk="compensable",
+        settle_retries=Retries(max_attempts=1, first_delay=timedelta(milliseconds=1)),
+    )
     async def hope(cents: int) -> str:
         return the_bank().charge(cents, pgflow.idempotency_key())
 
@@ -327,7 +370,9 @@ async def test_a_retry_by_a_person_asks_the_counterparty_again(aflow: AsyncHarne
     assert len(bank.calls) == 1
 
 
-async def test_a_person_may_say_that_nothing_was_done_and_it_is_tried_again(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_person_may_say_that_nothing_was_done_and_it_is_tried_again(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     bank.lose = lambda n: n == 1
     bank.book_before_losing = False
     aflow.include(pay_by_wire)
@@ -339,7 +384,9 @@ async def test_a_person_may_say_that_nothing_was_done_and_it_is_tried_again(aflo
     assert kinds(conn) == "iUEjC"
 
 
-async def test_absent_does_not_repeat_what_has_no_key(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_absent_does_not_repeat_what_has_no_key(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     bank.lose = lambda _: True
     bank.book_before_losing = False
     aflow.include(pay_by_post)
@@ -382,7 +429,9 @@ async def test_what_could_arrive_only_after_the_window_is_not_sent_again(
     assert (len(bank.calls), len(bank.asked)) == (sent, asked)
 
 
-async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     entered = asyncio.Event()
 
     async def slow(cents: int) -> str:
@@ -400,10 +449,14 @@ async def test_a_worker_lost_in_the_window_leaves_an_unknown_outcome(aflow: Asyn
     assert await run.result(SOON) == "charge of 100"
     assert len(bank.calls) == 1
     assert kinds(conn) == "iUEC"
-    assert conn.execute("select payload->>'reason' from pgflow.unit where kind = 'U'").fetchall() == [("worker_lost",)]
+    assert conn.execute(
+        "select payload->>'reason' from pgflow.unit where kind = 'U'"
+    ).fetchall() == [("worker_lost",)]
 
 
-async def test_a_time_out_is_not_a_failure(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_time_out_is_not_a_failure(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     @effect(risk="compensable", timeout=timedelta(milliseconds=50), settle_retries=SLOWLY)
     async def slow(cents: int) -> str:
         the_bank().charge(cents, pgflow.idempotency_key())
@@ -429,7 +482,9 @@ async def test_a_time_out_is_not_a_failure(aflow: AsyncHarness, conn: psycopg.Co
 # ---------------------------------------------------------------- before and after the act
 
 
-async def test_a_precondition_that_does_not_hold_leaves_the_world_alone(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_precondition_that_does_not_hold_leaves_the_world_alone(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     @effect(risk="compensable")
     async def buy(cents: int) -> str:
         return the_bank().charge(cents, pgflow.idempotency_key())
@@ -447,12 +502,16 @@ async def test_a_precondition_that_does_not_hold_leaves_the_world_alone(aflow: A
 
     aflow.include(shopper)
     assert await (await aflow.start(shopper, 5)).result(SOON) == "charge of 5"
-    assert (await (await aflow.start(shopper, 50)).result(SOON)).startswith("stale: the precondition of effect buy")
+    assert (await (await aflow.start(shopper, 50)).result(SOON)).startswith(
+        "stale: the precondition of effect buy"
+    )
     assert len(bank.calls) == 1
     assert effects(conn) == [("buy", "confirmed", 1, 0), ("buy", "failed", 1, 0)]
 
 
-async def test_what_verification_does_not_find_is_unknown(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_what_verification_does_not_find_is_unknown(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     @effect(risk="compensable", settle_retries=SLOWLY)
     async def buy(cents: int) -> str:
         return the_bank().charge(cents, pgflow.idempotency_key())
@@ -490,7 +549,9 @@ def test_what_belongs_to_an_effect_has_its_colour() -> None:
         coloured.settle(lambda: Absent())  # type: ignore[arg-type,return-value]
 
 
-async def test_an_effect_does_not_rest_on_what_was_read_too_long_ago(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_an_effect_does_not_rest_on_what_was_read_too_long_ago(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     @pgflow.read(max_age=HOUR)
     async def price() -> int:
         return 7
@@ -512,7 +573,11 @@ async def test_an_effect_does_not_rest_on_what_was_read_too_long_ago(aflow: Asyn
     await aflow.skip(timedelta(seconds=1900))
     assert await fresh.result(SOON) == "charge of 7"
     await aflow.skip(timedelta(seconds=4100))
-    assert await old.result(SOON) == "effect charge rests on what price read, which is too old by now; nothing was done; then charge of 7"
+    assert (
+        await old.result(SOON)
+        == "effect charge rests on what price read, which is too old by now; nothing was done; "
+        "then charge of 7"
+    )
     assert len(bank.calls) == 2
 
 
@@ -532,7 +597,9 @@ async def payout(cents: int) -> str:
     return f"under {taken.ref}"
 
 
-async def test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     aflow.include(payout)
     run = await aflow.start(payout, 12)
     await aflow.until_idle()
@@ -550,7 +617,9 @@ async def test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed(aflow
     assert len(bank.calls) == 1
 
 
-async def test_a_confirmation_may_come_while_the_code_still_goes_on(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_confirmation_may_come_while_the_code_still_goes_on(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     go = pgflow.Signal("go", str)
 
     @workflow
@@ -570,7 +639,9 @@ async def test_a_confirmation_may_come_while_the_code_still_goes_on(aflow: Async
     assert len(bank.calls) == 1
 
 
-async def test_a_next_generation_has_keys_of_its_own(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_next_generation_has_keys_of_its_own(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     @workflow
     async def monthly(months: int) -> int:
         await charge(months)
@@ -587,7 +658,9 @@ async def test_a_next_generation_has_keys_of_its_own(aflow: AsyncHarness, conn: 
 # ---------------------------------------------------------------- given up, cancelled, forced
 
 
-async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     may_end = asyncio.Event()
 
     async def slow(cents: int) -> str:
@@ -615,7 +688,9 @@ async def test_an_effect_that_the_code_gave_up_is_still_followed_to_its_end(aflo
     assert effects(conn) == [("charge", "confirmed", 1, 0)]
 
 
-async def test_an_effect_left_open_by_force_can_still_be_closed(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_an_effect_left_open_by_force_can_still_be_closed(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     bank.lose = lambda _: True
     aflow.include(pay_by_wire)
     run = await aflow.start(pay_by_wire, 9)
@@ -624,13 +699,17 @@ async def test_an_effect_left_open_by_force_can_still_be_closed(aflow: AsyncHarn
     await aflow.until_idle()
     assert await run.status() == "cancelled"
     assert owed(conn) == [("wire", "unknown")]
-    assert conn.execute("select runs from pgflow.drop_history(pgflow.now_())").fetchone() == (0,), "what is owed is not forgotten"
+    assert conn.execute("select runs from pgflow.drop_history(pgflow.now_())").fetchone() == (0,), (
+        "what is owed is not forgotten"
+    )
     await aflow.app.settle_effect(bank.calls[0], "confirmed", "found it", by="ada")
     assert owed(conn) == []
     assert effects(conn, "status, said_by") == [("confirmed", "ada")]
 
 
-async def test_an_effect_under_way_cannot_be_settled(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_an_effect_under_way_cannot_be_settled(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     may_end = asyncio.Event()
 
     async def slow(cents: int) -> str:
@@ -651,7 +730,9 @@ async def test_an_effect_under_way_cannot_be_settled(aflow: AsyncHarness, conn: 
 # ---------------------------------------------------------------- policy
 
 
-async def test_the_policy_says_what_needs_a_gate(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_the_policy_says_what_needs_a_gate(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     rules = '[{"name": "charge", "amount": "$.cents", "above": 500}, {"risk": "irreversible", "predicate": "$.cents == 9"}]'
     ((version,),) = conn.execute("select pgflow.set_policy(%s, 'first')", (rules,)).fetchall()
     assert version == 1
@@ -668,8 +749,14 @@ async def test_the_policy_says_what_needs_a_gate(aflow: AsyncHarness, conn: psyc
 
     aflow.include(both)
     refused = "effect {} needs a gate, says version 1 of the policy; nothing was done"
-    assert await (await aflow.start(both, 600)).result(SOON) == [refused.format("charge"), "charge of 600"]
-    assert await (await aflow.start(both, 9)).result(SOON) == ["charge of 9", refused.format("wire")]
+    assert await (await aflow.start(both, 600)).result(SOON) == [
+        refused.format("charge"),
+        "charge of 600",
+    ]
+    assert await (await aflow.start(both, 9)).result(SOON) == [
+        "charge of 9",
+        refused.format("wire"),
+    ]
     assert sorted(bank.booked.values()) == [9, 600]
     assert effects(conn, "name, policy_version") == [("wire", 1), ("charge", 1)]
     conn.execute("select pgflow.set_policy('[]', 'none')")
@@ -687,7 +774,9 @@ async def test_the_policy_says_what_needs_a_gate(aflow: AsyncHarness, conn: psyc
         ("[1]", "not ''"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused(conn: psycopg.Connection, rules: str, says: str) -> None:
+def test_a_policy_that_cannot_be_is_refused(
+    conn: psycopg.Connection, rules: str, says: str
+) -> None:
     with pytest.raises(psycopg.Error, match=says) as refused:
         conn.execute("select pgflow.set_policy(%s, 'bad')", (rules,))
     assert refused.value.sqlstate == "PF003"

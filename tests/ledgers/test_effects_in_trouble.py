@@ -1,4 +1,6 @@
-"""Effects when things come together: words of people, pauses, slow answers, forced ends, values that do not fit."""
+"""Effects when things come together: words of people, pauses, slow answers, forced ends, values
+that do not fit.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,33 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from records import HOUR, SOON, eventually, run_row
-from test_effects import SLOWLY, Bank, bank, charge, effects, kinds, owed, pay, pay_by_wire, the_bank, transfer, wire
+from test_effects import (
+    SLOWLY,
+    Bank,
+    bank,
+    charge,
+    effects,
+    kinds,
+    owed,
+    pay,
+    pay_by_wire,
+    the_bank,
+    transfer,
+    wire,
+)
 
 import pgflow
-from pgflow import Absent, Confirmed, DefinitionError, NotStorable, Signal, Stale, StillUnknown, effect, workflow
+from pgflow import (
+    Absent,
+    Confirmed,
+    DefinitionError,
+    NotStorable,
+    Signal,
+    Stale,
+    StillUnknown,
+    effect,
+    workflow,
+)
 from pgflow._model.reasons import WORDS
 from pgflow._worker.effect_bodies import Acts
 from pgflow.testing import set_clock
@@ -34,7 +59,9 @@ def poll(aflow: AsyncHarness) -> None:
     aflow._worker.poll_now()
 
 
-async def settled(aflow: AsyncHarness, conn: psycopg.Connection, holds: Callable[[], Any], what: str) -> None:
+async def settled(
+    aflow: AsyncHarness, conn: psycopg.Connection, holds: Callable[[], Any], what: str
+) -> None:
     """Waits until something holds that a poll brings about."""
 
     def look() -> Any:
@@ -47,8 +74,12 @@ async def settled(aflow: AsyncHarness, conn: psycopg.Connection, holds: Callable
 # ---------------------------------------------------------------- words
 
 
-async def test_a_word_counts_before_another_attempt(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
-    """Both are due at once: the retry of an unknown effect, and the word of a person that it was taken back."""
+async def test_a_word_counts_before_another_attempt(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
+    """Both are due at once: the retry of an unknown effect, and the word of a person that it was
+    taken back.
+    """
     bank.lose = lambda n: n == 1
 
     @effect(risk="compensable", dedup_window=HOUR, settle_retries=SLOWLY)
@@ -64,14 +95,19 @@ async def test_a_word_counts_before_another_attempt(aflow: AsyncHarness, conn: p
     await aflow.until_idle()
     await aflow.crash()
     set_clock(aflow._dsn, timedelta(minutes=3))
-    conn.execute("select pgflow.settle_effect(%s, 'failed', why => 'taken back by telephone')", (bank.calls[0],))
+    conn.execute(
+        "select pgflow.settle_effect(%s, 'failed', why => 'taken back by telephone')",
+        (bank.calls[0],),
+    )
     await aflow.until_idle()
     await settled(aflow, conn, lambda: owed(conn) == [], "the word is taken")
     assert len(bank.calls) == 1
     assert await run.status() == "failed"
 
 
-async def test_a_word_reaches_a_run_that_waits_for_something_else_too(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_word_reaches_a_run_that_waits_for_something_else_too(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     bank.lose = lambda _: True
 
     @workflow
@@ -91,7 +127,9 @@ async def test_a_word_reaches_a_run_that_waits_for_something_else_too(aflow: Asy
     assert await run.result(SOON) == "q!"
 
 
-async def test_what_only_a_person_can_say_does_not_stop_the_clock(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_what_only_a_person_can_say_does_not_stop_the_clock(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     bank.lose = lambda _: True
 
     @workflow
@@ -108,12 +146,16 @@ async def test_what_only_a_person_can_say_does_not_stop_the_clock(aflow: AsyncHa
     assert run_row(conn, run.key, "status")[0] == "waiting"
     await aflow.skip(timedelta(minutes=5))
     assert "X" in kinds(conn)
-    assert run_row(conn, run.key, "status, reason") == ("stuck", "effect"), "now nothing else can bring it on"
+    assert run_row(conn, run.key, "status, reason") == ("stuck", "effect"), (
+        "now nothing else can bring it on"
+    )
     await aflow.app.settle_effect(bank.calls[0], "confirmed", "done")
     assert await run.result(SOON) == "late"
 
 
-async def test_words_on_several_effects_at_once_are_replayed_as_they_came(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_words_on_several_effects_at_once_are_replayed_as_they_came(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     bank.lose = lambda n: n >= 2
 
     @workflow
@@ -131,7 +173,10 @@ async def test_words_on_several_effects_at_once_are_replayed_as_they_came(aflow:
     aflow.include(many)
     run = await aflow.start(many)
     await aflow.until_idle()
-    (_, first, second) = [key for (key,) in conn.execute("select effect from pgflow.obligations order by call").fetchall()]
+    (_, first, second) = [
+        key
+        for (key,) in conn.execute("select effect from pgflow.obligations order by call").fetchall()
+    ]
     with conn.transaction():
         conn.execute("select pgflow.settle_effect(%s, 'confirmed', '\"p\"')", (first,))
         conn.execute("select pgflow.confirm_effect('T-1', value => '{\"at\": \"noon\"}')")
@@ -140,11 +185,15 @@ async def test_words_on_several_effects_at_once_are_replayed_as_they_came(aflow:
     poll(aflow)
     assert await run.result(SOON) == "pq"
     assert effects(conn, "name, status, result") == [
-        ("transfer", "confirmed", {"at": "noon"}), ("wire", "confirmed", "p"), ("wire", "confirmed", "q"),
+        ("transfer", "confirmed", {"at": "noon"}),
+        ("wire", "confirmed", "p"),
+        ("wire", "confirmed", "q"),
     ]
 
 
-async def test_a_word_whose_value_does_not_fit_is_told_to_the_code(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_word_whose_value_does_not_fit_is_told_to_the_code(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     bank.lose = lambda _: True
 
     @workflow
@@ -162,7 +211,9 @@ async def test_a_word_whose_value_does_not_fit_is_told_to_the_code(aflow: AsyncH
     assert effects(conn, "status") == [("confirmed",)]
 
 
-async def test_a_debt_left_by_force_can_be_closed_whatever_its_state(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_debt_left_by_force_can_be_closed_whatever_its_state(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     may_end = asyncio.Event()
 
     async def slow(cents: int) -> str:
@@ -176,7 +227,12 @@ async def test_a_debt_left_by_force_can_be_closed_whatever_its_state(aflow: Asyn
     await eventually(lambda: owed(conn) != [], "it is intended")
     ((key,),) = conn.execute("select effect from pgflow.obligations").fetchall()
     conn.execute("select pgflow.cancel_run(%s, 'enough', force => true)", (run.key,))
-    await settled(aflow, conn, lambda: conn.execute("select count(*) from pgflow.outcome").fetchone() == (1,), "it is ended")
+    await settled(
+        aflow,
+        conn,
+        lambda: conn.execute("select count(*) from pgflow.outcome").fetchone() == (1,),
+        "it is ended",
+    )
     may_end.set()
     await aflow.until_idle()
     assert owed(conn) == [("charge", "intended")]
@@ -185,7 +241,9 @@ async def test_a_debt_left_by_force_can_be_closed_whatever_its_state(aflow: Asyn
     assert effects(conn, "status") == [("failed",)]
 
 
-async def test_a_word_that_came_before_a_forced_end_is_kept(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_word_that_came_before_a_forced_end_is_kept(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     bank.lose = lambda _: True
     aflow.include(pay_by_wire)
     run = await aflow.start(pay_by_wire, 9)
@@ -207,7 +265,9 @@ async def test_absent_counts_by_when_it_was_asked_not_by_when_it_is_recorded(
 ) -> None:
     asking, may_answer = asyncio.Event(), asyncio.Event()
 
-    @effect(risk="compensable", settle_retries=SLOWLY, timeout=timedelta(seconds=20), keyed=is_keyed)
+    @effect(
+        risk="compensable", settle_retries=SLOWLY, timeout=timedelta(seconds=20), keyed=is_keyed
+    )
     async def act(cents: int) -> str:
         the_bank().calls.append(pgflow.idempotency_key())
         if len(the_bank().calls) == 1:
@@ -232,15 +292,26 @@ async def test_absent_counts_by_when_it_was_asked_not_by_when_it_is_recorded(
     conn.execute("select pgflow.pause_run(%s)", (run.key,))
     set_clock(aflow._dsn, timedelta(hours=2))
     may_answer.set()
-    await settled(aflow, conn, lambda: run_row(conn, run.key, "status")[0] == "paused", "it is paused")
+    await settled(
+        aflow, conn, lambda: run_row(conn, run.key, "status")[0] == "paused", "it is paused"
+    )
     assert len(bank.calls) == 1
     conn.execute("select pgflow.resume_run(%s)", (run.key,))
-    await settled(aflow, conn, lambda: run_row(conn, run.key, "status")[0] in ("completed", "stuck"), "it goes on")
+    await settled(
+        aflow,
+        conn,
+        lambda: run_row(conn, run.key, "status")[0] in ("completed", "stuck"),
+        "it goes on",
+    )
     assert len(bank.asked) == 2, "what was absent at once is asked again"
-    assert (len(bank.calls), run_row(conn, run.key, "status")[0]) == ((2, "completed") if is_keyed else (1, "stuck"))
+    assert (len(bank.calls), run_row(conn, run.key, "status")[0]) == (
+        (2, "completed") if is_keyed else (1, "stuck")
+    )
 
 
-@pytest.mark.parametrize("has_codes", [True, False], ids=["a journal of now", "a journal from before the codes"])
+@pytest.mark.parametrize(
+    "has_codes", [True, False], ids=["a journal of now", "a journal from before the codes"]
+)
 async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
     aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank, has_codes: bool
 ) -> None:
@@ -271,7 +342,9 @@ async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
     run = await aflow.start(traveller)
     await aflow.until_idle()
     await aflow.skip(timedelta(minutes=2))
-    reasons = conn.execute("select payload->>'reason' from pgflow.unit where kind = 'U' order by seq").fetchall()
+    reasons = conn.execute(
+        "select payload->>'reason' from pgflow.unit where kind = 'U' order by seq"
+    ).fetchall()
     assert reasons == [("raised",), ("precondition_failed",)]
     await aflow.crash()
     if not has_codes:
@@ -282,10 +355,14 @@ async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
     await aflow.skip(timedelta(minutes=2))
     assert await run.result(SOON) == "charge of 5"
     assert len(bank.calls) == 1
-    assert effects(conn, "attempts, said_by") == [(2, "settle")], "after what the second attempt found, the bank was asked"
+    assert effects(conn, "attempts, said_by") == [(2, "settle")], (
+        "after what the second attempt found, the bank was asked"
+    )
 
 
-async def test_infrastructure_in_a_precondition_is_no_outcome(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_infrastructure_in_a_precondition_is_no_outcome(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     tries = []
 
     @effect(risk="compensable")
@@ -310,18 +387,30 @@ async def test_infrastructure_in_a_precondition_is_no_outcome(aflow: AsyncHarnes
 
 @pytest.mark.parametrize(("late_seconds", "units"), [(0.2, "iC"), (0.3, "iEjC"), (4.0, "iEjC")])
 async def test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank, monkeypatch: pytest.MonkeyPatch, late_seconds: float, units: str
+    aflow: AsyncHarness,
+    conn: psycopg.Connection,
+    bank: Bank,
+    monkeypatch: pytest.MonkeyPatch,
+    late_seconds: float,
+    units: str,
 ) -> None:
     begin = Acts.act
     delays = iter([late_seconds])
 
     async def begin_late(self: Acts, execution: Any, call: Any) -> Any:
-        call.attempted_us -= int(next(delays, 0) * 1e6)  # as if the worker had stood still since the intent was committed
+        call.attempted_us -= int(
+            next(delays, 0) * 1e6
+        )  # as if the worker had stood still since the intent was committed
         return await begin(self, execution, call)
 
     monkeypatch.setattr(Acts, "act", begin_late)
 
-    @effect(risk="irreversible", keyed=False, timeout=timedelta(seconds=1), settle_after=timedelta(seconds=1.5))
+    @effect(
+        risk="irreversible",
+        keyed=False,
+        timeout=timedelta(seconds=1),
+        settle_after=timedelta(seconds=1.5),
+    )
     async def post(cents: int) -> str:
         return the_bank().charge(cents, pgflow.idempotency_key())
 
@@ -347,7 +436,9 @@ def test_options_may_not_call_absent_what_is_under_way() -> None:
         act.options(retries=3)
 
 
-async def test_what_belongs_to_an_effect_belongs_to_its_variants(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_what_belongs_to_an_effect_belongs_to_its_variants(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     bank.lose = lambda _: True
 
     @effect(risk="reversible", settle_retries=SLOWLY)
@@ -371,7 +462,9 @@ async def test_what_belongs_to_an_effect_belongs_to_its_variants(aflow: AsyncHar
 # ---------------------------------------------------------------- the end
 
 
-async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     done: list[str] = []
 
     @effect(risk="reversible")
@@ -392,13 +485,20 @@ async def test_tasks_left_behind_do_nothing_more_while_the_run_owes(aflow: Async
     aflow.include(hasty)
     run = await aflow.start(hasty)
     await eventually(lambda: "i" in kinds(conn), "it is intended")
-    await settled(aflow, conn, lambda: "T-3" in str(conn.execute("select ref from pgflow.obligations").fetchall()), "it is accepted")
+    await settled(
+        aflow,
+        conn,
+        lambda: "T-3" in str(conn.execute("select ref from pgflow.obligations").fetchall()),
+        "it is accepted",
+    )
     await aflow.app.confirm_effect("T-3")
     assert (await run.result(SOON)).startswith("done while")
     assert set(done) <= {"after the end"}
 
 
-async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank) -> None:
+async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
     @workflow
     async def payout() -> None:
         await transfer(12)
@@ -417,9 +517,21 @@ async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(aflow: Asyn
 @pytest.mark.parametrize(
     ("rule", "request_", "needs"),
     [
-        ('{"predicate": "$.at.datetime() > \\"2024-01-01T00:00:00+00:00\\".datetime()"}', '{"at": "2025-01-01"}', "gate"),
-        ('{"predicate": "$.at.datetime() > \\"2024-01-01T00:00:00+00:00\\".datetime()"}', '{"at": "2023-01-01"}', None),
-        ('{"predicate": "$.at.datetime() > \\"2024-01-01\\".datetime()"}', '{"at": "no date"}', "gate"),
+        (
+            '{"predicate": "$.at.datetime() > \\"2024-01-01T00:00:00+00:00\\".datetime()"}',
+            '{"at": "2025-01-01"}',
+            "gate",
+        ),
+        (
+            '{"predicate": "$.at.datetime() > \\"2024-01-01T00:00:00+00:00\\".datetime()"}',
+            '{"at": "2023-01-01"}',
+            None,
+        ),
+        (
+            '{"predicate": "$.at.datetime() > \\"2024-01-01\\".datetime()"}',
+            '{"at": "no date"}',
+            "gate",
+        ),
         ('{"amount": "strict $.cents", "above": 5}', "{}", "gate"),
         ('{"amount": "strict $.cents", "above": 5}', '{"cents": 4}', None),
         ('{"amount": "$.cents", "above": 5}', '{"cents": "a lot"}', "gate"),
@@ -427,13 +539,19 @@ async def test_a_run_that_waits_for_a_confirmation_says_that_it_owes(aflow: Asyn
         ('{"risk": "reversible", "needs": "nothing"}', "{}", "nothing"),
     ],
 )
-def test_a_rule_that_cannot_be_judged_lets_nothing_through(conn: psycopg.Connection, rule: str, request_: str, needs: str | None) -> None:
+def test_a_rule_that_cannot_be_judged_lets_nothing_through(
+    conn: psycopg.Connection, rule: str, request_: str, needs: str | None
+) -> None:
     conn.execute("select pgflow.set_policy(%s, 'x')", (f"[{rule}]",))
-    assert conn.execute("select needs from pgflow.needs_('a', 'reversible', %s)", (request_,)).fetchone() == (needs,)
+    assert conn.execute(
+        "select needs from pgflow.needs_('a', 'reversible', %s)", (request_,)
+    ).fetchone() == (needs,)
 
 
 @pytest.mark.parametrize("limit", ['"NaN"', '"Infinity"', '"-Infinity"', '"x"'])
 def test_a_limit_that_is_no_number_is_refused(conn: psycopg.Connection, limit: str) -> None:
     with pytest.raises(psycopg.Error) as refused:
-        conn.execute("select pgflow.set_policy(%s, 'x')", (f'[{{"amount": "$.a", "above": {limit}}}]',))
+        conn.execute(
+            "select pgflow.set_policy(%s, 'x')", (f'[{{"amount": "$.a", "above": {limit}}}]',)
+        )
     assert refused.value.sqlstate == "PF003"

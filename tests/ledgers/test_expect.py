@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(90)
 
-SLOWLY = Retries(max_attempts=4, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1))
+SLOWLY = Retries(
+    max_attempts=4, first_delay=timedelta(minutes=1), backoff=1, max_delay=timedelta(minutes=1)
+)
 
 
 @dataclass
@@ -104,15 +106,21 @@ def rows(conn: psycopg.Connection[Any], columns: str) -> list[tuple[Any, ...]]:
     return conn.execute(f"select {columns} from pgflow.effects order by run_id, call").fetchall()  # type: ignore[call-overload,no-any-return]
 
 
-async def test_an_effect_acts_on_what_it_expects(aflow: AsyncHarness, conn: psycopg.Connection, site: Site) -> None:
+async def test_an_effect_acts_on_what_it_expects(
+    aflow: AsyncHarness, conn: psycopg.Connection, site: Site
+) -> None:
     aflow.include(shop)
     assert await (await aflow.start(shop)).result(SOON) == "buy at 100"
     assert site.looks == 2
-    ((expects,),) = conn.execute("select payload->>'expects' from pgflow.unit where kind = 'i'").fetchall()
+    ((expects,),) = conn.execute(
+        "select payload->>'expects' from pgflow.unit where kind = 'i'"
+    ).fetchall()
     assert expects == fingerprint({"cents": 100, "title": "cart"})
 
 
-async def test_an_effect_does_not_act_when_what_it_expects_has_changed(aflow: AsyncHarness, conn: psycopg.Connection, site: Site) -> None:
+async def test_an_effect_does_not_act_when_what_it_expects_has_changed(
+    aflow: AsyncHarness, conn: psycopg.Connection, site: Site
+) -> None:
     site.changes_after = {1: Page("cart", 150)}
     aflow.include(shop)
     run = await aflow.start(shop)
@@ -120,11 +128,16 @@ async def test_an_effect_does_not_act_when_what_it_expects_has_changed(aflow: As
     assert site.presses == ["buy at 150"]
     assert rows(conn, "status, attempts") == [("failed", 1), ("confirmed", 1)]
     ((error,),) = conn.execute("select payload from pgflow.unit where kind = 'F'").fetchall()
-    assert error["fields"] == {"expected": fingerprint(Page("cart", 100)), "observed": fingerprint(Page("cart", 150))}
+    assert error["fields"] == {
+        "expected": fingerprint(Page("cart", 100)),
+        "observed": fingerprint(Page("cart", 150)),
+    }
     assert "cart" not in str(error)
 
 
-def test_sync_effects_expect_alike_and_a_run_may_end_by_it(flow: Harness, conn: psycopg.Connection, site: Site) -> None:
+def test_sync_effects_expect_alike_and_a_run_may_end_by_it(
+    flow: Harness, conn: psycopg.Connection, site: Site
+) -> None:
     @effect(risk="reversible")
     def click(button: str) -> str:
         return SITES[-1].press(button)
@@ -144,11 +157,16 @@ def test_sync_effects_expect_alike_and_a_run_may_end_by_it(flow: Harness, conn: 
         flow.start(clicker, 90).result(SOON)
     cause = failed.value.__cause__
     assert isinstance(cause, Diverged)
-    assert (cause.expected, cause.observed) == (fingerprint(Page("cart", 90)), fingerprint(Page("cart", 100)))
+    assert (cause.expected, cause.observed) == (
+        fingerprint(Page("cart", 90)),
+        fingerprint(Page("cart", 100)),
+    )
     assert site.presses == ["buy at 100"]
 
 
-async def test_what_is_observed_is_observed_again_when_observing_failed(aflow: AsyncHarness, conn: psycopg.Connection, site: Site) -> None:
+async def test_what_is_observed_is_observed_again_when_observing_failed(
+    aflow: AsyncHarness, conn: psycopg.Connection, site: Site
+) -> None:
     @effect(risk="reversible")
     async def click() -> str:
         return site.press("buy")
@@ -206,7 +224,9 @@ async def test_what_may_have_acted_is_not_judged_by_what_is_observed_after_it(
     assert len(site.presses) == 1
 
 
-async def test_what_is_absent_is_observed_anew_before_it_is_tried_again(aflow: AsyncHarness, conn: psycopg.Connection, site: Site) -> None:
+async def test_what_is_absent_is_observed_anew_before_it_is_tried_again(
+    aflow: AsyncHarness, conn: psycopg.Connection, site: Site
+) -> None:
     @effect(risk="compensable", settle_retries=SLOWLY, timeout=timedelta(seconds=20))
     async def click() -> str:
         site.page = Page("sold out", 0)
@@ -236,13 +256,17 @@ async def test_what_is_absent_is_observed_anew_before_it_is_tried_again(aflow: A
     assert rows(conn, "status, attempts") == [("failed", 2)]
 
 
-async def test_expecting_something_needs_a_fingerprint_and_an_observer(aflow: AsyncHarness, site: Site) -> None:
+async def test_expecting_something_needs_a_fingerprint_and_an_observer(
+    aflow: AsyncHarness, site: Site
+) -> None:
     @effect(risk="reversible")
     async def blind() -> None: ...
 
     with pytest.raises(InvalidArgument, match=r"pgflow\.fingerprint\(\)"):
         blind.options(expect="cart")
-    with pytest.raises(DefinitionError, match="the observer of effect blind must be written with async def"):
+    with pytest.raises(
+        DefinitionError, match="the observer of effect blind must be written with async def"
+    ):
         blind.observe(lambda: None)  # type: ignore[arg-type,return-value]
 
     @workflow
@@ -264,7 +288,12 @@ class Model(pydantic.BaseModel):
 @pytest.mark.parametrize(
     "alike",
     [
-        [Page("cart", 100), {"cents": 100, "title": "cart"}, Model(title="cart", cents=100), {"title": "cart", "cents": 100.0}],
+        [
+            Page("cart", 100),
+            {"cents": 100, "title": "cart"},
+            Model(title="cart", cents=100),
+            {"title": "cart", "cents": 100.0},
+        ],
         [(1, 2.5), [1.0, 2.5]],
         [{3, 1, 2}, {2, 3, 1}],
         [Decimal("1.10"), "1.10"],
@@ -279,12 +308,35 @@ def test_equal_values_have_equal_fingerprints(alike: list[Any]) -> None:
 
 
 def test_a_fingerprint_is_the_same_in_every_version_and_different_for_different_values() -> None:
-    assert fingerprint({"b": [1, True, None], "a": "ä"}) == "sha256:108af0d49fd6b4becc0d64f2afb8f965cd236f201d6e3a7f7c951940c64aaec8"
-    different = [0, 1, -1, 1.5, "1", True, False, None, [], {}, [0], [[]], {"a": 1}, {"a": 2}, {"b": 1}, 2**53, 2**53 + 1]
+    assert (
+        fingerprint({"b": [1, True, None], "a": "ä"})
+        == "sha256:108af0d49fd6b4becc0d64f2afb8f965cd236f201d6e3a7f7c951940c64aaec8"
+    )
+    different = [
+        0,
+        1,
+        -1,
+        1.5,
+        "1",
+        True,
+        False,
+        None,
+        [],
+        {},
+        [0],
+        [[]],
+        {"a": 1},
+        {"a": 2},
+        {"b": 1},
+        2**53,
+        2**53 + 1,
+    ]
     assert len({fingerprint(value) for value in different}) == len(different)
 
 
-@pytest.mark.parametrize("value", [float("nan"), object(), [float("inf")]], ids=["nan", "object", "inf"])
+@pytest.mark.parametrize(
+    "value", [float("nan"), object(), [float("inf")]], ids=["nan", "object", "inf"]
+)
 def test_what_has_no_form_as_json_has_no_fingerprint(value: Any) -> None:
     with pytest.raises(NotStorable, match="what is to be fingerprinted"):
         fingerprint(value)

@@ -1,4 +1,6 @@
-"""Sagas of children: what a child that has completed did is taken back by its parent, if that fails."""
+"""Sagas of children: what a child that has completed did is taken back by its parent, if that
+fails.
+"""
 
 from __future__ import annotations
 
@@ -103,11 +105,18 @@ def unbalanced(conn: psycopg.Connection[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("made", [journey, journey_sync])
-def test_what_a_completed_child_did_is_taken_back_among_what_its_parent_did(flow: Harness, conn: psycopg.Connection, made: Any) -> None:
+def test_what_a_completed_child_did_is_taken_back_among_what_its_parent_did(
+    flow: Harness, conn: psycopg.Connection, made: Any
+) -> None:
     flow.include(made, leg)
     with pytest.raises(RunFailed):
         flow.start(made, True).result(SOON)
-    assert calls[4:] == ["release last", "release middle back", "release middle there", "release first"]
+    assert calls[4:] == [
+        "release last",
+        "release middle back",
+        "release middle there",
+        "release first",
+    ]
     assert unbalanced(conn) == []
 
 
@@ -118,7 +127,9 @@ def test_what_went_well_stays(flow: Harness, made: Any) -> None:
     assert len(calls) == 4
 
 
-async def test_a_child_that_failed_has_taken_back_its_own_and_nobody_does_again(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_child_that_failed_has_taken_back_its_own_and_nobody_does_again(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def parent() -> None:
         async with pgflow.saga():
@@ -132,11 +143,19 @@ async def test_a_child_that_failed_has_taken_back_its_own_and_nobody_does_again(
     aflow.include(parent, leg)
     with pytest.raises(RunFailed):
         await (await aflow.start(parent)).result(SOON)
-    assert calls[3:] == ["release middle back", "release middle there", "reserve instead", "release instead", "release first"]
+    assert calls[3:] == [
+        "release middle back",
+        "release middle there",
+        "reserve instead",
+        "release instead",
+        "release first",
+    ]
     assert unbalanced(conn) == []
 
 
-async def test_grandchildren_and_earlier_generations_of_children_are_taken_back_too(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_grandchildren_and_earlier_generations_of_children_are_taken_back_too(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def parent() -> None:
         async with pgflow.saga():
@@ -146,11 +165,18 @@ async def test_grandchildren_and_earlier_generations_of_children_are_taken_back_
     aflow.include(parent, leg, legs)
     with pytest.raises(RunFailed):
         await (await aflow.start(parent)).result(SOON)
-    assert calls[4:] == ["release a2 late", "release a grand back", "release a grand there", "release a own"]
+    assert calls[4:] == [
+        "release a2 late",
+        "release a grand back",
+        "release a grand there",
+        "release a own",
+    ]
     assert unbalanced(conn) == []
 
 
-async def test_where_two_effects_have_one_name_a_childs_is_taken_back_as_the_one_that_it_was(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_where_two_effects_have_one_name_a_childs_is_taken_back_as_the_one_that_it_was(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @effect(name="reserve", risk="compensable")
     async def another(name: str) -> str:
         return name
@@ -173,11 +199,19 @@ async def test_where_two_effects_have_one_name_a_childs_is_taken_back_as_the_one
     aflow.include(parent, leg, legs, child)
     with pytest.raises(RunFailed):
         await (await aflow.start(parent)).result(SOON)
-    assert calls[4:] == ["another b", "release a2 late", "release a grand back", "release a grand there", "release a own"]
+    assert calls[4:] == [
+        "another b",
+        "release a2 late",
+        "release a grand back",
+        "release a grand there",
+        "release a own",
+    ]
     assert unbalanced(conn) == []
 
 
-async def test_what_a_child_did_is_carried_into_the_next_generation_of_its_parent(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_a_child_did_is_carried_into_the_next_generation_of_its_parent(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def parent(n: int) -> None:
         async with pgflow.saga():
@@ -195,7 +229,9 @@ async def test_what_a_child_did_is_carried_into_the_next_generation_of_its_paren
     assert unbalanced(conn) == []
 
 
-async def test_without_a_block_the_parent_takes_back_what_something_takes_back(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_without_a_block_the_parent_takes_back_what_something_takes_back(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def parent() -> None:
         await pgflow.map(leg, ["a", "b"])
@@ -204,11 +240,18 @@ async def test_without_a_block_the_parent_takes_back_what_something_takes_back(a
     aflow.include(parent, leg)
     with pytest.raises(RunFailed):
         await (await aflow.start(parent)).result(SOON)
-    assert sorted(calls[4:]) == ["release a back", "release a there", "release b back", "release b there"]
+    assert sorted(calls[4:]) == [
+        "release a back",
+        "release a there",
+        "release b back",
+        "release b there",
+    ]
     assert unbalanced(conn) == []
 
 
-async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(aflow: AsyncHarness) -> None:
+async def test_what_a_child_had_accepted_is_taken_back_with_its_reference(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def sending() -> None:
         await ship("tea")
@@ -255,7 +298,9 @@ async def test_a_fork_takes_back_nothing_of_its_origins_children(aflow: AsyncHar
     assert calls == []
 
 
-async def test_a_crash_between_takes_each_back_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_crash_between_takes_each_back_once(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(journey, leg)
     run = await aflow.start(journey, True)
     await aflow.crash()
@@ -308,7 +353,9 @@ async def waiting_leg_of(what: str) -> str:
 @pytest.mark.parametrize("crashes", [False, True])
 @pytest.mark.parametrize("stubborn", [False, True])
 @pytest.mark.parametrize("made", [impatient, impatient_sync])
-def test_a_child_that_runs_is_cancelled_and_waited_for(flow: Harness, conn: psycopg.Connection, made: Any, stubborn: bool, crashes: bool) -> None:
+def test_a_child_that_runs_is_cancelled_and_waited_for(
+    flow: Harness, conn: psycopg.Connection, made: Any, stubborn: bool, crashes: bool
+) -> None:
     flow.include(made, waiting_leg, waiting_leg_of)
     run = flow.start(made.options(key="k"), stubborn)
     flow.until_idle()
@@ -319,12 +366,18 @@ def test_a_child_that_runs_is_cancelled_and_waited_for(flow: Harness, conn: psyc
     flow.until_idle()
     with pytest.raises(RunCancelled):
         run.result(SOON)
-    own = ["reserve middle all the same", "release middle all the same", "release middle"] if stubborn else ["release middle"]
+    own = (
+        ["reserve middle all the same", "release middle all the same", "release middle"]
+        if stubborn
+        else ["release middle"]
+    )
     assert calls[2:] == [*own, "release first"]
     assert unbalanced(conn) == []
 
 
-async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     from datetime import timedelta
 
     aflow.include(impatient, waiting_leg)
@@ -338,7 +391,9 @@ async def test_a_time_out_in_a_block_waits_until_the_child_has_unwound(aflow: As
     assert unbalanced(conn) == []
 
 
-def test_a_child_whose_effects_were_taken_back_is_not_handed_over(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_child_whose_effects_were_taken_back_is_not_handed_over(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     flow.include(journey, leg)
     run = flow.start(journey.options(key="k"), True)
     with pytest.raises(RunFailed):
@@ -350,7 +405,12 @@ def test_a_child_whose_effects_were_taken_back_is_not_handed_over(flow: Harness,
     flow.app.restart("k", effects="reuse", input={"fails": True})
     with pytest.raises(RunFailed):
         run.result(SOON)
-    assert calls[4:] == ["release last", "release middle back", "release middle there", "release first"], "handed over, and taken back with the rest"
+    assert calls[4:] == [
+        "release last",
+        "release middle back",
+        "release middle there",
+        "release first",
+    ], "handed over, and taken back with the rest"
     assert unbalanced(conn) == []
 
 
@@ -375,7 +435,9 @@ async def reports(count: int, size: int) -> str:
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["and_is_caught", "and_fails_it"])
-async def test_a_child_that_did_more_than_its_parent_can_be_given_takes_it_back_itself(aflow: AsyncHarness, fails: bool) -> None:
+async def test_a_child_that_did_more_than_its_parent_can_be_given_takes_it_back_itself(
+    aflow: AsyncHarness, fails: bool
+) -> None:
     @workflow
     async def filing() -> str:
         try:
@@ -395,7 +457,9 @@ async def test_a_child_that_did_more_than_its_parent_can_be_given_takes_it_back_
     assert calls[6:] == [f"shred {number} of 100000" for number in reversed(range(6))]
 
 
-async def test_what_just_fits_is_given_to_the_parent_and_a_run_of_its_own_may_do_more(aflow: AsyncHarness) -> None:
+async def test_what_just_fits_is_given_to_the_parent_and_a_run_of_its_own_may_do_more(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def filing() -> None:
         async with pgflow.saga():
@@ -409,7 +473,9 @@ async def test_what_just_fits_is_given_to_the_parent_and_a_run_of_its_own_may_do
     assert await (await aflow.start(reports, 8, 100_000)).result(SOON) == "filed"
 
 
-async def test_a_child_that_is_abandoned_leaves_nothing_and_may_do_more(aflow: AsyncHarness) -> None:
+async def test_a_child_that_is_abandoned_leaves_nothing_and_may_do_more(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def filing() -> str:
         return await pgflow.run_child(reports.options(when_parent_ends="abandon"), 6, 100_000)
@@ -418,7 +484,9 @@ async def test_a_child_that_is_abandoned_leaves_nothing_and_may_do_more(aflow: A
     assert await (await aflow.start(filing)).result(SOON) == "filed"
 
 
-async def test_the_effects_of_blocks_that_a_run_leaves_open_are_taken_back_in_the_order_of_their_calls(aflow: AsyncHarness) -> None:
+async def test_the_effects_of_blocks_that_a_run_leaves_open_are_taken_back_in_the_order_of_their_calls(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def parent() -> None:
         async def aside() -> None:
@@ -437,5 +505,8 @@ async def test_the_effects_of_blocks_that_a_run_leaves_open_are_taken_back_in_th
     with pytest.raises(RunFailed):
         await (await aflow.start(parent)).result(SOON)
     assert [call for call in calls if call.startswith("release")] == [
-        "release after it", "release aside back", "release aside there", "release at first",
+        "release after it",
+        "release aside back",
+        "release aside there",
+        "release at first",
     ]

@@ -1,4 +1,6 @@
-"""Debts of a run ended by force: they are seen, told and closed by people, and handed on to whoever takes them back after all."""
+"""Debts of a run ended by force: they are seen, told and closed by people, and handed on to whoever
+takes them back after all.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,9 @@ WORKFLOWS = (order, posted, shipped, leg, slow_leg, journey, lap)
 
 def force(conn: Conn, key: str) -> None:
     """A wake leaves a run alone that another looks at just then."""
-    chain = one(conn, "select pgflow.cancel_run(%s, 'enough', force => true, sent_by => 'ada')", key)
+    chain = one(
+        conn, "select pgflow.cancel_run(%s, 'enough', force => true, sent_by => 'ada')", key
+    )
     for _ in range(1000):
         conn.execute("select pgflow.wake(array[%s::bigint])", (chain,))
         if one(conn, "select pgflow.run_status(%s)", key) == "cancelled":
@@ -133,7 +137,9 @@ def keys(conn: Conn) -> list[str]:
     return rows(conn, "select effect from pgflow.obligations order by opened_at, call")
 
 
-async def begin(aflow: AsyncHarness, flow: pgflow.Workflow[..., Any], *args: Any) -> pgflow.AsyncRun[Any]:
+async def begin(
+    aflow: AsyncHarness, flow: pgflow.Workflow[..., Any], *args: Any
+) -> pgflow.AsyncRun[Any]:
     aflow.include(*WORKFLOWS)
     run = await aflow.start(flow.options(key="k"), *args)
     await aflow.until_idle()
@@ -147,14 +153,25 @@ async def test_what_was_done_and_not_taken_back_stays_owed(aflow: AsyncHarness, 
     await begin(aflow, order, "ab")
     force(conn, "k")
     assert owed(conn) == [("k", "uncompensated", "forced"), ("k", "uncompensated", "forced")]
-    assert rows(conn, "select status, owed from pgflow.effects order by seq") == [("confirmed", "forced")] * 2
-    assert rows(conn, "select name, payload->>'force' from pgflow.timeline where event = 'operator' and name = 'cancel'") == [("cancel", "true")]
-    assert rows(conn, "select reason_code, reason_detail from pgflow.runs where key = 'k'") == [("asked", {"by": "ada", "force": True})]
+    assert (
+        rows(conn, "select status, owed from pgflow.effects order by seq")
+        == [("confirmed", "forced")] * 2
+    )
+    assert rows(
+        conn,
+        "select name, payload->>'force' from pgflow.timeline where event = 'operator' and name = "
+        "'cancel'",
+    ) == [("cancel", "true")]
+    assert rows(conn, "select reason_code, reason_detail from pgflow.runs where key = 'k'") == [
+        ("asked", {"by": "ada", "force": True})
+    ]
     assert one(conn, "select runs from pgflow.drop_history(pgflow.now_())") == 0
     assert calls == ["charge a", "charge b"]
 
 
-async def test_what_cannot_be_taken_back_leaves_nothing_to_do(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_cannot_be_taken_back_leaves_nothing_to_do(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     await begin(aflow, posted)
     force(conn, "k")
     assert owed(conn) == []
@@ -167,18 +184,27 @@ async def test_an_ordinary_cancel_leaves_nothing_owed(aflow: AsyncHarness, conn:
     assert (owed(conn), calls) == ([], ["charge a", "refund a"])
 
 
-async def test_what_is_being_taken_back_is_owed_as_that_alone(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_is_being_taken_back_is_owed_as_that_alone(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     trouble.add("refund b")
     run = await begin(aflow, order, "ab")
     await run.cancel()
     await aflow.until_idle()
     force(conn, "k")
-    assert sorted(rows(conn, "select name, state from pgflow.obligations")) == [("charge", "uncompensated"), ("refund", "unknown")]
-    await aflow.app.settle_effect(one(conn, "select effect from pgflow.obligations where name = 'refund'"), "confirmed")
+    assert sorted(rows(conn, "select name, state from pgflow.obligations")) == [
+        ("charge", "uncompensated"),
+        ("refund", "unknown"),
+    ]
+    await aflow.app.settle_effect(
+        one(conn, "select effect from pgflow.obligations where name = 'refund'"), "confirmed"
+    )
     assert rows(conn, "select name, state from pgflow.obligations") == [("charge", "uncompensated")]
 
 
-async def test_a_refund_that_was_not_done_leaves_the_charge_owed(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_refund_that_was_not_done_leaves_the_charge_owed(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     trouble.add("refund a")
     run = await begin(aflow, order, "a")
     await run.cancel()
@@ -186,10 +212,14 @@ async def test_a_refund_that_was_not_done_leaves_the_charge_owed(aflow: AsyncHar
     force(conn, "k")
     assert rows(conn, "select name, state from pgflow.obligations") == [("refund", "unknown")]
     await aflow.app.settle_effect(keys(conn)[0], "failed", why="the bank has nothing", by="ada")
-    assert rows(conn, "select name, state, reason from pgflow.obligations") == [("charge", "uncompensated", "forced")]
+    assert rows(conn, "select name, state, reason from pgflow.obligations") == [
+        ("charge", "uncompensated", "forced")
+    ]
 
 
-async def test_what_turns_out_to_have_been_done_is_owed_from_then_on(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_turns_out_to_have_been_done_is_owed_from_then_on(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     trouble.add("a")
     await begin(aflow, order, "a")
     force(conn, "k")
@@ -202,7 +232,9 @@ async def test_what_turns_out_to_have_been_done_is_owed_from_then_on(aflow: Asyn
     assert owed(conn) == []
 
 
-async def test_what_was_accepted_is_confirmed_and_then_taken_back(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_was_accepted_is_confirmed_and_then_taken_back(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     await begin(aflow, shipped)
     force(conn, "k")
     assert owed(conn) == [("k", "accepted", "forced")]
@@ -214,11 +246,20 @@ async def test_what_was_accepted_is_confirmed_and_then_taken_back(aflow: AsyncHa
     assert owed(conn) == []
 
 
-async def test_effects_of_a_child_that_has_completed_are_owed_by_its_parent(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_effects_of_a_child_that_has_completed_are_owed_by_its_parent(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     await begin(aflow, journey, "leg")
     force(conn, "k")
     assert owed(conn) == [("k", "uncompensated", "forced")]
-    assert one(conn, "select o.effect = e.effect from pgflow.obligations o, pgflow.effects e where e.key = 'leg'") is True
+    assert (
+        one(
+            conn,
+            "select o.effect = e.effect from pgflow.obligations o, pgflow.effects e where e.key = "
+            "'leg'",
+        )
+        is True
+    )
 
 
 async def test_a_child_is_cancelled_with_its_code(aflow: AsyncHarness, conn: Conn) -> None:
@@ -234,7 +275,9 @@ async def test_a_child_is_cancelled_with_its_code(aflow: AsyncHarness, conn: Con
     assert (owed(conn), calls) == ([], ["charge a", "refund a"])
 
 
-async def test_a_child_that_completes_after_its_parent_was_forced_owes_what_it_did(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_child_that_completes_after_its_parent_was_forced_owes_what_it_did(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     await begin(aflow, journey, "slow_leg")
     force(conn, "k")
     await aflow.until_idle()
@@ -245,7 +288,9 @@ async def test_a_child_that_completes_after_its_parent_was_forced_owes_what_it_d
     await aflow.app.settle_effect(keys(conn)[0], "stands", why="the customer keeps it")
 
 
-async def test_a_result_that_the_forced_parent_never_took_is_owed_by_the_child(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_result_that_the_forced_parent_never_took_is_owed_by_the_child(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     await begin(aflow, journey, "slow_leg")
     await aflow.app.pause("k")
     await aflow.until_idle()
@@ -256,16 +301,23 @@ async def test_a_result_that_the_forced_parent_never_took_is_owed_by_the_child(a
     assert owed(conn) == [("leg", "uncompensated", "parent_forced")]
 
 
-async def test_what_earlier_generations_did_is_owed_by_the_last(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_earlier_generations_did_is_owed_by_the_last(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     await begin(aflow, lap, 1)
     force(conn, "k")
-    assert rows(conn, "select state, call >= 1000000000 from pgflow.obligations order by call") == [("uncompensated", False), ("uncompensated", True)]
+    assert rows(conn, "select state, call >= 1000000000 from pgflow.obligations order by call") == [
+        ("uncompensated", False),
+        ("uncompensated", True),
+    ]
     for key in keys(conn):
         await aflow.app.settle_effect(key, "taken_back")
     assert owed(conn) == []
 
 
-async def test_a_cancel_before_the_code_goes_on_still_takes_back_what_a_restart_was_told_to(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_cancel_before_the_code_goes_on_still_takes_back_what_a_restart_was_told_to(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     await begin(aflow, order, "a")
     await aflow.crash()
     conn.execute("select pgflow.restart_run('k', effects => 'compensate'), pgflow.cancel_run('k')")
@@ -274,7 +326,9 @@ async def test_a_cancel_before_the_code_goes_on_still_takes_back_what_a_restart_
     assert (calls, owed(conn)) == (["charge a", "refund a"], [])
 
 
-async def test_force_before_a_restart_has_taken_back_leaves_that_owed(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_force_before_a_restart_has_taken_back_leaves_that_owed(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     await begin(aflow, order, "a")
     await aflow.crash()
     conn.execute("select pgflow.restart_run('k', effects => 'compensate')")
@@ -287,7 +341,9 @@ async def test_force_before_a_restart_has_taken_back_leaves_that_owed(aflow: Asy
 # ---------------------------------------------------------------- going on after force
 
 
-async def test_a_rewind_behind_what_was_done_has_it_in_hand_again(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_rewind_behind_what_was_done_has_it_in_hand_again(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     run = await begin(aflow, order, "ab")
     force(conn, "k")
     cut = one(conn, "select max(seq) from pgflow.timeline where event = 'effect_confirmed'")
@@ -302,7 +358,9 @@ async def test_a_rewind_behind_what_was_done_has_it_in_hand_again(aflow: AsyncHa
 @pytest.mark.parametrize(("effects", "left", "done"), [
     ("reuse", 0, ["charge a"]), ("repeat", 1, ["charge a", "charge a"]), ("compensate", 0, ["charge a", "refund a", "charge a"]),
 ])  # fmt: skip
-async def test_a_restart_says_what_becomes_of_what_was_left(aflow: AsyncHarness, conn: Conn, effects: str, left: int, done: list[str]) -> None:
+async def test_a_restart_says_what_becomes_of_what_was_left(
+    aflow: AsyncHarness, conn: Conn, effects: str, left: int, done: list[str]
+) -> None:
     await begin(aflow, order, "a")
     force(conn, "k")
     conn.execute("select pgflow.restart_run('k', effects => %s)", (effects,))
@@ -313,7 +371,9 @@ async def test_a_restart_says_what_becomes_of_what_was_left(aflow: AsyncHarness,
     assert len(owed(conn)) == left + 1
 
 
-async def test_what_a_person_has_taken_back_is_done_no_more(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_a_person_has_taken_back_is_done_no_more(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     await begin(aflow, order, "a")
     force(conn, "k")
     await aflow.app.settle_effect(keys(conn)[0], "taken_back")
@@ -325,7 +385,9 @@ async def test_what_a_person_has_taken_back_is_done_no_more(aflow: AsyncHarness,
     assert calls == ["charge a", "charge a"]
 
 
-async def test_what_a_person_has_taken_back_of_an_earlier_generation_is_not_taken_back_again(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_what_a_person_has_taken_back_of_an_earlier_generation_is_not_taken_back_again(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     run = await begin(aflow, lap, 1)
     force(conn, "k")
     for key in keys(conn):
@@ -348,7 +410,9 @@ async def test_a_fork_owes_nothing_of_its_origin(aflow: AsyncHarness, conn: Conn
     assert [key for key, *_ in owed(conn)] == ["k"]
 
 
-async def test_a_parent_that_is_restarted_has_its_childs_effects_again(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_a_parent_that_is_restarted_has_its_childs_effects_again(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     await begin(aflow, journey, "slow_leg")
     force(conn, "k")
     await aflow.app.send("leg", go, "on")
@@ -369,17 +433,25 @@ async def test_only_a_verdict_that_fits_closes_it(aflow: AsyncHarness, conn: Con
     await begin(aflow, order, "a")
     force(conn, "k")
     (key,) = keys(conn)
-    with pytest.raises(WrongState, match="was done, and nobody takes it back any more: it cannot be confirmed"):
+    with pytest.raises(
+        WrongState, match="was done, and nobody takes it back any more: it cannot be confirmed"
+    ):
         await aflow.app.settle_effect(key, "confirmed")
     await aflow.app.settle_effect(key, "taken_back", why="by hand", by="ada")
     assert owed(conn) == []
-    said = one(conn, "select payload->>'verdict', payload->>'by', payload->>'why' from pgflow.timeline where name = 'discharged'")
+    said = one(
+        conn,
+        "select payload->>'verdict', payload->>'by', payload->>'why' from pgflow.timeline where "
+        "name = 'discharged'",
+    )
     assert said == ("taken_back", "ada", "by hand")
     with pytest.raises(RunNotFound):
         await aflow.app.settle_effect(key, "stands")
 
 
-async def test_an_effect_that_is_open_is_neither_taken_back_nor_let_stand(aflow: AsyncHarness, conn: Conn) -> None:
+async def test_an_effect_that_is_open_is_neither_taken_back_nor_let_stand(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
     trouble.add("a")
     await begin(aflow, order, "a")
     for verdict in ("taken_back", "stands"):
@@ -390,16 +462,25 @@ async def test_an_effect_that_is_open_is_neither_taken_back_nor_let_stand(aflow:
 async def test_a_person_is_told_of_it(aflow: AsyncHarness, conn: Conn) -> None:
     await begin(aflow, order, "a")
     force(conn, "k")
-    assert rows(conn, "select kind, name, effect from pgflow.claim_pages()") == [("effect", "charge", keys(conn)[0])]
+    assert rows(conn, "select kind, name, effect from pgflow.claim_pages()") == [
+        ("effect", "charge", keys(conn)[0])
+    ]
 
 
-async def test_the_command_line_shows_and_closes_it(aflow: AsyncHarness, conn: Conn, pgflow_dsn: str) -> None:
+async def test_the_command_line_shows_and_closes_it(
+    aflow: AsyncHarness, conn: Conn, pgflow_dsn: str
+) -> None:
     await begin(aflow, order, "a")
     answer = cli(pgflow_dsn, "cancel", "k", "--force", tty=True)
     assert "1 effect of it stays owed: `pgflow owed` lists them." in answer.err + answer.out
     (debt,) = cli(pgflow_dsn, "owed", "--state", "uncompensated").data
     assert (debt["key"], debt["state"], debt["reason"]) == ("k", "uncompensated", "forced")
-    assert cli(pgflow_dsn, "settle", debt["effect"], "--taken-back", "--why", "by hand").data["verdict"] == "taken_back"
+    assert (
+        cli(pgflow_dsn, "settle", debt["effect"], "--taken-back", "--why", "by hand").data[
+            "verdict"
+        ]
+        == "taken_back"
+    )
     assert owed(conn) == []
 
 
@@ -409,13 +490,19 @@ FORCE = "select pgflow.cancel_run('k', force => true)"
 def test_force_is_an_operators_right(flow: Harness, conn: Conn) -> None:
     flow.include(*WORKFLOWS)
     flow.start(order.options(key="k"), "a")
-    for role, may in (("pgflow_client", False), ("pgflow_worker", False), ("pgflow_operator", True)):
+    for role, may in (
+        ("pgflow_client", False),
+        ("pgflow_worker", False),
+        ("pgflow_operator", True),
+    ):
         with conn.transaction(force_rollback=True):
             conn.execute(f"set local role {role}")  # type: ignore[arg-type]
             conn.execute("select pgflow.cancel_run('k')")
             if may:
                 conn.execute(FORCE)
                 continue
-            with pytest.raises(psycopg.Error, match=f"role {role} may cancel run 'k', and not by force") as refused:
+            with pytest.raises(
+                psycopg.Error, match=f"role {role} may cancel run 'k', and not by force"
+            ) as refused:
                 conn.execute(FORCE)
             assert refused.value.sqlstate == NotAllowed.sqlstate

@@ -1,4 +1,6 @@
-"""Sagas: what was done is taken back when an exception leaves, last first, once, and never only said to be."""
+"""Sagas: what was done is taken back when an exception leaves, last first, once, and never only
+said to be.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(90)
 
-QUICKLY = Retries(max_attempts=20, first_delay=timedelta(milliseconds=5), max_delay=timedelta(milliseconds=20))
+QUICKLY = Retries(
+    max_attempts=20, first_delay=timedelta(milliseconds=5), max_delay=timedelta(milliseconds=20)
+)
 
 
 class World:
@@ -101,17 +105,31 @@ async def trip(fails: bool) -> str:
     return "gone"
 
 
-async def test_what_was_done_is_taken_back_the_last_first(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_was_done_is_taken_back_the_last_first(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(trip)
     with pytest.raises(RunFailed) as failed:
         await (await aflow.start(trip, True)).result(SOON)
     assert isinstance(failed.value.__cause__, Trouble)
-    assert World.calls == ["book flight", "book hotel", "book car", "cancel car", "cancel hotel", "cancel flight"]
+    assert World.calls == [
+        "book flight",
+        "book hotel",
+        "book car",
+        "cancel car",
+        "cancel hotel",
+        "cancel flight",
+    ]
     assert World.there == set()
     pairs = conn.execute(
-        "select e.request->>'name', c.name, c.status from pgflow.effects e join pgflow.effects c on c.compensates = e.effect order by c.call"
+        "select e.request->>'name', c.name, c.status from pgflow.effects e join pgflow.effects c "
+        "on c.compensates = e.effect order by c.call"
     ).fetchall()
-    assert pairs == [("car", "cancel_booking", "confirmed"), ("hotel", "cancel_booking", "confirmed"), ("flight", "cancel_booking", "confirmed")]
+    assert pairs == [
+        ("car", "cancel_booking", "confirmed"),
+        ("hotel", "cancel_booking", "confirmed"),
+        ("flight", "cancel_booking", "confirmed"),
+    ]
 
 
 async def test_what_went_well_stays(aflow: AsyncHarness) -> None:
@@ -143,7 +161,9 @@ async def test_an_exception_that_is_caught_takes_back_its_block_only(aflow: Asyn
     assert World.there == {"flight", "tent", "boat"}
 
 
-async def test_a_block_that_went_well_is_taken_back_by_the_one_around_it(aflow: AsyncHarness) -> None:
+async def test_a_block_that_went_well_is_taken_back_by_the_one_around_it(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def nested() -> None:
         async with pgflow.saga():
@@ -159,7 +179,9 @@ async def test_a_block_that_went_well_is_taken_back_by_the_one_around_it(aflow: 
     assert World.calls[-2:] == ["cancel hotel", "cancel flight"]
 
 
-async def test_a_run_that_fails_takes_back_what_it_can(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_run_that_fails_takes_back_what_it_can(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def unblocked() -> None:
         await book("flight")
@@ -170,7 +192,11 @@ async def test_a_run_that_fails_takes_back_what_it_can(aflow: AsyncHarness, conn
     with pytest.raises(RunFailed):
         await (await aflow.start(unblocked)).result(SOON)
     assert World.there == set()
-    assert ledger(conn) == [("book", "confirmed"), ("burn", "confirmed"), ("cancel_booking", "confirmed")]
+    assert ledger(conn) == [
+        ("book", "confirmed"),
+        ("burn", "confirmed"),
+        ("cancel_booking", "confirmed"),
+    ]
 
 
 async def test_a_cancelled_run_takes_back_too(aflow: AsyncHarness) -> None:
@@ -215,7 +241,9 @@ def test_sync_sagas_are_the_same(flow: Harness) -> None:
     assert World.calls == ["book car", "book bed", "cancel bed", "cancel car"]
 
 
-async def test_what_is_not_known_is_settled_before_it_is_taken_back(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_is_not_known_is_settled_before_it_is_taken_back(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     World.trouble |= {"book hotel": 1, "find hotel": 12}
 
     @workflow
@@ -238,7 +266,9 @@ async def test_what_is_not_known_is_settled_before_it_is_taken_back(aflow: Async
     assert all(status == "confirmed" for _, status in ledger(conn))
 
 
-async def test_a_compensation_is_repeated_under_its_own_key_until_it_is_done(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_compensation_is_repeated_under_its_own_key_until_it_is_done(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     World.trouble["cancel hotel"] = 3
     aflow.include(trip)
     with pytest.raises(RunFailed):
@@ -249,7 +279,9 @@ async def test_a_compensation_is_repeated_under_its_own_key_until_it_is_done(afl
     assert len({key for keys in World.keys.values() for key in keys}) == 6
 
 
-async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(aflow: AsyncHarness) -> None:
+async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(
+    aflow: AsyncHarness,
+) -> None:
     entered = asyncio.Event()
     hang = True
 
@@ -272,10 +304,19 @@ async def test_a_crash_in_the_middle_of_taking_back_goes_on_where_it_was(aflow: 
     with pytest.raises(RunFailed):
         await run.result(SOON)
     assert World.there == set()
-    assert World.calls == ["book flight", "book hotel", "book car", "cancel car", "cancel hotel", "cancel flight"]
+    assert World.calls == [
+        "book flight",
+        "book hotel",
+        "book car",
+        "cancel car",
+        "cancel hotel",
+        "cancel flight",
+    ]
 
 
-async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def arson() -> None:
         async with pgflow.saga():
@@ -297,7 +338,9 @@ async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(
     assert conn.execute("select count(*) from pgflow.obligations").fetchone() == (0,)
 
 
-async def test_from_fact_to_decision_to_effect_to_compensation(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_from_fact_to_decision_to_effect_to_compensation(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @decision()
     async def where() -> Choice[str]:
         return Choice("hotel", why="near the sea", evidence=["map-3"])
@@ -315,14 +358,22 @@ async def test_from_fact_to_decision_to_effect_to_compensation(aflow: AsyncHarne
     ((evidence, why, name, status, compensation),) = conn.execute(
         "select evidence, why, name, status, compensation from pgflow.provenance"
     ).fetchall()
-    assert (evidence, why, name, status, compensation) == (["map-3"], "near the sea", "book", "confirmed", "confirmed")
+    assert (evidence, why, name, status, compensation) == (
+        ["map-3"],
+        "near the sea",
+        "book",
+        "confirmed",
+        "confirmed",
+    )
     await eventually(lambda: World.there == set(), "taken back")
 
 
 # ---------------------------------------------------------------- tasks, generators, keys
 
 
-async def test_what_a_task_does_while_its_block_is_taken_back_is_taken_back_too(aflow: AsyncHarness) -> None:
+async def test_what_a_task_does_while_its_block_is_taken_back_is_taken_back_too(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def careless() -> None:
         async def two() -> None:
@@ -358,7 +409,9 @@ async def test_what_a_task_does_after_its_block_belongs_to_the_run(aflow: AsyncH
     assert World.calls == ["book flight", "cancel flight"]
 
 
-async def test_a_block_may_be_left_in_another_task_than_it_was_entered_in(aflow: AsyncHarness) -> None:
+async def test_a_block_may_be_left_in_another_task_than_it_was_entered_in(
+    aflow: AsyncHarness,
+) -> None:
     @workflow
     async def odd() -> None:
         block = pgflow.saga()

@@ -1,4 +1,6 @@
-"""Accepted effects whose counterparty promised signs of life: beats are noted, and silence is noticed once and for good."""
+"""Accepted effects whose counterparty promised signs of life: beats are noted, and silence is
+noticed once and for good.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +157,9 @@ async def failing(name: str) -> str:
 
 
 def obligations(conn: Conn, columns: str = "name, state") -> list[tuple[Any, ...]]:
-    return conn.execute(f"select {columns} from pgflow.obligations order by run_id, call").fetchall()
+    return conn.execute(
+        f"select {columns} from pgflow.obligations order by run_id, call"
+    ).fetchall()
 
 
 def effects(conn: Conn, columns: str = "name, status") -> list[tuple[Any, ...]]:
@@ -164,7 +168,12 @@ def effects(conn: Conn, columns: str = "name, status") -> list[tuple[Any, ...]]:
 
 def reasons(conn: Conn) -> list[str]:
     """The reasons for which outcomes became unknown."""
-    return [why for (why,) in conn.execute("select payload->>'reason' from pgflow.unit where kind = 'U' order by run_id, seq")]
+    return [
+        why
+        for (why,) in conn.execute(
+            "select payload->>'reason' from pgflow.unit where kind = 'U' order by run_id, seq"
+        )
+    ]
 
 
 async def begun(aflow: AsyncHarness, what: Any, name: str = "a") -> Any:
@@ -177,14 +186,18 @@ async def begun(aflow: AsyncHarness, what: Any, name: str = "a") -> Any:
 # ---------------------------------------------------------------- beats
 
 
-async def test_beats_keep_an_effect_accepted_and_neither_wake_the_run_nor_grow_its_journal(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_beats_keep_an_effect_accepted_and_neither_wake_the_run_nor_grow_its_journal(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     run = await begun(aflow, rendering)
     before = events(conn, run.key)
     for percent in (10, 20, None):
         await aflow.skip(PART)
         await aflow.app.beat_effect("job a", None if percent is None else {"percent": percent})
     await aflow.skip(PART)
-    assert obligations(conn, "state, beat_details, silent_at - beat_at") == [("accepted", {"percent": 20}, MINUTE)]
+    assert obligations(conn, "state, beat_details, silent_at - beat_at") == [
+        ("accepted", {"percent": 20}, MINUTE)
+    ]
     assert events(conn, run.key) == before
     assert await run.status() == "waiting"
     assert farm.asked == []
@@ -209,18 +222,27 @@ def test_a_sync_client_beats_too(flow: Harness, conn: Conn, farm: Farm) -> None:
     assert run.result(SOON) == "job a"
 
 
-async def test_a_beat_in_a_transaction_of_the_callers_counts_once_that_is_committed(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_a_beat_in_a_transaction_of_the_callers_counts_once_that_is_committed(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     await begun(aflow, rendering)
-    async with await psycopg.AsyncConnection.connect(aflow.app.dsn) as other, other.transaction() as transaction:
+    async with (
+        await psycopg.AsyncConnection.connect(aflow.app.dsn) as other,
+        other.transaction() as transaction,
+    ):
         await aflow.app.using(other).beat_effect("job a", "lost")
         raise psycopg.Rollback(transaction)
     assert obligations(conn, "beat_details") == [(None,)]
 
 
-async def test_a_beat_that_nobody_waits_for_is_refused(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_a_beat_that_nobody_waits_for_is_refused(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     run = await begun(aflow, rendering)
     quiet = await begun(aflow, rendering_quietly, "b")
-    with pytest.raises(RunNotFound, match="no open effect was accepted under the reference 'job c'"):
+    with pytest.raises(
+        RunNotFound, match="no open effect was accepted under the reference 'job c'"
+    ):
         await aflow.app.beat_effect("job c")
     with pytest.raises(WrongState, match="without heartbeat_timeout"):
         await aflow.app.beat_effect("job b")
@@ -247,7 +269,9 @@ def test_a_promise_is_none_of_the_value_that_code_sees() -> None:
 # ---------------------------------------------------------------- silence
 
 
-async def test_what_is_silent_is_asked_after_with_what_its_last_beat_said(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_what_is_silent_is_asked_after_with_what_its_last_beat_said(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     farm.answers = [StillUnknown(), ConnectionResetError("no reply"), Confirmed("model 7")]
     run = await begun(aflow, training)
     await aflow.app.beat_effect("job a", {"epoch": 3})
@@ -259,13 +283,17 @@ async def test_what_is_silent_is_asked_after_with_what_its_last_beat_said(aflow:
     await aflow.skip(MINUTE)
     await aflow.skip(MINUTE)
     assert await run.result(SOON) == "job a"
-    assert effects(conn, "status, result, said_by, attempts, ref") == [("confirmed", "model 7", "settle", 1, "job a")]
+    assert effects(conn, "status, result, said_by, attempts, ref") == [
+        ("confirmed", "model 7", "settle", 1, "job a")
+    ]
     assert farm.asked == [{"epoch": 3}] * 3
     assert reasons(conn) == ["silent", "still_unknown", "asking_failed"]
     assert len(farm.taken) == 1, "within the window of its key too it is not sent again"
 
 
-async def test_without_anybody_to_ask_a_person_is_paged_and_a_late_confirmation_still_counts(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_without_anybody_to_ask_a_person_is_paged_and_a_late_confirmation_still_counts(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     pages: list[Page] = []
     aflow.app.pager(pages.append)
     run = await begun(aflow, rendering)
@@ -282,7 +310,9 @@ async def test_without_anybody_to_ask_a_person_is_paged_and_a_late_confirmation_
     assert obligations(conn) == []
 
 
-async def test_a_person_may_say_what_became_of_it_and_not_have_it_done_again(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_a_person_may_say_what_became_of_it_and_not_have_it_done_again(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     run = await begun(aflow, rendering)
     await aflow.skip(LONGER)
     ((key,),) = obligations(conn, "effect")
@@ -293,8 +323,14 @@ async def test_a_person_may_say_what_became_of_it_and_not_have_it_done_again(afl
     assert effects(conn, "status, attempts") == [("failed", 1)]
 
 
-async def test_what_the_counterparty_still_has_is_accepted_again_and_beats_count_again(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
-    farm.answers = [Confirmed(Accepted("job a")), Confirmed(Accepted("job a", heartbeat_timeout=600)), Confirmed("model 7")]
+async def test_what_the_counterparty_still_has_is_accepted_again_and_beats_count_again(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
+    farm.answers = [
+        Confirmed(Accepted("job a")),
+        Confirmed(Accepted("job a", heartbeat_timeout=600)),
+        Confirmed("model 7"),
+    ]
     run = await begun(aflow, training)
     await aflow.skip(LONGER)
     assert obligations(conn) == [("train", "accepted")]
@@ -311,7 +347,9 @@ async def test_what_the_counterparty_still_has_is_accepted_again_and_beats_count
     assert reasons(conn) == ["silent", "accepted", "silent", "accepted", "silent"]
 
 
-async def test_what_the_counterparty_has_lost_is_failed_and_not_sent_again(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_what_the_counterparty_has_lost_is_failed_and_not_sent_again(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     farm.answers = [Absent()]
     run = await begun(aflow, training)
     await aflow.skip(LONGER)
@@ -320,8 +358,15 @@ async def test_what_the_counterparty_has_lost_is_failed_and_not_sent_again(aflow
     assert len(farm.taken) == 1
 
 
-async def test_a_counterparty_that_never_says_leaves_the_run_stuck_and_a_retry_asks_anew(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
-    farm.answers = [Confirmed(Accepted("another job")), StillUnknown(), StillUnknown(), Confirmed("model 7")]
+async def test_a_counterparty_that_never_says_leaves_the_run_stuck_and_a_retry_asks_anew(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
+    farm.answers = [
+        Confirmed(Accepted("another job")),
+        StillUnknown(),
+        StillUnknown(),
+        Confirmed("model 7"),
+    ]
     run = await begun(aflow, training)
     for _ in range(3):
         await aflow.skip(LONGER)
@@ -332,7 +377,9 @@ async def test_a_counterparty_that_never_says_leaves_the_run_stuck_and_a_retry_a
     assert await run.result(SOON) == "job a"
 
 
-async def test_it_is_noticed_while_the_code_goes_on_and_without_a_worker_too(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_it_is_noticed_while_the_code_goes_on_and_without_a_worker_too(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     farm.answers = [Confirmed("model 7")]
     run = await begun(aflow, training_and_waiting)
     await run.send(go, "!")
@@ -348,7 +395,9 @@ async def test_it_is_noticed_while_the_code_goes_on_and_without_a_worker_too(afl
     assert await run.result(SOON) == "job a!?"
 
 
-async def test_what_is_silent_is_known_before_it_is_taken_back(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_what_is_silent_is_known_before_it_is_taken_back(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     farm.answers = [StillUnknown(), Confirmed("model 7")]
     run = await begun(aflow, failing)
     await aflow.skip(LONGER)
@@ -360,7 +409,9 @@ async def test_what_is_silent_is_known_before_it_is_taken_back(aflow: AsyncHarne
     assert farm.removed == ["a"]
 
 
-async def test_what_turns_out_to_be_lost_need_not_be_taken_back(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_what_turns_out_to_be_lost_need_not_be_taken_back(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     farm.answers = [Absent()]
     run = await begun(aflow, failing)
     await aflow.skip(LONGER)
@@ -370,7 +421,9 @@ async def test_what_turns_out_to_be_lost_need_not_be_taken_back(aflow: AsyncHarn
     assert ("compensated", "remove") in events(conn, run.key)
 
 
-async def test_a_confirmation_stops_the_question_that_is_under_way(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_a_confirmation_stops_the_question_that_is_under_way(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     farm.answers = [StillUnknown()]
     run = await begun(aflow, training)
     await aflow.skip(LONGER)
@@ -386,7 +439,12 @@ async def test_a_confirmation_stops_the_question_that_is_under_way(aflow: AsyncH
 
 def words(conn: Conn) -> list[str]:
     """Return the mail on effects that waits, in its order."""
-    return [verdict for (verdict,) in conn.execute("select payload->>'verdict' from pgflow.signal where kind = 'e' order by signal_id")]
+    return [
+        verdict
+        for (verdict,) in conn.execute(
+            "select payload->>'verdict' from pgflow.signal where kind = 'e' order by signal_id"
+        )
+    ]
 
 
 async def left_alone(aflow: AsyncHarness) -> Any:
@@ -397,10 +455,15 @@ async def left_alone(aflow: AsyncHarness) -> Any:
 
 
 @pytest.mark.parametrize("first", ["confirmed", "silent"])
-async def test_a_confirmation_counts_before_and_after_the_silence(aflow: AsyncHarness, conn: Conn, farm: Farm, first: str) -> None:
+async def test_a_confirmation_counts_before_and_after_the_silence(
+    aflow: AsyncHarness, conn: Conn, farm: Farm, first: str
+) -> None:
     run = await left_alone(aflow)
     set_clock(aflow.app.dsn, LONGER)
-    steps = ["select pgflow.confirm_effect('job a')", "select pgflow.notice_silence_(10, pgflow.now_())"]
+    steps = [
+        "select pgflow.confirm_effect('job a')",
+        "select pgflow.notice_silence_(10, pgflow.now_())",
+    ]
     for statement in steps if first == "confirmed" else steps[::-1]:
         conn.execute(statement)
     assert sorted(words(conn)) == ["confirmed", "silent"]
@@ -411,7 +474,9 @@ async def test_a_confirmation_counts_before_and_after_the_silence(aflow: AsyncHa
     assert effects(conn) == [("render", "confirmed")]
 
 
-async def test_a_sweep_passes_over_a_beat_under_way_and_finds_it_later(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_a_sweep_passes_over_a_beat_under_way_and_finds_it_later(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     run = await left_alone(aflow)
     set_clock(aflow.app.dsn, PART)
     with psycopg.connect(aflow.app.dsn) as beating:
@@ -420,13 +485,17 @@ async def test_a_sweep_passes_over_a_beat_under_way_and_finds_it_later(aflow: As
     assert words(conn) == []
     conn.execute("select pgflow.notice_silence_(10, pgflow.now_() + interval '30 seconds')")
     assert words(conn) == []
-    assert conn.execute("select look_at - beat_at from pgflow.effect_beat").fetchall() == [(MINUTE,)]
+    assert conn.execute("select look_at - beat_at from pgflow.effect_beat").fetchall() == [
+        (MINUTE,)
+    ]
     conn.execute("select pgflow.confirm_effect('job a')")
     await aflow.until_idle()
     assert await run.result(SOON) == "job a"
 
 
-async def test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     run = await left_alone(aflow)
     set_clock(aflow.app.dsn, LONGER)
     with psycopg.connect(aflow.app.dsn) as sweeping:
@@ -442,7 +511,9 @@ async def test_a_beat_waits_for_a_sweep_and_learns_that_it_came_too_late(aflow: 
     assert await run.result(SOON) == "job a"
 
 
-async def test_two_sweeps_tell_the_run_once_and_a_dead_one_not_at_all(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_two_sweeps_tell_the_run_once_and_a_dead_one_not_at_all(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     run = await left_alone(aflow)
     set_clock(aflow.app.dsn, LONGER)
     with psycopg.connect(aflow.app.dsn) as dying:
@@ -459,7 +530,9 @@ async def test_two_sweeps_tell_the_run_once_and_a_dead_one_not_at_all(aflow: Asy
     assert await run.result(SOON) == "job a"
 
 
-async def test_silence_that_a_dying_worker_has_taken_is_found_by_the_next(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_silence_that_a_dying_worker_has_taken_is_found_by_the_next(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     farm.answers = [asyncio.Event(), Confirmed("model 7")]
     run = await begun(aflow, training)
     set_clock(aflow.app.dsn, LONGER)
@@ -489,14 +562,19 @@ async def test_a_rewind_hands_the_promise_on(aflow: AsyncHarness, conn: Conn, fa
     assert await run.result(SOON) == "job a!?"
 
 
-async def test_silence_behind_a_cut_is_found_again(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_silence_behind_a_cut_is_found_again(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     farm.answers = [StillUnknown(), Confirmed("model 7")]
     run = await begun(aflow, training_and_waiting)
     await aflow.skip(LONGER)
     assert reasons(conn) == ["silent", "still_unknown"]
     conn.execute("select pgflow.rewind_run(%s, to_seq => 2, effects => 'repeat')", (run.key,))
     await aflow.until_idle()
-    assert conn.execute("select payload->>'reason' from pgflow.unit where kind = 'U' and run_id = (select max(run_id) from pgflow.run)").fetchall() == [("silent",)]
+    assert conn.execute(
+        "select payload->>'reason' from pgflow.unit where kind = 'U' and run_id = (select "
+        "max(run_id) from pgflow.run)"
+    ).fetchall() == [("silent",)]
     assert obligations(conn) == []
     for _ in range(2):
         await run.send(go, "!")
@@ -504,7 +582,9 @@ async def test_silence_behind_a_cut_is_found_again(aflow: AsyncHarness, conn: Co
 
 
 @pytest.mark.parametrize("known_at", ["before", "after"])
-async def test_what_is_silent_in_a_dropped_part_is_settled_and_taken_back(aflow: AsyncHarness, conn: Conn, farm: Farm, known_at: str) -> None:
+async def test_what_is_silent_in_a_dropped_part_is_settled_and_taken_back(
+    aflow: AsyncHarness, conn: Conn, farm: Farm, known_at: str
+) -> None:
     farm.answers = [StillUnknown(), Confirmed("model 7"), Confirmed("model 8")]
     run = await begun(aflow, training)
     if known_at == "before":
@@ -515,13 +595,17 @@ async def test_what_is_silent_in_a_dropped_part_is_settled_and_taken_back(aflow:
         await aflow.skip(LONGER)
     assert farm.removed == ["a"]
     assert len(farm.taken) == 2
-    await eventually(lambda: obligations(conn) in ([], [("train", "accepted")]), "the first is closed")
+    await eventually(
+        lambda: obligations(conn) in ([], [("train", "accepted")]), "the first is closed"
+    )
     if obligations(conn):
         await aflow.skip(LONGER)
     assert await run.result(SOON) == "job a"
 
 
-async def test_what_a_restart_leaves_to_the_old_generation_is_watched_there(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_what_a_restart_leaves_to_the_old_generation_is_watched_there(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     run = await begun(aflow, rendering)
     conn.execute("select pgflow.restart_run(%s, effects => 'repeat')", (run.key,))
     await aflow.until_idle()
@@ -536,7 +620,9 @@ async def test_what_a_restart_leaves_to_the_old_generation_is_watched_there(aflo
     assert await run.result(SOON) == "job a"
 
 
-async def test_what_a_forced_cancel_leaves_open_is_watched_until_a_person_says(aflow: AsyncHarness, conn: Conn, farm: Farm) -> None:
+async def test_what_a_forced_cancel_leaves_open_is_watched_until_a_person_says(
+    aflow: AsyncHarness, conn: Conn, farm: Farm
+) -> None:
     pages: list[Page] = []
     aflow.app.pager(pages.append)
     run = await begun(aflow, training)
@@ -545,7 +631,9 @@ async def test_what_a_forced_cancel_leaves_open_is_watched_until_a_person_says(a
     await aflow.app.beat_effect("job a", "still at it")
     assert pages == []
     await aflow.skip(LONGER)
-    assert obligations(conn, "state, beat_details, reason") == [("unknown", "still at it", "forced")]
+    assert obligations(conn, "state, beat_details, reason") == [
+        ("unknown", "still at it", "forced")
+    ]
     await eventually(lambda: len(pages) == 1, "somebody is told")
     await aflow.app.confirm_effect("job a", value="model 7")
     assert obligations(conn, "state, reason") == [("uncompensated", "forced")]

@@ -1,4 +1,6 @@
-"""Effects once taken back are done no more: whatever goes on from a part of a journal knows it; none is taken back twice or forgotten."""
+"""Effects once taken back are done no more: whatever goes on from a part of a journal knows it;
+none is taken back twice or forgotten.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,19 @@ from records import SOON, run_row
 from sqlkit import Actor, one, rows
 
 import pgflow
-from pgflow import Accepted, HasActed, InvalidArgument, RunCancelled, RunFailed, Signal, WrongState, effect, read, step, workflow
+from pgflow import (
+    Accepted,
+    HasActed,
+    InvalidArgument,
+    RunCancelled,
+    RunFailed,
+    Signal,
+    WrongState,
+    effect,
+    read,
+    step,
+    workflow,
+)
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness
@@ -118,7 +132,9 @@ def sound(conn: Conn) -> None:
 
 
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
-def test_no_cut_keeps_an_effect_and_drops_its_compensation(flow: Harness, conn: Conn, effects: Any) -> None:
+def test_no_cut_keeps_an_effect_and_drops_its_compensation(
+    flow: Harness, conn: Conn, effects: Any
+) -> None:
     flow.include(trip)
     run = flow.start(trip.options(key="k"), "hotel", "flight")
     with pytest.raises(RunFailed):
@@ -126,7 +142,11 @@ def test_no_cut_keeps_an_effect_and_drops_its_compensation(flow: Harness, conn: 
     assert calls == ["book hotel", "book flight", "cancel flight", "cancel hotel"]
     undone = one(conn, "select min(seq) from pgflow.effects where compensates is not null")
     for cut in range(2, undone):
-        with pytest.raises(InvalidArgument, match=r"effect book_stay, intended at unit [13], (was taken back at unit \d+|has ended at unit 4)\. Cut before"):
+        with pytest.raises(
+            InvalidArgument,
+            match=r"effect book_stay, intended at unit [13], (was taken back at unit \d+|has ended "
+            r"at unit 4)\. Cut before",
+        ):
             flow.app.rewind("k", cut, effects=effects)
     with pytest.raises(InvalidArgument, match="was taken back"):
         flow.app.retry("k", from_step="pay", effects=effects)
@@ -138,7 +158,9 @@ def test_no_cut_keeps_an_effect_and_drops_its_compensation(flow: Harness, conn: 
 
 
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
-def test_a_retry_goes_back_to_before_what_was_taken_back(flow: Harness, conn: Conn, effects: Any) -> None:
+def test_a_retry_goes_back_to_before_what_was_taken_back(
+    flow: Harness, conn: Conn, effects: Any
+) -> None:
     flow.include(trip)
     run = flow.start(trip.options(key="k"), "hotel", "flight")
     with pytest.raises(RunFailed):
@@ -160,9 +182,17 @@ def test_no_cut_keeps_a_child_whose_effects_were_taken_back(flow: Harness, conn:
     run = flow.start(journey.options(key="k"))
     with pytest.raises(RunFailed):
         run.result(SOON)
-    taken = one(conn, "select max(seq) from pgflow.timeline join pgflow.runs using (run_id) where runs.key = 'k' and event = 'child_finished'")
+    taken = one(
+        conn,
+        "select max(seq) from pgflow.timeline join pgflow.runs using (run_id) where runs.key = 'k' "
+        "and event = 'child_finished'",
+    )
     for cut in (taken - 1, taken):
-        with pytest.raises(InvalidArgument, match=r"child leg, started at unit 1, was taken back at unit \d+\. Cut before the one or after the other"):
+        with pytest.raises(
+            InvalidArgument,
+            match=r"child leg, started at unit 1, was taken back at unit \d+\. Cut before the one "
+            r"or after the other",
+        ):
             flow.app.rewind("k", cut, effects="reuse")
     prices["fare"] = 1
     flow.app.retry("k", effects="reuse")
@@ -176,7 +206,9 @@ def test_no_cut_keeps_a_child_whose_effects_were_taken_back(flow: Harness, conn:
 
 @pytest.mark.parametrize("effects", ["reuse", "repeat", "compensate"])
 @pytest.mark.parametrize("has_money", [True, False])
-def test_what_a_child_left_to_its_parent_is_not_the_childs_to_do_again(flow: Harness, conn: Conn, effects: Any, has_money: bool) -> None:
+def test_what_a_child_left_to_its_parent_is_not_the_childs_to_do_again(
+    flow: Harness, conn: Conn, effects: Any, has_money: bool
+) -> None:
     flow.include(two_stages, leg)
     if has_money:
         prices["fare"] = 1
@@ -186,13 +218,18 @@ def test_what_a_child_left_to_its_parent_is_not_the_childs_to_do_again(flow: Har
     else:
         with pytest.raises(RunFailed):
             run.result(SOON)
-    with pytest.raises(WrongState, match=r"run 'leg' is a child, and its effects are its parent's, 'k', to keep or take back\. Rewind the parent, or fork this run"):
+    with pytest.raises(
+        WrongState,
+        match=r"run 'leg' is a child, and its effects are its parent's, 'k', to keep or take "
+        r"back\. Rewind the parent, or fork this run",
+    ):
         flow.app.restart("leg", effects=effects)
     assert calls == ["book middle"] if has_money else ["book middle", "cancel middle"]
     sound(conn)
 
 
-# ---------------------------------------------------------------- what was handed over and not asked for
+# ---------------------------------------------------------------- what was handed over and not
+# asked for
 
 
 def test_what_was_handed_over_and_not_asked_for_is_taken_back(flow: Harness, conn: Conn) -> None:
@@ -215,7 +252,9 @@ def test_what_was_handed_over_and_not_asked_for_is_taken_back(flow: Harness, con
 # ---------------------------------------------------------------- older generations
 
 
-def test_a_fork_of_an_older_generation_is_not_handed_what_a_later_one_took_back(flow: Harness, conn: Conn) -> None:
+def test_a_fork_of_an_older_generation_is_not_handed_what_a_later_one_took_back(
+    flow: Harness, conn: Conn
+) -> None:
     flow.include(fickle)
     run = flow.start(fickle.options(key="k"))
     assert run.result(SOON) == "paper of tea"
@@ -229,7 +268,9 @@ def test_a_fork_of_an_older_generation_is_not_handed_what_a_later_one_took_back(
     sound(conn)
 
 
-def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took_back(flow: Harness, conn: Conn) -> None:
+def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took_back(
+    flow: Harness, conn: Conn
+) -> None:
     @workflow
     async def patient() -> str:
         async with pgflow.saga():
@@ -254,11 +295,14 @@ def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took
     sound(conn)
 
 
-# ---------------------------------------------------------------- cancels, and words of the counterparty
+# ---------------------------------------------------------------- cancels, and words of the
+# counterparty
 
 
 @pytest.mark.parametrize("crashes", [False, True])
-def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_generation(flow: Harness, conn: Conn, crashes: bool) -> None:
+def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_generation(
+    flow: Harness, conn: Conn, crashes: bool
+) -> None:
     flow.include(ordering)
     run = flow.start(ordering.options(key="k"), 0)
     flow.until_idle()
@@ -272,7 +316,8 @@ def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_genera
     with pytest.raises(RunCancelled, match="enough"):
         run.result(SOON)
     assert run_row(conn, "k", "status, generation") == ("cancelled", 2)
-    # The next generation takes it with its first commit, or is ended by a wake that comes before its worker.
+    # The next generation takes it with its first commit, or is ended by a wake that comes before
+    # its worker.
     cancels = "from pgflow.unit where call = 0 and (kind = 'x' or kind = 'o' and name = 'cancel')"
     assert rows(conn, f"select payload->>'why' {cancels} order by run_id") == ["enough", "enough"]
     assert one(conn, f"select count(distinct payload->>'by') {cancels}") == 1
@@ -280,13 +325,19 @@ def test_a_cancel_of_a_run_that_waits_to_continue_as_new_reaches_the_next_genera
 
 
 @pytest.mark.parametrize("by", ["reference", "key"])
-def test_a_word_that_crosses_a_rewind_is_recorded_where_the_debt_is_now(flow: Harness, conn: Conn, dsn: str, by: str) -> None:
+def test_a_word_that_crosses_a_rewind_is_recorded_where_the_debt_is_now(
+    flow: Harness, conn: Conn, dsn: str, by: str
+) -> None:
     flow.include(ordering)
     flow.start(ordering.options(key="k"), 0)
     flow.until_idle()
     cut = one(conn, "select max(seq) from pgflow.timeline")
     key = one(conn, "select effect from pgflow.obligations")
-    query = "select pgflow.confirm_effect('ref tea')" if by == "reference" else f"select pgflow.settle_effect('{key}', 'confirmed')"
+    query = (
+        "select pgflow.confirm_effect('ref tea')"
+        if by == "reference"
+        else f"select pgflow.settle_effect('{key}', 'confirmed')"
+    )
     with Actor(dsn) as webhook:
         with conn.transaction():
             conn.execute("select pgflow.rewind_run('k', %s)", (cut,))

@@ -1,4 +1,6 @@
-"""Plans for taking back what nobody wrote an inverse for: reviewed, bounded, run once, and never only said to be done."""
+"""Plans for taking back what nobody wrote an inverse for: reviewed, bounded, run once, and never
+only said to be done.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ from pgflow import (
 from pgflow._db.calls import plan as calls
 from pgflow._flow.ledgers.undo_plan import propose as plan
 from pgflow._flow.ledgers.undo_plan import statements as lineage
-from pgflow._flow.ledgers.undo_plan.statements import Table, UnreadableSql, read_statement, table_named
+from pgflow._flow.ledgers.undo_plan.statements import (
+    Table,
+    UnreadableSql,
+    read_statement,
+    table_named,
+)
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness, Harness
@@ -39,7 +46,9 @@ GIVE_BACK = "update shop.seats set free = free + 1 where id = 1"
 
 
 class World:
-    """World of a planner: its proposal, its requests, and every call that reached the outside, with its key."""
+    """World of a planner: its proposal, its requests, and every call that reached the outside, with
+    its key.
+    """
 
     plan: Any
     told: list[UndoRequest]
@@ -59,7 +68,10 @@ def shop(conn: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
 
 def furnish(conn: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
     conn.execute("drop schema if exists shop cascade")
-    conn.execute("create schema shop; create table shop.seats (id int primary key, free int); create table shop.money (id int, cents int)")
+    conn.execute(
+        "create schema shop; create table shop.seats (id int primary key, free int); create table "
+        "shop.money (id int, cents int)"
+    )
     conn.execute("insert into shop.seats values (1, 9); insert into shop.money values (1, 100)")
     return conn
 
@@ -134,14 +146,20 @@ async def end_failed(run: Any) -> None:
     assert isinstance(failed.value.__cause__, Trouble)
 
 
-async def stays_owed(aflow: AsyncHarness, conn: psycopg.Connection[Any], flow: Any = outing) -> tuple[str, dict[str, Any]]:
-    """A run whose effect is not taken back: stuck, with one open obligation; answers why, and the obligation."""
+async def stays_owed(
+    aflow: AsyncHarness, conn: psycopg.Connection[Any], flow: Any = outing
+) -> tuple[str, dict[str, Any]]:
+    """A run whose effect is not taken back: stuck, with one open obligation; answers why, and the
+    obligation.
+    """
     aflow.include(flow)
     run = await aflow.start(flow)
     await aflow.until_idle()
     status, error = run_row(conn, run.key, "status, error")
     assert status == "stuck"
-    ((name, key, detail),) = conn.execute("select name, effect, detail from pgflow.obligations where state = 'unknown'").fetchall()
+    ((name, key, detail),) = conn.execute(
+        "select name, effect, detail from pgflow.obligations where state = 'unknown'"
+    ).fetchall()
     assert name == "take_seat.compensate"
     assert detail["why"] in error["message"]
     closed = "select count(*) from pgflow.effects where key = %s and compensates is not null and status = 'confirmed'"
@@ -160,26 +178,53 @@ async def stays_owed(aflow: AsyncHarness, conn: psycopg.Connection[Any], flow: A
 async def test_a_plan_is_run_step_by_step_and_the_planner_knows_what_was_done_and_why(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
-    World.plan = [PlannedCall("return_seat", {"seat": 1}), PlannedSql(GIVE_BACK), PlannedCall("note", {"cents": 5}), PlannedCall("tell", {"text": "sorry"})]
+    World.plan = [
+        PlannedCall("return_seat", {"seat": 1}),
+        PlannedSql(GIVE_BACK),
+        PlannedCall("note", {"cents": 5}),
+        PlannedCall("tell", {"text": "sorry"}),
+    ]
     aflow.include(outing)
     await end_failed(await aflow.start(outing))
     (told,) = World.told
-    assert (told.effect, told.request, told.reply, told.risk) == ("take_seat", {"seat": 1, "name": "ada"}, "ada in 1", "compensable")
+    assert (told.effect, told.request, told.reply, told.risk) == (
+        "take_seat",
+        {"seat": 1, "name": "ada"},
+        "ada in 1",
+        "compensable",
+    )
     assert told.because is not None
-    assert (told.because.why, told.because.evidence, told.goal) == ("by the window", ["map-3"], "an evening at the theatre")
+    assert (told.because.why, told.because.evidence, told.goal) == (
+        "by the window",
+        ["map-3"],
+        "an evening at the theatre",
+    )
     assert told.steps["return_seat"].endswith(": Gives a seat back.")
     assert told.steps["note"] == "note(cents: 'int') -> 'None'"
     assert told.tables == ("shop.seats",)
     assert [name for name, _ in World.acts] == ["take", "return", "tell sorry"]
     assert told.key == World.acts[0][1]
-    (plan_key,) = shop.execute("select decision from pgflow.decisions where name = 'propose'").fetchone() or ("",)
+    (plan_key,) = shop.execute(
+        "select decision from pgflow.decisions where name = 'propose'"
+    ).fetchone() or ("",)
     assert [key for _, key in World.acts[1:]] == [f"{plan_key}/return_seat/1", f"{plan_key}/tell/4"]
-    assert (free(shop), shop.execute("select cents from pgflow.effects, shop.money limit 1").fetchone()) == (10, (105,))
-    assert shop.execute("select name, status, compensates from pgflow.effects order by call").fetchall() == [
-        ("take_seat", "confirmed", None), ("return_seat", "confirmed", None), ("take_seat.compensate", "confirmed", told.key),
+    assert (
+        free(shop),
+        shop.execute("select cents from pgflow.effects, shop.money limit 1").fetchone(),
+    ) == (10, (105,))
+    assert shop.execute(
+        "select name, status, compensates from pgflow.effects order by call"
+    ).fetchall() == [
+        ("take_seat", "confirmed", None),
+        ("return_seat", "confirmed", None),
+        ("take_seat.compensate", "confirmed", told.key),
     ]
-    assert shop.execute("select why, compensation from pgflow.provenance where name = 'take_seat'").fetchall() == [("by the window", "confirmed")]
-    units = shop.execute("select event, name from pgflow.timeline where name like 'pgflow.%' order by seq").fetchall()
+    assert shop.execute(
+        "select why, compensation from pgflow.provenance where name = 'take_seat'"
+    ).fetchall() == [("by the window", "confirmed")]
+    units = shop.execute(
+        "select event, name from pgflow.timeline where name like 'pgflow.%' order by seq"
+    ).fetchall()
     assert units == [("step_completed", "pgflow.review"), ("step_completed", "pgflow.sql")]
 
 
@@ -198,7 +243,9 @@ def test_sync_sagas_have_planners_too(flow: Harness, shop: psycopg.Connection[An
     assert [name for name, _ in World.acts] == ["take", "return"]
 
 
-def test_in_a_sync_saga_what_is_refused_stays_owed(flow: Harness, shop: psycopg.Connection[Any]) -> None:
+def test_in_a_sync_saga_what_is_refused_stays_owed(
+    flow: Harness, shop: psycopg.Connection[Any]
+) -> None:
     @workflow
     def sync_outing() -> None:
         with pgflow.sync.saga(planner=propose):
@@ -238,7 +285,10 @@ async def test_an_inverse_that_is_declared_is_preferred_and_a_block_inside_has_t
     World.plan = [{"sql": GIVE_BACK}]
     aflow.include(nested)
     await end_failed(await aflow.start(nested))
-    assert [(told.goal, told.request["seat"], list(told.steps)) for told in World.told] == [("outer", 2, ["tell"]), ("inner", 1, [])]
+    assert [(told.goal, told.request["seat"], list(told.steps)) for told in World.told] == [
+        ("outer", 2, ["tell"]),
+        ("inner", 1, []),
+    ]
     assert World.acts[-1][0] == "give back"
 
 
@@ -249,7 +299,11 @@ async def test_an_inverse_that_is_declared_is_preferred_and_a_block_inside_has_t
 async def test_a_crash_goes_on_where_it_was_and_asks_the_planner_no_second_time(
     aflow: AsyncHarness, shop: psycopg.Connection[Any], where: str
 ) -> None:
-    World.plan = [PlannedCall("return_seat", {"seat": 1}), PlannedSql(GIVE_BACK), PlannedCall("tell", {"text": "sorry"})]
+    World.plan = [
+        PlannedCall("return_seat", {"seat": 1}),
+        PlannedSql(GIVE_BACK),
+        PlannedCall("tell", {"text": "sorry"}),
+    ]
     entered = asyncio.Event()
 
     async def stop_once(here: str) -> None:
@@ -276,7 +330,9 @@ async def test_a_crash_goes_on_where_it_was_and_asks_the_planner_no_second_time(
         aflow.replace(real, fake)
     run = await aflow.start(outing)
     await asyncio.wait_for(entered.wait(), 10)
-    await eventually(lambda: count(shop, "pgflow.decisions", "name = 'propose'") == 1, "the choice is recorded")
+    await eventually(
+        lambda: count(shop, "pgflow.decisions", "name = 'propose'") == 1, "the choice is recorded"
+    )
     await aflow.crash()
     World.plan = [PlannedCall("burn", {"seat": 1})]
     await aflow.until_idle()
@@ -290,19 +346,45 @@ async def test_a_crash_goes_on_where_it_was_and_asks_the_planner_no_second_time(
 
 
 REFUSED = [
-    ([PlannedCall("tell", {"text": "x"}), PlannedCall("burn", {"seat": 1})], "needs a gate: step 2, burn: burn is irreversible"),
-    ([PlannedCall("os.system", {"command": "rm"})], "needs a gate: step 1, os.system: no step that may be called here is named 'os.system'"),
-    ([PlannedCall("take_seat", {"seat": 1, "name": "eve"})], "needs a gate: step 1, take_seat: no step that may be called"),
-    ([PlannedCall("return_seat", {"seat": "one"})], "what return_seat would be called with does not fit"),
-    ([PlannedCall("return_seat", {"seat": 1, "also": 2})], "what return_seat would be called with does not fit"),
+    (
+        [PlannedCall("tell", {"text": "x"}), PlannedCall("burn", {"seat": 1})],
+        "needs a gate: step 2, burn: burn is irreversible",
+    ),
+    (
+        [PlannedCall("os.system", {"command": "rm"})],
+        "needs a gate: step 1, os.system: no step that may be called here is named 'os.system'",
+    ),
+    (
+        [PlannedCall("take_seat", {"seat": 1, "name": "eve"})],
+        "needs a gate: step 1, take_seat: no step that may be called",
+    ),
+    (
+        [PlannedCall("return_seat", {"seat": "one"})],
+        "what return_seat would be called with does not fit",
+    ),
+    (
+        [PlannedCall("return_seat", {"seat": 1, "also": 2})],
+        "what return_seat would be called with does not fit",
+    ),
     ([PlannedCall("return_seat")], "what return_seat would be called with does not fit"),
-    ([PlannedCall("note", {"cents": 1, "conn": "x"})], "what note would be called with does not fit"),
-    ([PlannedSql(GIVE_BACK), PlannedSql("update shop.money set cents = 0 where id = 1")], "needs a gate: step 2, sql: it writes shop.money, which the effect does not"),
-    ([PlannedSql(f"{GIVE_BACK}; drop table shop.money")], "needs a gate: step 1, sql: it is 2 statements, not one"),
+    (
+        [PlannedCall("note", {"cents": 1, "conn": "x"})],
+        "what note would be called with does not fit",
+    ),
+    (
+        [PlannedSql(GIVE_BACK), PlannedSql("update shop.money set cents = 0 where id = 1")],
+        "needs a gate: step 2, sql: it writes shop.money, which the effect does not",
+    ),
+    (
+        [PlannedSql(f"{GIVE_BACK}; drop table shop.money")],
+        "needs a gate: step 1, sql: it is 2 statements, not one",
+    ),
 ]
 
 
-async def test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole(aflow: AsyncHarness, shop: psycopg.Connection[Any]) -> None:
+async def test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any]
+) -> None:
     for proposed, why in REFUSED:
         World.plan, World.acts = proposed, []
         said, detail = await stays_owed(aflow, shop)
@@ -310,15 +392,26 @@ async def test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole(aflow:
         assert detail["plan"].endswith("/propose/1")
         texts = [s.get("call", s.get("sql", "")).lower().replace('"', "") for s in detail["steps"]]
         assert texts == [getattr(p, "call", getattr(p, "sql", "")) for p in proposed]
-        assert [bool(s.get("refused")) for s in detail["steps"]] == [False] * (len(proposed) - 1) + [True]
+        assert [bool(s.get("refused")) for s in detail["steps"]] == [False] * (
+            len(proposed) - 1
+        ) + [True]
         assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
 
 
-async def test_what_the_policy_wants_a_gate_for_is_refused(aflow: AsyncHarness, shop: psycopg.Connection[Any]) -> None:
-    rules = ['{"name": "return_seat"}', '{"name": "pgflow.sql"}', '{"risk": "compensable", "predicate": "$.seat == 7"}']
+async def test_what_the_policy_wants_a_gate_for_is_refused(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any]
+) -> None:
+    rules = [
+        '{"name": "return_seat"}',
+        '{"name": "pgflow.sql"}',
+        '{"risk": "compensable", "predicate": "$.seat == 7"}',
+    ]
     for version, rule in enumerate(rules, 1):
         shop.execute("select pgflow.set_policy(%s::jsonb, 'careful')", (f"[{rule}]",))
-        World.plan, World.acts = [PlannedSql(GIVE_BACK), PlannedCall("return_seat", {"seat": 7})], []
+        World.plan, World.acts = (
+            [PlannedSql(GIVE_BACK), PlannedCall("return_seat", {"seat": 7})],
+            [],
+        )
         why, _ = await stays_owed(aflow, shop)
         assert "needs a gate" in why
         assert why.endswith(f"version {version} of the policy says so")
@@ -339,7 +432,9 @@ def test_nonsense_is_no_plan(proposed: Any, why: str) -> None:
         plan.read_plan(proposed)
 
 
-async def test_a_planner_that_fails_leaves_the_debt_open(aflow: AsyncHarness, shop: psycopg.Connection[Any]) -> None:
+async def test_a_planner_that_fails_leaves_the_debt_open(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any]
+) -> None:
     for proposed, trouble, why in (
         ([], None, "the planner proposes nothing"),
         ("cancel the seat", None, "the planner returned an invalid plan"),
@@ -359,10 +454,20 @@ async def no_choice(_request: UndoRequest) -> Any:
     return []
 
 
-async def test_a_step_that_is_not_done_leaves_the_debt_open_and_says_what_was(aflow: AsyncHarness, shop: psycopg.Connection[Any]) -> None:
+async def test_a_step_that_is_not_done_leaves_the_debt_open_and_says_what_was(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any]
+) -> None:
     for n, second, why in (
-        (1, {"sql": "update shop.seats set nothing = 1 where id = 1"}, "step 2 of the plan, sql, failed: psycopg.errors.UndefinedColumn: column"),
-        (2, {"call": "return_seat", "arguments": {"seat": 99}}, "step 2 of the plan, return_seat, was accepted, which is not yet done"),
+        (
+            1,
+            {"sql": "update shop.seats set nothing = 1 where id = 1"},
+            "step 2 of the plan, sql, failed: psycopg.errors.UndefinedColumn: column",
+        ),
+        (
+            2,
+            {"call": "return_seat", "arguments": {"seat": 99}},
+            "step 2 of the plan, return_seat, was accepted, which is not yet done",
+        ),
     ):
         World.plan = [{"sql": GIVE_BACK}, second, {"call": "tell", "arguments": {"text": "sorry"}}]
         said, detail = await stays_owed(aflow, shop)
@@ -384,7 +489,12 @@ def test_what_cannot_be_a_planner_or_a_step_of_a_plan_is_refused_where_it_is_sai
     ):  # fmt: skip
         with pytest.raises(DefinitionError, match=why):
             plan.planning_of(planner, None, steps)  # type: ignore[arg-type]
-    for writes, why in (("shop.seats", "a sequence"), (["seats"], "with its schema"), (["a.b.c"], "with its schema"), ([f"a.{'b' * 64}"], "63 bytes")):
+    for writes, why in (
+        ("shop.seats", "a sequence"),
+        (["seats"], "with its schema"),
+        (["a.b.c"], "with its schema"),
+        ([f"a.{'b' * 64}"], "63 bytes"),
+    ):
         with pytest.raises(DefinitionError, match=why):
             effect(risk="compensable", writes=writes)
 
@@ -392,23 +502,51 @@ def test_what_cannot_be_a_planner_or_a_step_of_a_plan_is_refused_where_it_is_sai
 # ---------------------------------------------------------------- what a statement writes
 
 
-OURS = frozenset({Table("shop", "seats"), Table("shop", "Odd.Name"), Table("shop", "orders"), Table("shop", "user")})
+OURS = frozenset(
+    {
+        Table("shop", "seats"),
+        Table("shop", "Odd.Name"),
+        Table("shop", "orders"),
+        Table("shop", "user"),
+    }
+)
 
 FINE = [
     "update shop.seats set free = free + 1 where id = 1",
     "UPDATE Shop.SEATS SET free = 1 WHERE id = 1",
     'update "shop"."seats" as s set free = s.free + 1 where s.id in (select id from shop.orders)',
     'delete from shop."Odd.Name" where id = 1 returning *',
-    "insert into shop.seats (id, free) values (1, default) on conflict (id) do update set free = excluded.free",
+    (
+        "insert into shop.seats (id, free) values (1, default) on conflict (id) do update set free = "
+        "excluded.free"
+    ),
     "insert into shop.seats select id, n from shop.orders where n is not null",
     "with gone as (delete from shop.seats where id = 1 returning *) select * from gone",
-    "with o as (select * from shop.orders) update shop.seats set free = o.n from o where o.id = seats.id",
-    "merge into shop.seats s using (values (1, 2)) v(id, n) on s.id = v.id when matched then update set free = v.n when not matched then insert (id, free) values (v.id, v.n)",
-    "update shop.seats set free = coalesce(free, 0) + (select count(*) from shop.orders) where day < now() - '1 day ago'::interval",
-    "update shop.seats set free = array[array[.5, 0.5], array[1., -1e3]]::numeric(9, 2)[], note = 'a\\b' where day = cast('P1M' as interval)",
+    (
+        "with o as (select * from shop.orders) update shop.seats set free = o.n from o where o.id = "
+        "seats.id"
+    ),
+    (
+        "merge into shop.seats s using (values (1, 2)) v(id, n) on s.id = v.id when matched then "
+        "update set free = v.n when not matched then insert (id, free) values (v.id, v.n)"
+    ),
+    (
+        "update shop.seats set free = coalesce(free, 0) + (select count(*) from shop.orders) where day "
+        "< now() - '1 day ago'::interval"
+    ),
+    (
+        "update shop.seats set free = array[array[.5, 0.5], array[1., -1e3]]::numeric(9, 2)[], note = "
+        "'a\\b' where day = cast('P1M' as interval)"
+    ),
     'update shop.user set free = "user".free + 1 where "user".id = 1 and "default" = 2',
-    "merge into shop.seats s using shop.orders o on s.id = o.id when not matched then insert (id, free) values (o.id, default)",
-    "update shop.seats set note = 'it''s; drop table x -- no', data = data || '{\"a\": 1}' where data->>'k' = 'v'",
+    (
+        "merge into shop.seats s using shop.orders o on s.id = o.id when not matched then insert (id, "
+        "free) values (o.id, default)"
+    ),
+    (
+        "update shop.seats set note = 'it''s; drop table x -- no', data = data || '{\"a\": 1}' where "
+        "data->>'k' = 'v'"
+    ),
     "/* give it back */ update shop.seats set free = 10 where id = 1 -- done",
 ]
 
@@ -419,9 +557,11 @@ HOSTILE = [
     ("update other.seats set free = 1 where id = 1", "writes other.seats"),
     ("delete from pg_temp.seats where id = 1", "writes pg_temp.seats"),
     ("delete from pgflow.unit where true", "writes pgflow.unit"),
-    ("with x as (delete from shop.money where id = 1 returning *) update shop.seats set free = 1 where id in (select id from x)", "writes shop.money"),
+    (("with x as (delete from shop.money where id = 1 returning *) update shop.seats set free = 1 "
+     "where id in (select id from x)"), "writes shop.money"),
     ("with x as (update shop.money set cents = 0 where id = 1) delete from shop.seats where id = 1", "writes shop.money"),
-    ("with x as (with y as (delete from shop.money where true returning *) select * from y) delete from shop.seats where id = 1", "writes shop.money"),
+    (("with x as (with y as (delete from shop.money where true returning *) select * from y) delete "
+     "from shop.seats where id = 1"), "writes shop.money"),
     ("merge into shop.money m using shop.seats s on m.id = s.id when matched then delete", "writes shop.money"),
     ("insert into shop.money select * from shop.seats", "writes shop.money"),
     ("insert into pg_catalog.pg_authid select * from shop.seats", "writes pg_catalog.pg_authid"),
@@ -452,23 +592,32 @@ HOSTILE = [
     ("insert into shop.seats table auth.secrets", ""),
     ("insert into shop.seats select * from auth.secrets", "reads auth.secrets"),
     ("update shop.seats set free = 1 where exists (select from shop.money)", "reads shop.money"),
-    ("update shop.seats s set free = m.cents from shop.orders o join shop.money m on m.id = o.id where s.id = o.id", "reads shop.money"),
+    (("update shop.seats s set free = m.cents from shop.orders o join shop.money m on m.id = o.id "
+     "where s.id = o.id"), "reads shop.money"),
     ("delete from shop.seats using shop.orders, shop.money where true", "reads shop.money"),
     ("merge into shop.seats s using shop.money m on m.id = s.id when matched then delete", "reads shop.money"),
-    ("merge into shop.seats s using shop.orders o on m.id = s.id when matched then update set free = (select max(cents) from shop.money)", "reads shop.money"),
+    (("merge into shop.seats s using shop.orders o on m.id = s.id when matched then update set free "
+     "= (select max(cents) from shop.money)"), "reads shop.money"),
     ("with m as (select * from shop.money) update shop.seats set free = m.cents from m where true", "reads shop.money"),
-    ("with m as (with n as (select * from shop.money) select * from n) delete from shop.seats where id in (select id from m)", "reads shop.money"),
-    ("insert into shop.seats select id, 1 from shop.orders union all select id, cents from shop.money", "reads shop.money"),
+    (("with m as (with n as (select * from shop.money) select * from n) delete from shop.seats "
+     "where id in (select id from m)"), "reads shop.money"),
+    (("insert into shop.seats select id, 1 from shop.orders union all select id, cents from "
+     "shop.money"), "reads shop.money"),
     ("delete from shop.seats where id = 1 returning (select cents from shop.money)", "reads shop.money"),
-    ("insert into shop.seats values (1, (select cents from shop.money)) on conflict (id) do update set free = 1", "reads shop.money"),
-    ("insert into shop.seats values (1, 1) on conflict (id) do update set free = (select cents from shop.money)", "reads shop.money"),
-    ("delete from shop.seats where id in (select id from shop.orders order by (select cents from shop.money))", "reads shop.money"),
-    ("with recursive x as (select 1 as n union all select n from x) delete from shop.seats where id in (select n from x)", "recursive"),
+    (("insert into shop.seats values (1, (select cents from shop.money)) on conflict (id) do update "
+     "set free = 1"), "reads shop.money"),
+    (("insert into shop.seats values (1, 1) on conflict (id) do update set free = (select cents "
+     "from shop.money)"), "reads shop.money"),
+    (("delete from shop.seats where id in (select id from shop.orders order by (select cents from "
+     "shop.money))"), "reads shop.money"),
+    (("with recursive x as (select 1 as n union all select n from x) delete from shop.seats where "
+     "id in (select n from x)"), "recursive"),
     # values that a parser could change, and words that are no names
     ("update shop.seats set free = 1 where day < now() - interval '1 day ago'", "Interval"), ("update shop.seats set d = interval 'P1M' where id = 1", "Interval"),
     ("update shop.seats set d = interval '1 day 04:05:06' where id = 1", "Interval"), ("update shop.seats set d = interval '1' month where id = 1", "Interval"),
     ("update shop.seats set free = default where id = 1", "default where a name"), ("delete from shop.seats where user = 'ada'", "user where a name"),
-    ("merge into shop.seats s using shop.orders o on s.id = o.id when not matched then insert default values", ""),
+    (("merge into shop.seats s using shop.orders o on s.id = o.id when not matched then insert "
+     "default values"), ""),
     ("insert into shop.seats select 1_000", "neither a number nor a name"), ("insert into shop.seats select 1x", "neither a number nor a name"),
     ("update shop.seats set free = 0x1F where id = 1", ""),
     # functions, operators and types that could do anything
@@ -492,7 +641,8 @@ HOSTILE = [
     ("update shop.seats set note = e'\\'; drop table shop.money; --' where id = 1", "ByteString"),
     ("update shop.seats set note = $$x$$ where id = 1", "RawString"),
     ("update shop.seats set note = u&'\\0041' where id = 1", "UnicodeString"),
-    ("update shop.seats set free = $1 where id = 1", "Parameter"), ("update shop.seats set free = %s where id = 1", ""),
+    ("update shop.seats set free = $1 where id = 1", "Parameter"), (("update shop.seats set free = "
+                                                                    "%s where id = 1"), ""),
     ("update shop.seats set free = :x where id = 1", ""), ("delete from shop.seats where " + "(" * 900 + "true" + ")" * 900, "nest deeper"),
     ("delete from shop.seats where note = '" + "x" * 20_000 + "'", "not a text"),
     ("delete from shop.seats where a" + "[1]" * 3000 + " = 1", "more than 2000 words"), ("delete from shop.seats where a[1][1] = 1", "it holds ]["),
@@ -526,7 +676,9 @@ DEEP = [
 
 
 @pytest.mark.parametrize(("opened", "closed"), DEEP)
-def test_what_would_take_long_to_parse_is_refused_before_it_is_parsed(opened: str, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_would_take_long_to_parse_is_refused_before_it_is_parsed(
+    opened: str, closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parsed: list[str] = []
     monkeypatch.setattr("sqlglot.parse", lambda text, **_: parsed.append(text))
     sql = f"update shop.seats set free = {opened * 16}1{closed * 16} where id = 1"
@@ -536,7 +688,9 @@ def test_what_would_take_long_to_parse_is_refused_before_it_is_parsed(opened: st
     assert parsed == []
 
 
-def test_a_value_that_the_parser_has_changed_is_found_in_the_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_the_parser_has_changed_is_found_in_the_texts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lineage, "_PARTS", lineage._PARTS | {"Interval"})
     for value in ("'1 day ago'", "'P1M'", "'1 day 04:05:06'"):
         with pytest.raises(UnreadableSql, match="a string or number in it reads differently"):
@@ -545,7 +699,12 @@ def test_a_value_that_the_parser_has_changed_is_found_in_the_texts(monkeypatch: 
 
 def test_every_branch_of_a_statement_is_read() -> None:
     many = "with a as (insert into x.a values (1)), b as (update x.b set c = 1 where true), c as (delete from x.c where true) merge into x.d using x.e on true when matched then update set f = 1"
-    assert [str(table) for table in sorted(read_statement(many).writes)] == ["x.a", "x.b", "x.c", "x.d"]
+    assert [str(table) for table in sorted(read_statement(many).writes)] == [
+        "x.a",
+        "x.b",
+        "x.c",
+        "x.d",
+    ]
     assert read_statement(many).reads == {Table("x", "e")}
     with pytest.raises(UnreadableSql):
         read_statement(7)  # type: ignore[arg-type]
@@ -562,30 +721,47 @@ def test_a_table_is_named_as_sql_names_it() -> None:
 LEAK = "create function shop.leak() returns trigger language plpgsql as $$ begin {} return null; end $$;"
 PAY = "update shop.money set cents = 0;"
 HIDDEN = [
-    ("trigger", LEAK.format(PAY) + "create trigger t after update on shop.seats for each row execute function shop.leak()", "shop.money"),
+    ("trigger", LEAK.format(PAY) + "create trigger t after update on shop.seats for each row "
+                                   "execute function shop.leak()", "shop.money"),
     ("trigger that changes no row", LEAK.format("delete from shop.money where false;") + "create trigger t after update on shop.seats execute function shop.leak()", "shop.money"),
     ("trigger that truncates", LEAK.format("truncate shop.money;") + "create trigger t after update on shop.seats execute function shop.leak()", "shop.money"),
     ("trigger that makes a table", LEAK.format("create table shop.loot as select 1;") + "create trigger t after update on shop.seats execute function shop.leak()", "shop.loot"),
-    ("trigger at the end", LEAK.format(PAY) + "create constraint trigger t after update on shop.seats deferrable initially deferred for each row execute function shop.leak()", "shop.money"),
+    ("trigger at the end", LEAK.format(PAY) + "create constraint trigger t after update on "
+                                              "shop.seats deferrable initially deferred for each "
+                                              "row execute function shop.leak()", "shop.money"),
     ("rule", f"create rule r as on update to shop.seats do also {PAY}", "shop.money"),
-    ("cascade", "create table shop.tickets (seat int references shop.seats on update cascade); insert into shop.tickets values (1)", "shop.tickets"),
-    ("view", "alter table shop.seats rename to places; create view shop.seats as select * from shop.places", "shop.places"),
+    ("cascade", ("create table shop.tickets (seat int references shop.seats on update cascade); "
+                "insert into shop.tickets values (1)"), "shop.tickets"),
+    ("view", ("alter table shop.seats rename to places; create view shop.seats as select * from "
+             "shop.places"), "shop.places"),
     ("child", "create table shop.boxes () inherits (shop.seats)", "shop.boxes"),
 ]  # fmt: skip
 
 
-async def test_what_a_statement_writes_behind_its_back_is_rolled_back(aflow: AsyncHarness, conn: psycopg.Connection[Any]) -> None:
+async def test_what_a_statement_writes_behind_its_back_is_rolled_back(
+    aflow: AsyncHarness, conn: psycopg.Connection[Any]
+) -> None:
     for what, made, table in HIDDEN:
         furnish(conn).execute(made)
         World.plan = [PlannedSql("update shop.seats set free = free + 1, id = 2 where id = 1")]
         why, _ = await stays_owed(aflow, conn)
         assert f"the statement has also written {table}, by a trigger" in why, what
-        assert (free(conn), conn.execute("select cents from shop.money").fetchone()) == (9, (100,)), what
+        assert (free(conn), conn.execute("select cents from shop.money").fetchone()) == (
+            9,
+            (100,),
+        ), what
 
 
-async def test_a_partition_is_part_of_its_table(aflow: AsyncHarness, shop: psycopg.Connection[Any]) -> None:
-    shop.execute("drop table shop.seats; create table shop.seats (id int, free int) partition by list (id)")
-    shop.execute("create table shop.seats_1 partition of shop.seats for values in (1); create table shop.seats_2 partition of shop.seats default")
+async def test_a_partition_is_part_of_its_table(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any]
+) -> None:
+    shop.execute(
+        "drop table shop.seats; create table shop.seats (id int, free int) partition by list (id)"
+    )
+    shop.execute(
+        "create table shop.seats_1 partition of shop.seats for values in (1); create table "
+        "shop.seats_2 partition of shop.seats default"
+    )
     shop.execute("insert into shop.seats values (1, 9)")
     World.plan = [PlannedSql("update shop.seats set free = free + 1, id = 1 where id = 1")]
     aflow.include(outing)
@@ -593,8 +769,13 @@ async def test_a_partition_is_part_of_its_table(aflow: AsyncHarness, shop: psyco
     assert free(shop) == 10
 
 
-async def test_a_function_of_the_same_name_in_the_search_path_is_not_called(aflow: AsyncHarness, shop: psycopg.Connection[Any]) -> None:
-    shop.execute("create function public.lower(varchar) returns text language plpgsql as $$ begin update shop.money set cents = 0; return 'x'; end $$")
+async def test_a_function_of_the_same_name_in_the_search_path_is_not_called(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any]
+) -> None:
+    shop.execute(
+        "create function public.lower(varchar) returns text language plpgsql as $$ begin update "
+        "shop.money set cents = 0; return 'x'; end $$"
+    )
     shop.execute("alter table shop.seats add name varchar; update shop.seats set name = 'ADA'")
     shop.execute(f'alter database "{shop.info.dbname}" set search_path = public, pg_catalog')
     World.plan = [PlannedSql("update shop.seats set name = lower(name) where id = 1")]
@@ -604,7 +785,10 @@ async def test_a_function_of_the_same_name_in_the_search_path_is_not_called(aflo
 
 
 async def test_the_server_gives_a_statement_no_more_time_than_it_may_have(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    aflow: AsyncHarness,
+    shop: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(plan, "STATEMENT_LIMIT", timedelta(milliseconds=100))
     monkeypatch.setattr(plan, "LOCK_LIMIT", timedelta(milliseconds=50))
@@ -613,10 +797,15 @@ async def test_the_server_gives_a_statement_no_more_time_than_it_may_have(
     with caplog.at_level("DEBUG", "pgflow"), shop.transaction():
         shop.execute("lock table shop.seats")
         run = await aflow.start(outing)
-        await eventually(lambda: "lock timeout" in caplog.text, "it has given up its wait, to try again")
+        await eventually(
+            lambda: "lock timeout" in caplog.text, "it has given up its wait, to try again"
+        )
     await end_failed(run)
     assert free(shop) == 10
-    shop.execute(LEAK.format("loop end loop;") + "create trigger t after update on shop.seats for each row execute function shop.leak()")
+    shop.execute(
+        LEAK.format("loop end loop;")
+        + "create trigger t after update on shop.seats for each row execute function shop.leak()"
+    )
     said, _ = await stays_owed(aflow, shop)
     assert "QueryCanceled" in said
     assert free(shop) == 10
@@ -627,12 +816,18 @@ def test_a_lower_limit_that_is_set_stays(shop: psycopg.Connection[Any]) -> None:
     shown = "select current_setting('statement_timeout'), current_setting('lock_timeout')"
     for before, after in ((("0", "0"), ("50s", "20s")), (("3s", "1min"), ("3s", "20s"))):
         with shop.transaction():
-            shop.execute("select set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)", before)
+            shop.execute(
+                "select set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, "
+                "true)",
+                before,
+            )
             shop.execute(query.sql, query.params)
             assert shop.execute(shown).fetchone() == after
 
 
-async def test_a_planner_is_not_told_the_defaults_of_steps(aflow: AsyncHarness, shop: psycopg.Connection[Any]) -> None:
+async def test_a_planner_is_not_told_the_defaults_of_steps(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any]
+) -> None:
     @step
     async def send(text: str, token: str = "s3cret", *, n: int = 7) -> None: ...
 
@@ -645,7 +840,10 @@ async def test_a_planner_is_not_told_the_defaults_of_steps(aflow: AsyncHarness, 
     World.plan = [PlannedSql(GIVE_BACK)]
     aflow.include(sending)
     await end_failed(await aflow.start(sending))
-    assert World.told[0].steps["send"] == "send(text: 'str', token: 'str' = ..., *, n: 'int' = ...) -> 'None'"
+    assert (
+        World.told[0].steps["send"]
+        == "send(text: 'str', token: 'str' = ..., *, n: 'int' = ...) -> 'None'"
+    )
 
 
 def test_what_a_transaction_has_written_is_seen_by_its_locks(shop: psycopg.Connection[Any]) -> None:
@@ -658,9 +856,13 @@ def test_what_a_transaction_has_written_is_seen_by_its_locks(shop: psycopg.Conne
 
 
 def test_the_policy_judges_acts_in_their_order(shop: psycopg.Connection[Any]) -> None:
-    shop.execute("""select pgflow.set_policy('[{"name": "b", "amount": "$.cents", "above": 5}]', 'careful')""")
+    shop.execute(
+        """select pgflow.set_policy('[{"name": "b", "amount": "$.cents", "above": 5}]', 'careful')"""
+    )
     acts = '[["a", "reversible", {}], ["b", "reversible", {"cents": 9}], ["b", "compensable", {"cents": 1}]]'
-    assert shop.execute("select pgflow.judge_acts(%s::jsonb), pgflow.judge_acts('[]')", (acts,)).fetchone() == ([None, 1, None], [])
+    assert shop.execute(
+        "select pgflow.judge_acts(%s::jsonb), pgflow.judge_acts('[]')", (acts,)
+    ).fetchone() == ([None, 1, None], [])
 
 
 @pytest.mark.parametrize("effects", ["compensate", "reuse"])

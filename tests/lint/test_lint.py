@@ -1,4 +1,6 @@
-"""`pgflow.lint` finds what a replay would not repeat, at its place, and keeps quiet about what is well."""
+"""`pgflow.lint` finds what a replay would not repeat, at its place, and keeps quiet about what is
+well.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,17 @@ import servers
 
 from pgflow._model.codecs import codec_for
 from pgflow.errors import DefinitionError, NotStorable
-from pgflow.lint import BY_CODE, RULES, Finding, Source, UnknownCode, UnknownTarget, Unreadable, check, check_source
+from pgflow.lint import (
+    BY_CODE,
+    RULES,
+    Finding,
+    Source,
+    UnknownCode,
+    UnknownTarget,
+    Unreadable,
+    check,
+    check_source,
+)
 from pgflow.lint.rules.values import WITHOUT_FORM
 from pgflow.lint.vocabulary import CHANCE, CLOCK, ENVIRONMENT, OUTPUT, OUTSIDE, SLEEPING, THREADS
 
@@ -41,9 +53,16 @@ def found(text: str, *, head: str = HEAD) -> list[Finding]:
 
 
 def marked(text: str) -> list[tuple[int, str]]:
-    """Return (line, code) of the findings that comments of a module announce: ``# <- PF101`` at its line."""
+    """Return (line, code) of the findings that comments of a module announce: ``# <- PF101`` at its
+    line.
+    """
     lines = (HEAD + textwrap.dedent(text)).splitlines()
-    return [(number, code) for number, line in enumerate(lines, 1) if "# <- " in line for code in line.rpartition("# <- ")[2].split()]
+    return [
+        (number, code)
+        for number, line in enumerate(lines, 1)
+        if "# <- " in line
+        for code in line.rpartition("# <- ")[2].split()
+    ]
 
 
 def places(findings: list[Finding]) -> list[tuple[int, str]]:
@@ -1013,11 +1032,17 @@ def test_a_finding_says_where_it_is_what_it_is_and_what_to_do():
     text = "import time, pgflow\ndef tick():\n    return 'é', time.time()\n@pgflow.workflow(name='w')\ndef flow():\n    tick()\n"
     (finding,) = found(text, head="")
     assert (finding.file, finding.line, finding.column, finding.code) == ("m.py", 3, 17, "PF101")
-    assert finding.message == "time.time() in tick(), which workflow w uses: a replay sees another time; use pgflow.now(), the database's time of the last outcome"
+    assert (
+        finding.message
+        == "time.time() in tick(), which workflow w uses: a replay sees another time; use "
+        "pgflow.now(), the database's time of the last outcome"
+    )
 
 
 def test_a_sync_workflow_is_told_of_the_sync_twin():
-    text = "import time\n@workflow\ndef flow():\n    time.sleep(1)\n    pgflow.sleep(1)\n    act(1)\n"
+    text = (
+        "import time\n@workflow\ndef flow():\n    time.sleep(1)\n    pgflow.sleep(1)\n    act(1)\n"
+    )
     assert [finding.message.rpartition("; ")[2] for finding in found(text)] == [
         "call pgflow.sync.sleep(...)", "in a sync workflow, call pgflow.sync.sleep()", "in a sync workflow, call act.sync()",
     ]  # fmt: skip
@@ -1031,7 +1056,15 @@ def test_a_function_that_two_workflows_use_is_told_of_once():
 # ---------------------------------------------------------------- what is known is true
 
 
-VOCABULARIES = {"clock": CLOCK, "chance": CHANCE, "environment": ENVIRONMENT, "outside": OUTSIDE, "sleeping": SLEEPING, "threads": THREADS, "output": OUTPUT}
+VOCABULARIES = {
+    "clock": CLOCK,
+    "chance": CHANCE,
+    "environment": ENVIRONMENT,
+    "outside": OUTSIDE,
+    "sleeping": SLEEPING,
+    "threads": THREADS,
+    "output": OUTPUT,
+}
 NEWER = {"uuid.uuid6", "uuid.uuid7", "uuid.uuid8"}
 ELSEWHERE = {"os.startfile", "os.environb", "os.getenvb", "os.getrandom"}
 """Names that other systems have, or only some."""
@@ -1054,7 +1087,11 @@ def lookup(path: str):
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_every_name_of_the_standard_library_is_there(name):
     paths = VOCABULARIES[name].paths - NEWER - ELSEWHERE
-    known = [path for path in paths if path.partition(".")[0] in sys.stdlib_module_names and "()" not in path]
+    known = [
+        path
+        for path in paths
+        if path.partition(".")[0] in sys.stdlib_module_names and "()" not in path
+    ]
     assert known
     for path in known:
         assert lookup(path) is not None, path
@@ -1064,7 +1101,9 @@ WRITTEN_NEVER_READ = {"Callable": len, "RLock": threading.RLock()}
 """Values of classes for which pydantic has a schema that cannot write them."""
 
 
-@pytest.mark.parametrize("path", sorted(WITHOUT_FORM - {"typing.Generator", "collections.abc.Generator"}))
+@pytest.mark.parametrize(
+    "path", sorted(WITHOUT_FORM - {"typing.Generator", "collections.abc.Generator"})
+)
 def test_there_is_no_codec_for_what_is_said_to_have_none(path):
     try:
         annotation = lookup(path)
@@ -1127,8 +1166,19 @@ def test_a_file_that_is_named_twice_is_checked_once(folder):
 def test_modules_are_found_by_name_and_nothing_is_run(folder):
     before = set(sys.modules)
     boom = "raise SystemExit('this was run')\n"
-    write(folder, {"lint_pkg/__init__.py": boom, "lint_pkg/flows.py": boom + BAD, "lint_pkg/sub/__init__.py": boom, "lint_one.py": boom + BAD})
-    assert [f.file for f in check("lint_pkg.flows", "lint_one").findings] == ["lint_one.py", "lint_pkg/flows.py"]
+    write(
+        folder,
+        {
+            "lint_pkg/__init__.py": boom,
+            "lint_pkg/flows.py": boom + BAD,
+            "lint_pkg/sub/__init__.py": boom,
+            "lint_one.py": boom + BAD,
+        },
+    )
+    assert [f.file for f in check("lint_pkg.flows", "lint_one").findings] == [
+        "lint_one.py",
+        "lint_pkg/flows.py",
+    ]
     assert check("lint_pkg").files == 3
     assert check("lint_pkg.sub").files == 1
     assert not {name for name in sys.modules.keys() - before if name.startswith("lint_")}
@@ -1155,8 +1205,10 @@ def test_what_is_not_there_is_said(folder, target, said):
     (b"x = '\xe9'\n", r"m\.py:1: the byte 0xe9 is not utf-8: declare the encoding"),
     (b"# coding: klingon\n", r"m\.py:1: its encoding is not known: "),
     (b"x = 1\0\n", r"m\.py.*: this is not Python"),
-    (b"x = " + b"(" * 300 + b")" * 300, r"m\.py.*: (this is not Python|its expressions are nested too deeply)"),
-    (b"x = " + b"-" * 100_000 + b"1", r"m\.py.*: (this is not Python|its expressions are nested too deeply)"),
+    (b"x = " + b"(" * 300 + b")" * 300, (r"m\.py.*: (this is not Python|its expressions are nested "
+                                        r"too deeply)")),
+    (b"x = " + b"-" * 100_000 + b"1", (r"m\.py.*: (this is not Python|its expressions are nested "
+                                      r"too deeply)")),
 ])  # fmt: skip
 def test_a_file_that_cannot_be_read_is_one_line_and_the_others_are_checked(folder, content, said):
     write(folder, {"m.py": content, "a.py": BAD})
@@ -1172,29 +1224,50 @@ def test_encodings_are_those_that_a_file_declares(folder):
         "latin.py": b"# coding: latin-1\nname = '\xe9'\n" + BAD.encode(), "mark.py": b"\xef\xbb\xbf" + BAD.encode(),
         "windows.py": BAD.replace("\n", "\r\n"), "old.py": BAD.replace("\n", "\r"),
     })  # fmt: skip
-    assert [(f.file, f.line) for f in check(".").findings] == [("latin.py", 6), ("mark.py", 4), ("old.py", 4), ("windows.py", 4)]
+    assert [(f.file, f.line) for f in check(".").findings] == [
+        ("latin.py", 6),
+        ("mark.py", 4),
+        ("old.py", 4),
+        ("windows.py", 4),
+    ]
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python knows it")
 def test_syntax_that_this_python_does_not_know_is_said_to_be_so(folder):
     write(folder, {"m.py": "x = t'{y}'\n"})
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert check("m.py").unreadable[0].startswith("m.py:1:") and f"this is not Python {version}: " in check("m.py").unreadable[0]
+    assert (
+        check("m.py").unreadable[0].startswith("m.py:1:")
+        and f"this is not Python {version}: " in check("m.py").unreadable[0]
+    )
 
 
-@pytest.mark.parametrize("text", ["x = " + " + ".join(["1"] * 800), "x = a" + ".b" * 800, "x = " + "[" * 90 + "]" * 90, "x = {" + "'a', " * 20_000 + "}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = " + " + ".join(["1"] * 800),
+        "x = a" + ".b" * 800,
+        "x = " + "[" * 90 + "]" * 90,
+        "x = {" + "'a', " * 20_000 + "}",
+    ],
+)
 def test_expressions_may_be_long_and_deep(text):
     assert places(found(text + "\n" + BAD, head="")) == [(5, "PF101")]
 
 
 def test_what_is_nested_too_deeply_for_the_rules_is_said_to_be():
-    text = "import pgflow\n@pgflow.workflow\ndef flow(x):\n    for y in x" + " | x" * 950 + ": ...\n"
+    text = (
+        "import pgflow\n@pgflow.workflow\ndef flow(x):\n    for y in x" + " | x" * 950 + ": ...\n"
+    )
     with pytest.raises(Unreadable, match="^m.py: its expressions are nested too deeply to be"):
         found(text, head="")
 
 
 def test_a_long_module_takes_seconds_at_most():
-    many = "".join(f"def f{n}(x):\n    y = g(x.a.b, [i for i in x if i])\n    return f{n + 1}(y)\n" for n in range(2000))
+    many = "".join(
+        f"def f{n}(x):\n    y = g(x.a.b, [i for i in x if i])\n    return f{n + 1}(y)\n"
+        for n in range(2000)
+    )
     text = f"import time, pgflow\n@pgflow.workflow\ndef flow():\n    f0(1)\n{many}def f2000(x):\n    time.time()\n"
     began = time.process_time()
     assert places(found(text, head="")) == [(len(text.splitlines()), "PF101")]
@@ -1230,18 +1303,40 @@ def test_steps_and_signals_of_other_modules_are_known(folder):
         """
     text = textwrap.dedent(text)
     init = "from .steps import act as again, paid\nfrom .flows import flow\n"
-    write(folder, {"shop/__init__.py": init, "shop/steps.py": steps, "shop/flows.py": text, "shop/tools.py": "def clean(): ...\n"})
+    write(
+        folder,
+        {
+            "shop/__init__.py": init,
+            "shop/steps.py": steps,
+            "shop/flows.py": text,
+            "shop/tools.py": "def clean(): ...\n",
+        },
+    )
     expected = [number for number, line in enumerate(text.splitlines(), 1) if "# found" in line]
     assert [finding.line for finding in check("shop").findings] == expected
 
 
 def test_other_modules_that_cannot_be_read_are_let_be(folder):
-    write(folder, {"broken.py": "def (", "flows.py": "from broken import act\nfrom absent import x\n" + BAD + "    act()\n    x()\n"})
+    write(
+        folder,
+        {
+            "broken.py": "def (",
+            "flows.py": "from broken import act\nfrom absent import x\n"
+            + BAD
+            + "    act()\n    x()\n",
+        },
+    )
     assert [finding.line for finding in check("flows.py").findings] == [6]
 
 
 def test_modules_that_import_each_other_in_a_circle_are_no_danger(folder):
-    write(folder, {"a.py": "from b import x\nimport pgflow\n@pgflow.workflow\ndef flow():\n    x()\n", "b.py": "from a import x\n"})
+    write(
+        folder,
+        {
+            "a.py": "from b import x\nimport pgflow\n@pgflow.workflow\ndef flow():\n    x()\n",
+            "b.py": "from a import x\n",
+        },
+    )
     assert check("a.py").findings == []
 
 
@@ -1249,7 +1344,13 @@ def test_modules_that_import_each_other_in_a_circle_are_no_danger(folder):
 
 
 def test_rules_are_chosen_by_code_or_by_how_it_begins(folder):
-    write(folder, {"m.py": "import time, pgflow\n@pgflow.workflow\ndef flow():\n    print(time.time())\n    hash('a')  # pgflow: ignore[PF109]\n"})
+    write(
+        folder,
+        {
+            "m.py": "import time, pgflow\n@pgflow.workflow\ndef flow():\n    print(time.time())\n  "
+            "  hash('a')  # pgflow: ignore[PF109]\n"
+        },
+    )
     assert {f.code for f in check("m.py").findings} == {"PF101", "PF110"}
     assert {f.code for f in check("m.py", select=["PF110"]).findings} == {"PF110"}
     assert {f.code for f in check("m.py", select=["pf1"], ignore=["PF101"]).findings} == {"PF110"}
@@ -1257,7 +1358,9 @@ def test_rules_are_chosen_by_code_or_by_how_it_begins(folder):
     assert check("m.py", ignore=["PF"]).findings == []
 
 
-@pytest.mark.parametrize("options", [{"select": ["PF7"]}, {"ignore": ["nonsense"]}, {"select": [""]}])
+@pytest.mark.parametrize(
+    "options", [{"select": ["PF7"]}, {"ignore": ["nonsense"]}, {"select": [""]}]
+)
 def test_a_code_that_no_rule_has_is_refused(folder, options):
     write(folder, {"m.py": BAD})
     with pytest.raises(UnknownCode):
@@ -1290,9 +1393,20 @@ SHOW_MISTAKES = {"check-workflows.md", "checks.md"}
 
 def test_the_workflows_of_the_docs_are_clean():
     pages = [page for page in docskit.pages() if page.name not in SHOW_MISTAKES]
-    blocks = [(page.name, block) for page in pages for block in docskit.blocks(page) if block.language == "python"]
-    findings = {(name, f.code) for name, block in blocks for f in check_source(Source(f"{name}:{block.line}", block.text))[1]}
-    assert findings == {("determinism.md", "PF108"), ("change-running-code.md", "PF108")}, "they change code under a run, to show what happens"
+    blocks = [
+        (page.name, block)
+        for page in pages
+        for block in docskit.blocks(page)
+        if block.language == "python"
+    ]
+    findings = {
+        (name, f.code)
+        for name, block in blocks
+        for f in check_source(Source(f"{name}:{block.line}", block.text))[1]
+    }
+    assert findings == {("determinism.md", "PF108"), ("change-running-code.md", "PF108")}, (
+        "they change code under a run, to show what happens"
+    )
     assert len(blocks) > 20
 
 

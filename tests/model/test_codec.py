@@ -1,6 +1,8 @@
-"""Values that an app's codec encodes: nothing of them is readable in the database, and everything goes on as it did in clear.
+"""Values that an app's codec encodes: nothing of them is readable in the database, and everything
+goes on as it did in clear.
 
-The canary is a word that is in every value of a run, whatever it is used for. It must be in no row of any table.
+The canary is a word that is in every value of a run, whatever it is used for. It must be in no row
+of any table.
 """
 
 from __future__ import annotations
@@ -97,17 +99,28 @@ class Zipped:
 
 def rows(conn: psycopg.Connection[Any]) -> dict[str, str]:
     """All rows of all tables of the schema, as text."""
-    tables = [name for (name,) in conn.execute("select tablename from pg_tables where schemaname = 'pgflow' order by 1")]
+    tables = [
+        name
+        for (name,) in conn.execute(
+            "select tablename from pg_tables where schemaname = 'pgflow' order by 1"
+        )
+    ]
     found = {}
     for name in tables:
-        query = sql.SQL("select coalesce(string_agg(t::text, e'\\n'), '') from pgflow.{} t").format(sql.Identifier(name))
+        query = sql.SQL("select coalesce(string_agg(t::text, e'\\n'), '') from pgflow.{} t").format(
+            sql.Identifier(name)
+        )
         found[name] = conn.execute(query).fetchone()[0]  # type: ignore[index]
     return found
 
 
 def tables_with(conn: psycopg.Connection[Any], word: str) -> set[str]:
     """The tables that hold a word, as it is or in hexadecimal or base64."""
-    shapes = [word, word.encode().hex(), *(base64.b64encode(b"x" * n + word.encode())[n + 1 : -4].decode() for n in range(3))]
+    shapes = [
+        word,
+        word.encode().hex(),
+        *(base64.b64encode(b"x" * n + word.encode())[n + 1 : -4].decode() for n in range(3)),
+    ]
     return {name for name, text in rows(conn).items() if any(shape in text for shape in shapes)}
 
 
@@ -144,7 +157,14 @@ def lose(word: str) -> None:
 
 @decision()
 async def choose(word: str) -> Choice[str]:
-    return Choice(word, why=f"why {word}", evidence=[f"seen {word}"], alternatives=[f"or {word}"], policy="prudence", model="m1")
+    return Choice(
+        word,
+        why=f"why {word}",
+        evidence=[f"seen {word}"],
+        alternatives=[f"or {word}"],
+        policy="prudence",
+        model="m1",
+    )
 
 
 @transaction
@@ -208,9 +228,17 @@ async def everything(word: str) -> list[Any]:
     pgflow.set_state(at=word, more={"also": word})
     pgflow.emit("lines", f"line {word}")
     seen: list[Any] = [
-        await fetch(word), await fetch_twice(word), await choose(word), await note(word), await charge(word, 7),
-        await fails(lose.aio(word)), await pgflow.run_child(helper, word), await pgflow.run_child(helper.options(key="named"), word),
-        await fails(pgflow.run_child(unhelpful, word)), await go.wait(), await late.wait(),
+        await fetch(word),
+        await fetch_twice(word),
+        await choose(word),
+        await note(word),
+        await charge(word, 7),
+        await fails(lose.aio(word)),
+        await pgflow.run_child(helper, word),
+        await pgflow.run_child(helper.options(key="named"), word),
+        await fails(pgflow.run_child(unhelpful, word)),
+        await go.wait(),
+        await late.wait(),
     ]
     seen[2] = [seen[2].value, seen[2].why, list(seen[2].evidence), seen[2].policy]
     try:
@@ -227,8 +255,13 @@ def everything_sync(word: str) -> list[Any]:
     pgflow.set_state(at=word)
     pgflow.emit("lines", f"line {word}")
     seen: list[Any] = [
-        fetch.sync(word), fetch_twice.sync(word), choose.sync(word).why, note_sync(word), post(word),
-        pgflow.sync.run_child(helper, word), go.sync.wait(),
+        fetch.sync(word),
+        fetch_twice.sync(word),
+        choose.sync(word).why,
+        note_sync(word),
+        post(word),
+        pgflow.sync.run_child(helper, word),
+        go.sync.wait(),
     ]
     try:
         lose(word)
@@ -276,15 +309,23 @@ EXPECTED = [
 ]  # fmt: skip
 
 
-async def test_no_value_of_a_run_is_readable_in_the_database(aflow: AsyncHarness, conn: psycopg.Connection[Any]) -> None:
+async def test_no_value_of_a_run_is_readable_in_the_database(
+    aflow: AsyncHarness, conn: psycopg.Connection[Any]
+) -> None:
     app = aflow(codec=Cipher(), errors=[LostError]).app
     aflow.include(everything, helper, unhelpful, lost, again)
-    run = await aflow.start(everything.options(key="all", labels={"shop": "1"}, metadata={"of": CANARY}), CANARY)
+    run = await aflow.start(
+        everything.options(key="all", labels={"shop": "1"}, metadata={"of": CANARY}), CANARY
+    )
     failed = await aflow.start(lost.options(key="lost"), CANARY)
     anew = await aflow.start(again.options(key="again"), CANARY, 2)
     await run.send(go, f"go {CANARY}")
     await aflow.until_idle()
-    assert run_row(conn, "all", "status, reason, labels") == ("waiting", "signal late", {"shop": "1"})
+    assert run_row(conn, "all", "status, reason, labels") == (
+        "waiting",
+        "signal late",
+        {"shop": "1"},
+    )
     assert await run.state() == {"at": CANARY, "more": {"also": CANARY}}
     await app.send("all", late, {"late": CANARY}, idempotency_key="once")
     await app.send("all", late, {"late": CANARY}, idempotency_key="once")
@@ -298,15 +339,25 @@ async def test_no_value_of_a_run_is_readable_in_the_database(aflow: AsyncHarness
     assert [value async for value in run.stream("lines")] == [f"line {CANARY}", f"step {CANARY}"]
     assert tables_with(conn, CANARY) == set()
     # What SQL branches on, and what people look for, is there.
-    assert run_row(conn, "lost", "error->>'type', error->>'message'") == ("test_codec.LostError", None)
-    assert conn.execute("select name, policy, model, why from pgflow.decisions").fetchall() == [("choose", "prudence", "m1", None)]
+    assert run_row(conn, "lost", "error->>'type', error->>'message'") == (
+        "test_codec.LostError",
+        None,
+    )
+    assert conn.execute("select name, policy, model, why from pgflow.decisions").fetchall() == [
+        ("choose", "prudence", "m1", None)
+    ]
     assert {kind for kind, _ in events(conn, "again")} >= {"effect_confirmed", "continued"}
-    taken_back = conn.execute("select count(*) from pgflow.effects where name = 'charge.compensate' and status = 'confirmed'").fetchone()
+    taken_back = conn.execute(
+        "select count(*) from pgflow.effects where name = 'charge.compensate' and status = "
+        "'confirmed'"
+    ).fetchone()
     assert taken_back == (5,)
     assert conn.execute("select pgflow.run_state('all')->'at'->>'$codec'").fetchone() == ("k1",)
 
 
-def test_no_value_of_a_sync_run_is_readable_in_the_database(flow: Harness, conn: psycopg.Connection[Any]) -> None:
+def test_no_value_of_a_sync_run_is_readable_in_the_database(
+    flow: Harness, conn: psycopg.Connection[Any]
+) -> None:
     flow(codec=Cipher(), errors=[LostError]).include(everything_sync, helper)
     run = flow.start(everything_sync.options(key="all", metadata={"of": CANARY}), CANARY)
     flow.app.send("all", go, f"go {CANARY}")
@@ -318,7 +369,9 @@ def test_no_value_of_a_sync_run_is_readable_in_the_database(flow: Harness, conn:
     assert (run.state(), tables_with(conn, CANARY)) == ({"at": CANARY}, set())
 
 
-async def test_a_run_that_is_stuck_tells_nothing_of_its_values(aflow: AsyncHarness, conn: psycopg.Connection[Any]) -> None:
+async def test_a_run_that_is_stuck_tells_nothing_of_its_values(
+    aflow: AsyncHarness, conn: psycopg.Connection[Any]
+) -> None:
     @dataclass
     class Order:
         word: str
@@ -347,7 +400,9 @@ async def test_a_run_that_is_stuck_tells_nothing_of_its_values(aflow: AsyncHarne
     assert tables_with(conn, '"fine"') == set()
 
 
-async def test_what_a_planner_proposes_is_not_readable(aflow: AsyncHarness, conn: psycopg.Connection[Any]) -> None:
+async def test_what_a_planner_proposes_is_not_readable(
+    aflow: AsyncHarness, conn: psycopg.Connection[Any]
+) -> None:
     @effect(risk="compensable")
     async def book(word: str) -> str:
         return word
@@ -383,7 +438,9 @@ async def test_what_a_planner_proposes_is_not_readable(aflow: AsyncHarness, conn
 
 
 @in_a_loop
-async def test_old_values_stay_readable_after_a_rotation(dsn: str, conn: psycopg.Connection[Any]) -> None:
+async def test_old_values_stay_readable_after_a_rotation(
+    dsn: str, conn: psycopg.Connection[Any]
+) -> None:
     old, new = Cipher(), Cipher("k2", {"k1": b"one", "k2": b"two"})
     async with AsyncApp(dsn, include=[waits], codec=old) as app, app.worker():
         run = await app.start(waits.options(key="w"), CANARY)
@@ -392,17 +449,25 @@ async def test_old_values_stay_readable_after_a_rotation(dsn: str, conn: psycopg
         run = app.get("w", waits)
         await run.send(go, "on")
         assert await run.result(SOON) == f"{CANARY} on"
-        assert (await app.start(waits.options(key="w"), CANARY)).key == "w"  # the same input, encoded with another key
-    keys = conn.execute("select input->>'$codec', output->>'$codec' from pgflow.runs where key = 'w'").fetchall()
+        assert (
+            await app.start(waits.options(key="w"), CANARY)
+        ).key == "w"  # the same input, encoded with another key
+    keys = conn.execute(
+        "select input->>'$codec', output->>'$codec' from pgflow.runs where key = 'w'"
+    ).fetchall()
     assert keys == [("k1", "k2")]
     async with AsyncApp(dsn, codec=Cipher("k2", {"k2": b"two"})) as app:
         assert await app.get("w", waits).result(SOON) == f"{CANARY} on"
     assert tables_with(conn, CANARY) == set()
 
 
-@pytest.mark.parametrize("codec", [None, Cipher("k2", {"k2": b"two"})], ids=["without a codec", "without the key"])
+@pytest.mark.parametrize(
+    "codec", [None, Cipher("k2", {"k2": b"two"})], ids=["without a codec", "without the key"]
+)
 @in_a_loop
-async def test_whoever_cannot_decode_a_value_is_told_and_holds_the_run(dsn: str, conn: psycopg.Connection[Any], codec: Any) -> None:
+async def test_whoever_cannot_decode_a_value_is_told_and_holds_the_run(
+    dsn: str, conn: psycopg.Connection[Any], codec: Any
+) -> None:
     why = r"was encoded with key 'k1', and (this app has no codec: pass codec= to App|the app's codec cannot decode it \(KeyError\))"
     async with AsyncApp(dsn, include=[waits], codec=Cipher()) as app, app.worker():
         await app.start(waits.options(key="w"), CANARY)
@@ -416,17 +481,27 @@ async def test_whoever_cannot_decode_a_value_is_told_and_holds_the_run(dsn: str,
             await other.get("w", waits).result(SOON)
         async with other.worker():
             await other.send("open", go, "clear or k2")
-            with pytest.raises(RunStuck, match=rf"is stuck \(codec\): the input of run 'open' {why}"):
+            with pytest.raises(
+                RunStuck, match=rf"is stuck \(codec\): the input of run 'open' {why}"
+            ):
                 await other.get("open", waits).result(SOON)
     assert events(conn, "open")[-1][0] != "step_failed"
-    async with AsyncApp(dsn, include=[waits], codec=Cipher("k1", {"k1": b"one", "k2": b"two"})) as app, app.worker():
+    async with (
+        AsyncApp(dsn, include=[waits], codec=Cipher("k1", {"k1": b"one", "k2": b"two"})) as app,
+        app.worker(),
+    ):
         await app.resume("open")
         assert await app.get("open", waits).result(SOON) == f"{CANARY} clear or k2"
 
 
 @in_a_loop
-async def test_an_answer_that_cannot_be_decoded_holds_the_run_and_is_not_lost(dsn: str, conn: psycopg.Connection[Any]) -> None:
-    async with AsyncApp(dsn, codec=Cipher("other", {"other": b"other"})) as stranger, AsyncApp(dsn, include=[waits], codec=Cipher()) as app:
+async def test_an_answer_that_cannot_be_decoded_holds_the_run_and_is_not_lost(
+    dsn: str, conn: psycopg.Connection[Any]
+) -> None:
+    async with (
+        AsyncApp(dsn, codec=Cipher("other", {"other": b"other"})) as stranger,
+        AsyncApp(dsn, include=[waits], codec=Cipher()) as app,
+    ):
         run = await app.start(waits.options(key="w"), CANARY)
         async with app.worker():
             await eventually(lambda: run_row(conn, "w", "status") == ("waiting",), "it waits")
@@ -441,15 +516,26 @@ async def test_an_answer_that_cannot_be_decoded_holds_the_run_and_is_not_lost(ds
 
 @in_a_loop
 async def test_two_apps_of_one_process_do_not_mix(dsn: str, conn: psycopg.Connection[Any]) -> None:
-    one, two, clear = AsyncApp(dsn, include=[simple], codec=Cipher()), AsyncApp(dsn, include=[simple], codec=Zipped()), AsyncApp(dsn, include=[simple])
-    for app, key, key_id in ((one, "a", "k1"), (two, "b", "zlib"), (clear, "c", None), (one, "d", "k1")):
+    one, two, clear = (
+        AsyncApp(dsn, include=[simple], codec=Cipher()),
+        AsyncApp(dsn, include=[simple], codec=Zipped()),
+        AsyncApp(dsn, include=[simple]),
+    )
+    for app, key, key_id in (
+        (one, "a", "k1"),
+        (two, "b", "zlib"),
+        (clear, "c", None),
+        (one, "d", "k1"),
+    ):
         async with app:
             assert await app.run(simple.options(key=key), CANARY) == f"found {CANARY}"
         assert run_row(conn, key, "input->>'$codec', output->>'$codec'") == (key_id, key_id)
 
 
 @in_a_loop
-async def test_a_codec_is_switched_on_under_runs_that_go_on(dsn: str, conn: psycopg.Connection[Any]) -> None:
+async def test_a_codec_is_switched_on_under_runs_that_go_on(
+    dsn: str, conn: psycopg.Connection[Any]
+) -> None:
     """The step has begun with a plain hash of its arguments, and the worker is lost."""
     begun, may_end = asyncio.Event(), asyncio.Event()
 
@@ -463,12 +549,19 @@ async def test_a_codec_is_switched_on_under_runs_that_go_on(dsn: str, conn: psyc
     async def slowly(word: str) -> str:
         return await slow(word)
 
-    for key, codecs in (("on", (None, Cipher(None), Cipher())), ("off", (Cipher(), Cipher(None), Cipher(None)))):
+    for key, codecs in (
+        ("on", (None, Cipher(None), Cipher())),
+        ("off", (Cipher(), Cipher(None), Cipher(None))),
+    ):
         may_end.clear()
         for n, codec in enumerate(codecs):
             begun.clear()
             async with AsyncApp(dsn, include=[slowly], codec=codec) as app:
-                run = await app.start(slowly.options(key=key), CANARY) if n == 0 else app.get(key, slowly)
+                run = (
+                    await app.start(slowly.options(key=key), CANARY)
+                    if n == 0
+                    else app.get(key, slowly)
+                )
                 async with app.worker(grace_seconds=0.0):
                     await asyncio.wait_for(begun.wait(), 10)
                     if n == 2:
@@ -481,23 +574,35 @@ async def test_a_codec_is_switched_on_under_runs_that_go_on(dsn: str, conn: psyc
 # ---------------------------------------------------------------- what is compared
 
 
-def test_a_start_under_a_key_is_the_same_run_with_the_same_input_only(dsn: str, conn: psycopg.Connection[Any]) -> None:
+def test_a_start_under_a_key_is_the_same_run_with_the_same_input_only(
+    dsn: str, conn: psycopg.Connection[Any]
+) -> None:
     with App(dsn, codec=Cipher()) as app:
         first = app.start(simple.options(key="a"), CANARY)
-        assert app.start(simple.options(key="a"), word=CANARY, times=1).key == first.key  # what is left out counts as its default
+        assert (
+            app.start(simple.options(key="a"), word=CANARY, times=1).key == first.key
+        )  # what is left out counts as its default
         with pytest.raises(KeyConflict, match=r"has another input \(encoded\)"):
             app.start(simple.options(key="a"), CANARY, 2)
         keys = [run.key for run in app.start_many(simple, [(CANARY,), ("other",)], keys=["b", "c"])]
-        assert [run.key for run in app.start_many(simple, [(CANARY,), ("other",)], keys=["b", "c"])] == keys == ["b", "c"]
+        assert (
+            [run.key for run in app.start_many(simple, [(CANARY,), ("other",)], keys=["b", "c"])]
+            == keys
+            == ["b", "c"]
+        )
         with pytest.raises(KeyConflict, match=r"another input \(encoded\)"):
             app.start_many(simple, [("other",)], keys=["b"])
-    hashes = conn.execute("select input->>'hash' from pgflow.run where key in ('a', 'b')").fetchall()
+    hashes = conn.execute(
+        "select input->>'hash' from pgflow.run where key in ('a', 'b')"
+    ).fetchall()
     assert len(set(hashes)) == 2  # of the same input, under another key
     assert tables_with(conn, CANARY) == set()
 
 
 @in_a_loop
-async def test_hashes_of_arguments_are_keyed_and_other_arguments_are_noticed(dsn: str, conn: psycopg.Connection[Any]) -> None:
+async def test_hashes_of_arguments_are_keyed_and_other_arguments_are_noticed(
+    dsn: str, conn: psycopg.Connection[Any]
+) -> None:
     begun = asyncio.Event()
     said = [CANARY]
 
@@ -515,7 +620,9 @@ async def test_hashes_of_arguments_are_keyed_and_other_arguments_are_noticed(dsn
         run = await app.start(fickle.options(key="f"))
         async with app.worker(grace_seconds=0.0):
             await asyncio.wait_for(begun.wait(), 10)
-        ((starts,),) = conn.execute("select starts from pgflow.timeline where key = 'f' and starts is not null").fetchall()
+        ((starts,),) = conn.execute(
+            "select starts from pgflow.timeline where key = 'f' and starts is not null"
+        ).fetchall()
         assert starts[0][4] != hash_arguments((CANARY,), {}, "slow")
         said[0] = "another"
         async with app.worker(grace_seconds=0.0):
@@ -546,15 +653,23 @@ async def test_the_policy_sees_what_an_effect_lets_it_see_and_nothing_passes_uns
 
     aflow(codec=Cipher()).include(pay)
     for rules in (
-        '[{"amount": "$.cents", "above": 500}]', '[{"predicate": "$.cents > 500"}]', '[{"predicate": "$.\\"cents\\" > 500 && $.cents > 1"}]',
+        '[{"amount": "$.cents", "above": 500}]',
+        '[{"predicate": "$.cents > 500"}]',
+        '[{"predicate": "$.\\"cents\\" > 500 && $.cents > 1"}]',
     ):
         conn.execute("select pgflow.set_policy(%s, 'a test')", (rules,))
         assert await (await aflow.start(pay, 5)).result(SOON) == [CANARY, "gate"]
         assert await (await aflow.start(pay, 600)).result(SOON) == ["gate", "gate"]
-    for rules in ('[{"predicate": "$.card == \\"x\\""}]', '[{"amount": "$ ? (@.cents > 9).cents", "above": 1}]', '[{"amount": "$.*", "above": 9}]'):
+    for rules in (
+        '[{"predicate": "$.card == \\"x\\""}]',
+        '[{"amount": "$ ? (@.cents > 9).cents", "above": 1}]',
+        '[{"amount": "$.*", "above": 9}]',
+    ):
         conn.execute("select pgflow.set_policy(%s, 'a test')", (rules,))
         assert await (await aflow.start(pay, 5)).result(SOON) == ["gate", "gate"]
-    ((shown,),) = conn.execute("select distinct (request->'shown')::jsonb from pgflow.effects where name = 'open_pay'").fetchall()
+    ((shown,),) = conn.execute(
+        "select distinct (request->'shown')::jsonb from pgflow.effects where name = 'open_pay'"
+    ).fetchall()
     assert shown == {"cents": 5}
     assert tables_with(conn, CANARY) == set()
 
@@ -566,10 +681,13 @@ def test_what_stays_readable_of_an_effect_is_one_of_its_parameters() -> None:
         async def pay(cents: int) -> None: ...
 
 
-# ---------------------------------------------------------------- who reads and writes beside workers
+# ---------------------------------------------------------------- who reads and writes beside
+# workers
 
 
-def test_a_client_without_a_worker_reads_and_writes(dsn: str, conn: psycopg.Connection[Any]) -> None:
+def test_a_client_without_a_worker_reads_and_writes(
+    dsn: str, conn: psycopg.Connection[Any]
+) -> None:
     with App(dsn, codec=Cipher()) as client, psycopg.connect(dsn) as caller:
         run = client.using(caller).start(waits.options(key="w"), CANARY)
         client.using(caller).send("w", go, CANARY)
@@ -579,7 +697,9 @@ def test_a_client_without_a_worker_reads_and_writes(dsn: str, conn: psycopg.Conn
     assert tables_with(conn, CANARY) == set()
 
 
-async def test_what_sql_starts_and_sends_in_clear_is_read_and_stored_in_clear(aflow: AsyncHarness, conn: psycopg.Connection[Any]) -> None:
+async def test_what_sql_starts_and_sends_in_clear_is_read_and_stored_in_clear(
+    aflow: AsyncHarness, conn: psycopg.Connection[Any]
+) -> None:
     aflow(codec=Cipher()).include(waits)
     conn.execute("select pgflow.start_run('waits', '{\"word\": \"from SQL\"}', 'w')")
     await aflow.until_idle()
@@ -595,7 +715,10 @@ def test_a_value_that_looks_encoded_is_refused_with_a_codec_and_without(dsn: str
     for codec in (None, Cipher()):
         with App(dsn, codec=codec) as app:
             app.start(waits, "x")
-            for sent in (lambda app=app: app.send("w", Signal("go", dict), look), lambda app=app: app.start(simple.options(metadata=look), "x")):
+            for sent in (
+                lambda app=app: app.send("w", Signal("go", dict), look),
+                lambda app=app: app.start(simple.options(metadata=look), "x"),
+            ):
                 with pytest.raises(NotStorable, match=r"'\$codec'.* would be taken for"):
                     sent()
 
@@ -603,7 +726,10 @@ def test_a_value_that_looks_encoded_is_refused_with_a_codec_and_without(dsn: str
 @workflow
 async def lookalike() -> list[str]:
     said = []
-    for act in (lambda: pgflow.emit("s", {"$codec": "k"}), lambda: pgflow.set_state(x={"$codec": "k"})):
+    for act in (
+        lambda: pgflow.emit("s", {"$codec": "k"}),
+        lambda: pgflow.set_state(x={"$codec": "k"}),
+    ):
         try:
             act()
         except NotStorable as refused:
@@ -623,14 +749,18 @@ async def test_code_that_says_what_looks_encoded_is_told(aflow: AsyncHarness, co
 # ---------------------------------------------------------------- doing it again
 
 
-def test_forks_rewinds_and_edits_of_encoded_runs(flow: Harness, conn: psycopg.Connection[Any]) -> None:
+def test_forks_rewinds_and_edits_of_encoded_runs(
+    flow: Harness, conn: psycopg.Connection[Any]
+) -> None:
     flow(codec=Cipher()).include(waits, simple)
     app = flow.app
     run = flow.start(waits.options(key="w"), CANARY)
     run.send(go, CANARY)
     assert run.result(SOON) == f"{CANARY} {CANARY}"
     flow.until_idle()
-    seq = conn.execute("select seq from pgflow.timeline where key = 'w' and event = 'step_completed'").fetchone()[0]  # type: ignore[index]
+    seq = conn.execute(
+        "select seq from pgflow.timeline where key = 'w' and event = 'step_completed'"
+    ).fetchone()[0]  # type: ignore[index]
     for _ in range(2):
         assert app.fork("w", "f", at=seq, edit={"word": f"edited {CANARY}"}, with_mail=True) == "f"
     assert app.get("f", waits).result(SOON) == f"edited {CANARY} {CANARY}"
@@ -643,7 +773,9 @@ def test_forks_rewinds_and_edits_of_encoded_runs(flow: Harness, conn: psycopg.Co
     assert tables_with(conn, CANARY) == set()
 
 
-async def test_what_is_dropped_of_an_encoded_run_is_taken_back_or_handed_on(aflow: AsyncHarness, conn: psycopg.Connection[Any]) -> None:
+async def test_what_is_dropped_of_an_encoded_run_is_taken_back_or_handed_on(
+    aflow: AsyncHarness, conn: psycopg.Connection[Any]
+) -> None:
     @workflow
     async def shop(word: str) -> str:
         await charge(word, 3)
@@ -656,7 +788,9 @@ async def test_what_is_dropped_of_an_encoded_run_is_taken_back_or_handed_on(aflo
     await aflow.until_idle()
     await aflow.app.rewind("s", 0, effects="reuse")
     assert await run.result(SOON) == expected
-    attempts = conn.execute("select sum(attempts) from pgflow.effects where name = 'charge'").fetchone()
+    attempts = conn.execute(
+        "select sum(attempts) from pgflow.effects where name = 'charge'"
+    ).fetchone()
     assert attempts == (3,)
     await aflow.until_idle()
     await aflow.app.fork("s", "copy", at=0, effects="repeat")
@@ -664,7 +798,9 @@ async def test_what_is_dropped_of_an_encoded_run_is_taken_back_or_handed_on(aflo
     assert tables_with(conn, CANARY) == set()
 
 
-async def test_an_accepted_or_unknown_effect_is_settled_with_an_encoded_value(aflow: AsyncHarness, conn: psycopg.Connection[Any]) -> None:
+async def test_an_accepted_or_unknown_effect_is_settled_with_an_encoded_value(
+    aflow: AsyncHarness, conn: psycopg.Connection[Any]
+) -> None:
     @effect(risk="compensable")
     async def wire(word: str) -> str | Accepted:
         return Accepted("ref-1")
@@ -691,20 +827,29 @@ async def test_an_accepted_or_unknown_effect_is_settled_with_an_encoded_value(af
 
 
 @in_a_loop
-async def test_recorded_histories_are_replayed_with_the_codec_only(dsn: str, conn: psycopg.Connection[Any]) -> None:
+async def test_recorded_histories_are_replayed_with_the_codec_only(
+    dsn: str, conn: psycopg.Connection[Any]
+) -> None:
     codec = Cipher()
     async with AsyncApp(dsn, include=[simple], codec=codec) as app:
         await app.run(simple.options(key="s"), CANARY)
     ((chain,),) = conn.execute("select chain_id from pgflow.runs").fetchall()
     with pytest.raises(CodecError, match="pass codec="):
         find_divergence(next(read_database(conn, [chain])), simple)
-    assert find_divergence(next(read_database(conn, [chain])), simple, (LostError,), (), envelopes_of(codec)) is None
+    assert (
+        find_divergence(
+            next(read_database(conn, [chain])), simple, (LostError,), (), envelopes_of(codec)
+        )
+        is None
+    )
 
     @workflow(name="simple")
     async def other(word: str, times: int = 1) -> str:
         return "another"
 
-    diverged = find_divergence(next(read_database(conn, [chain])), other, (), (), envelopes_of(codec))
+    diverged = find_divergence(
+        next(read_database(conn, [chain])), other, (), (), envelopes_of(codec)
+    )
     assert diverged is not None
 
 
@@ -774,7 +919,9 @@ async def test_an_error_too_long_to_be_encoded_is_cut_and_never_lost(aflow: Asyn
     assert await (await aflow.start(bursts)).result(SOON) == "7"
 
 
-async def test_a_codec_that_fails_holds_the_run_which_goes_on_later(aflow: AsyncHarness, conn: psycopg.Connection[Any]) -> None:
+async def test_a_codec_that_fails_holds_the_run_which_goes_on_later(
+    aflow: AsyncHarness, conn: psycopg.Connection[Any]
+) -> None:
     codec = Cipher()
     acted: list[str] = []
 
@@ -790,7 +937,10 @@ async def test_a_codec_that_fails_holds_the_run_which_goes_on_later(aflow: Async
 
     aflow(codec=codec).include(acts)
     run = await aflow.start(acts.options(key="a"))
-    with pytest.raises(RunStuck, match=r"\(codec\).*cannot be encoded with key 'k1': the app's codec raised OSError"):
+    with pytest.raises(
+        RunStuck,
+        match=r"\(codec\).*cannot be encoded with key 'k1': the app's codec raised OSError",
+    ):
         await run.result(SOON)
     codec.is_broken = False
     await aflow.app.resume("a")
@@ -844,22 +994,30 @@ async def test_progress_and_drafts_are_encoded(dsn: str, conn: psycopg.Connectio
     assert tables_with(conn, CANARY) == set()
 
 
-def test_a_codec_that_compresses_hides_nothing_and_needs_no_secret(dsn: str, conn: psycopg.Connection[Any]) -> None:
+def test_a_codec_that_compresses_hides_nothing_and_needs_no_secret(
+    dsn: str, conn: psycopg.Connection[Any]
+) -> None:
     with App(dsn, include=[simple], codec=Zipped()) as app:
         assert app.run(simple.options(key="z"), "a" * 100_000) == "found " + "a" * 100_000
         assert app.start(simple.options(key="z"), "a" * 100_000).key == "z"
-    assert run_row(conn, "z", "octet_length(input::text) < 1000, octet_length(output::text) < 1000") == (True, True)
+    assert run_row(
+        conn, "z", "octet_length(input::text) < 1000, octet_length(output::text) < 1000"
+    ) == (True, True)
 
 
 DJANGO_CODEC = Cipher()
 
 
-def test_a_django_project_names_its_codec_in_the_settings(dsn: str, conn: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_django_project_names_its_codec_in_the_settings(
+    dsn: str, conn: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import django_project
 
     import pgflow.django
 
-    monkeypatch.setattr(django_project.settings, "PGFLOW", {"DSN": dsn, "CODEC": "test_codec.DJANGO_CODEC"})
+    monkeypatch.setattr(
+        django_project.settings, "PGFLOW", {"DSN": dsn, "CODEC": "test_codec.DJANGO_CODEC"}
+    )
     with pgflow.django.project_app.__wrapped__() as app:
         app.start(simple.options(key="d"), CANARY)
     assert run_row(conn, "d", "input->>'$codec'") == ("k1",)

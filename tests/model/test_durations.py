@@ -1,4 +1,6 @@
-"""One rule for every duration of the public surface: a timedelta or a number of seconds; what is neither is refused where it is given."""
+"""One rule for every duration of the public surface: a timedelta or a number of seconds; what is
+neither is refused where it is given.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,18 @@ import pytest
 from records import SOON
 
 import pgflow
-from pgflow import App, AsyncApp, InvalidArgument, Retries, Signal, decision, effect, read, step, workflow
+from pgflow import (
+    App,
+    AsyncApp,
+    InvalidArgument,
+    Retries,
+    Signal,
+    decision,
+    effect,
+    read,
+    step,
+    workflow,
+)
 from pgflow._client._async.handles import AsyncRun
 from pgflow._client._sync.handles import Run
 from pgflow._model.durations import duration
@@ -100,17 +113,40 @@ def durations_of(name: str, thing: Any) -> Iterator[str]:
     for signature in signatures(thing):
         for parameter in signature.parameters.values():
             if "timedelta" in str(parameter.annotation) or "Duration" in str(parameter.annotation):
-                assert "Duration" in str(parameter.annotation) or name == "StartOptions", f"{name}({parameter}) takes no numbers"
+                assert "Duration" in str(parameter.annotation) or name == "StartOptions", (
+                    f"{name}({parameter}) takes no numbers"
+                )
                 yield f"{name}.{parameter.name}"
 
 
 def public_durations() -> set[str]:
     """Every parameter of the public surface that is annotated as a duration."""
     things = {name: getattr(pgflow, name) for name in pgflow.__all__}
-    things |= {f"sync.{name}": value for name, value in vars(pgflow.sync).items() if not name.startswith("_") and inspect.isfunction(value)}
-    classes = [AppBase, App, AsyncApp, Run, AsyncRun, pgflow.Workflow, pgflow.Step, Signal, pgflow.SyncSignal, Harness, AsyncHarness]
+    things |= {
+        f"sync.{name}": value
+        for name, value in vars(pgflow.sync).items()
+        if not name.startswith("_") and inspect.isfunction(value)
+    }
+    classes = [
+        AppBase,
+        App,
+        AsyncApp,
+        Run,
+        AsyncRun,
+        pgflow.Workflow,
+        pgflow.Step,
+        Signal,
+        pgflow.SyncSignal,
+        Harness,
+        AsyncHarness,
+    ]
     classes += [type(EFFECT).__mro__[1]]
-    found = {one for name, thing in things.items() if callable(thing) for one in durations_of(name, thing)}
+    found = {
+        one
+        for name, thing in things.items()
+        if callable(thing)
+        for one in durations_of(name, thing)
+    }
     for cls in classes:
         for name, member in vars(cls).items():
             if not name.startswith("_") and inspect.isfunction(member):
@@ -120,7 +156,11 @@ def public_durations() -> set[str]:
 
 def test_every_public_duration_is_on_a_list_of_this_file():
     known = set(GIVEN) | IN_RUNS | NOT_BUILT | INTERNAL
-    found = {one for one in public_durations() if not one.startswith(("sync.duration", "sync.seconds_of"))}
+    found = {
+        one
+        for one in public_durations()
+        if not one.startswith(("sync.duration", "sync.seconds_of"))
+    }
     assert found - known == set()
     assert known - found == set()
 
@@ -132,9 +172,16 @@ def test_a_number_means_seconds_wherever_a_duration_is_declared(where, value):
 
 
 @pytest.mark.parametrize("where", GIVEN)
-@pytest.mark.parametrize("value", ["30", True, math.nan, math.inf, -1, timedelta(seconds=-1), timedelta.max, [1], 1e30], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    ["30", True, math.nan, math.inf, -1, timedelta(seconds=-1), timedelta.max, [1], 1e30],
+    ids=str,
+)
 def test_what_is_no_duration_is_refused_where_it_is_declared(where, value):
-    with pytest.raises((InvalidArgument, pgflow.DefinitionError), match=r"timeout|max_age|dedup_window|settle_after|first_delay|max_delay|again_after|time"):
+    with pytest.raises(
+        (InvalidArgument, pgflow.DefinitionError),
+        match=r"timeout|max_age|dedup_window|settle_after|first_delay|max_delay|again_after|time",
+    ):
         GIVEN[where](value)
 
 
@@ -150,18 +197,26 @@ def test_options_of_a_worker_are_read_as_durations_where_they_are_given(where):
 
 def test_every_option_of_a_worker_that_is_a_time_is_on_the_list():
     times = {field.name for field in fields(WorkerOptions) if "seconds" in field.name}
-    assert {where.split()[-1] for where in IN_SECONDS} == times | {field.name for field in fields(Rhythm)}
+    assert {where.split()[-1] for where in IN_SECONDS} == times | {
+        field.name for field in fields(Rhythm)
+    }
 
 
 @pytest.mark.parametrize("value", [0, timedelta(0)])
 def test_a_step_must_be_given_some_time(value):
-    with pytest.raises(InvalidArgument, match="timeout of step body must be between 1e-06 seconds and a hundred years, not"):
+    with pytest.raises(
+        InvalidArgument,
+        match="timeout of step body must be between 1e-06 seconds and a hundred years, not",
+    ):
         step(timeout=value)(body)
 
 
 def test_a_number_and_a_timedelta_are_the_same():
     assert step(timeout=30)(body).timeout == step(timeout=timedelta(seconds=30))(body).timeout
-    assert flow_of.options(timeout=30).start_options == flow_of.options(timeout=timedelta(seconds=30)).start_options
+    assert (
+        flow_of.options(timeout=30).start_options
+        == flow_of.options(timeout=timedelta(seconds=30)).start_options
+    )
     assert Retries(first_delay=0.5, max_delay=60) == Retries()
     assert duration(-5, "it", least_seconds=-math.inf) == timedelta(0)
 

@@ -1,4 +1,6 @@
-"""Errors as data: what is kept of them, as what they come back, and that they can always be stored."""
+"""Errors as data: what is kept of them, as what they come back, and that they can always be
+stored.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ from hypothesis import strategies as st
 import pgflow
 from pgflow import errors as pgflow_errors
 from pgflow._model.codecs import MAX_BYTES
-from pgflow._model.exceptions import MAX_MESSAGE_CHARS, ErrorClasses, clean, encode_error, rebuild_error
+from pgflow._model.exceptions import (
+    MAX_MESSAGE_CHARS,
+    ErrorClasses,
+    clean,
+    encode_error,
+    rebuild_error,
+)
 from pgflow.errors import NotStorable, PgflowError, RunFailed, StepFailed
 
 NOBODY = ErrorClasses()
@@ -124,7 +132,11 @@ def test_an_unknown_subclass_comes_back_as_its_nearest_known_class():
 def test_a_class_of_which_nothing_is_known_comes_back_as_a_failed_step():
     error = rebuild_error(through_json(Declined(402, reason="too much")), NOBODY, attempts=3)
     assert isinstance(error, StepFailed)
-    assert (error.error_type, error.message, error.attempts) == (f"{__name__}.Declined", "declined with 402", 3)
+    assert (error.error_type, error.message, error.attempts) == (
+        f"{__name__}.Declined",
+        "declined with 402",
+        3,
+    )
     assert str(error) == f"{__name__}.Declined: declined with 402"
 
 
@@ -143,9 +155,13 @@ def test_a_class_is_known_by_module_and_name_and_nothing_is_imported():
 @pytest.mark.parametrize(
     "cls",
     [
-        c for c in vars(builtins).values()
-        if isinstance(c, type) and issubclass(c, Exception) and not issubclass(c, (ExceptionGroup, StopIteration, StopAsyncIteration))
-        and c is not Exception and not issubclass(c, UnicodeError)
+        c
+        for c in vars(builtins).values()
+        if isinstance(c, type)
+        and issubclass(c, Exception)
+        and not issubclass(c, (ExceptionGroup, StopIteration, StopAsyncIteration))
+        and c is not Exception
+        and not issubclass(c, UnicodeError)
     ],
 )
 def test_every_builtin_error_comes_back_with_its_class_and_text(cls):
@@ -155,7 +171,14 @@ def test_every_builtin_error_comes_back_with_its_class_and_text(cls):
     assert str(error) == str(original)
 
 
-@pytest.mark.parametrize("cls", [c for c in vars(pgflow_errors).values() if isinstance(c, type) and issubclass(c, PgflowError) and c is not StepFailed])
+@pytest.mark.parametrize(
+    "cls",
+    [
+        c
+        for c in vars(pgflow_errors).values()
+        if isinstance(c, type) and issubclass(c, PgflowError) and c is not StepFailed
+    ],
+)
 def test_every_error_of_ours_comes_back(cls):
     error = there_and_back(cls("the text"))
     assert type(error) is cls
@@ -192,7 +215,17 @@ def test_an_exception_group_comes_back_as_a_failed_step_that_names_it():
     assert str(error) == "ExceptionGroup: both (2 sub-exceptions)"
 
 
-@pytest.mark.parametrize("original", [StopIteration(1), StopAsyncIteration(1), asyncio.CancelledError("x"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+@pytest.mark.parametrize(
+    "original",
+    [
+        StopIteration(1),
+        StopAsyncIteration(1),
+        asyncio.CancelledError("x"),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+    ],
+)
 def test_what_steers_python_itself_never_comes_back_as_itself(original):
     assert isinstance(there_and_back(original), StepFailed)
 
@@ -218,7 +251,12 @@ def test_an_unknown_class_that_makes_its_text_from_fields_has_its_text_in_the_fa
 
 @pytest.mark.parametrize(
     "original",
-    [BadRow(7), caught(lambda: pydantic.TypeAdapter(int).validate_python("x")), caught(b"\xff".decode), caught("\ud800".encode)],
+    [
+        BadRow(7),
+        caught(lambda: pydantic.TypeAdapter(int).validate_python("x")),
+        caught(b"\xff".decode),
+        caught("\ud800".encode),
+    ],
     ids=["own text", "pydantic", "UnicodeDecodeError", "UnicodeEncodeError"],
 )
 def test_an_error_that_comes_back_as_a_base_class_keeps_its_text(original):
@@ -254,7 +292,9 @@ def test_a_traceback_names_lines_and_no_values():
 
     data = through_json(caught(fail))
     assert any("fail: raise ValueError(len(secret))" in line for line in data["traceback"])
-    assert "hunter2" not in json.dumps([line for line in data["traceback"] if "secret = " not in line])
+    assert "hunter2" not in json.dumps(
+        [line for line in data["traceback"] if "secret = " not in line]
+    )
 
 
 def test_a_deep_recursion_leaves_a_short_traceback():
@@ -276,13 +316,22 @@ class Odd(Exception):
 
 
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.binary(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=9)
+    | st.binary(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 odd_errors = st.builds(
-    lambda cls, args, fields: (Odd(*args, **fields) if cls is Odd else cls(*args)),
-    st.sampled_from([Odd, ValueError, KeyError, RuntimeError, ConnectionError, RunFailed, NotStorable]),
+    lambda cls, args, fields: Odd(*args, **fields) if cls is Odd else cls(*args),
+    st.sampled_from(
+        [Odd, ValueError, KeyError, RuntimeError, ConnectionError, RunFailed, NotStorable]
+    ),
     st.lists(anything, max_size=3),
     st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), anything, max_size=3),
 )
@@ -294,10 +343,14 @@ def likeness(error: Exception) -> tuple[Any, ...]:
 
 @settings(max_examples=300, deadline=None)
 @given(odd_errors)
-def test_an_error_comes_back_the_same_from_the_same_data_and_a_second_journey_changes_nothing(original):
+def test_an_error_comes_back_the_same_from_the_same_data_and_a_second_journey_changes_nothing(
+    original,
+):
     data = through_json(original)
     once = rebuild_error(data, ErrorClasses([Odd]))
-    assert likeness(once) == likeness(rebuild_error(json.loads(json.dumps(data)), ErrorClasses([Odd])))
+    assert likeness(once) == likeness(
+        rebuild_error(json.loads(json.dumps(data)), ErrorClasses([Odd]))
+    )
     assert likeness(there_and_back(once, Odd)) == likeness(once)
     assert type(once) is type(original)
 
@@ -313,7 +366,9 @@ def test_the_data_is_not_changed_by_who_rebuilds_from_it():
 
 def test_the_first_run_sees_what_a_replay_will_see():
     data = encode_error(Odd((1, 2), inner={1: (2,)}))
-    assert likeness(rebuild_error(data, ErrorClasses([Odd]))) == likeness(rebuild_error(json.loads(json.dumps(data)), ErrorClasses([Odd])))
+    assert likeness(rebuild_error(data, ErrorClasses([Odd]))) == likeness(
+        rebuild_error(json.loads(json.dumps(data)), ErrorClasses([Odd]))
+    )
 
 
 # ---------------------------------------------------------------- what it was raised from
@@ -333,7 +388,10 @@ def causes_of(error: BaseException) -> list[BaseException]:
 
 
 def test_causes_come_back_as_themselves_one_behind_the_other():
-    original = raised_from(RunFailed("child"), raised_from(Declined(402, reason="x"), raised_from(KeyError("k"), Odd(1))))
+    original = raised_from(
+        RunFailed("child"),
+        raised_from(Declined(402, reason="x"), raised_from(KeyError("k"), Odd(1))),
+    )
     error = there_and_back(original, Declined)
     assert [type(cause) for cause in causes_of(error)] == [Declined, KeyError, StepFailed]
     assert str(error.__cause__) == "declined with 402"
@@ -369,19 +427,30 @@ HORRORS: dict[str, Any] = {
     "many arguments": lambda: ValueError(*range(500_000)),
     "nested deeply": lambda: ValueError(json.loads("[" * 900 + "]" * 900)),
     "holding itself": lambda: ValueError(holding_itself()),
-    "a name that is no text": lambda: type("A", (ValueError,), {"__module__": "m\0", "__qualname__": "A\ud800"})("x"),
+    "a name that is no text": lambda: type(
+        "A", (ValueError,), {"__module__": "m\0", "__qualname__": "A\ud800"}
+    )("x"),
     "a long name": lambda: type("A" * 100_000, (ValueError,), {})("x"),
     "a long line of classes": lambda: long_family()("x"),
     "a group": lambda: ExceptionGroup("g" * 100_000, [ValueError("\0" * 10_000)] * 100),
     "broken text": Unspeakable,
     "no text at all": lambda: type("E", (ValueError,), {"__str__": lambda _: 5})("x"),
     "fields without names": lambda: with_numbered_field(),  # noqa: PLW0108 - it is defined below
-    "arguments that fail": lambda: type("E", (ValueError,), {"args": property(lambda _: 1 / 0)})("x"),
+    "arguments that fail": lambda: type("E", (ValueError,), {"args": property(lambda _: 1 / 0)})(
+        "x"
+    ),
     "an argument that fails": lambda: ValueError(FailingDict(a=1)),
-    "huge causes": lambda: raised_from(ValueError("ä" * 99_999), raised_from(Odd(*["x" * 60_000] * 9), raised_from(Odd(*["y" * 60_000] * 9), Odd("\0")))),
+    "huge causes": lambda: raised_from(
+        ValueError("ä" * 99_999),
+        raised_from(Odd(*["x" * 60_000] * 9), raised_from(Odd(*["y" * 60_000] * 9), Odd("\0"))),
+    ),
     "all at once": lambda: with_everything(),  # noqa: PLW0108 - as above
-    "fields that cannot be had": lambda: type("E", (ValueError,), {"__dict__": property(lambda _: 1 / 0)})("x"),
-    "an argument whose class lies": lambda: ValueError(type("L", (), {"__class__": property(lambda _: 1 / 0)})()),
+    "fields that cannot be had": lambda: type(
+        "E", (ValueError,), {"__dict__": property(lambda _: 1 / 0)}
+    )("x"),
+    "an argument whose class lies": lambda: ValueError(
+        type("L", (), {"__class__": property(lambda _: 1 / 0)})()
+    ),
 }
 
 
@@ -427,7 +496,9 @@ def with_everything() -> Exception:
 
 
 @pytest.mark.parametrize("name", HORRORS)
-def test_encoding_an_error_never_fails_and_its_data_can_always_be_stored(conn: psycopg.Connection, name: str):
+def test_encoding_an_error_never_fails_and_its_data_can_always_be_stored(
+    conn: psycopg.Connection, name: str
+):
     text = json.dumps(encode_error(HORRORS[name]()))
     assert len(text.encode()) <= MAX_BYTES
     assert conn.execute("select (%s::json)::jsonb is not null", (text,)).fetchone() == (True,)
@@ -454,7 +525,9 @@ class OfAnIntegration(Exception):
     pass
 
 
-def test_what_an_integration_has_registered_is_rebuilt_in_every_app(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_integration_has_registered_is_rebuilt_in_every_app(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("pgflow._model.exceptions._registered", {})
     data = through_json(OfAnIntegration("no"))
     assert type(rebuild_error(data, NOBODY)) is StepFailed
@@ -465,7 +538,9 @@ def test_what_an_integration_has_registered_is_rebuilt_in_every_app(monkeypatch:
     assert type(rebuild_error(through_json(DeclinedForever(402, reason="x")), NOBODY)) is Declined
 
 
-@pytest.mark.parametrize("wrong", [ValueError("an instance"), int, KeyboardInterrupt, StopIteration, "pgflow.errors"])
+@pytest.mark.parametrize(
+    "wrong", [ValueError("an instance"), int, KeyboardInterrupt, StopIteration, "pgflow.errors"]
+)
 def test_only_classes_of_exceptions_are_registered(wrong: Any) -> None:
     with pytest.raises(pgflow_errors.DefinitionError, match="register_errors"):
         pgflow.register_errors(wrong)

@@ -11,10 +11,17 @@ from pgflow._model.reasons import WORDS, in_words, reason_of
 
 
 def test_what_the_database_records_is_of_the_list():
-    text = "".join((servers.REPOSITORY / "sql" / f"{name}.sql").read_text() for name in ("ledgers/effects", "ledgers/beats"))
-    recorded = dict(re.findall(r"json_build_object\('reason', '(\w+)'(?:, 'why',\s+'([^']+)')?", text))
+    text = "".join(
+        (servers.REPOSITORY / "sql" / f"{name}.sql").read_text()
+        for name in ("ledgers/effects", "ledgers/beats")
+    )
+    recorded = dict(
+        re.findall(r"json_build_object\('reason', '(\w+)'(?:, 'why',\s+'([^']+)')?", text)
+    )
     assert recorded.keys() == {"absent_without_key", "absent_too_early", "key_expired", "silent"}
-    assert {code: WORDS[code] for code, words in recorded.items() if words} == {code: words for code, words in recorded.items() if words}
+    assert {code: WORDS[code] for code, words in recorded.items() if words} == {
+        code: words for code, words in recorded.items() if words
+    }
 
 
 @pytest.mark.parametrize("code", WORDS)
@@ -24,7 +31,13 @@ def test_words_of_an_older_journal_are_read_as_their_code(code):
 
 
 def test_what_somebody_says_comes_before_the_words_of_a_code():
-    assert in_words({"reason": "no_compensation", "why": "the plan leaves it out"}) == "the plan leaves it out"
-    assert in_words({"reason": "silent", "heartbeat_timeout": 2.5}) == "it was accepted, and there was no sign of life for 2.5 s"
+    assert (
+        in_words({"reason": "no_compensation", "why": "the plan leaves it out"})
+        == "the plan leaves it out"
+    )
+    assert (
+        in_words({"reason": "silent", "heartbeat_timeout": 2.5})
+        == "it was accepted, and there was no sign of life for 2.5 s"
+    )
     assert in_words({"reason": "of a newer version"}) == "of a newer version"
     assert (reason_of({}), in_words({})) == ("", "")

@@ -51,13 +51,19 @@ def test_every_form_there_ever_was_is_read(text: str) -> None:
     (list[Order], "[%s]", [LAMP]), (dict[str, Order | None], '{"a": %s, "b": null}', {"a": LAMP, "b": None}), (tuple[int, Order], "[1, %s]", (1, LAMP)),
 ])  # fmt: skip
 @pytest.mark.parametrize("form", FORMS)
-def test_wherever_in_a_value_the_class_stands(annotation: Any, text: str, value: Any, form: str) -> None:
+def test_wherever_in_a_value_the_class_stands(
+    annotation: Any, text: str, value: Any, form: str
+) -> None:
     assert codec_for(annotation).decode(text % form, "it") == value
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"item": 1}', '{"lines": 1}', '{"items": null}'])
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "null", '{"item": 1}', '{"lines": 1}', '{"items": null}']
+)
 def test_what_no_form_takes_is_refused_as_the_class_of_today_says(text: str) -> None:
-    with pytest.raises(NotStorable, match="an order does not fit its annotation Order: .*(lines|object|Extra)"):
+    with pytest.raises(
+        NotStorable, match="an order does not fit its annotation Order: .*(lines|object|Extra)"
+    ):
         codec_for(Order).decode(text, "an order")
 
 
@@ -105,7 +111,9 @@ def test_a_dataclass_a_typed_dict_and_a_class_that_holds_itself() -> None:
     upcaster(Tree)(lambda old: {"kids": old["children"]})
     assert codec_for(Point).decode('{"left": 3}', "it") == Point(3)
     assert codec_for(Shape).decode('{"width": 3}', "it") == {"size": 3}
-    assert codec_for(Tree).decode('{"children": [{"kids": []}, {"children": []}]}', "it") == Tree(kids=[Tree(kids=[]), Tree(kids=[])])
+    assert codec_for(Tree).decode('{"children": [{"kids": []}, {"children": []}]}', "it") == Tree(
+        kids=[Tree(kids=[]), Tree(kids=[])]
+    )
 
 
 class Tree(pydantic.BaseModel):
@@ -126,14 +134,18 @@ def test_an_upcaster_that_is_declared_after_the_first_use_counts() -> None:
 
 @pytest.mark.parametrize("target", [int, dict, "Order", list[Order]])
 def test_only_objects_of_named_fields_are_upcast(target: Any) -> None:
-    with pytest.raises(DefinitionError, match="takes a pydantic model, a dataclass, a TypedDict or a workflow"):
+    with pytest.raises(
+        DefinitionError, match="takes a pydantic model, a dataclass, a TypedDict or a workflow"
+    ):
         upcaster(target)
 
 
 # ---------------------------------------------------------------- in runs
 
 
-async def test_inputs_results_signals_children_and_outputs_of_an_older_form(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_inputs_results_signals_children_and_outputs_of_an_older_form(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     """A run is begun by code that knows the first form, and ended by code that knows the last."""
     is_new = [False]
     old_order, order = Signal("order", dict), Signal("order", Order)
@@ -167,7 +179,13 @@ async def test_inputs_results_signals_children_and_outputs_of_an_older_form(aflo
     @workflow(name="shop")
     async def new_shop(bought: Order) -> list[Order]:
         is_new[0] = True
-        return [bought, await new_price(1), await pgflow.run_child(new_child), await order.wait(), await order.wait()]
+        return [
+            bought,
+            await new_price(1),
+            await pgflow.run_child(new_child),
+            await order.wait(),
+            await order.wait(),
+        ]
 
     @upcaster(new_shop)
     def a_parameter_was_renamed(old: dict[str, Any]) -> dict[str, Any]:
@@ -183,11 +201,22 @@ async def test_inputs_results_signals_children_and_outputs_of_an_older_form(aflo
     await aflow.until_idle()
     assert is_new == [True]
     ended = aflow.app.get(run.key, new_shop)
-    assert [o.lines[0][0] for o in await ended.result(SOON)] == ["in", "priced 1", "from a child", "first", "second"]
-    assert conn.execute("select payload->>'item' from pgflow.timeline where event = 'step_completed' and name = 'price'").fetchone() == ("priced 1",)
+    assert [o.lines[0][0] for o in await ended.result(SOON)] == [
+        "in",
+        "priced 1",
+        "from a child",
+        "first",
+        "second",
+    ]
+    assert conn.execute(
+        "select payload->>'item' from pgflow.timeline where event = 'step_completed' and name = "
+        "'price'"
+    ).fetchone() == ("priced 1",)
 
 
-async def test_a_result_that_was_recorded_in_an_older_form_is_no_divergence(aflow: AsyncHarness) -> None:
+async def test_a_result_that_was_recorded_in_an_older_form_is_no_divergence(
+    aflow: AsyncHarness,
+) -> None:
     @workflow(name="made")
     async def before() -> dict[str, str]:
         return {"item": "lamp"}

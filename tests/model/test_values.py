@@ -1,4 +1,6 @@
-"""Values come back as they were stored, and what could not be stored or read by everybody is refused with a reason."""
+"""Values come back as they were stored, and what could not be stored or read by everybody is
+refused with a reason.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,17 @@ from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
 from pgflow._model import coreschemas
-from pgflow._model.codecs import ANYTHING, MAX_BYTES, MAX_DEPTH, MAX_DIGITS, Codec, check_text, codec_for, encode_plain, hash_arguments
+from pgflow._model.codecs import (
+    ANYTHING,
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_DIGITS,
+    Codec,
+    check_text,
+    codec_for,
+    encode_plain,
+    hash_arguments,
+)
 from pgflow.errors import DefinitionError, NotStorable
 
 T = TypeVar("T")
@@ -96,15 +108,29 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=12,
 )
-moments = st.datetimes(timezones=st.none() | st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=45)), timezone(timedelta(hours=-3))]))
+moments = st.datetimes(
+    timezones=st.none()
+    | st.sampled_from(
+        [UTC, timezone(timedelta(hours=5, minutes=45)), timezone(timedelta(hours=-3))]
+    )
+)
 lines = st.builds(Line, texts, st.integers(), st.lists(texts, max_size=3))
 orders = st.builds(
-    Order, st.uuids(), st.lists(lines, max_size=3), moments, st.decimals(allow_nan=False, allow_infinity=False), st.sampled_from(Colour),
+    Order,
+    st.uuids(),
+    st.lists(lines, max_size=3),
+    moments,
+    st.decimals(allow_nan=False, allow_infinity=False),
+    st.sampled_from(Colour),
     st.none() | texts,
 )
 addresses = st.builds(Address, street=texts, number=st.integers(), since=st.none() | st.dates())
 customers = st.builds(
-    Customer, name=texts, addresses=st.lists(addresses, max_size=2), scores=st.dictionaries(texts, floats, max_size=2), blob=texts.map(str.encode)
+    Customer,
+    name=texts,
+    addresses=st.lists(addresses, max_size=2),
+    scores=st.dictionaries(texts, floats, max_size=2),
+    blob=texts.map(str.encode),
 )
 
 ANNOTATED: list[tuple[Any, st.SearchStrategy[Any]]] = [
@@ -144,7 +170,9 @@ def there_and_back(codec: Codec[Any], value: Any) -> Any:
     return codec.decode(codec.encode(value, "it"), "it")
 
 
-@pytest.mark.parametrize(("annotation", "values"), [pytest.param(a, v, id=str(a)[:40]) for a, v in ANNOTATED])
+@pytest.mark.parametrize(
+    ("annotation", "values"), [pytest.param(a, v, id=str(a)[:40]) for a, v in ANNOTATED]
+)
 def test_an_annotated_value_comes_back_equal(annotation, values):
     codec = codec_for(annotation)
 
@@ -167,9 +195,19 @@ def test_what_json_can_say_comes_back_exactly(value):
 
 
 plain_values = st.recursive(
-    json_values | moments | st.decimals(allow_nan=False, allow_infinity=False) | st.uuids() | st.sampled_from(Colour) | st.binary(max_size=9)
-    | orders | customers | st.sets(st.integers(), max_size=3),
-    lambda inner: st.tuples(inner, inner) | st.dictionaries(st.integers() | st.booleans() | st.none() | texts, inner, max_size=3),
+    json_values
+    | moments
+    | st.decimals(allow_nan=False, allow_infinity=False)
+    | st.uuids()
+    | st.sampled_from(Colour)
+    | st.binary(max_size=9)
+    | orders
+    | customers
+    | st.sets(st.integers(), max_size=3),
+    lambda inner: (
+        st.tuples(inner, inner)
+        | st.dictionaries(st.integers() | st.booleans() | st.none() | texts, inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -181,7 +219,9 @@ def test_without_an_annotation_the_second_time_changes_nothing_more(value):
     assert repr(there_and_back(ANYTHING, once)) == repr(once)
 
 
-@pytest.mark.parametrize("value", [1e22, -0.0, 5e-324, 1.7976931348623157e308, 0.1, 2**53 + 1, 10**40])
+@pytest.mark.parametrize(
+    "value", [1e22, -0.0, 5e-324, 1.7976931348623157e308, 0.1, 2**53 + 1, 10**40]
+)
 @pytest.mark.parametrize("annotation", [Any, int | float])
 def test_numbers_keep_their_exact_form(annotation, value):
     assert repr(there_and_back(codec_for(annotation), value)) == repr(value)
@@ -189,15 +229,28 @@ def test_numbers_keep_their_exact_form(annotation, value):
 
 @pytest.mark.parametrize(
     ("value", "comes_back"),
-    [((1, 2), [1, 2]), ({1: 3, None: 2}, {"1": 3, "null": 2}), (Colour.RED, "red"), (Level.HIGH, 2), (b"\xff", "_w=="), (Pair(1, "a"), [1, "a"])],
+    [
+        ((1, 2), [1, 2]),
+        ({1: 3, None: 2}, {"1": 3, "null": 2}),
+        (Colour.RED, "red"),
+        (Level.HIGH, 2),
+        (b"\xff", "_w=="),
+        (Pair(1, "a"), [1, "a"]),
+    ],
 )
 def test_without_an_annotation_a_value_comes_back_as_json_has_it(value, comes_back):
     assert there_and_back(ANYTHING, value) == comes_back
 
 
 def test_a_value_that_does_not_fit_the_annotation_is_refused_when_read():
-    with pytest.raises(NotStorable, match=r"^the result of step pay does not fit its annotation int: Input should be a valid integer"):
-        codec_for(int).decode(codec_for(int).encode("no", "the result of step pay"), "the result of step pay")  # type: ignore[arg-type]
+    with pytest.raises(
+        NotStorable,
+        match=r"^the result of step pay does not fit its annotation int: Input should be a valid "
+        r"integer",
+    ):
+        codec_for(int).decode(
+            codec_for(int).encode("no", "the result of step pay"), "the result of step pay"
+        )  # type: ignore[arg-type]
 
 
 def test_the_place_inside_a_value_is_named():
@@ -241,7 +294,11 @@ class Document(pydantic.BaseModel):
     content: bytes
 
 
-@pytest.mark.parametrize("value", [Aliased(orderId=3), SplitAlias(orderId=3), Computed(side=3)], ids=["alias", "two aliases", "computed field"])
+@pytest.mark.parametrize(
+    "value",
+    [Aliased(orderId=3), SplitAlias(orderId=3), Computed(side=3)],
+    ids=["alias", "two aliases", "computed field"],
+)
 def test_a_model_comes_back_whatever_its_fields_are_called(value):
     assert there_and_back(codec_for(type(value)), value) == value
     assert there_and_back(codec_for(list[type(value)]), [value]) == [value]
@@ -252,7 +309,12 @@ class Folder(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize(
-    "value", [Attachment("a", b"\xff\0"), Document(content=b"\xff\0"), Folder(documents=[Document(content=b"\xff")])],
+    "value",
+    [
+        Attachment("a", b"\xff\0"),
+        Document(content=b"\xff\0"),
+        Folder(documents=[Document(content=b"\xff")]),
+    ],
     ids=["dataclass", "model", "model in a model"],
 )
 def test_any_bytes_inside_a_class_come_back(value):
@@ -261,14 +323,21 @@ def test_any_bytes_inside_a_class_come_back(value):
 
 
 class Hexadecimal(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(ser_json_bytes="hex", val_json_bytes="hex", ser_json_inf_nan="strings")
+    model_config = pydantic.ConfigDict(
+        ser_json_bytes="hex", val_json_bytes="hex", ser_json_inf_nan="strings"
+    )
     content: bytes
     weight: float = 1.5
 
 
 def test_what_a_class_says_of_its_own_form_holds():
-    assert codec_for(Hexadecimal).encode(Hexadecimal(content=b"\xff", weight=math.inf), "it") == '{"content":"ff","weight":"Infinity"}'
-    assert there_and_back(codec_for(list[Hexadecimal]), [Hexadecimal(content=b"\xff")]) == [Hexadecimal(content=b"\xff")]
+    assert (
+        codec_for(Hexadecimal).encode(Hexadecimal(content=b"\xff", weight=math.inf), "it")
+        == '{"content":"ff","weight":"Infinity"}'
+    )
+    assert there_and_back(codec_for(list[Hexadecimal]), [Hexadecimal(content=b"\xff")]) == [
+        Hexadecimal(content=b"\xff")
+    ]
 
 
 class WrittenOtherwise(pydantic.BaseModel):
@@ -281,7 +350,9 @@ class WrittenOtherwise(pydantic.BaseModel):
 
 
 def test_names_and_fields_that_a_model_only_writes_are_not_stored():
-    assert codec_for(WrittenOtherwise).encode(WrittenOtherwise(order_id=3), "it") == '{"order_id":3}'
+    assert (
+        codec_for(WrittenOtherwise).encode(WrittenOtherwise(order_id=3), "it") == '{"order_id":3}'
+    )
     assert there_and_back(codec_for(WrittenOtherwise), WrittenOtherwise(order_id=3)).order_id == 3
 
 
@@ -302,12 +373,28 @@ def test_a_model_that_was_not_built_when_it_was_defined_comes_back(annotation):
     assert there_and_back(codec_for(annotation), given) == given
 
 
-# ---------------------------------------------------------------- fields that are called as parts of pydantic's schemas are
+# ---------------------------------------------------------------- fields that are called as parts
+# of pydantic's schemas are
 
 
 AWKWARD = [
-    "type", "default", "metadata", "config", "cls", "fields", "choices", "schema", "expected", "members", "ref", "serialization",
-    "definitions", "items_schema", "computed_fields", "extras_schema", "function",
+    "type",
+    "default",
+    "metadata",
+    "config",
+    "cls",
+    "fields",
+    "choices",
+    "schema",
+    "expected",
+    "members",
+    "ref",
+    "serialization",
+    "definitions",
+    "items_schema",
+    "computed_fields",
+    "extras_schema",
+    "function",
 ]
 
 
@@ -321,16 +408,22 @@ def model_of(names: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("names", [*([name] for name in AWKWARD), AWKWARD], ids=[*AWKWARD, "all"])
-@pytest.mark.parametrize("kind", ["model", "dataclass", "pydantic dataclass", "typed dict", "named tuple", "model in a model"])
+@pytest.mark.parametrize(
+    "kind",
+    ["model", "dataclass", "pydantic dataclass", "typed dict", "named tuple", "model in a model"],
+)
 def test_a_field_may_have_any_name_and_what_is_in_it_comes_back(kind, names):
     value = {name: Blob(content=b"\xff\0") for name in names}
     if kind == "typed dict":
         assert there_and_back(codec_for(TypedDict("T", dict.fromkeys(names, Blob))), value) == value
         return
     make = {
-        "model": model_of, "model in a model": model_of,
+        "model": model_of,
+        "model in a model": model_of,
         "dataclass": lambda names: make_dataclass("D", [(name, Blob) for name in names]),
-        "pydantic dataclass": lambda names: pydantic.dataclasses.dataclass(make_dataclass("P", [(name, Blob) for name in names])),
+        "pydantic dataclass": lambda names: pydantic.dataclasses.dataclass(
+            make_dataclass("P", [(name, Blob) for name in names])
+        ),
         "named tuple": lambda names: NamedTuple("N", [(name, Blob) for name in names]),
     }[kind]
     cls = make(names)
@@ -355,7 +448,9 @@ class Told(pydantic.BaseModel):
     event: Annotated[Paid | Refused, pydantic.Field(discriminator="type")]
 
 
-@pytest.mark.parametrize("value", [Told(event=Paid(receipt=b"\xff")), Told(event=Refused(reason=b"\xfe"))])
+@pytest.mark.parametrize(
+    "value", [Told(event=Paid(receipt=b"\xff")), Told(event=Refused(reason=b"\xfe"))]
+)
 def test_the_tags_of_a_union_may_be_any_text_too(value):
     assert there_and_back(codec_for(Told), value) == value
     assert there_and_back(codec_for(list[Told]), [value]) == [value]
@@ -370,21 +465,44 @@ def parts_of_core_schemas() -> dict[str, set[str]]:
         if isinstance(cls, type) and hasattr(cls, "__required_keys__") and name != "CoreConfig":
             for base in (cls, *getattr(cls, "__orig_bases__", ())):
                 for key, annotation in getattr(base, "__annotations__", {}).items():
-                    found.setdefault(key, set()).add(str(getattr(annotation, "__forward_arg__", annotation)))
+                    found.setdefault(key, set()).add(
+                        str(getattr(annotation, "__forward_arg__", annotation))
+                    )
     return found
 
 
 def test_every_part_of_a_core_schema_is_walked_as_what_it_is():
-    """A key that a later pydantic adds to its schemas belongs into one of our lists if it holds no schema, or maps names to some."""
+    """A key that a later pydantic adds to its schemas belongs into one of our lists if it holds no
+    schema, or maps names to some.
+    """
     holds_schemas = re.compile(r"\b(\w*Schema|\w*Field|\w*Parameter)\b")
     parts = parts_of_core_schemas()
     assert len(parts) > 60
-    by_name = {key for key, annotations in parts.items() if any(re.search(r"dict\[\w+, (.*)\]", a) and holds_schemas.search(a) for a in annotations)}
+    by_name = {
+        key
+        for key, annotations in parts.items()
+        if any(re.search(r"dict\[\w+, (.*)\]", a) and holds_schemas.search(a) for a in annotations)
+    }
     assert by_name == coreschemas.BY_NAME
-    assert not {key for key in coreschemas.OPAQUE & set(parts) if any(holds_schemas.search(a) for a in parts[key])}
+    assert not {
+        key
+        for key in coreschemas.OPAQUE & set(parts)
+        if any(holds_schemas.search(a) for a in parts[key])
+    }
     of_the_user = re.compile(r"\b(Any|CoreConfig|object|dict)\b(?!\])|list\[Any\]|dict\[str, Any\]")
-    plain = {key for key, annotations in parts.items() if all(not holds_schemas.search(a) and of_the_user.search(a) for a in annotations)}
-    harmless = {"cls", "gt", "ge", "lt", "le", "multiple_of"}  # classes and numbers are not walked into
+    plain = {
+        key
+        for key, annotations in parts.items()
+        if all(not holds_schemas.search(a) and of_the_user.search(a) for a in annotations)
+    }
+    harmless = {
+        "cls",
+        "gt",
+        "ge",
+        "lt",
+        "le",
+        "multiple_of",
+    }  # classes and numbers are not walked into
     functions = {key for key in plain if all("Callable" in a for a in parts[key])}
     assert plain - harmless - functions <= coreschemas.OPAQUE
 
@@ -408,19 +526,31 @@ class Kennel(pydantic.BaseModel):
     @pydantic.field_validator("of", mode="before")
     @classmethod
     def one_that_is_made_already(cls, given: Any) -> Any:
-        return Dog(photo=b"\xfe", tricks=["sit"]) if given == "Rex" or (isinstance(given, dict) and given.get("photo") == "Rex") else given
+        return (
+            Dog(photo=b"\xfe", tricks=["sit"])
+            if given == "Rex" or (isinstance(given, dict) and given.get("photo") == "Rex")
+            else given
+        )
 
 
 def test_of_the_classes_of_a_union_an_instance_has_the_nearest():
     codec = codec_for(list[Animal | Dog])
-    given = [Animal(photo=b"\xff"), Dog(photo=b"\xff", tricks=["roll"]), Puppy(photo=b"\xff", tricks=["bite"], weeks=9)]
+    given = [
+        Animal(photo=b"\xff"),
+        Dog(photo=b"\xff", tricks=["roll"]),
+        Puppy(photo=b"\xff", tricks=["bite"], weeks=9),
+    ]
     assert there_and_back(codec, given) == [given[0], given[1], Dog(photo=b"\xff", tricks=["bite"])]
     assert there_and_back(codec_for(Animal), given[1]) == given[0]
 
 
 def test_a_validator_may_answer_with_an_instance():
-    assert codec_for(Kennel).decode('{"of": "Rex"}', "it") == Kennel(of=Dog(photo=b"\xfe", tricks=["sit"]))
-    assert codec_for(list[Kennel]).decode('[{"of": "Rex"}]', "it") == [Kennel(of=Dog(photo=b"\xfe", tricks=["sit"]))]
+    assert codec_for(Kennel).decode('{"of": "Rex"}', "it") == Kennel(
+        of=Dog(photo=b"\xfe", tricks=["sit"])
+    )
+    assert codec_for(list[Kennel]).decode('[{"of": "Rex"}]', "it") == [
+        Kennel(of=Dog(photo=b"\xfe", tricks=["sit"]))
+    ]
 
 
 class Counted(pydantic.BaseModel):
@@ -458,7 +588,14 @@ class Pile(Generic[T]):
 
 @pytest.mark.parametrize(
     "value",
-    [Counted(), Built(name="a"), Root({"type": Blob(content=b"\xff")}), Box[Blob](type=Blob(content=b"\xff")), Slotted(b"\xff"), Pile(b"\xff")],
+    [
+        Counted(),
+        Built(name="a"),
+        Root({"type": Blob(content=b"\xff")}),
+        Box[Blob](type=Blob(content=b"\xff")),
+        Slotted(b"\xff"),
+        Pile(b"\xff"),
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_a_class_of_any_make_comes_back_as_itself(value):
@@ -540,10 +677,25 @@ NOT_A_NUMBER = r"cannot be stored as JSON: .*(not JSON|not finite|NaN|[Ii]nfinit
 @pytest.mark.parametrize(
     ("annotation", "wrap"),
     [
-        (Any, lambda x: x), (float, lambda x: x), (float | None, lambda x: x), (Any, lambda x: {"a": [x]}), (list[float], lambda x: [1.0, x]),
-        (dict[str, float | None], lambda x: {"a": x}), (list[Measured], lambda x: [Measured(x)]), (Sketched, lambda x: {"value": x}),
+        (Any, lambda x: x),
+        (float, lambda x: x),
+        (float | None, lambda x: x),
+        (Any, lambda x: {"a": [x]}),
+        (list[float], lambda x: [1.0, x]),
+        (dict[str, float | None], lambda x: {"a": x}),
+        (list[Measured], lambda x: [Measured(x)]),
+        (Sketched, lambda x: {"value": x}),
     ],
-    ids=["anything", "float", "optional", "nested anything", "list", "dict", "list of dataclasses", "typed dict"],
+    ids=[
+        "anything",
+        "float",
+        "optional",
+        "nested anything",
+        "list",
+        "dict",
+        "list of dataclasses",
+        "typed dict",
+    ],
 )
 def test_what_is_not_a_number_is_refused(annotation, wrap, number):
     with pytest.raises(NotStorable, match=r"it cannot be stored as JSON: .*JSON"):
@@ -554,8 +706,11 @@ def test_what_is_not_a_number_is_refused(annotation, wrap, number):
 @pytest.mark.parametrize(
     ("annotation", "wrap"),
     [
-        (Measured, Measured), (Weighed, lambda x: Weighed(value=x)), (list[Weighed], lambda x: [Weighed(value=x)]),
-        (Any, Measured), (Any, lambda x: [Weighed(value=x)]),
+        (Measured, Measured),
+        (Weighed, lambda x: Weighed(value=x)),
+        (list[Weighed], lambda x: [Weighed(value=x)]),
+        (Any, Measured),
+        (Any, lambda x: [Weighed(value=x)]),
     ],
     ids=["dataclass", "model", "list of models", "unannotated dataclass", "unannotated model"],
 )
@@ -596,7 +751,11 @@ def test_a_lone_surrogate_is_refused(annotation, text):
 def test_a_mebibyte_is_stored_and_one_byte_more_is_not(annotation):
     codec = codec_for(annotation)
     assert len(codec.encode("x" * (MAX_BYTES - 2), "it")) == MAX_BYTES
-    with pytest.raises(NotStorable, match="it is 1,048,577 bytes of JSON; the limit is 1 MiB: store it elsewhere and pass a reference"):
+    with pytest.raises(
+        NotStorable,
+        match="it is 1,048,577 bytes of JSON; the limit is 1 MiB: store it elsewhere and pass a "
+        "reference",
+    ):
         codec.encode("x" * (MAX_BYTES - 1), "it")
     with pytest.raises(NotStorable, match="the limit is 1 MiB"):
         codec.encode("ä" * (MAX_BYTES // 2), "it")
@@ -628,7 +787,9 @@ def test_digits_in_texts_are_no_number():
 
 
 def char_by_char(text: str) -> set[str]:
-    """Return the limits that a JSON text exceeds, found by reading it one character after the other."""
+    """Return the limits that a JSON text exceeds, found by reading it one character after the
+    other.
+    """
     found = set()
     in_string = is_escaped = False
     depth = digits = 0
@@ -652,11 +813,26 @@ def char_by_char(text: str) -> set[str]:
 
 
 hard_texts = st.text(st.sampled_from('\\"[]{}0189,:u\n\u00e9\U0001f600 '), max_size=30)
-long_runs = st.builds(lambda n, around: around + "7" * n + around, st.integers(MAX_DIGITS - 2, MAX_DIGITS + 3), hard_texts)
-long_numbers = st.builds(lambda n, sign: sign * (10**n - 1), st.integers(MAX_DIGITS - 5, MAX_DIGITS), st.sampled_from([1, -1]))
-deep = st.builds(lambda n, inner: nest(inner, n), st.integers(MAX_DEPTH - 6, MAX_DEPTH + 3), hard_texts)
+long_runs = st.builds(
+    lambda n, around: around + "7" * n + around,
+    st.integers(MAX_DIGITS - 2, MAX_DIGITS + 3),
+    hard_texts,
+)
+long_numbers = st.builds(
+    lambda n, sign: sign * (10**n - 1),
+    st.integers(MAX_DIGITS - 5, MAX_DIGITS),
+    st.sampled_from([1, -1]),
+)
+deep = st.builds(
+    lambda n, inner: nest(inner, n), st.integers(MAX_DEPTH - 6, MAX_DEPTH + 3), hard_texts
+)
 hard_values = st.recursive(
-    hard_texts | long_runs | long_numbers | deep | st.floats(allow_nan=False, allow_infinity=False) | st.none(),
+    hard_texts
+    | long_runs
+    | long_numbers
+    | deep
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.none(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(hard_texts, inner, max_size=4),
     max_leaves=12,
 )
@@ -700,7 +876,13 @@ def test_the_words_for_what_is_no_number_are_texts_like_others(annotation, word)
     assert there_and_back(codec_for(annotation), value) == value
 
 
-@pytest.mark.parametrize("text", ['"' + "A line of prose, 42.\\n" * 8000 + '"', json.dumps([{"a": "b", "n": i} for i in range(8000)])])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"' + "A line of prose, 42.\\n" * 8000 + '"',
+        json.dumps([{"a": "b", "n": i} for i in range(8000)]),
+    ],
+)
 def test_looking_at_a_text_takes_little_beside_writing_it(text):
     value = json.loads(text)
 
@@ -712,7 +894,9 @@ def test_looking_at_a_text_takes_little_beside_writing_it(text):
             times.append(thread_time() - began)
         return min(times)
 
-    assert least(lambda: check_text(text, "it")) < 2 * least(lambda: json.dumps(value, ensure_ascii=False))
+    assert least(lambda: check_text(text, "it")) < 2 * least(
+        lambda: json.dumps(value, ensure_ascii=False)
+    )
 
 
 @pytest.mark.parametrize("annotation", [Any, int])
@@ -731,17 +915,25 @@ def test_a_number_of_4300_digits_is_stored_and_one_digit_more_is_not(annotation,
 def test_what_holds_itself_is_refused(kind):
     value = holding_itself(kind)
     for annotation in (Any, type(value)):
-        with pytest.raises(NotStorable, match=r"it cannot be stored as JSON: .*([Cc]ircular|nested|depth)"):
+        with pytest.raises(
+            NotStorable, match=r"it cannot be stored as JSON: .*([Cc]ircular|nested|depth)"
+        ):
             codec_for(annotation).encode(value, "it")
 
 
-@pytest.mark.parametrize("value", [object(), lambda: 1, {(1, 2): 3}, {b"a": 1}], ids=["object", "function", "tuple key", "bytes key"])
+@pytest.mark.parametrize(
+    "value",
+    [object(), lambda: 1, {(1, 2): 3}, {b"a": 1}],
+    ids=["object", "function", "tuple key", "bytes key"],
+)
 def test_what_json_has_no_form_for_is_refused_with_a_reason(value):
     with pytest.raises(NotStorable, match=r"^the state of a run cannot be stored as JSON: .{10,}"):
         encode_plain(value, "the state of a run")
 
 
-@pytest.mark.parametrize("text", ["", "{", "NaN", "[1,]", "nul", '"\ud800"', "1" * 5000, "[" * 5000])
+@pytest.mark.parametrize(
+    "text", ["", "{", "NaN", "[1,]", "nul", '"\ud800"', "1" * 5000, "[" * 5000]
+)
 @pytest.mark.parametrize("annotation", [Any, int, list[int], Order])
 def test_a_text_that_is_not_such_a_value_is_refused_with_a_typed_error(annotation, text):
     if annotation is Any and text in ("NaN", '"\ud800"'):
@@ -752,7 +944,13 @@ def test_a_text_that_is_not_such_a_value_is_refused_with_a_typed_error(annotatio
 
 # ---------------------------------------------------------------- what the server accepts
 
-LIMITS = ["x" * (MAX_BYTES - 2), nested(MAX_DEPTH), 10**MAX_DIGITS - 1, -(10**MAX_DIGITS - 1), "\U0001f600" * 2000 + "7" * 5000]
+LIMITS = [
+    "x" * (MAX_BYTES - 2),
+    nested(MAX_DEPTH),
+    10**MAX_DIGITS - 1,
+    -(10**MAX_DIGITS - 1),
+    "\U0001f600" * 2000 + "7" * 5000,
+]
 
 
 @pytest.mark.parametrize("target", ["json", "jsonb"])
@@ -761,7 +959,9 @@ def test_the_server_accepts_every_text_and_gives_it_back(conn: psycopg.Connectio
     @given(st.lists(plain_values, min_size=5, max_size=20))
     def check(values: list[Any]) -> None:
         sent = [encode_plain(value, "it") for value in values]
-        rows = conn.execute(f"select (t::{target})::text from unnest(%s::text[]) t", (sent,)).fetchall()
+        rows = conn.execute(
+            f"select (t::{target})::text from unnest(%s::text[]) t", (sent,)
+        ).fetchall()
         if target == "json":
             assert [text for (text,) in rows] == sent
         else:
@@ -773,11 +973,15 @@ def test_the_server_accepts_every_text_and_gives_it_back(conn: psycopg.Connectio
 def test_the_server_accepts_values_at_every_limit(conn: psycopg.Connection):
     for value in LIMITS:
         text = encode_plain(value, "it")
-        assert conn.execute("select (%s::json)::text, (%s::json)::jsonb is not null", (text, text)).fetchone() == (text, True)
+        assert conn.execute(
+            "select (%s::json)::text, (%s::json)::jsonb is not null", (text, text)
+        ).fetchone() == (text, True)
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_the_server_finds_no_fault_with_values_at_every_limit(conn: psycopg.Connection, number: int):
+def test_the_server_finds_no_fault_with_values_at_every_limit(
+    conn: psycopg.Connection, number: int
+):
     conn.execute("select pgflow.check_json_(%s::json, 'it')", (encode_plain(LIMITS[number], "it"),))
 
 
@@ -798,7 +1002,18 @@ WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
 ARGUMENTS: dict[str, Any] = {
     "nothing": ((), {}),
     "plain": ((1, "a", None, 1.5, True, b"\xff"), {"k": [1, {"x": (2, 3)}]}),
-    "classes": ((Order(uuid.UUID(int=7), [Line("a", 1)], datetime(2026, 1, 1, tzinfo=UTC), Decimal("1.10"), Colour.RED),), {}),
+    "classes": (
+        (
+            Order(
+                uuid.UUID(int=7),
+                [Line("a", 1)],
+                datetime(2026, 1, 1, tzinfo=UTC),
+                Decimal("1.10"),
+                Colour.RED,
+            ),
+        ),
+        {},
+    ),
     "set": ((set(WORDS),), {}),
     "sets within": (({"words": frozenset(WORDS), "pairs": [{(w, len(w)) for w in WORDS}]},), {}),
     "sets of sets": ((frozenset({frozenset(WORDS[:2]), frozenset(WORDS[2:])}),), {}),
@@ -807,12 +1022,20 @@ ARGUMENTS: dict[str, Any] = {
     "lone surrogate": (("\ud800",), {}),
     "a dataclass with a set": ((Basket(set(WORDS)),), {}),
     "a model with a set": ((Shelf(items=set(WORDS)),), {}),
-    "keys that are no texts": (({Colour.RED: 1, (1, 2): 2, date(2026, 1, 1): Basket(set(WORDS))}, Loop({uuid.UUID(int=7): 1})), {}),
+    "keys that are no texts": (
+        (
+            {Colour.RED: 1, (1, 2): 2, date(2026, 1, 1): Basket(set(WORDS))},
+            Loop({uuid.UUID(int=7): 1}),
+        ),
+        {},
+    ),
 }
 
 
 def hash_everything() -> dict[str, int]:
-    return {name: hash_arguments(args, kwargs, "step pay") for name, (args, kwargs) in ARGUMENTS.items()}
+    return {
+        name: hash_arguments(args, kwargs, "step pay") for name, (args, kwargs) in ARGUMENTS.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -823,7 +1046,13 @@ def hashes_elsewhere() -> list[dict[str, int]]:
     found = []
     for seed in ("0", "1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         found.append(json.loads(done.stdout))
     return found
 
@@ -837,10 +1066,25 @@ def test_the_hash_of_arguments_is_the_same_in_every_process(hashes_elsewhere, na
 
 def test_other_arguments_have_another_hash():
     given_arguments: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
-        ((), {}), ((1,), {}), (("1",), {}), ((True,), {}), ((1.0,), {}), ((None,), {}), (([1],), {}), ((1, 1), {}), ((), {"a": 1}), ((), {"b": 1}),
-        ((set(),), {}), (({"a"},), {}), (({"a", "b"},), {}), ((Line("a", 1),), {}), ((Line("a", 2),), {}),
+        ((), {}),
+        ((1,), {}),
+        (("1",), {}),
+        ((True,), {}),
+        ((1.0,), {}),
+        ((None,), {}),
+        (([1],), {}),
+        ((1, 1), {}),
+        ((), {"a": 1}),
+        ((), {"b": 1}),
+        ((set(),), {}),
+        (({"a"},), {}),
+        (({"a", "b"},), {}),
+        ((Line("a", 1),), {}),
+        ((Line("a", 2),), {}),
     ]
-    assert len({hash_arguments(args, kwargs, "step pay") for args, kwargs in given_arguments}) == len(given_arguments)
+    assert len(
+        {hash_arguments(args, kwargs, "step pay") for args, kwargs in given_arguments}
+    ) == len(given_arguments)
 
 
 @given(st.lists(st.one_of(st.integers(), st.text(), st.booleans(), st.none())).map(tuple))

@@ -27,26 +27,75 @@ class Layer(NamedTuple):
     what: str
     quick_seconds: float
     full_seconds: float | None = None
-    """Seconds that it takes in a full run, however much time there is; None: more time shows more."""
+    """Seconds that it takes in a full run, however much time there is; None: more time shows
+    more.
+    """
     at_any_level: bool = False
-    """True if all of it goes through the engine, so that it can be played where another isolation level is the default."""
+    """True if all of it goes through the engine, so that it can be played where another isolation
+    level is the default.
+    """
 
 
 LAYERS = (
-    Layer("mutants", "mutants", "broken variants, each of which a test must catch", 120, full_seconds=1500),
-    Layer("campaigns", "campaigns", "real workers under one fault at a time", 65, at_any_level=True),
-    Layer("simulator", "simulator", "seeded interleavings of real transactions against a model", 60),
+    Layer(
+        "mutants",
+        "mutants",
+        "broken variants, each of which a test must catch",
+        120,
+        full_seconds=1500,
+    ),
+    Layer(
+        "campaigns", "campaigns", "real workers under one fault at a time", 65, at_any_level=True
+    ),
+    Layer(
+        "simulator", "simulator", "seeded interleavings of real transactions against a model", 60
+    ),
     Layer("plans", "plans", "plans of the hot statements over a million runs", 60, full_seconds=60),
-    Layer("isolation", "isolationkit", "every pair of calls that can meet, in every order", 60, full_seconds=60),
+    Layer(
+        "isolation",
+        "isolationkit",
+        "every pair of calls that can meet, in every order",
+        60,
+        full_seconds=60,
+    ),
     Layer("wirecut", "wirecut", "the connection cut around every message", 50, at_any_level=True),
-    Layer("commits", "commitfaults", "COMMIT itself refused, with each SQLSTATE, on every path", 45, at_any_level=True),
-    Layer("programs", "programs", "random workflows under kills against a plain interpreter", 38, at_any_level=True),
+    Layer(
+        "commits",
+        "commitfaults",
+        "COMMIT itself refused, with each SQLSTATE, on every path",
+        45,
+        at_any_level=True,
+    ),
+    Layer(
+        "programs",
+        "programs",
+        "random workflows under kills against a plain interpreter",
+        38,
+        at_any_level=True,
+    ),
     Layer("crashes", "crashes", "kill -9 at named points", 38, at_any_level=True),
-    Layer("surroundings", "surroundings", "programs and crashes behind a pooler, and by roles with settings of their own", 60),
-    Layer("effects", "effectcrashes", "kill -9 around effects, with a witness outside that counts", 20, at_any_level=True),
+    Layer(
+        "surroundings",
+        "surroundings",
+        "programs and crashes behind a pooler, and by roles with settings of their own",
+        60,
+    ),
+    Layer(
+        "effects",
+        "effectcrashes",
+        "kill -9 around effects, with a witness outside that counts",
+        20,
+        at_any_level=True,
+    ),
     Layer("upgrades", "upgrades", "landed versions upgraded under work", 45),
     Layer("failover", "failover", "a primary killed or frozen, its standby promoted", 75),
-    Layer("tests", "proof.named_tests", "tests of the suite that put one promise to the test", 400, full_seconds=750),
+    Layer(
+        "tests",
+        "proof.named_tests",
+        "tests of the suite that put one promise to the test",
+        400,
+        full_seconds=750,
+    ),
 )
 
 
@@ -61,9 +110,13 @@ def run_here(name: str, server_dsn: str, seconds: float, seed: int) -> Findings:
 
 
 class Job:
-    """One layer on one server, in a process of its own: some fork, some have threads, and one that hangs stops nothing else."""
+    """One layer on one server, in a process of its own: some fork, some have threads, and one that
+    hangs stops nothing else.
+    """
 
-    def __init__(self, layer: Layer, version: str, server_dsn: str, seconds: float, seed: int) -> None:
+    def __init__(
+        self, layer: Layer, version: str, server_dsn: str, seconds: float, seed: int
+    ) -> None:
         self.layer = layer
         self.version = version
         self.seconds = seconds
@@ -71,9 +124,23 @@ class Job:
         self._deadline = time.monotonic() + 3 * seconds + 300
         self._output = tempfile.NamedTemporaryFile("w+", suffix=".json")  # noqa: SIM115  closed with the job
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        command = [sys.executable, "-m", "tests.proof", "--layer", layer.name, "--seconds", str(seconds), "--seed", str(seed)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.proof",
+            "--layer",
+            layer.name,
+            "--seconds",
+            str(seconds),
+            "--seed",
+            str(seed),
+        ]
         self._process = subprocess.Popen(
-            [*command, "--json", self._output.name], cwd=REPOSITORY, stdout=self._log, stderr=self._log, start_new_session=True,
+            [*command, "--json", self._output.name],
+            cwd=REPOSITORY,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
             env={**os.environ, "PGFLOW_TEST_DSN": server_dsn},
         )
 
@@ -93,7 +160,9 @@ class Job:
             self._log.seek(0)
             last = self._log.read()[-3000:]
         wrong = f"the layer ended with {self._process.returncode}: {last}"
-        return Findings(self.layer.name, self._seed, [Evidence("-", self.layer.what, 1, wrong=(wrong,))])
+        return Findings(
+            self.layer.name, self._seed, [Evidence("-", self.layer.what, 1, wrong=(wrong,))]
+        )
 
     def stop(self) -> None:
         """Ends it and all that it started."""
@@ -119,13 +188,32 @@ def run_tests(paths: list[str], server_dsn: str) -> tuple[list[str], list[str]]:
     """Runs tests of the suite: the names of those that passed, and of those that did not."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", f"--junitxml={report}", *paths]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-n",
+            "0",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={report}",
+            *paths,
+        ]
         env = {**os.environ, "PGFLOW_TEST_DSN": server_dsn}
-        done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
+        )
         assert report.exists(), done.stdout[-2000:] + done.stderr[-2000:]
         cases = list(ET.parse(report).getroot().iter("testcase"))  # noqa: S314
-    failed = [_name(c) for c in cases if c.find("failure") is not None or c.find("error") is not None]
-    passed = [_name(c) for c in cases if all(c.find(tag) is None for tag in ("failure", "error", "skipped"))]
+    failed = [
+        _name(c) for c in cases if c.find("failure") is not None or c.find("error") is not None
+    ]
+    passed = [
+        _name(c)
+        for c in cases
+        if all(c.find(tag) is None for tag in ("failure", "error", "skipped"))
+    ]
     return passed, failed
 
 

@@ -7,44 +7,124 @@ from evidence import Evidence, Findings
 from proof.layers import run_tests
 
 TESTS = {
-    "G8": ("fields called as parts of schemas are, unions, classes of every make", ["tests/model/test_values.py", "-k", "any_name or tags_of or any_make or nearest"]),
-    "G4": ("keys that are taken, by every policy; defaults; starts sent again", ["tests/client/test_taken_keys.py"]),
-    "G9": ("recorded values that are empty", ["tests/flow/test_steps.py", "-k", "none_false_and_empty"]),
-    "G3": ("hooks behind COMMIT that raise", ["tests/transactions/test_sqlalchemy.py", "tests/transactions/test_django.py", "-k", "none_of_the_commit"]),
-    "G10": (
-        "functions missing or forbidden, time-outs, pools without room, databases of bodies' own, closed connections, odd settings",
+    "G8": (
+        "fields called as parts of schemas are, unions, classes of every make",
+        ["tests/model/test_values.py", "-k", "any_name or tags_of or any_make or nearest"],
+    ),
+    "G4": (
+        "keys that are taken, by every policy; defaults; starts sent again",
+        ["tests/client/test_taken_keys.py"],
+    ),
+    "G9": (
+        "recorded values that are empty",
+        ["tests/flow/test_steps.py", "-k", "none_false_and_empty"],
+    ),
+    "G3": (
+        "hooks behind COMMIT that raise",
         [
-            "tests/db/test_infrastructure.py", "tests/db/test_settings.py", "tests/transactions/test_sqlalchemy.py",
-            "-k", "test_infrastructure or test_settings or refuses or in_time",
+            "tests/transactions/test_sqlalchemy.py",
+            "tests/transactions/test_django.py",
+            "-k",
+            "none_of_the_commit",
         ],
     ),
-    "G13": ("partitions of the journal shrunk under an open run: commits, kills, old snapshots, locks", ["tests/sql/test_sparse_partitions.py"]),
-    "G15": ("lanes that are new to a worker; names that nobody serves", ["tests/worker/test_versions.py", "tests/worker/test_unserved.py", "-k", "lane or pinned or takes_it or refuse"]),
-    "G17": ("priorities and runs that come back among fresh ones", ["tests/sql/test_sql_claim.py", "-k", "first_in_first_out"]),
-    "G19": ("loops, threads, listeners and a heart that die, or hear nothing", [
-        "tests/worker/test_heart.py", "tests/worker/test_supervision.py", "tests/db/test_deadlines.py::test_a_heart_that_hears_nothing_asks_on_another_connection",
-        "tests/db/test_deadlines.py::test_a_listener_whose_server_is_frozen_listens_anew",
-    ]),
-    "G24": ("limits of queues, and plans that claim more than they should", ["tests/worker/test_queues.py", "tests/sql/test_sql_claim.py", "-k", "limit or more_than"]),
-    "G31": (
-        "messages sent again under their key, of the wrong type, refused or mended, and for runs that have ended",
-        ["tests/client/test_sent_keys.py", "tests/client/test_messages.py", "tests/client/test_delivery.py", "tests/client/test_signal_types.py"],
+    "G10": (
+        (
+            "functions missing or forbidden, time-outs, pools without room, databases of bodies' own, "
+            "closed connections, odd settings"
+        ),
+        [
+            "tests/db/test_infrastructure.py",
+            "tests/db/test_settings.py",
+            "tests/transactions/test_sqlalchemy.py",
+            "-k",
+            "test_infrastructure or test_settings or refuses or in_time",
+        ],
     ),
-    "G33": ("code that changed under its histories", ["tests/engine/test_engine_divergence.py", "-k", "not no_change_makes"]),
-    "G34": ("tasks, groups, time-outs and cancels in every order, of asyncio and anyio", ["tests/engine/test_loop.py", "tests/engine/test_engine_order.py", "tests/engine/test_anyio.py"]),
-    "G35": ("runs ended by force, with what they had done, begun and handed on", ["tests/ledgers/test_forced.py"]),
+    "G13": (
+        "partitions of the journal shrunk under an open run: commits, kills, old snapshots, locks",
+        ["tests/sql/test_sparse_partitions.py"],
+    ),
+    "G15": (
+        "lanes that are new to a worker; names that nobody serves",
+        [
+            "tests/worker/test_versions.py",
+            "tests/worker/test_unserved.py",
+            "-k",
+            "lane or pinned or takes_it or refuse",
+        ],
+    ),
+    "G17": (
+        "priorities and runs that come back among fresh ones",
+        ["tests/sql/test_sql_claim.py", "-k", "first_in_first_out"],
+    ),
+    "G19": (
+        "loops, threads, listeners and a heart that die, or hear nothing",
+        [
+            "tests/worker/test_heart.py",
+            "tests/worker/test_supervision.py",
+            "tests/db/test_deadlines.py::test_a_heart_that_hears_nothing_asks_on_another_connection",
+            "tests/db/test_deadlines.py::test_a_listener_whose_server_is_frozen_listens_anew",
+        ],
+    ),
+    "G24": (
+        "limits of queues, and plans that claim more than they should",
+        ["tests/worker/test_queues.py", "tests/sql/test_sql_claim.py", "-k", "limit or more_than"],
+    ),
+    "G31": (
+        (
+            "messages sent again under their key, of the wrong type, refused or mended, and for runs "
+            "that have ended"
+        ),
+        [
+            "tests/client/test_sent_keys.py",
+            "tests/client/test_messages.py",
+            "tests/client/test_delivery.py",
+            "tests/client/test_signal_types.py",
+        ],
+    ),
+    "G33": (
+        "code that changed under its histories",
+        ["tests/engine/test_engine_divergence.py", "-k", "not no_change_makes"],
+    ),
+    "G34": (
+        "tasks, groups, time-outs and cancels in every order, of asyncio and anyio",
+        [
+            "tests/engine/test_loop.py",
+            "tests/engine/test_engine_order.py",
+            "tests/engine/test_anyio.py",
+        ],
+    ),
+    "G35": (
+        "runs ended by force, with what they had done, begun and handed on",
+        ["tests/ledgers/test_forced.py"],
+    ),
     "G37": ("signals and timers across generations", ["tests/flow/test_continue_as_new.py"]),
     "G38": (
-        "waits for servers that are frozen or replaced, in every library; new primaries that are behind, restarted or have given out a number again",
+        (
+            "waits for servers that are frozen or replaced, in every library; new primaries that are "
+            "behind, restarted or have given out a number again"
+        ),
         [
-            "tests/worker/test_losses.py", "tests/proof/test_failover.py", "tests/db/test_deadlines.py",
+            "tests/worker/test_losses.py",
+            "tests/proof/test_failover.py",
+            "tests/db/test_deadlines.py",
             "tests/client/test_runs.py::test_whoever_waits_for_a_run_that_a_failover_has_lost_gets_no_other_runs_result",
         ],
     ),
-    "G41": ("a snapshot held while thousands of runs are claimed, in pages read", ["tests/sql/test_held_snapshot.py", "tests/worker/test_front.py"]),
-    "G42": ("installers at once, killed midway; older and newer workers", ["tests/sql/test_schema.py", "-k", "installer or upgrade or newer or older"]),
+    "G41": (
+        "a snapshot held while thousands of runs are claimed, in pages read",
+        ["tests/sql/test_held_snapshot.py", "tests/worker/test_front.py"],
+    ),
+    "G42": (
+        "installers at once, killed midway; older and newer workers",
+        ["tests/sql/test_schema.py", "-k", "installer or upgrade or newer or older"],
+    ),
     "G44": ("code in threads, forks under a pool", ["tests/flow/test_sync_workflows.py"]),
-    "G48": ("planted objects and roles without rights", ["tests/sql/test_schema.py", "-k", "planted or privileges or nobody or plain"]),
+    "G48": (
+        "planted objects and roles without rights",
+        ["tests/sql/test_schema.py", "-k", "planted or privileges or nobody or plain"],
+    ),
 }
 
 
@@ -57,5 +137,9 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
         passed, failed = run_tests(paths, server_dsn)
         own = set(passed) - counted
         counted |= own
-        findings.evidence.append(Evidence(guarantee, fault, len(own), wrong=tuple(failed), shared=len(set(passed)) - len(own)))
+        findings.evidence.append(
+            Evidence(
+                guarantee, fault, len(own), wrong=tuple(failed), shared=len(set(passed)) - len(own)
+            )
+        )
     return findings

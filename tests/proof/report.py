@@ -1,7 +1,8 @@
 """The record of a run, and the page that is made of it and of nothing else.
 
-A full run writes both: `docs/GUARANTEES.json` holds what each layer found on each server, of which commit and with
-which texts of the promises; `docs/GUARANTEES.md` is :func:`page` of that, which a test repeats.
+A full run writes both: `docs/GUARANTEES.json` holds what each layer found on each server, of which
+commit and with which texts of the promises; `docs/GUARANTEES.md` is :func:`page` of that, which a
+test repeats.
 """
 
 from __future__ import annotations
@@ -61,14 +62,20 @@ class Line:
             self.versions.append(version)
 
 
-def lines_of(results: list[tuple[str, Findings]], promises: dict[str, str]) -> dict[tuple[str, str], Line]:
+def lines_of(
+    results: list[tuple[str, Findings]], promises: dict[str, str]
+) -> dict[tuple[str, str], Line]:
     """The rows, in the order of the promises."""
     lines: dict[tuple[str, str], Line] = defaultdict(Line)
     for version, findings in results:
         for evidence in findings.evidence:
             lines[evidence.guarantee, evidence.fault].add(evidence, version)
     order = list(promises)
-    return dict(sorted(lines.items(), key=lambda item: order.index(item[0][0]) if item[0][0] in order else -1))
+    return dict(
+        sorted(
+            lines.items(), key=lambda item: order.index(item[0][0]) if item[0][0] in order else -1
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -80,22 +87,42 @@ class Tree:
 
 
 def tree_at_hand() -> Tree:
-    """The commit at hand. What a run writes itself is no change, nor is a new file that is not code; without a history nobody can tell."""
-    commit, status = _git("rev-parse", "--short", "HEAD"), _git("status", "--porcelain", "-uall", "--", ".", ":!docs/GUARANTEES.*")
-    changed = [line for line in status.splitlines() if not line.startswith("??") or line.endswith((".py", ".sql", ".toml"))]
+    """The commit at hand. What a run writes itself is no change, nor is a new file that is not
+    code; without a history nobody can tell.
+    """
+    commit, status = (
+        _git("rev-parse", "--short", "HEAD"),
+        _git("status", "--porcelain", "-uall", "--", ".", ":!docs/GUARANTEES.*"),
+    )
+    changed = [
+        line
+        for line in status.splitlines()
+        if not line.startswith("??") or line.endswith((".py", ".sql", ".toml"))
+    ]
     return Tree(commit or "unknown", bool(changed) or not commit)
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
     return done.stdout.strip()
 
 
-def record(results: list[tuple[str, Findings]], *, arguments: str, seconds: float, date: str, seed: int, trees: tuple[Tree, Tree]) -> dict[str, Any]:
+def record(
+    results: list[tuple[str, Findings]],
+    *,
+    arguments: str,
+    seconds: float,
+    date: str,
+    seed: int,
+    trees: tuple[Tree, Tree],
+) -> dict[str, Any]:
     """Everything that the page says, as JSON can hold it.
 
     Args:
-        trees: Trees at hand when the run began, and when it ended: if they differ, nobody knows what was tested.
+        trees: Trees at hand when the run began, and when it ended: if they differ, nobody knows
+            what was tested.
     """
     began, ended = trees
     return {
@@ -107,7 +134,8 @@ def record(results: list[tuple[str, Findings]], *, arguments: str, seconds: floa
 
 
 def played_again(run: dict[str, Any], results: list[tuple[str, Findings]]) -> dict[str, Any]:
-    """Return a record with these findings in place of those of the same layers on the same servers, and with the reasons.
+    """Return a record with these findings in place of those of the same layers on the same servers,
+    and with the reasons.
 
     Args:
         run: The record of a run in which something did not hold.
@@ -119,12 +147,21 @@ def played_again(run: dict[str, Any], results: list[tuple[str, Findings]]) -> di
         if (version, findings.layer) in anew:
             reasons += broken([(version, findings)])
         kept.append((version, anew.get((version, findings.layer), findings)))
-    return {**run, "results": [{"postgres": version, **asdict(findings)} for version, findings in kept], "again": reasons}
+    return {
+        **run,
+        "results": [{"postgres": version, **asdict(findings)} for version, findings in kept],
+        "again": reasons,
+    }
 
 
 def _again(run: dict[str, Any]) -> str:
     reasons = run.get("again")
-    return f"\nA layer in which something did not hold was played again on its server, at the same commit. It had said: {'; '.join(reasons)}.\n" if reasons else ""
+    return (
+        "\nA layer in which something did not hold was played again on its server, at the same "
+        f"commit. It had said: {'; '.join(reasons)}.\n"
+        if reasons
+        else ""
+    )
 
 
 def results_of(run: dict[str, Any]) -> list[tuple[str, Findings]]:
@@ -134,7 +171,16 @@ def results_of(run: dict[str, Any]) -> list[tuple[str, Findings]]:
         data = dict(entry)
         version, evidence, fired = data.pop("postgres"), data.pop("evidence"), data.pop("fired")
         found = [Evidence(**{**e, "wrong": tuple(e["wrong"])}) for e in evidence]
-        results.append((version, Findings(evidence=found, fired={fault: (times, least) for fault, (times, least) in fired.items()}, **data)))
+        results.append(
+            (
+                version,
+                Findings(
+                    evidence=found,
+                    fired={fault: (times, least) for fault, (times, least) in fired.items()},
+                    **data,
+                ),
+            )
+        )
     return results
 
 
@@ -144,30 +190,52 @@ def page(run: dict[str, Any]) -> str:
     lines = lines_of(results, promises)
     commit, seed = run["commit"] + ("+changes" if run["is_dirty"] else ""), run["seed"]
     versions = sorted({version for version, _ in results})
-    caught = [e for _, findings in results for e in findings.evidence if findings.layer == "mutants"]
+    caught = [
+        e for _, findings in results for e in findings.evidence if findings.layer == "mutants"
+    ]
     proven = {guarantee for guarantee, _ in lines}
     text = HEAD.format(
-        arguments=run["arguments"], minutes=run["seconds"] / 60, date=run["date"], commit=run["commit"], seed=seed, versions=" and ".join(versions),
+        arguments=run["arguments"],
+        minutes=run["seconds"] / 60,
+        date=run["date"],
+        commit=run["commit"],
+        seed=seed,
+        versions=" and ".join(versions),
         changed=" **with changes that are not committed**" if run["is_dirty"] else "",
-        runs=sum(line.runs for line in lines.values()), proven=len(proven & set(promises)),
-        lost=sum(line.lost for line in lines.values()), doubled=sum(line.doubled for line in lines.values()),
-        wrong=sum(len(line.wrong) for line in lines.values()), again=_again(run), mutants=", ".join(dict.fromkeys(e.figure for e in caught)) or "not run",
+        runs=sum(line.runs for line in lines.values()),
+        proven=len(proven & set(promises)),
+        lost=sum(line.lost for line in lines.values()),
+        doubled=sum(line.doubled for line in lines.values()),
+        wrong=sum(len(line.wrong) for line in lines.values()),
+        again=_again(run),
+        mutants=", ".join(dict.fromkeys(e.figure for e in caught)) or "not run",
     )
     for guarantee, promise in promises.items():
         rows = [(fault, line) for (g, fault), line in lines.items() if g == guarantee]
         for number, (fault, line) in enumerate(rows):
             said = promise if number == 0 else ""
             text += (
-                f"| {guarantee} | {said} | {fault} | {line.runs:,} | {line.shared:,} | {line.lost} | {line.doubled} | {'; '.join(line.figures)} | "
+                f"| {guarantee} | {said} | {fault} | {line.runs:,} | {line.shared:,} | {line.lost} "
+                f"| {line.doubled} | {'; '.join(line.figures)} | "
                 f"{seed} | {commit} | {', '.join(line.versions)} |\n"
             )
         if guarantee not in proven:
-            reason = f"not built: {not_built[guarantee]}" if guarantee in not_built else "not in this run"
+            reason = (
+                f"not built: {not_built[guarantee]}"
+                if guarantee in not_built
+                else "not in this run"
+            )
             text += f"| {guarantee} | {promise} | {reason} | | | | | | | | |\n"
-    rest = [(guarantee, fault, line) for (guarantee, fault), line in lines.items() if guarantee not in promises]
+    rest = [
+        (guarantee, fault, line)
+        for (guarantee, fault), line in lines.items()
+        if guarantee not in promises
+    ]
     if rest:
         text += "\n## What the proof says of itself\n\n| | runs | figure |\n|---|---:|---|\n"
-        text += "".join(f"| {fault} | {line.runs:,} | {'; '.join(line.figures)} |\n" for _, fault, line in rest)
+        text += "".join(
+            f"| {fault} | {line.runs:,} | {'; '.join(line.figures)} |\n" for _, fault, line in rest
+        )
     return text + faults(results) + "\n" + str(run["not_promised"])
 
 
@@ -179,12 +247,16 @@ def faults(results: list[tuple[str, Findings]]) -> str:
             times[findings.layer, fault] += count
     if not times:
         return ""
-    rows = "".join(f"| {layer} | {fault} | {count:,} |\n" for (layer, fault), count in times.items())
+    rows = "".join(
+        f"| {layer} | {fault} | {count:,} |\n" for (layer, fault), count in times.items()
+    )
     return f"\n## Faults that happened\n\n| layer | fault | times |\n|---|---|---:|\n{rows}"
 
 
 def non_guarantees() -> str:
-    """The section of the explanation that says what is not promised, so that there is one wording."""
+    """The section of the explanation that says what is not promised, so that there is one
+    wording.
+    """
     text = EXPLANATION.read_text()
     return text[text.index("## Not promised") :].replace("](../", "](").rstrip() + "\n"
 
@@ -196,7 +268,10 @@ def broken(results: list[tuple[str, Findings]]) -> list[str]:
         where = f"{findings.layer} on {version}"
         said += [f"{where}: void: {fault}" for fault in findings.void]
         for e in findings.broken:
-            said.append(f"{where}: {e.guarantee} ({e.fault}): {e.runs} runs, {e.lost} lost, {e.doubled} doubled")
+            said.append(
+                f"{where}: {e.guarantee} ({e.fault}): {e.runs} runs, {e.lost} lost, {e.doubled} "
+                "doubled"
+            )
             said += [f"{where}: {e.guarantee}: {line}" for line in e.wrong[:20]]
         if not findings.evidence:
             said.append(f"{where}: it shows nothing")
@@ -211,5 +286,8 @@ def counted_twice(findings: Findings) -> list[str]:
     for e in findings.evidence:
         known = first.setdefault((e.fault, e.runs), e.guarantee)
         if known != e.guarantee and e.runs > 0:
-            said.append(f"{known} and {e.guarantee} count the same {e.runs} runs ({e.fault}): one of them shares them")
+            said.append(
+                f"{known} and {e.guarantee} count the same {e.runs} runs ({e.fault}): one of them "
+                "shares them"
+            )
     return said

@@ -1,4 +1,6 @@
-"""Each campaign with as little of it as there can be: what it proves is said by `python -m tests.campaigns`."""
+"""Each campaign with as little of it as there can be: what it proves is said by `python -m
+tests.campaigns`.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,13 @@ def findings(server_dsn: str) -> Findings:
 @pytest.mark.proof
 @pytest.mark.timeout(600)
 def test_every_campaign_comes_to_its_end_and_breaks_no_promise(findings: Findings) -> None:
-    assert [f"{e.guarantee} {e.fault}: {e.lost} lost, {e.doubled} doubled, {e.wrong}" for e in findings.broken] == []
-    assert {e.guarantee for e in findings.evidence} == {g for campaign in plan.CAMPAIGNS for g in campaign.guarantees}
+    assert [
+        f"{e.guarantee} {e.fault}: {e.lost} lost, {e.doubled} doubled, {e.wrong}"
+        for e in findings.broken
+    ] == []
+    assert {e.guarantee for e in findings.evidence} == {
+        g for campaign in plan.CAMPAIGNS for g in campaign.guarantees
+    }
 
 
 @pytest.mark.proof

@@ -10,7 +10,14 @@ from commitfaults import REFUSALS, UNWRITTEN
 from wirepaths import PATHS
 
 SEED = 7
-PATHS_HERE = ("start", "flush, a batch", "transaction, psycopg", "transaction, psycopg in a thread", "park, timers and time-outs", "signal")
+PATHS_HERE = (
+    "start",
+    "flush, a batch",
+    "transaction, psycopg",
+    "transaction, psycopg in a thread",
+    "park, timers and time-outs",
+    "signal",
+)
 
 
 @pytest.mark.timeout(240)
@@ -22,5 +29,10 @@ def test_where_the_commit_itself_is_refused_the_work_is_done_once(server_dsn):
 
 
 def test_every_path_that_writes_says_which_promises_it_tests():
-    assert {promise for name, path in PATHS.items() for promise in path.promises if name not in UNWRITTEN} - {"G39"} == set(commitfaults.FAULTS)
+    assert {
+        promise
+        for name, path in PATHS.items()
+        for promise in path.promises
+        if name not in UNWRITTEN
+    } - {"G39"} == set(commitfaults.FAULTS)
     assert "40001" in REFUSALS

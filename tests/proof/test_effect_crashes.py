@@ -1,4 +1,6 @@
-"""Kill -9 around effects: nothing without a key is done twice, and what a failed run did is undone."""
+"""Kill -9 around effects: nothing without a key is done twice, and what a failed run did is
+undone.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Every hot statement keeps to its indexes with a million finished, 200,000 ready and 100,000 parked runs.
+"""Every hot statement keeps to its indexes with a million finished, 200,000 ready and 100,000
+parked runs.
 
-See `tests/plans.py`. The database is built once, for all tests here: this file stays with one worker of pytest.
+See `tests/plans.py`. The database is built once, for all tests here: this file stays with one
+worker of pytest.
 """
 
 from __future__ import annotations
@@ -23,23 +25,53 @@ def measured(server_dsn: str) -> dict[str, list[plans.Measured]]:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("case", plans.CASES, ids=lambda case: case.name)
-def test_it_reads_what_it_needs_by_its_indexes(measured: dict[str, list[plans.Measured]], case: plans.Case) -> None:
-    assert {one.statistics for one in measured[case.name]} == set(plans.STATISTICS) - ({"drained"} if case.by_people else set())
+def test_it_reads_what_it_needs_by_its_indexes(
+    measured: dict[str, list[plans.Measured]], case: plans.Case
+) -> None:
+    assert {one.statistics for one in measured[case.name]} == set(plans.STATISTICS) - (
+        {"drained"} if case.by_people else set()
+    )
     assert [line for one in measured[case.name] for line in one.complaints] == []
 
 
 def test_the_database_that_is_measured_is_sound(dsn: str) -> None:
-    ids = plans.build(dsn, plans.Sizes(finished=2_000, unclaimable=500, ready=1_000, parked=1_000, leased=200, held=100, kin=100))
+    ids = plans.build(
+        dsn,
+        plans.Sizes(
+            finished=2_000,
+            unclaimable=500,
+            ready=1_000,
+            parked=1_000,
+            leased=200,
+            held=100,
+            kin=100,
+        ),
+    )
     assert servers.unsound(dsn) == []
     with psycopg.connect(dsn) as conn:
-        assert conn.execute("select count(*) from pgflow.run where run_id >= %s", (ids.finished,)).fetchone() == (4_800,)
+        assert conn.execute(
+            "select count(*) from pgflow.run where run_id >= %s", (ids.finished,)
+        ).fetchone() == (4_800,)
 
 
 @pytest.mark.unsound
-def test_a_statement_that_leaves_its_index_is_noticed(conn: psycopg.Connection, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_statement_that_leaves_its_index_is_noticed(
+    conn: psycopg.Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(plans, "LARGE_ROWS", 100)
     monkeypatch.setattr(plans, "STATISTICS", ("small",))
-    ids = plans.build(dsn, plans.Sizes(finished=2_000, unclaimable=500, ready=1_000, parked=1_000, leased=200, held=100, kin=100))
+    ids = plans.build(
+        dsn,
+        plans.Sizes(
+            finished=2_000,
+            unclaimable=500,
+            ready=1_000,
+            parked=1_000,
+            leased=200,
+            held=100,
+            kin=100,
+        ),
+    )
     conn.execute("drop index pgflow.run_key_idx")
     chosen = [case for case in plans.CASES if case.name == "steps of a key"]
     complaints = [line for one in plans.measure_all(dsn, ids, chosen) for line in one.complaints]

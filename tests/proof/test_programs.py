@@ -27,13 +27,17 @@ select count(pg_terminate_backend(pid)) from (
 
 
 class Harm:
-    """Two workers, one of which is killed, frozen for longer than others believe it alive, or cut off, every fraction of a second."""
+    """Two workers, one of which is killed, frozen for longer than others believe it alive, or cut
+    off, every fraction of a second.
+    """
 
     def __init__(self, dsn: str, conn: psycopg.Connection, stack: ExitStack, seed: int) -> None:
         self.kills = self.freezes = self.cuts = 0
         self._conn = conn
         self._rng = random.Random(seed)
-        self._start = lambda: stack.enter_context(worker(dsn, "--concurrency", "30", module="programs"))
+        self._start = lambda: stack.enter_context(
+            worker(dsn, "--concurrency", "30", module="programs")
+        )
         self._workers = [self._start(), self._start()]
         self._frozen: list[tuple[float, WorkerProcess]] = []
         self._next = time.monotonic() + 1
@@ -63,9 +67,15 @@ class Harm:
 
 
 def run_under_kills(
-    dsn: str, seeds: list[int], max_kills: int, patience_seconds: float, workers_dsn: str | None = None
+    dsn: str,
+    seeds: list[int],
+    max_kills: int,
+    patience_seconds: float,
+    workers_dsn: str | None = None,
 ) -> tuple[Harm, list[str]]:
-    """Runs programs on worker processes that are harmed: the harm done, and the differences. The workers may come as somebody else."""
+    """Runs programs on worker processes that are harmed: the harm done, and the differences. The
+    workers may come as somebody else.
+    """
     with psycopg.connect(servers.witness(dsn), autocommit=True) as conn, ExitStack() as stack:
         conn.execute(programs.SCHEMA)
         programs.start(conn, seeds)
@@ -97,6 +107,11 @@ def test_programs_whose_workers_are_killed_come_to_what_the_plain_interpreter_sa
 
 
 def test_every_kind_of_part_is_in_these_programs():
-    kinds = {part.kind for seed in range(60) for tree in programs.program_of(seed) for part in programs.every(tree)}
+    kinds = {
+        part.kind
+        for seed in range(60)
+        for tree in programs.program_of(seed)
+        for part in programs.every(tree)
+    }
     assert kinds == {*programs.LEAVES, *programs.BRANCHES, "signal"}
     assert any(len(programs.program_of(seed)) == 3 for seed in range(60))

@@ -28,7 +28,9 @@ RECORD = report.REPOSITORY / "docs" / "GUARANTEES.json"
 
 
 def record(*results, trees=(CLEAN, CLEAN)):
-    made = report.record(list(results), arguments="", seconds=60, date="2026-01-01", seed=7, trees=trees)
+    made = report.record(
+        list(results), arguments="", seconds=60, date="2026-01-01", seed=7, trees=trees
+    )
     return json.loads(json.dumps(made))
 
 
@@ -36,9 +38,15 @@ def page(*results, **options):
     return report.page(record(*results, **options))
 
 
-@pytest.mark.parametrize("evidence", [
-    Evidence("G1", "kill", 0), Evidence("G1", "kill", 5, lost=1), Evidence("G1", "kill", 5, doubled=1), Evidence("G1", "kill", 5, wrong=("x",)),
-])
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        Evidence("G1", "kill", 0),
+        Evidence("G1", "kill", 5, lost=1),
+        Evidence("G1", "kill", 5, doubled=1),
+        Evidence("G1", "kill", 5, wrong=("x",)),
+    ],
+)
 def test_what_was_never_tested_or_went_wrong_does_not_hold(evidence):
     assert not evidence.holds
     assert any("G1" in line for line in report.broken([("18.0", findings(evidence))]))
@@ -54,20 +62,27 @@ def test_a_layer_that_shows_nothing_is_no_proof():
 
 
 def test_one_promise_under_one_fault_is_one_line_over_all_servers():
-    text = page(("15.1", findings(Evidence("G1", "kill", 1000))), ("18.0", findings(Evidence("G1", "kill", 234))))
+    text = page(
+        ("15.1", findings(Evidence("G1", "kill", 1000))),
+        ("18.0", findings(Evidence("G1", "kill", 234))),
+    )
     line = next(line for line in text.splitlines() if line.startswith("| G1 |"))
     assert re.search(r"\| kill \| 1,234 \| 0 \| 0 \| 0 \|.*15\.1, 18\.0 \|$", line)
 
 
 def test_no_sum_counts_what_two_promises_share_twice():
-    text = page(("18.0", findings(Evidence("G1", "kill", 10), Evidence("G13", "kill", 0, shared=10))))
+    text = page(
+        ("18.0", findings(Evidence("G1", "kill", 10), Evidence("G13", "kill", 0, shared=10)))
+    )
     assert "**10 tests of 2 promises: 0 lost" in text
     assert re.search(r"^\| G13 \|.*\| kill \| 0 \| 10 \| 0 \| 0 \|", text, re.MULTILINE)
     assert report.broken([("18.0", findings(Evidence("G13", "kill", 0, shared=10)))]) == []
 
 
 def test_a_layer_that_counts_the_same_runs_under_two_promises_is_refused():
-    (line,) = report.broken([("18.0", findings(Evidence("G1", "kill", 10), Evidence("G13", "kill", 10)))])
+    (line,) = report.broken(
+        [("18.0", findings(Evidence("G1", "kill", 10), Evidence("G13", "kill", 10)))]
+    )
     assert "G1 and G13 count the same 10 runs (kill)" in line
 
 
@@ -79,14 +94,26 @@ def test_a_path_that_is_about_several_promises_is_counted_under_one(layer):
         counts["40001"] = 10
         return made
 
-    found = layer.findings_of([tally("a", "G1", "G2", "G10"), tally("b", "G1"), tally("c", "G4", "G10")], 7, 1.0).evidence
+    found = layer.findings_of(
+        [tally("a", "G1", "G2", "G10"), tally("b", "G1"), tally("c", "G4", "G10")], 7, 1.0
+    ).evidence
     assert sum(e.runs for e in found) == 30
-    assert {e.guarantee: e.runs + e.shared for e in found if e.guarantee in ("G1", "G2", "G4")} == {"G1": 20, "G2": 10, "G4": 10}
+    assert {e.guarantee: e.runs + e.shared for e in found if e.guarantee in ("G1", "G2", "G4")} == {
+        "G1": 20,
+        "G2": 10,
+        "G4": 10,
+    }
 
 
-@pytest.mark.parametrize("trees", [
-    (report.Tree("abc1234", is_dirty=True),) * 2, (CLEAN, report.Tree("abc1234", is_dirty=True)), (CLEAN, report.Tree("def5678", is_dirty=False)),
-], ids=["dirty", "changed meanwhile", "another commit meanwhile"])
+@pytest.mark.parametrize(
+    "trees",
+    [
+        (report.Tree("abc1234", is_dirty=True),) * 2,
+        (CLEAN, report.Tree("abc1234", is_dirty=True)),
+        (CLEAN, report.Tree("def5678", is_dirty=False)),
+    ],
+    ids=["dirty", "changed meanwhile", "another commit meanwhile"],
+)
 def test_the_page_says_when_the_tree_was_dirty(trees):
     text = page(("18.0", findings(Evidence("G1", "kill", 10))), trees=trees)
     assert "of commit `abc1234` **with changes that are not committed**, seed" in text
@@ -102,7 +129,11 @@ def test_the_tree_at_hand_is_dirty_once_a_file_differs(tmp_path, monkeypatch):
     assert report.tree_at_hand() == report.Tree("unknown", is_dirty=True)
     (tmp_path / "docs").mkdir()
     (tmp_path / "code").write_text("1")
-    for command in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first"]):
+    for command in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first"],
+    ):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     (tmp_path / "docs" / "GUARANTEES.md").write_text("what a run writes itself")
     (tmp_path / "log").write_text("nobody runs this")
@@ -126,13 +157,35 @@ def test_what_is_said_to_be_missing_is_a_promise():
     assert set(TESTS) <= set(PROMISES)
 
 
-@pytest.mark.parametrize("named", [
-    {f"tests/{defect.test}" for defect in DEFECTS}, {path for _, words in TESTS.values() for path in words if path.startswith("tests/")},
-], ids=["by defects", "by promises"])
+@pytest.mark.parametrize(
+    "named",
+    [
+        {f"tests/{defect.test}" for defect in DEFECTS},
+        {path for _, words in TESTS.values() for path in words if path.startswith("tests/")},
+    ],
+    ids=["by defects", "by promises"],
+)
 def test_every_test_that_is_named_is_there(named):
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", *sorted(named)]
-    done = subprocess.run(command, cwd=report.REPOSITORY, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, "\n".join(line for line in done.stdout.splitlines() + done.stderr.splitlines() if line.startswith("ERROR"))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        *sorted(named),
+    ]
+    done = subprocess.run(
+        command, cwd=report.REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, "\n".join(
+        line
+        for line in done.stdout.splitlines() + done.stderr.splitlines()
+        if line.startswith("ERROR")
+    )
 
 
 def test_only_a_full_run_makes_every_defect():
@@ -146,7 +199,9 @@ def test_findings_survive_the_way_from_one_process_to_the_other():
 
 
 def test_a_layer_that_fails_is_said(monkeypatch):
-    job = layers.Job(layers.LAYERS[0]._replace(name="no such layer"), "18.0", "postgresql://nowhere", 1, 7)
+    job = layers.Job(
+        layers.LAYERS[0]._replace(name="no such layer"), "18.0", "postgresql://nowhere", 1, 7
+    )
     while not job.is_over():
         job._process.wait()
     assert report.broken([("18.0", job.findings())])
@@ -156,7 +211,9 @@ def test_what_did_not_hold_may_be_played_again_and_the_page_says_so():
     late = findings(Evidence("G1", "kill", 5, wrong=("a run waited 9 s",)))
     run = record(("15.1", findings(Evidence("G1", "kill", 20))), ("18.0", late))
     assert report.broken(report.results_of(run)) != []
-    anew = json.loads(json.dumps(report.played_again(run, [("18.0", findings(Evidence("G1", "kill", 7)))])))
+    anew = json.loads(
+        json.dumps(report.played_again(run, [("18.0", findings(Evidence("G1", "kill", 7)))]))
+    )
     assert report.broken(report.results_of(anew)) == []
     assert "**27 tests of 1 promises" in report.page(anew)
     assert "a run waited 9 s" in report.page(anew)
@@ -164,11 +221,17 @@ def test_what_did_not_hold_may_be_played_again_and_the_page_says_so():
 
 
 def test_findings_survive_the_way_through_the_record():
-    found = findings(Evidence("G1", "kill", 5, wrong=("a", "b"), figure="3 s", shared=2), kill=(2, 3))
+    found = findings(
+        Evidence("G1", "kill", 5, wrong=("a", "b"), figure="3 s", shared=2), kill=(2, 3)
+    )
     assert report.results_of(record(("18.0", found))) == [("18.0", found)]
 
 
-@pytest.mark.skipif(not RECORD.exists(), reason="the page that is checked in comes from a run that wrote no record: python -m tests.proof")
+@pytest.mark.skipif(
+    not RECORD.exists(),
+    reason="the page that is checked in comes from a run that wrote no record: python -m "
+    "tests.proof",
+)
 def test_the_page_that_is_checked_in_is_that_of_its_record():
     run = json.loads(RECORD.read_text())
     assert (report.REPOSITORY / "docs" / "GUARANTEES.md").read_text() == report.page(run)
@@ -179,12 +242,25 @@ def test_the_page_that_is_checked_in_is_that_of_its_record():
 def test_the_page_that_is_checked_in_shows_a_run_in_which_everything_held():
     text = (report.REPOSITORY / "docs" / "GUARANTEES.md").read_text()
     assert set(re.findall(r"^\| (G\d+) \|", text, re.MULTILINE)) == set(PROMISES)
-    summary = re.search(r"\*\*([\d,]+) tests of (\d+) promises: 0 lost, 0 doubled, 0 otherwise broken. Mutants caught: (\d+)/(\d+)", text)
+    summary = re.search(
+        r"\*\*([\d,]+) tests of (\d+) promises: 0 lost, 0 doubled, 0 otherwise broken. Mutants "
+        r"caught: (\d+)/(\d+)",
+        text,
+    )
     assert summary
     assert summary[3] == summary[4]
     assert "not in this run" not in text, "the page is that of a full run"
 
 
 def test_the_command_line_says_what_it_takes():
-    done = subprocess.run([sys.executable, "-m", "tests.proof", "--help"], cwd=report.REPOSITORY, capture_output=True, text=True, check=True)
-    assert all(f"--{word}" in done.stdout for word in ("quick", "minutes", "seed", "postgres", "only", "output"))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.proof", "--help"],
+        cwd=report.REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert all(
+        f"--{word}" in done.stdout
+        for word in ("quick", "minutes", "seed", "postgres", "only", "output")
+    )

@@ -1,4 +1,6 @@
-"""The simulator: a seed is a history, what was found once stays found, and broken variants are caught."""
+"""The simulator: a seed is a history, what was found once stays found, and broken variants are
+caught.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +28,30 @@ def test_a_seed_is_a_history(simulator):
     first = simulator.play(7, 400)
     second = simulator.play(7, 400)
     assert first.broken is None
-    assert (second.hash, second.transactions, second.fired) == (first.hash, first.transactions, first.fired)
+    assert (second.hash, second.transactions, second.fired) == (
+        first.hash,
+        first.transactions,
+        first.fired,
+    )
     assert simulator.play(8, 400).hash != first.hash
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda kept: f"seed {kept['seed']}")
 def test_a_seed_that_broke_a_promise_breaks_it_no_more(simulator, kept):
-    story = simulator.play(kept["seed"], kept["transactions"], check_every=1, without=tuple(kept.get("parameters", {}).get("without", ())))
+    story = simulator.play(
+        kept["seed"],
+        kept["transactions"],
+        check_every=1,
+        without=tuple(kept.get("parameters", {}).get("without", ())),
+    )
     assert story.broken is None, "\n".join(story.trace)
 
 
-@pytest.mark.parametrize("name", ["unfenced batch", "unfenced step", "timers early", "message taken twice"])
+@pytest.mark.parametrize(
+    "name", ["unfenced batch", "unfenced step", "timers early", "message taken twice"]
+)
 def test_a_broken_variant_is_caught(server_dsn, name):
-    totals = play(Order(server_dsn, seed=1, seconds=CAUGHT_WITHIN_SECONDS, broken=name), shorten=False)
+    totals = play(
+        Order(server_dsn, seed=1, seconds=CAUGHT_WITHIN_SECONDS, broken=name), shorten=False
+    )
     assert totals.broken, f"{BROKEN[name].what}: not noticed in {totals.transactions} transactions"

@@ -1,4 +1,6 @@
-"""Programs and crashes in surroundings that a role or a pooler makes; all of them: `python -m tests.surroundings`."""
+"""Programs and crashes in surroundings that a role or a pooler makes; all of them: `python -m
+tests.surroundings`.
+"""
 
 from __future__ import annotations
 

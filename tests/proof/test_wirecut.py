@@ -1,4 +1,6 @@
-"""The line is cut at every message: the work is done all the same, once. And the proxy that cuts cuts where it is told."""
+"""The line is cut at every message: the work is done all the same, once. And the proxy that cuts
+cuts where it is told.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,15 @@ def connect(dsn: str) -> psycopg.Connection:
 
 def test_messages_are_whole_however_the_bytes_come():
     startup = struct.pack("!II", 8 + 5, 196608) + b"a\0b\0\0"
-    stream = struct.pack("!II", 8, 80877103) + startup + b"Q" + struct.pack("!I", 4 + 3) + b"go\0" + b"S" + struct.pack("!I", 4)
+    stream = (
+        struct.pack("!II", 8, 80877103)
+        + startup
+        + b"Q"
+        + struct.pack("!I", 4 + 3)
+        + b"go\0"
+        + b"S"
+        + struct.pack("!I", 4)
+    )
     at_once = Framer(is_client=True).feed(stream)
     assert [kind for kind, _ in at_once] == ["ssl", "startup", "Q", "S"]
     assert b"".join(message for _, message in at_once) == stream
@@ -87,7 +97,9 @@ def test_an_untouched_line_passes_everything(proxy, cut_dsn):
 
 
 @pytest.mark.parametrize("reset", [False, True])
-@pytest.mark.parametrize(("side", "happened"), [("before", False), ("after", True), ("during", True)])
+@pytest.mark.parametrize(
+    ("side", "happened"), [("before", False), ("after", True), ("during", True)]
+)
 def test_a_cut_is_on_the_side_that_was_asked_for(proxy, cut_dsn, conn, side, happened, reset):
     conn.execute("create table t (n int)")
     with connect(cut_dsn) as victim:
@@ -135,7 +147,9 @@ def wait_until_settled(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("what", ["wake", "pg_notify"])
-def test_a_signal_that_is_committed_was_sent_even_if_nobody_could_be_woken(proxy, cut_dsn, conn, what):
+def test_a_signal_that_is_committed_was_sent_even_if_nobody_could_be_woken(
+    proxy, cut_dsn, conn, what
+):
     with App(cut_dsn, include=[waiting]) as app:
         app.start(waiting.options(key="w"))
         proxy.arm(Cut("pgflow app", what, 1, "before"))
@@ -144,7 +158,9 @@ def test_a_signal_that_is_committed_was_sent_even_if_nobody_could_be_woken(proxy
     assert conn.execute("select count(*) from pgflow.signal").fetchone() == (1,)
 
 
-def test_a_signal_that_is_committed_was_sent_even_if_nobody_could_be_woken_async(proxy, cut_dsn, conn):
+def test_a_signal_that_is_committed_was_sent_even_if_nobody_could_be_woken_async(
+    proxy, cut_dsn, conn
+):
     async def main() -> None:
         async with AsyncApp(cut_dsn, include=[waiting]) as app:
             await app.start(waiting.options(key="w"))
@@ -174,7 +190,9 @@ def test_connections_that_died_while_idle_are_nobodys_trouble(proxy, cut_dsn, co
 
 
 def test_an_answer_that_libpq_made_itself_is_infrastructure(proxy, cut_dsn):
-    """After a failed write libpq answers without asking anybody: an error without SQLSTATE, which psycopg knows no class for."""
+    """After a failed write libpq answers without asking anybody: an error without SQLSTATE, which
+    psycopg knows no class for.
+    """
     with connect(cut_dsn) as conn:
         conn.pgconn.send_query(b"select pg_sleep(60)")
         proxy.drop("me", reset=True)
@@ -195,7 +213,9 @@ def test_an_answer_that_libpq_made_itself_is_infrastructure(proxy, cut_dsn):
     (3, "start_runs", "before"), (3, "start_runs", "during"), (3, "start_runs", "after"),
     (400, "start_runs", "after"), (400, "commit", "before"), (400, "commit", "during"), (400, "commit", "after"),
 ])  # fmt: skip
-def test_many_runs_without_keys_are_started_once_though_the_answer_is_lost(proxy, cut_dsn, conn, count, what, side):
+def test_many_runs_without_keys_are_started_once_though_the_answer_is_lost(
+    proxy, cut_dsn, conn, count, what, side
+):
     async def main() -> None:
         async with AsyncApp(cut_dsn, include=[waiting]) as app:
             proxy.arm(Cut("pgflow app", what, 1, side))
@@ -208,7 +228,9 @@ def test_many_runs_without_keys_are_started_once_though_the_answer_is_lost(proxy
     assert proxy.is_done
     asyncio.run(main())
     assert proxy.is_done
-    known = [row[0] for row in conn.execute("select key from pgflow.run order by run_id").fetchall()]
+    known = [
+        row[0] for row in conn.execute("select key from pgflow.run order by run_id").fetchall()
+    ]
     assert [set(known[:count]), set(known[count:])] == [set(k) for k in keys]
     assert [len(set(k)) for k in keys] == [count, count]
 
@@ -219,14 +241,18 @@ async def nothing() -> None:
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
-def test_a_run_is_begun_again_once_or_its_caller_hears_that_nobody_knows(proxy, cut_dsn, conn, side):
+def test_a_run_is_begun_again_once_or_its_caller_hears_that_nobody_knows(
+    proxy, cut_dsn, conn, side
+):
     with App(cut_dsn, include=[nothing]) as app:
         app.run(nothing.options(key="n"))
         proxy.arm(Cut("pgflow app", "restart_run", 1, side))
         with pytest.raises(psycopg.OperationalError):
             app.restart("n")
         assert proxy.is_done
-    assert conn.execute("select count(*) from pgflow.run").fetchone() == (2 if side == "after" else 1,)
+    assert conn.execute("select count(*) from pgflow.run").fetchone() == (
+        2 if side == "after" else 1,
+    )
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
@@ -244,7 +270,11 @@ def test_a_fork_without_a_key_is_one_though_the_answer_is_lost(proxy, cut_dsn, c
 def test_cut_at_any_message_the_work_is_done_once(server_dsn):
     tallies = asyncio.run(wirecut.enumerate_paths(server_dsn, 0, SEED, QUICK, share=6))
     findings = wirecut.findings_of(tallies, SEED, 0)
-    assert [f"{e.guarantee}: {wrong}" for e in findings.broken for wrong in (e.wrong or (e.lost, e.doubled))] == []
+    assert [
+        f"{e.guarantee}: {wrong}"
+        for e in findings.broken
+        for wrong in (e.wrong or (e.lost, e.doubled))
+    ] == []
     assert findings.void == []
     assert sum(tally.in_progress for tally in tallies) > 0
 

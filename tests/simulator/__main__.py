@@ -1,4 +1,6 @@
-"""`python -m tests.simulator [DSN] [--seed S] [--seconds N | --transactions N]`: see the package."""
+"""`python -m tests.simulator [DSN] [--seed S] [--seconds N | --transactions N]`: see the
+package.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,45 @@ from tests.simulator.campaign import Order, Totals, play_many
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dsn", nargs="?", default=os.environ.get("PGFLOW_TEST_DSN"), help="a superuser's; else PGFLOW_TEST_DSN")
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "dsn",
+        nargs="?",
+        default=os.environ.get("PGFLOW_TEST_DSN"),
+        help="a superuser's; else PGFLOW_TEST_DSN",
+    )
     parser.add_argument("--seed", type=int, default=1)
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=float, default=20.0)
     length.add_argument("--transactions", type=int, help="of each process")
     parser.add_argument("--processes", type=int, default=1, help="each with seeds of its own")
-    parser.add_argument("--check-every", type=int, default=16, help="run pgflow.check() at every n-th change")
+    parser.add_argument(
+        "--check-every", type=int, default=16, help="run pgflow.check() at every n-th change"
+    )
     parser.add_argument("--without", default="", help="faults to leave out, with commas")
-    parser.add_argument("--broken", choices=sorted(BROKEN), metavar="NAME", help=f"play with a broken variant: {', '.join(sorted(BROKEN))}")
+    parser.add_argument(
+        "--broken",
+        choices=sorted(BROKEN),
+        metavar="NAME",
+        help=f"play with a broken variant: {', '.join(sorted(BROKEN))}",
+    )
     options = parser.parse_args()
     if options.dsn is None:
         parser.error("neither a DSN nor PGFLOW_TEST_DSN")
     without = tuple(f for f in options.without.split(",") if f)
     seconds = None if options.transactions else options.seconds
-    order = Order(options.dsn, options.seed, 1, seconds, options.transactions, options.broken, without, options.check_every)
+    order = Order(
+        options.dsn,
+        options.seed,
+        1,
+        seconds,
+        options.transactions,
+        options.broken,
+        without,
+        options.check_every,
+    )
     totals = play_many(order, options.processes)
     _print(totals, options.broken)
     void = [fault for fault, (times, least) in totals.required().items() if times < least]
@@ -39,15 +64,23 @@ def main() -> int:
 def _print(totals: Totals, variant: str | None) -> None:
     for story in totals.broken:
         print(*story.trace, sep="\n")
-        print(f"seed {story.seed} breaks a promise after {story.transactions} transactions: {story.broken[1] if story.broken else ''}")
+        print(
+            f"seed {story.seed} breaks a promise after {story.transactions} transactions: "
+            f"{story.broken[1] if story.broken else ''}"
+        )
         leave_out = f" --without {','.join(story.without)}" if story.without else ""
         broken = f" --broken '{variant}'" if variant else ""
-        print(f"again: python -m tests.simulator --seed {story.seed} --transactions {story.before_healing or story.transactions} --check-every 1{leave_out}{broken}")
+        print(
+            f"again: python -m tests.simulator --seed {story.seed} --transactions "
+            f"{story.before_healing or story.transactions} --check-every 1{leave_out}{broken}"
+        )
     for fault, (times, least) in totals.required().items():
         print(f"{times:8} {fault} (at least {least})")
     print(
-        f"{totals.transactions} transactions of {totals.runs} runs in {totals.episodes} episodes, {totals.seconds:.1f} s: "
-        f"{totals.transactions / max(totals.seconds, 0.001):.0f}/s; check() ran {totals.checks} times; {len(totals.broken)} promises broken"
+        f"{totals.transactions} transactions of {totals.runs} runs in {totals.episodes} episodes, "
+        f"{totals.seconds:.1f} s: "
+        f"{totals.transactions / max(totals.seconds, 0.001):.0f}/s; check() ran {totals.checks} "
+        f"times; {len(totals.broken)} promises broken"
     )
     print("hashes:", *(f"{seed}:{digest}" for seed, digest in sorted(totals.hashes.items())))
 

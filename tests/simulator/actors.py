@@ -1,8 +1,9 @@
 """The actors of a simulation: workers, hearts, starters, senders, operators and pollers.
 
-Workers do what the library's worker does, with the same calls and the same reading of errors: a batch whose
-answer is lost is sent again as careful, a COMMIT whose answer is lost is read back, a run whose commit did not
-go as handed out is given back. Programs are those of :mod:`tests.simulator.programs`.
+Workers do what the library's worker does, with the same calls and the same reading of errors: a
+batch whose answer is lost is sent again as careful, a COMMIT whose answer is lost is read back, a
+run whose commit did not go as handed out is given back. Programs are those of
+:mod:`tests.simulator.programs`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,17 @@ AT_US = 1_900_000_000_000_000
 Call = Generator[Step, Any, Any]
 
 
-def call(function: str, arguments: str, *params: Any, columns: str = "", act: Act | None = None) -> Step:
+def call(
+    function: str, arguments: str, *params: Any, columns: str = "", act: Act | None = None
+) -> Step:
     """A call of one stored function."""
-    return Step("call", f"select {columns + ' from ' if columns else ''}pgflow.{function}({arguments})", params, act, function)
+    return Step(
+        "call",
+        f"select {columns + ' from ' if columns else ''}pgflow.{function}({arguments})",
+        params,
+        act,
+        function,
+    )
 
 
 @dataclass
@@ -47,12 +56,22 @@ class Execution:
     buffer: list[Unit] = field(default_factory=list)
     licensed: bool = False
     offer: list[Any] | None = None
-    """The signal that came with the claim: its number, name, payload and time; and the look before the claim."""
+    """The signal that came with the claim: its number, name, payload and time; and the look before
+    the claim.
+    """
     taken: list[list[Any]] = field(default_factory=list)
     offered: dict[int, int] = field(default_factory=dict)
     """Last look before the claim, for those that were taken so."""
 
-    def note(self, kind: str, call_number: int, name: str | None, payload: Any = None, delay_seconds: float | None = None, starts: str | None = None) -> None:
+    def note(
+        self,
+        kind: str,
+        call_number: int,
+        name: str | None,
+        payload: Any = None,
+        delay_seconds: float | None = None,
+        starts: str | None = None,
+    ) -> None:
         u = Unit(self.journal.seq + 1, call_number, kind, name, payload, delay_seconds, starts)
         self.buffer.append(u)
         self.journal.feed(u)
@@ -60,7 +79,19 @@ class Execution:
     def rows(self) -> list[list[Any]]:
         """The buffer as commit_units takes it."""
         return [
-            [self.run_id, u.seq, u.call, u.kind, u.name, json.dumps(u.payload), u.starts, AT_US, u.delay_seconds, self.token] for u in self.buffer
+            [
+                self.run_id,
+                u.seq,
+                u.call,
+                u.kind,
+                u.name,
+                json.dumps(u.payload),
+                u.starts,
+                AT_US,
+                u.delay_seconds,
+                self.token,
+            ]
+            for u in self.buffer
         ]
 
 
@@ -97,7 +128,11 @@ class Cast:
 
     def work(self, me: Actor) -> Play:
         """A worker's process, from its start to its leave."""
-        rows = yield from self._insist(lambda: call("register_worker", "'sim', 1, $1::text[], 4, 'sim'", QUEUES, act=Act("register")))
+        rows = yield from self._insist(
+            lambda: call(
+                "register_worker", "'sim', 1, $1::text[], 4, 'sim'", QUEUES, act=Act("register")
+            )
+        )
         worker = int(rows[0][0])
         held: dict[int, Execution] = {}
         seen: dict[int, tuple[int, int]] = {}
@@ -105,7 +140,10 @@ class Cast:
         me.memory = {"worker": worker, "held": held}
         for _ in range(self.rng.randint(20, 400)):
             try:
-                what = self.rng.choices(("claim", "advance", "transaction", "watch", "release", "poll", "strays"), (3, 9, 3, 1.5, 0.2, 1, 0.3))[0]
+                what = self.rng.choices(
+                    ("claim", "advance", "transaction", "watch", "release", "poll", "strays"),
+                    (3, 9, 3, 1.5, 0.2, 1, 0.3),
+                )[0]
                 if what == "claim" and len(held) < CAPACITY:
                     yield from self._claim(worker, held)
                 elif what == "advance" and held:
@@ -118,7 +156,9 @@ class Cast:
                     yield from self._release([self.rng.choice(list(held.values()))], held)
                 elif what == "strays":
                     act = Act("strays", {"worker": worker, "known": list(held)})
-                    yield call("release_strays", "$1::int, $2::bigint[], 0", worker, sorted(held), act=act)
+                    yield call(
+                        "release_strays", "$1::int, $2::bigint[], 0", worker, sorted(held), act=act
+                    )
                 elif what == "poll":
                     yield call("poll", "100", columns="busy", act=Act("poll"))
                 else:
@@ -134,7 +174,9 @@ class Cast:
                     self.alive.pop(worker, None)
                     return
         yield from self._tolerate(self._release(list(held.values()), held))
-        yield from self._tolerate(_one(call("leave_worker", "$1::int", worker, act=Act("leave", {"worker": worker}))))
+        yield from self._tolerate(
+            _one(call("leave_worker", "$1::int", worker, act=Act("leave", {"worker": worker})))
+        )
         self.alive.pop(worker, None)
 
     def _insist(self, step: Callable[[], Step]) -> Call:
@@ -156,7 +198,15 @@ class Cast:
         rows = yield step
         self._take(rows, held, step)
 
-    def _claiming(self, worker: int, count: int, function: str, before: str, params: tuple[Any, ...], act: Act | None = None) -> Step:
+    def _claiming(
+        self,
+        worker: int,
+        count: int,
+        function: str,
+        before: str,
+        params: tuple[Any, ...],
+        act: Act | None = None,
+    ) -> Step:
         tokens = [self.rng.getrandbits(63) for _ in range(count)]
         n = len(params)
         arguments = f"{before}${n + 1}::int, array(select lane_id from pgflow.lane order by lane_id), ${n + 2}::int, ${n + 3}::bigint[], ${n + 4}::boolean"
@@ -164,7 +214,17 @@ class Cast:
         claim = Act("claim", {"worker": worker, "tokens": set(tokens)})
         if act is not None:
             act.data |= {"claim": claim.data}
-        return call(function, arguments, *params, worker, count, tokens, self.rng.random() < 0.7, columns=columns, act=act or claim)
+        return call(
+            function,
+            arguments,
+            *params,
+            worker,
+            count,
+            tokens,
+            self.rng.random() < 0.7,
+            columns=columns,
+            act=act or claim,
+        )
 
     def _take(self, rows: Rows, held: dict[int, Execution], step: Step) -> None:
         assert step.act is not None
@@ -173,15 +233,33 @@ class Cast:
                 continue
             journal = Journal(json.loads(text or b"")["ops"])
             for seq, number, kind, name, payload, *_ in json.loads(units) if units else ():
-                journal.feed(Unit(seq, number, kind, name, json.loads(payload) if payload is not None else None))
+                journal.feed(
+                    Unit(
+                        seq,
+                        number,
+                        kind,
+                        name,
+                        json.loads(payload) if payload is not None else None,
+                    )
+                )
             assert journal.seq == int(last_seq or 0)
             letter = json.loads(offer) if offer else None
-            held[int(run_id)] = Execution(int(run_id), int(token or 0), int(chain or 0), (key or b"").decode(), journal, journal.seq, offer=letter and [*letter, step.act.began])
+            held[int(run_id)] = Execution(
+                int(run_id),
+                int(token or 0),
+                int(chain or 0),
+                (key or b"").decode(),
+                journal,
+                journal.seq,
+                offer=letter and [*letter, step.act.began],
+            )
 
     # ---------------------------------------------------------------- flushes
 
     def _plan(self, e: Execution) -> Flush | None:
-        """Runs the program up to where something must be committed; None where a transactional step is next."""
+        """Runs the program up to where something must be committed; None where a transactional step
+        is next.
+        """
         while True:
             j = e.journal
             j.settle()
@@ -201,7 +279,9 @@ class Cast:
                     return self._license(e)
                 e.licensed = False
                 if j.tries < 2 and self.rng.random() < 0.25:
-                    e.note("a", j.call, "s", {"message": "no"}, delay_seconds=self.rng.choice((0.5, 5)))
+                    e.note(
+                        "a", j.call, "s", {"message": "no"}, delay_seconds=self.rng.choice((0.5, 5))
+                    )
                     return Flush(e, self._ask(e, retries=[[j.call, j.retry]], park=True))
                 e.note("c", j.call, "s", 1)
             elif what == "t":
@@ -217,10 +297,25 @@ class Cast:
                 return self._wait(e)
             elif what == "b":
                 if j.loser is None:
-                    return Flush(e, self._ask(e, signals=[[j.call, j.op[1]], [j.call + 1, j.op[2]]], park=True))
+                    return Flush(
+                        e,
+                        self._ask(e, signals=[[j.call, j.op[1]], [j.call + 1, j.op[2]]], park=True),
+                    )
                 e.note("x", j.loser, None)
             elif what == "k":
-                child = [j.call, self.rng.choice(WORKFLOWS), self.rng.choice(QUEUES), json.dumps({"ops": j.op[1]}), j.op[2], 0, None, None, None, None, j.op[3]]
+                child = [
+                    j.call,
+                    self.rng.choice(WORKFLOWS),
+                    self.rng.choice(QUEUES),
+                    json.dumps({"ops": j.op[1]}),
+                    j.op[2],
+                    0,
+                    None,
+                    None,
+                    None,
+                    None,
+                    j.op[3],
+                ]
                 return Flush(e, self._ask(e, children=[child]))
             elif what == "J":
                 return Flush(e, self._ask(e, child_calls=sorted(j.children), park=True))
@@ -282,13 +377,19 @@ class Cast:
                 return
         yield from self._release([f.execution for f in flushes], held)
 
-    def _commit(self, worker: int, flushes: list[Flush], held: dict[int, Execution], *, careful: bool) -> Call:
+    def _commit(
+        self, worker: int, flushes: list[Flush], held: dict[int, Execution], *, careful: bool
+    ) -> Call:
         act = _commit_act(flushes)
         document = _document(worker, flushes)
         if not careful and len(held) < CAPACITY and self.rng.random() < 0.25:
-            step = self._claiming(worker, CAPACITY - len(held), "commit_and_claim", "$1::jsonb, ", (document,), act)
+            step = self._claiming(
+                worker, CAPACITY - len(held), "commit_and_claim", "$1::jsonb, ", (document,), act
+            )
         else:
-            step = call("commit_units", "$1::jsonb, $2::boolean", document, careful, columns="", act=act)
+            step = call(
+                "commit_units", "$1::jsonb, $2::boolean", document, careful, columns="", act=act
+            )
         rows = yield step
         verdicts, settled, wake = act.data["verdicts"], act.data["settled"], act.data["wake"]
         doubtful = []
@@ -304,7 +405,9 @@ class Cast:
         if step.function == "commit_and_claim":
             self._take([r[1:] for r in rows], held, step)
         if wake and not self._is_lost():
-            yield from self._tolerate(_one(call("wake", "$1::bigint[]", sorted(wake), columns="busy", act=Act("wake"))))
+            yield from self._tolerate(
+                _one(call("wake", "$1::bigint[]", sorted(wake), columns="busy", act=Act("wake")))
+            )
         yield from self._tolerate(self._release(doubtful, held))
         return verdicts
 
@@ -314,14 +417,18 @@ class Cast:
             self.world.fire("notification lost")
         return lost
 
-    def _settle(self, flush: Flush, settled: dict[str, Any] | None, held: dict[int, Execution]) -> None:
+    def _settle(
+        self, flush: Flush, settled: dict[str, Any] | None, held: dict[int, Execution]
+    ) -> None:
         e = flush.execution
         e.buffer, e.taken = [], []
         if flush.status is not None or (settled is not None and settled["place"] != "leased"):
             held.pop(e.run_id, None)
             return
         for seq, number, kind, name, payload in (settled or {}).get("units", ()):
-            e.journal.feed(Unit(seq, number, kind, name, None if payload is None else json.loads(payload)))
+            e.journal.feed(
+                Unit(seq, number, kind, name, None if payload is None else json.loads(payload))
+            )
         e.committed = e.journal.seq
 
     # ---------------------------------------------------------------- transactional steps
@@ -336,22 +443,50 @@ class Cast:
         acts = Act("fence", {"leases": [(e.run_id, e.token)]})
         try:
             yield Step("begin")
-            begun = yield call("begin_step", "$1::bigint, $2::bigint, $3::int", e.run_id, e.token, number)
-            yield _sql("update sim.account set balance = balance + 1 where account_id = $1::int", 1 + e.run_id % ACCOUNTS)
-            yield _sql("insert into sim.booked values ($1::bigint, $2::int, $3::bigint)", e.run_id, number, e.token)
+            begun = yield call(
+                "begin_step", "$1::bigint, $2::bigint, $3::int", e.run_id, e.token, number
+            )
+            yield _sql(
+                "update sim.account set balance = balance + 1 where account_id = $1::int",
+                1 + e.run_id % ACCOUNTS,
+            )
+            yield _sql(
+                "insert into sim.booked values ($1::bigint, $2::int, $3::bigint)",
+                e.run_id,
+                number,
+                e.token,
+            )
             if self.rng.random() < 0.15:
                 yield self._message(self.rng.choice(list(self.world.model.keys)))
             frozen = self.rng.random() if self.world.faults.freeze else 1.0
             if frozen < 0.08:
                 yield from self._freeze(me, "frozen in a step")
-            unit_rows = e.rows() + [[e.run_id, e.journal.seq + 1, number, "c", "t", "null", None, AT_US, None, e.token]]
-            yield call("fence_step", "$1::bigint, $2::bigint, $3::int, $4::jsonb", e.run_id, e.token, number, json.dumps(unit_rows), act=acts)
+            unit_rows = e.rows() + [
+                [e.run_id, e.journal.seq + 1, number, "c", "t", "null", None, AT_US, None, e.token]
+            ]
+            yield call(
+                "fence_step",
+                "$1::bigint, $2::bigint, $3::int, $4::jsonb",
+                e.run_id,
+                e.token,
+                number,
+                json.dumps(unit_rows),
+                act=acts,
+            )
             if 0.08 < frozen < 0.16:
                 yield from self._freeze(me, "frozen behind its fence")
             try:
                 yield Step("commit")
             except Cut:
-                status = yield from self._insist(lambda: call("read_unit", "$1::bigint, $2::int", e.run_id, e.journal.seq + 1, columns="token"))
+                status = yield from self._insist(
+                    lambda: call(
+                        "read_unit",
+                        "$1::bigint, $2::int",
+                        e.run_id,
+                        e.journal.seq + 1,
+                        columns="token",
+                    )
+                )
                 self.world.fire("commit read back")
                 if not status or int(status[0][0]) != e.token:
                     assert begun
@@ -387,7 +522,13 @@ class Cast:
         if given:
             leases = [(e.run_id, e.token) for e in given]
             act = Act("release", {"leases": set(leases)})
-            yield call("release_runs", "$1::bigint[], $2::bigint[]", [r for r, _ in leases], [t for _, t in leases], act=act)
+            yield call(
+                "release_runs",
+                "$1::bigint[], $2::bigint[]",
+                [r for r, _ in leases],
+                [t for _, t in leases],
+                act=act,
+            )
 
     def _watch(self, me: Actor, worker: int, seen: dict[int, tuple[int, int]]) -> Call:
         """Looks at all beats, and declares dead whose has not moved for long."""
@@ -407,13 +548,22 @@ class Cast:
                     # What was observed is old by the time at which it counts.
                     me.frozen_until = now + 40
                     yield Step("rest")
-                yield call("reap_worker", "$1::int, $2::bigint", other, beat, columns="reclaimed", act=Act("reap", {"worker": other, "beat": beat}))
+                yield call(
+                    "reap_worker",
+                    "$1::int, $2::bigint",
+                    other,
+                    beat,
+                    columns="reclaimed",
+                    act=Act("reap", {"worker": other, "beat": beat}),
+                )
 
     def beat_hearts(self, me: Actor) -> Play:
         """The hearts of all workers that are not frozen."""
         while True:
             self.alive = {w: a for w, a in self.alive.items() if a.memory.get("worker") == w}
-            beating = [w for w, a in sorted(self.alive.items()) if a.frozen_until <= self.world.turn]
+            beating = [
+                w for w, a in sorted(self.alive.items()) if a.frozen_until <= self.world.turn
+            ]
             for worker in beating or [0]:
                 try:
                     yield call("beat", "$1::int", worker, columns="alive", act=Act("beat"))
@@ -425,7 +575,9 @@ class Cast:
     # ---------------------------------------------------------------- everybody else
 
     def start_runs(self, me: Actor) -> Play:
-        """Starts runs, some under keys that are taken, some within transactions that end later or never."""
+        """Starts runs, some under keys that are taken, some within transactions that end later or
+        never.
+        """
         while True:
             try:
                 if not self.starting or len(self.world.model.place) >= self.live:
@@ -456,9 +608,17 @@ class Cast:
         act = Act("start", {"key": key, "ops": ops, "read": self._read_start})
         arguments = "$1, $2::json, $3, $4, $5::int, run_at => timestamptz 'epoch' + $6::bigint * interval '1 microsecond', timeout_seconds => $7::float8"
         return call(
-            "start_run", arguments, workflow, json.dumps({"ops": ops}), key, self.rng.choice(QUEUES),
-            self.rng.choice((0, 0, 1)), None if delay is None else self.world.mirror.now_us + delay * 1_000_000, self.rng.choice((None, None, None, 20)),
-            columns="run_id, is_new", act=act,
+            "start_run",
+            arguments,
+            workflow,
+            json.dumps({"ops": ops}),
+            key,
+            self.rng.choice(QUEUES),
+            self.rng.choice((0, 0, 1)),
+            None if delay is None else self.world.mirror.now_us + delay * 1_000_000,
+            self.rng.choice((None, None, None, 20)),
+            columns="run_id, is_new",
+            act=act,
         )
 
     def _read_start(self, act: Act) -> None:
@@ -468,7 +628,11 @@ class Cast:
             return
         run_id, is_new = act.rows[0]
         if is_new == b"t" or int(run_id) != known[0] or known[1] != act.data["ops"]:
-            raise Broken("G4", f"a start under the taken key {act.data['key']} answered {run_id}, new: {is_new}; it names chain {known}")
+            raise Broken(
+                "G4",
+                f"a start under the taken key {act.data['key']} answered {run_id}, new: {is_new}; "
+                f"it names chain {known}",
+            )
         self.world.model.tested["G4"] += 1
 
     def _message(self, key: str, name: str | None = None, *, verb: str = "send_signal") -> Step:
@@ -476,10 +640,20 @@ class Cast:
         payload = self.messages
         columns = "chain_id, lane_id" if verb == "deliver_signal" else ""
         act = Act("send", {"payload": payload, "delivers": verb == "deliver_signal"})
-        return call(verb, "$1, $2, $3::json", key, name or self.rng.choice(SIGNALS), payload, columns=columns, act=act)
+        return call(
+            verb,
+            "$1, $2, $3::json",
+            key,
+            name or self.rng.choice(SIGNALS),
+            payload,
+            columns=columns,
+            act=act,
+        )
 
     def send_signals(self, me: Actor) -> Play:
-        """Sends signals in transactions of its own, at both isolation levels; some are rolled back."""
+        """Sends signals in transactions of its own, at both isolation levels; some are rolled
+        back.
+        """
         while True:
             try:
                 if self.world.healing:
@@ -499,17 +673,30 @@ class Cast:
                 ending = self.rng.choice(("commit", "commit", "commit", "rollback"))
                 yield Step(ending)
                 if not self._is_lost():
-                    yield call("wake", "$1::bigint[]", sorted(set(chains)), columns="busy", act=Act("wake"))
+                    yield call(
+                        "wake", "$1::bigint[]", sorted(set(chains)), columns="busy", act=Act("wake")
+                    )
                     if self._is_lost():
                         self.world.fire("notification twice")
-                        yield call("wake", "$1::bigint[]", sorted(set(chains)), columns="busy", act=Act("wake"))
+                        yield call(
+                            "wake",
+                            "$1::bigint[]",
+                            sorted(set(chains)),
+                            columns="busy",
+                            act=Act("wake"),
+                        )
             except (Cut, SqlError):
                 pass
 
     def _deliver(self) -> Call:
         """A signal in a transaction of its own, most often one that is waited for."""
         model = self.world.model
-        awaited = sorted((model.runs[run].chain, wait[4]) for run, waits in model.waits.items() for wait in waits if wait[3] == "s")
+        awaited = sorted(
+            (model.runs[run].chain, wait[4])
+            for run, waits in model.waits.items()
+            for wait in waits
+            if wait[3] == "s"
+        )
         key, name = self._someone(), None
         if awaited and self.rng.random() < 0.7:
             chain, name = self.rng.choice(awaited)
@@ -524,7 +711,9 @@ class Cast:
     def _heal(self, places: tuple[str, ...], help_one: Callable[[str], Step | None]) -> Call:
         """Gives one run what it waits for: a signal, or a person's word."""
         model = self.world.model
-        chains = sorted({model.runs[r].chain for r, line in model.place.items() if line[0] in places})
+        chains = sorted(
+            {model.runs[r].chain for r, line in model.place.items() if line[0] in places}
+        )
         keys = {chain: key for key, (chain, _) in model.keys.items()}
         step = help_one(keys[self.rng.choice(chains)]) if chains else None
         if step is None:
@@ -543,26 +732,40 @@ class Cast:
     def _someone(self) -> str:
         """A key, mostly one of an open chain."""
         model = self.world.model
-        open_ones = [key for key, (chain, _) in model.keys.items() if model.runs[model.newest[chain]].outcome is None]
-        return self.rng.choice(open_ones if open_ones and self.rng.random() < 0.95 else list(model.keys))
+        open_ones = [
+            key
+            for key, (chain, _) in model.keys.items()
+            if model.runs[model.newest[chain]].outcome is None
+        ]
+        return self.rng.choice(
+            open_ones if open_ones and self.rng.random() < 0.95 else list(model.keys)
+        )
 
     def operate(self, me: Actor) -> Play:
         """Cancels, pauses, resumes and retries."""
         while True:
             try:
                 if self.world.healing:
-                    yield from self._heal(("h",), lambda key: call("resume_run", "$1", key, act=Act("control")))
+                    yield from self._heal(
+                        ("h",), lambda key: call("resume_run", "$1", key, act=Act("control"))
+                    )
                     continue
                 if not self.world.model.keys:
                     yield Step("rest")
                     continue
-                what = self.rng.choices(("cancel_run", "force", "pause_run", "resume_run", "retry_run"), (2, 1, 3, 5, 3))[0]
+                what = self.rng.choices(
+                    ("cancel_run", "force", "pause_run", "resume_run", "retry_run"), (2, 1, 3, 5, 3)
+                )[0]
                 if what == "force":
-                    rows = yield call("cancel_run", "$1, force => true", self._someone(), act=Act("control"))
+                    rows = yield call(
+                        "cancel_run", "$1, force => true", self._someone(), act=Act("control")
+                    )
                 else:
                     rows = yield call(what, "$1", self._someone(), act=Act("control"))
                 if not self._is_lost():
-                    yield call("wake", "$1::bigint[]", [int(rows[0][0])], columns="busy", act=Act("wake"))
+                    yield call(
+                        "wake", "$1::bigint[]", [int(rows[0][0])], columns="busy", act=Act("wake")
+                    )
             except (Cut, SqlError):
                 pass
 
@@ -602,7 +805,13 @@ def _document(worker: int, flushes: list[Flush]) -> str:
     questions = [f for f in ordered if f.question]
     if questions:
         batch["x"] = [
-            {"run": f.execution.run_id, "token": f.execution.token, "chain": f.execution.chain, "seq": f.execution.journal.seq, **f.question}
+            {
+                "run": f.execution.run_id,
+                "token": f.execution.token,
+                "chain": f.execution.chain,
+                "seq": f.execution.journal.seq,
+                **f.question,
+            }
             for f in questions
         ]
     return json.dumps(batch)
@@ -616,11 +825,26 @@ def _ending(f: Flush) -> list[Any]:
 
 def _commit_act(flushes: list[Flush]) -> Act:
     leases = {(f.execution.run_id, f.execution.token) for f in flushes}
-    endings = {f.execution.run_id: "continued" if "continue" in f.question else f.status for f in flushes}
+    endings = {
+        f.execution.run_id: "continued" if "continue" in f.question else f.status for f in flushes
+    }
     units = {f.execution.run_id: (f.execution.committed, len(f.execution.buffer)) for f in flushes}
     unwanted = {chain for f in flushes for chain in f.question.get("unwanted", ())}
     offered = {number: began for f in flushes for number, began in f.execution.offered.items()}
-    return Act("commit", {"offered": offered, "unwanted": unwanted, "leases": leases, "endings": endings, "units": units, "verdicts": {}, "settled": {}, "wake": [], "read": _read_commit})
+    return Act(
+        "commit",
+        {
+            "offered": offered,
+            "unwanted": unwanted,
+            "leases": leases,
+            "endings": endings,
+            "units": units,
+            "verdicts": {},
+            "settled": {},
+            "wake": [],
+            "read": _read_commit,
+        },
+    )
 
 
 def _read_commit(act: Act) -> None:

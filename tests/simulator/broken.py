@@ -1,7 +1,8 @@
-"""Broken variants of the stored functions: what the simulator must catch, to be believed when it finds nothing.
+"""Broken variants of the stored functions: what the simulator must catch, to be believed when it
+finds nothing.
 
-`python -m tests.simulator --broken NAME` plays with one; each is a change of the functions of the simulation's
-database only.
+`python -m tests.simulator --broken NAME` plays with one; each is a change of the functions of the
+simulation's database only.
 """
 
 from __future__ import annotations
@@ -22,22 +23,41 @@ BROKEN: dict[str, Variant] = {
     "unfenced batch": Variant(
         "commit_units compares no tokens",
         (
-            Change("commit_units", "  if careful or locked_ids is distinct from ids or locked_tokens is distinct from tokens then", "  if careful then"),
-            Change("commit_units", "where e.run_id = any(ids) and e.token = any(tokens)\n", "where e.run_id = any(ids)\n"),
+            Change(
+                "commit_units",
+                "  if careful or locked_ids is distinct from ids or locked_tokens is distinct from "
+                "tokens then",
+                "  if careful then",
+            ),
+            Change(
+                "commit_units",
+                "where e.run_id = any(ids) and e.token = any(tokens)\n",
+                "where e.run_id = any(ids)\n",
+            ),
         ),
     ),
     "unfenced step": Variant(
         "fence_step compares no tokens",
         (
             Change("fence_step", "  if held_token is distinct from token then", "  if false then"),
-            Change("fence_step", "where e.run_id = run_id and e.token = token for", "where e.run_id = run_id for"),
+            Change(
+                "fence_step",
+                "where e.run_id = run_id and e.token = token for",
+                "where e.run_id = run_id for",
+            ),
         ),
     ),
     "unfenced unit verdict": Variant(
         "the careful path believes whoever finds the lease locked",
         (
-            Change("verdict_", "  if is_locked and held_token = p_token then", "  if is_locked then"),
-            Change("commit_units", "where e.run_id = any(ids) and e.token = any(tokens)\n", "where e.run_id = any(ids)\n"),
+            Change(
+                "verdict_", "  if is_locked and held_token = p_token then", "  if is_locked then"
+            ),
+            Change(
+                "commit_units",
+                "where e.run_id = any(ids) and e.token = any(tokens)\n",
+                "where e.run_id = any(ids)\n",
+            ),
         ),
     ),
     "acknowledgement forgotten": Variant(
@@ -46,45 +66,106 @@ BROKEN: dict[str, Variant] = {
     ),
     "no careful path": Variant(
         "a batch that is sent again is inserted plainly",
-        (Change("commit_units", "  if careful or locked_ids is distinct from ids", "  if locked_ids is distinct from ids"),),
+        (
+            Change(
+                "commit_units",
+                "  if careful or locked_ids is distinct from ids",
+                "  if locked_ids is distinct from ids",
+            ),
+        ),
     ),
     "park without a nudge kept": Variant(
         "wake deletes every nudge that it saw, whatever it found",
-        (Change("wake", "  where n.chain_id = g.chain and n.nudge_id = g.id and g.chain <> all(keep);", "  where n.chain_id = g.chain and n.nudge_id = g.id;"),),
+        (
+            Change(
+                "wake",
+                "  where n.chain_id = g.chain and n.nudge_id = g.id and g.chain <> all(keep);",
+                "  where n.chain_id = g.chain and n.nudge_id = g.id;",
+            ),
+        ),
     ),
     "nudges deleted blindly": Variant(
         "wake deletes all nudges of a chain, those too that it has not seen",
-        (Change("wake", "  where n.chain_id = g.chain and n.nudge_id = g.id and", "  where n.chain_id = g.chain and"),),
+        (
+            Change(
+                "wake",
+                "  where n.chain_id = g.chain and n.nudge_id = g.id and",
+                "  where n.chain_id = g.chain and",
+            ),
+        ),
     ),
     "park without a look": Variant(
         "a run parks before it has looked at its mailbox",
-        (Change("answer_all_", "    pausing := pgflow.hear_(", "    perform pgflow.hear_("),
-         Change("look_all_", "      where s.run_id = a.me and s.call <@ w.calls", "      where false and s.run_id = a.me and s.call <@ w.calls")),
+        (
+            Change("answer_all_", "    pausing := pgflow.hear_(", "    perform pgflow.hear_("),
+            Change(
+                "look_all_",
+                "      where s.run_id = a.me and s.call <@ w.calls",
+                "      where false and s.run_id = a.me and s.call <@ w.calls",
+            ),
+        ),
     ),
     "no second look at timers": Variant(
         "who locks a parked row believes the timer that it saw before",
-        (Change("wake_due_", "  locked := array(\n    select distinct m.run_id from pgflow.timer m where m.run_id = any(locked) and m.due_at <= t\n  );\n", ""),),
+        (
+            Change(
+                "wake_due_",
+                "  locked := array(\n    select distinct m.run_id from pgflow.timer m where "
+                "m.run_id = any(locked) and m.due_at <= t\n  );\n",
+                "",
+            ),
+        ),
     ),
     "timers early": Variant(
         "a timer counts as due a second before its time",
-        (Change("look_all_", "      where u.due_at <= t\n", "      where u.due_at <= t + interval '1 second'\n"),),
+        (
+            Change(
+                "look_all_",
+                "      where u.due_at <= t\n",
+                "      where u.due_at <= t + interval '1 second'\n",
+            ),
+        ),
     ),
     "reap without a look at the beat": Variant(
         "a worker is declared dead though its beat has moved",
-        (Change("reap_worker", "  if coalesce(current_beat, -1) is distinct from beat then", "  if false then"),),
+        (
+            Change(
+                "reap_worker",
+                "  if coalesce(current_beat, -1) is distinct from beat then",
+                "  if false then",
+            ),
+        ),
     ),
     "reap keeps the lease": Variant(
         "the runs of a dead worker are made ready and stay leased",
-        (Change("reap_worker", "    delete from pgflow.lease e where e.run_id = any(ids) returning e.*", "    select e.* from pgflow.lease e where e.run_id = any(ids)"),),
+        (
+            Change(
+                "reap_worker",
+                "    delete from pgflow.lease e where e.run_id = any(ids) returning e.*",
+                "    select e.* from pgflow.lease e where e.run_id = any(ids)",
+            ),
+        ),
     ),
     "message taken twice": Variant(
         "a message is recorded and stays in the mailbox",
-        (Change("look_all_", "select m.address from taken m where m.address is not null", "select m.address from taken m where m.kind = 'K'"),
-         Change("look_all_", "  if gone <> messages then", "  if false then")),
+        (
+            Change(
+                "look_all_",
+                "select m.address from taken m where m.address is not null",
+                "select m.address from taken m where m.kind = 'K'",
+            ),
+            Change("look_all_", "  if gone <> messages then", "  if false then"),
+        ),
     ),
     "newest message first": Variant(
         "of two messages of a name the later one is taken",
-        (Change("look_all_", "        order by m.signal_id limit 1", "        order by m.signal_id desc limit 1"),),
+        (
+            Change(
+                "look_all_",
+                "        order by m.signal_id limit 1",
+                "        order by m.signal_id desc limit 1",
+            ),
+        ),
     ),
     "outcome without an end": Variant(
         "a finished run keeps its lease",
@@ -92,7 +173,15 @@ BROKEN: dict[str, Variant] = {
     ),
     "mail lost at the end": Variant(
         "what is left in the mailbox of a finished run is thrown away",
-        (Change("put_mail_aside_", "signal_id, chain_id, run_id, sent_at, t, call, kind, name, sent_by, payload from gone", "signal_id, chain_id, run_id, sent_at, t, call, kind, name, sent_by, payload from gone where false"),),
+        (
+            Change(
+                "put_mail_aside_",
+                "signal_id, chain_id, run_id, sent_at, t, call, kind, name, sent_by, payload from "
+                "gone",
+                "signal_id, chain_id, run_id, sent_at, t, call, kind, name, sent_by, payload from "
+                "gone where false",
+            ),
+        ),
     ),
     "second start is new": Variant(
         "a start under a taken key compares no inputs",
@@ -105,20 +194,46 @@ BROKEN: dict[str, Variant] = {
     "commit that locks nothing": Variant(
         "commit_units reads the leases without a lock, its worker's or theirs",
         (
-            Change("share_worker_", "pg_try_advisory_xact_lock_shared(hashtext('pgflow.worker'), worker_id)", "true"),
-            Change("commit_units", "and e.token = any(tokens) order by e.run_id for no key update skip locked", "and e.token = any(tokens) order by e.run_id"),
+            Change(
+                "share_worker_",
+                "pg_try_advisory_xact_lock_shared(hashtext('pgflow.worker'), worker_id)",
+                "true",
+            ),
+            Change(
+                "commit_units",
+                "and e.token = any(tokens) order by e.run_id for no key update skip locked",
+                "and e.token = any(tokens) order by e.run_id",
+            ),
         ),
     ),
     "commit that shares no lock": Variant(
         "commit_units reads the leases of runs that go on without the lock of their worker",
-        (Change("share_worker_", "pg_try_advisory_xact_lock_shared(hashtext('pgflow.worker'), worker_id)", "true"),),
+        (
+            Change(
+                "share_worker_",
+                "pg_try_advisory_xact_lock_shared(hashtext('pgflow.worker'), worker_id)",
+                "true",
+            ),
+        ),
     ),
     "reap beside a commit": Variant(
         "the runs of a dead worker are given away while a batch of its is on the way",
-        (Change("reap_worker", "pg_try_advisory_xact_lock(hashtext('pgflow.worker'), worker_id)", "true"),),
+        (
+            Change(
+                "reap_worker",
+                "pg_try_advisory_xact_lock(hashtext('pgflow.worker'), worker_id)",
+                "true",
+            ),
+        ),
     ),
     "limit counted without a lock": Variant(
         "claims of a queue with a limit do not wait for each other",
-        (Change("claim_", "where q.queue = queue_name for no key update;", "where q.queue = queue_name;"),),
+        (
+            Change(
+                "claim_",
+                "where q.queue = queue_name for no key update;",
+                "where q.queue = queue_name;",
+            ),
+        ),
     ),
 }

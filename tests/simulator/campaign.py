@@ -73,7 +73,10 @@ class Totals:
     def required(self) -> dict[str, tuple[int, int]]:
         """Each fault with how often it happened and must have."""
         share = self.transactions / 10_000
-        return {fault: (self.fired[fault], int(rate * share)) for fault, rate in MINIMUM_PER_10_000.items()}
+        return {
+            fault: (self.fired[fault], int(rate * share))
+            for fault, rate in MINIMUM_PER_10_000.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -98,11 +101,25 @@ def play(order: Order, *, shorten: bool = True) -> Totals:
         began = time.monotonic()
         seed = order.seed
         while not totals.broken:
-            left = EPISODE_TRANSACTIONS if order.transactions is None else min(EPISODE_TRANSACTIONS, order.transactions - totals.transactions)
-            seconds_left = 3600.0 if order.seconds is None else order.seconds - (time.monotonic() - began)
+            left = (
+                EPISODE_TRANSACTIONS
+                if order.transactions is None
+                else min(EPISODE_TRANSACTIONS, order.transactions - totals.transactions)
+            )
+            seconds_left = (
+                3600.0 if order.seconds is None else order.seconds - (time.monotonic() - began)
+            )
             if left <= 0 or seconds_left <= 0:
                 break
-            totals.add(simulator.play(seed, left, check_every=order.check_every, without=order.without, seconds=seconds_left))
+            totals.add(
+                simulator.play(
+                    seed,
+                    left,
+                    check_every=order.check_every,
+                    without=order.without,
+                    seconds=seconds_left,
+                )
+            )
             seed += order.step
         totals.seconds = time.monotonic() - began
         if shorten:
@@ -117,7 +134,16 @@ def play_many(order: Order, processes: int) -> Totals:
     if processes == 1:
         return play(order)
     orders = [
-        Order(order.server_dsn, order.seed + n, processes, order.seconds, order.transactions, order.broken, order.without, order.check_every)
+        Order(
+            order.server_dsn,
+            order.seed + n,
+            processes,
+            order.seconds,
+            order.transactions,
+            order.broken,
+            order.without,
+            order.check_every,
+        )
         for n in range(processes)
     ]
     totals = Totals()
@@ -136,14 +162,18 @@ def play_many(order: Order, processes: int) -> Totals:
 
 
 def shrink(simulator: Simulator, story: Story) -> Story:
-    """The same seed with as few faults and transactions as still break a promise, checked after every transaction."""
+    """The same seed with as few faults and transactions as still break a promise, checked after
+    every transaction.
+    """
     deadline = time.monotonic() + SHRINK_SECONDS
     best = story
     for fault in ("", *(f.name for f in fields_of(Faults))):
         if time.monotonic() > deadline:
             break
         without = (*best.without, fault) if fault else best.without
-        again = simulator.play(story.seed, best.before_healing or best.transactions, check_every=1, without=without)
+        again = simulator.play(
+            story.seed, best.before_healing or best.transactions, check_every=1, without=without
+        )
         if again.broken and again.transactions <= best.transactions:
             best = again
     return best

@@ -1,9 +1,11 @@
-"""The database of a simulation: pgflow's own functions, a clock that the simulator moves, and places to halt.
+"""The database of a simulation: pgflow's own functions, a clock that the simulator moves, and
+places to halt.
 
-Only this database is changed, never the files: `now_()` reads a sequence, which costs no transaction to move
-and ticks by a microsecond at each look, so that no two times are alike; commits wait for no disk; and between
-statements of some functions stands a place where a call can be halted, to let others go on meanwhile.
-A broken variant is a replacement in the text of a function, made in the same way.
+Only this database is changed, never the files: `now_()` reads a sequence, which costs no
+transaction to move and ticks by a microsecond at each look, so that no two times are alike; commits
+wait for no disk; and between statements of some functions stands a place where a call can be
+halted, to let others go on meanwhile. A broken variant is a replacement in the text of a function,
+made in the same way.
 """
 
 from __future__ import annotations
@@ -80,8 +82,16 @@ class Halt(NamedTuple):
 
 
 HALTS = (
-    Halt("wake: nudges seen", "wake", "  select array_agg(c order by c), array_agg(pgflow.newest_run_(c)"),
-    Halt("wake: newest runs chosen", "wake", "  looked := array(\n    select k.run_id from (\n      select p.run_id"),
+    Halt(
+        "wake: nudges seen",
+        "wake",
+        "  select array_agg(c order by c), array_agg(pgflow.newest_run_(c)",
+    ),
+    Halt(
+        "wake: newest runs chosen",
+        "wake",
+        "  looked := array(\n    select k.run_id from (\n      select p.run_id",
+    ),
     Halt("wake: parked locked", "wake", "  for control in"),
     Halt("wake: controls applied", "wake", "  ready_ids := array("),
     Halt("wake: mail of leases seen", "wake", "  if mail <> '{}' then"),
@@ -93,7 +103,11 @@ HALTS = (
     Halt("commit: leases locked", "commit_units", "  if careful or locked_ids"),
     Halt("commit: units there", "commit_units", "  if batch ? 'x' then"),
     Halt("answer: mail seen", "answer_all_", "  if questions @? '$[*].unwanted[*]' then"),
-    Halt("answer: before the look", "answer_all_", "  if mailed <> '{}' or questions @? '$[*].timers[*]' then"),
+    Halt(
+        "answer: before the look",
+        "answer_all_",
+        "  if mailed <> '{}' or questions @? '$[*].timers[*]' then",
+    ),
     Halt("answer: before the park", "answer_all_", "    to_wake := to_wake || pgflow.park_all_("),
     Halt("claim: heads seen", "take_heads_", "  if heads is null then"),
     Halt("claim: heads locked", "take_heads_", "  if locked is null then"),
@@ -109,7 +123,9 @@ HALTS = (
 
 AUDIT = "select invariant, detail from pgflow.check()"
 # The clock of the simulation moves when it is read; whoever looks on must not move it.
-NOW_FOR_ONLOOKERS = "(timestamptz 'epoch' + (select last_value from sim.clock) * interval '1 microsecond')"
+NOW_FOR_ONLOOKERS = (
+    "(timestamptz 'epoch' + (select last_value from sim.clock) * interval '1 microsecond')"
+)
 
 
 class Database:
@@ -126,13 +142,27 @@ class Database:
             conn.execute(f'alter database "{self.name}" set plan_cache_mode = force_generic_plan')  # type: ignore[arg-type]
             conn.execute(SETUP)  # type: ignore[arg-type]
             for halt in HALTS:
-                _replace(conn, Change(halt.function, halt.before, f"  perform sim.halt('{halt.place}');\n{halt.before}"))
+                _replace(
+                    conn,
+                    Change(
+                        halt.function,
+                        halt.before,
+                        f"  perform sim.halt('{halt.place}');\n{halt.before}",
+                    ),
+                )
             for change in changes:
                 _replace(conn, change)
             _leave_out_the_machine(conn)
             conn.execute("select pgflow.serve_lanes(%s, %s)", (list(QUEUES), list(WORKFLOWS)))
-            self.limited = {lane for (lane,) in conn.execute("select lane_id from pgflow.lane where queue = %s", (LIMITED,))}
-            conn.execute(_definition(conn, "check_starts_").replace("pgflow.now_()", NOW_FOR_ONLOOKERS))  # type: ignore[arg-type]
+            self.limited = {
+                lane
+                for (lane,) in conn.execute(
+                    "select lane_id from pgflow.lane where queue = %s", (LIMITED,)
+                )
+            }
+            conn.execute(
+                _definition(conn, "check_starts_").replace("pgflow.now_()", NOW_FOR_ONLOOKERS)
+            )  # type: ignore[arg-type]
 
     def reset(self, wire: Wire) -> None:
         """Everything is as it was after the set-up, numbers included."""
@@ -144,13 +174,17 @@ class Database:
 
 def _replace(conn: psycopg.Connection, change: Change) -> None:
     text = _definition(conn, change.function)
-    assert text.count(change.old) == 1, f"{change.function} has this text {text.count(change.old)} times: {change.old}"
+    assert text.count(change.old) == 1, (
+        f"{change.function} has this text {text.count(change.old)} times: {change.old}"
+    )
     conn.execute(text.replace(change.old, change.new))  # type: ignore[arg-type]
 
 
 def _definition(conn: psycopg.Connection, function: str) -> str:
     found = conn.execute(
-        "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'pgflow'::regnamespace and proname = %s", (function,)
+        "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'pgflow'::regnamespace "
+        "and proname = %s",
+        (function,),
     ).fetchall()
     assert len(found) == 1, f"{len(found)} functions are called {function}"
     return found[0][0]
@@ -158,16 +192,26 @@ def _definition(conn: psycopg.Connection, function: str) -> str:
 
 NOT_SIMULATED = (
     # No crash of the server happens here, so no commit need wait for the disk.
-    ("set_config('synchronous_commit', 'on', true)", "set_config('synchronous_commit', 'off', true)"),
+    (
+        "set_config('synchronous_commit', 'on', true)",
+        "set_config('synchronous_commit', 'off', true)",
+    ),
     # A slow machine must not end a transaction that the scheduler keeps open.
-    ("set_config('idle_in_transaction_session_timeout', '5000', true)", "set_config('idle_in_transaction_session_timeout', '0', true)"),
+    (
+        "set_config('idle_in_transaction_session_timeout', '5000', true)",
+        "set_config('idle_in_transaction_session_timeout', '0', true)",
+    ),
 )
 
 
 def _leave_out_the_machine(conn: psycopg.Connection) -> None:
     """Nothing depends on how fast disks and processors are."""
     for real, simulated in NOT_SIMULATED:
-        found = conn.execute("select proname from pg_proc where pronamespace = 'pgflow'::regnamespace and prosrc like %s", (f"%{real}%",)).fetchall()
+        found = conn.execute(
+            "select proname from pg_proc where pronamespace = 'pgflow'::regnamespace and prosrc "
+            "like %s",
+            (f"%{real}%",),
+        ).fetchall()
         assert found, f"no function says {real}"
         for (function,) in found:
             conn.execute(_definition(conn, function).replace(real, simulated))  # type: ignore[arg-type]

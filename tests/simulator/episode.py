@@ -1,4 +1,6 @@
-"""An episode: some thousand transactions with faults, then healing, until everything has drained."""
+"""An episode: some thousand transactions with faults, then healing, until everything has
+drained.
+"""
 
 from __future__ import annotations
 
@@ -49,30 +51,56 @@ class Simulator:
             wire.close()
         self.database.drop()
 
-    def play(self, seed: int, transactions: int = 4000, *, faults: Faults | None = None, check_every: int = 16, without: tuple[str, ...] = (), seconds: float = 3600.0) -> Story:
-        """One episode; a broken promise is in the answer. Where the time is over first, that many transactions make it again."""
+    def play(
+        self,
+        seed: int,
+        transactions: int = 4000,
+        *,
+        faults: Faults | None = None,
+        check_every: int = 16,
+        without: tuple[str, ...] = (),
+        seconds: float = 3600.0,
+    ) -> Story:
+        """One episode; a broken promise is in the answer. Where the time is over first, that many
+        transactions make it again.
+        """
         for wire in self.wires[1:]:
             wire.run("rollback")
         began = time.monotonic()
-        world = World(self.database, self.wires, seed, faults or Faults(), check_every=check_every, without=without)
+        world = World(
+            self.database,
+            self.wires,
+            seed,
+            faults or Faults(),
+            check_every=check_every,
+            without=without,
+        )
         cast = Cast(world)
         story = Story(seed, without=without)
         try:
-            while world.transactions < transactions and (world.turn % 50 or time.monotonic() - began < seconds):
+            while world.transactions < transactions and (
+                world.turn % 50 or time.monotonic() - began < seconds
+            ):
                 world.go()
             story.before_healing = world.transactions
             self._heal(world, cast)
         except Broken as broken:
             story.broken = (broken.guarantee, str(broken))
             self._abandon(world)
-        story.transactions, story.checks, story.hash = world.transactions, world.checks, world.hash.hexdigest()[:16]
+        story.transactions, story.checks, story.hash = (
+            world.transactions,
+            world.checks,
+            world.hash.hexdigest()[:16],
+        )
         story.fired, story.tested, story.done = world.fired, world.model.tested, world.done
         story.runs, story.trace = len(world.model.runs), list(world.trace)
         story.seconds = time.monotonic() - began
         return story
 
     def _heal(self, world: World, cast: Cast) -> None:
-        """No faults any more: within so many turns every run must have ended, and nothing be left over."""
+        """No faults any more: within so many turns every run must have ended, and nothing be left
+        over.
+        """
         world.faults = NONE
         world.healing = True
         cast.starting = False
@@ -91,7 +119,9 @@ class Simulator:
     @staticmethod
     def _has_drained(world: World) -> bool:
         model = world.model
-        return not (model.place or model.mail or +model.nudges or any(a.transaction for a in world.actors))
+        return not (
+            model.place or model.mail or +model.nudges or any(a.transaction for a in world.actors)
+        )
 
     @staticmethod
     def _let_time_pass(world: World) -> None:
@@ -109,10 +139,16 @@ class Simulator:
 
 def _left(world: World) -> str:
     model = world.model
-    runs = [f"{'|'.join(line)} waits for {model.waits[run]} {model.timers[run]}" for run, line in sorted(model.place.items())]
+    runs = [
+        f"{'|'.join(line)} waits for {model.waits[run]} {model.timers[run]}"
+        for run, line in sorted(model.place.items())
+    ]
     names = {a.wire.pid: a.name for a in world.actors}
     actors = [
         f"{a.name} {'is halted' if a.halted else f'waits for {[names.get(pid, pid) for pid in a.waits_for]}'} in {a.calling and a.calling.function}"
-        for a in world.actors if a.halted or a.waits_for
+        for a in world.actors
+        if a.halted or a.waits_for
     ]
-    return f"{runs[:6]}, {len(model.mail)} messages, nudges of {sorted(+model.nudges)[:6]}, {actors}"
+    return (
+        f"{runs[:6]}, {len(model.mail)} messages, nudges of {sorted(+model.nudges)[:6]}, {actors}"
+    )

@@ -1,8 +1,9 @@
-"""The live tables as they are, read after every transaction, and what has changed since the last look.
+"""The live tables as they are, read after every transaction, and what has changed since the last
+look.
 
-A row is a line of text: its table's letter, its run or chain, and the columns that matter. So a look is one
-query, and the difference one of sets. What only grows - units, outcomes, rows of the application - is read
-for the runs that changed.
+A row is a line of text: its table's letter, its run or chain, and the columns that matter. So a
+look is one query, and the difference one of sets. What only grows - units, outcomes, rows of the
+application - is read for the runs that changed.
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ class Mirror:
 
     def aside(self, chains: Iterable[int]) -> dict[int, tuple[str, str]]:
         """Mail that was put aside: (kind, payload) by number."""
-        return {int(i or 0): ((k or b"").decode(), (p or b"").decode()) for i, k, p in self.wire.ask(ASIDE, sorted(chains))}
+        return {
+            int(i or 0): ((k or b"").decode(), (p or b"").decode())
+            for i, k, p in self.wire.ask(ASIDE, sorted(chains))
+        }
 
 
 def _parse(lines: set[bytes]) -> list[Line]:

@@ -1,10 +1,12 @@
-"""The oracle: what the database may hold after a transaction, given what it held before and what was asked of it.
+"""The oracle: what the database may hold after a transaction, given what it held before and what
+was asked of it.
 
-The model knows every statement that was sent, by whom and within which transaction, and reads every change
-that a commit made visible. Each change must be explained by a statement of the transactions that have just
-ended, under the rules of the house: one place a run, every unit under the token of the lease that was there,
-every message taken once and in order, every row of the application beside its unit, no timer before its time,
-an outcome for good. What does not fit raises :class:`Broken`, with the promise that it breaks.
+The model knows every statement that was sent, by whom and within which transaction, and reads every
+change that a commit made visible. Each change must be explained by a statement of the transactions
+that have just ended, under the rules of the house: one place a run, every unit under the token of
+the lease that was there, every message taken once and in order, every row of the application beside
+its unit, no timer before its time, an outcome for good. What does not fit raises :class:`Broken`,
+with the promise that it breaks.
 """
 
 from __future__ import annotations
@@ -122,8 +124,17 @@ class Model:
             self.tested["G2"] += 1
             return came, went
         self._judge_deaths(came, went, acts)
-        before = {run: self.place.get(run) for line in (*came, *went) if line[0] in PLACES for run in [int(line[1])]}
-        self.was_waiting = {run: (tuple(self.waits[run]), tuple(self.timers[run])) for run, line in before.items() if line is not None and line[0] == "p"}
+        before = {
+            run: self.place.get(run)
+            for line in (*came, *went)
+            if line[0] in PLACES
+            for run in [int(line[1])]
+        }
+        self.was_waiting = {
+            run: (tuple(self.waits[run]), tuple(self.timers[run]))
+            for run, line in before.items()
+            if line is not None and line[0] == "p"
+        }
         mail_came, mail_went = self._take_over(came, went)
         self.just_gone = mail_went
         affected = set(before) | _meant(acts)
@@ -131,14 +142,21 @@ class Model:
         self._read_grown(affected, before, acts, mail_went, times)
         self._judge_places(before, acts, times, alone=len(ended) == 1)
         self._judge_mail(mail_came, mail_went, acts)
-        self._judge_invariants({int(line[1]) for line in (*came, *went) if line[0] in "rlphwt"} | affected)
-        self._judge_nudges({self.runs[r].chain for r in affected if r in self.runs} | {int(x[1]) for x in (*came, *went) if x[0] in "sn"})
+        self._judge_invariants(
+            {int(line[1]) for line in (*came, *went) if line[0] in "rlphwt"} | affected
+        )
+        self._judge_nudges(
+            {self.runs[r].chain for r in affected if r in self.runs}
+            | {int(x[1]) for x in (*came, *went) if x[0] in "sn"}
+        )
         self._judge_answers(acts)
         if any(line[0] == "l" for line in came):
             self._judge_limit()
         return came, went
 
-    def _take_over(self, came: list[Line], went: list[Line]) -> tuple[dict[int, Mail], dict[int, Mail]]:
+    def _take_over(
+        self, came: list[Line], went: list[Line]
+    ) -> tuple[dict[int, Mail], dict[int, Mail]]:
         """Makes the rows that changed one's own; answers the mail that came and that went."""
         mail_came: dict[int, Mail] = {}
         mail_went: dict[int, Mail] = {}
@@ -162,14 +180,18 @@ class Model:
             table, number = line[0], int(line[1])
             if table in PLACES:
                 if number in self.place:
-                    raise Broken("G28", f"run {number} has two places: {self.place[number]} and {line}")
+                    raise Broken(
+                        "G28", f"run {number} has two places: {self.place[number]} and {line}"
+                    )
                 self.place[number] = line
             elif table == "w":
                 self.waits[number].append(line)
             elif table == "t":
                 self.timers[number].append(line)
             elif table == "s":
-                mail = Mail(number, line[3], line[4], int(line[5]), int(line[6]), line[7], self.looks)
+                mail = Mail(
+                    number, line[3], line[4], int(line[5]), int(line[6]), line[7], self.looks
+                )
                 self.mail[int(line[2])] = mail_came[int(line[2])] = mail
             elif table == "n":
                 self.nudges[number] += 1
@@ -181,14 +203,29 @@ class Model:
 
     # ---------------------------------------------------------------- what grows
 
-    def _read_grown(self, affected: set[int], before: dict[int, Line | None], acts: list[Act], mail_went: dict[int, Mail], times: tuple[int, int]) -> None:
+    def _read_grown(
+        self,
+        affected: set[int],
+        before: dict[int, Line | None],
+        acts: list[Act],
+        mail_went: dict[int, Mail],
+        times: tuple[int, int],
+    ) -> None:
         if not affected:
             return
-        read = self.mirror.grown({r: self.runs[r].journal.seq if r in self.runs else 0 for r in sorted(affected)})
+        read = self.mirror.grown(
+            {r: self.runs[r].journal.seq if r in self.runs else 0 for r in sorted(affected)}
+        )
         for found in read:  # by number: a generation after the one before, a child after its parent
             if found["run"] not in self.runs:
                 self._judge_birth(found, acts)
-            self._judge_growth(found, before.get(found["run"], self.place.get(found["run"])), acts, mail_went, times)
+            self._judge_growth(
+                found,
+                before.get(found["run"], self.place.get(found["run"])),
+                acts,
+                mail_went,
+                times,
+            )
 
     def _judge_birth(self, found: dict[str, Any], acts: list[Act]) -> None:
         run_id, chain, generation = found["run"], found["chain"], found["generation"]
@@ -196,13 +233,32 @@ class Model:
         if generation > 1:
             self.tested["G37"] += 1
             old = self.runs[self.newest[chain]]
-            if old.generation != generation - 1 or not old.journal.continued or old.journal.op is None or old.journal.op[1] != found["ops"]:
-                raise Broken("G37", f"generation {generation} of chain {chain} does not follow {old}")
+            if (
+                old.generation != generation - 1
+                or not old.journal.continued
+                or old.journal.op is None
+                or old.journal.op[1] != found["ops"]
+            ):
+                raise Broken(
+                    "G37", f"generation {generation} of chain {chain} does not follow {old}"
+                )
         elif run.parent is None:
-            if not any(a.kind == "start" and a.data["key"] == found["key"] and a.data["ops"] == found["ops"] for a in acts):
-                raise Broken("G5", f"run {run_id} with key {found['key']} was started by nobody whose transaction has committed")
+            if not any(
+                a.kind == "start"
+                and a.data["key"] == found["key"]
+                and a.data["ops"] == found["ops"]
+                for a in acts
+            ):
+                raise Broken(
+                    "G5",
+                    f"run {run_id} with key {found['key']} was started by nobody whose transaction "
+                    "has committed",
+                )
             if found["key"] in self.keys:
-                raise Broken("G4", f"key {found['key']} names chain {self.keys[found['key']][0]} and chain {chain}")
+                raise Broken(
+                    "G4",
+                    f"key {found['key']} names chain {self.keys[found['key']][0]} and chain {chain}",
+                )
             self.tested["G5"] += 1
         if generation == 1:
             if found["key"] in self.keys:
@@ -211,7 +267,14 @@ class Model:
         self.runs[run_id] = run
         self.newest[chain] = run_id
 
-    def _judge_growth(self, found: dict[str, Any], before: Line | None, acts: list[Act], mail_went: dict[int, Mail], times: tuple[int, int]) -> None:
+    def _judge_growth(
+        self,
+        found: dict[str, Any],
+        before: Line | None,
+        acts: list[Act],
+        mail_went: dict[int, Mail],
+        times: tuple[int, int],
+    ) -> None:
         run = self.runs[found["run"]]
         lease = int(before[2]) if before is not None and before[0] == "l" else None
         booked = []
@@ -221,11 +284,23 @@ class Model:
                 raise Broken("G6", f"run {run.run_id} has ended and records {u}")
             if kind != "o":
                 if token != lease:
-                    raise Broken("G7", f"{u} of run {run.run_id} is under token {token}; the run was {before}")
-                if not any(a.kind in ("commit", "fence") and (run.run_id, token) in a.data["leases"] for a in acts):
-                    raise Broken("G7", f"nobody whose transaction has committed asked for {u} of run {run.run_id}")
+                    raise Broken(
+                        "G7",
+                        f"{u} of run {run.run_id} is under token {token}; the run was {before}",
+                    )
+                if not any(
+                    a.kind in ("commit", "fence") and (run.run_id, token) in a.data["leases"]
+                    for a in acts
+                ):
+                    raise Broken(
+                        "G7",
+                        f"nobody whose transaction has committed asked for {u} of run {run.run_id}",
+                    )
             if not times[0] <= recorded_us <= times[1]:
-                raise Broken("G21", f"{u} of run {run.run_id} was recorded at {recorded_us}, outside of {times}")
+                raise Broken(
+                    "G21",
+                    f"{u} of run {run.run_id} was recorded at {recorded_us}, outside of {times}",
+                )
             self._judge_unit(run, u, recorded_us, due_us, acts, mail_went)
             run.tokens.append(token)
             if kind == "c" and name == "t":
@@ -234,9 +309,19 @@ class Model:
         if found["outcome"] is not None and run.outcome is None:
             self._judge_end(run, found["outcome"], lease, acts)
         elif found["outcome"] is not None and run.outcome != tuple(found["outcome"][:2]):
-            raise Broken("G6", f"the outcome of run {run.run_id} was {run.outcome} and is {found['outcome']}")
+            raise Broken(
+                "G6", f"the outcome of run {run.run_id} was {run.outcome} and is {found['outcome']}"
+            )
 
-    def _judge_unit(self, run: Run, u: Unit, recorded_us: int, due_us: int | None, acts: list[Act], mail_went: dict[int, Mail]) -> None:
+    def _judge_unit(
+        self,
+        run: Run,
+        u: Unit,
+        recorded_us: int,
+        due_us: int | None,
+        acts: list[Act],
+        mail_went: dict[int, Mail],
+    ) -> None:
         try:
             run.journal.feed(u)
         except Impossible as error:
@@ -246,15 +331,25 @@ class Model:
         elif u.kind in "TW":
             self.tested["G22"] += 1
             if run.due[u.call] > recorded_us:
-                raise Broken("G22", f"call {u.call} of run {run.run_id} fired {run.due[u.call] - recorded_us} us early")
+                raise Broken(
+                    "G22",
+                    f"call {u.call} of run {run.run_id} fired {run.due[u.call] - recorded_us} us "
+                    "early",
+                )
         elif u.kind == "S":
             self._judge_signal(run, u, acts, mail_went)
         elif u.kind == "K" and u.payload["status"] != "refused":
             child = self.runs.get(u.payload["run_id"])
             if child is None or child.outcome is None or child.outcome[0] != u.payload["status"]:
                 raise Broken("G36", f"run {run.run_id} heard {u.payload} of {child}")
-            if not any(m.kind == "c" and m.run == run.run_id and m.call == u.call for m in mail_went.values()):
-                raise Broken("G31", f"run {run.run_id} took the result of call {u.call} and left it in the mailbox")
+            if not any(
+                m.kind == "c" and m.run == run.run_id and m.call == u.call
+                for m in mail_went.values()
+            ):
+                raise Broken(
+                    "G31",
+                    f"run {run.run_id} took the result of call {u.call} and left it in the mailbox",
+                )
         elif u.kind == "x" and u.call == 0:
             self._judge_cancel(run, acts, mail_went)
 
@@ -264,19 +359,39 @@ class Model:
             return
         # Nobody has seen the message if this very commit ended the parent, or gave the child up.
         parent = self.runs.get(run.parent or 0)
-        if (parent is None or parent.outcome is None) and not any(run.chain in a.data.get("unwanted", ()) for a in acts):
+        if (parent is None or parent.outcome is None) and not any(
+            run.chain in a.data.get("unwanted", ()) for a in acts
+        ):
             raise Broken("G36", f"run {run.run_id} was cancelled by nobody")
 
     def _judge_signal(self, run: Run, u: Unit, acts: list[Act], mail_went: dict[int, Mail]) -> None:
         payload = str(u.payload)
-        taken = [(i, m) for i, m in mail_went.items() if m.kind == "s" and m.chain == run.chain and m.name == u.name and m.payload == payload]
+        taken = [
+            (i, m)
+            for i, m in mail_went.items()
+            if m.kind == "s" and m.chain == run.chain and m.name == u.name and m.payload == payload
+        ]
         if self.sent.get(payload) != "mail" or len(taken) != 1:
-            raise Broken("G31", f"run {run.run_id} received {u}, which is {self.sent.get(payload)}; {len(taken)} messages went")
-        began = min(a.began for a in acts if a.kind == "commit" and any(r == run.run_id for r, _ in a.data["leases"]))
+            raise Broken(
+                "G31",
+                f"run {run.run_id} received {u}, which is {self.sent.get(payload)}; {len(taken)} "
+                "messages went",
+            )
+        began = min(
+            a.began
+            for a in acts
+            if a.kind == "commit" and any(r == run.run_id for r, _ in a.data["leases"])
+        )
         number = taken[0][0]
-        began = next((a.data["offered"][number] for a in acts if number in a.data.get("offered", ())), began)
+        began = next(
+            (a.data["offered"][number] for a in acts if number in a.data.get("offered", ())), began
+        )
         for other, m in self.mail.items():
-            if other < number and (m.chain, m.kind, m.name) == (run.chain, "s", u.name) and m.since <= began:
+            if (
+                other < number
+                and (m.chain, m.kind, m.name) == (run.chain, "s", u.name)
+                and m.since <= began
+            ):
                 raise Broken("G31", f"run {run.run_id} received message {number} before {other}")
         self.sent[payload] = "taken"
         self.tested["G31"] += 1
@@ -285,18 +400,29 @@ class Model:
         calls = [call for call, _ in there]
         run.booked.update(call for call, _ in recorded)
         if sorted(calls) != sorted(run.booked):
-            raise Broken("G1", f"run {run.run_id} recorded the transactional calls {sorted(run.booked)}; the application has {sorted(calls)}")
+            raise Broken(
+                "G1",
+                f"run {run.run_id} recorded the transactional calls {sorted(run.booked)}; the "
+                f"application has {sorted(calls)}",
+            )
         for entry in recorded:
             self.tested["G1"] += 1
             if entry not in there:
-                raise Broken("G7", f"the row of call {entry[0]} of run {run.run_id} is of another holder than {entry[1]}: {there}")
+                raise Broken(
+                    "G7",
+                    f"the row of call {entry[0]} of run {run.run_id} is of another holder than "
+                    f"{entry[1]}: {there}",
+                )
 
     def _judge_end(self, run: Run, outcome: list[Any], lease: int | None, acts: list[Act]) -> None:
         status, token, reason, _ = outcome
         self.tested["G6"] += 1
         if token is not None:
             if token != lease:
-                raise Broken("G7", f"the outcome of run {run.run_id} is under token {token}, its lease was {lease}")
+                raise Broken(
+                    "G7",
+                    f"the outcome of run {run.run_id} is under token {token}, its lease was {lease}",
+                )
             asked = [a.data["endings"].get(run.run_id) for a in acts if a.kind == "commit"]
             forced = any(a.kind == "commit" for a in acts) and status == "cancelled"
             if status not in asked and not forced:
@@ -307,7 +433,14 @@ class Model:
 
     # ---------------------------------------------------------------- places
 
-    def _judge_places(self, before: dict[int, Line | None], acts: list[Act], times: tuple[int, int], *, alone: bool) -> None:
+    def _judge_places(
+        self,
+        before: dict[int, Line | None],
+        acts: list[Act],
+        times: tuple[int, int],
+        *,
+        alone: bool,
+    ) -> None:
         for run_id, old in before.items():
             new = self.place.get(run_id)
             self.tested["G28"] += new is not None and new[0] == "l"
@@ -315,17 +448,44 @@ class Model:
             if run_id not in self.runs:
                 raise Broken("G28", f"run {run_id} went from {old} to {new} and does not exist")
             if (new is None) == (self.runs[run_id].outcome is None):
-                raise Broken("G28", f"run {run_id} has the place {new} and the outcome {self.runs[run_id].outcome}")
+                raise Broken(
+                    "G28",
+                    f"run {run_id} has the place {new} and the outcome {self.runs[run_id].outcome}",
+                )
             # What waited for another's end may have ended together with it: two steps at one look.
             if alone and not any(self._explains(act, run_id, old, new) for act in acts):
-                raise Broken("G28", f"nothing that was asked moves run {run_id} from {old} to {new}: {[a.kind for a in acts]}")
-            if alone and old is not None and old[0] == "p" and new is not None and new[0] == "r" and not self._has_reason(run_id, times):
-                raise Broken("G22", f"run {run_id} was woken without a reason; it waited for {self.was_waiting.get(run_id)} until {times}")
-            if new is not None and new[0] in "rph" and self._last_seq(new) != self.runs[run_id].journal.seq:
-                raise Broken("G1", f"run {run_id} has {self.runs[run_id].journal.seq} units; its place says {new}")
+                raise Broken(
+                    "G28",
+                    f"nothing that was asked moves run {run_id} from {old} to {new}: "
+                    f"{[a.kind for a in acts]}",
+                )
+            if (
+                alone
+                and old is not None
+                and old[0] == "p"
+                and new is not None
+                and new[0] == "r"
+                and not self._has_reason(run_id, times)
+            ):
+                raise Broken(
+                    "G22",
+                    f"run {run_id} was woken without a reason; it waited for "
+                    f"{self.was_waiting.get(run_id)} until {times}",
+                )
+            if (
+                new is not None
+                and new[0] in "rph"
+                and self._last_seq(new) != self.runs[run_id].journal.seq
+            ):
+                raise Broken(
+                    "G1",
+                    f"run {run_id} has {self.runs[run_id].journal.seq} units; its place says {new}",
+                )
 
     def _judge_limit(self) -> None:
-        leased = sum(1 for line in self.place.values() if line[0] == "l" and line[4] in self.limited)
+        leased = sum(
+            1 for line in self.place.values() if line[0] == "l" and line[4] in self.limited
+        )
         self.tested["G24"] += leased == self.limit
         if leased > self.limit:
             raise Broken("G24", f"{leased} runs of a queue are leased; {self.limit} may be")
@@ -339,22 +499,57 @@ class Model:
         if act.kind == "start":
             return not a and b in "rp" and self.runs[run_id].parent is None
         claim = act.data if act.kind == "claim" else act.data.get("claim")
-        if claim is not None and new is not None and b == "l" and (a == "r" or not a and act.kind == "commit"):
+        if (
+            claim is not None
+            and new is not None
+            and b == "l"
+            and (a == "r" or not a and act.kind == "commit")
+        ):
             return int(new[2]) in claim["tokens"] and int(new[3]) == claim["worker"]
         if act.kind == "commit":
             if not a:  # a child, or the next generation
                 return b in "rp"
-            return a == "l" and b in ("", "p", "h") and old is not None and (run_id, int(old[2])) in act.data["leases"]
+            return (
+                a == "l"
+                and b in ("", "p", "h")
+                and old is not None
+                and (run_id, int(old[2])) in act.data["leases"]
+            )
         if act.kind == "release":
-            return a == "l" and b == "r" and old is not None and (run_id, int(old[2])) in act.data["leases"]
+            return (
+                a == "l"
+                and b == "r"
+                and old is not None
+                and (run_id, int(old[2])) in act.data["leases"]
+            )
         if act.kind == "strays":
-            return a == "l" and b == "r" and old is not None and int(old[3]) == act.data["worker"] and run_id not in act.data["known"]
+            return (
+                a == "l"
+                and b == "r"
+                and old is not None
+                and int(old[3]) == act.data["worker"]
+                and run_id not in act.data["known"]
+            )
         if act.kind == "reap":
-            return a == "l" and b in ("r", "h") and old is not None and int(old[3]) == act.data["worker"]
+            return (
+                a == "l"
+                and b in ("r", "h")
+                and old is not None
+                and int(old[3]) == act.data["worker"]
+            )
         if act.kind == "send":
             return act.data["delivers"] and (a, b) == ("p", "r")
         if act.kind in ("wake", "poll"):
-            return (a, b) in (("p", "r"), ("p", "h"), ("p", ""), ("r", "h"), ("r", ""), ("h", "r"), ("h", "p"), ("h", ""))
+            return (a, b) in (
+                ("p", "r"),
+                ("p", "h"),
+                ("p", ""),
+                ("r", "h"),
+                ("r", ""),
+                ("h", "r"),
+                ("h", "p"),
+                ("h", ""),
+            )
         return False
 
     def _judge_deaths(self, came: list[Line], went: list[Line], acts: list[Act]) -> None:
@@ -363,9 +558,18 @@ class Model:
         for line in went:
             if line[0] == "k" and line[1] not in there:
                 worker, beat = int(line[1]), int(line[2])
-                by_reaper = any(a.kind == "reap" and (a.data["worker"], a.data["beat"]) == (worker, beat) for a in acts)
-                if not by_reaper and not any(a.kind == "leave" and a.data["worker"] == worker for a in acts):
-                    raise Broken("G14", f"worker {worker} with beat {beat} was declared dead: {[a.data for a in acts if a.kind == 'reap']}")
+                by_reaper = any(
+                    a.kind == "reap" and (a.data["worker"], a.data["beat"]) == (worker, beat)
+                    for a in acts
+                )
+                if not by_reaper and not any(
+                    a.kind == "leave" and a.data["worker"] == worker for a in acts
+                ):
+                    raise Broken(
+                        "G14",
+                        f"worker {worker} with beat {beat} was declared dead: "
+                        f"{[a.data for a in acts if a.kind == 'reap']}",
+                    )
 
     def _has_reason(self, run_id: int, times: tuple[int, int]) -> bool:
         """Return True if a parked run may go on: as it was parked, before this commit."""
@@ -384,10 +588,14 @@ class Model:
                 if m.payload in self.sent:
                     raise Broken("G31", f"message {m} was sent once and came again")
                 if not any(a.kind == "send" and str(a.data["payload"]) == m.payload for a in acts):
-                    raise Broken("G5", f"message {m} was sent by nobody whose transaction has committed")
+                    raise Broken(
+                        "G5", f"message {m} was sent by nobody whose transaction has committed"
+                    )
                 self.sent[m.payload] = "mail"
                 self.tested["G5"] += 1
-        missing = {i: m for i, m in went.items() if m.kind == "s" and self.sent[m.payload] == "mail"}
+        missing = {
+            i: m for i, m in went.items() if m.kind == "s" and self.sent[m.payload] == "mail"
+        }
         if missing:
             aside = self.mirror.aside({m.chain for m in missing.values()})
             for i, m in missing.items():
@@ -404,10 +612,16 @@ class Model:
             place = self.place.get(run_id)
             is_parked = place is not None and place[0] == "p"
             if is_parked != bool(self.waits[run_id] or self.timers[run_id]):
-                raise Broken("G13", f"run {run_id} is at {place} and waits for {self.waits[run_id]} and {self.timers[run_id]}")
+                raise Broken(
+                    "G13",
+                    f"run {run_id} is at {place} and waits for {self.waits[run_id]} and "
+                    f"{self.timers[run_id]}",
+                )
 
     def _judge_nudges(self, chains: set[int]) -> None:
-        """Judge that chains are nudged which could go on, were asked something, or have ended with mail left."""
+        """Judge that chains are nudged which could go on, were asked something, or have ended with
+        mail left.
+        """
         waiting = defaultdict(list)
         for m in self.mail.values():
             if m.chain in chains:
@@ -422,13 +636,19 @@ class Model:
             if place is not None and place[0] == "p":
                 for m in mails:
                     if m.kind in "xprt" or any(self._wakes(m, w) for w in self.waits[run.run_id]):
-                        raise Broken("G31", f"run {run.run_id} is parked, has the mail {m} and no nudge")
+                        raise Broken(
+                            "G31", f"run {run.run_id} is parked, has the mail {m} and no nudge"
+                        )
             self.tested["G13"] += 1
 
     @staticmethod
     def _wakes(m: Mail, wait: Line) -> bool:
         if m.kind == "c":
-            return wait[3] == "c" and m.run == int(wait[1]) and str(m.call) in wait[5].strip("{}").split(",")
+            return (
+                wait[3] == "c"
+                and m.run == int(wait[1])
+                and str(m.call) in wait[5].strip("{}").split(",")
+            )
         return m.kind == "s" and wait[3] == "s" and wait[4] == m.name
 
     # ---------------------------------------------------------------- answers
@@ -450,7 +670,11 @@ class Model:
         self.tested["G7"] += verdict == "lost"
         if verdict in ("ok", "already"):
             if len(there) != count:
-                raise Broken("G3", f"run {run_id} was told {verdict!r}; of its {count} units {len(there)} are there")
+                raise Broken(
+                    "G3",
+                    f"run {run_id} was told {verdict!r}; of its {count} units {len(there)} are "
+                    "there",
+                )
         elif verdict == "lost" and there:
             raise Broken("G3", f"run {run_id} was told 'lost' and has {len(there)} of its units")
         elif verdict == "lost" and holds and run.journal.seq == first:

@@ -2,15 +2,15 @@
 
 A program is a list of operations; that at position i has the calls 2i+1 and 2i+2:
 
-    ["r"]  a read                       ["s"]  a keyed step               ["t"]  a transactional step
+    ["r"] a read ["s"] a keyed step ["t"] a transactional step
     ["w", name]  wait for a signal      ["v", name, seconds]  the same with a time-out
     ["b", name, name]  wait for either  ["z", seconds]  sleep
-    ["k", program, key, policy]  start a child    ["J"]  wait for all children    ["g"]  give up all children
+    ["k", program, key, policy] start a child ["J"] wait for all children ["g"] give up all children
     ["n", program]  continue as new     ["f"]  fail
 
-A journal is fed unit by unit and refuses what could not have happened: a call that ends twice, a unit of a
-call that is not asked for, a signal of another name. Workers use it to know what comes next, the model to
-judge what was committed.
+A journal is fed unit by unit and refuses what could not have happened: a call that ends twice, a
+unit of a call that is not asked for, a signal of another name. Workers use it to know what comes
+next, the model to judge what was committed.
 """
 
 from __future__ import annotations
@@ -140,7 +140,12 @@ class Journal:
         return u.kind == "T" and op[0] == "z" and self.timer is not None and self._next()
 
     def _take_either(self, u: Unit, op: Op) -> bool:
-        if u.kind == "S" and self.loser is None and u.call in (self.call, self.call + 1) and u.name == op[1 + u.call - self.call]:
+        if (
+            u.kind == "S"
+            and self.loser is None
+            and u.call in (self.call, self.call + 1)
+            and u.name == op[1 + u.call - self.call]
+        ):
             self.loser = 2 * self.call + 1 - u.call
             return True
         if u.kind == "x" and u.call == self.loser:
@@ -162,7 +167,9 @@ class Journal:
 
     def settle(self) -> None:
         """Steps over what has nothing to do: children to wait for where there are none."""
-        while self.op is not None and self.op[0] in "Jg" and not self.children and not self.cancelled:
+        while (
+            self.op is not None and self.op[0] in "Jg" and not self.children and not self.cancelled
+        ):
             self._next()
 
     def ending(self) -> str | None:

@@ -29,7 +29,9 @@ TESTED = {
 
 
 OF_OTHERS = frozenset({"G13"})
-"""Promises that are judged by runs which another line counts: each run that is drained has its end under G6."""
+"""Promises that are judged by runs which another line counts: each run that is drained has its end
+under G6.
+"""
 
 
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
@@ -40,18 +42,47 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
     for guarantee, fault in TESTED.items():
         judged = _runs(totals, guarantee)
         own = 0 if guarantee in OF_OTHERS else judged
-        findings.evidence.append(Evidence(guarantee, fault, own, wrong=_wrong(totals, guarantee), shared=judged - own))
+        findings.evidence.append(
+            Evidence(guarantee, fault, own, wrong=_wrong(totals, guarantee), shared=judged - own)
+        )
     jumps = totals.fired["clock jumps forward"] + totals.fired["clock jumps back"]
-    findings.evidence.append(Evidence("G21", "the database's clock jumps by up to two hours, both ways", jumps, wrong=_wrong(totals, "G21")))
     findings.evidence.append(
-        Evidence("G15", "notifications lost or doubled", totals.fired["notification lost"], wrong=_wrong(totals, "G15"))
+        Evidence(
+            "G21",
+            "the database's clock jumps by up to two hours, both ways",
+            jumps,
+            wrong=_wrong(totals, "G21"),
+        )
     )
     findings.evidence.append(
-        Evidence("G29", "calls that wait for another transaction's end", totals.fired["waits for a lock"], wrong=_wrong(totals, "G29"))
+        Evidence(
+            "G15",
+            "notifications lost or doubled",
+            totals.fired["notification lost"],
+            wrong=_wrong(totals, "G15"),
+        )
+    )
+    findings.evidence.append(
+        Evidence(
+            "G29",
+            "calls that wait for another transaction's end",
+            totals.fired["waits for a lock"],
+            wrong=_wrong(totals, "G29"),
+        )
     )
     known = {e.guarantee for e in findings.evidence}
-    others = tuple(_line(story) for story in totals.broken if story.broken and story.broken[0] not in known)
-    findings.evidence.append(Evidence("check", "pgflow.check() between all of the above", totals.checks, wrong=others, figure=figure))
+    others = tuple(
+        _line(story) for story in totals.broken if story.broken and story.broken[0] not in known
+    )
+    findings.evidence.append(
+        Evidence(
+            "check",
+            "pgflow.check() between all of the above",
+            totals.checks,
+            wrong=others,
+            figure=figure,
+        )
+    )
     return findings
 
 
@@ -60,7 +91,9 @@ def _runs(totals: Totals, guarantee: str) -> int:
 
 
 def _wrong(totals: Totals, guarantee: str) -> tuple[str, ...]:
-    return tuple(_line(story) for story in totals.broken if story.broken and story.broken[0] == guarantee)
+    return tuple(
+        _line(story) for story in totals.broken if story.broken and story.broken[0] == guarantee
+    )
 
 
 def _line(story) -> str:

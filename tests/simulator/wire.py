@@ -1,8 +1,9 @@
-"""A connection that can be left waiting: libpq without psycopg's cursors, prepared statements, text in and out.
+"""A connection that can be left waiting: libpq without psycopg's cursors, prepared statements, text
+in and out.
 
-A statement that waits for a lock must not stop the one thread there is. So a statement is sent, and either
-its answer comes, or the server says that it waits for another of our connections: then it is left alone
-until what it waits for has ended. Nothing here depends on how long anything takes.
+A statement that waits for a lock must not stop the one thread there is. So a statement is sent, and
+either its answer comes, or the server says that it waits for another of our connections: then it is
+left alone until what it waits for has ended. Nothing here depends on how long anything takes.
 """
 
 from __future__ import annotations
@@ -77,11 +78,16 @@ class Wire:
         result = self.pg.get_result()
         assert result is not None
         last = result
-        while (behind := self.pg.get_result()) is not None:  # an error of the commit comes behind the answer
+        while (
+            behind := self.pg.get_result()
+        ) is not None:  # an error of the commit comes behind the answer
             last = behind
         if last.status not in OK:
             raise _error(last)
-        return [tuple(result.get_value(i, j) for j in range(result.nfields)) for i in range(result.ntuples)]
+        return [
+            tuple(result.get_value(i, j) for j in range(result.nfields))
+            for i in range(result.ntuples)
+        ]
 
     def ask(self, statement: str, *params: Any) -> Rows:
         """Sends and waits for the answer."""
@@ -100,14 +106,20 @@ def _text(value: Any) -> bytes:
 def _error(result: Any) -> SqlError:
     field = result.error_field
     state = field(pq.DiagnosticField.SQLSTATE) or b"08000"
-    return SqlError(state.decode(), (field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message).decode())
+    return SqlError(
+        state.decode(), (field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message).decode()
+    )
 
 
-def wait_or_block(wire: Wire, observer: Wire, ours: set[int], timeout_ms: int = 10) -> frozenset[int]:
+def wait_or_block(
+    wire: Wire, observer: Wire, ours: set[int], timeout_ms: int = 10
+) -> frozenset[int]:
     """Empty once the statement has its answer; else the processes that it waits for."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not wire.answered(timeout_ms):
-        (pids,) = observer.ask("select array_to_string(pg_blocking_pids($1::int), ',')", wire.pid)[0]
+        (pids,) = observer.ask("select array_to_string(pg_blocking_pids($1::int), ',')", wire.pid)[
+            0
+        ]
         blockers = frozenset(int(p) for p in (pids or b"").decode().split(",") if p) & ours
         if blockers and not wire.answered(0):
             return blockers

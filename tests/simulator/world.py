@@ -1,9 +1,9 @@
 """The scheduler of a simulation: it decides whose turn it is, and what goes wrong.
 
-An actor is a generator of steps - begin, call, commit, roll back - and gets back rows or an error. Each turn
-one actor does one step. A call outside of a transaction is one of its own, which the scheduler may hold open
-after the call has returned, so that others act before it commits; and it may be halted inside of a function.
-All randomness is one generator, so a seed is a history.
+An actor is a generator of steps - begin, call, commit, roll back - and gets back rows or an error.
+Each turn one actor does one step. A call outside of a transaction is one of its own, which the
+scheduler may hold open after the call has returned, so that others act before it commits; and it
+may be halted inside of a function. All randomness is one generator, so a seed is a history.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ PRECIOUS = ("commit", "fence")
 
 
 class Step(NamedTuple):
-    """Next step of an actor; ``function`` names a function that may be halted inside of the call."""
+    """Next step of an actor; ``function`` names a function that may be halted inside of the
+    call.
+    """
 
     verb: str
     statement: str = ""
@@ -52,7 +54,10 @@ INSIDE = {
     "release_runs": ["release_runs"],
     "start_run": ["insert_run_"],
 }
-PLACES = {verb: [h.place for function in functions for h in HALTS if h.function == function] for verb, functions in INSIDE.items()}
+PLACES = {
+    verb: [h.place for function in functions for h in HALTS if h.function == function]
+    for verb, functions in INSIDE.items()
+}
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,16 @@ class Actor:
 class World:
     """One episode."""
 
-    def __init__(self, database: Database, wires: list[Wire], seed: int, faults: Faults, *, check_every: int = 16, without: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        database: Database,
+        wires: list[Wire],
+        seed: int,
+        faults: Faults,
+        *,
+        check_every: int = 16,
+        without: tuple[str, ...] = (),
+    ) -> None:
         self.rng = random.Random(seed)
         self.faults = faults
         self.without = without
@@ -196,7 +210,11 @@ class World:
             actor.answer = None
         answer, actor.answer = actor.answer, None
         try:
-            step = actor.steps.throw(answer) if isinstance(answer, Exception) else actor.steps.send(answer)
+            step = (
+                actor.steps.throw(answer)
+                if isinstance(answer, Exception)
+                else actor.steps.send(answer)
+            )
         except StopIteration:
             actor.steps = None
             return
@@ -237,7 +255,10 @@ class World:
             actor.place = self.rng.choice(places)
             actor.wire.run(f"set local sim.halt = '{actor.place}'")
             self.wires[0].ask("select pg_advisory_lock(1, $1::int)", actor.wire.pid)
-        self.tell(actor.name, f"{step.function} {_shown(step)} {actor.place}{' held open' if held_open else ''}")
+        self.tell(
+            actor.name,
+            f"{step.function} {_shown(step)} {actor.place}{' held open' if held_open else ''}",
+        )
         if step.act:
             step.act.began = self.model.looks
         actor.calling = step
@@ -252,9 +273,13 @@ class World:
             self._judge(ended)
 
     def _receive(self, actor: Actor, ended: list[Transaction]) -> None:
-        """Takes the answer, or notes whom the actor waits for; adds its transaction, and those that waited for it, if they end."""
+        """Takes the answer, or notes whom the actor waits for; adds its transaction, and those that
+        waited for it, if they end.
+        """
         observer = self.wires[0]
-        blockers = wait_or_block(actor.wire, observer, {w.pid for w in self.wires}, 1 if actor.place else 10)
+        blockers = wait_or_block(
+            actor.wire, observer, {w.pid for w in self.wires}, 1 if actor.place else 10
+        )
         if observer.pid in blockers:
             actor.halted = True
             actor.frozen_until = self.turn + self.rng.choice((0, 0, 10, 60))
@@ -266,11 +291,15 @@ class World:
         others = [a for a in self.actors if a is not actor and a.waits_for]
         if blockers and not any(a.waits_for & blockers or a.wire.pid in blockers for a in others):
             self.fire("waits for a lock")
-            self.tell(actor.name, f"waits for {', '.join(a.name for a in self.actors if a.wire.pid in blockers)}")
+            self.tell(
+                actor.name,
+                f"waits for {', '.join(a.name for a in self.actors if a.wire.pid in blockers)}",
+            )
             return
         actor.waits_for = frozenset()
         if blockers:
-            # Two that wait for one end, or one behind the other, would go on together, in an order that is nobody's.
+            # Two that wait for one end, or one behind the other, would go on together, in an order
+            # that is nobody's.
             actor.wire.pg.get_cancel().cancel()
             self.fire("statement cancelled")
         if actor.place:
@@ -279,7 +308,9 @@ class World:
         self._read(actor, ended)
 
     def _look_for_circle(self, actor: Actor) -> None:
-        """Two that wait for each other would wait for ever here: what the server makes of it is nobody's to read."""
+        """Two that wait for each other would wait for ever here: what the server makes of it is
+        nobody's to read.
+        """
         circle: list[Actor] = []
         behind = [actor]
         while behind:
@@ -289,7 +320,9 @@ class World:
             circle.append(other)
             behind += [a for a in self.actors if a.wire.pid in other.waits_for]
             if actor in behind:
-                said = "; ".join(f"{a.name}: {a.calling.function if a.calling else '?'}" for a in circle)
+                said = "; ".join(
+                    f"{a.name}: {a.calling.function if a.calling else '?'}" for a in circle
+                )
                 raise Broken("G29", f"these wait for each other: {said}")
 
     def _read(self, actor: Actor, ended: list[Transaction]) -> None:
@@ -314,7 +347,13 @@ class World:
             actor.transaction.acts.append(step.act)
             _read_answer(step)
         actor.answer = rows
-        if actor.returned and step.act and step.act.kind == "commit" and self.faults.freeze and self.rng.random() < 0.08:
+        if (
+            actor.returned
+            and step.act
+            and step.act.kind == "commit"
+            and self.faults.freeze
+            and self.rng.random() < 0.08
+        ):
             actor.frozen_until = self.turn + self.rng.choice((200, 600))
             self.fire("frozen before the commit")
         if not actor.explicit and not actor.returned:
@@ -337,10 +376,18 @@ class World:
         assert actor.transaction is not None
         ambiguous = False
         precious = actor.transaction.acts and actor.transaction.acts[-1].kind in PRECIOUS
-        if commit and (self._is_hit("cut") or (precious and self._is_hit("cut")) or (precious and self._is_hit("cut"))):
+        if commit and (
+            self._is_hit("cut")
+            or (precious and self._is_hit("cut"))
+            or (precious and self._is_hit("cut"))
+        ):
             ambiguous = True
             commit = self.rng.random() < 0.7
-            self.fire("acknowledgement lost after the commit" if commit else "connection lost before the commit")
+            self.fire(
+                "acknowledgement lost after the commit"
+                if commit
+                else "connection lost before the commit"
+            )
         if actor.explicit or actor.returned:
             actor.wire.run("commit" if commit else "rollback")
         if ambiguous:
@@ -359,7 +406,9 @@ class World:
         self._close(actor, ended, committed=committed)
         self._judge(ended)
 
-    def _close(self, actor: Actor, ended: list[Transaction], *, committed: bool, pid: int | None = None) -> None:
+    def _close(
+        self, actor: Actor, ended: list[Transaction], *, committed: bool, pid: int | None = None
+    ) -> None:
         transaction, actor.transaction = actor.transaction, None
         assert transaction is not None
         transaction.committed = committed
@@ -418,7 +467,9 @@ class World:
             self._over(actor, committed=False)
 
     def _replace_connection(self, actor: Actor) -> None:
-        """Replace the connection of a process that is gone: the server rolls back, once it has noticed."""
+        """Replace the connection of a process that is gone: the server rolls back, once it has
+        noticed.
+        """
         self.fire("connection closed")
         old = actor.wire
         old.close()
@@ -431,7 +482,11 @@ class World:
         self._judge(ended)
 
 
-BY_THE_CLOCK = ("nothing is recorded after the outcome", "a deadline is not forgotten", "deadlines are of open runs")
+BY_THE_CLOCK = (
+    "nothing is recorded after the outcome",
+    "a deadline is not forgotten",
+    "deadlines are of open runs",
+)
 """Invariants that compare times, which a clock that went back makes say nothing."""
 
 

@@ -1,6 +1,8 @@
-"""A server with LLVM compiles what its planner takes for dear. It never compiles a statement of the engine.
+"""A server with LLVM compiles what its planner takes for dear. It never compiles a statement of the
+engine.
 
-On a server of our own, which compiles everything that it is not kept from but what is cheapest, and counts what it has compiled.
+On a server of our own, which compiles everything that it is not kept from but what is cheapest, and
+counts what it has compiled.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ GO = pgflow.Signal("go", int)
 
 @pgflow.transaction
 async def add(conn: psycopg.AsyncConnection, number: int) -> int:
-    cursor = await conn.execute("select sum(n * %s) as the_bodys_own from generate_series(1, 300) n where n < 4", (number,))
+    cursor = await conn.execute(
+        "select sum(n * %s) as the_bodys_own from generate_series(1, 300) n where n < 4", (number,)
+    )
     return int((await cursor.fetchone())[0])
 
 
@@ -56,7 +60,9 @@ async def parent(number: int) -> int:
 
 
 class Compiling(NamedTuple):
-    """A database of a server that compiles whatever it may, and a connection that has switched that off for itself."""
+    """A database of a server that compiles whatever it may, and a connection that has switched that
+    off for itself.
+    """
 
     dsn: str
     conn: psycopg.Connection
@@ -98,7 +104,9 @@ async def test_what_the_engine_says_is_not_compiled_and_what_a_body_says_is_as_e
         runs = [await app.start(parent, n) for n in range(5)]
         for run in runs:
             await run.send(GO, 7)
-        assert await asyncio.gather(*(run.result() for run in runs)) == [2 * n + 6 * n + 7 for n in range(5)]
+        assert await asyncio.gather(*(run.result() for run in runs)) == [
+            2 * n + 6 * n + 7 for n in range(5)
+        ]
     found = compiling.compiled()
     assert [query for query, _ in found if "the_bodys_own" in query] != []
     assert [query for query, _ in found if "the_bodys_own" not in query] == []
@@ -106,7 +114,9 @@ async def test_what_the_engine_says_is_not_compiled_and_what_a_body_says_is_as_e
 
 def test_who_calls_a_function_by_sql_waits_for_no_compiler(compiling):
     with psycopg.connect(compiling.dsn, autocommit=True) as conn:
-        assert conn.execute("select count(*) as mine from generate_series(1, 300)").fetchone() == (300,)
+        assert conn.execute("select count(*) as mine from generate_series(1, 300)").fetchone() == (
+            300,
+        )
         for n in range(3):
             conn.execute("select pgflow.start_run('parent', '{\"number\": 1}', %s)", (f"run-{n}",))
             conn.execute("select pgflow.send_signal(%s, 'go', '1')", (f"run-{n}",))
@@ -121,13 +131,17 @@ def test_who_calls_a_function_by_sql_waits_for_no_compiler(compiling):
 
 def test_a_session_of_ours_reads_views_uncompiled(compiling):
     with connect(ConnectOptions(compiling.dsn), "test") as ours:
-        assert ours.execute("select * from pgflow.runs order by run_id desc limit 50").fetchall() == []
+        assert (
+            ours.execute("select * from pgflow.runs order by run_id desc limit 50").fetchall() == []
+        )
     assert compiling.compiled() == []
 
 
 def test_doctor_says_which_looks_at_views_are_compiled(compiling):
     def found() -> tuple[str, str]:
-        (row,) = [row for row in command(compiling.dsn, "doctor").data if row["check"] == "compiling"]
+        (row,) = [
+            row for row in command(compiling.dsn, "doctor").data if row["check"] == "compiling"
+        ]
         return row["level"], row["found"]
 
     level, said = found()
@@ -135,14 +149,20 @@ def test_doctor_says_which_looks_at_views_are_compiled(compiling):
     assert "pgflow.runs, pgflow.steps" in said
     database = compiling.conn.info.dbname
     compiling.conn.execute(f"alter database {database} set jit_above_cost = 100000")
-    assert found() == ("ok", "looks at runs, steps, effects, decisions, queues and workers are not compiled (jit)")
+    assert found() == (
+        "ok",
+        "looks at runs, steps, effects, decisions, queues and workers are not compiled (jit)",
+    )
     compiling.conn.execute(f"alter database {database} set jit = off")
     assert found() == ("ok", "this server compiles nothing (jit)")
 
 
 def test_a_session_that_a_pooler_lends_to_others_is_left_as_it_is(dsn, conn):
     conn.execute(f"alter database {conn.info.dbname} set jit = on")
-    with bouncer(dsn, "transaction") as pooled, connect(ConnectOptions(pooled, prepare_threshold=None), "test") as ours:
+    with (
+        bouncer(dsn, "transaction") as pooled,
+        connect(ConnectOptions(pooled, prepare_threshold=None), "test") as ours,
+    ):
         assert ours.execute("select current_setting('jit')").fetchone() == ("on",)
     with connect(ConnectOptions(dsn), "test") as ours:
         assert ours.execute("select current_setting('jit')").fetchone() == ("off",)

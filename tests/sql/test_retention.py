@@ -10,7 +10,20 @@ import psycopg
 import pytest
 import sqlkit
 from clikit import pgflow
-from sqlkit import claim, claim_one, commit, connect, count, finish, flush, one, rows, send, set_clock, start
+from sqlkit import (
+    claim,
+    claim_one,
+    commit,
+    connect,
+    count,
+    finish,
+    flush,
+    one,
+    rows,
+    send,
+    set_clock,
+    start,
+)
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -23,7 +36,13 @@ def drop(conn: Conn, before: datetime, most: int = 1000) -> int:
     """Calls `drop_history` until there is nothing left to look at; how many runs went."""
     gone, root = 0, 0
     while root is not None:
-        runs, _, root = one(conn, "select runs, partitions, last_root from pgflow.drop_history(%s, %s, %s)", before, most, root)
+        runs, _, root = one(
+            conn,
+            "select runs, partitions, last_root from pgflow.drop_history(%s, %s, %s)",
+            before,
+            most,
+            root,
+        )
         gone += runs
     return gone
 
@@ -51,7 +70,12 @@ def test_runs_that_ended_long_ago_go_with_all_that_is_known_of_them(db: Conn) ->
     set_clock(db, T0 + 20 * DAY)
     assert drop(db, T0 + 5 * DAY, most=2) == 5
     assert keys(db) == {"new", "open"}
-    assert {table: count(db, table) for table in HISTORY} == {**dict.fromkeys(HISTORY, 0), "run": 2, "outcome": 1, "run_key": 2}
+    assert {table: count(db, table) for table in HISTORY} == {
+        **dict.fromkeys(HISTORY, 0),
+        "run": 2,
+        "outcome": 1,
+        "run_key": 2,
+    }
     assert sum(rows(db, "select runs from pgflow.dropped_history")) == 5
     assert start(db, key="old-1").is_new
 
@@ -81,7 +105,9 @@ def test_families_that_stay_do_not_hold_up_those_behind_them(db: Conn) -> None:
     for n in range(3):
         start(db, key=f"parent-{n}")
         parent = claim_one(db)
-        commit(db, flush(parent, children=[sqlkit.child(1, "kid", key=f"kid-{n}", close_policy="a")]))
+        commit(
+            db, flush(parent, children=[sqlkit.child(1, "kid", key=f"kid-{n}", close_policy="a")])
+        )
         parent.seq += 1
         finish(db, parent)
         kid = claim_one(db)
@@ -105,7 +131,10 @@ def test_a_key_that_is_kept_longer_keeps_its_history(db: Conn) -> None:
 
 def test_a_time_to_come_is_refused(db: Conn) -> None:
     for moment in ("now() + interval '1 hour'", "null"):
-        with pytest.raises(psycopg.Error, match="must be a time that has passed") as error, db.transaction():
+        with (
+            pytest.raises(psycopg.Error, match="must be a time that has passed") as error,
+            db.transaction(),
+        ):
             db.execute(f"select pgflow.drop_history({moment})")
         assert error.value.sqlstate == "PF003"
 
@@ -127,7 +156,12 @@ def test_a_partition_of_which_no_run_is_left_is_dropped(conn: Conn) -> None:
     partitions = "select count(*) from pg_inherits where inhparent = 'pgflow.unit'::regclass"
     set_clock(conn, T0)
     before = one(conn, partitions)
-    upper = one(conn, "select max((regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO \\(''(\\d+)'''))[1]::bigint) from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = 'pgflow.unit'::regclass")
+    upper = one(
+        conn,
+        "select max((regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO "
+        "\\(''(\\d+)'''))[1]::bigint) from pg_inherits i join pg_class c on c.oid = i.inhrelid "
+        "where i.inhparent = 'pgflow.unit'::regclass",
+    )
     start(conn)
     run = claim_one(conn)
     commit(conn, flush(run, sqlkit.unit()))
@@ -147,7 +181,12 @@ def test_a_partition_of_which_no_run_is_left_is_dropped(conn: Conn) -> None:
 
 
 def test_a_partition_that_is_in_use_is_left_for_the_next_time(dsn: str, conn: Conn) -> None:
-    upper = one(conn, "select max((regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO \\(''(\\d+)'''))[1]::bigint) from pg_inherits i join pg_class c on c.oid = i.inhrelid where i.inhparent = 'pgflow.unit'::regclass")
+    upper = one(
+        conn,
+        "select max((regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO "
+        "\\(''(\\d+)'''))[1]::bigint) from pg_inherits i join pg_class c on c.oid = i.inhrelid "
+        "where i.inhparent = 'pgflow.unit'::regclass",
+    )
     conn.execute("select setval('pgflow.run_id_seq', %s)", (upper,))
     with connect(dsn) as reader:
         with reader.transaction():
@@ -164,7 +203,11 @@ def test_prune_asks_removes_and_says_how_many(dsn: str, conn: Conn) -> None:
         start(conn, key=f"done-{n}")
     end_all(conn)
     look = pgflow(dsn, "prune", "--older-than", "0s", "--dry-run", "--json")
-    assert (look.code, json.loads(look.out)["runs"], json.loads(look.out)["removed"]) == (0, 3, False)
+    assert (look.code, json.loads(look.out)["runs"], json.loads(look.out)["removed"]) == (
+        0,
+        3,
+        False,
+    )
     nobody = pgflow(dsn, "prune", "--older-than", "0s")
     assert (nobody.code, nobody.err.count("\n")) == (2, 1)
     assert "pass --yes" in nobody.err

@@ -1,7 +1,7 @@
 """Installing and upgrading the schema: what `migrate` promises to whoever runs it, however it ends.
 
-Tests about roles need a cluster that has never seen pgflow, since roles are cluster-wide: `bare_dsn`.
-``PGFLOW_UPDATE_SNAPSHOT=1`` rewrites `tests/schema.sql`.
+Tests about roles need a cluster that has never seen pgflow, since roles are cluster-wide:
+`bare_dsn`. ``PGFLOW_UPDATE_SNAPSHOT=1`` rewrites `tests/schema.sql`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ from psycopg.pq import TransactionStatus
 from pytest_postgresql import factories
 
 from pgflow import errors, schema
-from pgflow.errors import SchemaForeign, SchemaMissing, SchemaNewer, SchemaOutdated, ServerUnsupported, SetupError
+from pgflow.errors import (
+    SchemaForeign,
+    SchemaMissing,
+    SchemaNewer,
+    SchemaOutdated,
+    ServerUnsupported,
+    SetupError,
+)
 from pgflow.schema import _install
 from pgflow.schema._shapes import headers
 
@@ -37,7 +44,6 @@ if TYPE_CHECKING:
 SNAPSHOT = Path(__file__).parents[1] / "schema.sql"
 READERS = ("pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_auditor")
 ROLES = ("pgflow_owner", *READERS)
-
 
 
 def connect(dsn: str, **parts: str) -> psycopg.Connection:
@@ -56,16 +62,28 @@ def installed(empty: psycopg.Connection) -> psycopg.Connection:
     return empty
 
 
-bare_proc = factories.postgresql_proc(password=secrets.token_urlsafe(), postgres_options=servers.POSTGRES_OPTIONS)
+bare_proc = factories.postgresql_proc(
+    password=secrets.token_urlsafe(), postgres_options=servers.POSTGRES_OPTIONS
+)
 
 
 @pytest.fixture(scope="session")
-def private_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+def private_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> str:
     """A server of our own, even if the other tests share one."""
-    request.config.option.postgresql_exec = str(servers.write_pg_ctl(tmp_path_factory.mktemp("bin")))
+    request.config.option.postgresql_exec = str(
+        servers.write_pg_ctl(tmp_path_factory.mktemp("bin"))
+    )
     request.config.option.postgresql_unixsocketdir = str(tmp_path_factory.mktemp("run"))
     process = request.getfixturevalue("bare_proc")
-    return make_conninfo(host=process.host, port=process.port, user=process.user, password=process.password, dbname="postgres")
+    return make_conninfo(
+        host=process.host,
+        port=process.port,
+        user=process.user,
+        password=process.password,
+        dbname="postgres",
+    )
 
 
 @pytest.fixture
@@ -74,9 +92,13 @@ def bare_dsn(private_cluster: str) -> Iterator[str]:
     with connect(private_cluster) as admin:
         admin.execute("create database app")
         yield make_conninfo(private_cluster, dbname="app")
-        for (name,) in admin.execute("select datname from pg_database where not datistemplate and datname <> 'postgres'").fetchall():
+        for (name,) in admin.execute(
+            "select datname from pg_database where not datistemplate and datname <> 'postgres'"
+        ).fetchall():
             admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
-        for (name,) in admin.execute("select rolname from pg_roles where rolname !~ '^pg_' and rolname <> 'postgres'").fetchall():
+        for (name,) in admin.execute(
+            "select rolname from pg_roles where rolname !~ '^pg_' and rolname <> 'postgres'"
+        ).fetchall():
             admin.execute(sql.SQL("drop role {}").format(sql.Identifier(name)))
 
 
@@ -95,20 +117,36 @@ def login(bare_dsn: str) -> Callable[..., str]:
 
 
 def changed_assets(**texts: str) -> schema.Assets:
-    """Our own files, with these texts added to some, which are named without their room (of views: `runs_view`): another version's."""
+    """Our own files, with these texts added to some, which are named without their room (of views:
+    `runs_view`): another version's.
+    """
     ours = schema.own_assets()
-    names = {"runs_view": "views/runs"} | {file.name.rpartition("/")[2]: file.name for file in ours.sources if not file.name.startswith("views/")}
+    names = {"runs_view": "views/runs"} | {
+        file.name.rpartition("/")[2]: file.name
+        for file in ours.sources
+        if not file.name.startswith("views/")
+    }
     added = {names[name]: text for name, text in texts.items()}
-    return dataclasses.replace(ours, sources=tuple(dataclasses.replace(file, text=file.text + added.get(file.name, "")) for file in ours.sources))
+    return dataclasses.replace(
+        ours,
+        sources=tuple(
+            dataclasses.replace(file, text=file.text + added.get(file.name, ""))
+            for file in ours.sources
+        ),
+    )
 
 
 def with_migration(text: str) -> schema.Assets:
     ours = schema.own_assets()
-    return dataclasses.replace(ours, migrations=(*ours.migrations, schema.SqlFile("9999_next", text)))
+    return dataclasses.replace(
+        ours, migrations=(*ours.migrations, schema.SqlFile("9999_next", text))
+    )
 
 
 def older_assets() -> schema.Assets:
-    """An imagined first version: fewer files and in other places, functions with other bodies and arguments, other grants."""
+    """An imagined first version: fewer files and in other places, functions with other bodies and
+    arguments, other grants.
+    """
     ours = schema.own_assets()
     texts = {file.name: file.text for file in ours.sources}
     del texts["ops/check"], texts["runs/wake"]
@@ -118,12 +156,17 @@ def older_assets() -> schema.Assets:
         as 'select key';
     """
     texts["views/runs"] = re.sub(r"comment on view .*;", "", texts["views/runs"])
-    before_the_rooms = (schema.SqlFile(name.rpartition("/")[2] if name.startswith("core/") else name, text) for name, text in texts.items())
+    before_the_rooms = (
+        schema.SqlFile(name.rpartition("/")[2] if name.startswith("core/") else name, text)
+        for name, text in texts.items()
+    )
     return schema.Assets("0.0.1", ours.migrations, tuple(before_the_rooms))
 
 
 def schema_exists(conn: psycopg.Connection) -> bool:
-    return conn.execute("select exists (select from pg_namespace where nspname = 'pgflow')").fetchone()[0]
+    return conn.execute(
+        "select exists (select from pg_namespace where nspname = 'pgflow')"
+    ).fetchone()[0]
 
 
 def owners(conn: psycopg.Connection) -> set[str]:
@@ -202,7 +245,9 @@ def test_only_changed_files_are_applied_again_and_then_the_privileges(installed)
     report = schema.install(installed, newer)
     assert report.sources == ("core/clock", "privileges")
     assert report.migrations == ()
-    assert installed.execute("select obj_description('pgflow.now_()'::regprocedure)").fetchone() == ("changed",)
+    assert installed.execute(
+        "select obj_description('pgflow.now_()'::regprocedure)"
+    ).fetchone() == ("changed",)
 
 
 def test_functions_that_are_applied_again_stay_the_same_ones(installed):
@@ -216,14 +261,39 @@ def test_functions_that_are_applied_again_stay_the_same_ones(installed):
 @pytest.mark.parametrize(
     "former",
     [
-        "drop function pgflow.find_chain; create function pgflow.find_chain(called text, tenant text default '') returns bigint language sql as 'select 1::bigint'",
-        "drop function pgflow.find_chain; create function pgflow.find_chain(key text, tenant text default '') returns int language sql as 'select 1'",
-        "create function pgflow.find_chain(key text) returns bigint language sql as 'select 1::bigint'",
-        "create function pgflow.find_chain(key text, tenant text, beyond int default 1) returns bigint language sql as 'select 1::bigint'",
-        "drop function pgflow.park_all_; create function pgflow.park_all_(questions jsonb, positions int[], seqs int[], t timestamptz, out bigint[]) returns bigint[] language sql as 'select null::bigint[]'",
-        "drop function pgflow.claim_runs; create function pgflow.claim_runs() returns setof int language sql as 'select 1'",
-        "create or replace function pgflow.find_chain(key text, tenant text default '') returns bigint language sql as 'select 1::bigint'",
-        "drop function pgflow.register_code; create function pgflow.register_code(worker_id int default 1, codes jsonb default '[]') returns void language sql as ''",
+        (
+            "drop function pgflow.find_chain; create function pgflow.find_chain(called text, tenant "
+            "text default '') returns bigint language sql as 'select 1::bigint'"
+        ),
+        (
+            "drop function pgflow.find_chain; create function pgflow.find_chain(key text, tenant text "
+            "default '') returns int language sql as 'select 1'"
+        ),
+        (
+            "create function pgflow.find_chain(key text) returns bigint language sql as 'select "
+            "1::bigint'"
+        ),
+        (
+            "create function pgflow.find_chain(key text, tenant text, beyond int default 1) returns "
+            "bigint language sql as 'select 1::bigint'"
+        ),
+        (
+            "drop function pgflow.park_all_; create function pgflow.park_all_(questions jsonb, "
+            "positions int[], seqs int[], t timestamptz, out bigint[]) returns bigint[] language sql "
+            "as 'select null::bigint[]'"
+        ),
+        (
+            "drop function pgflow.claim_runs; create function pgflow.claim_runs() returns setof int "
+            "language sql as 'select 1'"
+        ),
+        (
+            "create or replace function pgflow.find_chain(key text, tenant text default '') returns "
+            "bigint language sql as 'select 1::bigint'"
+        ),
+        (
+            "drop function pgflow.register_code; create function pgflow.register_code(worker_id int "
+            "default 1, codes jsonb default '[]') returns void language sql as ''"
+        ),
     ],
     ids=range(8),
 )
@@ -237,9 +307,13 @@ def test_functions_of_former_shapes_make_way(installed, former):
 
 
 def test_each_function_of_the_files_has_a_shape_and_no_file_drops_one():
-    """A file that drops a function makes those fail that are about to call it: `pgflow.schema._shapes` knows when it must."""
+    """A file that drops a function makes those fail that are about to call it:
+    `pgflow.schema._shapes` knows when it must.
+    """
     for file in schema.own_assets().sources:
-        assert len(headers(file.text)) == len(re.findall(r"(?im)^\s*create\s.*\bfunction\b", file.text)), file.name
+        assert len(headers(file.text)) == len(
+            re.findall(r"(?im)^\s*create\s.*\bfunction\b", file.text)
+        ), file.name
         assert re.search(r"(?im)^\s*drop function", file.text) is None, file.name
 
 
@@ -247,12 +321,16 @@ def test_a_new_migration_is_applied_once(installed):
     newer = with_migration("create table pgflow.added (id int);")
     assert schema.install(installed, newer).migrations == ("9999_next",)
     assert schema.install(installed, newer).already_current
-    assert installed.execute("select number, name from pgflow.migration where number = 9999").fetchone() == (9999, "9999_next")
+    assert installed.execute(
+        "select number, name from pgflow.migration where number = 9999"
+    ).fetchone() == (9999, "9999_next")
 
 
 def test_an_error_in_a_file_leaves_everything_as_it_was_and_names_the_file(installed):
     before = versions_of_rows(installed)
-    broken = changed_assets(clock="\ncomment on function pgflow.now_() is 'changed';\n", wake="\nselect 1 / 0;\n")
+    broken = changed_assets(
+        clock="\ncomment on function pgflow.now_() is 'changed';\n", wake="\nselect 1 / 0;\n"
+    )
     with pytest.raises(psycopg.errors.DivisionByZero) as raised:
         schema.install(installed, broken)
     assert any("sql/runs/wake.sql" in note for note in raised.value.__notes__)
@@ -261,7 +339,9 @@ def test_an_error_in_a_file_leaves_everything_as_it_was_and_names_the_file(insta
 
 def test_an_applied_migration_must_not_change(installed):
     ours = schema.own_assets()
-    edited = tuple(dataclasses.replace(file, text=file.text + "-- edited") for file in ours.migrations)
+    edited = tuple(
+        dataclasses.replace(file, text=file.text + "-- edited") for file in ours.migrations
+    )
     with pytest.raises(SetupError, match="an applied migration never changes"):
         schema.install(installed, dataclasses.replace(ours, migrations=edited))
 
@@ -274,8 +354,17 @@ def test_the_hidden_defaults_of_a_session_change_nothing(empty_dsn):
 
 
 def test_what_others_planted_in_the_search_path_does_not_run(empty_dsn, empty):
-    for signature in ("obj_description(oid, text)", "pg_get_userbyid(oid)", "octet_length(text)", "clock_timestamp()", "json_typeof(json)"):
-        empty.execute(f"create function public.{signature} returns text language plpgsql as $$ begin raise 'planted'; end $$")
+    for signature in (
+        "obj_description(oid, text)",
+        "pg_get_userbyid(oid)",
+        "octet_length(text)",
+        "clock_timestamp()",
+        "json_typeof(json)",
+    ):
+        empty.execute(
+            f"create function public.{signature} returns text language plpgsql as $$ begin raise "
+            "'planted'; end $$"
+        )
     with connect(empty_dsn, options="-c search_path=public,pg_catalog") as conn:
         schema.migrate(conn)
         schema.require_schema(conn)
@@ -304,7 +393,9 @@ def test_installers_in_several_databases_make_the_roles_once(bare_dsn):
         for name in names[1:]:
             admin.execute(f"create database {name}")
     with ThreadPoolExecutor(4) as pool:
-        reports = list(pool.map(schema.migrate_dsn, [make_conninfo(bare_dsn, dbname=name) for name in names]))
+        reports = list(
+            pool.map(schema.migrate_dsn, [make_conninfo(bare_dsn, dbname=name) for name in names])
+        )
     assert {report.owner for report in reports} == {"pgflow_owner"}
     assert all(report.advice == () and report.sources for report in reports)
 
@@ -322,13 +413,17 @@ def test_an_upgrade_gives_up_early_on_what_a_transaction_uses(installed, empty_d
     before = versions_of_rows(installed)
     with connect(empty_dsn) as reader, reader.transaction():
         reader.execute("select from pgflow.runs")
-        with pytest.raises(SetupError, match="another transaction uses tables or functions that must change"):
+        with pytest.raises(
+            SetupError, match="another transaction uses tables or functions that must change"
+        ):
             schema.install(installed, changed_assets(runs_view="\n-- changed\n"))
     assert versions_of_rows(installed) == before
 
 
 @pytest.mark.parametrize("has_older", [False, True], ids=["installing", "upgrading"])
-def test_an_installer_that_is_killed_midway_leaves_nothing_and_can_be_run_again(empty_dsn, empty, has_older):
+def test_an_installer_that_is_killed_midway_leaves_nothing_and_can_be_run_again(
+    empty_dsn, empty, has_older
+):
     if has_older:
         schema.install(empty, changed_assets(partition="\n-- older\n", clock="\n-- older\n"))
     before = dump_catalog(empty) if has_older else None
@@ -359,11 +454,16 @@ def test_a_schema_of_somebody_else_is_refused(empty):
     forbidden_everywhere(empty, SchemaForeign, "is not of pgflow-engine")
     empty.execute("create table pgflow.migration (number int)")
     forbidden_everywhere(empty, SchemaForeign, "is not of pgflow-engine")
-    assert empty.execute("select count(*) from pg_class where relnamespace = 'pgflow'::regnamespace").fetchone() == (1,)
+    assert empty.execute(
+        "select count(*) from pg_class where relnamespace = 'pgflow'::regnamespace"
+    ).fetchone() == (1,)
 
 
 def test_a_mark_on_something_else_than_our_table_does_not_count(empty):
-    empty.execute("create schema pgflow; create view pgflow.migration as select 1; comment on view pgflow.migration is 'pgflow-engine marker'")
+    empty.execute(
+        "create schema pgflow; create view pgflow.migration as select 1; comment on view "
+        "pgflow.migration is 'pgflow-engine marker'"
+    )
     forbidden_everywhere(empty, SchemaForeign, "is not of pgflow-engine")
 
 
@@ -394,12 +494,16 @@ def test_a_newer_schema_is_never_migrated_but_serves_an_older_worker(empty):
 
 
 def test_a_breaking_migration_stops_older_workers_too(empty):
-    schema.install(empty, with_migration("--! breaking-change\ncreate table pgflow.added (id int);"))
+    schema.install(
+        empty, with_migration("--! breaking-change\ncreate table pgflow.added (id int);")
+    )
     forbidden_everywhere(empty, SchemaNewer, "upgrade pgflow-engine")
 
 
 def test_a_newer_release_without_a_migration_is_newer_all_the_same(empty):
-    schema.install(empty, dataclasses.replace(changed_assets(clock="\n-- newer\n"), version="999.0"))
+    schema.install(
+        empty, dataclasses.replace(changed_assets(clock="\n-- newer\n"), version="999.0")
+    )
     with pytest.raises(SchemaNewer, match="upgrade pgflow-engine"):
         schema.migrate(empty)
     schema.require_schema(empty)
@@ -436,14 +540,19 @@ def test_the_script_for_a_new_database_installs_the_same_schema(empty_dsn, empty
     assert dump_catalog(empty, with_server_details=True) == fresh_dump(empty)
 
 
-def test_the_script_for_an_older_database_holds_what_is_pending_and_changes_nothing_by_itself(empty_dsn, empty):
+def test_the_script_for_an_older_database_holds_what_is_pending_and_changes_nothing_by_itself(
+    empty_dsn, empty
+):
     schema.install(empty, changed_assets(clock="\ncomment on function pgflow.now_() is 'older';\n"))
     before = versions_of_rows(empty)
     with empty.transaction():
         script = schema.migration_sql(empty)
         assert empty.execute("select current_user = session_user").fetchone() == (True,)
     assert versions_of_rows(empty) == before
-    assert re.findall(r"^-- (sql|migrations)/([\w/]+)\.sql", script, re.MULTILINE) == [("sql", "core/clock"), ("sql", "privileges")]
+    assert re.findall(r"^-- (sql|migrations)/([\w/]+)\.sql", script, re.MULTILINE) == [
+        ("sql", "core/clock"),
+        ("sql", "privileges"),
+    ]
 
     run_script(empty_dsn, script)
     schema.require_schema(empty)
@@ -459,7 +568,9 @@ def test_the_script_run_twice_fails_and_harms_nothing(empty_dsn, installed):
 
 def test_every_file_is_ascii_so_that_any_client_encoding_will_do():
     assets = schema.own_assets()
-    assert [file.name for file in (*assets.migrations, *assets.sources) if not file.text.isascii()] == []
+    assert [
+        file.name for file in (*assets.migrations, *assets.sources) if not file.text.isascii()
+    ] == []
 
 
 def test_a_superuser_makes_the_roles_and_owns_nothing(bare_dsn):
@@ -467,7 +578,10 @@ def test_a_superuser_makes_the_roles_and_owns_nothing(bare_dsn):
     assert report.roles_created == ROLES
     with connect(bare_dsn) as conn:
         assert owners(conn) == {report.owner} == {"pgflow_owner"}
-        roles = conn.execute("select bool_or(rolcanlogin or rolsuper or rolcreaterole or rolbypassrls) from pg_roles where rolname ~ '^pgflow_'")
+        roles = conn.execute(
+            "select bool_or(rolcanlogin or rolsuper or rolcreaterole or rolbypassrls) from "
+            "pg_roles where rolname ~ '^pgflow_'"
+        )
         assert roles.fetchone() == (False,)
 
 
@@ -479,7 +593,10 @@ def test_a_role_that_may_make_roles_hands_the_schema_to_their_owner(login, bare_
     with connect(bare_dsn) as admin:
         assert owners(admin) == {"pgflow_owner"}
     with connect(dsn) as conn:
-        assert schema.install(conn, changed_assets(clock="\n-- newer\n")).sources == ("core/clock", "privileges")
+        assert schema.install(conn, changed_assets(clock="\n-- newer\n")).sources == (
+            "core/clock",
+            "privileges",
+        )
 
 
 def granted_roles(conn: psycopg.Connection) -> set[str]:
@@ -487,7 +604,9 @@ def granted_roles(conn: psycopg.Connection) -> set[str]:
     return {name for (name,) in conn.execute(query, [list(READERS)])}
 
 
-def test_a_plain_role_installs_without_roles_and_says_what_an_administrator_must_run(login, bare_dsn):
+def test_a_plain_role_installs_without_roles_and_says_what_an_administrator_must_run(
+    login, bare_dsn
+):
     dsn = login("plain")
     report = schema.migrate_dsn(dsn)
     assert report.owner == "plain"
@@ -511,13 +630,17 @@ def test_a_plain_role_that_owns_the_schema_can_run_the_engine(login):
     dsn = login("plain")
     schema.migrate_dsn(dsn)
     with connect(dsn) as conn:
-        conn.execute("""select pgflow.start_run(workflow => 'w', key => 'k', input => '{"a": 1}')""")
+        conn.execute(
+            """select pgflow.start_run(workflow => 'w', key => 'k', input => '{"a": 1}')"""
+        )
         assert conn.execute("select pgflow.run_status('k')").fetchone() == ("queued",)
 
 
 def test_a_role_that_may_not_create_a_schema_learns_the_grant_it_needs(login, bare_dsn):
     dsn = login("plain", may_create=False)
-    with pytest.raises(SetupError, match="plain may not create a schema in database app") as refused:
+    with pytest.raises(
+        SetupError, match="plain may not create a schema in database app"
+    ) as refused:
         schema.migrate_dsn(dsn)
     with connect(bare_dsn) as administrator:
         administrator.execute(str(refused.value).partition("administrator run: ")[2])
@@ -554,7 +677,9 @@ def test_an_upgrade_by_a_stranger_says_who_must_run_it(login, bare_dsn):
     with connect(login("stranger")) as conn:
         assert schema.migrate(conn).already_current
         newer = changed_assets(clock="\n-- newer\n")
-        with pytest.raises(SetupError, match="belongs to pgflow_owner, and stranger may not act for that role") as refused:
+        with pytest.raises(
+            SetupError, match="belongs to pgflow_owner, and stranger may not act for that role"
+        ) as refused:
             schema.install(conn, newer)
         with connect(bare_dsn) as administrator:
             administrator.execute(str(refused.value).partition("administrator run: ")[2])
@@ -590,9 +715,15 @@ def test_roles_that_were_dropped_are_made_again(bare_dsn):
 def declared_grants() -> dict[str, set[str]]:
     """The functions that each role may call, as the files say beside them."""
     text = "".join(file.text for file in schema.own_assets().sources)
-    declared = {name: roles.split(", ") for name, roles in re.findall(r"^--! grant (\w+) to (.+)$", text, re.MULTILINE)}
+    declared = {
+        name: roles.split(", ")
+        for name, roles in re.findall(r"^--! grant (\w+) to (.+)$", text, re.MULTILINE)
+    }
     views = set(re.findall(r"^create view pgflow\.(\w+)", text, re.MULTILINE))
-    return {role: {name for name, roles in declared.items() if role in roles and name not in views} for role in READERS}
+    return {
+        role: {name for name, roles in declared.items() if role in roles and name not in views}
+        for role in READERS
+    }
 
 
 @pytest.mark.parametrize("role", READERS)
@@ -611,10 +742,16 @@ def test_a_role_may_read_the_views_and_touch_no_table(installed, role):
           has_table_privilege(%(role)s, oid, 'insert, update, delete, truncate, references, trigger')
         from pg_class where relnamespace = 'pgflow'::regnamespace and relkind in ('r', 'p', 'v', 'm')
     """
-    assert set(installed.execute(query, {"role": role})) == {("r", False, False), ("p", False, False), ("v", True, False)}
+    assert set(installed.execute(query, {"role": role})) == {
+        ("r", False, False),
+        ("p", False, False),
+        ("v", True, False),
+    }
     sequences = "select bool_or(has_sequence_privilege(%s, oid, 'usage, select, update')) from pg_class where relnamespace = 'pgflow'::regnamespace and relkind = 'S'"
     assert installed.execute(sequences, [role]).fetchone() == (False,)
-    assert installed.execute("select has_schema_privilege(%s, 'pgflow', 'create')", [role]).fetchone() == (False,)
+    assert installed.execute(
+        "select has_schema_privilege(%s, 'pgflow', 'create')", [role]
+    ).fetchone() == (False,)
 
 
 def test_a_worker_that_tries_to_write_a_table_is_refused(installed):
@@ -673,12 +810,19 @@ def test_every_table_view_and_sequence_says_what_it_is(installed):
 
 
 def test_the_sqlstates_of_both_sides_match():
-    raised = {code for file in schema.own_assets().sources for code in re.findall(r"errcode = '(PF\w{3})'", file.text)}
+    raised = {
+        code
+        for file in schema.own_assets().sources
+        for code in re.findall(r"errcode = '(PF\w{3})'", file.text)
+    }
     assert raised == set(errors.BY_SQLSTATE)
 
 
 def test_the_list_of_unit_kinds_is_the_one_that_the_journal_accepts(installed):
-    (check,) = installed.execute("select pg_get_constraintdef(oid) from pg_constraint where contypid = 'pgflow.unit_letter'::regtype").fetchone()
+    (check,) = installed.execute(
+        "select pg_get_constraintdef(oid) from pg_constraint where contypid = "
+        "'pgflow.unit_letter'::regtype"
+    ).fetchone()
     kinds = {kind for (kind,) in installed.execute("select kind::text from pgflow.unit_kind")}
     assert set(re.findall(r"'(.)'::\"char\"", check)) == kinds
 
@@ -703,7 +847,9 @@ def test_a_fresh_install_is_the_snapshot(installed):
     dump = dump_catalog(installed)
     if os.environ.get("PGFLOW_UPDATE_SNAPSHOT"):
         SNAPSHOT.write_text(dump, encoding="utf-8")
-    assert dump == SNAPSHOT.read_text(encoding="utf-8"), "if the change is meant: PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/sql/test_schema.py"
+    assert dump == SNAPSHOT.read_text(encoding="utf-8"), (
+        "if the change is meant: PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/sql/test_schema.py"
+    )
 
 
 def test_an_upgraded_install_equals_a_fresh_one(empty):
@@ -721,14 +867,29 @@ def test_an_upgrade_forgets_files_that_have_moved(empty):
 
 
 def test_a_version_of_other_files_between_leaves_nothing_of_itself(empty):
-    """It knows none of our files, so it replaces their functions and leaves the records that they were applied."""
+    """It knows none of our files, so it replaces their functions and leaves the records that they
+    were applied.
+    """
     schema.migrate(empty)
     fresh = dump_catalog(empty, with_server_details=True)
     older = older_assets()
-    apart = tuple(dataclasses.replace(file, name=f"other/{file.name}" if file.name != "privileges" else file.name) for file in older.sources)
-    schema.install(empty, dataclasses.replace(older, version=schema.own_assets().version, sources=apart))
-    empty.execute("insert into pgflow.source select s.name, s.sha256 from unnest(%s::text[], %s::text[]) as s (name, sha256) on conflict do nothing",
-                  ([f.name for f in schema.own_assets().sources], [f.sha256 for f in schema.own_assets().sources]))
+    apart = tuple(
+        dataclasses.replace(
+            file, name=f"other/{file.name}" if file.name != "privileges" else file.name
+        )
+        for file in older.sources
+    )
+    schema.install(
+        empty, dataclasses.replace(older, version=schema.own_assets().version, sources=apart)
+    )
+    empty.execute(
+        "insert into pgflow.source select s.name, s.sha256 from unnest(%s::text[], %s::text[]) as "
+        "s (name, sha256) on conflict do nothing",
+        (
+            [f.name for f in schema.own_assets().sources],
+            [f.sha256 for f in schema.own_assets().sources],
+        ),
+    )
     schema.migrate(empty)
     assert dump_catalog(empty, with_server_details=True) == fresh
 
@@ -740,8 +901,15 @@ def test_a_grant_of_something_that_is_not_there_is_refused(empty):
 
 def test_a_line_about_grants_is_read_or_refused():
     """A line that the installer does not understand would grant nothing, silently."""
-    lines = [line for file in schema.own_assets().sources for line in file.text.splitlines() if line.startswith("--!")]
-    assert len(lines) == len(schema.own_assets().grants) and all(line.startswith("--! grant ") for line in lines)
+    lines = [
+        line
+        for file in schema.own_assets().sources
+        for line in file.text.splitlines()
+        if line.startswith("--!")
+    ]
+    assert len(lines) == len(schema.own_assets().grants) and all(
+        line.startswith("--! grant ") for line in lines
+    )
     assert {role for roles in schema.own_assets().grants.values() for role in roles} == set(READERS)
 
 

@@ -1,4 +1,6 @@
-"""A partition of the journal that a few rows keep is shrunk to them: nothing is lost, and nobody waits for long."""
+"""A partition of the journal that a few rows keep is shrunk to them: nothing is lost, and nobody
+waits for long.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,21 @@ import sqlkit
 from catalog import dump_catalog
 from clikit import pgflow
 from records import SOON, count, wait_until
-from sqlkit import T0, Actor, Claim, begin, claim, commit, connect, flush, one, rows, set_clock, start_many, unit
+from sqlkit import (
+    T0,
+    Actor,
+    Claim,
+    begin,
+    claim,
+    commit,
+    connect,
+    flush,
+    one,
+    rows,
+    set_clock,
+    start_many,
+    unit,
+)
 
 from pgflow import Signal, step, workflow
 
@@ -29,12 +45,15 @@ JOURNAL = "select seq, call, kind, name, payload::text, token from pgflow.unit w
 def fill(conn: Conn) -> None:
     """Runs that ended, with 9 MiB of units."""
     start_many(conn, [(f"ended-{n}", "{}") for n in range(72)], "ended")
-    while ended := claim(conn, 100, lanes=rows(conn, "select lane_id from pgflow.lane where workflow = 'ended'")):
+    while ended := claim(
+        conn, 100, lanes=rows(conn, "select lane_id from pgflow.lane where workflow = 'ended'")
+    ):
         for run in ended:
             sqlkit.finish(conn, run)
     conn.execute(
         "insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, payload) "
-        "select o.run_id, 1, o.finished_at, o.finished_at, n, n, 'w', to_json((select string_agg(md5(random()::text || g), '') from generate_series(1, 58) g)) "
+        "select o.run_id, 1, o.finished_at, o.finished_at, n, n, 'w', to_json((select "
+        "string_agg(md5(random()::text || g), '') from generate_series(1, 58) g)) "
         "from pgflow.outcome o join pgflow.run r using (run_id) cross join generate_series(1, 64) n"
     )
 
@@ -52,7 +71,9 @@ def leave_behind(conn: Conn, *, vacuum: bool = True) -> None:
 
 def open_run(conn: Conn, units: int = OLD_UNITS) -> Claim:
     run = begin(conn, "old", key="old")
-    commit(conn, flush(run, *(unit("c", n, f"step-{n}", f'"result {n}"') for n in range(1, units + 1))))
+    commit(
+        conn, flush(run, *(unit("c", n, f"step-{n}", f'"result {n}"') for n in range(1, units + 1)))
+    )
     return run
 
 
@@ -72,14 +93,27 @@ def size(conn: Conn) -> int:
 
 
 def kept_large(conn: Conn) -> list[Any]:
-    return rows(conn, "select partition, kept_large, units, tries from pgflow.partitions where kept_large is not null")
+    return rows(
+        conn,
+        "select partition, kept_large, units, tries from pgflow.partitions where kept_large is not "
+        "null",
+    )
 
 
 def test_a_partition_that_an_open_run_keeps_is_shrunk_to_it(conn: Conn, old: Claim) -> None:
-    journal, catalog, before = rows(conn, JOURNAL, old.run_id), dump_catalog(conn, with_server_details=True), size(conn)
+    journal, catalog, before = (
+        rows(conn, JOURNAL, old.run_id),
+        dump_catalog(conn, with_server_details=True),
+        size(conn),
+    )
     assert before > 8 << 20
     ((partition, bytes_before, bytes_after, units),) = rows(conn, SHRINK)
-    assert (partition, bytes_before, bytes_after, units) == ("unit_0", before, size(conn), OLD_UNITS)
+    assert (partition, bytes_before, bytes_after, units) == (
+        "unit_0",
+        before,
+        size(conn),
+        OLD_UNITS,
+    )
     assert bytes_after <= 64 << 10
     assert rows(conn, JOURNAL, old.run_id) == journal
     assert dump_catalog(conn, with_server_details=True) == catalog
@@ -90,25 +124,40 @@ def test_a_partition_that_an_open_run_keeps_is_shrunk_to_it(conn: Conn, old: Cla
     assert sqlkit.unsound(conn) == set()
 
 
-def test_whoever_reads_with_a_snapshot_from_before_finds_the_journal(dsn: str, conn: Conn, old: Claim) -> None:
-    with connect(dsn, "-c default_transaction_isolation=repeatable\\ read") as reader, reader.transaction():
+def test_whoever_reads_with_a_snapshot_from_before_finds_the_journal(
+    dsn: str, conn: Conn, old: Claim
+) -> None:
+    with (
+        connect(dsn, "-c default_transaction_isolation=repeatable\\ read") as reader,
+        reader.transaction(),
+    ):
         one(reader, "select count(*) from pgflow.run_key")
         assert len(rows(conn, SHRINK)) == 1
-        assert one(reader, "select count(*) from pgflow.unit where run_id = %s", old.run_id) == OLD_UNITS
+        assert (
+            one(reader, "select count(*) from pgflow.unit where run_id = %s", old.run_id)
+            == OLD_UNITS
+        )
 
 
-def test_a_commit_of_the_run_that_is_moved_waits_and_counts(dsn: str, conn: Conn, old: Claim) -> None:
+def test_a_commit_of_the_run_that_is_moved_waits_and_counts(
+    dsn: str, conn: Conn, old: Claim
+) -> None:
     with connect(dsn) as mover, Actor(dsn) as worker:
         with mover.transaction():
             assert len(rows(mover, SHRINK)) == 1
             sent = worker.do(commit, flush(old, unit("c", OLD_UNITS + 1, "late")))
             worker.until_waiting(conn)
         sent.result(20)
-    assert [row[3] for row in rows(conn, JOURNAL, old.run_id)] == [*(f"step-{n}" for n in range(1, OLD_UNITS + 1)), "late"]
+    assert [row[3] for row in rows(conn, JOURNAL, old.run_id)] == [
+        *(f"step-{n}" for n in range(1, OLD_UNITS + 1)),
+        "late",
+    ]
     assert old.seq == OLD_UNITS + 1
 
 
-def test_a_lock_that_is_not_to_be_had_is_tried_again_less_and_less_often(dsn: str, conn: Conn, old: Claim) -> None:
+def test_a_lock_that_is_not_to_be_had_is_tried_again_less_and_less_often(
+    dsn: str, conn: Conn, old: Claim
+) -> None:
     backing_off = "select partition from pgflow.shrink_journal(backing_off => true)"
     at = T0 + MINUTE
     with connect(dsn) as worker:
@@ -120,14 +169,18 @@ def test_a_lock_that_is_not_to_be_had_is_tried_again_less_and_less_often(dsn: st
                 assert kept_large(conn) == [("unit_0", "busy", OLD_UNITS, tries)]
                 assert rows(conn, backing_off) == [], "not its turn"
                 assert kept_large(conn) == [("unit_0", "busy", OLD_UNITS, tries)]
-                next_at = one(conn, "select next_try_at from pgflow.partitions where partition = 'unit_0'")
+                next_at = one(
+                    conn, "select next_try_at from pgflow.partitions where partition = 'unit_0'"
+                )
                 waits.append((next_at - at) // MINUTE)
                 at = next_at
                 set_clock(conn, at)
             assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
             assert rows(conn, backing_off) == []
         assert rows(conn, backing_off) == [], "not its turn"
-    assert [row[0] for row in rows(conn, SHRINK)] == ["unit_0"], "who asks for it does not wait for its turn"
+    assert [row[0] for row in rows(conn, SHRINK)] == ["unit_0"], (
+        "who asks for it does not wait for its turn"
+    )
     assert kept_large(conn) == []
     assert len(rows(conn, JOURNAL, old.run_id)) == OLD_UNITS + 1
 
@@ -153,7 +206,9 @@ def test_two_movers_do_not_wait_for_each_other(dsn: str, conn: Conn, old: Claim)
     assert len(rows(conn, JOURNAL, old.run_id)) == OLD_UNITS
 
 
-def test_more_rows_than_may_be_moved_stay_and_the_doctor_says_so(dsn: str, conn: Conn, old: Claim) -> None:
+def test_more_rows_than_may_be_moved_stay_and_the_doctor_says_so(
+    dsn: str, conn: Conn, old: Claim
+) -> None:
     before = size(conn)
     few = f"select partition from pgflow.shrink_journal(max_units => {OLD_UNITS - 1})"
     assert rows(conn, few) == []
@@ -165,7 +220,10 @@ def test_more_rows_than_may_be_moved_stay_and_the_doctor_says_so(dsn: str, conn:
     assert f"max_units => {OLD_UNITS}" in found["do"]
     prune = ("prune", "--older-than", "0s", "--yes")
     assert pgflow(dsn, *prune, "--move-at-most", str(OLD_UNITS - 1)).data["shrunk"] == 0
-    assert pgflow(dsn, *prune, tty=True).out.strip() == "0 runs removed, and 1 partition of the journal shrunk"
+    assert (
+        pgflow(dsn, *prune, tty=True).out.strip()
+        == "0 runs removed, and 1 partition of the journal shrunk"
+    )
     (found,) = [row for row in pgflow(dsn, "doctor", "--json").data if row["check"] == "journal"]
     assert (found["level"], kept_large(conn)) == ("ok", [])
 
@@ -176,8 +234,12 @@ def test_an_index_that_is_larger_than_its_table_is_shrunk_too(conn: Conn) -> Non
     fill(conn)
     set_clock(conn, T0 + MINUTE)
     leave_behind(conn)
-    assert one(conn, "select pg_relation_size('pgflow.unit_0') < pg_relation_size('pgflow.unit_0_pkey')")
-    assert rows(conn, "select partition from pgflow.shrink_journal(min_bytes => 65536)") == ["unit_0"]
+    assert one(
+        conn, "select pg_relation_size('pgflow.unit_0') < pg_relation_size('pgflow.unit_0_pkey')"
+    )
+    assert rows(conn, "select partition from pgflow.shrink_journal(min_bytes => 65536)") == [
+        "unit_0"
+    ]
     assert one(conn, "select pg_relation_size('pgflow.unit_0_pkey')") <= 16384
     assert len(rows(conn, JOURNAL, old.run_id)) == 2
 
@@ -187,7 +249,8 @@ def test_units_of_more_bytes_than_may_be_moved_stay(conn: Conn, old: Claim) -> N
     conn.execute("alter table pgflow.unit_0 alter column payload set storage external")
     commit(conn, flush(old, unit("c", OLD_UNITS + 1, payload=large)))
     conn.execute(
-        "insert into pgflow.unit select run_id, token, at, recorded_at, due_at, args_hash, seq + n, call + n, kind, name, key, payload, starts "
+        "insert into pgflow.unit select run_id, token, at, recorded_at, due_at, args_hash, seq + "
+        "n, call + n, kind, name, key, payload, starts "
         "from pgflow.unit cross join generate_series(1, 64) n where run_id = %s and seq = %s",
         (old.run_id, OLD_UNITS + 1),
     )
@@ -195,7 +258,9 @@ def test_units_of_more_bytes_than_may_be_moved_stay(conn: Conn, old: Claim) -> N
     conn.execute("vacuum pgflow.unit_0")
     assert rows(conn, SHRINK) == []
     assert kept_large(conn) == [("unit_0", "units", OLD_UNITS + 65, 0)]
-    assert rows(conn, "select partition from pgflow.shrink_journal(max_bytes => null)") == ["unit_0"]
+    assert rows(conn, "select partition from pgflow.shrink_journal(max_bytes => null)") == [
+        "unit_0"
+    ]
     assert len(rows(conn, JOURNAL, old.run_id)) == OLD_UNITS + 65
 
 
@@ -212,7 +277,9 @@ def test_rows_that_are_not_vacuumed_are_not_read_under_a_lock(dsn: str, conn: Co
         assert rows(conn, SHRINK) == []
         ((partition, why, _, _),) = kept_large(conn)
         assert (partition, why) == ("unit_0", "vacuum")
-        (found,) = [row for row in pgflow(dsn, "doctor", "--json").data if row["check"] == "journal"]
+        (found,) = [
+            row for row in pgflow(dsn, "doctor", "--json").data if row["check"] == "journal"
+        ]
         assert found["do"].startswith("vacuum pgflow.unit_0")
     conn.execute("vacuum pgflow.unit_0")
     assert len(rows(conn, SHRINK)) == 1
@@ -226,7 +293,10 @@ def test_a_partition_in_which_history_is_kept_is_left_alone(conn: Conn) -> None:
     conn.execute("select pgflow.add_unit_partitions()")
     conn.execute("vacuum pgflow.unit_0")
     assert (rows(conn, SHRINK), kept_large(conn)) == ([], [])
-    conn.execute("delete from pgflow.unit; delete from pgflow.outcome; delete from pgflow.run_key; delete from pgflow.run")
+    conn.execute(
+        "delete from pgflow.unit; delete from pgflow.outcome; delete from pgflow.run_key; delete "
+        "from pgflow.run"
+    )
 
 
 def test_a_partition_into_which_runs_may_still_come_is_left_alone(conn: Conn, old: Claim) -> None:
@@ -235,7 +305,16 @@ def test_a_partition_into_which_runs_may_still_come_is_left_alone(conn: Conn, ol
     assert old.run_id < 100
 
 
-@pytest.mark.parametrize("arguments", ["max_units => 0", "max_units => null", "max_bytes => 0", "min_bytes => -1", "min_bytes => null"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "max_units => 0",
+        "max_units => null",
+        "max_bytes => 0",
+        "min_bytes => -1",
+        "min_bytes => null",
+    ],
+)
 def test_bounds_that_make_no_sense_are_refused(conn: Conn, arguments: str) -> None:
     with pytest.raises(psycopg.Error, match="must be greater than zero") as error:
         conn.execute(f"select pgflow.shrink_journal({arguments})")
@@ -258,7 +337,9 @@ async def waits() -> list[int]:
     return [first, await double(await go.wait())]
 
 
-def test_a_worker_shrinks_what_an_open_run_keeps_and_the_run_goes_on(flow: Harness, conn: Conn) -> None:
+def test_a_worker_shrinks_what_an_open_run_keeps_and_the_run_goes_on(
+    flow: Harness, conn: Conn
+) -> None:
     flow.include(waits)
     fill(conn)
     run = flow.start(waits)

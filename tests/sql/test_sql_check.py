@@ -7,7 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlkit
-from sqlkit import T0, Unit, begin, child, claim_one, commit, count, finish, flush, hold, one, poll, send, set_clock, sleep_for, start, unit
+from sqlkit import (
+    T0,
+    Unit,
+    begin,
+    child,
+    claim_one,
+    commit,
+    count,
+    finish,
+    flush,
+    hold,
+    one,
+    poll,
+    send,
+    set_clock,
+    sleep_for,
+    start,
+    unit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,18 +44,38 @@ NOBODY = 14_999_999
 def world(db: Conn) -> dict[str, int]:
     """A database with something in every table; the runs' numbers by name."""
     set_clock(db, T0)
-    ids = {name: start(db, "idle", key=name, run_at=T0 + sqlkit.seconds(60) if name == "delayed" else None).run_id for name in ("ready", "delayed")}
+    ids = {
+        name: start(
+            db, "idle", key=name, run_at=T0 + sqlkit.seconds(60) if name == "delayed" else None
+        ).run_id
+        for name in ("ready", "delayed")
+    }
 
     leased = begin(db, "leased", key="leased", timeout_seconds=100)
     licence = '[[3,"s","charge",1,0]]'
-    effect: Iterable[Unit] = (unit("i", 2, "pay"), unit("C", 2, "pay"), unit("i", 3, "pay", starts=licence))
+    effect: Iterable[Unit] = (
+        unit("i", 2, "pay"),
+        unit("C", 2, "pay"),
+        unit("i", 3, "pay", starts=licence),
+    )
     commit(db, flush(leased, unit(), *effect, unit("v", 4, None, '{"at": 1}')))
     db.execute("select pgflow.beat_step(%s, %s, 3, 1, null)", (leased.run_id, leased.token))
-    db.execute("insert into pgflow.owed (run_id, call, opened_at, kind, name) values (%s, 3, pgflow.now_(), 'effect', 'pay')", (leased.run_id,))
+    db.execute(
+        "insert into pgflow.owed (run_id, call, opened_at, kind, name) values (%s, 3, "
+        "pgflow.now_(), 'effect', 'pay')",
+        (leased.run_id,),
+    )
     db.execute("select pgflow.cancel_run('leased')")
 
     accepted = begin(db, "accepted", key="accepted")
-    commit(db, flush(accepted, unit("i", 1, "render"), unit("A", 1, "render", '{"ref": "job-1", "heartbeat_timeout": 60, "can_ask": false}')))
+    commit(
+        db,
+        flush(
+            accepted,
+            unit("i", 1, "render"),
+            unit("A", 1, "render", '{"ref": "job-1", "heartbeat_timeout": 60, "can_ask": false}'),
+        ),
+    )
     db.execute(
         """insert into pgflow.owed (run_id, call, opened_at, kind, name, detail)
            values (%s, 1, pgflow.now_(), 'effect', 'render', '{"state": "accepted", "ref": "job-1"}')""",
@@ -46,7 +84,17 @@ def world(db: Conn) -> dict[str, int]:
     db.execute(BEAT.format(run=accepted.run_id), {"t": T0})
 
     parked = begin(db, "parked", key="parked")
-    commit(db, flush(parked, unit("t", 1, "paid", None, delay_seconds=3600), signals=[[1, "paid"]], timers=[[1, 1, "W"]], park=True, idle=True))
+    commit(
+        db,
+        flush(
+            parked,
+            unit("t", 1, "paid", None, delay_seconds=3600),
+            signals=[[1, "paid"]],
+            timers=[[1, 1, "W"]],
+            park=True,
+            idle=True,
+        ),
+    )
     send(db, "parked", "something else")
     waiting = begin(db, "waiting")
     commit(db, flush(waiting, signals=[[1, "never"]], park=True, idle=True))
@@ -57,10 +105,23 @@ def world(db: Conn) -> dict[str, int]:
     commit(db, hold(stuck))
 
     parent = begin(db, "parent", key="parent")
-    commit(db, flush(parent, children=[child(1, "heard"), child(2, "told"), child(3, "running"), child(4, "abandoned", close_policy="a")]))
+    commit(
+        db,
+        flush(
+            parent,
+            children=[
+                child(1, "heard"),
+                child(2, "told"),
+                child(3, "running"),
+                child(4, "abandoned", close_policy="a"),
+            ],
+        ),
+    )
     kids = {}
     for name in ("heard", "told", "running", "abandoned"):
-        kids[name] = claim_one(db, lanes=[one(db, "select lane_id from pgflow.lane where workflow = %s", name)])
+        kids[name] = claim_one(
+            db, lanes=[one(db, "select lane_id from pgflow.lane where workflow = %s", name)]
+        )
     finish(db, kids["heard"])
     commit(db, flush(parent, child_calls=[1]))
     finish(db, kids["told"])
@@ -73,7 +134,18 @@ def world(db: Conn) -> dict[str, int]:
     finish(db, done)
     poll(db)
 
-    runs = {"leased": leased, "accepted": accepted, "parked": parked, "waiting": waiting, "sleeping": sleeping, "stuck": stuck, "parent": parent, "first": first, "done": done, **kids}
+    runs = {
+        "leased": leased,
+        "accepted": accepted,
+        "parked": parked,
+        "waiting": waiting,
+        "sleeping": sleeping,
+        "stuck": stuck,
+        "parent": parent,
+        "first": first,
+        "done": done,
+        **kids,
+    }
     ids.update({name: run.run_id for name, run in runs.items()})
     origin = begin(db, "origin", key="origin")
     commit(db, flush(origin, unit()))
@@ -86,7 +158,21 @@ def world(db: Conn) -> dict[str, int]:
 @pytest.mark.usefixtures("world")
 def test_a_sound_database_has_nothing_to_report(db: Conn) -> None:
     assert sqlkit.unsound(db) == set()
-    for table in ("ready", "lease", "parked", "held", "wait", "timer", "signal", "undelivered", "deadline", "step_beat", "owed", "effect_beat", "outcome"):
+    for table in (
+        "ready",
+        "lease",
+        "parked",
+        "held",
+        "wait",
+        "timer",
+        "signal",
+        "undelivered",
+        "deadline",
+        "step_beat",
+        "owed",
+        "effect_beat",
+        "outcome",
+    ):
         assert count(db, table) > 0, table
 
 
@@ -97,7 +183,9 @@ LEASE = """
   values ({run}, 1, %(t)s, 1, %(lane)s, 0, 1, 0, 0)
 """
 MAIL = "insert into pgflow.signal (chain_id, sent_at, kind, name) values ({run}, %(t)s, '{kind}', '{name}')"
-OUTCOME = "insert into pgflow.outcome (run_id, finished_at, status) values ({run}, %(t)s, '{status}')"
+OUTCOME = (
+    "insert into pgflow.outcome (run_id, finished_at, status) values ({run}, %(t)s, '{status}')"
+)
 
 CARRIED = "insert into pgflow.saga_effect (chain_id, generation, call, name, key, code, request) values ({chain}, 1, {call}, 's', '{key}', 'm:s', '{{}}')"
 
@@ -107,19 +195,35 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ["delete from pgflow.ready where run_id = %(ready)s"],
         ["delete from pgflow.lease where run_id = %(running)s"],
         ["delete from pgflow.held where run_id = %(stuck)s"],
-        ["delete from pgflow.parked where run_id = %(sleeping)s", "delete from pgflow.timer where run_id = %(sleeping)s"],
+        [
+            "delete from pgflow.parked where run_id = %(sleeping)s",
+            "delete from pgflow.timer where run_id = %(sleeping)s",
+        ],
         [LEASE.format(run="%(ready)s")],
         [READY.format(run="%(stuck)s", seq=1)],
         ["delete from pgflow.outcome where run_id = %(done)s"],
     ],
-    "a finished run has no place": [[READY.format(run="%(done)s", seq=1)], [LEASE.format(run="%(heard)s")]],
-    "a place belongs to a run": [[READY.format(run="%(nobody)s", seq=0)], [LEASE.format(run="%(nobody)s")]],
-    "a place stands in a lane": [["update pgflow.ready set lane_id = 999999 where run_id = %(ready)s"]],
-    "drafts are of open runs": [["insert into pgflow.draft values (%(done)s, 1, 0, 0, 'try', 'stream', '1')"]],
+    "a finished run has no place": [
+        [READY.format(run="%(done)s", seq=1)],
+        [LEASE.format(run="%(heard)s")],
+    ],
+    "a place belongs to a run": [
+        [READY.format(run="%(nobody)s", seq=0)],
+        [LEASE.format(run="%(nobody)s")],
+    ],
+    "a place stands in a lane": [
+        ["update pgflow.ready set lane_id = 999999 where run_id = %(ready)s"]
+    ],
+    "drafts are of open runs": [
+        ["insert into pgflow.draft values (%(done)s, 1, 0, 0, 'try', 'stream', '1')"]
+    ],
     "an outcome belongs to a run": [[OUTCOME.format(run="%(nobody)s", status="completed")]],
     "the units of a run are dense from 1": [
         ["delete from pgflow.unit where run_id = %(leased)s and seq = 1"],
-        ["delete from pgflow.unit where run_id = %(leased)s and seq = 2", "delete from pgflow.unit where run_id = %(leased)s and seq = 3"],
+        [
+            "delete from pgflow.unit where run_id = %(leased)s and seq = 2",
+            "delete from pgflow.unit where run_id = %(leased)s and seq = 3",
+        ],
         [UNIT.format(run="%(leased)s", seq=9, call=9, kind="c")],
     ],
     "units belong to a run": [[UNIT.format(run="%(nobody)s", seq=1, call=1, kind="c")]],
@@ -137,15 +241,27 @@ MUTATIONS: dict[str, list[list[str]]] = {
         [UNIT.format(run="%(parent)s", seq=6, call=1, kind="x")],
     ],
     "nothing is recorded after the outcome": [
-        ["update pgflow.unit set recorded_at = recorded_at + interval '1 microsecond' where run_id = %(done)s"],
-        ["update pgflow.outcome set finished_at = finished_at - interval '1 second' where run_id = %(done)s"],
+        [
+            (
+                "update pgflow.unit set recorded_at = recorded_at + interval '1 microsecond' where "
+                "run_id = %(done)s"
+            )
+        ],
+        [
+            (
+                "update pgflow.outcome set finished_at = finished_at - interval '1 second' where "
+                "run_id = %(done)s"
+            )
+        ],
     ],
     "a parked run can be woken": [
         ["delete from pgflow.timer where run_id = %(sleeping)s"],
         ["delete from pgflow.timer where run_id = %(delayed)s"],
         ["delete from pgflow.wait where run_id = %(waiting)s"],
     ],
-    "a wait with a time-out has its timer": [["delete from pgflow.timer where run_id = %(parked)s"]],
+    "a wait with a time-out has its timer": [
+        ["delete from pgflow.timer where run_id = %(parked)s"]
+    ],
     "only parked runs wait": [
         ["insert into pgflow.wait (run_id, call, kind, name) values (%(ready)s, 1, 's', 'x')"],
         ["insert into pgflow.timer (run_id, call, due_at) values (%(done)s, 1, %(t)s)"],
@@ -156,8 +272,15 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ["update pgflow.signal set name = 'paid' where chain_id = %(parked)s"],
         ["update pgflow.wait set name = 'something else' where run_id = %(parked)s"],
     ],
-    "no request of a person is lost": [[MAIL.format(run=f"%({name})s", kind=kind, name="x")] for name in ("sleeping", "stuck") for kind in "xprt"],
-    "mail of the finished is put aside": [[MAIL.format(run="%(done)s", kind="s", name="x")], [MAIL.format(run="%(heard)s", kind="x", name="cancel")]],
+    "no request of a person is lost": [
+        [MAIL.format(run=f"%({name})s", kind=kind, name="x")]
+        for name in ("sleeping", "stuck")
+        for kind in "xprt"
+    ],
+    "mail of the finished is put aside": [
+        [MAIL.format(run="%(done)s", kind="s", name="x")],
+        [MAIL.format(run="%(heard)s", kind="x", name="cancel")],
+    ],
     "mail belongs to a chain": [[MAIL.format(run="%(nobody)s", kind="s", name="x")]],
     "generations are dense": [
         [
@@ -168,9 +291,23 @@ MUTATIONS: dict[str, list[list[str]]] = {
             OUTCOME.format(run="%(nobody)s", status="completed"),
         ]
     ],
-    "a continued run has a successor": [["delete from pgflow.run where run_id = %(second)s", "delete from pgflow.ready where run_id = %(second)s"]],
-    "a run with a successor is continued": [["update pgflow.outcome set status = 'completed' where run_id = %(first)s"]],
-    "a key names a chain": [["insert into pgflow.run_key (chain_id, root, key) values (%(nobody)s, gen_random_uuid(), 'x')"]],
+    "a continued run has a successor": [
+        [
+            "delete from pgflow.run where run_id = %(second)s",
+            "delete from pgflow.ready where run_id = %(second)s",
+        ]
+    ],
+    "a run with a successor is continued": [
+        ["update pgflow.outcome set status = 'completed' where run_id = %(first)s"]
+    ],
+    "a key names a chain": [
+        [
+            (
+                "insert into pgflow.run_key (chain_id, root, key) values (%(nobody)s, "
+                "gen_random_uuid(), 'x')"
+            )
+        ]
+    ],
     "a child is recorded by its parent": [
         ["update pgflow.run set parent_call = 77 where run_id = %(running)s"],
         ["update pgflow.unit set kind = 'a' where run_id = %(parent)s and call = 3"],
@@ -180,15 +317,37 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ["update pgflow.unit set kind = 'a' where run_id = %(parent)s and kind = 'K'"],
     ],
     "a deadline is not forgotten": [["delete from pgflow.deadline where run_id = %(leased)s"]],
-    "deadlines are of open runs": [["insert into pgflow.deadline (run_id, due_at) values (%(done)s, %(t)s::timestamptz + interval '1 day')"]],
-    "beats of steps are of open runs": [["insert into pgflow.step_beat (run_id, call, attempt, beat_at) values (%(done)s, 1, 1, %(t)s)"]],
-    "beats are of accepted effects": [[BEAT.format(run="%(done)s")], ["update pgflow.owed set detail = detail - 'ref' where run_id = %(accepted)s"]],
+    "deadlines are of open runs": [
+        [
+            (
+                "insert into pgflow.deadline (run_id, due_at) values (%(done)s, %(t)s::timestamptz + "
+                "interval '1 day')"
+            )
+        ]
+    ],
+    "beats of steps are of open runs": [
+        [
+            (
+                "insert into pgflow.step_beat (run_id, call, attempt, beat_at) values (%(done)s, 1, 1, "
+                "%(t)s)"
+            )
+        ]
+    ],
+    "beats are of accepted effects": [
+        [BEAT.format(run="%(done)s")],
+        ["update pgflow.owed set detail = detail - 'ref' where run_id = %(accepted)s"],
+    ],
     "an accepted effect that promised beats is watched": [
         ["delete from pgflow.effect_beat where run_id = %(accepted)s"],
         ["update pgflow.effect_beat set look_at = null where run_id = %(accepted)s"],
     ],
     "a run begins with the journal of its origin": [
-        ["update pgflow.unit set at = at + interval '1 second' where run_id = %(heir)s and seq = 1"],
+        [
+            (
+                "update pgflow.unit set at = at + interval '1 second' where run_id = %(heir)s and seq "
+                "= 1"
+            )
+        ],
         ["update pgflow.unit set kind = 'f' where run_id = %(heir)s and seq = 1"],
         ["update pgflow.run set origin_seq = 2 where run_id = %(heir)s"],
     ],
@@ -197,21 +356,40 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ["insert into pgflow.relabelled (run_id) values (%(leased)s)"],
     ],
     "what is carried is for a run": [
-        ["insert into pgflow.carried (run_id, args_hash, seq, call, is_done, name, key) values (%(nobody)s, 1, 1, 1, false, 'x', 'y')"]
+        [
+            (
+                "insert into pgflow.carried (run_id, args_hash, seq, call, is_done, name, key) values "
+                "(%(nobody)s, 1, 1, 1, false, 'x', 'y')"
+            )
+        ]
     ],
-    "what a saga carries was done by its chain": [[CARRIED.format(chain="%(nobody)s", call=1, key="x")], [CARRIED.format(chain="%(first)s", call=1, key="x")]],
+    "what a saga carries was done by its chain": [
+        [CARRIED.format(chain="%(nobody)s", call=1, key="x")],
+        [CARRIED.format(chain="%(first)s", call=1, key="x")],
+    ],
     "a run that failed has taken back what it carried": [
         [
-            "update pgflow.unit set kind = 'i', call = 9, key = 'x' where run_id = %(first)s and seq = 1",
+            (
+                "update pgflow.unit set kind = 'i', call = 9, key = 'x' where run_id = %(first)s and "
+                "seq = 1"
+            ),
             "update pgflow.unit set kind = 'C', call = 9 where run_id = %(first)s and seq = 2",
             CARRIED.format(chain="%(first)s", call=9, key="x"),
             "delete from pgflow.ready where run_id = %(second)s",
-            "insert into pgflow.outcome (run_id, finished_at, status, error) values (%(second)s, %(t)s, 'failed', '{}')",
+            (
+                "insert into pgflow.outcome (run_id, finished_at, status, error) values (%(second)s, "
+                "%(t)s, 'failed', '{}')"
+            ),
         ]
     ],
     "what is owed equals the journal": [
         ["delete from pgflow.owed where run_id <> %(accepted)s"],
-        ["insert into pgflow.owed (run_id, call, opened_at, kind, name) values (%(leased)s, 2, %(t)s, 'effect', 'pay')"],
+        [
+            (
+                "insert into pgflow.owed (run_id, call, opened_at, kind, name) values (%(leased)s, 2, "
+                "%(t)s, 'effect', 'pay')"
+            )
+        ],
         [UNIT.format(run="%(leased)s", seq=6, call=3, kind="C")],
         [UNIT.format(run="%(leased)s", seq=6, call=6, kind="i")],
     ],
@@ -220,7 +398,9 @@ MUTATIONS: dict[str, list[list[str]]] = {
 
 @pytest.mark.unsound
 @pytest.mark.parametrize("invariant", MUTATIONS)
-def test_a_broken_invariant_is_reported_and_no_other(db: Conn, world: dict[str, int], invariant: str) -> None:
+def test_a_broken_invariant_is_reported_and_no_other(
+    db: Conn, world: dict[str, int], invariant: str
+) -> None:
     for statements in MUTATIONS[invariant]:
         with db.transaction(force_rollback=True):
             for statement in statements:
@@ -229,7 +409,11 @@ def test_a_broken_invariant_is_reported_and_no_other(db: Conn, world: dict[str, 
 
 
 def test_every_invariant_is_broken_by_some_test(db: Conn) -> None:
-    source = one(db, "select string_agg(prosrc, '') from pg_proc where pronamespace = 'pgflow'::regnamespace and proname ~ '^check_' and pronargs = 0")
+    source = one(
+        db,
+        "select string_agg(prosrc, '') from pg_proc where pronamespace = 'pgflow'::regnamespace "
+        "and proname ~ '^check_' and pronargs = 0",
+    )
     assert set(re.findall(r"select '([^']+)',\s+format\(", source)) == set(MUTATIONS)
 
 

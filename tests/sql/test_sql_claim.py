@@ -1,4 +1,6 @@
-"""Claiming: in order, never more than asked, never twice, never beyond a limit - and without waiting for anybody."""
+"""Claiming: in order, never more than asked, never twice, never beyond a limit - and without
+waiting for anybody.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def start_in(conn: Conn, workflow: str, queue: str = "default", priority: int = 
 
 
 def lane_of(conn: Conn, workflow: str, queue: str = "default") -> int:
-    return one(conn, "select lane_id from pgflow.lane where queue = %s and workflow = %s", queue, workflow)
+    return one(
+        conn, "select lane_id from pgflow.lane where queue = %s and workflow = %s", queue, workflow
+    )
 
 
 def limit(conn: Conn, max_running: int | None, queue: str = "default") -> None:
@@ -67,7 +71,10 @@ def run_ids(claims: list[Claim]) -> list[int]:
 
 def test_claims_go_by_priority_over_all_lanes_and_then_first_in_first_out(db: Conn) -> None:
     plan = [("a", 0), ("b", 5), ("a", -3), ("b", 0), ("c", 0), ("a", 5), ("c", -3), ("b", 0)]
-    started = [(priority, n, start_in(db, workflow, priority=priority)) for n, (workflow, priority) in enumerate(plan)]
+    started = [
+        (priority, n, start_in(db, workflow, priority=priority))
+        for n, (workflow, priority) in enumerate(plan)
+    ]
     expected = [run_id for *_, run_id in sorted(started)]
     assert run_ids(claim(db, 3)) + run_ids(claim(db, 10)) == expected
 
@@ -99,19 +106,47 @@ def test_a_claim_takes_only_from_the_lanes_it_names(db: Conn) -> None:
 def test_a_claim_tells_what_a_worker_must_know(db: Conn) -> None:
     sqlkit.set_clock(db, T0)
     started = start(
-        db, key="k", input='{"b":1, "a":2}', labels='{"x": "y"}', metadata='{"m": [null]}', tenant="t", timeout_seconds=9, queue="q"
+        db,
+        key="k",
+        input='{"b":1, "a":2}',
+        labels='{"x": "y"}',
+        metadata='{"m": [null]}',
+        tenant="t",
+        timeout_seconds=9,
+        queue="q",
     )
     worker = register(db)
     claimed = claim_one(db, worker=worker)
-    assert (claimed.run_id, claimed.chain_id, claimed.lane_id, claimed.generation) == (started.run_id, started.run_id, started.lane_id, 1)
-    assert (claimed.attempt, claimed.suspect, claimed.last_seq, claimed.units, claimed.has_mail) == (1, 0, 0, None, False)
-    assert (claimed.key, claimed.input, claimed.created_us, claimed.now_us) == ("k", '{"b":1, "a":2}', sqlkit.micros(T0), sqlkit.micros(T0))
+    assert (claimed.run_id, claimed.chain_id, claimed.lane_id, claimed.generation) == (
+        started.run_id,
+        started.run_id,
+        started.lane_id,
+        1,
+    )
+    assert (
+        claimed.attempt,
+        claimed.suspect,
+        claimed.last_seq,
+        claimed.units,
+        claimed.has_mail,
+    ) == (1, 0, 0, None, False)
+    assert (claimed.key, claimed.input, claimed.created_us, claimed.now_us) == (
+        "k",
+        '{"b":1, "a":2}',
+        sqlkit.micros(T0),
+        sqlkit.micros(T0),
+    )
     assert claimed.root == one(db, "select root::text from pgflow.run_key")
     assert claimed.extra == {
         "labels": {"x": "y"}, "metadata": {"m": [None]}, "parent_run_id": None, "leaves_saga": None, "tenant": "t", "deadline_us": sqlkit.micros(T0) + 9_000_000,
         "beats": False, "heritage": None, "saga": None, "offer": None,
     }  # fmt: skip
-    assert one(db, "select token, worker_id, lane_id, attempt from pgflow.lease") == (claimed.token, worker, started.lane_id, 1)
+    assert one(db, "select token, worker_id, lane_id, attempt from pgflow.lease") == (
+        claimed.token,
+        worker,
+        started.lane_id,
+        1,
+    )
     start(db, key="plain")
     assert claim_one(db).extra is None
 
@@ -123,7 +158,12 @@ def test_a_claim_tells_of_mail_that_cannot_wait(db: Conn) -> None:
         db.execute("select pgflow.release_runs(%s, %s)", ([run.run_id], [run.token]))
     sqlkit.send(db, "signal", "x")
     db.execute("select pgflow.cancel_run('cancel'), pgflow.pause_run('pause')")
-    assert {c.key: c.has_mail for c in claim(db, 9)} == {"none": False, "signal": False, "cancel": True, "pause": True}
+    assert {c.key: c.has_mail for c in claim(db, 9)} == {
+        "none": False,
+        "signal": False,
+        "cancel": True,
+        "pause": True,
+    }
 
 
 # ---------------------------------------------------------------- planner
@@ -133,7 +173,13 @@ PLANNER = (
     "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan", "enable_tidscan", "enable_sort", "enable_nestloop", "enable_material",
     "enable_memoize", "enable_hashjoin", "enable_mergejoin", "enable_hashagg",
 )  # fmt: skip
-NESTED_LOOPS = {"enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan", "enable_tidscan", "enable_nestloop"}
+NESTED_LOOPS = {
+    "enable_indexscan",
+    "enable_indexonlyscan",
+    "enable_bitmapscan",
+    "enable_tidscan",
+    "enable_nestloop",
+}
 """With nothing else enabled, what is in an IN (...) is run again for each row."""
 CLAIMS_OF_CHANCE = 127
 
@@ -156,7 +202,10 @@ def test_no_plan_makes_a_claim_take_more_than_asked(db: Conn, lanes: int) -> Non
         db.execute("discard plans")
         for name in PLANNER:
             db.execute(f"set local {name} = {'on' if name in enabled else 'off'}")
-        db.execute(f"set local plan_cache_mode = {'force_generic_plan' if 'enable_sort' in enabled else 'force_custom_plan'}")
+        db.execute(
+            "set local plan_cache_mode = "
+            f"{'force_generic_plan' if 'enable_sort' in enabled else 'force_custom_plan'}"
+        )
         assert run_ids(claim(db, 7, worker=worker)) == left[:7], enabled
         del left[:7]
     assert count(db, "lease") == 7 * (CLAIMS_OF_CHANCE + 1)
@@ -189,7 +238,9 @@ def test_no_run_is_claimed_twice_and_none_is_left_out(dsn: str, conn: Conn, lane
 
 
 @pytest.mark.parametrize("workflows", [["a"], ["a", "b"]], ids=["one lane", "two lanes"])
-def test_a_claim_steps_over_rows_that_are_locked(dsn: str, conn: Conn, workflows: list[str]) -> None:
+def test_a_claim_steps_over_rows_that_are_locked(
+    dsn: str, conn: Conn, workflows: list[str]
+) -> None:
     ids = [start_in(conn, workflow) for _ in range(4) for workflow in workflows]
     with connect(dsn, IMPATIENT) as claimer, connect(dsn) as other, other.transaction():
         other.execute("select from pgflow.ready where run_id = any(%s) for update", (ids[:2],))
@@ -209,7 +260,10 @@ def test_a_claim_beside_one_that_is_not_committed_takes_the_next_runs(dsn: str, 
 
 
 def test_a_claim_that_steps_over_locked_rows_still_goes_by_priority(dsn: str, conn: Conn) -> None:
-    ids = [start_in(conn, workflow, priority=priority) for workflow, priority in (("a", 9), ("b", 8), ("a", 2), ("b", 1))]
+    ids = [
+        start_in(conn, workflow, priority=priority)
+        for workflow, priority in (("a", 9), ("b", 8), ("a", 2), ("b", 1))
+    ]
     with connect(dsn, IMPATIENT) as claimer, connect(dsn) as other, other.transaction():
         other.execute("select from pgflow.ready where run_id = %s for update", (ids[3],))
         assert run_ids(claim(claimer, 1)) == [ids[2]]
@@ -255,18 +309,37 @@ def test_runs_that_nobody_here_serves_do_not_clog_the_head(db: Conn) -> None:
     assert run_ids(claim(db, 5, lanes=[lane_of(db, "mine"), lane_of(db, "mine too")])) == mine
 
 
-def test_serve_lanes_makes_the_lanes_of_every_pair_and_answers_those_pinned_to_the_version_that_is_served(db: Conn) -> None:
+def test_serve_lanes_makes_the_lanes_of_every_pair_and_answers_those_pinned_to_the_version_that_is_served(
+    db: Conn,
+) -> None:
     start_in(db, "b", "q1")
-    db.execute("insert into pgflow.lane (queue, workflow, version) values ('q1', 'a', 'v2'), ('q1', 'a', 'v1'), ('q3', 'a', '')")
-    found = rows(db, "select queue, workflow, version from pgflow.serve_lanes(%s, %s, %s)", ["q1", "q2"], ["a", "b"], ["v2", "v1"])
-    assert sorted(found) == [("q1", "a", ""), ("q1", "a", "v2"), ("q1", "b", ""), ("q2", "a", ""), ("q2", "b", "")]
+    db.execute(
+        "insert into pgflow.lane (queue, workflow, version) values ('q1', 'a', 'v2'), ('q1', 'a', "
+        "'v1'), ('q3', 'a', '')"
+    )
+    found = rows(
+        db,
+        "select queue, workflow, version from pgflow.serve_lanes(%s, %s, %s)",
+        ["q1", "q2"],
+        ["a", "b"],
+        ["v2", "v1"],
+    )
+    assert sorted(found) == [
+        ("q1", "a", ""),
+        ("q1", "a", "v2"),
+        ("q1", "b", ""),
+        ("q2", "a", ""),
+        ("q2", "b", ""),
+    ]
     assert rows(db, "select queue from pgflow.queue order by queue") == ["q1", "q2"]
 
 
 def test_workers_that_name_the_same_new_lanes_at_once_agree_on_them(dsn: str, conn: Conn) -> None:
     workflows = [f"w{n}" for n in range(30)]
     query = "select array_agg(lane_id order by workflow) from pgflow.serve_lanes(%s, %s)"
-    answers = sqlkit.race(dsn, 4, lambda c, n: one(c, query, ["q"], workflows if n % 2 else workflows[::-1]))
+    answers = sqlkit.race(
+        dsn, 4, lambda c, n: one(c, query, ["q"], workflows if n % 2 else workflows[::-1])
+    )
     assert answers == [answers[0]] * 4
     assert count(conn, "lane") == 30
 
@@ -307,7 +380,9 @@ def test_a_limit_can_be_lowered_raised_and_lifted_while_runs_go_on(db: Conn) -> 
     assert len(claim(db, 9)) == 9
 
 
-@pytest.mark.parametrize("arguments", ["max_running => 0", "max_running => -1", "max_deaths => 0", "max_deaths => 1001"])
+@pytest.mark.parametrize(
+    "arguments", ["max_running => 0", "max_running => -1", "max_deaths => 0", "max_deaths => 1001"]
+)
 def test_a_limit_that_makes_no_sense_is_refused(db: Conn, arguments: str) -> None:
     with pytest.raises(psycopg.Error) as error, db.transaction():
         db.execute(f"select pgflow.limit_queue('q', {arguments})")
@@ -331,7 +406,9 @@ def test_a_limit_is_never_exceeded_at_any_instant(dsn: str, conn: Conn) -> None:
     all_see_it_full = threading.Barrier(workers)
 
     def work(c: Conn, n: int) -> tuple[int, int]:
-        """Holds what it claims until the queue is full, then takes turns: each counts the leases of all after each claim."""
+        """Holds what it claims until the queue is full, then takes turns: each counts the leases of
+        all after each claim.
+        """
         worker, lanes = register(c), sqlkit.all_lanes(c)
         claims, seen, done, taken = [], 0, 0, 0
         while seen < most:  # together they want ten
@@ -340,7 +417,9 @@ def test_a_limit_is_never_exceeded_at_any_instant(dsn: str, conn: Conn) -> None:
         all_see_it_full.wait()
         while taken < turns:
             if claims:
-                sqlkit.commit(c, *(flush(x, outcome=("completed", None, "null", None)) for x in claims))
+                sqlkit.commit(
+                    c, *(flush(x, outcome=("completed", None, "null", None)) for x in claims)
+                )
                 done, taken = done + len(claims), taken + 1
             claims = claim(c, 1 + n, worker=worker, lanes=lanes)
             seen = max(seen, count(c, "lease"))
@@ -354,7 +433,9 @@ def test_a_limit_is_never_exceeded_at_any_instant(dsn: str, conn: Conn) -> None:
     assert min(done for done, _ in answers) >= turns
 
 
-def test_a_claim_waits_for_another_of_the_same_limited_queue_and_then_counts_its_leases(dsn: str, conn: Conn) -> None:
+def test_a_claim_waits_for_another_of_the_same_limited_queue_and_then_counts_its_leases(
+    dsn: str, conn: Conn
+) -> None:
     start_many(conn, [(None, "{}")] * 9)
     start_many(conn, [(None, "{}")] * 9, "free", queue="free")
     limit(conn, 3)
@@ -436,22 +517,33 @@ def test_claims_come_in_their_order_though_statistics_know_of_no_lease(db: Conn)
     claim(db, 20)
     db.execute("delete from pgflow.lease")
     db.execute("analyze pgflow.lease")
-    started = sorted((priority, start_in(db, "a", priority=priority)) for priority in [0, 0, -1, 1, 0])
+    started = sorted(
+        (priority, start_in(db, "a", priority=priority)) for priority in [0, 0, -1, 1, 0]
+    )
     assert run_ids(claim(db, 10)) == [run_id for _, run_id in started]
 
 
 # ---------------------------------------------------------------- reading on
 
 
-def claim_behind(conn: Conn, position: tuple[int, int], max_runs: int = 10, **options: Any) -> list[int]:
+def claim_behind(
+    conn: Conn, position: tuple[int, int], max_runs: int = 10, **options: Any
+) -> list[int]:
     worker, lanes = register(conn), options.get("lanes") or sqlkit.all_lanes(conn)
     query = "select run_id from pgflow.claim_runs(%s, %s, %s, %s, true, %s)"
-    return sorted(rows(conn, query, worker, lanes, max_runs, sqlkit.tokens(max_runs), list(position)))
+    return sorted(
+        rows(conn, query, worker, lanes, max_runs, sqlkit.tokens(max_runs), list(position))
+    )
 
 
 @pytest.mark.parametrize("workflows", [("a", "a"), ("a", "b")], ids=["one lane", "two lanes"])
-def test_a_claim_that_reads_on_takes_what_stands_behind_in_the_order_of_claiming(db: Conn, workflows: tuple[str, str]) -> None:
-    started = sorted((priority, start_in(db, workflows[n % 2], priority=priority)) for n, priority in enumerate([0, 0, -1, 1, 0, 1, -1, 0]))
+def test_a_claim_that_reads_on_takes_what_stands_behind_in_the_order_of_claiming(
+    db: Conn, workflows: tuple[str, str]
+) -> None:
+    started = sorted(
+        (priority, start_in(db, workflows[n % 2], priority=priority))
+        for n, priority in enumerate([0, 0, -1, 1, 0, 1, -1, 0])
+    )
     position = started[3]
     assert claim_behind(db, position, 3) == sorted(run_id for _, run_id in started[4:7])
     assert claim_behind(db, position) == [started[7][1]]
@@ -459,7 +551,9 @@ def test_a_claim_that_reads_on_takes_what_stands_behind_in_the_order_of_claiming
     assert run_ids(claim(db, 10)) == [run_id for _, run_id in started[:4]]
 
 
-def test_a_claim_that_reads_on_keeps_to_limits_and_takes_a_suspect_wherever_it_stands(db: Conn) -> None:
+def test_a_claim_that_reads_on_keeps_to_limits_and_takes_a_suspect_wherever_it_stands(
+    db: Conn,
+) -> None:
     first, suspect, *rest = [start_in(db, "a", "q") for _ in range(6)]
     make_suspect(db, suspect)
     limit(db, 3, "q")
@@ -472,7 +566,10 @@ def test_a_claim_that_reads_on_keeps_to_limits_and_takes_a_suspect_wherever_it_s
 def test_a_claim_tells_where_the_runs_stand_and_how_long_it_looked(db: Conn) -> None:
     run = start_in(db, "a", priority=-7)
     ((run_id, priority, took_us),) = rows(
-        db, "select run_id, priority, took_us from pgflow.claim_runs(%s, %s, 1, '{1}')", register(db), sqlkit.all_lanes(db)
+        db,
+        "select run_id, priority, took_us from pgflow.claim_runs(%s, %s, 1, '{1}')",
+        register(db),
+        sqlkit.all_lanes(db),
     )
     assert (run_id, priority) == (run, -7)
     assert 0 < took_us < 10_000_000
@@ -481,12 +578,21 @@ def test_a_claim_tells_where_the_runs_stand_and_how_long_it_looked(db: Conn) -> 
 # ---------------------------------------------------------------- who may claim
 
 
-@pytest.mark.parametrize("verb", ["claim_runs(%(w)s, %(l)s, 1, '{1}')", "commit_and_claim('{\"r\": []}', %(w)s, %(l)s, 1, '{1}', true)"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "claim_runs(%(w)s, %(l)s, 1, '{1}')",
+        "commit_and_claim('{\"r\": []}', %(w)s, %(l)s, 1, '{1}', true)",
+    ],
+)
 def test_a_worker_that_is_not_registered_claims_nothing(db: Conn, verb: str) -> None:
     run = start_in(db, "a")
     worker = register(db)
     die(db, worker)
-    with pytest.raises(psycopg.Error, match="not registered, or was declared dead") as error, db.transaction():
+    with (
+        pytest.raises(psycopg.Error, match="not registered, or was declared dead") as error,
+        db.transaction(),
+    ):
         db.execute(f"select * from pgflow.{verb}", {"w": worker, "l": [lane_of(db, "a")]})
     assert error.value.sqlstate == "PF004"
     assert status(db, run) == "queued"
@@ -498,7 +604,9 @@ def test_a_worker_that_is_not_registered_claims_nothing(db: Conn, verb: str) -> 
 def with_journal(conn: Conn, payloads: list[str]) -> Claim:
     """A run that has recorded these payloads and was handed back."""
     run = sqlkit.begin(conn)
-    sqlkit.commit(conn, flush(run, *(unit(call=n, payload=payload) for n, payload in enumerate(payloads, 1))))
+    sqlkit.commit(
+        conn, flush(run, *(unit(call=n, payload=payload) for n, payload in enumerate(payloads, 1)))
+    )
     conn.execute("select pgflow.release_runs(%s, %s)", ([run.run_id], [run.token]))
     return claim_one(conn)
 
@@ -526,10 +634,14 @@ def test_a_short_journal_comes_with_the_claim(db: Conn) -> None:
 
 
 def test_a_long_journal_comes_in_pages_in_the_order_in_which_it_was_recorded(db: Conn) -> None:
-    """Calls that end in another order than they were issued: the last page holds the first calls."""
+    """Calls that end in another order than they were issued: the last page holds the first
+    calls.
+    """
     run = sqlkit.begin(db)
     length = 4500
-    sqlkit.commit(db, flush(run, *(unit(call=length + 1 - n, payload=str(n)) for n in range(1, length + 1))))
+    sqlkit.commit(
+        db, flush(run, *(unit(call=length + 1 - n, payload=str(n)) for n in range(1, length + 1)))
+    )
     pages = []
     after = 0
     while page := one(db, "select pgflow.load_units(%s, %s)", run.run_id, after):
@@ -545,16 +657,35 @@ def test_a_unit_travels_with_its_licences_and_times(db: Conn) -> None:
     sqlkit.set_clock(db, T0)
     run = sqlkit.begin(db)
     licence = '[[2,"s","charge",1,-5]]'
-    sqlkit.commit(db, flush(run, unit("t", 1, None, None, starts=licence, delay_seconds=1.5, at=T0 - sqlkit.seconds(1))))
+    sqlkit.commit(
+        db,
+        flush(
+            run,
+            unit("t", 1, None, None, starts=licence, delay_seconds=1.5, at=T0 - sqlkit.seconds(1)),
+        ),
+    )
     (row,) = json.loads(one(db, "select pgflow.load_units(%s, 0)", run.run_id))
     at = sqlkit.micros(T0)
-    assert row == [1, 1, "t", None, None, [[2, "s", "charge", 1, -5]], at - 1_000_000, at + 1_500_000]
+    assert row == [
+        1,
+        1,
+        "t",
+        None,
+        None,
+        [[2, "s", "charge", 1, -5]],
+        at - 1_000_000,
+        at + 1_500_000,
+    ]
 
 
 @pytest.mark.parametrize(
-    ("payload", "units"), [('"x"', 4500), (f'"{"y" * 50_000}"', 40), (f'"{"z" * 900_000}"', 3)], ids=["many", "large", "huge"]
+    ("payload", "units"),
+    [('"x"', 4500), (f'"{"y" * 50_000}"', 40), (f'"{"z" * 900_000}"', 3)],
+    ids=["many", "large", "huge"],
 )
-def test_a_long_journal_comes_in_pages_without_gap_or_overlap(db: Conn, payload: str, units: int) -> None:
+def test_a_long_journal_comes_in_pages_without_gap_or_overlap(
+    db: Conn, payload: str, units: int
+) -> None:
     run = with_journal(db, [payload] * units)
     assert run.last_seq == units
     pages = read_pages(db, run)
@@ -578,13 +709,17 @@ def test_runs_handed_back_are_ready_and_the_attempt_is_not_counted(db: Conn) -> 
 def test_only_the_holder_of_the_token_hands_a_run_back(db: Conn) -> None:
     mine, other = sqlkit.begin(db), sqlkit.begin(db)
     query = "select pgflow.release_runs(%s, %s)"
-    assert one(db, query, [other.run_id, mine.run_id, 999], [mine.token, mine.token, 1]) == [mine.run_id]
+    assert one(db, query, [other.run_id, mine.run_id, 999], [mine.token, mine.token, 1]) == [
+        mine.run_id
+    ]
     assert status(db, other.run_id) == "running"
     assert one(db, query, [mine.run_id], [mine.token]) == []
     assert one(db, query, [], []) == []
 
 
-def test_a_run_is_not_handed_back_before_the_commit_on_its_way_has_arrived(dsn: str, conn: Conn) -> None:
+def test_a_run_is_not_handed_back_before_the_commit_on_its_way_has_arrived(
+    dsn: str, conn: Conn
+) -> None:
     run = sqlkit.begin(conn)
     with sqlkit.Actor(dsn) as other:
         with connect(dsn) as committer, committer.transaction():
@@ -623,7 +758,9 @@ def test_strays_are_handed_back_once_they_are_old_enough(db: Conn) -> None:
 
 
 def test_a_claim_does_not_wait_for_a_slow_finish_nor_for_a_slow_start(dsn: str, conn: Conn) -> None:
-    """Every function that moves runs is held open at once; a claim takes what is free beside them."""
+    """Every function that moves runs is held open at once; a claim takes what is free beside
+    them.
+    """
     lane = start(conn).lane_id
     finishing, committing = claim_one(conn), sqlkit.begin(conn)
     free = start_in(conn, "demo")

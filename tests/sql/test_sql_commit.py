@@ -1,4 +1,6 @@
-"""The contract of `commit_units`: fenced, written once, exact - and a retried ack is told from a lost lease."""
+"""The contract of `commit_units`: fenced, written once, exact - and a retried ack is told from a
+lost lease.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,25 @@ def reap(conn: Conn, run: Claim) -> None:
 
 def database_of(conn: Conn) -> str:
     """Everything that a zombie could change."""
-    tables = ("unit", "outcome", "lease", "ready", "parked", "held", "signal", "undelivered", "run", "wait", "timer", "nudge", "step_beat")
-    return "\n".join(str(one(conn, f"select array_agg(t::text order by t::text) from pgflow.{table} t")) for table in tables)
+    tables = (
+        "unit",
+        "outcome",
+        "lease",
+        "ready",
+        "parked",
+        "held",
+        "signal",
+        "undelivered",
+        "run",
+        "wait",
+        "timer",
+        "nudge",
+        "step_beat",
+    )
+    return "\n".join(
+        str(one(conn, f"select array_agg(t::text order by t::text) from pgflow.{table} t"))
+        for table in tables
+    )
 
 
 # ---------------------------------------------------------------- verdicts
@@ -69,7 +88,12 @@ def database_of(conn: Conn) -> str:
 
 def test_a_commit_where_all_is_well_answers_nothing(db: Conn) -> None:
     a, b = begin(db), begin(db)
-    assert commit(db, flush(a, unit(payload="1"), unit(call=2, payload="2")), flush(b, unit(payload="3"))).raw is None
+    assert (
+        commit(
+            db, flush(a, unit(payload="1"), unit(call=2, payload="2")), flush(b, unit(payload="3"))
+        ).raw
+        is None
+    )
     assert commit(db, flush(a, unit(call=3, payload="4"))).raw is None
     assert units_of(db, a) == [(1, "1"), (2, "2"), (3, "4")]
     assert units_of(db, b) == [(1, "3")]
@@ -115,18 +139,26 @@ def test_a_seq_taken_under_another_token_is_lost(db: Conn) -> None:
     commit(db, flush(zombie, unit(payload='"old"')))
     reap(db, zombie)
     holder = claim_one(db)
-    assert commit(db, flush(holder, unit(payload='"new"'), expected=0), careful=True).bad == {holder.run_id: "lost"}
+    assert commit(db, flush(holder, unit(payload='"new"'), expected=0), careful=True).bad == {
+        holder.run_id: "lost"
+    }
     assert units_of(db, holder) == [(1, '"old"')]
 
 
 REST = {
     "units alone": lambda run: flush(run, unit(payload="1")),
-    "units and the end": lambda run: flush(run, unit(), outcome=("completed", None, "1", None), has_kin=True),
-    "the end alone": lambda run: flush(run, outcome=("failed", None, None, '{"message": "no"}'), has_kin=True),
+    "units and the end": lambda run: flush(
+        run, unit(), outcome=("completed", None, "1", None), has_kin=True
+    ),
+    "the end alone": lambda run: flush(
+        run, outcome=("failed", None, None, '{"message": "no"}'), has_kin=True
+    ),
     "units and a park": lambda run: sleep_for(run, 60),
     "a park alone": lambda run: wait_for(run, "x"),
     "a hold": sqlkit.hold,
-    "units and a hold": lambda run: flush(run, unit(), hold=["stuck", "refused", None, None, "pgflow"]),
+    "units and a hold": lambda run: flush(
+        run, unit(), hold=["stuck", "refused", None, None, "pgflow"]
+    ),
     "a continuation": lambda run: flush(run, **{"continue": "{}"}),
     "a child": lambda run: flush(run, children=[sqlkit.child()]),
 }
@@ -134,13 +166,16 @@ REST = {
 
 @pytest.mark.parametrize("careful", [False, True], ids=["in a hurry", "careful"])
 @pytest.mark.parametrize("what", REST.values(), ids=REST)
-def test_a_commit_whose_answer_was_lost_is_already_there(db: Conn, what: Callable[[Claim], Flush], careful: bool) -> None:
+def test_a_commit_whose_answer_was_lost_is_already_there(
+    db: Conn, what: Callable[[Claim], Flush], careful: bool
+) -> None:
     run = begin(db, key="k")
     f = what(run)
     assert commit(db, f).bad == {}
     before = database_of(db)
     if status(db, run.run_id) == "running" and not careful:
-        # The lease is still ours: only the duplicate tells, and sends the batch into the careful path.
+        # The lease is still ours: only the duplicate tells, and sends the batch into the careful
+        # path.
         with pytest.raises(errors.UniqueViolation) as error, db.transaction():
             commit(db, f)
         assert error.value.diag.constraint_name == "unit_0_pkey"
@@ -165,35 +200,60 @@ def test_a_retried_ack_is_already_there_though_the_run_has_moved_on_since(db: Co
     assert len(units_of(db, run)) == 3
 
 
-def test_a_run_locked_by_another_transaction_is_busy_and_not_waited_for(dsn: str, conn: Conn) -> None:
+def test_a_run_locked_by_another_transaction_is_busy_and_not_waited_for(
+    dsn: str, conn: Conn
+) -> None:
     a, b = begin(conn), begin(conn)
     ends = ("completed", None, "2", None)
     with connect(dsn, IMPATIENT) as committer, connect(dsn) as other:
         with other.transaction():
             commit(other, flush(a, unit(payload='"theirs"'), outcome=ends))
-            answer = commit(committer, flush(a, unit(payload='"ours"'), expected=0, outcome=ends), flush(b, unit()))
+            answer = commit(
+                committer,
+                flush(a, unit(payload='"ours"'), expected=0, outcome=ends),
+                flush(b, unit()),
+            )
             assert answer.bad == {a.run_id: "busy"}
-            assert commit(committer, flush(a, unit(), expected=0), careful=True).bad == {a.run_id: "busy"}
-            assert one(committer, "select pgflow.commit_unit(%s, %s, 1, 1, 'c', 's', '1', null, 0)", a.run_id, a.token) == "busy"
-        assert commit(committer, flush(a, unit(), expected=0), careful=True).bad == {a.run_id: "already"}
+            assert commit(committer, flush(a, unit(), expected=0), careful=True).bad == {
+                a.run_id: "busy"
+            }
+            assert (
+                one(
+                    committer,
+                    "select pgflow.commit_unit(%s, %s, 1, 1, 'c', 's', '1', null, 0)",
+                    a.run_id,
+                    a.token,
+                )
+                == "busy"
+            )
+        assert commit(committer, flush(a, unit(), expected=0), careful=True).bad == {
+            a.run_id: "already"
+        }
     assert units_of(conn, a) == [(1, '"theirs"')]
     assert units_of(conn, b) == [(1, "null")]
 
 
 @pytest.mark.parametrize("careful", [False, True])
-def test_the_same_flush_sent_again_while_it_is_on_its_way_waits_for_itself(dsn: str, conn: Conn, *, careful: bool) -> None:
+def test_the_same_flush_sent_again_while_it_is_on_its_way_waits_for_itself(
+    dsn: str, conn: Conn, *, careful: bool
+) -> None:
     run = begin(conn)
     again = document(flush(run, unit(payload="1")))
     with connect(dsn) as first, Actor(dsn) as batch, Actor(dsn) as alone:
         with first.transaction():
             commit(first, flush(run, unit(payload="1")))
-            sent = [batch.do(one, "select pgflow.commit_units(%s, %s)", again, careful), alone.do(commit_unit, run, 1)]
+            sent = [
+                batch.do(one, "select pgflow.commit_units(%s, %s)", again, careful),
+                alone.do(commit_unit, run, 1),
+            ]
             batch.until_waiting(conn)
             alone.until_waiting(conn)
         for answer in sent:
             with pytest.raises(errors.UniqueViolation):
                 answer.result(20)
-    assert read_answer(one(conn, "select pgflow.commit_units(%s, true)", again)).bad == {run.run_id: "already"}
+    assert read_answer(one(conn, "select pgflow.commit_units(%s, true)", again)).bad == {
+        run.run_id: "already"
+    }
     assert units_of(conn, run) == [(1, "1")]
 
 
@@ -201,7 +261,9 @@ def test_a_wrong_token_is_lost_at_once_though_the_lease_is_locked(dsn: str, conn
     run = begin(conn)
     with connect(dsn, IMPATIENT) as committer, conn.transaction():
         commit(conn, flush(run, unit()))
-        assert commit(committer, flush(run, unit(), token=7, expected=0)).bad == {run.run_id: "lost"}
+        assert commit(committer, flush(run, unit(), token=7, expected=0)).bad == {
+            run.run_id: "lost"
+        }
 
 
 def test_of_a_mixed_batch_the_good_are_committed_and_the_others_named(dsn: str, conn: Conn) -> None:
@@ -223,7 +285,14 @@ def test_of_a_mixed_batch_the_good_are_committed_and_the_others_named(dsn: str, 
     assert set(answer.settled) == {parked.run_id}
     assert answer.wake == [parked.chain_id]
     runs = (good, ended, parked, zombie, done, busy)
-    assert [status(conn, run.run_id) for run in runs] == ["running", "completed", "waiting", "queued", "running", "running"]
+    assert [status(conn, run.run_id) for run in runs] == [
+        "running",
+        "completed",
+        "waiting",
+        "queued",
+        "running",
+        "running",
+    ]
     assert [len(units_of(conn, run)) for run in runs] == [1, 1, 0, 0, 1, 0]
 
 
@@ -242,7 +311,10 @@ def test_a_bad_run_in_the_batch_does_not_change_what_the_others_record(db: Conn,
     run, zombie = begin(db), begin(db)
     detail = {"a": None, "b": {"c": None}}
     if what == "metadata of a child":
-        f, query = flush(run, children=[sqlkit.child(metadata=detail)]), "select metadata from pgflow.run where parent_run_id is not null"
+        f, query = (
+            flush(run, children=[sqlkit.child(metadata=detail)]),
+            "select metadata from pgflow.run where parent_run_id is not null",
+        )
     else:
         f, query = sqlkit.hold(run, detail=detail), "select detail from pgflow.held"
     assert commit(db, f, flush(zombie, unit(), token=1)).bad == {zombie.run_id: "lost"}
@@ -261,7 +333,9 @@ def test_the_order_of_the_runs_in_a_batch_does_not_matter(db: Conn) -> None:
 # ---------------------------------------------------------------- compare and swap
 
 
-def test_a_duplicate_names_the_constraint_of_its_partition_and_the_careful_path_decides(db: Conn) -> None:
+def test_a_duplicate_names_the_constraint_of_its_partition_and_the_careful_path_decides(
+    db: Conn,
+) -> None:
     run, other = begin(db), begin(db)
     commit(db, flush(run, unit(payload="1")))
     batch = (flush(run, unit(payload="2"), expected=0), flush(other, unit()))
@@ -321,7 +395,9 @@ def test_payloads_keep_their_exact_text(db: Conn) -> None:
     run = begin(db)
     commit(db, flush(run, *(unit(call=n, payload=text) for n, text in enumerate(EXACT, 1))))
     assert [payload for _, payload in units_of(db, run)] == EXACT
-    assert [row[4] for row in json.loads(one(db, "select pgflow.load_units(%s, 0)", run.run_id))] == EXACT
+    assert [
+        row[4] for row in json.loads(one(db, "select pgflow.load_units(%s, 0)", run.run_id))
+    ] == EXACT
     for n, text in enumerate(EXACT, 1):
         assert one(db, "select payload from pgflow.read_unit(%s, %s)", run.run_id, n) == text
 
@@ -330,7 +406,9 @@ def test_outcomes_keep_their_exact_text(db: Conn) -> None:
     for text in EXACT:
         run = begin(db, "exact")
         finish(db, run, output=text)
-        assert one(db, "select output::text from pgflow.outcome where run_id = %s", run.run_id) == text
+        assert (
+            one(db, "select output::text from pgflow.outcome where run_id = %s", run.run_id) == text
+        )
         assert one(db, "select output from pgflow.results(%s)", [run.chain_id]) == text
 
 
@@ -351,7 +429,11 @@ def test_times_are_kept_to_the_microsecond_and_delays_count_from_the_commit(db: 
     assert rows(db, query) == [(at, T0, T0 + seconds(1.5)), (at, T0, None)]
 
 
-@pytest.mark.parametrize("bad", [{"kind": "?"}, {"call": -1}, {"name": "x" * 256}, {"payload": f'"{"x" * 1_200_000}"'}], ids=["kind", "call", "name", "payload"])
+@pytest.mark.parametrize(
+    "bad",
+    [{"kind": "?"}, {"call": -1}, {"name": "x" * 256}, {"payload": f'"{"x" * 1_200_000}"'}],
+    ids=["kind", "call", "name", "payload"],
+)
 def test_what_the_journal_cannot_hold_fails_the_whole_batch(db: Conn, bad: dict[str, Any]) -> None:
     run, other = begin(db), begin(db)
     with pytest.raises(errors.CheckViolation), db.transaction():
@@ -370,7 +452,9 @@ def test_what_the_journal_cannot_hold_fails_the_whole_batch(db: Conn, bad: dict[
         (("cancelled", "asked", None, None), ("cancelled", None, None, "asked")),
     ],
 )
-def test_an_outcome_is_written_once_and_never_changes(db: Conn, outcome: Any, expected: Any) -> None:
+def test_an_outcome_is_written_once_and_never_changes(
+    db: Conn, outcome: Any, expected: Any
+) -> None:
     run = begin(db, key="k")
     commit(db, flush(run, unit(), outcome=outcome, has_kin=True))
     assert one(db, "select status, output, error, reason from pgflow.result('k')") == expected
@@ -384,7 +468,11 @@ def test_an_outcome_is_written_once_and_never_changes(db: Conn, outcome: Any, ex
         for careful in (False, True):
             assert set(commit(db, late, careful=careful).bad.values()) <= {"already", "lost"}
     with pytest.raises(errors.UniqueViolation), db.transaction():
-        db.execute("insert into pgflow.outcome (run_id, finished_at, status) values (%s, now(), 'completed')", (run.run_id,))
+        db.execute(
+            "insert into pgflow.outcome (run_id, finished_at, status) values (%s, now(), "
+            "'completed')",
+            (run.run_id,),
+        )
     assert database_of(db) == before
 
 
@@ -393,7 +481,12 @@ def test_the_end_takes_away_what_only_served_the_open_run(db: Conn) -> None:
     db.execute("select pgflow.beat_step(%s, %s, 1, 1, '{}')", (run.run_id, run.token))
     send(db, "k", "never read")
     finish(db, run)
-    assert [count(db, table) for table in ("deadline", "step_beat", "lease", "signal")] == [0, 0, 0, 0]
+    assert [count(db, table) for table in ("deadline", "step_beat", "lease", "signal")] == [
+        0,
+        0,
+        0,
+        0,
+    ]
     assert sqlkit.undelivered(db, run.chain_id) == [("s", "never read")]
 
 
@@ -419,16 +512,27 @@ def record_by(verb: str, conn: Conn, run: Claim) -> None:
     if verb == "commit_units":
         commit(conn, flush(run, unit()))
     elif verb == "commit_unit":
-        conn.execute("select pgflow.commit_unit(%s, %s, 1, 1, 'c', 's', '1', null, 0)", (run.run_id, run.token))
+        conn.execute(
+            "select pgflow.commit_unit(%s, %s, 1, 1, 'c', 's', '1', null, 0)",
+            (run.run_id, run.token),
+        )
     elif verb == "commit_and_claim":
-        conn.execute("select pgflow.commit_and_claim(%s, %s, '{1}', 1, '{1}', true)", (document(flush(run, unit())), run.worker))
+        conn.execute(
+            "select pgflow.commit_and_claim(%s, %s, '{1}', 1, '{1}', true)",
+            (document(flush(run, unit())), run.worker),
+        )
     else:
         conn.execute("select pgflow.begin_step(%s, %s, 1)", (run.run_id, run.token))
 
 
 def test_a_commit_is_durable_though_the_session_says_otherwise(conn: Conn) -> None:
     for verb in ("commit_units", "commit_unit", "commit_and_claim", "begin_step"):
-        for before, inside in (("off", "on"), ("local", "local"), ("remote_write", "remote_write"), ("on", "on")):
+        for before, inside in (
+            ("off", "on"),
+            ("local", "local"),
+            ("remote_write", "remote_write"),
+            ("on", "on"),
+        ):
             run = begin(conn)
             conn.execute(f"set synchronous_commit = {before}")
             with conn.transaction():
@@ -437,7 +541,9 @@ def test_a_commit_is_durable_though_the_session_says_otherwise(conn: Conn) -> No
             assert one(conn, SYNC) == before
 
 
-def test_what_may_be_lost_does_not_wait_for_the_disk_and_leaves_the_session_alone(conn: Conn) -> None:
+def test_what_may_be_lost_does_not_wait_for_the_disk_and_leaves_the_session_alone(
+    conn: Conn,
+) -> None:
     run = begin(conn)
     for call in (
         f"claim_runs({run.worker}, '{{1}}', 0, '{{}}')", "wake('{1}')", "poll()", f"beat({run.worker})",
@@ -456,8 +562,17 @@ def ways_of_a_zombie(conn: Conn, run: Claim) -> dict[str, Callable[[], object]]:
     """Everything a worker can do to a run, and what it is told."""
     return {
         "units": lambda: commit(conn, flush(run, unit())).bad,
-        "one unit": lambda: {run.run_id: one(conn, "select pgflow.commit_unit(%s, %s, 1, 1, 'c', 's', '1', null, 0)", run.run_id, run.token)},
-        "the end": lambda: commit(conn, flush(run, outcome=("completed", None, "1", None), has_kin=True)).bad,
+        "one unit": lambda: {
+            run.run_id: one(
+                conn,
+                "select pgflow.commit_unit(%s, %s, 1, 1, 'c', 's', '1', null, 0)",
+                run.run_id,
+                run.token,
+            )
+        },
+        "the end": lambda: (
+            commit(conn, flush(run, outcome=("completed", None, "1", None), has_kin=True)).bad
+        ),
         "a park": lambda: commit(conn, wait_for(run, "other")).bad,
         "a hold": lambda: commit(conn, sqlkit.hold(run)).bad,
         "a signal": lambda: commit(conn, wait_for(run, "paid")).bad,
@@ -466,7 +581,9 @@ def ways_of_a_zombie(conn: Conn, run: Claim) -> dict[str, Callable[[], object]]:
     }
 
 
-@pytest.mark.parametrize("since", ["ready again", "held by another", "finished by another", "parked by another"])
+@pytest.mark.parametrize(
+    "since", ["ready again", "held by another", "finished by another", "parked by another"]
+)
 def test_a_zombie_commits_nothing(db: Conn, since: str) -> None:
     run = begin(db, key="k")
     send(db, "k", "paid", '"money"')
@@ -482,7 +599,9 @@ def test_a_zombie_commits_nothing(db: Conn, since: str) -> None:
         assert attempt() == {run.run_id: "lost"}, what
     for call in ("begin_step(%s, %s, 1)", "fence_step(%s, %s, 1, '[]')"):
         with pytest.raises(psycopg.Error) as error, db.transaction():
-            db.execute("select set_config('pgflow.step', %s, true)", (f"{run.run_id}/{run.token}/1",))
+            db.execute(
+                "select set_config('pgflow.step', %s, true)", (f"{run.run_id}/{run.token}/1",)
+            )
             db.execute(f"select pgflow.{call}", (run.run_id, run.token))
         assert error.value.sqlstate == LEASE_LOST, call
     assert one(db, "select pgflow.beat_step(%s, %s, 1, 1, null)", run.run_id, run.token) is False
@@ -492,21 +611,32 @@ def test_a_zombie_commits_nothing(db: Conn, since: str) -> None:
 
 def test_a_reaper_leaves_a_run_whose_commit_is_on_its_way_for_later(dsn: str, conn: Conn) -> None:
     run, other = begin(conn), begin(conn)
-    conn.execute("update pgflow.lease set worker_id = %s where run_id = %s", (run.worker, other.run_id))
+    conn.execute(
+        "update pgflow.lease set worker_id = %s where run_id = %s", (run.worker, other.run_id)
+    )
     query = "select reclaimed from pgflow.reap_worker(%s, %s)"
     with connect(dsn, IMPATIENT) as reaper:
         with conn.transaction():
             commit(conn, flush(run, unit()))
             assert one(reaper, query, run.worker, 0) == 0
             assert {status(reaper, held.run_id) for held in (run, other)} == {"running"}
-        assert (run.worker, -1) in rows(reaper, "select worker_id, beat from pgflow.observe_workers()")
+        assert (run.worker, -1) in rows(
+            reaper, "select worker_id, beat from pgflow.observe_workers()"
+        )
         assert one(reaper, query, run.worker, -1) == 2
-    assert rows(conn, "select last_seq, suspect from pgflow.ready order by run_id") == [(1, 0), (0, 1)]
+    assert rows(conn, "select last_seq, suspect from pgflow.ready order by run_id") == [
+        (1, 0),
+        (0, 1),
+    ]
 
 
-def test_a_reaper_leaves_a_run_that_is_just_being_parked_and_takes_the_others(dsn: str, conn: Conn) -> None:
+def test_a_reaper_leaves_a_run_that_is_just_being_parked_and_takes_the_others(
+    dsn: str, conn: Conn
+) -> None:
     run, other = begin(conn), begin(conn)
-    conn.execute("update pgflow.lease set worker_id = %s where run_id = %s", (run.worker, other.run_id))
+    conn.execute(
+        "update pgflow.lease set worker_id = %s where run_id = %s", (run.worker, other.run_id)
+    )
     with connect(dsn, IMPATIENT) as reaper, conn.transaction():
         commit(conn, wait_for(run, "x"))
         assert one(reaper, "select reclaimed from pgflow.reap_worker(%s, 0)", run.worker) == 1
@@ -518,7 +648,9 @@ def test_runs_are_handed_back_after_the_flush_that_is_on_its_way(dsn: str, conn:
     with Actor(dsn) as stopper:
         with conn.transaction():
             commit(conn, flush(run, unit()))
-            released = stopper.do(one, "select pgflow.release_runs(%s, %s)", [run.run_id], [run.token])
+            released = stopper.do(
+                one, "select pgflow.release_runs(%s, %s)", [run.run_id], [run.token]
+            )
             with connect(dsn) as observer:
                 stopper.until_waiting(observer)
         assert released.result(20) == [run.run_id]
@@ -528,7 +660,9 @@ def test_runs_are_handed_back_after_the_flush_that_is_on_its_way(dsn: str, conn:
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_commit_with_one_snapshot_for_all_locks_its_leases(dsn: str, conn: Conn, level: IsolationLevel, *, alone: bool) -> None:
+def test_a_commit_with_one_snapshot_for_all_locks_its_leases(
+    dsn: str, conn: Conn, level: IsolationLevel, *, alone: bool
+) -> None:
     run = begin(conn)
     with connect(dsn) as zombie:
         zombie.isolation_level = level
@@ -542,12 +676,16 @@ def test_a_commit_with_one_snapshot_for_all_locks_its_leases(dsn: str, conn: Con
     assert journal(conn, run.run_id) == []
 
 
-def test_runs_that_a_worker_took_over_under_another_number_are_locked_one_by_one(dsn: str, conn: Conn) -> None:
+def test_runs_that_a_worker_took_over_under_another_number_are_locked_one_by_one(
+    dsn: str, conn: Conn
+) -> None:
     run = begin(conn)
     batch = json.loads(document(flush(run, unit())))
     other = register(conn)
     with connect(dsn, IMPATIENT) as reaper, conn.transaction():
-        assert one(conn, "select pgflow.commit_units(%s)", json.dumps({**batch, "w": other})) is None
+        assert (
+            one(conn, "select pgflow.commit_units(%s)", json.dumps({**batch, "w": other})) is None
+        )
         assert one(reaper, "select reclaimed from pgflow.reap_worker(%s, 0)", run.worker) == 0
     assert one(conn, "select last_seq from pgflow.lease where run_id = %s", run.run_id) == 0
     assert len(journal(conn, run.run_id)) == 1
@@ -569,8 +707,23 @@ def test_a_commit_beside_a_reaper_is_busy_and_then_lost(dsn: str, conn: Conn) ->
 COMMIT_UNIT = "select pgflow.commit_unit(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 
 
-def commit_unit(conn: Conn, run: Claim, seq: int, payload: str = "null", token: int | None = None) -> str | None:
-    return one(conn, COMMIT_UNIT, run.run_id, token or run.token, seq, seq, "c", "step", payload, None, sqlkit.micros(T0), run.worker)
+def commit_unit(
+    conn: Conn, run: Claim, seq: int, payload: str = "null", token: int | None = None
+) -> str | None:
+    return one(
+        conn,
+        COMMIT_UNIT,
+        run.run_id,
+        token or run.token,
+        seq,
+        seq,
+        "c",
+        "step",
+        payload,
+        None,
+        sqlkit.micros(T0),
+        run.worker,
+    )
 
 
 def test_the_direct_path_records_what_a_batch_would(db: Conn) -> None:
@@ -579,13 +732,33 @@ def test_the_direct_path_records_what_a_batch_would(db: Conn) -> None:
     licence = '[[2,"s","x",1,0]]'
     for n, text in enumerate(EXACT, 1):
         at = sqlkit.micros(T0) - n
-        assert one(db, COMMIT_UNIT, direct.run_id, direct.token, n, n, "c", "step", text, licence, at, direct.worker) is None
-        commit(db, flush(batch, unit(call=n, payload=text, starts=licence, at=T0 - n * seconds(1e-6))))
+        assert (
+            one(
+                db,
+                COMMIT_UNIT,
+                direct.run_id,
+                direct.token,
+                n,
+                n,
+                "c",
+                "step",
+                text,
+                licence,
+                at,
+                direct.worker,
+            )
+            is None
+        )
+        commit(
+            db, flush(batch, unit(call=n, payload=text, starts=licence, at=T0 - n * seconds(1e-6)))
+        )
     query = """
       select seq, call, kind, name, payload::text, starts::text, at, recorded_at, due_at, token = %s from pgflow.unit
       where run_id = %s order by seq
     """
-    assert rows(db, query, direct.token, direct.run_id) == rows(db, query, batch.token, batch.run_id)
+    assert rows(db, query, direct.token, direct.run_id) == rows(
+        db, query, batch.token, batch.run_id
+    )
 
 
 def test_the_direct_path_is_fenced_as_a_batch_is(db: Conn) -> None:
@@ -604,10 +777,16 @@ def test_the_direct_path_is_fenced_as_a_batch_is(db: Conn) -> None:
 # ---------------------------------------------------------------- commit and claim
 
 
-def commit_and_claim(conn: Conn, worker: int, count: int, *flushes: Flush) -> tuple[sqlkit.Answer, list[Claim]]:
+def commit_and_claim(
+    conn: Conn, worker: int, count: int, *flushes: Flush
+) -> tuple[sqlkit.Answer, list[Claim]]:
     query = f"select answer, {sqlkit.CLAIM} from pgflow.commit_and_claim(%s, %s, %s, %s, %s, true)"
-    found = conn.execute(query, (document(*flushes), worker, sqlkit.all_lanes(conn), count, sqlkit.tokens(count))).fetchall()
-    return sqlkit.read_answer(found[0][0]), [Claim(*row[1:], worker=worker) for row in found if row[1] is not None]
+    found = conn.execute(
+        query, (document(*flushes), worker, sqlkit.all_lanes(conn), count, sqlkit.tokens(count))
+    ).fetchall()
+    return sqlkit.read_answer(found[0][0]), [
+        Claim(*row[1:], worker=worker) for row in found if row[1] is not None
+    ]
 
 
 def test_a_finish_and_the_next_claims_are_one_transaction(dsn: str, conn: Conn) -> None:
@@ -615,17 +794,31 @@ def test_a_finish_and_the_next_claims_are_one_transaction(dsn: str, conn: Conn) 
     done = begin(conn)
     nexts = [sqlkit.start(conn).run_id for _ in range(3)]
     with conn.transaction(force_rollback=True):
-        answer, claims = commit_and_claim(conn, worker, 2, flush(done, outcome=("completed", None, "1", None)))
+        answer, claims = commit_and_claim(
+            conn, worker, 2, flush(done, outcome=("completed", None, "1", None))
+        )
         assert answer.raw is None
         assert [c.run_id for c in claims] == nexts[:2]
-        assert [status(conn, run_id) for run_id in (done.run_id, *nexts)] == ["completed", "running", "running", "queued"]
+        assert [status(conn, run_id) for run_id in (done.run_id, *nexts)] == [
+            "completed",
+            "running",
+            "running",
+            "queued",
+        ]
     with connect(dsn) as other:
-        assert [status(other, run_id) for run_id in (done.run_id, *nexts)] == ["running", "queued", "queued", "queued"]
+        assert [status(other, run_id) for run_id in (done.run_id, *nexts)] == [
+            "running",
+            "queued",
+            "queued",
+            "queued",
+        ]
 
 
 def test_the_answer_of_the_commit_comes_though_nothing_is_claimed(db: Conn) -> None:
     a, zombie = begin(db), begin(db)
-    answer, claims = commit_and_claim(db, register(db), 5, flush(a, unit()), flush(zombie, unit(), token=1))
+    answer, claims = commit_and_claim(
+        db, register(db), 5, flush(a, unit()), flush(zombie, unit(), token=1)
+    )
     assert answer.bad == {zombie.run_id: "lost"}
     assert claims == []
 
@@ -633,10 +826,19 @@ def test_the_answer_of_the_commit_comes_though_nothing_is_claimed(db: Conn) -> N
 def test_the_answer_of_the_commit_comes_once_however_many_runs_are_claimed(db: Conn) -> None:
     parent, done = begin(db), begin(db)
     sqlkit.start(db, "child")
-    document_ = document(flush(parent, children=[sqlkit.child(call) for call in (1, 2, 3)]), flush(done, outcome=("completed", None, "1", None)))
+    document_ = document(
+        flush(parent, children=[sqlkit.child(call) for call in (1, 2, 3)]),
+        flush(done, outcome=("completed", None, "1", None)),
+    )
     query = "select answer, run_id from pgflow.commit_and_claim(%s, %s, %s, 3, %s, true)"
-    found = db.execute(query, (document_, register(db), sqlkit.all_lanes(db), sqlkit.tokens(3))).fetchall()
-    assert [(answer is not None, run_id is not None) for answer, run_id in found] == [(True, True), (False, True), (False, True)]
+    found = db.execute(
+        query, (document_, register(db), sqlkit.all_lanes(db), sqlkit.tokens(3))
+    ).fetchall()
+    assert [(answer is not None, run_id is not None) for answer, run_id in found] == [
+        (True, True),
+        (False, True),
+        (False, True),
+    ]
 
 
 def test_a_run_that_a_commit_makes_ready_can_be_claimed_in_the_same_call(db: Conn) -> None:
@@ -649,7 +851,14 @@ def test_a_run_that_a_commit_makes_ready_can_be_claimed_in_the_same_call(db: Con
 
 
 def begin_step(conn: Conn, run: Claim, call: int = 1, idle_timeout_ms: int = 0) -> str:
-    return one(conn, "select pgflow.begin_step(%s, %s, %s, %s)", run.run_id, run.token, call, idle_timeout_ms)
+    return one(
+        conn,
+        "select pgflow.begin_step(%s, %s, %s, %s)",
+        run.run_id,
+        run.token,
+        call,
+        idle_timeout_ms,
+    )
 
 
 def fence(conn: Conn, f: Flush, call: int = 1) -> int:
@@ -667,7 +876,9 @@ def ledger(conn: Conn) -> Conn:
     return conn
 
 
-def test_a_step_and_the_writes_of_the_application_are_one_transaction(dsn: str, ledger: Conn) -> None:
+def test_a_step_and_the_writes_of_the_application_are_one_transaction(
+    dsn: str, ledger: Conn
+) -> None:
     run = begin(ledger, key="k")
     with connect(dsn) as app:
         with app.transaction(force_rollback=True):
@@ -676,29 +887,46 @@ def test_a_step_and_the_writes_of_the_application_are_one_transaction(dsn: str, 
             sqlkit.start(app, key="next")
             send(app, "k", "hello")
             fence(app, flush(run, unit()))
-        assert (count(ledger, "unit"), count(ledger, "signal"), one(ledger, "select count(*) from public.ledger")) == (0, 0, 0)
+        assert (
+            count(ledger, "unit"),
+            count(ledger, "signal"),
+            one(ledger, "select count(*) from public.ledger"),
+        ) == (0, 0, 0)
         with app.transaction():
             xid = begin_step(app, run)
             app.execute("insert into public.ledger values (1)")
-            at_us = fence(app, flush(run, unit("f", payload='"buffered"', call=7), unit(payload="1"), expected=0))
+            at_us = fence(
+                app,
+                flush(run, unit("f", payload='"buffered"', call=7), unit(payload="1"), expected=0),
+            )
     assert units_of(ledger, run) == [(1, '"buffered"'), (2, "1")]
     assert one(ledger, "select pgflow.micros_(recorded_at) from pgflow.unit where seq = 2") == at_us
     assert one(ledger, "select pgflow.transaction_status(%s)", xid) == "committed"
-    assert one(ledger, "select pgflow.transaction_status((%s::text::bigint + 1000000)::text)", xid) == "aborted"  # of a server before this one
+    assert (
+        one(ledger, "select pgflow.transaction_status((%s::text::bigint + 1000000)::text)", xid)
+        == "aborted"
+    )  # of a server before this one
     assert one(ledger, "select n from public.ledger") == 1
 
 
 def test_a_step_of_a_lost_lease_is_refused_at_its_beginning(db: Conn) -> None:
     run = begin(db)
     for token in (run.token + 1, 0):
-        with pytest.raises(psycopg.Error, match=f"run {run.run_id} is no longer held") as error, db.transaction():
+        with (
+            pytest.raises(psycopg.Error, match=f"run {run.run_id} is no longer held") as error,
+            db.transaction(),
+        ):
             db.execute("select pgflow.begin_step(%s, %s, 1)", (run.run_id, token))
         assert error.value.sqlstate == LEASE_LOST
 
 
 def test_a_step_whose_lease_is_lost_while_it_runs_writes_nothing(dsn: str, ledger: Conn) -> None:
     # A transaction with one snapshot cannot see that the lease is gone, and must be tried again.
-    answers = {IsolationLevel.READ_COMMITTED: LEASE_LOST, IsolationLevel.REPEATABLE_READ: "40001", IsolationLevel.SERIALIZABLE: "40001"}
+    answers = {
+        IsolationLevel.READ_COMMITTED: LEASE_LOST,
+        IsolationLevel.REPEATABLE_READ: "40001",
+        IsolationLevel.SERIALIZABLE: "40001",
+    }
     for level, sqlstate in answers.items():
         run = begin(ledger, level.name)
         with connect(dsn) as app:
@@ -720,12 +948,16 @@ def test_a_fence_holds_the_lease_until_the_commit(dsn: str, ledger: Conn) -> Non
             fence(app, flush(run, unit()))
             assert one(other, "select reclaimed from pgflow.reap_worker(%s, 0)", run.worker) == 0
             ends = ("completed", None, "1", None)
-            assert commit(other, flush(run, unit(), expected=0, outcome=ends)).bad == {run.run_id: "busy"}
+            assert commit(other, flush(run, unit(), expected=0, outcome=ends)).bad == {
+                run.run_id: "busy"
+            }
         assert one(other, "select reclaimed from pgflow.reap_worker(%s, -1)", run.worker) == 1
     assert one(ledger, "select last_seq, suspect from pgflow.ready") == (1, 0)
 
 
-def test_a_client_that_freezes_between_fence_and_commit_is_ended_after_five_seconds(db: Conn) -> None:
+def test_a_client_that_freezes_between_fence_and_commit_is_ended_after_five_seconds(
+    db: Conn,
+) -> None:
     run = begin(db)
     begin_step(db, run)
     fence(db, flush(run, unit()))
@@ -750,7 +982,11 @@ def test_a_body_that_ends_its_transaction_itself_is_found_out(dsn: str, ledger: 
 def test_the_mark_of_a_step_belongs_to_one_call_and_one_token(db: Conn) -> None:
     run, other = begin(db), begin(db)
     begin_step(db, run, call=1)
-    for f, call in ((flush(run, unit()), 2), (flush(run, unit(), token=run.token + 1), 1), (flush(other, unit()), 1)):
+    for f, call in (
+        (flush(run, unit()), 2),
+        (flush(run, unit(), token=run.token + 1), 1),
+        (flush(other, unit()), 1),
+    ):
         with pytest.raises(psycopg.Error) as error, db.transaction():
             fence(db, f, call)
         assert error.value.sqlstate == STEP_COMMITTED
@@ -767,7 +1003,9 @@ def test_savepoints_inside_a_step_do_not_count_as_an_end(db: Conn) -> None:
     fence(db, flush(run, unit()))
 
 
-def test_two_parallel_steps_that_take_the_same_seq_are_told_by_the_constraint(dsn: str, ledger: Conn) -> None:
+def test_two_parallel_steps_that_take_the_same_seq_are_told_by_the_constraint(
+    dsn: str, ledger: Conn
+) -> None:
     run = begin(ledger)
     with connect(dsn) as a, Actor(dsn) as b:
 
@@ -788,7 +1026,9 @@ def test_two_parallel_steps_that_take_the_same_seq_are_told_by_the_constraint(ds
     assert one(ledger, "select count(*) from public.ledger") == 0
 
 
-def test_an_idle_step_is_ended_only_where_the_session_has_no_timeout_of_its_own(dsn: str, conn: Conn) -> None:
+def test_an_idle_step_is_ended_only_where_the_session_has_no_timeout_of_its_own(
+    dsn: str, conn: Conn
+) -> None:
     run = begin(conn)
     query = "select current_setting('idle_in_transaction_session_timeout')"
     with connect(dsn) as app:
@@ -819,8 +1059,12 @@ def test_an_ambiguous_commit_can_be_looked_up(dsn: str, conn: Conn) -> None:
     assert one(conn, look, run.run_id) == (run.token, 1, "c", '{"b":1,"a":2}')
 
 
-def test_an_application_that_locks_its_rows_first_never_deadlocks_with_a_group_commit(dsn: str, ledger: Conn) -> None:
-    """The fence comes last: whoever holds rows of the application waits for the engine, never the other way round."""
+def test_an_application_that_locks_its_rows_first_never_deadlocks_with_a_group_commit(
+    dsn: str, ledger: Conn
+) -> None:
+    """The fence comes last: whoever holds rows of the application waits for the engine, never the
+    other way round.
+    """
     run, other = begin(ledger), begin(ledger)
     ledger.execute("insert into public.ledger values (1)")
     with connect(dsn) as first, Actor(dsn) as second, connect(dsn, IMPATIENT) as committer:

@@ -1,4 +1,6 @@
-"""Requests of people to runs: cancel, pause, resume, retry - wherever the run is, and with who and why on record."""
+"""Requests of people to runs: cancel, pause, resume, retry - wherever the run is, and with who and
+why on record.
+"""
 
 from __future__ import annotations
 
@@ -172,8 +174,12 @@ EXPECTED: dict[str, dict[str, tuple[str, list[tuple[str, str, str]], list[tuple[
 }
 
 
-@pytest.mark.parametrize(("verb", "place"), [(verb, place) for verb, places in EXPECTED.items() for place in places])
-def test_a_request_does_what_its_place_allows_and_says_who_and_why(db: Conn, verb: str, place: str) -> None:
+@pytest.mark.parametrize(
+    ("verb", "place"), [(verb, place) for verb, places in EXPECTED.items() for place in places]
+)
+def test_a_request_does_what_its_place_allows_and_says_who_and_why(
+    db: Conn, verb: str, place: str
+) -> None:
     set_clock(db, T0)
     run_id = PLACES[place](db)
     if verb == "force":
@@ -200,7 +206,9 @@ def test_what_was_paused_or_stuck_is_ready_again_with_a_fresh_budget(db: Conn, p
 
 
 @pytest.mark.parametrize("verbs", [("pause", "resume"), ("resume",), ("retry",)], ids=" then ".join)
-def test_a_delayed_run_does_not_start_early_because_it_was_resumed(db: Conn, verbs: tuple[str, ...]) -> None:
+def test_a_delayed_run_does_not_start_early_because_it_was_resumed(
+    db: Conn, verbs: tuple[str, ...]
+) -> None:
     set_clock(db, T0)
     put_delayed(db)
     for verb in verbs:
@@ -261,7 +269,10 @@ def test_a_long_reason_in_another_alphabet_does_not_stop_a_commit(db: Conn) -> N
 
 def test_the_holder_of_a_run_is_told_of_cancels_and_pauses_and_of_nothing_else(db: Conn) -> None:
     worker = sqlkit.register(db)
-    ids = {key: start(db, key=key).run_id for key in ("cancel", "pause", "resume", "retry", "signal", "nothing")}
+    ids = {
+        key: start(db, key=key).run_id
+        for key in ("cancel", "pause", "resume", "retry", "signal", "nothing")
+    }
     claim(db, 9, worker=worker)
     begin(db, key="elsewhere")
     sqlkit.send(db, "signal", "x")
@@ -291,7 +302,10 @@ def test_a_cancel_comes_in_its_turn_among_what_happened(db: Conn) -> None:
     for n, what in enumerate(("send", "cancel", "send")):
         set_clock(db, T0 + seconds(n))
         sqlkit.send(db, "k", "paid", str(n)) if what == "send" else ask(db, "cancel")
-    seen = [commit(db, flush(run, signals=[[call, "paid"]], park=True, idle=True)).units_of(run)[0] for call in (1, 2, 2)]
+    seen = [
+        commit(db, flush(run, signals=[[call, "paid"]], park=True, idle=True)).units_of(run)[0]
+        for call in (1, 2, 2)
+    ]
     assert [(call, kind) for _, call, kind, *_ in seen] == [(1, "S"), (0, "x"), (2, "S")]
 
 
@@ -305,7 +319,9 @@ def test_a_pause_holds_a_run_only_when_no_body_runs_and_nothing_has_happened(db:
     answer = commit(db, flush(run, signals=[[3, "paid"]], park=True, idle=True))
     assert (answer.place_of(run), answer.settled[run.run_id]["pause"]) == ("leased", True)
     assert len(answer.units_of(run)) == 1
-    assert commit(db, flush(run, signals=[[4, "paid"]], park=True, idle=True)).place_of(run) == "held"
+    assert (
+        commit(db, flush(run, signals=[[4, "paid"]], park=True, idle=True)).place_of(run) == "held"
+    )
     assert operators(db, run.run_id) == [("pause", ME, WHY), ("pause", "bob", "really")]
     assert mailbox(db, run.chain_id) == []
     assert one(db, "select last_seq, state from pgflow.held") == (5, "paused")
@@ -332,9 +348,23 @@ def test_a_forced_cancel_ends_a_run_with_its_holders_next_question(db: Conn) -> 
     run = begun(db)
     sqlkit.send(db, "k", "paid")
     ask(db, "cancel", force=True)
-    answer = commit(db, flush(run, unit(call=2), signals=[[3, "paid"]], children=[sqlkit.child(4)], park=True, idle=True))
+    answer = commit(
+        db,
+        flush(
+            run,
+            unit(call=2),
+            signals=[[3, "paid"]],
+            children=[sqlkit.child(4)],
+            park=True,
+            idle=True,
+        ),
+    )
     assert (answer.place_of(run), answer.units_of(run)) == ("ended", [])
-    assert one(db, "select status, reason, token from pgflow.outcome") == ("cancelled", WHY, run.token)
+    assert one(db, "select status, reason, token from pgflow.outcome") == (
+        "cancelled",
+        WHY,
+        run.token,
+    )
     assert [kind for _, _, kind, _, _ in journal(db, run.run_id)] == ["c", "c", "o"]
     assert undelivered(db, run.chain_id) == [("s", "paid")]
     assert count(db, "run") == 1
@@ -352,11 +382,17 @@ def test_a_forced_cancel_outlives_the_death_of_the_holder(db: Conn) -> None:
 NOTHING = "only a stuck or failed run can be retried"
 
 
-@pytest.mark.parametrize(("ending", "why"), [("completed", NOTHING), ("failed", "no step of it has failed"), ("cancelled", NOTHING)])
+@pytest.mark.parametrize(
+    ("ending", "why"),
+    [("completed", NOTHING), ("failed", "no step of it has failed"), ("cancelled", NOTHING)],
+)
 def test_a_retry_of_a_run_that_has_ended_is_refused(db: Conn, ending: str, why: str) -> None:
     run = begun(db)
     finish(db, run, ending)
-    with pytest.raises(psycopg.Error, match=f"run 'k' is {ending}: {why}") as error, db.transaction():
+    with (
+        pytest.raises(psycopg.Error, match=f"run 'k' is {ending}: {why}") as error,
+        db.transaction(),
+    ):
         ask(db, "retry")
     assert error.value.sqlstate == "PF006"
     assert count(db, "signal") == count(db, "undelivered") == 0
@@ -401,16 +437,24 @@ def test_requests_that_come_together_are_on_record_in_their_order(db: Conn) -> N
     for n, verb in enumerate(("pause", "resume", "pause")):
         db.execute(f"select pgflow.{verb}_run('k', %s, sent_by => %s)", (f"why {n}", f"who {n}"))
     poll(db)
-    assert operators(db, run_id) == [("pause", "who 0", "why 0"), ("resume", "who 1", "why 1"), ("pause", "who 2", "why 2")]
+    assert operators(db, run_id) == [
+        ("pause", "who 0", "why 0"),
+        ("resume", "who 1", "why 1"),
+        ("pause", "who 2", "why 2"),
+    ]
     assert one(db, "select reason, held_by from pgflow.held") == ("why 2", "who 2")
 
 
-def test_a_request_to_a_run_locked_elsewhere_is_kept_for_the_next_poll(dsn: str, conn: Conn) -> None:
+def test_a_request_to_a_run_locked_elsewhere_is_kept_for_the_next_poll(
+    dsn: str, conn: Conn
+) -> None:
     for place, table in (("waiting", "parked"), ("queued", "ready"), ("stuck", "held")):
         run_id = PLACES[place](conn)
         with connect(dsn) as locker, connect(dsn, IMPATIENT) as waker:
             with locker.transaction():
-                locker.execute(f"select from pgflow.{table} where run_id = %s for update", (run_id,))
+                locker.execute(
+                    f"select from pgflow.{table} where run_id = %s for update", (run_id,)
+                )
                 one(waker, "select pgflow.cancel_run('k', force => true)")
                 assert wake(waker, run_id).busy, place
                 assert count(waker, "nudge") > 0
@@ -429,7 +473,12 @@ def test_a_cancel_and_a_completion_have_one_winner(dsn: str, conn: Conn) -> None
         done = 0
         for number in range(150):
             if n:
-                done += wake(c, one(c, "select pgflow.cancel_run(%s, force => true)", f"k{149 - number}")).ended != []
+                done += (
+                    wake(
+                        c, one(c, "select pgflow.cancel_run(%s, force => true)", f"k{149 - number}")
+                    ).ended
+                    != []
+                )
             else:
                 for run in claim(c, 1, worker=worker, lanes=lanes):
                     done += finish(c, run).bad == {}

@@ -1,4 +1,6 @@
-"""A signal on the short way: its sender makes the run ready, its claim brings it, and the holder takes it with what it records next."""
+"""A signal on the short way: its sender makes the run ready, its claim brings it, and the holder
+takes it with what it records next.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,12 @@ def park(conn: Conn, *names: str, timeout_seconds: float | None = None, **option
     return run
 
 
-def deliver(conn: Conn, key: str, name: str = "paid", payload: str = "null") -> tuple[int, int | None]:
-    return one(conn, "select chain_id, lane_id from pgflow.deliver_signal(%s, %s, %s)", key, name, payload)
+def deliver(
+    conn: Conn, key: str, name: str = "paid", payload: str = "null"
+) -> tuple[int, int | None]:
+    return one(
+        conn, "select chain_id, lane_id from pgflow.deliver_signal(%s, %s, %s)", key, name, payload
+    )
 
 
 def test_the_run_that_waits_for_it_is_ready_and_the_signal_in_its_mailbox(db: Conn) -> None:
@@ -69,19 +75,34 @@ def test_the_run_that_waits_for_it_is_ready_and_the_signal_in_its_mailbox(db: Co
     set_clock(db, T0 + seconds(5))
     assert deliver(db, run.key, "paid", EXACT) == (run.chain_id, run.lane_id)
     assert status(db, run.run_id) == "queued"
-    assert one(db, "select sent_at, payload::text, sent_by = session_user from pgflow.signal") == (T0 + seconds(5), EXACT, True)
-    assert one(db, "select last_seq, attempt, has_begun, ready_at from pgflow.ready") == (1, 0, True, T0 + seconds(5))
+    assert one(db, "select sent_at, payload::text, sent_by = session_user from pgflow.signal") == (
+        T0 + seconds(5),
+        EXACT,
+        True,
+    )
+    assert one(db, "select last_seq, attempt, has_begun, ready_at from pgflow.ready") == (
+        1,
+        0,
+        True,
+        T0 + seconds(5),
+    )
     assert [count(db, table) for table in ("nudge", "wait", "timer", "parked")] == [0] * 4
     assert not unsound(db)
     again = claim_one(db)
-    assert commit(db, still_waits(again, "paid", 1, 1)).units_of(again) == [[2, 1, "S", "paid", EXACT]]
+    assert commit(db, still_waits(again, "paid", 1, 1)).units_of(again) == [
+        [2, 1, "S", "paid", EXACT]
+    ]
 
 
 def test_others_see_the_signal_and_the_place_at_once(dsn: str, conn: Conn) -> None:
     run = park(conn)
     with connect(dsn) as other, conn.transaction():
         deliver(conn, run.key)
-        assert (status(other, run.run_id), count(other, "signal"), count(other, "ready")) == ("waiting", 0, 0)
+        assert (status(other, run.run_id), count(other, "signal"), count(other, "ready")) == (
+            "waiting",
+            0,
+            0,
+        )
     assert one(conn, "select r.xmin = s.xmin from pgflow.ready r, pgflow.signal s")
 
 
@@ -108,7 +129,24 @@ def test_workers_are_told_unless_the_caller_will(conn: Conn, dsn: str) -> None:
 
 def _planned(conn: Conn) -> Claim:
     started = start(conn, key="later", run_at=T0 + seconds(3600))
-    return Claim(started.run_id, 0, started.run_id, started.lane_id, 1, 0, 0, 0, "later", "", "{}", None, False, 0, 0, None)
+    return Claim(
+        started.run_id,
+        0,
+        started.run_id,
+        started.lane_id,
+        1,
+        0,
+        0,
+        0,
+        "later",
+        "",
+        "{}",
+        None,
+        False,
+        0,
+        0,
+        None,
+    )
 
 
 def _stuck(conn: Conn) -> Claim:
@@ -151,7 +189,9 @@ def test_the_mail_of_one_that_has_ended_is_put_aside(db: Conn) -> None:
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
-def test_it_is_only_sent_where_one_snapshot_serves_the_transaction(dsn: str, conn: Conn, level: IsolationLevel) -> None:
+def test_it_is_only_sent_where_one_snapshot_serves_the_transaction(
+    dsn: str, conn: Conn, level: IsolationLevel
+) -> None:
     run = park(conn)
     with connect(dsn) as sender:
         sender.isolation_level = level
@@ -196,7 +236,9 @@ def test_one_that_is_rolled_back_was_never_sent(conn: Conn) -> None:
     ("nobody", "paid", "null", "PF001"), ("k", "", "null", "PF003"), ("k", "x" * 256, "null", "PF003"),
     ("k", "paid", "[" * 300 + "]" * 300, "PF003"), ("k", "paid", '"' + "x" * 1_100_000 + '"', "PF003"),
 ])  # fmt: skip
-def test_what_no_run_can_take_is_refused(db: Conn, key: str, name: str, payload: str, state: str) -> None:
+def test_what_no_run_can_take_is_refused(
+    db: Conn, key: str, name: str, payload: str, state: str
+) -> None:
     run = park(db, key="k")
     with pytest.raises(errors.Error) as error, db.transaction():
         deliver(db, key, name, payload)
@@ -242,14 +284,21 @@ def test_beside_all_else_that_a_claim_says(db: Conn) -> None:
 def test_nothing_is_offered_where_there_is_more_or_nothing(db: Conn, others: list[str]) -> None:
     run = begin(db)
     for n, name in enumerate(["paid", *others] if others else []):
-        db.execute(f"select pgflow.{name}_run(%s)" if name in ("cancel", "pause") else f"select pgflow.send_signal(%s, '{name}', '{n}')", (run.key,))
+        db.execute(
+            f"select pgflow.{name}_run(%s)"
+            if name in ("cancel", "pause")
+            else f"select pgflow.send_signal(%s, '{name}', '{n}')",
+            (run.key,),
+        )
     one(db, "select pgflow.release_runs(%s, %s)", [run.run_id], [run.token])
     assert offers(db, run) is None
 
 
 def taking(run: Claim, number: int, *more: sqlkit.Unit, name: str = "paid", **options: Any) -> str:
     """The batch of a holder that takes a signal."""
-    batch = json.loads(sqlkit.document(flush(run, sqlkit.unit("S", 1, name, "1"), *more, **options)))
+    batch = json.loads(
+        sqlkit.document(flush(run, sqlkit.unit("S", 1, name, "1"), *more, **options))
+    )
     return json.dumps({**batch, "m": [[run.run_id, run.chain_id, name, number]]})
 
 
@@ -261,7 +310,9 @@ def test_what_a_batch_takes_leaves_the_mailbox_with_its_unit(db: Conn) -> None:
     assert one(db, "select pgflow.commit_units(%s)", taking(run, first)) is None
     assert journal(db, run.run_id) == [(1, 1, "S", "paid", "1")]
     assert rows(db, "select payload::text from pgflow.signal") == ["2"]
-    assert one(db, "select pgflow.commit_units(%s, true)", taking(run, first)) == {"bad": [[run.run_id, "already"]]}
+    assert one(db, "select pgflow.commit_units(%s, true)", taking(run, first)) == {
+        "bad": [[run.run_id, "already"]]
+    }
     assert count(db, "signal") == 1
 
 
@@ -269,8 +320,15 @@ def test_a_signal_that_is_gone_cannot_be_taken(db: Conn) -> None:
     run, other = begin(db), begin(db)
     send(db, run.key, "paid", "1")
     number = one(db, "select signal_id from pgflow.signal")
-    for batch in (taking(run, number + 1), taking(run, number, name="other"), taking(other, number)):
-        with pytest.raises(errors.Error, match="no longer in their mailboxes") as error, db.transaction():
+    for batch in (
+        taking(run, number + 1),
+        taking(run, number, name="other"),
+        taking(other, number),
+    ):
+        with (
+            pytest.raises(errors.Error, match="no longer in their mailboxes") as error,
+            db.transaction(),
+        ):
             one(db, "select pgflow.commit_units(%s)", batch)
         assert error.value.sqlstate == "PF006"
     assert (count(db, "signal"), count(db, "unit")) == (1, 0)
@@ -293,7 +351,12 @@ def test_of_a_mixed_batch_only_the_good_take_their_signals(db: Conn) -> None:
         send(db, run.key, "paid", "1")
         batches.append(json.loads(taking(run, one(db, "select max(signal_id) from pgflow.signal"))))
     one(db, "select pgflow.release_runs(%s, %s)", [lost.run_id], [lost.token])
-    batch = {**batches[0], **{part: batches[0][part] + batches[1][part] for part in ("r", "u", "m")}}
-    assert one(db, "select pgflow.commit_units(%s)", json.dumps(batch))["bad"] == [[lost.run_id, "lost"]]
+    batch = {
+        **batches[0],
+        **{part: batches[0][part] + batches[1][part] for part in ("r", "u", "m")},
+    }
+    assert one(db, "select pgflow.commit_units(%s)", json.dumps(batch))["bad"] == [
+        [lost.run_id, "lost"]
+    ]
     assert rows(db, "select chain_id from pgflow.signal") == [lost.chain_id]
     assert journal(db, lost.run_id) == []

@@ -1,7 +1,7 @@
 """Waits of functions for each other, and the proof that nobody ever waits in a circle.
 
-Most functions skip what is locked; the few that wait are listed here, pair by pair. A function that is not in
-`WAITS` waits for nobody's open transaction.
+Most functions skip what is locked; the few that wait are listed here, pair by pair. A function that
+is not in `WAITS` waits for nobody's open transaction.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ WHO_LOCKS_A_LIMITED_QUEUE = {"claim limited", "limit", "pause queue"}
 
 # waiter -> those whose open transactions it waits for
 WAITS = {
-    # The fence, since the application's transaction cannot be tried again; and whoever hands runs back, in the order of run_id.
-    # A wake locks the leases of runs with mail.
+    # The fence, since the application's transaction cannot be tried again; and whoever hands runs
+    # back, in the order of run_id. A wake locks the leases of runs with mail.
     "step": WHO_LOCKS_LEASES | WHO_WAKES,
     "release": WHO_LOCKS_LEASES | WHO_WAKES | {"beat step"},
     "strays": WHO_LOCKS_LEASES | WHO_WAKES | {"beat step"},
@@ -75,11 +75,13 @@ WAITS = {
     # A beat moves a counter, and a reaper compares it.
     "beat": {"beat", "reap"},
     "reap": {"beat", "reap"},
-    # One row a step; and a beat keeps the lease of its own run until it is committed, so that the run's end finds it.
+    # One row a step; and a beat keeps the lease of its own run until it is committed, so that the
+    # run's end finds it.
     "beat step": {"beat step", "release", "strays", "reap"} | WHO_ENDS_LEASES,
     **dict.fromkeys(WHO_ENDS_LEASES, {"beat step"}),
-    # Who records the same seq of a run, here so that it can be seen: a holder records one thing of a run at a time,
-    # and only a batch that is sent again, because its answer was lost, meets itself.
+    # Who records the same seq of a run, here so that it can be seen: a holder records one thing of
+    # a run at a time, and only a batch that is sent again, because its answer was lost, meets
+    # itself.
     "commit": {"commit", "step", "continue"},
     "continue": {"beat step", "commit"},
     # New lanes and partitions are made once.
@@ -96,9 +98,17 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
     def two(name: str, **options: Any) -> list[Claim]:
         return [begin(conn, name, key=f"{name}-{n}", **options) for n in range(2)]
 
-    leased, parked, stuck, done = two("leased", timeout_seconds=3600), two("parked"), two("stuck"), two("done")
+    leased, parked, stuck, done = (
+        two("leased", timeout_seconds=3600),
+        two("parked"),
+        two("stuck"),
+        two("done"),
+    )
     for run in leased:
-        conn.execute("update pgflow.lease set worker_id = %s, claimed_at = claimed_at - interval '1 hour'", (worker,))
+        conn.execute(
+            "update pgflow.lease set worker_id = %s, claimed_at = claimed_at - interval '1 hour'",
+            (worker,),
+        )
         run.worker = worker
         conn.execute("select pgflow.beat_step(%s, %s, 1, 1, null)", (run.run_id, run.token))
         sqlkit.send(conn, run.key, "paid")
@@ -110,7 +120,10 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
         commit(conn, sqlkit.hold(run, code_hash="old"))
     for run in done:
         sqlkit.finish(conn, run)
-    ready, limited = start(conn, "ready", key="ready-0"), start(conn, "limited", key="limited-0", queue="few")
+    ready, limited = (
+        start(conn, "ready", key="ready-0"),
+        start(conn, "limited", key="limited-0", queue="few"),
+    )
     start(conn, "child", key="known")
     conn.execute("select pgflow.limit_queue('few', 9)")
     parent = begin(conn, "parent")
@@ -123,7 +136,10 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
     def step(c: Conn) -> None:
         ids = (leased[0].run_id, leased[0].token)
         c.execute("select pgflow.begin_step(%s, %s, 1)", ids)
-        c.execute("select pgflow.fence_step(%s, %s, 1, %s)", (*ids, json.dumps(flush(leased[0], unit(), expected=0).unit_rows())))
+        c.execute(
+            "select pgflow.fence_step(%s, %s, 1, %s)",
+            (*ids, json.dumps(flush(leased[0], unit(), expected=0).unit_rows())),
+        )
 
     def call(query: str, *params: Any) -> Callable[[Conn], object]:
         return lambda c: c.execute(f"select * from pgflow.{query}", params)
@@ -189,7 +205,9 @@ def test_only_these_wait_for_only_those(dsn: str, conn: Conn) -> None:
     assert waits == WAITS
 
 
-def test_a_wake_does_not_wait_for_another_that_puts_the_same_mail_aside(dsn: str, conn: Conn) -> None:
+def test_a_wake_does_not_wait_for_another_that_puts_the_same_mail_aside(
+    dsn: str, conn: Conn
+) -> None:
     run = begin(conn, key="k")
     sqlkit.finish(conn, run)
     sqlkit.send(conn, "k", "late")
@@ -199,7 +217,9 @@ def test_a_wake_does_not_wait_for_another_that_puts_the_same_mail_aside(dsn: str
 
 
 def name_in_order(verb: str, runs: list[Claim]) -> Callable[[Conn], object]:
-    """Commits or hands back these runs in one call that names them in this order; or locks them so, as a rewind does."""
+    """Commits or hands back these runs in one call that names them in this order; or locks them so,
+    as a rewind does.
+    """
     ids, held = [run.run_id for run in runs], [run.token for run in runs]
     if verb == "hold still":
         return lambda c: c.execute("select pgflow.hold_still_(i) from unnest(%s) i", (ids,))
@@ -211,12 +231,18 @@ def name_in_order(verb: str, runs: list[Claim]) -> Callable[[Conn], object]:
 
 
 @pytest.mark.parametrize("verb", ["commit", "release"])
-def test_batches_that_name_their_runs_in_opposite_orders_never_deadlock(dsn: str, conn: Conn, verb: str) -> None:
+def test_batches_that_name_their_runs_in_opposite_orders_never_deadlock(
+    dsn: str, conn: Conn, verb: str
+) -> None:
     first, middle, last = begin(conn), begin(conn), begin(conn)
     with connect(dsn) as holder, Actor(dsn) as up, Actor(dsn) as down:
         with holder.transaction():
-            holder.execute("select from pgflow.lease where run_id = %s for update", (middle.run_id,))
-            upwards = up.do(name_in_order("hold still" if verb == "release" else verb, [first, middle, last]))
+            holder.execute(
+                "select from pgflow.lease where run_id = %s for update", (middle.run_id,)
+            )
+            upwards = up.do(
+                name_in_order("hold still" if verb == "release" else verb, [first, middle, last])
+            )
             up.until_waiting(conn, upwards)
             downwards = down.do(name_in_order(verb, [last, middle, first]))
             down.until_waiting(conn, downwards)
@@ -231,7 +257,9 @@ def test_a_key_that_is_freed_while_a_batch_takes_it_makes_no_deadlock(dsn: str, 
     with connect(dsn) as holder, Actor(dsn) as first, Actor(dsn) as second:
         with holder.transaction(force_rollback=True):
             start_many(holder, [("c", "{}")])
-            three = first.do(start_many, [(key, "{}") for key in "abc"])  # finds a, takes b, waits for c
+            three = first.do(
+                start_many, [(key, "{}") for key in "abc"]
+            )  # finds a, takes b, waits for c
             first.until_waiting(conn, three)
             assert one(conn, "select pgflow.sweep_keys()") == 1
             two = second.do(start_many, [(key, "{}") for key in "ab"])  # takes a, waits for b
@@ -243,7 +271,9 @@ def test_a_key_that_is_freed_while_a_batch_takes_it_makes_no_deadlock(dsn: str, 
     assert deadlocks(conn) == 0
 
 
-def test_a_key_that_is_freed_while_children_take_theirs_is_not_taken_behind_them(dsn: str, conn: Conn) -> None:
+def test_a_key_that_is_freed_while_children_take_theirs_is_not_taken_behind_them(
+    dsn: str, conn: Conn
+) -> None:
     conn.execute("alter table pgflow.run_key alter column retention_seconds set default 0")
     parent = begin(conn, key="parent")
     start_many(conn, [("a", "{}")])
@@ -258,7 +288,9 @@ def test_a_key_that_is_freed_while_children_take_theirs_is_not_taken_behind_them
         with pytest.raises(errors.SerializationFailure, match="'a' was freed"):
             sent.result(20)
     commit(conn, start_both, careful=True)
-    assert rows(conn, "select key from pgflow.run where parent_run_id = %s order by key", parent.run_id) == ["a", "c"]
+    assert rows(
+        conn, "select key from pgflow.run where parent_run_id = %s order by key", parent.run_id
+    ) == ["a", "c"]
 
 
 # ---------------------------------------------------------------- all at once
@@ -297,19 +329,29 @@ class Player:
             self.leases[run.run_id] = run
 
     def claim(self) -> None:
-        self.keep(claim(self.conn, self.random.randint(1, RUNS), worker=self.worker, lanes=self.lanes))
+        self.keep(
+            claim(self.conn, self.random.randint(1, RUNS), worker=self.worker, lanes=self.lanes)
+        )
 
     def flushes(self) -> list[sqlkit.Flush]:
         made = []
         for run in map(copy.copy, self.some()):  # others write to the same claim
-            run.seq = one(self.conn, "select coalesce(max(seq), 0) from pgflow.unit where run_id = %s", run.run_id)
+            run.seq = one(
+                self.conn,
+                "select coalesce(max(seq), 0) from pgflow.unit where run_id = %s",
+                run.run_id,
+            )
             call = run.seq + 1
             kind = self.random.choice(["unit", "unit", "park", "end", "hold", "continue", "child"])
             made.append(
                 {
                     "unit": lambda run=run, call=call: flush(run, unit("a", call)),
-                    "park": lambda run=run, call=call: wait_for(run, "paid", call, timeout_seconds=self.random.choice([0, 3600])),
-                    "end": lambda run=run: flush(run, outcome=("completed", None, "1", None), has_kin=True),
+                    "park": lambda run=run, call=call: wait_for(
+                        run, "paid", call, timeout_seconds=self.random.choice([0, 3600])
+                    ),
+                    "end": lambda run=run: flush(
+                        run, outcome=("completed", None, "1", None), has_kin=True
+                    ),
                     "hold": lambda run=run: sqlkit.hold(run, code_hash=str(self.random.random())),
                     "continue": lambda run=run: flush(run, **{"continue": "{}"}),
                     "child": lambda run=run, call=call: flush(run, children=[child(call, "demo")]),
@@ -324,7 +366,9 @@ class Player:
 
     def commit_and_claim(self) -> None:
         query = f"select {sqlkit.CLAIM} from pgflow.commit_and_claim(%s, %s, %s, 3, %s, true)"
-        found = self.conn.execute(query, (sqlkit.document(*self.flushes()), self.worker, self.lanes, sqlkit.tokens(3))).fetchall()
+        found = self.conn.execute(
+            query, (sqlkit.document(*self.flushes()), self.worker, self.lanes, sqlkit.tokens(3))
+        ).fetchall()
         self.keep([Claim(*row) for row in found if row[0] is not None])
 
     def step(self) -> None:
@@ -334,9 +378,15 @@ class Player:
             self.conn.execute("select pgflow.begin_step(%s, %s, 1)", (run.run_id, run.token))
             for key in sorted(self.keys()[:3]):
                 self.send(key)
-            seq = one(self.conn, "select coalesce(max(seq), 0) from pgflow.unit where run_id = %s", run.run_id)
+            seq = one(
+                self.conn,
+                "select coalesce(max(seq), 0) from pgflow.unit where run_id = %s",
+                run.run_id,
+            )
             row = flush(run, unit("a", seq + 1), expected=seq).unit_rows()
-            self.conn.execute("select pgflow.fence_step(%s, %s, 1, %s)", (run.run_id, run.token, json.dumps(row)))
+            self.conn.execute(
+                "select pgflow.fence_step(%s, %s, 1, %s)", (run.run_id, run.token, json.dumps(row))
+            )
 
     def send(self, key: str | None = None) -> None:
         sqlkit.send(self.conn, key or self.random.choice(self.keys()), "paid")
@@ -355,15 +405,27 @@ class Player:
 
     def control(self) -> None:
         for key in self.keys():
-            verb = self.random.choice(["cancel_run(%s, force => true)", "cancel_run(%s)", "pause_run(%s)", "resume_run(%s)"])
+            verb = self.random.choice(
+                [
+                    "cancel_run(%s, force => true)",
+                    "cancel_run(%s)",
+                    "pause_run(%s)",
+                    "resume_run(%s)",
+                ]
+            )
             one(self.conn, f"select pgflow.{verb}", key)
 
     def release(self) -> None:
         some = self.some()
-        self.conn.execute("select pgflow.release_runs(%s, %s)", ([run.run_id for run in some], [run.token for run in some]))
+        self.conn.execute(
+            "select pgflow.release_runs(%s, %s)",
+            ([run.run_id for run in some], [run.token for run in some]),
+        )
 
     def reap(self) -> None:
-        worker, beat = self.random.choice(rows(self.conn, "select worker_id, beat from pgflow.observe_workers()") or [(0, -1)])
+        worker, beat = self.random.choice(
+            rows(self.conn, "select worker_id, beat from pgflow.observe_workers()") or [(0, -1)]
+        )
         self.conn.execute("select pgflow.reap_worker(%s, %s)", (worker, beat))
         if worker == self.worker:
             self.worker = register(self.conn)
@@ -376,7 +438,9 @@ class Player:
         self.conn.execute("select pgflow.release_stuck('{demo}', '{none}')")
 
     def limit(self) -> None:
-        self.conn.execute("select pgflow.limit_queue('default', %s)", (self.random.choice([None, 3, 8]),))
+        self.conn.execute(
+            "select pgflow.limit_queue('default', %s)", (self.random.choice([None, 3, 8]),)
+        )
 
     def refill(self) -> None:
         refill(self.conn)
@@ -405,7 +469,9 @@ def refill(conn: Conn) -> None:
 
 
 def deadlocks(conn: Conn) -> int:
-    """Return the number of deadlocks that the server ended in this database; its sessions tell when they end."""
+    """Return the number of deadlocks that the server ended in this database; its sessions tell when
+    they end.
+    """
     others = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
     servers.wait_until(lambda: one(conn, others) == 0, "sessions that end")
     return one(conn, "select deadlocks from pg_stat_database where datname = current_database()")

@@ -1,4 +1,6 @@
-"""Starting runs: a key names one run for good, and a start is plain inserts in the caller's transaction."""
+"""Starting runs: a key names one run for good, and a start is plain inserts in the caller's
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,22 @@ import psycopg
 import pytest
 import sqlkit
 from psycopg import IsolationLevel, errors
-from sqlkit import T0, Actor, claim, claim_one, connect, count, one, poll, rows, seconds, set_clock, start, start_many, status
+from sqlkit import (
+    T0,
+    Actor,
+    claim,
+    claim_one,
+    connect,
+    count,
+    one,
+    poll,
+    rows,
+    seconds,
+    set_clock,
+    start,
+    start_many,
+    status,
+)
 
 from pgflow._client.starts import new_keys
 
@@ -38,7 +55,11 @@ def test_the_same_key_and_input_name_the_same_run(db: Conn) -> None:
     again = start(db, key="order-7", input='{"b":2,"a":1.0}')
     assert first.is_new
     assert not again.is_new
-    assert (again.run_key, again.run_id, again.lane_id) == (first.run_key, first.run_id, first.lane_id)
+    assert (again.run_key, again.run_id, again.lane_id) == (
+        first.run_key,
+        first.run_id,
+        first.lane_id,
+    )
     assert count(db, "run") == count(db, "ready") == 1
 
 
@@ -49,14 +70,31 @@ def test_a_key_stays_with_its_run_when_that_has_ended(db: Conn) -> None:
     assert status(db, first.run_id) == "completed"
 
 
-@pytest.mark.parametrize("other", [{"workflow": "other"}, {"input": '{"n": 2}'}], ids=["workflow", "input"])
-def test_a_key_refuses_another_workflow_or_input_and_its_run_is_unharmed(db: Conn, other: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "other", [{"workflow": "other"}, {"input": '{"n": 2}'}], ids=["workflow", "input"]
+)
+def test_a_key_refuses_another_workflow_or_input_and_its_run_is_unharmed(
+    db: Conn, other: dict[str, Any]
+) -> None:
     first = start(db, key="k", input='{"n": 1}')
-    before = rows(db, "select r::text from pgflow.run r union all select r::text from pgflow.ready r order by 1")
-    with pytest.raises(psycopg.Error, match="key 'k' already names a run of demo") as error, db.transaction():
+    before = rows(
+        db,
+        "select r::text from pgflow.run r union all select r::text from pgflow.ready r order by 1",
+    )
+    with (
+        pytest.raises(psycopg.Error, match="key 'k' already names a run of demo") as error,
+        db.transaction(),
+    ):
         start(db, **{"workflow": "demo", "key": "k", "input": '{"n": 1}', **other})
     assert error.value.sqlstate == CONFLICT
-    assert rows(db, "select r::text from pgflow.run r union all select r::text from pgflow.ready r order by 1") == before
+    assert (
+        rows(
+            db,
+            "select r::text from pgflow.run r union all select r::text from pgflow.ready r order "
+            "by 1",
+        )
+        == before
+    )
     assert claim_one(db).run_id == first.run_id
 
 
@@ -109,7 +147,9 @@ def test_of_two_starts_that_conflict_the_second_waits_and_is_refused(dsn: str, c
     assert claim_one(conn).run_id == first.run_id
 
 
-def test_a_start_that_waited_for_one_that_was_rolled_back_starts_the_run(dsn: str, conn: Conn) -> None:
+def test_a_start_that_waited_for_one_that_was_rolled_back_starts_the_run(
+    dsn: str, conn: Conn
+) -> None:
     start(conn, key="other")  # makes the lane
     with Actor(dsn) as late:
         with connect(dsn) as early, early.transaction(force_rollback=True):
@@ -129,7 +169,18 @@ def test_a_rollback_leaves_nothing(conn: Conn) -> None:
         start(conn, key="late", run_at=T0)
         start_many(conn, [("x", "{}"), (None, "{}")])
         sqlkit.send(conn, "k", "paid")
-    for table in ("run_key", "run", "ready", "parked", "timer", "deadline", "signal", "nudge", "lane", "queue"):
+    for table in (
+        "run_key",
+        "run",
+        "ready",
+        "parked",
+        "timer",
+        "deadline",
+        "signal",
+        "nudge",
+        "lane",
+        "queue",
+    ):
         assert count(conn, table) == 0, table
     assert start(conn, key="k", workflow="another", input='{"n": 1}').run_id > started.run_id
 
@@ -161,11 +212,15 @@ def test_callers_of_any_isolation_level_start_side_by_side(dsn: str, conn: Conn)
                 assert all(s.is_new for s in start_many(a, [(f"c {level}", "{}"), (None, "{}")]))
             with a.transaction():
                 assert not start(a, key="known", input='{"n": 1}').is_new
-                assert [s.is_new for s in start_many(a, [("known", '{"n": 1}'), (f"d {level}", "{}")])] == [False, True]
+                assert [
+                    s.is_new for s in start_many(a, [("known", '{"n": 1}'), (f"d {level}", "{}")])
+                ] == [False, True]
     assert count(conn, "run") == 11
 
 
-def test_a_key_taken_after_the_callers_snapshot_is_a_serialization_failure_and_no_second_run(dsn: str, conn: Conn) -> None:
+def test_a_key_taken_after_the_callers_snapshot_is_a_serialization_failure_and_no_second_run(
+    dsn: str, conn: Conn
+) -> None:
     start(conn, key="other")
     for level in OLD_SNAPSHOTS:
         with connect(dsn) as caller:
@@ -200,10 +255,15 @@ def test_a_batch_finds_the_runs_that_are_there_and_starts_the_others(db: Conn) -
     assert count(db, "ready") == 3
 
 
-@pytest.mark.parametrize("clash", [{"input": '{"n": 2}'}, {"workflow": "other"}], ids=["input", "workflow"])
+@pytest.mark.parametrize(
+    "clash", [{"input": '{"n": 2}'}, {"workflow": "other"}], ids=["input", "workflow"]
+)
 def test_one_conflict_starts_nothing_of_a_batch(db: Conn, clash: dict[str, Any]) -> None:
     start(db, **{"key": "b", "input": '{"n": 1}', **clash})
-    with pytest.raises(psycopg.Error, match="key 'b' already names a run") as error, db.transaction():
+    with (
+        pytest.raises(psycopg.Error, match="key 'b' already names a run") as error,
+        db.transaction(),
+    ):
         start_many(db, [("a", "{}"), ("b", '{"n": 1}'), ("c", "{}")])
     assert error.value.sqlstate == CONFLICT
     assert count(db, "run") == count(db, "run_key") == 1
@@ -225,10 +285,14 @@ def test_new_keys_are_the_stems_of_their_runs_and_not_looked_for(db: Conn) -> No
     batch = [(key, "{}") for key in new_keys(3)]
     runs = start_many(db, batch, keys_are_new=True)
     assert [(run.run_key, run.is_new) for run in runs] == [(key, True) for key, _ in batch]
-    assert rows(db, "select key, root::text from pgflow.run_key order by chain_id") == [(key, key) for key, _ in batch]
+    assert rows(db, "select key, root::text from pgflow.run_key order by chain_id") == [
+        (key, key) for key, _ in batch
+    ]
     with pytest.raises(errors.UniqueViolation), db.transaction():
         start_many(db, [(new_keys(1)[0], "{}"), *batch], keys_are_new=True)
-    assert [(again.run_id, again.is_new) for again in start_many(db, batch)] == [(run.run_id, False) for run in runs]
+    assert [(again.run_id, again.is_new) for again in start_many(db, batch)] == [
+        (run.run_id, False) for run in runs
+    ]
 
 
 @pytest.mark.parametrize("key", ["order-1", None])
@@ -249,7 +313,9 @@ def test_an_empty_batch_starts_nothing(db: Conn) -> None:
     assert count(db, "run") == 0
 
 
-def test_two_batches_with_common_keys_in_opposite_order_never_deadlock(dsn: str, conn: Conn) -> None:
+def test_two_batches_with_common_keys_in_opposite_order_never_deadlock(
+    dsn: str, conn: Conn
+) -> None:
     start(conn)  # the lane is there
     options = sqlkit.PATIENT + " -c deadlock_timeout=20ms"
 
@@ -265,7 +331,9 @@ def test_two_batches_with_common_keys_in_opposite_order_never_deadlock(dsn: str,
     assert count(conn, "run") == 1001
 
 
-def test_two_batches_that_wait_for_the_same_key_do_not_deadlock_over_others(dsn: str, conn: Conn) -> None:
+def test_two_batches_that_wait_for_the_same_key_do_not_deadlock_over_others(
+    dsn: str, conn: Conn
+) -> None:
     start(conn)  # the lane is there
     with sqlkit.Actor(dsn) as first, sqlkit.Actor(dsn) as second:
         for actor in (first, second):
@@ -317,7 +385,12 @@ def test_the_deadline_counts_from_the_time_to_start(db: Conn) -> None:
     start(db, key="c", timeout_seconds=0.5, run_at=T0 - seconds(10))
     start_many(db, [("d", "{}")], timeout_seconds=0.5, run_at=T0 + seconds(10))
     start(db, key="e")
-    found = dict(rows(db, "select r.key, d.due_at from pgflow.run r left join pgflow.deadline d using (run_id)"))
+    found = dict(
+        rows(
+            db,
+            "select r.key, d.due_at from pgflow.run r left join pgflow.deadline d using (run_id)",
+        )
+    )
     early, late = T0 + seconds(0.5), T0 + seconds(10.5)
     assert found == {"a": early, "b": late, "c": early, "d": late, "e": None}
 
@@ -385,7 +458,8 @@ LONG: dict[str, tuple[str, str | None]] = {
     "a string of 5000 digits": (f'{{"a": "{"7" * 5000}"}}', None),
 }
 
-# What other values do to a caller who cannot know the tables: an error without a name, or a row that some client cannot read.
+# What other values do to a caller who cannot know the tables: an error without a name, or a row
+# that some client cannot read.
 REFUSED_OTHERWISE: dict[str, dict[str, Any]] = {
     "labels that are no object": {"labels": "[]"},
     "labels of more than 16 KiB": {"labels": json.dumps({"a": "x" * 20_000})},
@@ -417,24 +491,46 @@ def test_a_long_input_is_judged_by_what_it_holds(db: Conn, text: str, expected: 
 
 
 @pytest.mark.parametrize("options", REFUSED_OTHERWISE.values(), ids=REFUSED_OTHERWISE)
-def test_other_values_that_no_run_can_have_are_refused_by_name_too(db: Conn, options: dict[str, Any]) -> None:
+def test_other_values_that_no_run_can_have_are_refused_by_name_too(
+    db: Conn, options: dict[str, Any]
+) -> None:
     assert sqlstate_of(db, **options) == INVALID
 
 
 @pytest.mark.parametrize(
     "run",
-    [("", "{}"), ("x" * 129, "{}"), (None, "[]"), (None, None), (None, "{"), (None, NESTED_201), (None, '{"a": "\\u0000"}')],
+    [
+        ("", "{}"),
+        ("x" * 129, "{}"),
+        (None, "[]"),
+        (None, None),
+        (None, "{"),
+        (None, NESTED_201),
+        (None, '{"a": "\\u0000"}'),
+    ],
     ids=["empty key", "long key", "no object", "no input", "no JSON", "too deep", "NUL"],
 )
-def test_a_batch_is_held_to_the_limits_of_a_single_start(db: Conn, run: tuple[str | None, str]) -> None:
+def test_a_batch_is_held_to_the_limits_of_a_single_start(
+    db: Conn, run: tuple[str | None, str]
+) -> None:
     with pytest.raises(psycopg.Error) as error, db.transaction():
         start_many(db, [run])
     assert error.value.sqlstate == INVALID
 
 
-@pytest.mark.parametrize("input_text", ['{"b":-0.0,"a":1e22,"c":"\\u00e9"}', '{"a": 1E3, "a": 2}', '{"n":123456789012345678901234567890.10}'])
+@pytest.mark.parametrize(
+    "input_text",
+    [
+        '{"b":-0.0,"a":1e22,"c":"\\u00e9"}',
+        '{"a": 1E3, "a": 2}',
+        '{"n":123456789012345678901234567890.10}',
+    ],
+)
 def test_an_input_keeps_its_exact_text(db: Conn, input_text: str) -> None:
-    single, batch = start(db, "text", input=input_text), start_many(db, [(None, input_text)], "text")[0]
+    single, batch = (
+        start(db, "text", input=input_text),
+        start_many(db, [(None, input_text)], "text")[0],
+    )
     stored = [c.input for c in claim(db, 9, lanes=[single.lane_id])]
     assert batch.lane_id == single.lane_id
     assert stored == [input_text, input_text]
@@ -460,18 +556,46 @@ HOSTILE = [
 def test_hostile_names_are_stored_verbatim(db: Conn) -> None:
     for text in HOSTILE:
         started = start(
-            db, text, key=text, queue=text, tenant=text, labels=json.dumps({text: text}), metadata=json.dumps({text: text}),
+            db,
+            text,
+            key=text,
+            queue=text,
+            tenant=text,
+            labels=json.dumps({text: text}),
+            metadata=json.dumps({text: text}),
             input=json.dumps({text: text}),
         )
         claimed = claim_one(db, lanes=[started.lane_id])
         sqlkit.commit(db, sqlkit.flush(claimed, sqlkit.unit(name=text, payload=json.dumps(text))))
-        query = "select workflow, queue, key, tenant, labels, input from pgflow.runs where run_id = %s"
-        assert one(db, query, started.run_id) == (text, text, text, text, {text: text}, {text: text})
+        query = (
+            "select workflow, queue, key, tenant, labels, input from pgflow.runs where run_id = %s"
+        )
+        assert one(db, query, started.run_id) == (
+            text,
+            text,
+            text,
+            text,
+            {text: text},
+            {text: text},
+        )
         assert claimed.extra is not None
         assert claimed.extra["metadata"] == {text: text}
-        assert one(db, "select pgflow.send_signal(%s, %s, %s, %s, %s)", text, text, json.dumps(text), text, text) == started.run_id
+        assert (
+            one(
+                db,
+                "select pgflow.send_signal(%s, %s, %s, %s, %s)",
+                text,
+                text,
+                json.dumps(text),
+                text,
+                text,
+            )
+            == started.run_id
+        )
         assert one(db, "select pgflow.run_status(%s, %s)", text, text) == "running"
-        assert one(db, "select name, payload::text from pgflow.timeline where run_id = %s", started.run_id) == (text, json.dumps(text))
+        assert one(
+            db, "select name, payload::text from pgflow.timeline where run_id = %s", started.run_id
+        ) == (text, json.dumps(text))
 
 
 # ---------------------------------------------------------------- retention of keys

@@ -121,18 +121,35 @@ def test_a_run_that_waits_for_several_things_names_them(db: Conn) -> None:
     run = begin(db, key="k")
     commit(db, flush(run, children=[child(1)]))
     commit(db, flush(run, child_calls=[1], signals=[[2, "a b"]], park=True, idle=True))
-    assert one(db, "select reason from pgflow.runs where key = 'k'") in ("child, signal a b", "signal a b, child")
-    assert one(db, "select reason_code, reason_detail from pgflow.runs where key = 'k'") == ("signal", {"signals": ["a b"], "children": 1})
+    assert one(db, "select reason from pgflow.runs where key = 'k'") in (
+        "child, signal a b",
+        "signal a b, child",
+    )
+    assert one(db, "select reason_code, reason_detail from pgflow.runs where key = 'k'") == (
+        "signal",
+        {"signals": ["a b"], "children": 1},
+    )
     start(db, key="late", run_at=T0 + seconds(5.5))
-    assert one(db, "select status, reason, reason_code from pgflow.runs where key = 'late'") == ("waiting", "until 2030-01-01T00:00:05Z", "timer")
+    assert one(db, "select status, reason, reason_code from pgflow.runs where key = 'late'") == (
+        "waiting",
+        "until 2030-01-01T00:00:05Z",
+        "timer",
+    )
 
 
 def test_a_suspect_says_so(db: Conn) -> None:
     start(db)
     run = claim_one(db)
     db.execute("select pgflow.reap_worker(%s, 0)", (run.worker,))
-    assert one(db, "select status, reason, attempt from pgflow.runs") == ("queued", "suspect: 1 deaths", 1)
-    assert one(db, "select reason_code, reason_detail from pgflow.runs") == ("suspect", {"deaths": 1})
+    assert one(db, "select status, reason, attempt from pgflow.runs") == (
+        "queued",
+        "suspect: 1 deaths",
+        1,
+    )
+    assert one(db, "select reason_code, reason_detail from pgflow.runs") == (
+        "suspect",
+        {"deaths": 1},
+    )
 
 
 def tables_read(conn: Conn, query: str) -> set[str]:
@@ -158,13 +175,17 @@ PLACE_OF = {
 
 @pytest.mark.parametrize("status", STATUSES)
 def test_a_filter_on_status_reads_one_place_only(db: Conn, status: str) -> None:
-    read = tables_read(db, f"select key, workflow, since from pgflow.runs where status = '{status}'")
+    read = tables_read(
+        db, f"select key, workflow, since from pgflow.runs where status = '{status}'"
+    )
     assert read & PLACES == PLACE_OF[status]
     assert not {table for table in read if table.startswith("unit")}
 
 
 def test_a_filter_on_several_statuses_reads_their_places_only(db: Conn) -> None:
-    assert tables_read(db, "select key from pgflow.runs where status in ('queued', 'running')") & PLACES == {"ready", "lease"}
+    assert tables_read(
+        db, "select key from pgflow.runs where status in ('queued', 'running')"
+    ) & PLACES == {"ready", "lease"}
 
 
 # ---------------------------------------------------------------- the journal in words
@@ -173,22 +194,45 @@ def test_a_filter_on_several_statuses_reads_their_places_only(db: Conn) -> None:
 def test_the_timeline_tells_a_run_in_order(db: Conn) -> None:
     set_clock(db, T0)
     run = begin(db, key="k", tenant="t")
-    commit(db, flush(run, unit(name="charge", payload='{"b":1,"a":2}'), unit("t", 2, None, None, delay_seconds=60)))
+    commit(
+        db,
+        flush(
+            run,
+            unit(name="charge", payload='{"b":1,"a":2}'),
+            unit("t", 2, None, None, delay_seconds=60),
+        ),
+    )
     commit(db, flush(run, **{"continue": "{}"}))
     query = "select key, generation, seq, call, event, name, payload::text, due_at, tenant from pgflow.timeline order by generation, seq"
     second = one(db, "select pgflow.newest_run_(%s)", run.chain_id)
     assert rows(db, query) == [
         ("k", 1, 1, 1, "step_completed", "charge", '{"b":1,"a":2}', None, "t"),
         ("k", 1, 2, 2, "timer_started", None, None, T0 + seconds(60), "t"),
-        ("k", 1, 3, 0, "continued", None, json.dumps({"run_id": second}).replace(": ", " : "), None, "t"),
+        (
+            "k",
+            1,
+            3,
+            0,
+            "continued",
+            None,
+            json.dumps({"run_id": second}).replace(": ", " : "),
+            None,
+            "t",
+        ),
     ]
 
 
 def test_every_kind_of_unit_has_a_name_and_every_name_a_kind(db: Conn) -> None:
-    allowed = one(db, "select pg_get_constraintdef(oid) from pg_constraint where contypid = 'pgflow.unit_letter'::regtype")
+    allowed = one(
+        db,
+        "select pg_get_constraintdef(oid) from pg_constraint where contypid = "
+        "'pgflow.unit_letter'::regtype",
+    )
     kinds = rows(db, "select kind from pgflow.unit_kind")
     assert sorted(kinds) == sorted(set(allowed.split("'")[1::2]))
-    assert len({kind for kind, in db.execute("select name from pgflow.unit_kind").fetchall()}) == len(kinds)
+    assert len(
+        {kind for (kind,) in db.execute("select name from pgflow.unit_kind").fetchall()}
+    ) == len(kinds)
 
 
 STEP = "select call, step, status, attempts, started_at, ended_at, output, error, idempotency_key from pgflow.steps where key = 'k' order by call"
@@ -223,35 +267,76 @@ def test_a_step_is_one_row_from_its_licence_to_its_end(db: Conn) -> None:
 
 
 def test_a_step_that_another_worker_did_again_was_begun_more_than_once(db: Conn) -> None:
-    """Each of these was begun under the first lease. What that recorded no end of was cut off, and may have acted."""
+    """Each of these was begun under the first lease. What that recorded no end of was cut off, and
+    may have acted.
+    """
     first = begin(db, key="k")
     licence = '[[1,"s","cut",1,5],[2,"s","whole",1,6],[3,"s","failed",1,7],[4,"s","both",1,8]]'
-    commit(db, flush(first, unit("s", 1, "cut", None, starts=licence), unit("c", 2, "whole", "1"), unit("a", 3, "failed", "{}", delay_seconds=1)))
+    commit(
+        db,
+        flush(
+            first,
+            unit("s", 1, "cut", None, starts=licence),
+            unit("c", 2, "whole", "1"),
+            unit("a", 3, "failed", "{}", delay_seconds=1),
+        ),
+    )
     db.execute("select pgflow.release_runs(%s, %s)", ([first.run_id], [first.token]))
     second = claim_one(db)
-    commit(db, flush(second, unit("c", 1, "cut", "1"), unit("c", 3, "failed", "1"), unit("a", 4, "both", "{}", delay_seconds=1), unit("c", 4, "both", "1")))
+    commit(
+        db,
+        flush(
+            second,
+            unit("c", 1, "cut", "1"),
+            unit("c", 3, "failed", "1"),
+            unit("a", 4, "both", "{}", delay_seconds=1),
+            unit("c", 4, "both", "1"),
+        ),
+    )
     assert rows(db, "select step, status, attempts from pgflow.steps order by call") == [
         ("cut", "completed", 2), ("whole", "completed", 1), ("failed", "completed", 2), ("both", "completed", 3),
     ]  # fmt: skip
     for repeated in ("steps where attempts > 1", "repeated_steps"):
-        assert rows(db, f"select step from pgflow.{repeated} order by call") == ["cut", "failed", "both"]
+        assert rows(db, f"select step from pgflow.{repeated} order by call") == [
+            "cut",
+            "failed",
+            "both",
+        ]
 
 
 def test_a_run_whose_only_trouble_was_a_lost_worker_has_repeated_steps(db: Conn) -> None:
     for key, is_lost in (("lost", True), ("parked", False)):
         first = begin(db, key=key)
-        commit(db, flush(first, unit("s", 1, "step", None, starts='[[1,"s","step",1,5]]'), *([] if is_lost else [unit("c", 1, "step", "1")])))
+        commit(
+            db,
+            flush(
+                first,
+                unit("s", 1, "step", None, starts='[[1,"s","step",1,5]]'),
+                *([] if is_lost else [unit("c", 1, "step", "1")]),
+            ),
+        )
         db.execute("select pgflow.release_runs(%s, %s)", ([first.run_id], [first.token]))
         second = claim_one(db)
-        commit(db, flush(second, unit("c", 1 if is_lost else 2, "step" if is_lost else "other", "1")))
+        commit(
+            db, flush(second, unit("c", 1 if is_lost else 2, "step" if is_lost else "other", "1"))
+        )
         finish(db, second)
-    assert rows(db, "select key, step, attempts from pgflow.repeated_steps") == [("lost", "step", 2)]
+    assert rows(db, "select key, step, attempts from pgflow.repeated_steps") == [
+        ("lost", "step", 2)
+    ]
 
 
 def test_a_page_of_steps_reads_the_runs_of_that_page_only(db: Conn) -> None:
     for _ in range(30):
         run = begin(db)
-        commit(db, flush(run, *(unit("c", call, "step", "1") for call in range(1, 11)), outcome=("completed", None, "null", None)))
+        commit(
+            db,
+            flush(
+                run,
+                *(unit("c", call, "step", "1") for call in range(1, 11)),
+                outcome=("completed", None, "null", None),
+            ),
+        )
     ids = rows(db, "select distinct run_id from pgflow.steps order by run_id")
     page = "select run_id, call from pgflow.steps where run_id >= %s and (run_id, call) > (%s, %s) order by run_id, call limit 7"
     at, seen = (0, 0), []
@@ -259,11 +344,17 @@ def test_a_page_of_steps_reads_the_runs_of_that_page_only(db: Conn) -> None:
         seen += found
         at = found[-1]
     assert seen == [(run_id, call) for run_id in ids for call in range(1, 11)]
-    # Of thirty runs, any way is cheap, and which one is the cheapest depends on the rows that other tests have left behind.
+    # Of thirty runs, any way is cheap, and which one is the cheapest depends on the rows that other
+    # tests have left behind.
     db.execute("set local enable_sort = off")
     db.execute("set local enable_seqscan = off")
-    (plan,) = db.execute("explain (analyze, costs off, timing off, summary off, format json) " + page, (ids[15], ids[15], 5)).fetchone()
-    loops = [node["Actual Loops"] for node in walk(plan[0]["Plan"]) if node["Node Type"] == "Aggregate"]
+    (plan,) = db.execute(
+        "explain (analyze, costs off, timing off, summary off, format json) " + page,
+        (ids[15], ids[15], 5),
+    ).fetchone()
+    loops = [
+        node["Actual Loops"] for node in walk(plan[0]["Plan"]) if node["Node Type"] == "Aggregate"
+    ]
     assert loops, plan
     assert max(loops) <= 3
 
@@ -289,20 +380,28 @@ def test_queues_show_what_stands_where(db: Conn, one_of_each: dict[str, int]) ->
     start(db, "another", queue="q")
     db.execute("select pgflow.limit_queue('q', 7, 9), pgflow.pause_queue('empty')")
     query = "select queue, queued, running, waiting, paused, stuck, oldest_queued_at, max_running, max_deaths, paused_at from pgflow.queues order by 1"
-    assert rows(db, query) == [("empty", 0, 0, 0, 0, 0, None, None, 5, T0), ("q", 2, 1, 1, 1, 1, T0, 7, 9, None)]
+    assert rows(db, query) == [
+        ("empty", 0, 0, 0, 0, 0, None, None, 5, T0),
+        ("q", 2, 1, 1, 1, 1, T0, 7, 9, None),
+    ]
 
 
 def test_workers_show_what_they_hold(db: Conn) -> None:
     busy, idle = register(db, "a"), register(db, "b")
     start_many(db, [(None, "{}")] * 3)
     claim(db, 3, worker=busy)
-    assert rows(db, "select worker_id, host, running from pgflow.workers order by worker_id") == [(busy, "a", 3), (idle, "b", 0)]
+    assert rows(db, "select worker_id, host, running from pgflow.workers order by worker_id") == [
+        (busy, "a", 3),
+        (idle, "b", 0),
+    ]
 
 
 # ---------------------------------------------------------------- verbs that ask for one run
 
 
-def test_result_tells_how_a_run_stands_and_how_it_ended(db: Conn, one_of_each: dict[str, int]) -> None:
+def test_result_tells_how_a_run_stands_and_how_it_ended(
+    db: Conn, one_of_each: dict[str, int]
+) -> None:
     query = "select status, output::text, error::text, reason from pgflow.result(%s)"
     assert [one(db, query, status) for status in STATUSES] == [
         ("queued", None, None, None),
@@ -316,8 +415,14 @@ def test_result_tells_how_a_run_stands_and_how_it_ended(db: Conn, one_of_each: d
     ]
 
 
-def test_results_answer_for_those_that_have_ended_are_stuck_or_are_gone(db: Conn, one_of_each: dict[str, int]) -> None:
-    found = rows(db, "select chain_id, status, output, error from pgflow.results(%s) order by 1", [*one_of_each.values(), 10**9])
+def test_results_answer_for_those_that_have_ended_are_stuck_or_are_gone(
+    db: Conn, one_of_each: dict[str, int]
+) -> None:
+    found = rows(
+        db,
+        "select chain_id, status, output, error from pgflow.results(%s) order by 1",
+        [*one_of_each.values(), 10**9],
+    )
     assert found == [
         (one_of_each["stuck"], "stuck", None, '{"line": 7}'),
         (one_of_each["completed"], "completed", '{"b":1,"a":-0.0}', None),
@@ -332,10 +437,21 @@ def test_results_follow_a_chain_to_its_end(db: Conn) -> None:
     commit(db, flush(first, **{"continue": "{}"}))
     assert rows(db, "select status from pgflow.results(%s)", [first.chain_id]) == []
     finish(db, claim_one(db), output="2")
-    assert rows(db, "select chain_id, output from pgflow.results(%s)", [first.chain_id]) == [(first.chain_id, "2")]
+    assert rows(db, "select chain_id, output from pgflow.results(%s)", [first.chain_id]) == [
+        (first.chain_id, "2")
+    ]
 
 
-@pytest.mark.parametrize("verb", ["result('k')", "run_status('k')", "run_state('k')", "find_chain('k')", "read_stream('k', 's')"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "result('k')",
+        "run_status('k')",
+        "run_state('k')",
+        "find_chain('k')",
+        "read_stream('k', 's')",
+    ],
+)
 def test_a_question_about_an_unknown_key_is_refused(db: Conn, verb: str) -> None:
     start(db, key="k", tenant="other")
     with pytest.raises(psycopg.Error) as error, db.transaction():
@@ -364,7 +480,11 @@ def test_a_stream_is_read_in_order_over_generations_and_in_pages(db: Conn) -> No
         emitted = [
             u
             for n, value in enumerate(values)
-            for u in (unit("e", 3 * n + 1, "log", value), unit("e", 3 * n + 2, "other", "0"), unit("v", 3 * n + 3, None, "{}"))
+            for u in (
+                unit("e", 3 * n + 1, "log", value),
+                unit("e", 3 * n + 2, "other", "0"),
+                unit("v", 3 * n + 3, None, "{}"),
+            )
         ]
         commit(db, flush(run, *emitted))
         expected += [(run.run_id, 1 + 3 * n, value) for n, value in enumerate(values)]
@@ -388,8 +508,13 @@ def test_a_tenant_asks_for_its_own_runs(db: Conn) -> None:
     start(db, key="k", tenant="a")
     start(db, key="k", tenant="b")
     finish(db, claim(db, 2)[1], output='"b"')
-    assert [one(db, "select status, output from pgflow.result('k', %s)", tenant) for tenant in "ab"] == [("running", None), ("completed", "b")]
-    assert [one(db, "select pgflow.run_status('k', %s)", tenant) for tenant in "ab"] == ["running", "completed"]
+    assert [
+        one(db, "select status, output from pgflow.result('k', %s)", tenant) for tenant in "ab"
+    ] == [("running", None), ("completed", "b")]
+    assert [one(db, "select pgflow.run_status('k', %s)", tenant) for tenant in "ab"] == [
+        "running",
+        "completed",
+    ]
 
 
 def test_whoever_reads_while_a_run_moves_sees_it_in_one_place(dsn: str, conn: Conn) -> None:
@@ -433,7 +558,13 @@ def history(db: Conn) -> None:
     start_many(db, [(f"key-{n}", "{}") for n in range(3000)])
     for _ in range(12):
         runs = claim(db, 250)
-        commit(db, *(flush(run, unit(), unit(call=2), outcome=("completed", None, "1", None)) for run in runs))
+        commit(
+            db,
+            *(
+                flush(run, unit(), unit(call=2), outcome=("completed", None, "1", None))
+                for run in runs
+            ),
+        )
     db.execute("analyze pgflow.run, pgflow.unit, pgflow.outcome, pgflow.lane, pgflow.run_key")
 
 

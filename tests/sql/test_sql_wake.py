@@ -1,4 +1,6 @@
-"""Waking: whatever is sent, due or decided reaches the run that waits for it, once, in the order in which it happened."""
+"""Waking: whatever is sent, due or decided reaches the run that waits for it, once, in the order in
+which it happened.
+"""
 
 from __future__ import annotations
 
@@ -106,12 +108,16 @@ def test_a_wake_tells_nobody_if_its_caller_will(conn: Conn, listener: Conn) -> N
     assert heard(listener) == []
 
 
-def test_what_workers_are_told_fits_into_notifications_however_much_it_is(conn: Conn, listener: Conn) -> None:
+def test_what_workers_are_told_fits_into_notifications_however_much_it_is(
+    conn: Conn, listener: Conn
+) -> None:
     runs = list(range(2**62, 2**62 + 1000))
     conn.execute("select pgflow.tell_workers_(array(select generate_series(1, 800)), %s)", (runs,))
     said = heard(listener)
     parts = [part for payload in said for part in payload.split(";")]
-    assert sorted(int(n) for part in parts if part[0] == "r" for n in part[1:].split(",")) == list(range(1, 801))
+    assert sorted(int(n) for part in parts if part[0] == "r" for n in part[1:].split(",")) == list(
+        range(1, 801)
+    )
     assert sorted(int(n) for part in parts if part[0] == "m" for n in part[1:].split(",")) == runs
 
 
@@ -131,9 +137,13 @@ PARKER = ("park", "commit of park", "wake by parker")
 
 
 class Stage:
-    """Two connections that hold their transactions open while a third one wakes and polls; none of them ever waits."""
+    """Two connections that hold their transactions open while a third one wakes and polls; none of
+    them ever waits.
+    """
 
-    def __init__(self, dsn: str, act: dict[str, Callable[[Conn, Claim], Any]], level: str = "read committed") -> None:
+    def __init__(
+        self, dsn: str, act: dict[str, Callable[[Conn, Claim], Any]], level: str = "read committed"
+    ) -> None:
         self.sender, self.parker, self.waker = (connect(dsn, IMPATIENT) for _ in range(3))
         self.act = act
         self.level = level
@@ -179,7 +189,9 @@ def begin_many(conn: Conn, count: int, name: str = "run") -> list[Claim]:
 
 def goes_on(conn: Conn, run: Claim) -> bool:
     """Return True if the run is ready, or its holder was told when it tried to park."""
-    return status(conn, run.run_id) == "queued" or (status(conn, run.run_id) == "running" and len(journal(conn, run.run_id)) > 0)
+    return status(conn, run.run_id) == "queued" or (
+        status(conn, run.run_id) == "running" and len(journal(conn, run.run_id)) > 0
+    )
 
 
 SIGNAL: dict[str, Callable[[Conn, Claim], Any]] = {
@@ -188,7 +200,13 @@ SIGNAL: dict[str, Callable[[Conn, Claim], Any]] = {
 }
 
 
-def play_all(dsn: str, conn: Conn, orders: list[tuple[str, ...]], level: str, then: Callable[[], object] = bool) -> None:
+def play_all(
+    dsn: str,
+    conn: Conn,
+    orders: list[tuple[str, ...]],
+    level: str,
+    then: Callable[[], object] = bool,
+) -> None:
     runs = begin_many(conn, len(orders), level)
     with Stage(dsn, SIGNAL, level) as stage:
         for order, run in zip(orders, runs, strict=True):
@@ -197,7 +215,9 @@ def play_all(dsn: str, conn: Conn, orders: list[tuple[str, ...]], level: str, th
             assert goes_on(conn, run), (level, order)
 
 
-def test_a_signal_wakes_its_run_in_every_order_of_sender_parker_and_poll(dsn: str, conn: Conn) -> None:
+def test_a_signal_wakes_its_run_in_every_order_of_sender_parker_and_poll(
+    dsn: str, conn: Conn
+) -> None:
     orders = list(interleavings(SENDER, PARKER, ("poll",)))
     assert len(orders) == 140
     play_all(dsn, conn, orders, "read committed")
@@ -206,18 +226,30 @@ def test_a_signal_wakes_its_run_in_every_order_of_sender_parker_and_poll(dsn: st
 LEVELS = ["read committed", "repeatable read", "serializable"]
 
 
-def test_a_signal_from_a_transaction_with_an_old_snapshot_wakes_its_run_in_every_order(dsn: str, conn: Conn) -> None:
+def test_a_signal_from_a_transaction_with_an_old_snapshot_wakes_its_run_in_every_order(
+    dsn: str, conn: Conn
+) -> None:
     for level in LEVELS[1:]:
         play_all(dsn, conn, list(interleavings(SENDER, PARKER)), level)
 
 
-def test_a_signal_wakes_its_run_by_the_next_poll_though_both_sides_die_before_they_wake_it(dsn: str, conn: Conn) -> None:
+def test_a_signal_wakes_its_run_by_the_next_poll_though_both_sides_die_before_they_wake_it(
+    dsn: str, conn: Conn
+) -> None:
     for level in LEVELS:
-        play_all(dsn, conn, list(interleavings(SENDER[:2], PARKER[:2], ("poll",))), level, then=lambda: poll(conn))
+        play_all(
+            dsn,
+            conn,
+            list(interleavings(SENDER[:2], PARKER[:2], ("poll",))),
+            level,
+            then=lambda: poll(conn),
+        )
     assert count(conn, "nudge") == 0
 
 
-def end_of_a_child_in_every_order(dsn: str, conn: Conn, orders: list[tuple[str, ...]], then: Callable[[], object] = bool) -> None:
+def end_of_a_child_in_every_order(
+    dsn: str, conn: Conn, orders: list[tuple[str, ...]], then: Callable[[], object] = bool
+) -> None:
     kids: dict[int, Claim] = {}
     act: dict[str, Callable[[Conn, Claim], Any]] = {
         "send": lambda c, run: finish(c, kids[run.run_id]),
@@ -231,7 +263,9 @@ def end_of_a_child_in_every_order(dsn: str, conn: Conn, orders: list[tuple[str, 
             stage.play(order, parent)
             then()
             place = status(conn, parent.run_id)
-            assert place == "queued" or (place == "running" and kinds(conn, parent)[-1] == ("K", 1)), order
+            assert place == "queued" or (
+                place == "running" and kinds(conn, parent)[-1] == ("K", 1)
+            ), order
             finish(conn, parent if place == "running" else claim_one(conn))
 
 
@@ -241,8 +275,12 @@ def test_the_result_of_a_child_wakes_its_parent_in_every_order(dsn: str, conn: C
     end_of_a_child_in_every_order(dsn, conn, orders)
 
 
-def test_the_result_of_a_child_wakes_its_parent_by_the_next_poll_though_both_sides_die_before_they_wake_it(dsn: str, conn: Conn) -> None:
-    end_of_a_child_in_every_order(dsn, conn, list(interleavings(SENDER[:2], PARKER[:2], ("poll",))), then=lambda: poll(conn))
+def test_the_result_of_a_child_wakes_its_parent_by_the_next_poll_though_both_sides_die_before_they_wake_it(
+    dsn: str, conn: Conn
+) -> None:
+    end_of_a_child_in_every_order(
+        dsn, conn, list(interleavings(SENDER[:2], PARKER[:2], ("poll",))), then=lambda: poll(conn)
+    )
     assert count(conn, "nudge") == 0
 
 
@@ -253,8 +291,12 @@ REQUESTS = {
 }
 
 
-def request_in_every_order(dsn: str, conn: Conn, request: str, leave: Callable[[Claim], sqlkit.Flush]) -> None:
-    """Send a request in every order to a run that is about to leave its worker: it is heard, at the latest by the next poll."""
+def request_in_every_order(
+    dsn: str, conn: Conn, request: str, leave: Callable[[Claim], sqlkit.Flush]
+) -> None:
+    """Send a request in every order to a run that is about to leave its worker: it is heard, at the
+    latest by the next poll.
+    """
     query, expected = REQUESTS[request]
     orders = list(interleavings(SENDER, PARKER))
     runs = begin_many(conn, len(orders), request)
@@ -267,12 +309,19 @@ def request_in_every_order(dsn: str, conn: Conn, request: str, leave: Callable[[
             stage.play(order, run)
             poll(conn)
             place = status(conn, run.run_id)
-            assert place == expected or (place == "running" and kinds(conn, run)[-1] == ("x", 0)), (request, order)
+            assert place == expected or (place == "running" and kinds(conn, run)[-1] == ("x", 0)), (
+                request,
+                order,
+            )
 
 
-def test_a_request_reaches_a_run_that_waits_for_a_signal_in_every_order(dsn: str, conn: Conn) -> None:
+def test_a_request_reaches_a_run_that_waits_for_a_signal_in_every_order(
+    dsn: str, conn: Conn
+) -> None:
     for request in REQUESTS:
-        request_in_every_order(dsn, conn, request, lambda run: wait_for(run, "paid", timeout_seconds=3600))
+        request_in_every_order(
+            dsn, conn, request, lambda run: wait_for(run, "paid", timeout_seconds=3600)
+        )
 
 
 def test_a_request_reaches_a_run_that_sleeps_in_every_order(dsn: str, conn: Conn) -> None:
@@ -282,7 +331,12 @@ def test_a_request_reaches_a_run_that_sleeps_in_every_order(dsn: str, conn: Conn
 
 def test_a_cancel_reaches_a_run_that_gets_stuck_in_every_order(dsn: str, conn: Conn) -> None:
     for request in ("cancel", "force"):
-        request_in_every_order(dsn, conn, request, lambda run: flush(run, unit(), hold=["stuck", "refused", None, None, "pgflow"]))
+        request_in_every_order(
+            dsn,
+            conn,
+            request,
+            lambda run: flush(run, unit(), hold=["stuck", "refused", None, None, "pgflow"]),
+        )
 
 
 def test_a_resume_reaches_a_run_that_is_about_to_pause_in_every_order(dsn: str, conn: Conn) -> None:
@@ -313,8 +367,11 @@ def test_a_cancel_reaches_a_run_whose_worker_died_once_too_often(db: Conn) -> No
 
 
 @pytest.mark.parametrize("how", ["held", "poison"])
-def test_a_cancel_sent_before_a_claim_and_committed_after_it_reaches_a_run_that_gets_stuck(dsn: str, conn: Conn, how: str) -> None:
-    # Neither the time of the cancel nor a clock that went back may make it look like one that the claim has brought.
+def test_a_cancel_sent_before_a_claim_and_committed_after_it_reaches_a_run_that_gets_stuck(
+    dsn: str, conn: Conn, how: str
+) -> None:
+    # Neither the time of the cancel nor a clock that went back may make it look like one that the
+    # claim has brought.
     conn.execute("select pgflow.limit_queue('default', max_deaths => 1)")
     sqlkit.start(conn, key="k")
     with connect(dsn) as asker:
@@ -378,7 +435,12 @@ def test_a_sender_waits_for_nobody(dsn: str, conn: Conn) -> None:
 
 def test_two_senders_of_the_same_run_do_not_wait_for_each_other(dsn: str, conn: Conn) -> None:
     park(conn, key="k")
-    with connect(dsn, IMPATIENT) as a, connect(dsn, IMPATIENT) as b, a.transaction(), b.transaction():
+    with (
+        connect(dsn, IMPATIENT) as a,
+        connect(dsn, IMPATIENT) as b,
+        a.transaction(),
+        b.transaction(),
+    ):
         send(a, "k", "paid", "1")
         send(b, "k", "paid", "2")
         send(a, "k", "paid", "3")
@@ -386,7 +448,10 @@ def test_two_senders_of_the_same_run_do_not_wait_for_each_other(dsn: str, conn: 
     assert count(conn, "signal") == 3
 
 
-@pytest.mark.parametrize("verb", ["send_signal(%s, 'x')", "cancel_run(%s)", "pause_run(%s)", "resume_run(%s)", "retry_run(%s)"])
+@pytest.mark.parametrize(
+    "verb",
+    ["send_signal(%s, 'x')", "cancel_run(%s)", "pause_run(%s)", "resume_run(%s)", "retry_run(%s)"],
+)
 def test_a_message_to_an_unknown_key_is_refused_and_leaves_nothing(db: Conn, verb: str) -> None:
     start(db, key="k", tenant="other")
     for key in ("k", "", "K", "' or 1=1 --", None):
@@ -439,14 +504,22 @@ def test_each_signal_goes_to_one_wait_in_the_order_of_sending(db: Conn) -> None:
         send(db, "k", "paid", str(n))
     send(db, "k", "other", '"o"')
     taken = []
-    for waits in ([[1, "paid"], [2, "paid"]], [[2, "paid"], [3, "paid"]], [[3, "paid"], [4, "paid"]], [[4, "paid"], [5, "other"]]):
+    for waits in (
+        [[1, "paid"], [2, "paid"]],
+        [[2, "paid"], [3, "paid"]],
+        [[3, "paid"], [4, "paid"]],
+        [[4, "paid"], [5, "other"]],
+    ):
         taken += commit(db, flush(run, signals=waits, park=True, idle=True)).units_of(run)
     assert [(call, name, payload) for _, call, _, name, payload in taken] == [
         (1, "paid", "0"), (2, "paid", "1"), (3, "paid", "2"), (5, "other", '"o"'),
     ]  # fmt: skip
     assert [seq for seq, *_ in taken] == [1, 2, 3, 4]
     assert mailbox(db, run.chain_id) == []
-    assert commit(db, flush(run, signals=[[4, "paid"]], park=True, idle=True)).place_of(run) == "parked"
+    assert (
+        commit(db, flush(run, signals=[[4, "paid"]], park=True, idle=True)).place_of(run)
+        == "parked"
+    )
 
 
 def test_a_signal_goes_with_the_units_of_its_flush_or_stays(dsn: str, conn: Conn) -> None:
@@ -477,7 +550,9 @@ def test_a_leased_run_is_named_so_that_its_holder_can_be_told(db: Conn) -> None:
 
 
 @pytest.mark.parametrize(("sent_after", "expected"), [(4.9, "S"), (5.1, "W")])
-def test_what_happened_first_wins_however_late_the_database_looks(db: Conn, sent_after: float, expected: str) -> None:
+def test_what_happened_first_wins_however_late_the_database_looks(
+    db: Conn, sent_after: float, expected: str
+) -> None:
     set_clock(db, T0)
     run = begin(db, key="k")
     commit(db, wait_for(run, "paid", timeout_seconds=5))
@@ -493,7 +568,9 @@ def test_what_happened_first_wins_however_late_the_database_looks(db: Conn, sent
     assert undelivered(db, run.chain_id) == ([] if expected == "S" else [("s", "paid")])
 
 
-def test_a_signal_sent_at_the_very_moment_of_the_time_out_is_told_apart_by_nothing_but_once(db: Conn) -> None:
+def test_a_signal_sent_at_the_very_moment_of_the_time_out_is_told_apart_by_nothing_but_once(
+    db: Conn,
+) -> None:
     set_clock(db, T0)
     run = begin(db, key="k")
     commit(db, wait_for(run, "paid", timeout_seconds=5))
@@ -507,7 +584,15 @@ def test_a_signal_sent_at_the_very_moment_of_the_time_out_is_told_apart_by_nothi
 def test_due_timers_and_results_of_children_come_together_and_a_signal_alone(db: Conn) -> None:
     set_clock(db, T0)
     run = begin(db, key="k")
-    commit(db, flush(run, unit("t", 1, None, None, delay_seconds=1), unit("t", 2, None, None, delay_seconds=3), children=[child(3)]))
+    commit(
+        db,
+        flush(
+            run,
+            unit("t", 1, None, None, delay_seconds=1),
+            unit("t", 2, None, None, delay_seconds=3),
+            children=[child(3)],
+        ),
+    )
     kid = claim_one(db)
     set_clock(db, T0 + seconds(2))
     finish(db, kid, output='"done"')
@@ -515,9 +600,21 @@ def test_due_timers_and_results_of_children_come_together_and_a_signal_alone(db:
     send(db, "k", "a")
     set_clock(db, T0 + seconds(5))
     send(db, "k", "b")
-    question = {"timers": [[1, 1, "T"], [2, 2, "T"]], "child_calls": [3], "signals": [[4, "a"], [5, "b"]], "park": True, "idle": True}
-    assert [u[1:3] for u in commit(db, flush(run, **question)).units_of(run)] == [[1, "T"], [3, "K"], [2, "T"]]
-    assert [u[1:3] for u in commit(db, flush(run, signals=[[4, "a"], [5, "b"]])).units_of(run)] == [[4, "S"]]
+    question = {
+        "timers": [[1, 1, "T"], [2, 2, "T"]],
+        "child_calls": [3],
+        "signals": [[4, "a"], [5, "b"]],
+        "park": True,
+        "idle": True,
+    }
+    assert [u[1:3] for u in commit(db, flush(run, **question)).units_of(run)] == [
+        [1, "T"],
+        [3, "K"],
+        [2, "T"],
+    ]
+    assert [u[1:3] for u in commit(db, flush(run, signals=[[4, "a"], [5, "b"]])).units_of(run)] == [
+        [4, "S"]
+    ]
     assert [u[1:3] for u in commit(db, flush(run, signals=[[5, "b"]])).units_of(run)] == [[5, "S"]]
 
 
@@ -532,7 +629,8 @@ def test_mail_that_nobody_took_is_put_aside_when_the_run_ends(db: Conn) -> None:
     set_clock(db, T0 + seconds(9))
     finish(db, run)
     assert mailbox(db, run.chain_id) == []
-    assert one(db, "select name, payload::text, sent_at, moved_at from pgflow.undelivered order by signal_id") == (
+    assert one(db, "select name, payload::text, sent_at, moved_at from pgflow.undelivered order by "
+                   "signal_id") == (
         "a", '{"b":1, "a":-0.0}', T0, T0 + seconds(9),
     )  # fmt: skip
 
@@ -549,7 +647,9 @@ def test_mail_to_a_finished_run_is_accepted_and_put_aside(db: Conn) -> None:
     assert count(db, "nudge") == count(db, "signal") == 0
 
 
-def test_mail_on_its_way_when_the_run_ends_is_put_aside_by_the_next_wake(dsn: str, conn: Conn) -> None:
+def test_mail_on_its_way_when_the_run_ends_is_put_aside_by_the_next_wake(
+    dsn: str, conn: Conn
+) -> None:
     run = begin(conn, key="k")
     with connect(dsn) as sender:
         with sender.transaction():
@@ -572,7 +672,9 @@ def test_mail_is_put_aside_in_every_order_of_sender_and_end(dsn: str, conn: Conn
 
 
 @pytest.mark.parametrize("place", ["ready", "held", "parked"])
-def test_mail_that_comes_while_the_run_is_ended_without_its_code_is_put_aside(dsn: str, conn: Conn, place: str) -> None:
+def test_mail_that_comes_while_the_run_is_ended_without_its_code_is_put_aside(
+    dsn: str, conn: Conn, place: str
+) -> None:
     chain = start(conn, key="k").run_id if place != "parked" else park(conn, key="k").chain_id
     if place == "held":
         conn.execute("select pgflow.pause_run('k', 'lunch')")
@@ -587,7 +689,9 @@ def test_mail_that_comes_while_the_run_is_ended_without_its_code_is_put_aside(ds
     assert count(conn, "nudge") == count(conn, "signal") == 0
 
 
-def test_a_run_that_comes_back_after_a_wake_has_read_the_clock_is_not_ended_before_its_last_unit(dsn: str, conn: Conn) -> None:
+def test_a_run_that_comes_back_after_a_wake_has_read_the_clock_is_not_ended_before_its_last_unit(
+    dsn: str, conn: Conn
+) -> None:
     """The clock of the waker stands still behind a lock, once it was read."""
     conn.execute(
         """
@@ -610,7 +714,9 @@ def test_a_run_that_comes_back_after_a_wake_has_read_the_clock_is_not_ended_befo
         conn.execute("select pgflow.release_runs(%s, %s)", ([run.run_id], [run.token]))
         gate.execute("select pg_advisory_unlock(4711)")
         assert woken.result(10).ended == [run.chain_id]
-    assert one(conn, "select finished_at >= (select max(recorded_at) from pgflow.unit) from pgflow.outcome")
+    assert one(
+        conn, "select finished_at >= (select max(recorded_at) from pgflow.unit) from pgflow.outcome"
+    )
     assert sqlkit.unsound(conn) == set()
 
 
@@ -736,7 +842,9 @@ def test_a_timer_that_is_late_is_not_lost(db: Conn) -> None:
     assert len(claim(db, 9)) == 3
 
 
-def test_a_clock_that_goes_back_after_the_wake_neither_fires_the_timer_nor_loses_it(db: Conn) -> None:
+def test_a_clock_that_goes_back_after_the_wake_neither_fires_the_timer_nor_loses_it(
+    db: Conn,
+) -> None:
     set_clock(db, T0)
     commit(db, sleep_for(begin(db), 60))
     set_clock(db, T0 + seconds(7200))
@@ -757,7 +865,16 @@ def test_a_clock_that_goes_back_after_the_wake_neither_fires_the_timer_nor_loses
 def test_a_retry_of_a_step_wakes_its_run_and_is_never_an_answer(db: Conn) -> None:
     set_clock(db, T0)
     run = begin(db)
-    commit(db, flush(run, unit("a", 1, "charge", '{"message": "no"}', delay_seconds=30), retries=[[1, 1]], park=True, idle=True))
+    commit(
+        db,
+        flush(
+            run,
+            unit("a", 1, "charge", '{"message": "no"}', delay_seconds=30),
+            retries=[[1, 1]],
+            park=True,
+            idle=True,
+        ),
+    )
     set_clock(db, T0 + seconds(30))
     assert poll(db).lanes == [run.lane_id]
     again = claim_one(db)
@@ -774,7 +891,9 @@ def test_the_next_timer_is_the_earliest_of_timers_and_deadlines(db: Conn) -> Non
     assert poll(db).next_due_seconds == 7.25
 
 
-def test_a_due_timer_of_a_run_locked_elsewhere_is_left_for_the_next_poll(dsn: str, conn: Conn) -> None:
+def test_a_due_timer_of_a_run_locked_elsewhere_is_left_for_the_next_poll(
+    dsn: str, conn: Conn
+) -> None:
     set_clock(conn, T0)
     run, other = begin(conn), begin(conn)
     commit(conn, sleep_for(run, 1))
@@ -825,8 +944,13 @@ def test_a_run_that_never_began_ends_at_its_deadline(db: Conn) -> None:
     delayed = start(db, key="delayed", run_at=T0 + seconds(50), timeout_seconds=10)
     assert sorted(expire(db).ended) == [queued.run_id, delayed.run_id]
     for run_id in (queued.run_id, delayed.run_id):
-        assert one(db, "select status, reason from pgflow.outcome where run_id = %s", run_id) == ("cancelled", "deadline")
-        assert one(db, "select reason_code, reason_detail from pgflow.runs where run_id = %s", run_id) == ("deadline", {"by": "pgflow"})
+        assert one(db, "select status, reason from pgflow.outcome where run_id = %s", run_id) == (
+            "cancelled",
+            "deadline",
+        )
+        assert one(
+            db, "select reason_code, reason_detail from pgflow.runs where run_id = %s", run_id
+        ) == ("deadline", {"by": "pgflow"})
         assert sqlkit.operators(db, run_id) == [("cancel", "pgflow", "deadline")]
     assert count(db, "timer") == count(db, "parked") == count(db, "ready") == 0
 
@@ -839,7 +963,9 @@ def test_a_run_that_waits_is_woken_at_its_deadline_to_clean_up(db: Conn) -> None
     again = claim_one(db)
     assert again.has_mail
     answer = commit(db, flush(again, timers=[[1, 1, "T"]], park=True, idle=True))
-    assert [(kind, json.loads(payload)) for _, _, kind, _, payload in answer.units_of(again)] == [("x", {"why": "deadline", "by": "pgflow", "reason": "deadline"})]
+    assert [(kind, json.loads(payload)) for _, _, kind, _, payload in answer.units_of(again)] == [
+        ("x", {"why": "deadline", "by": "pgflow", "reason": "deadline"})
+    ]
 
 
 def test_the_holder_of_a_run_is_told_of_its_deadline(db: Conn) -> None:
@@ -881,26 +1007,66 @@ def test_a_child_inherits_what_its_start_does_not_say(db: Conn) -> None:
       select tenant, metadata, deadline_at, root_run_id, parent_run_id, parent_call, close_policy, run_at, pgflow.status_(run_id)
       from pgflow.run where parent_call = %s
     """
-    assert one(db, query, 1) == ("t", {"trace": [1]}, T0 + seconds(100), top.run_id, top.run_id, 1, "c", None, "queued")
-    assert one(db, query, 2) == ("t", {"other": 1}, T0 + seconds(15), top.run_id, top.run_id, 2, "a", T0 + seconds(10), "waiting")
-    assert json.loads(answer.units_of(top)[1][4]) == {"run_id": one(db, "select run_id from pgflow.run where parent_call = 2"), "key": "mine"}
+    assert one(db, query, 1) == (
+        "t",
+        {"trace": [1]},
+        T0 + seconds(100),
+        top.run_id,
+        top.run_id,
+        1,
+        "c",
+        None,
+        "queued",
+    )
+    assert one(db, query, 2) == (
+        "t",
+        {"other": 1},
+        T0 + seconds(15),
+        top.run_id,
+        top.run_id,
+        2,
+        "a",
+        T0 + seconds(10),
+        "waiting",
+    )
+    assert json.loads(answer.units_of(top)[1][4]) == {
+        "run_id": one(db, "select run_id from pgflow.run where parent_call = 2"),
+        "key": "mine",
+    }
     plain = claim_one(db)
     commit(db, flush(plain, children=[child(1, "grandchild")]))
-    assert one(db, "select root_run_id from pgflow.run where parent_run_id = %s", plain.run_id) == top.run_id
+    assert (
+        one(db, "select root_run_id from pgflow.run where parent_run_id = %s", plain.run_id)
+        == top.run_id
+    )
 
 
 @pytest.mark.parametrize(
     ("ending", "expected"),
     [
-        (("completed", None, '{"b":1,"a":-0.0}', None), {"status": "completed", "reason": None, "output": {"b": 1, "a": -0.0}, "error": None}),
-        (("failed", None, None, '{"message":"no"}'), {"status": "failed", "reason": None, "output": None, "error": {"message": "no"}}),
-        (("cancelled", "asked", None, None), {"status": "cancelled", "reason": "asked", "output": None, "error": None}),
+        (
+            ("completed", None, '{"b":1,"a":-0.0}', None),
+            {"status": "completed", "reason": None, "output": {"b": 1, "a": -0.0}, "error": None},
+        ),
+        (
+            ("failed", None, None, '{"message":"no"}'),
+            {"status": "failed", "reason": None, "output": None, "error": {"message": "no"}},
+        ),
+        (
+            ("cancelled", "asked", None, None),
+            {"status": "cancelled", "reason": "asked", "output": None, "error": None},
+        ),
     ],
 )
-def test_a_parent_hears_how_its_child_ended(db: Conn, ending: Any, expected: dict[str, Any]) -> None:
+def test_a_parent_hears_how_its_child_ended(
+    db: Conn, ending: Any, expected: dict[str, Any]
+) -> None:
     parent = begin(db, "parent")
     commit(db, flush(parent, children=[child(7, "kid")]))
-    assert commit(db, flush(parent, child_calls=[7], park=True, idle=True)).place_of(parent) == "parked"
+    assert (
+        commit(db, flush(parent, child_calls=[7], park=True, idle=True)).place_of(parent)
+        == "parked"
+    )
     kid = claim_one(db)
     assert kid.extra is not None
     assert kid.extra["parent_run_id"] == parent.run_id
@@ -941,20 +1107,31 @@ def test_children_are_waited_for_by_ranges_of_their_calls(db: Conn) -> None:
     assert status(db, parent.run_id) == "waiting"
     wake(db, *finish(db, kids[3]).wake)
     again = claim_one(db)
-    assert [u[1] for u in commit(db, flush(again, child_calls="{[1,2],[5,5]}")).units_of(again)] == [5]
+    assert [
+        u[1] for u in commit(db, flush(again, child_calls="{[1,2],[5,5]}")).units_of(again)
+    ] == [5]
     assert [u[1] for u in commit(db, flush(again, child_calls="{[1,3]}")).units_of(again)] == [3]
 
 
-def test_children_of_many_parents_start_in_the_order_of_their_calls_whatever_their_keys(db: Conn) -> None:
+def test_children_of_many_parents_start_in_the_order_of_their_calls_whatever_their_keys(
+    db: Conn,
+) -> None:
     parents = [begin(db, "parent") for _ in range(3)]
     start(db, "child", key="elsewhere")
-    children = [child(4), child(5, key="shared"), child(6, key="elsewhere"), child(7), child(8, key="shared")]
+    children = [
+        child(4),
+        child(5, key="shared"),
+        child(6, key="elsewhere"),
+        child(7),
+        child(8, key="shared"),
+    ]
     answer = commit(db, *(flush(parent, unit(call=1), children=children) for parent in parents))
     for place, parent in enumerate(parents):
         found = answer.units_of(parent)
         assert [u[0] for u in found] == [2, 3, 4, 5, 6]
         assert [u[1] for u in found] == [4, 5, 6, 7, 8]
-        # A key is the first one's: of the parent that stands first in the batch, and of its first call.
+        # A key is the first one's: of the parent that stands first in the batch, and of its first
+        # call.
         assert "".join(u[2] for u in found) == ("kkKkK" if place == 0 else "kKKkK")
         assert kinds(db, parent)[1:] == [(u[2], u[1]) for u in found]
         first, second = (json.loads(u[4])["run_id"] for u in found if u[1] in (4, 7))
@@ -967,7 +1144,13 @@ def test_what_a_batch_is_answered_is_what_its_runs_would_be_answered_alone(db: C
     set_clock(db, T0)
     runs = [begin(db, key=f"k{n}") for n in range(6)]
     asleep, due, told, paused, forced, asking = runs
-    commit(db, *(flush(run, unit("t", 1, None, None, delay_seconds=1 if run is due else 100)) for run in runs))
+    commit(
+        db,
+        *(
+            flush(run, unit("t", 1, None, None, delay_seconds=1 if run is due else 100))
+            for run in runs
+        ),
+    )
     set_clock(db, T0 + seconds(5))
     send(db, "k2", "go", '{"b": 1}')
     db.execute("select pgflow.pause_run('k3')")
@@ -977,16 +1160,39 @@ def test_what_a_batch_is_answered_is_what_its_runs_would_be_answered_alone(db: C
     assert {run.key: answer.place_of(run) for run in runs} == {
         "k0": "parked", "k1": "leased", "k2": "leased", "k3": "held", "k4": "ended", "k5": "leased",
     }  # fmt: skip
-    assert [[u[1:3] for u in answer.units_of(run)] for run in runs] == [[], [[1, "T"]], [[2, "S"]], [], [], []]
+    assert [[u[1:3] for u in answer.units_of(run)] for run in runs] == [
+        [],
+        [[1, "T"]],
+        [[2, "S"]],
+        [],
+        [],
+        [],
+    ]
     assert sorted(answer.wake) == sorted([asleep.chain_id])
     assert count(db, "parked") == count(db, "held") == 1
-    assert (told.run_id, paused.run_id, forced.run_id) == (runs[2].run_id, runs[3].run_id, runs[4].run_id)
+    assert (told.run_id, paused.run_id, forced.run_id) == (
+        runs[2].run_id,
+        runs[3].run_id,
+        runs[4].run_id,
+    )
 
 
 @pytest.mark.parametrize("how", ["completed", "failed", "continued", "force"])
-def test_the_end_of_a_parent_cancels_the_children_that_are_not_abandoned(db: Conn, how: str) -> None:
+def test_the_end_of_a_parent_cancels_the_children_that_are_not_abandoned(
+    db: Conn, how: str
+) -> None:
     parent = begin(db, "parent", key="p")
-    commit(db, flush(parent, children=[child(1, key="with"), child(2, key="without", close_policy="a"), child(3, key="done")]))
+    commit(
+        db,
+        flush(
+            parent,
+            children=[
+                child(1, key="with"),
+                child(2, key="without", close_policy="a"),
+                child(3, key="done"),
+            ],
+        ),
+    )
     _, _, done = claim(db, 3)
     finish(db, done)
     if how == "continued":
@@ -999,17 +1205,41 @@ def test_the_end_of_a_parent_cancels_the_children_that_are_not_abandoned(db: Con
         answer = finish(db, parent, how)
     chains = dict(rows(db, "select key, chain_id from pgflow.run where parent_call is not null"))
     assert answer.wake == [chains["with"]]
-    assert {key: mailbox(db, chain) for key, chain in chains.items()} == {"with": [("x", "cancel")], "without": [], "done": []}
-    assert one(db, "select payload->>'why', sent_by from pgflow.signal where kind = 'x'") == ("the parent run ended", "pgflow")
+    assert {key: mailbox(db, chain) for key, chain in chains.items()} == {
+        "with": [("x", "cancel")],
+        "without": [],
+        "done": [],
+    }
+    assert one(db, "select payload->>'why', sent_by from pgflow.signal where kind = 'x'") == (
+        "the parent run ended",
+        "pgflow",
+    )
 
 
 def test_a_child_whose_call_was_given_up_is_cancelled(db: Conn) -> None:
     parent = begin(db, "parent")
-    commit(db, flush(parent, children=[child(1, key="unwanted"), child(2, key="wanted"), child(3, key="done")]))
+    commit(
+        db,
+        flush(
+            parent,
+            children=[child(1, key="unwanted"), child(2, key="wanted"), child(3, key="done")],
+        ),
+    )
     unwanted, wanted, done = claim(db, 3)
     finish(db, done)
     chains = [unwanted.chain_id, done.chain_id]
-    answer = commit(db, flush(parent, unit("x", 1, None, None), unit("x", 3, None, None), unwanted=chains, child_calls=[2], park=True, idle=True))
+    answer = commit(
+        db,
+        flush(
+            parent,
+            unit("x", 1, None, None),
+            unit("x", 3, None, None),
+            unwanted=chains,
+            child_calls=[2],
+            park=True,
+            idle=True,
+        ),
+    )
     assert answer.place_of(parent) == "parked"
     assert sorted(answer.wake) == sorted([*chains, parent.chain_id])
     wake(db, *answer.wake)
@@ -1032,15 +1262,27 @@ def test_a_parent_and_its_child_may_end_in_one_batch(db: Conn) -> None:
     commit(db, flush(parent, children=[child(1)]))
     kid = claim_one(db)
     done = ("completed", None, "1", None)
-    assert commit(db, flush(parent, outcome=done, has_kin=True), flush(kid, outcome=done, has_kin=True)).raw is None
+    assert (
+        commit(
+            db, flush(parent, outcome=done, has_kin=True), flush(kid, outcome=done, has_kin=True)
+        ).raw
+        is None
+    )
     assert count(db, "signal") == 0
 
 
 def test_a_child_whose_key_is_taken_is_refused_to_its_parent_only(db: Conn) -> None:
     start(db, "other", key="taken")
     parent = begin(db, "parent")
-    answer = commit(db, flush(parent, children=[child(1, key="free"), child(2, key="taken"), child(3, key="free")]))
-    assert [u[1:4] for u in answer.units_of(parent)] == [[1, "k", "child"], [2, "K", "child"], [3, "K", "child"]]
+    answer = commit(
+        db,
+        flush(parent, children=[child(1, key="free"), child(2, key="taken"), child(3, key="free")]),
+    )
+    assert [u[1:4] for u in answer.units_of(parent)] == [
+        [1, "k", "child"],
+        [2, "K", "child"],
+        [3, "K", "child"],
+    ]
     refusal = json.loads(answer.units_of(parent)[1][4])
     assert refusal["status"] == "refused"
     assert refusal["error"]["type"] == "pgflow.errors.KeyConflict"
@@ -1057,7 +1299,9 @@ def test_a_delayed_child_starts_at_its_time(db: Conn) -> None:
     assert len(poll(db).lanes) == 1
 
 
-def test_a_child_waits_for_whoever_is_about_to_take_its_key_and_is_then_refused(dsn: str, conn: Conn) -> None:
+def test_a_child_waits_for_whoever_is_about_to_take_its_key_and_is_then_refused(
+    dsn: str, conn: Conn
+) -> None:
     parent = begin(conn, "parent")
     start(conn, "other")  # the lane is there
     with Actor(dsn) as committer:
@@ -1068,7 +1312,9 @@ def test_a_child_waits_for_whoever_is_about_to_take_its_key_and_is_then_refused(
         assert [u[2] for u in answer.result().units_of(parent)] == ["K"]
 
 
-def test_two_batches_that_start_children_of_the_same_keys_do_not_deadlock(dsn: str, conn: Conn) -> None:
+def test_two_batches_that_start_children_of_the_same_keys_do_not_deadlock(
+    dsn: str, conn: Conn
+) -> None:
     one_of, other = begin(conn, "parent"), begin(conn, "parent")
     start(conn, "child")  # the lane is there
     with Actor(dsn) as first, Actor(dsn) as second:
@@ -1076,7 +1322,12 @@ def test_two_batches_that_start_children_of_the_same_keys_do_not_deadlock(dsn: s
             actor.conn.execute("set deadlock_timeout = '20ms'")
         with connect(dsn) as app, app.transaction():
             start(app, "child", key="between")
-            a = first.do(commit, flush(one_of, children=[child(1, key="a"), child(2, key="between"), child(3, key="b")]))
+            a = first.do(
+                commit,
+                flush(
+                    one_of, children=[child(1, key="a"), child(2, key="between"), child(3, key="b")]
+                ),
+            )
             first.until_waiting(conn)
             b = second.do(commit, flush(other, children=[child(1, key="b"), child(2, key="a")]))
             second.until_waiting(conn)
@@ -1089,7 +1340,15 @@ def test_two_batches_that_start_children_of_the_same_keys_do_not_deadlock(dsn: s
 
 def test_the_next_generation_goes_on_under_the_same_key_with_the_same_mailbox(db: Conn) -> None:
     set_clock(db, T0)
-    first = begin(db, key="k", priority=3, labels='{"a": "b"}', metadata='{"m": 1}', tenant="", timeout_seconds=60)
+    first = begin(
+        db,
+        key="k",
+        priority=3,
+        labels='{"a": "b"}',
+        metadata='{"m": 1}',
+        tenant="",
+        timeout_seconds=60,
+    )
     send(db, "k", "paid", "1")
     answer = commit(db, flush(first, unit(), **{"continue": '{"n":-0.0}'}))
     assert answer.place_of(first) == "ended"
@@ -1097,12 +1356,20 @@ def test_the_next_generation_goes_on_under_the_same_key_with_the_same_mailbox(db
     assert status(db, first.run_id) == "continued"
     send(db, "k", "paid", "2")
     second = claim_one(db)
-    assert (second.chain_id, second.generation, second.key, second.root, second.input) == (first.chain_id, 2, "k", first.root, '{"n":-0.0}')
+    assert (second.chain_id, second.generation, second.key, second.root, second.input) == (
+        first.chain_id,
+        2,
+        "k",
+        first.root,
+        '{"n":-0.0}',
+    )
     assert second.run_id > first.run_id
     assert second.extra == first.extra
     assert one(db, "select priority, attempt from pgflow.lease") == (3, 1)
     assert rows(db, "select run_id from pgflow.deadline") == [second.run_id]
-    assert [commit(db, flush(second, signals=[[n, "paid"]])).units_of(second)[0][4] for n in (1, 2)] == ["1", "2"]
+    assert [
+        commit(db, flush(second, signals=[[n, "paid"]])).units_of(second)[0][4] for n in (1, 2)
+    ] == ["1", "2"]
     assert one(db, "select pgflow.run_status('k')") == "running"
     assert not start(db, key="k").is_new
     commit(db, flush(second, **{"continue": "{}"}))
@@ -1146,7 +1413,9 @@ def test_a_forced_cancel_of_a_parent_reaches_the_newest_generation_of_its_child(
     assert one(db, "select pgflow.run_status('c')") == "cancelled"
 
 
-def test_a_wake_does_not_take_the_mail_of_a_run_that_continues_meanwhile(dsn: str, conn: Conn) -> None:
+def test_a_wake_does_not_take_the_mail_of_a_run_that_continues_meanwhile(
+    dsn: str, conn: Conn
+) -> None:
     run = begin(conn, key="k")
     send(conn, "k", "paid", '"money"')
     with Actor(dsn) as waker:

@@ -1,4 +1,6 @@
-"""Signs of life, and the work of workers that are dead: only a counter that moves is a sign of life."""
+"""Signs of life, and the work of workers that are dead: only a counter that moves is a sign of
+life.
+"""
 
 from __future__ import annotations
 
@@ -206,14 +208,21 @@ def test_a_run_that_kills_its_workers_is_stuck_and_the_queue_goes_on(db: Conn, m
         assert run.run_id == guilty
         answers.append(reap(db, run.worker)[:2])
     assert answers == [(1, [])] * (most - 1) + [(0, [guilty])]
-    state, _, error, reason = one(db, "select status, output, error, reason from pgflow.result('guilty')")
+    state, _, error, reason = one(
+        db, "select status, output, error, reason from pgflow.result('guilty')"
+    )
     assert (state, reason) == ("stuck", "poison")
-    assert error == {"deaths": most, "message": f"{most} workers died holding this run and it recorded nothing"}
+    assert error == {
+        "deaths": most,
+        "message": f"{most} workers died holding this run and it recorded nothing",
+    }
     assert claim_one(db).run_id == innocent
 
 
 def test_only_the_guilty_run_of_a_worker_is_suspected_for_long(db: Conn) -> None:
-    """All runs of the first dead worker are suspects; each is then tried alone, and the innocent ones are cleared by what they record."""
+    """All runs of the first dead worker are suspects; each is then tried alone, and the innocent
+    ones are cleared by what they record.
+    """
     ids = [s.run_id for s in start_many(db, [(None, "{}")] * 6)]
     guilty = ids[2]
     worker = register(db)
@@ -263,7 +272,9 @@ def test_leases_of_a_worker_that_is_gone_are_seen_and_taken(db: Conn) -> None:
     assert reap(db, alive, -1) == (0, [], [])
 
 
-def test_a_claim_beside_the_death_of_its_worker_leaves_a_lease_of_nobody_that_is_found(dsn: str, conn: Conn) -> None:
+def test_a_claim_beside_the_death_of_its_worker_leaves_a_lease_of_nobody_that_is_found(
+    dsn: str, conn: Conn
+) -> None:
     worker = register(conn)
     start(conn)
     with connect(dsn) as claimer:
@@ -283,13 +294,17 @@ def test_a_frozen_worker_that_locks_a_lease_is_not_waited_for(dsn: str, conn: Co
         with conn.transaction():
             conn.execute("select pgflow.begin_step(%s, %s, 1)", (frozen.run_id, frozen.token))
             row = json.dumps(flush(frozen, unit()).unit_rows())
-            conn.execute("select pgflow.fence_step(%s, %s, 1, %s)", (frozen.run_id, frozen.token, row))
+            conn.execute(
+                "select pgflow.fence_step(%s, %s, 1, %s)", (frozen.run_id, frozen.token, row)
+            )
             assert reap(reaper, worker)[0] == 1
             assert status(reaper, free.run_id) == "queued"
             assert beats(reaper) == {worker: -1}
         # What it committed in the end counts, and nobody else has had the run.
         assert reap(reaper, worker, -1)[0] == 1
-    assert one(conn, "select last_seq, suspect, attempt from pgflow.ready where run_id = %s", frozen.run_id) == (1, 0, 0)
+    assert one(
+        conn, "select last_seq, suspect, attempt from pgflow.ready where run_id = %s", frozen.run_id
+    ) == (1, 0, 0)
 
 
 def test_no_run_is_lost_while_workers_claim_die_and_finish(dsn: str, conn: Conn) -> None:
@@ -310,14 +325,20 @@ def test_no_run_is_lost_while_workers_claim_die_and_finish(dsn: str, conn: Conn)
                     reap(c, number, observed)
 
     sqlkit.race(dsn, 3, live_and_die)
-    assert one(conn, "select count(*), count(distinct run_id) from pgflow.outcome where status = 'completed'") == (total, total)
+    assert one(
+        conn,
+        "select count(*), count(distinct run_id) from pgflow.outcome where status = 'completed'",
+    ) == (total, total)
     assert count(conn, "lease") == count(conn, "ready") == 0
 
 
-# ---------------------------------------------------------------- runs that other code could not replay
+# ---------------------------------------------------------------- runs that other code could not
+# replay
 
 
-def put_stuck(conn: Conn, workflow: str, code_hash: str | None, reason: str = "nondeterminism") -> Claim:
+def put_stuck(
+    conn: Conn, workflow: str, code_hash: str | None, reason: str = "nondeterminism"
+) -> Claim:
     run = sqlkit.begin(conn, workflow)
     commit(conn, flush(run, unit()))
     commit(conn, hold(run, reason, code_hash))
@@ -331,8 +352,15 @@ def test_other_code_tries_what_could_not_be_replayed_and_nothing_else(db: Conn) 
     start(db, "a", key="paused")
     sqlkit.wake(db, one(db, "select pgflow.pause_run('paused')"))
     assert one(db, "select pgflow.release_stuck(%s, %s)", ["a", "c"], ["new", "new"]) == 2
-    assert rows(db, "select run_id from pgflow.ready order by run_id") == [old.run_id, unknown.run_id]
-    assert rows(db, "select run_id from pgflow.held where state = 'stuck' order by run_id") == [same.run_id, other.run_id, refused.run_id]
+    assert rows(db, "select run_id from pgflow.ready order by run_id") == [
+        old.run_id,
+        unknown.run_id,
+    ]
+    assert rows(db, "select run_id from pgflow.held where state = 'stuck' order by run_id") == [
+        same.run_id,
+        other.run_id,
+        refused.run_id,
+    ]
     assert one(db, "select last_seq, attempt, suspect from pgflow.ready limit 1") == (1, 0, 0)
     assert one(db, "select pgflow.release_stuck(%s, %s)", ["a"], ["new"]) == 0
     assert one(db, "select pgflow.release_stuck('{}', '{}')") == 0

@@ -1,7 +1,7 @@
 """Upgrades beside a landed version: its schema is upgraded, and its workers' calls still resolve.
 
-The landed versions are those of `tests/landed/`; `tests.states` says how to record one. `python -m tests.upgrades`
-upgrades each with runs in flight, while its workers work.
+The landed versions are those of `tests/landed/`; `tests.states` says how to record one. `python -m
+tests.upgrades` upgrades each with runs in flight, while its workers work.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ FUNCTIONS = """
 
 
 def test_what_functions_of_a_landed_version_call_stays(state, empty):
-    """A call that waits for the installer's locks goes on in the text it began with, and asks for the functions of then."""
+    """A call that waits for the installer's locks goes on in the text it began with, and asks for
+    the functions of then.
+    """
     schema.install(empty, state.assets)
     landed = empty.execute(FUNCTIONS).fetchall()
     assert len(landed) > 100
@@ -113,7 +115,10 @@ def test_a_call_that_an_upgrade_has_overtaken_comes_to_its_end(state, empty_dsn,
         holder.execute(servers.MIDWAY.format(""))
         installing = pool.submit(schema.migrate_dsn, empty_dsn)
         servers.wait_until_blocked(empty_dsn)
-        calling = pool.submit(client.execute, "select (pgflow.start_run(workflow => 'w', input => '{}', key => 'k')).*")
+        calling = pool.submit(
+            client.execute,
+            "select (pgflow.start_run(workflow => 'w', input => '{}', key => 'k')).*",
+        )
         servers.wait_until_blocked(empty_dsn, client.info.backend_pid)
         holder.execute(servers.MIDWAY.format("un"))
         assert installing.result(60).migrations
@@ -122,17 +127,26 @@ def test_a_call_that_an_upgrade_has_overtaken_comes_to_its_end(state, empty_dsn,
     assert empty.execute("select * from pgflow.check()").fetchall() == []
 
 
-def test_functions_that_have_made_way_may_be_called_by_nobody_and_are_gone_with_an_upgrade_an_hour_later(state, empty):
+def test_functions_that_have_made_way_may_be_called_by_nobody_and_are_gone_with_an_upgrade_an_hour_later(
+    state, empty
+):
     schema.install(empty, state.assets)
     schema.migrate(empty)
     former = "select oid::regprocedure::text, proacl::text, obj_description(oid, 'pg_proc') from pg_proc where proname ~ '^former_\\d+$'"
     found = empty.execute(former).fetchall()
     assert found
-    assert [acl for _, acl, _ in found if "pgflow_worker" in acl or "pgflow_client" in acl or "{=" in acl or ",=" in acl] == []
+    assert [
+        acl
+        for _, acl, _ in found
+        if "pgflow_worker" in acl or "pgflow_client" in acl or "{=" in acl or ",=" in acl
+    ] == []
     schema.install(empty, touched(schema.own_assets()))
     assert empty.execute(former).fetchall() == found
     for signature, _, said in found:
-        empty.execute(f"comment on function {signature} is '{re.sub(r' until [^ ]+Z:', ' until 2026-01-01T00:00:00Z:', said)}'")
+        empty.execute(
+            f"comment on function {signature} is "
+            f"'{re.sub(r' until [^ ]+Z:', ' until 2026-01-01T00:00:00Z:', said)}'"
+        )
     schema.migrate(empty)
     assert empty.execute(former).fetchall() == []
 
@@ -162,18 +176,32 @@ def test_a_landed_schema_becomes_the_one_of_a_fresh_install(state, empty):
     assert upgraded == dump_catalog(empty, with_server_details=True)
 
 
-BEFORE_FROZEN = [json.loads(line) for line in (states.LANDED / "before_frozen.jsonl").read_text().splitlines()]
-"""Rows of `pgflow.migration` where a copy installed it that came before migrations were frozen: {name: hash}."""
+BEFORE_FROZEN = [
+    json.loads(line) for line in (states.LANDED / "before_frozen.jsonl").read_text().splitlines()
+]
+"""Rows of `pgflow.migration` where a copy installed it that came before migrations were frozen:
+{name: hash}.
+"""
 
 
-def test_a_schema_from_before_migrations_were_frozen_is_left_alone_and_one_line_says_what_to_do(state, empty):
+def test_a_schema_from_before_migrations_were_frozen_is_left_alone_and_one_line_says_what_to_do(
+    state, empty
+):
     schema.install(empty, state.assets)
     before = dump_catalog(empty)
     for applied in BEFORE_FROZEN:
         empty.execute("delete from pgflow.migration")
         for row in applied.items():
-            empty.execute("insert into pgflow.migration (number, name, sha256) values (left(%s, 4)::int, %s, %s)", (row[0], *row))
-        with pytest.raises(SetupError, match="from before migrations were frozen. End its runs with that copy, then `drop schema") as refused:
+            empty.execute(
+                "insert into pgflow.migration (number, name, sha256) values (left(%s, 4)::int, %s, "
+                "%s)",
+                (row[0], *row),
+            )
+        with pytest.raises(
+            SetupError,
+            match="from before migrations were frozen. End its runs with that copy, then `drop "
+            "schema",
+        ) as refused:
             schema.migrate(empty)
         assert type(refused.value) is SetupError
         assert "\n" not in str(refused.value)
@@ -195,7 +223,8 @@ def test_the_newest_states_of_the_history_become_a_fresh_install_and_their_runs_
     assert upgrades.upgrade_history(server_dsn, 2)[1] == []
 
 
-# ---------------------------------------------------------------- a worker that works while its schema is upgraded
+# ---------------------------------------------------------------- a worker that works while its
+# schema is upgraded
 
 go = Signal("go", int)
 
@@ -231,7 +260,9 @@ def test_a_worker_says_once_that_the_schema_is_newer_and_goes_on(dsn, conn, capl
             worker = Worker(app._resolve(), app.definitions, WorkerOptions(poll_seconds=0.05))
             await worker.start()
             await app.start(waits.options(key="before"))
-            await eventually(lambda: run_row(conn, "before", "status") == ("waiting",), "the run waits")
+            await eventually(
+                lambda: run_row(conn, "before", "status") == ("waiting",), "the run waits"
+            )
             assert conn.execute("select is_outdated from pgflow.workers").fetchall() == [(False,)]
             put_stamp(conn, stamp(999))
             await eventually(lambda: lines(caplog), "the worker has said so")
@@ -246,13 +277,20 @@ def test_a_worker_says_once_that_the_schema_is_newer_and_goes_on(dsn, conn, capl
     caplog.set_level(logging.WARNING, "pgflow")
     asyncio.run(main())
     ours = schema.own_assets().stamp
-    assert lines(caplog) == [f"the schema is now of {stamp(999)}; this worker is of {ours} and goes on: start the new version in its place"]
+    assert lines(caplog) == [
+        (
+            f"the schema is now of {stamp(999)}; this worker is of {ours} and goes on: start the new "
+            "version in its place"
+        )
+    ]
     assert run_row(conn, "before", "status") == run_row(conn, "after", "status") == ("completed",)
 
 
 @pytest.mark.unsound
 @pytest.mark.usefixtures("looks_often")
-def test_a_worker_takes_no_further_runs_from_a_schema_that_its_code_cannot_work_with(dsn, conn, caplog):
+def test_a_worker_takes_no_further_runs_from_a_schema_that_its_code_cannot_work_with(
+    dsn, conn, caplog
+):
     async def main() -> None:
         app = AsyncApp(dsn, include=[waits])
         async with app:

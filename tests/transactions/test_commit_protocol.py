@@ -1,4 +1,6 @@
-"""A transactional attempt, op by op, when the answer to COMMIT is lost: it reads what is there before it goes on."""
+"""A transactional attempt, op by op, when the answer to COMMIT is lost: it reads what is there
+before it goes on.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from pgflow._transactions import protocol as transactions
 
 CLAIM: Any = SimpleNamespace(run_id=1, token=77)
 CALL: Any = SimpleNamespace(number=5, name="book", args_hash=0)
-FLUSH: Any = SimpleNamespace(rows=[SimpleNamespace(at_us=9, call=5)], last_seq=3, unit_rows=lambda _now_us, _apart: "[]")
+FLUSH: Any = SimpleNamespace(
+    rows=[SimpleNamespace(at_us=9, call=5)], last_seq=3, unit_rows=lambda _now_us, _apart: "[]"
+)
 OURS, ANOTHERS = Recorded(77, 5, "c", "1"), Recorded(78, 5, "c", "1")
 
 
@@ -22,11 +26,21 @@ def together(request: pytest.FixtureRequest) -> bool:
     return request.param
 
 
-def after_commit(together: bool, error: Exception, *answers: Any) -> tuple[list[str], tuple[Any, ...] | None, BaseException | None]:
-    """Plays an attempt up to COMMIT, which raises, and then these answers: the ops asked for, how the turn ended, and what was raised."""
+def after_commit(
+    together: bool, error: Exception, *answers: Any
+) -> tuple[list[str], tuple[Any, ...] | None, BaseException | None]:
+    """Plays an attempt up to COMMIT, which raises, and then these answers: the ops asked for, how
+    the turn ended, and what was raised.
+    """
     protocol = transactions.attempt(CLAIM, CALL, str, together=together)
     asked = next(protocol)
-    for op, answer in [("query", "900"), ("body", 1), ("flush", None), ("turn", FLUSH), *([] if together else [("query", 10)])]:
+    for op, answer in [
+        ("query", "900"),
+        ("body", 1),
+        ("flush", None),
+        ("turn", FLUSH),
+        *([] if together else [("query", 10)]),
+    ]:
         assert asked.what == op
         asked = protocol.send(answer)
     assert asked.what == ("last" if together else "commit")
@@ -51,20 +65,42 @@ LOST = psycopg.OperationalError("the connection is lost")
 
 
 def test_a_unit_that_is_there_says_that_the_commit_happened(together):
-    assert after_commit(together, LOST, OURS) == (["elsewhere", "end"], (CALL, FLUSH, True, 0 if together else 10), None)
+    assert after_commit(together, LOST, OURS) == (
+        ["elsewhere", "end"],
+        (CALL, FLUSH, True, 0 if together else 10),
+        None,
+    )
 
 
 def test_a_transaction_in_progress_is_waited_out_and_not_taken_for_failed(together):
-    ops, ended, raised = after_commit(together, LOST, None, "in progress", None, "in progress", OURS)
-    assert ops == ["elsewhere", "elsewhere", "pause", "elsewhere", "elsewhere", "pause", "elsewhere", "end"]
+    ops, ended, raised = after_commit(
+        together, LOST, None, "in progress", None, "in progress", OURS
+    )
+    assert ops == [
+        "elsewhere",
+        "elsewhere",
+        "pause",
+        "elsewhere",
+        "elsewhere",
+        "pause",
+        "elsewhere",
+        "end",
+    ]
     assert (ended, raised) == ((CALL, FLUSH, True, 0 if together else 10), None)
 
 
 def test_a_commit_between_the_two_looks_is_not_overlooked(together):
-    assert after_commit(together, LOST, None, "committed", OURS)[1] == (CALL, FLUSH, True, 0 if together else 10)
+    assert after_commit(together, LOST, None, "committed", OURS)[1] == (
+        CALL,
+        FLUSH,
+        True,
+        0 if together else 10,
+    )
 
 
-@pytest.mark.parametrize("answers", [(None, "aborted", None), (ANOTHERS,), (None, "committed", ANOTHERS)])
+@pytest.mark.parametrize(
+    "answers", [(None, "aborted", None), (ANOTHERS,), (None, "committed", ANOTHERS)]
+)
 def test_a_commit_that_did_not_happen_is_raised_and_the_turn_given_back(together, answers):
     _, ended, raised = after_commit(together, LOST, *answers)
     assert raised is LOST
@@ -73,4 +109,8 @@ def test_a_commit_that_did_not_happen_is_raised_and_the_turn_given_back(together
 
 def test_an_error_of_the_server_is_no_question(together):
     conflict = psycopg.errors.SerializationFailure("could not serialize")
-    assert after_commit(together, conflict) == (["end"], (CALL, FLUSH, False, 0 if together else 10), conflict)
+    assert after_commit(together, conflict) == (
+        ["end"],
+        (CALL, FLUSH, False, 0 if together else 10),
+        conflict,
+    )

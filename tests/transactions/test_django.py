@@ -1,4 +1,6 @@
-"""Django: transactions on its connection, starts inside `atomic`, and the app made from the settings."""
+"""Django: transactions on its connection, starts inside `atomic`, and the app made from the
+settings.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ from django_project import Stock, go, order, take, wait_for_go
 from records import SOON, count, events, wait_until
 
 import pgflow.django
-from pgflow import DefinitionError, InvalidArgument, NotInRunError, RunFailed, RunNotFound, RunStuck, workflow
+from pgflow import (
+    DefinitionError,
+    InvalidArgument,
+    NotInRunError,
+    RunFailed,
+    RunNotFound,
+    RunStuck,
+    workflow,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +98,9 @@ def test_a_nested_atomic_block_in_the_body_is_a_savepoint(flow: Harness) -> None
     assert (left("a"), left("b")) == (10, 9)
 
 
-def test_a_serialization_failure_is_tried_again_and_not_recorded(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_serialization_failure_is_tried_again_and_not_recorded(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     bodies = []
 
     @pgflow.django.transaction
@@ -104,7 +116,9 @@ def test_a_serialization_failure_is_tried_again_and_not_recorded(flow: Harness, 
     def order_once() -> int:
         return contended()
 
-    connections.settings["default"]["OPTIONS"] = {"isolation_level": psycopg.IsolationLevel.REPEATABLE_READ}
+    connections.settings["default"]["OPTIONS"] = {
+        "isolation_level": psycopg.IsolationLevel.REPEATABLE_READ
+    }
     flow.include(order_once)
     run = flow.start(order_once)
     assert run.result(SOON) == 2
@@ -125,7 +139,9 @@ create constraint trigger refuse_first after update on stock deferrable initiall
 """
 
 
-def test_a_commit_that_the_server_refuses_is_tried_again_and_not_recorded(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_commit_that_the_server_refuses_is_tried_again_and_not_recorded(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     conn.execute(REFUSE_FIRST_COMMIT)
     flow.include(order)
     run = flow.start(order, "a", 1)
@@ -134,7 +150,9 @@ def test_a_commit_that_the_server_refuses_is_tried_again_and_not_recorded(flow: 
 
 
 @pytest.mark.parametrize("sqlstate", ["23505", "40001", "42883"])
-def test_an_error_of_what_is_registered_on_commit_is_none_of_the_commit(flow: Harness, conn: psycopg.Connection, sqlstate: str) -> None:
+def test_an_error_of_what_is_registered_on_commit_is_none_of_the_commit(
+    flow: Harness, conn: psycopg.Connection, sqlstate: str
+) -> None:
     bodies = []
 
     def fail() -> None:
@@ -216,7 +234,9 @@ def test_what_a_transaction_starts_shares_its_fate(flow: Harness, conn: psycopg.
         flow.app.get("dropped", wait_for_go).status()
 
 
-def test_outside_a_workflow_a_transaction_is_refused_and_its_function_is_plain(flow: Harness) -> None:
+def test_outside_a_workflow_a_transaction_is_refused_and_its_function_is_plain(
+    flow: Harness,
+) -> None:
     with pytest.raises(NotInRunError, match=r"take\.fn\(\)"):
         take("a", 1)
     with transaction.atomic():
@@ -226,7 +246,9 @@ def test_outside_a_workflow_a_transaction_is_refused_and_its_function_is_plain(f
 # ---------------------------------------------------------------- joining
 
 
-def test_a_start_in_an_atomic_block_is_one_run_after_it_and_none_if_it_raises(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_start_in_an_atomic_block_is_one_run_after_it_and_none_if_it_raises(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     flow.include(wait_for_go)
     with pytest.raises(ValueError, match="no"), transaction.atomic():
         Stock.objects.filter(pk="a").update(n=0)
@@ -245,7 +267,9 @@ def test_a_start_in_an_atomic_block_is_one_run_after_it_and_none_if_it_raises(fl
     assert run.result(SOON) == 3
 
 
-def test_a_nested_block_that_raises_takes_its_start_with_it(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_nested_block_that_raises_takes_its_start_with_it(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     with transaction.atomic():
         flow.app.using(connection).start(wait_for_go.options(key="kept"))
         with pytest.raises(ValueError, match="no"), transaction.atomic():
@@ -253,7 +277,10 @@ def test_a_nested_block_that_raises_takes_its_start_with_it(flow: Harness, conn:
             raise ValueError("no")
         with transaction.atomic():
             flow.app.using(connection).start(wait_for_go.options(key="kept too"))
-    assert conn.execute("select key from pgflow.runs order by key").fetchall() == [("kept",), ("kept too",)]
+    assert conn.execute("select key from pgflow.runs order by key").fetchall() == [
+        ("kept",),
+        ("kept too",),
+    ]
 
 
 def test_the_end_of_the_outermost_block_wakes_the_worker_without_a_poll(dsn: str) -> None:
@@ -265,13 +292,17 @@ def test_the_end_of_the_outermost_block_wakes_the_worker_without_a_poll(dsn: str
         assert run.result(SOON) == 2
 
 
-def test_a_start_outside_an_atomic_block_is_refused(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_start_outside_an_atomic_block_is_refused(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     with pytest.raises(InvalidArgument, match="no open transaction"):
         flow.app.using(connection)
     assert count(conn, "pgflow.runs") == 0
 
 
-def test_threads_of_the_project_have_transactions_of_their_own(flow: Harness, conn: psycopg.Connection) -> None:
+def test_threads_of_the_project_have_transactions_of_their_own(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     def start(key: str) -> None:
         with transaction.atomic():
             flow.app.using(connection).start(wait_for_go.options(key=key))
@@ -288,7 +319,9 @@ def test_threads_of_the_project_have_transactions_of_their_own(flow: Harness, co
 # ---------------------------------------------------------------- the app of the settings
 
 
-def test_the_app_of_the_settings_lives_in_the_projects_database_and_knows_its_workflows(conn: psycopg.Connection) -> None:
+def test_the_app_of_the_settings_lives_in_the_projects_database_and_knows_its_workflows(
+    conn: psycopg.Connection,
+) -> None:
     app = pgflow.django.app
     with app, app.worker(poll_seconds=0.05):
         with transaction.atomic():

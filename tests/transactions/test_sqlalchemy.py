@@ -1,4 +1,6 @@
-"""SQLAlchemy 2: its sessions and connections as what a transaction writes with, and as what a start joins."""
+"""SQLAlchemy 2: its sessions and connections as what a transaction writes with, and as what a start
+joins.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,34 @@ import pytest
 from records import SOON, count, events, eventually, wait_until
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    Session,
+    mapped_column,
+    scoped_session,
+    sessionmaker,
+)
 from sqlalchemy.pool import NullPool
 
 import pgflow
-from pgflow import App, InvalidArgument, RunFailed, RunNotFound, RunStuck, Signal, transaction, workflow
+from pgflow import (
+    App,
+    InvalidArgument,
+    RunFailed,
+    RunNotFound,
+    RunStuck,
+    Signal,
+    transaction,
+    workflow,
+)
 from pgflow.meter import Meter
 from pgflow.sqlalchemy import EngineProvider, SessionProvider
 from pgflow.sqlalchemy.asyncio import AsyncEngineProvider, AsyncSessionProvider
@@ -42,7 +66,9 @@ class Stock(Base):
 
 @pytest.fixture(params=["psycopg", "psycopg2"])
 def url(dsn: str, request: pytest.FixtureRequest) -> str:
-    """Return the URL of an engine with each driver for `def` code, beside which `async def` code has psycopg or asyncpg."""
+    """Return the URL of an engine with each driver for `def` code, beside which `async def` code
+    has psycopg or asyncpg.
+    """
     return dsn.replace("postgresql://", f"postgresql+{request.param}://")
 
 
@@ -137,7 +163,9 @@ def test_each_kind_of_connection_is_handed_to_the_transaction_that_asks_for_it(
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"] * 4
 
 
-def test_an_app_takes_the_providers_it_is_given(engine: Engine, dsn: str, conn: psycopg.Connection) -> None:
+def test_an_app_takes_the_providers_it_is_given(
+    engine: Engine, dsn: str, conn: psycopg.Connection
+) -> None:
     @workflow
     def take_all() -> list[int]:
         return [take_with_session("a", 1), take_with_connection("a", 1)]
@@ -193,7 +221,12 @@ def test_a_body_that_raises_leaves_nothing(
             return str(error)
         return ""
 
-    flow(providers=[SessionProvider(sessionmaker(engine)), AsyncSessionProvider(async_sessionmaker(async_engine))])
+    flow(
+        providers=[
+            SessionProvider(sessionmaker(engine)),
+            AsyncSessionProvider(async_sessionmaker(async_engine)),
+        ]
+    )
     flow.include(order_nothing)
     assert flow.start(order_nothing).result(SOON) == "no"
     assert left(conn) == 10
@@ -278,14 +311,19 @@ def test_a_body_that_commits_by_itself_holds_the_run(
     async def order_rashly() -> None:
         await (rash.aio() if kind == "session" else rash_connection.aio())
 
-    flow.app.definitions.providers += [SessionProvider(sessionmaker(engine)), EngineProvider(engine)]
+    flow.app.definitions.providers += [
+        SessionProvider(sessionmaker(engine)),
+        EngineProvider(engine),
+    ]
     flow.include(order_rashly)
     with pytest.raises(RunStuck, match="committed_outside"):
         flow.start(order_rashly).result(SOON)
     assert left(conn) == 0
 
 
-def test_a_savepoint_in_the_body_is_the_bodys_own_affair(flow: Harness, engine: Engine, conn: psycopg.Connection) -> None:
+def test_a_savepoint_in_the_body_is_the_bodys_own_affair(
+    flow: Harness, engine: Engine, conn: psycopg.Connection
+) -> None:
     @transaction
     def careful(session: Session) -> int:
         try:
@@ -334,7 +372,8 @@ def test_what_a_transaction_starts_shares_its_fate(
         assert flow.app.get("other", wait_for_go).result(SOON) == 3
 
 
-# ---------------------------------------------------------------- COMMIT itself, and what comes behind it
+# ---------------------------------------------------------------- COMMIT itself, and what comes
+# behind it
 
 KINDS = {
     "session": take_with_session, "connection": take_with_connection,
@@ -357,7 +396,12 @@ create constraint trigger refuse after update on stock deferrable initially defe
 @pytest.mark.parametrize("sqlstate", ["40001", "23505"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_commit_that_the_server_refuses_is_waited_out_if_it_is_trouble_and_else_the_outcome(
-    flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection, kind: str, sqlstate: str
+    flow: Harness,
+    engine: Engine,
+    async_engine: AsyncEngine,
+    conn: psycopg.Connection,
+    kind: str,
+    sqlstate: str,
 ) -> None:
     conn.execute(REFUSE_COMMITS % (2, sqlstate))
     take: Any = KINDS[kind]
@@ -398,7 +442,12 @@ create {} on stock {} for each row execute function lose();
 )  # fmt: skip
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_connection_that_is_lost_is_no_outcome(
-    flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection, kind: str, when: tuple[str, str]
+    flow: Harness,
+    engine: Engine,
+    async_engine: AsyncEngine,
+    conn: psycopg.Connection,
+    kind: str,
+    when: tuple[str, str],
 ) -> None:
     conn.execute(LOSE_CONNECTIONS.format(*when))
     take: Any = KINDS[kind]
@@ -416,7 +465,9 @@ def test_a_connection_that_is_lost_is_no_outcome(
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
 
 
-def test_a_server_that_cannot_be_reached_is_waited_out(flow: Harness, url: str, engine: Engine, conn: psycopg.Connection) -> None:
+def test_a_server_that_cannot_be_reached_is_waited_out(
+    flow: Harness, url: str, engine: Engine, conn: psycopg.Connection
+) -> None:
     """asyncpg raises an error of the system here, which SQLAlchemy hands on as it is."""
     tries = []
     elsewhere = [make_url(async_of(url)).set(port=1), make_url(async_of(url))]
@@ -424,7 +475,9 @@ def test_a_server_that_cannot_be_reached_is_waited_out(flow: Harness, url: str, 
     class Moving:
         def __call__(self) -> AsyncSession:
             tries.append(1)
-            return AsyncSession(create_async_engine(elsewhere[min(len(tries), 2) - 1], poolclass=NullPool))
+            return AsyncSession(
+                create_async_engine(elsewhere[min(len(tries), 2) - 1], poolclass=NullPool)
+            )
 
     @workflow
     async def order_one() -> int:
@@ -437,7 +490,9 @@ def test_a_server_that_cannot_be_reached_is_waited_out(flow: Harness, url: str, 
 
 
 @pytest.mark.parametrize("kind", ["connection", "async connection"])
-def test_long_values_are_kept_as_they_are(flow: Harness, engine: Engine, async_engine: AsyncEngine, kind: str) -> None:
+def test_long_values_are_kept_as_they_are(
+    flow: Harness, engine: Engine, async_engine: AsyncEngine, kind: str
+) -> None:
     """They travel as an array of texts, which each driver writes in its own way."""
     value = {"said": 'a "quoted" \\ text, {with} NULL\n' * 400, "then": ["é" * 3000, None]}
 
@@ -463,7 +518,11 @@ def test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit(
     flow: Harness, engine: Engine, conn: psycopg.Connection, error: type[DBAPIError]
 ) -> None:
     bodies = []
-    cause = psycopg.errors.UniqueViolation if error is IntegrityError else psycopg.errors.SerializationFailure
+    cause = (
+        psycopg.errors.UniqueViolation
+        if error is IntegrityError
+        else psycopg.errors.SerializationFailure
+    )
 
     def fail(_: Session) -> None:
         raise error("elsewhere", None, cause("elsewhere"))
@@ -488,15 +547,23 @@ def test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit(
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_pool_that_has_no_connection_in_time_is_waited_out(dsn: str, url: str, engine: Engine, conn: psycopg.Connection, colour: str) -> None:
+def test_a_pool_that_has_no_connection_in_time_is_waited_out(
+    dsn: str, url: str, engine: Engine, conn: psycopg.Connection, colour: str
+) -> None:
     narrow = create_engine(url, pool_size=1, max_overflow=0, pool_timeout=0.05)
-    async_narrow = create_async_engine(async_of(url), pool_size=1, max_overflow=0, pool_timeout=0.05)
+    async_narrow = create_async_engine(
+        async_of(url), pool_size=1, max_overflow=0, pool_timeout=0.05
+    )
     providers = [EngineProvider(narrow), AsyncEngineProvider(async_narrow)]
     is_free, is_taken = asyncio.Event(), asyncio.Event()
 
     @workflow
     async def order_one() -> int:
-        return await (take_with_async_connection("a", 1) if colour == "async" else take_with_connection.aio("a", 1))
+        return await (
+            take_with_async_connection("a", 1)
+            if colour == "async"
+            else take_with_connection.aio("a", 1)
+        )
 
     async def occupy() -> None:
         if colour == "sync":
@@ -510,18 +577,26 @@ def test_a_pool_that_has_no_connection_in_time_is_waited_out(dsn: str, url: str,
 
     async def main() -> tuple[int, list[tuple[str, str | None]]]:
         meter = Meter()
-        async with pgflow.AsyncApp(dsn, include=[order_one], providers=providers) as app, app.worker(meter=meter):
+        async with (
+            pgflow.AsyncApp(dsn, include=[order_one], providers=providers) as app,
+            app.worker(meter=meter),
+        ):
             occupied = asyncio.create_task(occupy())
             await is_taken.wait()
             run = await app.start(order_one)
-            await eventually(lambda: meter.retries["transaction", "infrastructure"] >= 2, "it is tried again")
+            await eventually(
+                lambda: meter.retries["transaction", "infrastructure"] >= 2, "it is tried again"
+            )
             is_free.set()
             answer = await run.result(SOON)
             await occupied
             await async_narrow.dispose()
             return answer, await asyncio.to_thread(events, conn, run.key)
 
-    assert asyncio.run(main()) == (9, [("step_completed", f"take_with_{'async_' * (colour == 'async')}connection")])
+    assert asyncio.run(main()) == (
+        9,
+        [("step_completed", f"take_with_{'async_' * (colour == 'async')}connection")],
+    )
     narrow.dispose()
 
 
@@ -561,7 +636,9 @@ async def test_the_same_holds_for_the_async_twins(
 ) -> None:
     aflow.include(wait_for_go)
     await aflow.until_idle()
-    async with AsyncSession(async_engine) if kind == "session" else async_engine.connect() as opened:
+    async with (
+        AsyncSession(async_engine) if kind == "session" else async_engine.connect() as opened
+    ):
         await opened.execute(TAKE, {"n": 1, "sku": "a"})
         await aflow.app.using(opened).start(wait_for_go.options(key="gone"))
         await opened.rollback()
@@ -576,7 +653,9 @@ async def test_the_same_holds_for_the_async_twins(
     assert (count(conn, "pgflow.runs"), left(conn)) == (1, 9)
 
 
-def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(flow: Harness, engine: Engine, conn: psycopg.Connection) -> None:
+def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(
+    flow: Harness, engine: Engine, conn: psycopg.Connection
+) -> None:
     flow.include(wait_for_go)
     with Session(engine) as session:
         flow.app.using(session).start(wait_for_go.options(key="kept"))
@@ -586,7 +665,10 @@ def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(flow: Harness, 
         with session.begin_nested():
             flow.app.using(session).start(wait_for_go.options(key="kept too"))
         session.commit()
-    assert conn.execute("select key from pgflow.runs order by key").fetchall() == [("kept",), ("kept too",)]
+    assert conn.execute("select key from pgflow.runs order by key").fetchall() == [
+        ("kept",),
+        ("kept too",),
+    ]
 
 
 def test_the_commit_of_a_session_wakes_the_worker_without_a_poll(dsn: str, engine: Engine) -> None:
@@ -610,7 +692,9 @@ async def test_the_commit_of_an_async_session_wakes_the_worker_without_a_poll(
         assert await started.result(SOON) == 11
 
 
-def test_the_commit_wakes_only_after_the_outermost_commit_and_once(flow: Harness, engine: Engine) -> None:
+def test_the_commit_wakes_only_after_the_outermost_commit_and_once(
+    flow: Harness, engine: Engine
+) -> None:
     nudges = []
     flow.include(wait_for_go)
     with Session(engine) as session:
@@ -629,7 +713,12 @@ def test_the_commit_wakes_only_after_the_outermost_commit_and_once(flow: Harness
 
 
 def test_a_driver_whose_errors_nobody_reads_is_refused(flow: Harness) -> None:
-    with Session(create_engine("sqlite://")) as session, pytest.raises(InvalidArgument, match=r"not those of sqlite\+pysqlite: give create_engine a URL"):
+    with (
+        Session(create_engine("sqlite://")) as session,
+        pytest.raises(
+            InvalidArgument, match=r"not those of sqlite\+pysqlite: give create_engine a URL"
+        ),
+    ):
         flow.app.using(session)
 
 
@@ -639,25 +728,38 @@ def test_a_connection_in_autocommit_is_refused(flow: Harness, engine: Engine) ->
             flow.app.using(connection)
 
 
-async def test_an_async_connection_in_autocommit_is_refused(aflow: AsyncHarness, async_engine: AsyncEngine) -> None:
+async def test_an_async_connection_in_autocommit_is_refused(
+    aflow: AsyncHarness, async_engine: AsyncEngine
+) -> None:
     async with async_engine.connect() as connection:
         await connection.execution_options(isolation_level="AUTOCOMMIT")
         with pytest.raises(InvalidArgument, match="no open transaction"):
             aflow.app.using(connection)
 
 
-@pytest.mark.parametrize("kind", ["connection of such an engine", "session of such an engine", "session of a derived engine"])
-def test_an_engine_in_autocommit_is_refused(flow: Harness, url: str, conn: psycopg.Connection, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    ["connection of such an engine", "session of such an engine", "session of a derived engine"],
+)
+def test_an_engine_in_autocommit_is_refused(
+    flow: Harness, url: str, conn: psycopg.Connection, kind: str
+) -> None:
     flow.include(wait_for_go)
     autocommit = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     derived = create_engine(url, poolclass=NullPool).execution_options(isolation_level="AUTOCOMMIT")
-    opened: Any = autocommit.connect() if kind.startswith("connection") else Session(derived if "derived" in kind else autocommit)
+    opened: Any = (
+        autocommit.connect()
+        if kind.startswith("connection")
+        else Session(derived if "derived" in kind else autocommit)
+    )
     with opened, pytest.raises(InvalidArgument, match="no open transaction"):
         flow.app.using(opened).start(wait_for_go.options(key="k"))
     assert count(conn, "pgflow.runs") == 0
 
 
-async def test_an_async_session_of_an_engine_in_autocommit_is_refused(aflow: AsyncHarness, url: str, conn: psycopg.Connection) -> None:
+async def test_an_async_session_of_an_engine_in_autocommit_is_refused(
+    aflow: AsyncHarness, url: str, conn: psycopg.Connection
+) -> None:
     aflow.include(wait_for_go)
     engine = create_async_engine(async_of(url), poolclass=NullPool, isolation_level="AUTOCOMMIT")
     async with AsyncSession(engine) as session:
@@ -666,7 +768,9 @@ async def test_an_async_session_of_an_engine_in_autocommit_is_refused(aflow: Asy
     assert count(conn, "pgflow.runs") == 0
 
 
-def test_a_step_whose_provider_hands_out_autocommit_writes_nothing(flow: Harness, url: str, conn: psycopg.Connection) -> None:
+def test_a_step_whose_provider_hands_out_autocommit_writes_nothing(
+    flow: Harness, url: str, conn: psycopg.Connection
+) -> None:
     @transaction
     def write(session: Session, n: int) -> None:
         session.execute(text("insert into written values (:n)"), {"n": n})

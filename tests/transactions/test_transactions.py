@@ -48,7 +48,10 @@ paid = Signal("paid", int)
 
 @pytest.fixture(autouse=True)
 def _stock(conn: psycopg.Connection) -> None:
-    conn.execute("create table stock (sku text primary key, n int not null check (n >= 0)); insert into stock values ('a', 10), ('b', 10)")
+    conn.execute(
+        "create table stock (sku text primary key, n int not null check (n >= 0)); insert into "
+        "stock values ('a', 10), ('b', 10)"
+    )
 
 
 def left(conn: psycopg.Connection, sku: str = "a") -> int:
@@ -76,7 +79,9 @@ async def wait_for_payment(first: int = 0) -> int:
 # ---------------------------------------------------------------- together or not at all
 
 
-def test_the_writes_of_the_body_and_its_result_commit_together_in_both_colours(flow: Harness, conn: psycopg.Connection) -> None:
+def test_the_writes_of_the_body_and_its_result_commit_together_in_both_colours(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def order() -> list[int]:
         return [await take("a", 1), await take_sync.aio("a", 2)]
@@ -93,7 +98,9 @@ def test_the_writes_of_the_body_and_its_result_commit_together_in_both_colours(f
     assert conn.execute(written).fetchone() == (True,)
 
 
-async def test_a_recorded_transaction_is_not_repeated_after_a_crash(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_recorded_transaction_is_not_repeated_after_a_crash(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def order() -> int:
         return await take("a", 1) + await paid.wait()
@@ -136,7 +143,9 @@ async def test_a_crash_in_the_middle_of_a_body_leaves_nothing_and_the_body_runs_
     assert left(conn) == 9
 
 
-def test_a_body_that_raises_rolls_back_and_its_error_is_recorded_once(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_body_that_raises_rolls_back_and_its_error_is_recorded_once(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     bodies = []
 
     @transaction
@@ -170,7 +179,9 @@ class SoldOutError(Exception):
     pass
 
 
-def test_an_error_named_in_raises_comes_back_as_itself(flow: Harness, conn: psycopg.Connection) -> None:
+def test_an_error_named_in_raises_comes_back_as_itself(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     @transaction(raises=[SoldOutError])
     def sell(conn: Connection) -> None:
         conn.execute(TAKE, (10, "a"))
@@ -206,7 +217,9 @@ def test_a_result_that_cannot_be_stored_rolls_back(flow: Harness, conn: psycopg.
     assert left(conn) == 10
 
 
-def test_a_result_that_does_not_fit_the_annotation_rolls_back(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_result_that_does_not_fit_the_annotation_rolls_back(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     @transaction
     def lie(conn: Connection) -> int:
         conn.execute(TAKE, (1, "a"))
@@ -223,7 +236,9 @@ def test_a_result_that_does_not_fit_the_annotation_rolls_back(flow: Harness, con
     assert left(conn) == 10
 
 
-async def test_parallel_transactions_of_one_run_all_commit_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_parallel_transactions_of_one_run_all_commit_once(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow
     async def order() -> list[int]:
         return await asyncio.gather(*(take("a" if n % 2 else "b", 1) for n in range(10)))
@@ -242,7 +257,9 @@ bodies_in_savepoints: list[int] = []
 async def take_in_a_savepoint(conn: AsyncConnection, sku: str, n: int) -> int:
     bodies_in_savepoints.append(n)
     for _ in range(6):
-        await conn.execute("select %s::int", (n,))  # often enough to be prepared, and so to be deallocated
+        await conn.execute(
+            "select %s::int", (n,)
+        )  # often enough to be prepared, and so to be deallocated
     try:
         async with conn.transaction():
             await conn.execute(TAKE, (n, sku))
@@ -256,17 +273,27 @@ async def order_what_there_is(sku: str) -> list[int]:
     return [await take_in_a_savepoint(sku, n) for n in (4, 99, 3, 98)]
 
 
-def test_a_body_may_roll_back_to_a_savepoint_and_commit_the_rest(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_body_may_roll_back_to_a_savepoint_and_commit_the_rest(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     bodies_in_savepoints.clear()
     flow.include(order_what_there_is)
     run = flow.start(order_what_there_is, "a")
     assert run.result(SOON) == [4, 0, 3, 0]
     assert left(conn) == 3
-    assert bodies_in_savepoints == [4, 99, 99, 3, 98]  # once more, where it took away what the engine had prepared; never again
+    assert bodies_in_savepoints == [
+        4,
+        99,
+        99,
+        3,
+        98,
+    ]  # once more, where it took away what the engine had prepared; never again
     assert steps(conn, run.key) == [("take_in_a_savepoint", "completed", 1)] * 4
 
 
-def test_a_body_in_a_thread_may_roll_back_to_a_savepoint_and_commit_the_rest(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_body_in_a_thread_may_roll_back_to_a_savepoint_and_commit_the_rest(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     bodies = []
 
     @transaction
@@ -293,11 +320,16 @@ def test_a_body_in_a_thread_may_roll_back_to_a_savepoint_and_commit_the_rest(flo
     assert steps(conn, run.key) == [("take_what_there_is", "completed", 1)] * 4
 
 
-def test_a_connection_of_the_pool_that_died_is_replaced_before_the_body_begins(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_connection_of_the_pool_that_died_is_replaced_before_the_body_begins(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     with make_pool(ConnectOptions(dsn), "three connections", 3) as pool:
         pool.wait()
         provider = PsycopgProvider(pool)
-        conn.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'three connections'")
+        conn.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = "
+            "current_database() and application_name = 'three connections'"
+        )
         with provider.begin(None) as transaction:
             assert transaction.execute("select %s::int", (1,)) == [(1,)]
             transaction.connection.execute(TAKE, (1, "a"))
@@ -309,16 +341,22 @@ def test_a_last_statement_that_fails_commits_nothing(dsn: str, conn: psycopg.Con
     with make_pool(ConnectOptions(dsn), "one connection", 1) as pool:
         provider = PsycopgProvider(pool)
         with provider.begin("serializable") as transaction:
-            assert transaction.execute("select current_setting('transaction_isolation')", ()) == [("serializable",)]
+            assert transaction.execute("select current_setting('transaction_isolation')", ()) == [
+                ("serializable",)
+            ]
             transaction.connection.execute(TAKE, (1, "a"))
             with pytest.raises(psycopg.errors.DivisionByZero):
                 transaction.execute_and_commit("select 1 / %s::int", (0,))
         with provider.begin(None) as transaction:
-            assert transaction.execute("select n from stock where sku = %s::text", ("a",)) == [(10,)]
+            assert transaction.execute("select n from stock where sku = %s::text", ("a",)) == [
+                (10,)
+            ]
 
 
 @pytest.mark.parametrize("reset", [None, "deallocate all", "discard all"])
-def test_what_the_engine_prepares_in_a_thread_is_prepared_once_unless_it_is_taken_away(dsn: str, reset: Any) -> None:
+def test_what_the_engine_prepares_in_a_thread_is_prepared_once_unless_it_is_taken_away(
+    dsn: str, reset: Any
+) -> None:
     with make_pool(ConnectOptions(dsn), "one connection", 1) as pool:
         provider = PsycopgProvider(pool)
         seen = []
@@ -327,8 +365,11 @@ def test_what_the_engine_prepares_in_a_thread_is_prepared_once_unless_it_is_take
                 assert transaction.execute("select %s::int", (n,)) == [(n,)]
                 assert transaction.execute_and_commit("select %s::text", (str(n),)) == [(str(n),)]
             with pool.connection() as connection:
-                cursor = connection.execute("select name from pg_prepared_statements where name like '\\_pgflow%'", prepare=False)
-                seen.append(sorted(name for name, in cursor.fetchall()))
+                cursor = connection.execute(
+                    "select name from pg_prepared_statements where name like '\\_pgflow%'",
+                    prepare=False,
+                )
+                seen.append(sorted(name for (name,) in cursor.fetchall()))
                 if reset is not None:
                     connection.execute(reset, prepare=False)
     if reset is None:
@@ -340,7 +381,9 @@ def test_what_the_engine_prepares_in_a_thread_is_prepared_once_unless_it_is_take
 
 
 @pytest.mark.parametrize("reset", [None, "deallocate all", "discard all"])
-def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(dsn: str, reset: Any) -> None:
+def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(
+    dsn: str, reset: Any
+) -> None:
     async def main() -> list[list[Any]]:
         async with make_pool_async(ConnectOptions(dsn), "one connection", 1) as pool:
             provider = AsyncPsycopgProvider(pool)
@@ -348,10 +391,15 @@ def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(dsn: 
             for n in range(40):
                 async with provider.begin_async(None) as transaction:
                     assert await transaction.execute("select %s::int", (n,)) == [(n,)]
-                    assert await transaction.execute_and_commit("select %s::text", (str(n),)) == [(str(n),)]
+                    assert await transaction.execute_and_commit("select %s::text", (str(n),)) == [
+                        (str(n),)
+                    ]
                 async with pool.connection() as connection:
-                    cursor = await connection.execute("select name from pg_prepared_statements where name like '\\_pgflow%'", prepare=False)
-                    seen.append(sorted(name for name, in await cursor.fetchall()))
+                    cursor = await connection.execute(
+                        "select name from pg_prepared_statements where name like '\\_pgflow%'",
+                        prepare=False,
+                    )
+                    seen.append(sorted(name for (name,) in await cursor.fetchall()))
                     if reset is not None:
                         await connection.execute(reset, prepare=False)
             return seen
@@ -365,7 +413,9 @@ def test_what_the_engine_prepares_is_prepared_once_unless_it_is_taken_away(dsn: 
         assert seen[-1] == []
 
 
-async def test_what_steps_before_it_did_is_durable_with_the_transaction(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_steps_before_it_did_is_durable_with_the_transaction(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @pgflow.read
     async def look(n: int) -> int:
         return n
@@ -414,7 +464,9 @@ def test_a_serialization_failure_is_tried_again_and_not_recorded(
     assert events(conn, run.key) == [("step_completed", "contended")]
 
 
-def test_a_failure_to_serialize_at_commit_is_tried_again_too(flow: Harness, conn: psycopg.Connection, dsn: str) -> None:
+def test_a_failure_to_serialize_at_commit_is_tried_again_too(
+    flow: Harness, conn: psycopg.Connection, dsn: str
+) -> None:
     bodies = []
     sum_up = "select sum(n) from stock"
 
@@ -441,7 +493,9 @@ def test_a_failure_to_serialize_at_commit_is_tried_again_too(flow: Harness, conn
     assert events(conn, run.key) == [("step_completed", "skewed")]
 
 
-def test_a_deadlock_is_tried_again_and_not_recorded(flow: Harness, conn: psycopg.Connection, dsn: str) -> None:
+def test_a_deadlock_is_tried_again_and_not_recorded(
+    flow: Harness, conn: psycopg.Connection, dsn: str
+) -> None:
     bodies = []
 
     @contextmanager
@@ -451,7 +505,12 @@ def test_a_deadlock_is_tried_again_and_not_recorded(flow: Harness, conn: psycopg
             thread = threading.Thread(target=lambda: other.execute(TAKE, (1, second)))
             thread.start()
             pid = other.info.backend_pid
-            wait_until(lambda: count(conn, "pg_stat_activity", f"pid = {pid} and wait_event_type = 'Lock'"), "the other waits for us")
+            wait_until(
+                lambda: count(
+                    conn, "pg_stat_activity", f"pid = {pid} and wait_event_type = 'Lock'"
+                ),
+                "the other waits for us",
+            )
             yield
             thread.join()
 
@@ -483,7 +542,9 @@ def test_a_deadlock_is_tried_again_and_not_recorded(flow: Harness, conn: psycopg
     assert events(conn, run.key) == [("step_completed", "unlucky")]
 
 
-def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     bodies = []
 
     @transaction
@@ -507,7 +568,9 @@ def test_a_lost_connection_in_the_body_is_tried_again_and_not_recorded(flow: Har
 
 
 @pytest.mark.parametrize("when", ["in the body", "before the fence"])
-def test_connections_that_are_lost_are_not_missed_by_later_steps(flow: Harness, conn: psycopg.Connection, when: str) -> None:
+def test_connections_that_are_lost_are_not_missed_by_later_steps(
+    flow: Harness, conn: psycopg.Connection, when: str
+) -> None:
     losses = iter(range(25))  # more than the pool has
     pids: list[int] = []
 
@@ -530,7 +593,9 @@ def test_connections_that_are_lost_are_not_missed_by_later_steps(flow: Harness, 
     assert len(set(pids)) == 25
 
 
-def test_a_step_that_is_cancelled_again_while_it_is_cancelled_gives_its_connection_back(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_step_that_is_cancelled_again_while_it_is_cancelled_gives_its_connection_back(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     async def main() -> None:
         async with make_pool_async(ConnectOptions(dsn), "one connection", 1) as pool:
             provider = AsyncPsycopgProvider(pool)
@@ -541,7 +606,10 @@ def test_a_step_that_is_cancelled_again_while_it_is_cancelled_gives_its_connecti
 
             for _ in range(2):
                 task = asyncio.create_task(ask("select pg_sleep(60)"))
-                while not conn.execute("select from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database()").fetchall():
+                while not conn.execute(
+                    "select from pg_stat_activity where wait_event = 'PgSleep' and datname = "
+                    "current_database()"
+                ).fetchall():
                     await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.sleep(0)
@@ -554,16 +622,25 @@ def test_a_step_that_is_cancelled_again_while_it_is_cancelled_gives_its_connecti
     asyncio.run(main())
 
 
-def test_a_pooler_that_the_engine_was_not_told_of_costs_what_is_prepared_and_nothing_else(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_pooler_that_the_engine_was_not_told_of_costs_what_is_prepared_and_nothing_else(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     async def main(address: str) -> list[int]:
-        async with make_pool_async(ConnectOptions(address), "one", 1) as one, make_pool_async(ConnectOptions(address), "other", 1) as other:
+        async with (
+            make_pool_async(ConnectOptions(address), "one", 1) as one,
+            make_pool_async(ConnectOptions(address), "other", 1) as other,
+        ):
             providers = [AsyncPsycopgProvider(one), AsyncPsycopgProvider(other)]
             taken = []
             for n in range(24):
                 async with providers[n % 3 % 2].begin_async(None) as transaction:
                     await transaction.execute("select %s::int", (n,))
-                    with suppress(psycopg.errors.SerializationFailure):  # as infrastructure has it tried again
-                        rows = await transaction.execute_and_commit("update stock set n = n - 0 where sku = %s returning n", ("a",))
+                    with suppress(
+                        psycopg.errors.SerializationFailure
+                    ):  # as infrastructure has it tried again
+                        rows = await transaction.execute_and_commit(
+                            "update stock set n = n - 0 where sku = %s returning n", ("a",)
+                        )
                         taken.append(rows[0][0])
             return taken
 
@@ -573,7 +650,8 @@ def test_a_pooler_that_the_engine_was_not_told_of_costs_what_is_prepared_and_not
     assert len(taken) >= 22, "at most one transaction of each pool is tried again"
 
 
-# ---------------------------------------------------------------- bodies that end the transaction themselves
+# ---------------------------------------------------------------- bodies that end the transaction
+# themselves
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback", "commit and begin"])
@@ -611,7 +689,8 @@ def test_a_body_that_ends_its_transaction_itself_holds_the_run(
     assert events(conn, run.key) == []
 
 
-# ---------------------------------------------------------------- cancelling and losing the run meanwhile
+# ---------------------------------------------------------------- cancelling and losing the run
+# meanwhile
 
 
 async def test_cancelling_never_waits_for_an_open_transaction_which_is_rolled_back(
@@ -639,7 +718,9 @@ async def test_cancelling_never_waits_for_an_open_transaction_which_is_rolled_ba
     assert events(conn, run.key) == [("call_cancelled", "cancel"), ("call_cancelled", "slow")]
 
 
-def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     started, proceed, ended = threading.Event(), threading.Event(), threading.Event()
 
     @transaction
@@ -664,11 +745,23 @@ def test_a_transaction_in_a_thread_that_nobody_waits_for_any_more_is_rolled_back
     finally:
         proceed.set()
     assert ended.wait(10)
-    wait_until(lambda: count(conn, "pg_stat_activity", "datname = current_database() and state = 'idle in transaction'") == 0, "the transaction is over")
+    wait_until(
+        lambda: (
+            count(
+                conn,
+                "pg_stat_activity",
+                "datname = current_database() and state = 'idle in transaction'",
+            )
+            == 0
+        ),
+        "the transaction is over",
+    )
     assert left(conn) == 10
 
 
-def test_a_body_whose_run_was_taken_over_commits_nothing(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_body_whose_run_was_taken_over_commits_nothing(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     bodies = []
 
     @transaction
@@ -676,7 +769,9 @@ def test_a_body_whose_run_was_taken_over_commits_nothing(flow: Harness, conn: ps
         bodies.append(1)
         await mine.execute(TAKE, (1, "a"))
         if len(bodies) == 1:
-            conn.execute("select pgflow.release_runs(array[run_id], array[token]) from pgflow.lease")
+            conn.execute(
+                "select pgflow.release_runs(array[run_id], array[token]) from pgflow.lease"
+            )
         return len(bodies)
 
     @workflow
@@ -690,7 +785,9 @@ def test_a_body_whose_run_was_taken_over_commits_nothing(flow: Harness, conn: ps
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(flow: Harness, conn: psycopg.Connection, colour: str) -> None:
+def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(
+    flow: Harness, conn: psycopg.Connection, colour: str
+) -> None:
     proceed = threading.Event()
 
     @transaction
@@ -709,7 +806,11 @@ def test_a_timeout_set_by_options_ends_an_attempt_of_a_transaction(flow: Harness
     async def order() -> str:
         soon = timedelta(milliseconds=50)
         try:
-            return await (slow.options(timeout=soon)() if colour == "async" else slow_sync.options(timeout=soon).aio())
+            return await (
+                slow.options(timeout=soon)()
+                if colour == "async"
+                else slow_sync.options(timeout=soon).aio()
+            )
         except TimeoutError:
             return "too long"
 
@@ -799,13 +900,17 @@ async def mixed() -> list[int]:
     return [await take("a", 1), await take_from_ledger.aio("a")]
 
 
-def test_the_annotation_of_the_first_parameter_picks_the_provider(dsn: str, conn: psycopg.Connection) -> None:
+def test_the_annotation_of_the_first_parameter_picks_the_provider(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     with App(dsn, include=[mixed], providers=[LedgerProvider(dsn)]) as app:
         assert app.run(mixed) == [9, 8]
     assert left(conn) == 8
 
 
-def test_a_transaction_nobody_provides_for_fails_with_the_parameter_and_what_to_do(flow: Harness) -> None:
+def test_a_transaction_nobody_provides_for_fails_with_the_parameter_and_what_to_do(
+    flow: Harness,
+) -> None:
     flow.include(mixed)
     with pytest.raises(RunFailed) as failed:
         flow.start(mixed).result(SOON)
@@ -822,10 +927,13 @@ def test_a_transaction_without_a_parameter_for_the_connection_is_refused() -> No
         def forgot() -> None: ...
 
 
-# ---------------------------------------------------------------- starting and sending inside a transactional step
+# ---------------------------------------------------------------- starting and sending inside a
+# transactional step
 
 
-async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @transaction
     async def hand_over(mine: AsyncConnection, other: str) -> str:
         inside = aflow.app.using(mine)
@@ -848,7 +956,9 @@ async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(aflow:
     assert await aflow.app.get("started", wait_for_payment).result(SOON) == 102
 
 
-def test_what_a_transaction_starts_and_sends_is_gone_when_its_body_raises(flow: Harness, conn: psycopg.Connection) -> None:
+def test_what_a_transaction_starts_and_sends_is_gone_when_its_body_raises(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     @transaction
     def hand_over(mine: Connection) -> None:
         inside = flow.app.using(mine)
@@ -917,7 +1027,9 @@ def test_what_is_started_in_the_callers_transaction_is_invisible_before_it_commi
     assert count(conn, "pgflow.runs") == 1
 
 
-async def test_what_is_sent_in_the_callers_transaction_arrives_after_it_commits(aflow: AsyncHarness, dsn: str) -> None:
+async def test_what_is_sent_in_the_callers_transaction_arrives_after_it_commits(
+    aflow: AsyncHarness, dsn: str
+) -> None:
     aflow.include(wait_for_payment)
     run = await aflow.start(wait_for_payment)
     await aflow.until_idle()
@@ -933,7 +1045,9 @@ async def test_what_is_sent_in_the_callers_transaction_arrives_after_it_commits(
     assert await run.result(SOON) == 8
 
 
-def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(flow: Harness, dsn: str, conn: psycopg.Connection) -> None:
+def test_a_savepoint_that_is_rolled_back_takes_the_start_with_it(
+    flow: Harness, dsn: str, conn: psycopg.Connection
+) -> None:
     flow.include(wait_for_payment)
     with psycopg.connect(dsn) as caller:
         inside = flow.app.using(caller)
@@ -965,12 +1079,16 @@ def test_a_connection_without_an_open_transaction_is_refused(flow: Harness, dsn:
 
 
 def test_what_is_no_connection_is_refused_by_name(flow: Harness) -> None:
-    with pytest.raises(InvalidArgument, match=r"psycopg, SQLAlchemy and Django, not builtins\.object"):
+    with pytest.raises(
+        InvalidArgument, match=r"psycopg, SQLAlchemy and Django, not builtins\.object"
+    ):
         flow.app.using(object())
 
 
 @pytest.mark.parametrize("level", list(psycopg.IsolationLevel))
-def test_starting_and_sending_work_at_every_isolation_level(flow: Harness, dsn: str, level: psycopg.IsolationLevel) -> None:
+def test_starting_and_sending_work_at_every_isolation_level(
+    flow: Harness, dsn: str, level: psycopg.IsolationLevel
+) -> None:
     flow.include(wait_for_payment)
     with psycopg.connect(dsn) as caller:
         caller.isolation_level = level
@@ -999,7 +1117,9 @@ def test_the_callers_session_is_left_as_it_was(flow: Harness, dsn: str) -> None:
         caller.rollback()
 
 
-def test_a_start_in_sql_of_a_trigger_commits_with_the_row_that_fired_it(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_start_in_sql_of_a_trigger_commits_with_the_row_that_fired_it(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     conn.execute("""
         create function order_stock() returns trigger language plpgsql as $$
         begin
@@ -1017,7 +1137,9 @@ def test_a_start_in_sql_of_a_trigger_commits_with_the_row_that_fired_it(flow: Ha
     assert run.result(SOON) == 7
 
 
-def test_many_starts_in_many_transactions_are_one_run_each(dsn: str, conn: psycopg.Connection) -> None:
+def test_many_starts_in_many_transactions_are_one_run_each(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     async def start_all() -> None:
         async with AsyncApp(dsn) as app:
 
@@ -1033,7 +1155,9 @@ def test_many_starts_in_many_transactions_are_one_run_each(dsn: str, conn: psyco
     assert count(conn, "pgflow.runs") == 5
 
 
-def test_a_start_with_a_delay_in_the_callers_transaction_waits_for_its_time(flow: Harness, dsn: str, conn: psycopg.Connection) -> None:
+def test_a_start_with_a_delay_in_the_callers_transaction_waits_for_its_time(
+    flow: Harness, dsn: str, conn: psycopg.Connection
+) -> None:
     flow.include(wait_for_payment)
     (now,) = conn.execute("select now()").fetchone()
     with psycopg.connect(dsn) as caller:
@@ -1046,7 +1170,9 @@ def test_a_start_with_a_delay_in_the_callers_transaction_waits_for_its_time(flow
     assert run.result(SOON) == 2
 
 
-async def test_a_transaction_is_found_by_the_key_that_its_body_had(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_transaction_is_found_by_the_key_that_its_body_had(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     keys = []
 
     @transaction
@@ -1071,13 +1197,21 @@ async def test_a_transaction_is_found_by_the_key_that_its_body_had(aflow: AsyncH
     aflow.include(twice)
     run = await aflow.start(twice)
     assert await run.result(SOON) == 6
-    shown = conn.execute("select status, attempts, idempotency_key from pgflow.steps where key = %s order by call", (run.key,)).fetchall()
+    shown = conn.execute(
+        "select status, attempts, idempotency_key from pgflow.steps where key = %s order by call",
+        (run.key,),
+    ).fetchall()
     assert len(set(keys)) == 4
-    assert shown == [(status, 1, key) for status, key in zip(("completed", "completed", "completed", "failed"), keys, strict=True)]
+    assert shown == [
+        (status, 1, key)
+        for status, key in zip(("completed", "completed", "completed", "failed"), keys, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("is_sync", [False, True], ids=["async", "sync"])
-def test_a_body_that_is_idle_for_too_long_loses_its_transaction_and_runs_again(dsn: str, conn: psycopg.Connection, is_sync: bool) -> None:
+def test_a_body_that_is_idle_for_too_long_loses_its_transaction_and_runs_again(
+    dsn: str, conn: psycopg.Connection, is_sync: bool
+) -> None:
     bodies: list[int] = []
 
     def is_over(pid: int) -> bool:
@@ -1088,7 +1222,9 @@ def test_a_body_that_is_idle_for_too_long_loses_its_transaction_and_runs_again(d
         await take.fn(mine, "a", 1)
         bodies.append(mine.info.backend_pid)
         if len(bodies) == 1:
-            await asyncio.to_thread(wait_until, lambda: is_over(bodies[0]), "the server has ended the transaction")
+            await asyncio.to_thread(
+                wait_until, lambda: is_over(bodies[0]), "the server has ended the transaction"
+            )
         return len(bodies)
 
     @transaction
@@ -1110,5 +1246,9 @@ def test_a_body_that_is_idle_for_too_long_loses_its_transaction_and_runs_again(d
 
 @pytest.mark.parametrize("idle", [0, -1, float("nan"), "5m"])
 def test_an_idle_time_that_is_none_is_refused_before_a_worker_starts(dsn: str, idle: Any) -> None:
-    with App(dsn) as app, pytest.raises(InvalidArgument, match="transaction_idle_seconds of a worker"), app.worker(transaction_idle_seconds=idle):
+    with (
+        App(dsn) as app,
+        pytest.raises(InvalidArgument, match="transaction_idle_seconds of a worker"),
+        app.worker(transaction_idle_seconds=idle),
+    ):
         pytest.fail("it has started")

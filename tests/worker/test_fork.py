@@ -24,7 +24,9 @@ async def work(n: int) -> int:
 
 
 def in_child(do: Callable[[], Any]) -> tuple[int, int]:
-    """Forks a child that does something and waits until the end of a pipe is closed: its pid, and that end."""
+    """Forks a child that does something and waits until the end of a pipe is closed: its pid, and
+    that end.
+    """
     told, tell = os.pipe()
     waits, go = os.pipe()
     with warnings.catch_warnings():
@@ -58,10 +60,15 @@ def test_a_forked_process_opens_connections_of_its_own(dsn: str, conn: psycopg.C
         assert os.waitpid(pid, 0)[1] == 0
         assert app.get("child", work).status() == "queued"
         with app.worker():
-            assert (app.get("parent", work).result(SOON), app.get("child", work).result(SOON)) == (1, 2)
+            assert (app.get("parent", work).result(SOON), app.get("child", work).result(SOON)) == (
+                1,
+                2,
+            )
 
 
-def test_a_forked_process_may_close_an_app_of_its_parent_and_open_it_again(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_forked_process_may_close_an_app_of_its_parent_and_open_it_again(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     with App(dsn, include=[work]) as app:
         app.start(work.options(key="parent"), 1)
         (parents,) = conn.execute(SESSIONS).fetchone()

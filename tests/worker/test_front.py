@@ -1,4 +1,6 @@
-"""The place that claims read from: seldom the head where that takes long, and never past a run for good."""
+"""The place that claims read from: seldom the head where that takes long, and never past a run for
+good.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,23 @@ class Clock:
         return self.now
 
 
-def claimed(*run_ids: int, priority: int = 0, took_seconds: float = 0.0, suspect: int = 0) -> list[Claim]:
+def claimed(
+    *run_ids: int, priority: int = 0, took_seconds: float = 0.0, suspect: int = 0
+) -> list[Claim]:
     rest: dict[str, Any] = {
         "token": 1, "lane_id": 1, "generation": 1, "attempt": 1, "last_seq": 0, "key": "", "root": "", "input": "null", "units": [],
         "has_mail": False, "created_us": 0, "now_us": 0,
     }  # fmt: skip
     return [
-        Claim(run_id=n, chain_id=n, suspect=suspect, priority=priority, took_us=int(took_seconds * 1e6), **rest) for n in run_ids
+        Claim(
+            run_id=n,
+            chain_id=n,
+            suspect=suspect,
+            priority=priority,
+            took_us=int(took_seconds * 1e6),
+            **rest,
+        )
+        for n in run_ids
     ]
 
 
@@ -72,7 +84,9 @@ def test_it_is_repeated_after_a_second_however_long_it_took() -> None:
 
 
 @pytest.mark.parametrize("found", [(), (3,)])
-def test_a_claim_that_finds_less_than_it_asked_for_leads_to_a_look_from_the_head_at_once(found: tuple[int, ...]) -> None:
+def test_a_claim_that_finds_less_than_it_asked_for_leads_to_a_look_from_the_head_at_once(
+    found: tuple[int, ...],
+) -> None:
     seen = ClaimCursor(Clock())
     ask(seen, claimed(1, 2, took_seconds=1))
     seen.answered(request(2, seen.position()), claimed(*found))

@@ -1,4 +1,6 @@
-"""The heart of a worker: it beats whatever the loop does, is not deceived by its own sleep, and stops effects when nobody hears it."""
+"""The heart of a worker: it beats whatever the loop does, is not deceived by its own sleep, and
+stops effects when nobody hears it.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +30,35 @@ def heart_of(dsn: str, worker: int, rhythm: Rhythm) -> Heart:
     life = Life(rhythm.dead_after / 2)
     life.registered(worker)
     tidings = Tidings(*[lambda *_: None] * len(Tidings._fields))
-    return Heart(ConnectOptions(dsn), life, rhythm, tidings, lambda *_: None, Acknowledged(), Watchdog(lambda: 0, 0, rhythm.blocked_after))
+    return Heart(
+        ConnectOptions(dsn),
+        life,
+        rhythm,
+        tidings,
+        lambda *_: None,
+        Acknowledged(),
+        Watchdog(lambda: 0, 0, rhythm.blocked_after),
+    )
 
 
-def test_a_loop_that_stands_still_does_not_stop_the_heart(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_loop_that_stands_still_does_not_stop_the_heart(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     worker = register(conn)
     heart = heart_of(dsn, worker, FAST)
     heart.start()
     try:
         beats = "select beat >= 5 from pgflow.worker where worker_id = %s"
-        wait_until(lambda: conn.execute(beats, (worker,)).fetchone() == (True,), "the heart beats", 3)
+        wait_until(
+            lambda: conn.execute(beats, (worker,)).fetchone() == (True,), "the heart beats", 3
+        )
     finally:
         heart.join()
 
 
-def test_who_was_asleep_takes_nobody_for_dead(dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_was_asleep_takes_nobody_for_dead(
+    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(heart_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     start(conn)
@@ -66,7 +82,9 @@ def test_who_was_asleep_takes_nobody_for_dead(dsn: str, conn: psycopg.Connection
         heart._close()
 
 
-def test_a_worker_that_may_be_thought_dead_begins_nothing_that_acts(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_worker_that_may_be_thought_dead_begins_nothing_that_acts(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     begun: list[str] = []
 
     @step
@@ -87,8 +105,14 @@ def test_a_worker_that_may_be_thought_dead_begins_nothing_that_acts(dsn: str, co
     async def looking() -> str:
         return await look()
 
-    with App(dsn, include=[acting, looking]) as app, app.worker(poll_seconds=0.05, rhythm=FAST), psycopg.connect(dsn) as other:
-        other.execute("select from pgflow.worker for update")  # no beat is acknowledged from here on
+    with (
+        App(dsn, include=[acting, looking]) as app,
+        app.worker(poll_seconds=0.05, rhythm=FAST),
+        psycopg.connect(dsn) as other,
+    ):
+        other.execute(
+            "select from pgflow.worker for update"
+        )  # no beat is acknowledged from here on
         silence = "select clock_timestamp() - beat_at > interval '0.3 s' from pgflow.worker"
         wait_until(lambda: conn.execute(silence).fetchone() == (True,), "the last beat is old")
         run = app.start(acting)

@@ -1,4 +1,6 @@
-"""Losses of a fail-over: they are noticed, told run by run, and leave no hole in a journal that goes on."""
+"""Losses of a fail-over: they are noticed, told run by run, and leave no hole in a journal that
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ async def three() -> list[str]:
     return [await first(), await second(), await last.aio()]
 
 
-@pytest.mark.parametrize("is_first", [True, False], ids=["the first to commit", "after another run"])
+@pytest.mark.parametrize(
+    "is_first", [True, False], ids=["the first to commit", "after another run"]
+)
 def test_a_run_goes_on_from_what_is_left_after_a_failover_has_lost_what_was_acknowledged(
     dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
@@ -61,23 +65,35 @@ def test_a_run_goes_on_from_what_is_left_after_a_failover_has_lost_what_was_ackn
     with App(dsn, include=[another, three]) as app, app.worker(poll_seconds=0.05):
         run = app.start(three)
         wait_until(lambda: "last" in ran, "the last step runs")
-        conn.execute("delete from pgflow.unit where seq > 2")  # the standby that takes over had come so far
         conn.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'pgflow committer'"
+            "delete from pgflow.unit where seq > 2"
+        )  # the standby that takes over had come so far
+        conn.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = "
+            "current_database() and application_name = 'pgflow committer'"
         )
         if not is_first:
-            assert app.run(another) == "another"  # its commit is the one that fails and is sent again
+            assert (
+                app.run(another) == "another"
+            )  # its commit is the one that fails and is sent again
         hold_on.set()
         assert run.result(SOON) == ["first", "second", "last"]
     assert ran == ["first", "second", "last", "second", "last"]
 
 
-def test_a_transactional_step_does_not_go_on_where_an_acknowledged_unit_is_lost(db: psycopg.Connection) -> None:
+def test_a_transactional_step_does_not_go_on_where_an_acknowledged_unit_is_lost(
+    db: psycopg.Connection,
+) -> None:
     run = begin(db)
     commit(db, flush(run, unit(), unit(call=2)))
     assert one(db, "select pgflow.begin_step(%s, %s, 3, 0, 2)", run.run_id, run.token)
     db.execute("delete from pgflow.unit where run_id = %s and seq = 2", (run.run_id,))
-    with pytest.raises(psycopg.Error, match="lacks the unit 2, which this worker was told is durable") as refused, db.transaction():
+    with (
+        pytest.raises(
+            psycopg.Error, match="lacks the unit 2, which this worker was told is durable"
+        ) as refused,
+        db.transaction(),
+    ):
         db.execute("select pgflow.begin_step(%s, %s, 3, 0, 2)", (run.run_id, run.token))
     assert refused.value.sqlstate == "PF004"
     db.execute("delete from pgflow.unit where run_id = %s", (run.run_id,))
@@ -115,7 +131,8 @@ def test_a_loss_is_told_by_a_new_primary_that_was_restarted_and_has_forgotten_wh
 
 
 @pytest.mark.parametrize(
-    ("waits", "recovered_to", "is_loss"), [(False, 900, True), (True, 900, False), (False, 1000, False), (False, None, False)]
+    ("waits", "recovered_to", "is_loss"),
+    [(False, 900, True), (True, 900, False), (False, 1000, False), (False, None, False)],
 )
 def test_a_piece_of_the_log_is_a_loss_where_commits_wait_for_nobody(
     conn: psycopg.Connection, waits: bool, recovered_to: int | None, is_loss: bool
@@ -126,11 +143,15 @@ def test_a_piece_of_the_log_is_a_loss_where_commits_wait_for_nobody(
     assert (loss is not None) == is_loss
 
 
-def test_a_server_put_back_to_an_earlier_state_is_noticed_and_one_that_goes_on_is_not(conn: psycopg.Connection) -> None:
+def test_a_server_put_back_to_an_earlier_state_is_noticed_and_one_that_goes_on_is_not(
+    conn: psycopg.Connection,
+) -> None:
     told = Acknowledged()
     beat_of(told, timeline=1, flushed=1000)
     assert told.judge(Beat(True, [], 1, 1000, None, False), lambda query: ask(conn, query)) is None
-    assert told.judge(Beat(True, [], 1, 800, None, False), lambda query: ask(conn, query)) is not None
+    assert (
+        told.judge(Beat(True, [], 1, 800, None, False), lambda query: ask(conn, query)) is not None
+    )
 
 
 def beat_of(told: Acknowledged, *, timeline: int, flushed: int, waits: bool = False) -> None:
@@ -153,7 +174,15 @@ def test_a_worker_remembers_what_it_was_told_and_where_the_log_was(dsn: str) -> 
         run.result(SOON)
         (worker,) = app._background._workers  # type: ignore[union-attr]
         told = worker._acknowledged
-        wait_until(lambda: any(one.key == run.key and one.has_ended for part in told._stretches for one in part.told.values()), "a beat comes", 10)
+        wait_until(
+            lambda: any(
+                one.key == run.key and one.has_ended
+                for part in told._stretches
+                for one in part.told.values()
+            ),
+            "a beat comes",
+            10,
+        )
         assert told._last is not None
         assert told._last.timeline == 1
     assert (meter.losses, meter.lost_runs) == (0, 0)
@@ -162,12 +191,22 @@ def test_a_worker_remembers_what_it_was_told_and_where_the_log_was(dsn: str) -> 
 def test_doctor_names_a_loss_until_somebody_closes_it(dsn: str, conn: psycopg.Connection) -> None:
     loss = calls.Loss(1, 2, 5000, 4000, 2.5, [{"key": "order-7", "seq": 3, "ended": False}])
     number = ask(conn, calls.report_loss(4, "far", 77, loss))
-    ((level, found),) = [(row["level"], row["found"]) for row in pgflow(dsn, "doctor").data if row["check"] == "losses"]
+    ((level, found),) = [
+        (row["level"], row["found"])
+        for row in pgflow(dsn, "doctor").data
+        if row["check"] == "losses"
+    ]
     assert level == "fail"
     assert found == (
-        f"loss {number}: a fail-over lost what was acknowledged to worker far/77, 1,000 bytes of the log; something of 1 run is lost: order-7"
+        f"loss {number}: a fail-over lost what was acknowledged to worker far/77, 1,000 bytes of "
+        "the log; something of 1 run is lost: order-7"
     )
     assert one(conn, "select pgflow.close_loss(%s, 'paid by hand')", number) is True
     assert one(conn, "select pgflow.close_loss(%s, 'twice')", number) is False
-    assert [row["level"] for row in pgflow(dsn, "doctor").data if row["check"] == "losses"] == ["ok"]
-    assert conn.execute("select why, runs->0->>'key' from pgflow.losses").fetchone() == ("paid by hand", "order-7")
+    assert [row["level"] for row in pgflow(dsn, "doctor").data if row["check"] == "losses"] == [
+        "ok"
+    ]
+    assert conn.execute("select why, runs->0->>'key' from pgflow.losses").fetchone() == (
+        "paid by hand",
+        "order-7",
+    )

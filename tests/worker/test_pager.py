@@ -57,12 +57,19 @@ async def deadly() -> None:
 
 
 def paged(conn: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
-    return conn.execute("select kind, paged_at is not null, tries, last_error from pgflow.page order by run_id, call").fetchall()
+    return conn.execute(
+        "select kind, paged_at is not null, tries, last_error from pgflow.page order by run_id, "
+        "call"
+    ).fetchall()
 
 
 def has_failed(conn: psycopg.Connection[Any], tries: int, error: str) -> bool:
-    """Return True if so many calls have failed, the last with this, and that is recorded: until then the page is leased."""
-    is_given_back = conn.execute("select bool_and(next_at < pgflow.now_() + interval '25 seconds') from pgflow.page").fetchall() == [(True,)]
+    """Return True if so many calls have failed, the last with this, and that is recorded: until
+    then the page is leased.
+    """
+    is_given_back = conn.execute(
+        "select bool_and(next_at < pgflow.now_() + interval '25 seconds') from pgflow.page"
+    ).fetchall() == [(True,)]
     return is_given_back and paged(conn) == [("effect", False, tries, error)]
 
 
@@ -70,14 +77,18 @@ async def stuck(aflow: AsyncHarness, conn: psycopg.Connection[Any], what: Any = 
     """A run that owes an effect which only a person can settle."""
     aflow.include(what)
     run = await aflow.start(what, 5)
-    await eventually(lambda: run_row(conn, run.key, "status")[0] in ("stuck", "waiting"), "it waits for somebody")
+    await eventually(
+        lambda: run_row(conn, run.key, "status")[0] in ("stuck", "waiting"), "it waits for somebody"
+    )
     return run
 
 
 # ---------------------------------------------------------------- who is told what
 
 
-async def test_an_effect_that_only_a_person_can_settle_is_told_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_an_effect_that_only_a_person_can_settle_is_told_once(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     pages: list[Page] = []
 
     @aflow.app.pager
@@ -88,7 +99,13 @@ async def test_an_effect_that_only_a_person_can_settle_is_told_once(aflow: Async
     await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
     ((key,),) = conn.execute("select effect from pgflow.effects").fetchall()
     (page,) = pages
-    assert (page.effect, page.kind, page.run, page.workflow, page.name) == (key, "effect", run.key, "pay", "wire")
+    assert (page.effect, page.kind, page.run, page.workflow, page.name) == (
+        key,
+        "effect",
+        run.key,
+        "pay",
+        "wire",
+    )
     assert page.id == f"{key}#{(page.since - EPOCH) // timedelta(microseconds=1)}"
     assert (page.why, page.reason, page.attempt) == ("it raised", "raised", 1)
     await aflow.skip(timedelta(days=3))
@@ -104,12 +121,16 @@ async def test_an_effect_that_only_a_person_can_settle_is_told_once(aflow: Async
     await eventually(lambda: count(conn, "pgflow.page") == 0, "nobody is needed any more")
 
 
-async def test_an_effect_that_needs_somebody_again_is_told_again(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_an_effect_that_needs_somebody_again_is_told_again(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     pages: list[Page] = []
     aflow.app.pager(pages.append)
     run = await stuck(aflow, conn)
     await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
-    await aflow.app.settle_effect(str(pages[0].effect), "absent", why="the bank has nothing", by="grace")
+    await aflow.app.settle_effect(
+        str(pages[0].effect), "absent", why="the bank has nothing", by="grace"
+    )
     await eventually(lambda: len(pages) == 2, "it was tried again, and somebody is told again")
     await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "that is recorded")
     first, second = pages
@@ -121,13 +142,17 @@ async def test_an_effect_that_needs_somebody_again_is_told_again(aflow: AsyncHar
     assert len(pages) == 2
 
 
-async def test_an_effect_left_by_a_run_that_was_ended_is_told_again(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_an_effect_left_by_a_run_that_was_ended_is_told_again(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     pages: list[Page] = []
     aflow.app.pager(pages.append)
     await stuck(aflow, conn, pay_and_wait)
     await aflow.skip(timedelta(0))
     await eventually(lambda: len(pages) == 1, "somebody is told")
-    conn.execute("update pgflow.owed set due_at = pgflow.now_() + interval '1 hour'")  # as if it were looked after again
+    conn.execute(
+        "update pgflow.owed set due_at = pgflow.now_() + interval '1 hour'"
+    )  # as if it were looked after again
     await aflow.skip(timedelta(0))
     await eventually(lambda: count(conn, "pgflow.page") == 0, "nobody is needed")
     conn.execute("select pgflow.cancel_run(%s, force => true)", (pages[0].run,))
@@ -137,7 +162,9 @@ async def test_an_effect_left_by_a_run_that_was_ended_is_told_again(aflow: Async
     assert pages[0].since < pages[1].since
 
 
-async def test_an_effect_beside_a_run_that_goes_on_is_told_too(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_an_effect_beside_a_run_that_goes_on_is_told_too(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     pages: list[Page] = []
     aflow.app.pager(pages.append)
     run = await stuck(aflow, conn, pay_and_wait)
@@ -146,7 +173,9 @@ async def test_an_effect_beside_a_run_that_goes_on_is_told_too(aflow: AsyncHarne
     await eventually(lambda: [page.kind for page in pages] == ["effect"], "somebody is told")
 
 
-def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(flow: Harness, conn: psycopg.Connection) -> None:
+def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
     pages: list[tuple[Page, str]] = []
 
     @flow.app.pager()
@@ -161,7 +190,12 @@ def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(flow: Harnes
     run = flow.start(waits_for_nothing)
     wait_until(lambda: paged(conn) == [("stuck", True, 0, None)], "somebody is told")
     ((page, thread),) = pages
-    assert (page.kind, page.run, page.name, page.reason) == ("stuck", run.key, "deadlock", "deadlock")
+    assert (page.kind, page.run, page.name, page.reason) == (
+        "stuck",
+        run.key,
+        "deadlock",
+        "deadlock",
+    )
     assert "nothing can bring" in page.why
     assert thread.startswith("pgflow-pager")
     conn.execute("select pgflow.resume_run(%s)", (run.key,))
@@ -169,26 +203,37 @@ def test_a_sync_hook_is_called_in_a_thread_and_a_stuck_run_says_why(flow: Harnes
     assert pages[0][0].id != pages[1][0].id
 
 
-async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_a_reaper_made_stuck_is_told_by_whoever_comes_later(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(deadly)
     run = await aflow.start(deadly)
     conn.execute("update pgflow.queue set max_deaths = 1")
     await eventually(lambda: count(conn, "pgflow.lease") == 1, "it is claimed")
-    await eventually(lambda: aflow._worker is not None and len(aflow._worker._bodies) == 1, "its body runs")
-    conn.execute("update pgflow.lease set last_seq = last_seq + 1")  # so that the death counts as one without progress
+    await eventually(
+        lambda: aflow._worker is not None and len(aflow._worker._bodies) == 1, "its body runs"
+    )
+    conn.execute(
+        "update pgflow.lease set last_seq = last_seq + 1"
+    )  # so that the death counts as one without progress
     await aflow.crash()
     assert run_row(conn, run.key, "status, reason") == ("stuck", "poison")
     assert paged(conn) == []
     pages: list[Page] = []
     aflow.app.pager(pages.append)
     await aflow.until_idle()
-    await eventually(lambda: [(page.kind, page.name) for page in pages] == [("stuck", "poison")], "somebody is told")
+    await eventually(
+        lambda: [(page.kind, page.name) for page in pages] == [("stuck", "poison")],
+        "somebody is told",
+    )
 
 
 # ---------------------------------------------------------------- at least once
 
 
-async def test_a_hook_that_fails_is_called_again_after_a_while(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_hook_that_fails_is_called_again_after_a_while(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     pages: list[Page] = []
 
     @aflow.app.pager
@@ -209,7 +254,9 @@ async def test_a_hook_that_fails_is_called_again_after_a_while(aflow: AsyncHarne
     assert len({page.id for page in pages}) == 1
 
 
-async def test_a_hook_that_is_cancelled_has_told_nobody(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_hook_that_is_cancelled_has_told_nobody(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     pages: list[Page] = []
 
     @aflow.app.pager
@@ -226,7 +273,9 @@ async def test_a_hook_that_is_cancelled_has_told_nobody(aflow: AsyncHarness, con
     await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
 
 
-async def test_a_sync_hook_that_is_cancelled_has_told_nobody(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_sync_hook_that_is_cancelled_has_told_nobody(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     pages: list[Page] = []
 
     @aflow.app.pager
@@ -241,7 +290,9 @@ async def test_a_sync_hook_that_is_cancelled_has_told_nobody(aflow: AsyncHarness
     await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
 
 
-async def test_a_sync_hook_that_hangs_is_not_called_again_while_it_does(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_sync_hook_that_hangs_is_not_called_again_while_it_does(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     pages: list[Page] = []
     answer = threading.Event()
 
@@ -260,12 +311,18 @@ async def test_a_sync_hook_that_hangs_is_not_called_again_while_it_does(aflow: A
     await eventually(lambda: paged(conn) == [("effect", True, 0, None)], "somebody is told")
 
 
-async def test_a_worker_whose_pager_is_gone_has_failed(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_worker_whose_pager_is_gone_has_failed(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.app.pager(print)
     await aflow.until_idle()
     worker = aflow._worker
     assert worker is not None
-    (loop,) = [task for task in worker._tasks._tasks if "Pager.loop" in repr(task.get_coro().cr_frame.f_locals.get("loop"))]  # type: ignore[union-attr]
+    (loop,) = [
+        task
+        for task in worker._tasks._tasks
+        if "Pager.loop" in repr(task.get_coro().cr_frame.f_locals.get("loop"))
+    ]  # type: ignore[union-attr]
     loop.cancel()
     await asyncio.wait_for(worker.failed.wait(), 5)
 
@@ -292,7 +349,9 @@ async def test_a_worker_lost_between_the_call_and_its_record_is_followed_by_anot
     assert [page.id for page in pages] == [pages[0].id] * 2
 
 
-async def test_a_hook_may_be_called_again_while_nothing_is_done(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_hook_may_be_called_again_while_nothing_is_done(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     pages: list[Page] = []
     aflow.app.pager(again_after=timedelta(hours=1))(pages.append)
     await stuck(aflow, conn)
@@ -303,15 +362,25 @@ async def test_a_hook_may_be_called_again_while_nothing_is_done(aflow: AsyncHarn
     await eventually(lambda: len(pages) == 2, "somebody is told again")
 
 
-async def test_two_workers_do_not_tell_the_same(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_two_workers_do_not_tell_the_same(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     await stuck(aflow, conn)
     first = conn.execute("select page_id from pgflow.claim_pages()").fetchall()
-    assert (len(first), conn.execute("select page_id from pgflow.claim_pages()").fetchall()) == (1, [])
+    assert (len(first), conn.execute("select page_id from pgflow.claim_pages()").fetchall()) == (
+        1,
+        [],
+    )
 
 
-async def test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     await stuck(aflow, conn)
-    claim, sent = "select run_id, call, kind, leased_until from pgflow.claim_pages()", "select pgflow.page_sent(%s, %s, %s, %s)"
+    claim, sent = (
+        "select run_id, call, kind, leased_until from pgflow.claim_pages()",
+        "select pgflow.page_sent(%s, %s, %s, %s)",
+    )
     failed = "select pgflow.page_failed(%s, %s, %s, %s, 'late')"
     (late,) = conn.execute(claim).fetchall()
     conn.execute(failed, late)
@@ -329,7 +398,9 @@ async def test_what_is_said_of_a_call_whose_lease_is_over_counts_for_nothing(afl
     assert paged(conn) == [("effect", True, 0, None)]
 
 
-async def test_without_a_pager_nothing_is_kept(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_without_a_pager_nothing_is_kept(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     run = await stuck(aflow, conn)
     await aflow.skip(MINUTES)
     assert run_row(conn, run.key, "status") == ("stuck",)

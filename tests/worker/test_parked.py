@@ -21,7 +21,9 @@ go = Signal("go", int)
 
 RUNS = 100
 FEW_CONNECTIONS = 16
-"""Five of the worker, four at most of each of the two apps in a harness, two that wait for results, and the test's own."""
+"""Five of the worker, four at most of each of the two apps in a harness, two that wait for results,
+and the test's own.
+"""
 
 
 @step
@@ -58,14 +60,22 @@ def wait_for_go_sync(n: int) -> int:
 def workflow_threads() -> int:
     """Threads but those of pools, which keep what they once needed for a while."""
     names = [thread.name for thread in threading.enumerate()]
-    return sum(not name.startswith(("pgflow-workflow_", "pgflow-step_", "pool-", "asyncio_")) and not name.endswith(", spare") for name in names)
+    return sum(
+        not name.startswith(("pgflow-workflow_", "pgflow-step_", "pool-", "asyncio_"))
+        and not name.endswith(", spare")
+        for name in names
+    )
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_two_hundred_runs_that_wait_cost_rows_only_and_all_come_to_their_end(
     flow: Harness, conn: psycopg.Connection, colour: str
 ) -> None:
-    sleeper, waiter = (sleep_an_hour, wait_for_go) if colour == "async" else (sleep_an_hour_sync, wait_for_go_sync)
+    sleeper, waiter = (
+        (sleep_an_hour, wait_for_go)
+        if colour == "async"
+        else (sleep_an_hour_sync, wait_for_go_sync)
+    )
     flow.include(sleeper, waiter)
     flow.start(waiter, -1)
     flow.until_idle()
@@ -75,7 +85,12 @@ def test_two_hundred_runs_that_wait_cost_rows_only_and_all_come_to_their_end(
     waiting = flow.app.start_many(waiter, [(n,) for n in range(RUNS)])
     flow.until_idle()
     assert count(conn, "pgflow.parked") == 2 * RUNS + 1
-    assert count(conn, "pgflow.lease") == count(conn, "pgflow.ready") == count(conn, "pgflow.nudge") == 0
+    assert (
+        count(conn, "pgflow.lease")
+        == count(conn, "pgflow.ready")
+        == count(conn, "pgflow.nudge")
+        == 0
+    )
     assert count(conn, "pgflow.timer") == RUNS
     assert count(conn, "pgflow.wait") == RUNS + 1
     assert count(conn, "pg_stat_activity", "datname = current_database()") <= FEW_CONNECTIONS

@@ -1,4 +1,6 @@
-"""Queues: who serves which, how many run at once over all workers, and pausing one while others go on."""
+"""Queues: who serves which, how many run at once over all workers, and pausing one while others go
+on.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def make_workflow(works: Works) -> pgflow.Workflow[[int], int]:
 
 
 @contextlib.contextmanager
-def fleet(dsn: str, made: pgflow.Workflow[[int], int], size: int, concurrency: int = 100) -> Iterator[App]:
+def fleet(
+    dsn: str, made: pgflow.Workflow[[int], int], size: int, concurrency: int = 100
+) -> Iterator[App]:
     """Worker processes of the same code, as far as the database can tell."""
     with contextlib.ExitStack() as stack:
         apps = [stack.enter_context(App(dsn, include=[made])) for _ in range(size)]
@@ -109,7 +113,9 @@ def test_a_worker_with_a_backlog_claims_as_many_as_end_though_other_ends_are_on_
     assert most == 16
 
 
-def test_a_limit_holds_over_all_workers_and_is_used_in_full(dsn: str, conn: psycopg.Connection, works: Works) -> None:
+def test_a_limit_holds_over_all_workers_and_is_used_in_full(
+    dsn: str, conn: psycopg.Connection, works: Works
+) -> None:
     narrow = make_workflow(works)
     conn.execute("select pgflow.limit_queue('narrow', max_running => 3)")
     with fleet(dsn, narrow, 2) as app:
@@ -123,7 +129,9 @@ def test_a_limit_holds_over_all_workers_and_is_used_in_full(dsn: str, conn: psyc
     assert works.most == 3
 
 
-def test_a_limit_can_be_changed_while_workers_run(dsn: str, conn: psycopg.Connection, works: Works) -> None:
+def test_a_limit_can_be_changed_while_workers_run(
+    dsn: str, conn: psycopg.Connection, works: Works
+) -> None:
     narrow = make_workflow(works)
     conn.execute("select pgflow.limit_queue('narrow', max_running => 2)")
     with fleet(dsn, narrow, 1) as app:
@@ -140,7 +148,9 @@ def test_a_limit_can_be_changed_while_workers_run(dsn: str, conn: psycopg.Connec
     assert works.most <= 1
 
 
-def test_a_worker_works_on_no_more_runs_at_once_than_it_is_told(dsn: str, conn: psycopg.Connection, works: Works) -> None:
+def test_a_worker_works_on_no_more_runs_at_once_than_it_is_told(
+    dsn: str, conn: psycopg.Connection, works: Works
+) -> None:
     narrow = make_workflow(works)
     with fleet(dsn, narrow, 2, concurrency=2) as app:
         runs = app.start_many(narrow, [(n,) for n in range(10)])
@@ -157,7 +167,10 @@ def test_a_worker_serves_only_the_queues_it_is_told(dsn: str) -> None:
         return 1
 
     with App(dsn, include=[where]) as app:
-        there, elsewhere = app.start(where.options(queue="there")), app.start(where.options(queue="elsewhere"))
+        there, elsewhere = (
+            app.start(where.options(queue="there")),
+            app.start(where.options(queue="elsewhere")),
+        )
         with app.worker(queues=["there"], poll_seconds=0.05):
             assert there.result(SOON) == 1
             assert elsewhere.status() == "queued"
@@ -185,7 +198,15 @@ def test_a_paused_queue_holds_up_no_other(flow: Harness, conn: psycopg.Connectio
     assert waiting.result(SOON) == 1
 
 
-@pytest.mark.parametrize("call", ["limit_queue('q', 0)", "limit_queue('q', max_deaths => 0)", "limit_queue('')", "pause_queue(repeat('q', 256))"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "limit_queue('q', 0)",
+        "limit_queue('q', max_deaths => 0)",
+        "limit_queue('')",
+        "pause_queue(repeat('q', 256))",
+    ],
+)
 def test_limits_that_make_no_sense_are_refused(conn: psycopg.Connection, call: str) -> None:
     with pytest.raises(psycopg.Error) as refused:
         conn.execute(f"select pgflow.{call}")  # type: ignore[arg-type]

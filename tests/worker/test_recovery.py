@@ -51,7 +51,9 @@ def fleet(dsn: str, *workflows: pgflow.Workflow[..., Any], size: int) -> Iterato
         yield apps[0]
 
 
-def test_each_run_of_a_dead_worker_goes_on_once_however_many_notice_its_death(dsn: str, conn: psycopg.Connection) -> None:
+def test_each_run_of_a_dead_worker_goes_on_once_however_many_notice_its_death(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     bodies: Counter[int] = Counter()
 
     @read
@@ -72,7 +74,9 @@ def test_each_run_of_a_dead_worker_goes_on_once_however_many_notice_its_death(ds
     assert set(bodies.values()) == {1}
 
 
-def test_a_suspect_that_has_got_on_makes_room_for_the_next(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_suspect_that_has_got_on_makes_room_for_the_next(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     count_of_runs = 12
     together = threading.Barrier(count_of_runs, timeout=20)
 
@@ -94,10 +98,14 @@ def test_a_suspect_that_has_got_on_makes_room_for_the_next(dsn: str, conn: psyco
         runs = app.start_many(work, [(n,) for n in range(count_of_runs)])
     conn.execute(CLAIMED_BY_A_GHOST, (count_of_runs, count_of_runs))
     with fleet(dsn, work, size=1) as app:
-        assert [app.get(run.key, work).result(timedelta(seconds=30)) for run in runs] == list(range(count_of_runs))
+        assert [app.get(run.key, work).result(timedelta(seconds=30)) for run in runs] == list(
+            range(count_of_runs)
+        )
 
 
-def test_a_worker_that_lives_keeps_its_runs_however_long_they_take(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_worker_that_lives_keeps_its_runs_however_long_they_take(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     release = threading.Event()
     bodies = []
 
@@ -116,8 +124,15 @@ def test_a_worker_that_lives_keeps_its_runs_however_long_they_take(dsn: str, con
         wait_until(lambda: bodies, "the body runs")
         (before,) = conn.execute("select min(beat) from pgflow.worker").fetchone()
         looks = int(3 * FAST.dead_after / FAST.beat)
-        wait_until(lambda: conn.execute("select min(beat) > %s from pgflow.worker", (before + looks,)).fetchone()[0], "time passes")
-        stale = conn.execute("select (pgflow.reap_worker(worker_id, %s)).reclaimed from pgflow.worker", (before,)).fetchall()
+        wait_until(
+            lambda: conn.execute(
+                "select min(beat) > %s from pgflow.worker", (before + looks,)
+            ).fetchone()[0],
+            "time passes",
+        )
+        stale = conn.execute(
+            "select (pgflow.reap_worker(worker_id, %s)).reclaimed from pgflow.worker", (before,)
+        ).fetchall()
         assert stale == [(0,), (0,)]
         release.set()
         assert run.result(SOON) == 1
@@ -125,13 +140,19 @@ def test_a_worker_that_lives_keeps_its_runs_however_long_they_take(dsn: str, con
     assert steps(conn, run.key) == [("long", "completed", 1)]
 
 
-def test_a_worker_that_was_declared_dead_by_mistake_loses_its_runs_and_comes_back(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_worker_that_was_declared_dead_by_mistake_loses_its_runs_and_comes_back(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     conn.execute("create table booked (n int)")
     bodies = []
 
     def reaped(token: int) -> bool:
-        conn.execute("select r.* from pgflow.observe_workers() w, pgflow.reap_worker(w.worker_id, w.beat) r")
-        return conn.execute("select from pgflow.lease where token = %s", (token,)).fetchone() is None
+        conn.execute(
+            "select r.* from pgflow.observe_workers() w, pgflow.reap_worker(w.worker_id, w.beat) r"
+        )
+        return (
+            conn.execute("select from pgflow.lease where token = %s", (token,)).fetchone() is None
+        )
 
     @transaction
     async def book(mine: psycopg.AsyncConnection[Any]) -> int:
@@ -171,22 +192,30 @@ with psycopg.connect(sys.argv[1], autocommit=True) as conn:
 
 def claim_in_a_process(dsn: str) -> tuple[int, int]:
     """A process claims the run and is gone: the number of its worker, and its token."""
-    answer = subprocess.run([sys.executable, "-c", CLAIM_ONE_RUN, dsn], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", CLAIM_ONE_RUN, dsn], capture_output=True, text=True, check=True
+    )
     worker, token = map(int, answer.stdout.split())
     return worker, token
 
 
-def test_a_zombie_is_fenced_off_from_a_run_that_another_process_has_claimed(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_zombie_is_fenced_off_from_a_run_that_another_process_has_claimed(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     conn.execute("select pgflow.start_run('demo')")
     zombie, old_token = claim_in_a_process(dsn)
     conn.execute("select pgflow.reap_worker(%s, 0)", (zombie,))
     _, token = claim_in_a_process(dsn)
-    commit = "select pgflow.commit_unit(run_id, %s, 1, 1, 'c', 'step', '1', null, 0) from pgflow.lease"
+    commit = (
+        "select pgflow.commit_unit(run_id, %s, 1, 1, 'c', 'step', '1', null, 0) from pgflow.lease"
+    )
     assert conn.execute(commit, (old_token,)).fetchone() == ("lost",)
     assert conn.execute(commit, (token,)).fetchone() == (None,)
 
 
-def test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back(dsn: str, conn: psycopg.Connection) -> None:
+def test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     started, proceed = threading.Event(), threading.Event()
     bodies = []
 
@@ -209,7 +238,9 @@ def test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back(dsn: 
         assert started.wait(10)
         stopping = threading.Thread(target=lambda: worker.__exit__(None, None, None))
         stopping.start()
-        wait_until(lambda: count(conn, "pgflow.worker", "stopping"), "the worker says that it stops")
+        wait_until(
+            lambda: count(conn, "pgflow.worker", "stopping"), "the worker says that it stops"
+        )
         proceed.set()
         stopping.join(20)
         assert (run.status(), bodies) == ("queued", [1])
@@ -220,7 +251,9 @@ def test_a_worker_that_stops_lets_its_steps_finish_and_hands_the_rest_back(dsn: 
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_run_again(dsn: str, colour: str) -> None:
+def test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_run_again(
+    dsn: str, colour: str
+) -> None:
     runs_at_once = 20
     started, release = threading.Semaphore(0), threading.Event()
 
@@ -231,7 +264,11 @@ def test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_
             while not release.is_set():
                 await asyncio.sleep(0.01)
         except asyncio.CancelledError:
-            if n == 0:  # what the others would wrongly be said to have come to has the time to get into the journal
+            if (
+                n == 0
+                # What the others would wrongly be said to have come to has the time to get into the
+                # journal.
+            ):
                 await asyncio.sleep(0.3)
             raise
         return n

@@ -1,4 +1,6 @@
-"""Functions that an app declares with on_start and on_stop: around every worker, wherever it works."""
+"""Functions that an app declares with on_start and on_stop: around every worker, wherever it
+works.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def test_a_step_finds_what_was_opened_and_nothing_is_open_afterwards(dsn: str) -
     assert opened == []
 
 
-def test_an_async_function_runs_on_the_loop_of_the_worker_and_a_sync_one_in_no_thread_of_its(dsn: str) -> None:
+def test_an_async_function_runs_on_the_loop_of_the_worker_and_a_sync_one_in_no_thread_of_its(
+    dsn: str,
+) -> None:
     places: list[Any] = []
 
     async def main() -> None:
@@ -120,7 +124,12 @@ def test_a_start_that_fails_lets_no_worker_start(dsn: str, colour: str) -> None:
     app.on_stop(lambda: opened.append("closed"))
     with app:
         handle = app.start(see)
-        with pytest.raises(WorkerFailed, match=r"boom(_async)? of @app.on_start has failed: the shop is closed") as caught, app.worker():
+        with (
+            pytest.raises(
+                WorkerFailed, match=r"boom(_async)? of @app.on_start has failed: the shop is closed"
+            ) as caught,
+            app.worker(),
+        ):
             pytest.fail("the worker has started")
         assert isinstance(caught.value.__cause__, OSError)
         assert handle.status() == "queued"
@@ -135,14 +144,20 @@ def test_a_stop_that_fails_keeps_none_from_being_called_and_is_told(dsn: str) ->
     def boom() -> None:
         raise OSError("it will not close")
 
-    with app, pytest.raises(WorkerFailed, match="boom of @app.on_stop has failed: it will not close"), app.worker():
+    with (
+        app,
+        pytest.raises(WorkerFailed, match="boom of @app.on_stop has failed: it will not close"),
+        app.worker(),
+    ):
         assert app.start(see).result(SOON) == []
     assert opened == ["closed"]
 
 
 @pytest.mark.parametrize("wrong", [None, lambda engine: engine, 3])
 @pytest.mark.parametrize("decorator", ["on_start", "on_stop"])
-def test_a_function_that_can_never_be_called_is_refused_where_it_is_declared(wrong: Any, decorator: str) -> None:
+def test_a_function_that_can_never_be_called_is_refused_where_it_is_declared(
+    wrong: Any, decorator: str
+) -> None:
     with pytest.raises(DefinitionError, match=f"@app.{decorator}"):
         getattr(App(), decorator)(wrong)
 
@@ -189,4 +204,7 @@ def test_a_command_that_cannot_start_says_so_in_one_line(dsn: str, tmp_path: Pat
     for command in ("tick", "workers"):
         ended = clikit.finish(clikit.process(dsn, command, str(flows)))
         assert (ended.code, ended.out) == (1, "")
-        assert ended.err == "pgflow: the function open_it of @app.on_start has failed: the shop is closed\n"
+        assert (
+            ended.err
+            == "pgflow: the function open_it of @app.on_start has failed: the shop is closed\n"
+        )

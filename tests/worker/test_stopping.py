@@ -69,7 +69,9 @@ class Unasked(Withheld):
 
 
 async def stop_until_answered(worker: Worker, *withheld: Withheld) -> None:
-    """Asks the worker to stop, and lets the answers go when it has ended without them, or waits for them."""
+    """Asks the worker to stop, and lets the answers go when it has ended without them, or waits for
+    them.
+    """
     stopping = asyncio.create_task(worker.stop())
     for each in withheld:
         await asyncio.wait([stopping], timeout=0.3)
@@ -82,9 +84,14 @@ def left(conn: psycopg.Connection) -> dict[str, int]:
     return {table: count(conn, f"pgflow.{table}") for table in ("worker", "lease", "ready")}
 
 
-def test_a_worker_asked_to_stop_hands_back_what_a_claim_on_its_way_brings(dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_asked_to_stop_hands_back_what_a_claim_on_its_way_brings(
+    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def stop() -> None:
-        claimed, released = Withheld(monkeypatch, "claim_runs"), Unasked(monkeypatch, "release_runs")
+        claimed, released = (
+            Withheld(monkeypatch, "claim_runs"),
+            Unasked(monkeypatch, "release_runs"),
+        )
         async with AsyncApp(dsn, include=[work]) as app:
             for _ in range(10):
                 await app.start(work, 0)

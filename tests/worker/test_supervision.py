@@ -1,4 +1,6 @@
-"""Whatever a body or a definition does, its run comes to an end that somebody hears of, and the worker goes on or says that it cannot."""
+"""Whatever a body or a definition does, its run comes to an end that somebody hears of, and the
+worker goes on or says that it cannot.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,16 @@ def in_sync_decision(name: str) -> Choice[int]:
 
 BODIES = {
     body.name: body
-    for body in (in_step, in_sync_step, in_read, in_sync_read, in_transaction, in_sync_transaction, in_decision, in_sync_decision)
+    for body in (
+        in_step,
+        in_sync_step,
+        in_read,
+        in_sync_read,
+        in_transaction,
+        in_sync_transaction,
+        in_decision,
+        in_sync_decision,
+    )
 }
 
 
@@ -167,7 +178,9 @@ def app(dsn: str) -> Iterator[App]:
 
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("name", RAISES)
-def test_whatever_a_body_raises_its_run_ends_and_the_worker_goes_on(app: App, body: str, name: str) -> None:
+def test_whatever_a_body_raises_its_run_ends_and_the_worker_goes_on(
+    app: App, body: str, name: str
+) -> None:
     with pytest.raises(RunFailed):
         app.start(calling, body, name).result(SOON)
     assert app.start(quick).result(SOON) == 5
@@ -175,7 +188,9 @@ def test_whatever_a_body_raises_its_run_ends_and_the_worker_goes_on(app: App, bo
 
 @pytest.mark.parametrize("of", [raising_itself, raising_itself_in_a_thread], ids=["async", "sync"])
 @pytest.mark.parametrize("name", RAISES)
-def test_whatever_workflow_code_raises_its_run_ends_and_the_worker_goes_on(app: App, of: Any, name: str) -> None:
+def test_whatever_workflow_code_raises_its_run_ends_and_the_worker_goes_on(
+    app: App, of: Any, name: str
+) -> None:
     with pytest.raises(RunCancelled if name == "CancelledError" else RunFailed):
         app.start(of, name).result(SOON)
     assert app.start(quick).result(SOON) == 5
@@ -203,7 +218,9 @@ async def calling_tasks() -> None:
     await with_tasks()
 
 
-def test_a_task_of_a_body_that_exits_does_not_end_the_loop_of_an_app(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_of_a_body_that_exits_does_not_end_the_loop_of_an_app(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """asyncio lets KeyboardInterrupt and SystemExit of a task leave the loop."""
     app = App(dsn, include=[calling_tasks, quick])
     with app, app.worker(grace_seconds=1):
@@ -238,19 +255,25 @@ def test_whatever_an_effect_raises_its_outcome_is_unknown(dsn: str, effect: str,
         assert app.start(quick).result(SOON) == 5
 
 
-def test_what_cannot_be_judged_holds_its_run(dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_judged_holds_its_run(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(*_: Any) -> Any:
         raise Odd("the judge")
 
     monkeypatch.setattr("pgflow._worker.bodies._judge", broken)
     app = App(dsn, include=[calling, quick])
     with app, app.worker(grace_seconds=1):
-        with pytest.raises(RunStuck, match=r"engine.*what step in_step came to cannot be told: Odd: the judge"):
+        with pytest.raises(
+            RunStuck, match=r"engine.*what step in_step came to cannot be told: Odd: the judge"
+        ):
             app.start(calling, "in_step", "MemoryError").result(SOON)
         assert app.start(quick).result(SOON) == 5
 
 
-def test_a_body_that_is_cancelled_before_it_begins_holds_its_run(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_is_cancelled_before_it_begins_holds_its_run(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By nobody who wanted it: something that its worker awaited was cancelled."""
 
     async def cancelled(*_: Any) -> Any:
@@ -259,7 +282,9 @@ def test_a_body_that_is_cancelled_before_it_begins_holds_its_run(dsn: str, monke
     monkeypatch.setattr("pgflow._worker.progress.Progress.last_details", cancelled)
     app = App(dsn, include=[trying_twice, quick])
     with app, app.worker(grace_seconds=1):
-        with pytest.raises(RunStuck, match="what step failing_once came to cannot be told: CancelledError"):
+        with pytest.raises(
+            RunStuck, match="what step failing_once came to cannot be told: CancelledError"
+        ):
             app.start(trying_twice).result(SOON)
         assert app.start(quick).result(SOON) == 5
 
@@ -279,12 +304,23 @@ async def reading(touchy: Touchy) -> None: ...
 
 
 @pytest.mark.parametrize("name", RAISES)
-def test_whatever_the_reading_of_an_input_raises_its_run_ends_and_the_worker_goes_on(dsn: str, conn: psycopg.Connection, name: str) -> None:
+def test_whatever_the_reading_of_an_input_raises_its_run_ends_and_the_worker_goes_on(
+    dsn: str, conn: psycopg.Connection, name: str
+) -> None:
     app = App(dsn, include=[reading, quick])
     with app, app.worker(grace_seconds=1):
-        conn.execute("select pgflow.start_run('reading', %s, key => 'touchy')", (json.dumps({"touchy": {"name": name}}),))
+        conn.execute(
+            "select pgflow.start_run('reading', %s, key => 'touchy')",
+            (json.dumps({"touchy": {"name": name}}),),
+        )
         conn.execute("select pgflow.wake()")
-        wait_until(lambda: conn.execute("select from pgflow.runs where key = 'touchy' and status in ('stuck', 'failed', 'cancelled')").fetchall(), "an end")
+        wait_until(
+            lambda: conn.execute(
+                "select from pgflow.runs where key = 'touchy' and status in ('stuck', 'failed', "
+                "'cancelled')"
+            ).fetchall(),
+            "an end",
+        )
         assert app.start(quick).result(SOON) == 5
         assert worker_of(app).failure is None
 
@@ -322,18 +358,29 @@ async def panicking() -> Panicking:
 
 
 @pytest.mark.parametrize("name", ["badly_annotated", "badly_asked", "panicking"])
-def test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other(dsn: str, conn: psycopg.Connection, name: str) -> None:
+def test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other(
+    dsn: str, conn: psycopg.Connection, name: str
+) -> None:
     app = App(dsn, include=[badly_annotated, badly_asked, panicking, quick])
     with app, app.worker(grace_seconds=1):
         conn.execute("select pgflow.start_run(%s, key => 'bad')", (name,))
         conn.execute("select pgflow.wake()")
-        wait_until(lambda: conn.execute("select status from pgflow.runs where key = 'bad' and status in ('stuck', 'failed')").fetchall(), "what was to come")
+        wait_until(
+            lambda: conn.execute(
+                "select status from pgflow.runs where key = 'bad' and status in ('stuck', 'failed')"
+            ).fetchall(),
+            "what was to come",
+        )
         assert app.start(quick).result(SOON) == 5
         if name != "badly_asked":
-            assert conn.execute("select reason from pgflow.runs where key = 'bad'").fetchall() == [("definition",)]
+            assert conn.execute("select reason from pgflow.runs where key = 'bad'").fetchall() == [
+                ("definition",)
+            ]
 
 
-def test_a_run_at_which_the_engine_fails_again_and_again_is_held(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_at_which_the_engine_fails_again_and_again_is_held(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin, tries = Beginnings._start, []
 
     def broken(self: Beginnings, execution: Any) -> None:
@@ -345,7 +392,9 @@ def test_a_run_at_which_the_engine_fails_again_and_again_is_held(dsn: str, monke
     monkeypatch.setattr(Beginnings, "_start", broken)
     app = App(dsn, include=[calling, quick])
     with app, app.worker(grace_seconds=1):
-        with pytest.raises(RunStuck, match=r"the engine failed at it 3 times: LookupError: a part of the engine"):
+        with pytest.raises(
+            RunStuck, match=r"the engine failed at it 3 times: LookupError: a part of the engine"
+        ):
             app.start(calling, "in_step", "MemoryError").result(SOON)
         assert app.start(quick).result(SOON) == 5
     assert len(tries) == 3
@@ -355,7 +404,9 @@ def test_a_run_at_which_the_engine_fails_again_and_again_is_held(dsn: str, monke
 
 
 @in_a_loop
-async def test_a_loop_that_fails_begins_again_and_at_last_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_loop_that_fails_begins_again_and_at_last_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("pgflow._worker.supervision.back_off_seconds", lambda _: 0.0)
     tries: list[int] = []
     given_up: list[tuple[str, str]] = []
@@ -400,7 +451,11 @@ FAILS: dict[str, Callable[[str], BaseException]] = {
 @pytest.mark.parametrize("fails", FAILS)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, loop: str, fails: str
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    loop: str,
+    fails: str,
 ) -> None:
     owner, method = LOOPS[loop]
     if fails != "an error" and owner is Committer:
@@ -432,7 +487,9 @@ def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
 
 
 @pytest.mark.parametrize("fails", ["a cancel", "a BaseException"])
-def test_a_committer_that_ends_ends_the_worker_loudly(dsn: str, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+def test_a_committer_that_ends_ends_the_worker_loudly(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
     owner, method = LOOPS["commits"]
     sound, armed = getattr(owner, method), []
 
@@ -454,8 +511,14 @@ def test_a_committer_that_ends_ends_the_worker_loudly(dsn: str, monkeypatch: pyt
             assert app.start(quick).result(SOON) == 5
 
 
-@pytest.mark.parametrize("payload", ["r\u00b2", "r" + "9" * 5000, "m1,x," + "9" * 5000, ";;", "r\u0663"], ids=lambda text: ascii(text[:5]))
-def test_nothing_that_anybody_notifies_ends_a_listener(dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture, payload: str) -> None:
+@pytest.mark.parametrize(
+    "payload",
+    ["r\u00b2", "r" + "9" * 5000, "m1,x," + "9" * 5000, ";;", "r\u0663"],
+    ids=lambda text: ascii(text[:5]),
+)
+def test_nothing_that_anybody_notifies_ends_a_listener(
+    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture, payload: str
+) -> None:
     app = App(dsn, include=[quick])
     with app, app.worker(grace_seconds=1, poll_seconds=60):
         assert app.start(quick).result(SOON) == 5
@@ -473,21 +536,30 @@ def test_looks_for_results_that_are_cancelled_leave_nobody_waiting(dsn: str) -> 
     app = App(dsn, include=[quick])
     with app, app.worker(grace_seconds=1):
         assert app.start(quick).result(SOON) == 5
-        waiting = Thread(target=lambda: outcome.append(ended_with(lambda: app.get(key, quick).result(SOON))))
+        waiting = Thread(
+            target=lambda: outcome.append(ended_with(lambda: app.get(key, quick).result(SOON)))
+        )
         outcome: list[str] = []
         key = app.start(quick.options(queue="nobody")).key
         waiting.start()
         waiter = waiter_of(app)
-        wait_until(lambda: waiter._waits and waiter._task is not None and not waiter._task.done(), "somebody who waits")
+        wait_until(
+            lambda: waiter._waits and waiter._task is not None and not waiter._task.done(),
+            "somebody who waits",
+        )
         assert waiter._task is not None
         waiter._task.get_loop().call_soon_threadsafe(waiter._task.cancel)
         waiting.join(10)
-        assert outcome == ["WorkerFailed: the looks for results have failed: CancelledError: they were cancelled"]
+        assert outcome == [
+            "WorkerFailed: the looks for results have failed: CancelledError: they were cancelled"
+        ]
         assert app.start(quick).result(SOON) == 5
 
 
 @in_a_loop
-async def test_who_asks_for_a_result_as_the_looks_for_another_end_gets_it(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_asks_for_a_result_as_the_looks_for_another_end_gets_it(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = AsyncApp(dsn, include=[quick])
     async with app, app.worker(grace_seconds=1):
         runs = [await app.start(quick) for _ in range(3)]
@@ -526,7 +598,9 @@ async def held_up() -> int:
     return await holding_up()
 
 
-def test_a_heart_goes_on_whatever_holds_up_the_loop(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_heart_goes_on_whatever_holds_up_the_loop(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
     @step
     async def hold() -> int:
         Proxy().hold_up(lambda: "cannot tell what its loop is at" in caplog.text)
@@ -540,7 +614,9 @@ def test_a_heart_goes_on_whatever_holds_up_the_loop(dsn: str, caplog: pytest.Log
 
 
 @pytest.mark.parametrize("loop", ["claims", "polls", "flushes", "commits"])
-def test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told(dsn: str, monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
+def test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
     owner, method = LOOPS[loop]
     sound, armed = getattr(owner, method), []
 
@@ -555,7 +631,12 @@ def test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told(dsn: st
     monkeypatch.setattr("pgflow._worker.runs.MAX_ENGINE_FAILURES", 1000)
     app = App(dsn, include=[calling, quick])
     with app:
-        with pytest.raises(WorkerFailed, match=rf"has failed and hands its runs back: .*LookupError: in {loop}"), app.worker(grace_seconds=1, poll_seconds=0.1):
+        with (
+            pytest.raises(
+                WorkerFailed, match=rf"has failed and hands its runs back: .*LookupError: in {loop}"
+            ),
+            app.worker(grace_seconds=1, poll_seconds=0.1),
+        ):
             assert app.start(quick).result(SOON) == 5
             armed.append(1)
             if loop in ("claims", "commits"):
@@ -567,7 +648,9 @@ def test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told(dsn: st
 
 
 @in_a_loop
-async def test_a_worker_that_fails_ends_the_context_of_an_async_app(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_fails_ends_the_context_of_an_async_app(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     armed: list[int] = []
     sound = Poller.poll
 
@@ -591,11 +674,17 @@ async def test_a_worker_that_fails_ends_the_context_of_an_async_app(dsn: str, mo
             assert await (await app.start(quick)).result(SOON) == 5
 
 
-def test_a_heart_whose_thread_is_gone_ends_the_worker(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heart_whose_thread_is_gone_ends_the_worker(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.heartbeat.Heart.is_beating", property(lambda self: False))
     app = App(dsn, include=[quick])
-    with app, pytest.raises(WorkerFailed, match="its heart has stopped"), app.worker(grace_seconds=1):
+    with (
+        app,
+        pytest.raises(WorkerFailed, match="its heart has stopped"),
+        app.worker(grace_seconds=1),
+    ):
         wait_until(lambda: worker_of(app).failed.is_set(), "what was to come")
 
 
@@ -605,7 +694,10 @@ def test_a_heart_whose_thread_is_gone_ends_the_worker(dsn: str, monkeypatch: pyt
 released = threading.Event()
 
 
-@step(timeout=timedelta(seconds=0.2), retries=Retries(max_attempts=2, first_delay=timedelta(seconds=0.01)))
+@step(
+    timeout=timedelta(seconds=0.2),
+    retries=Retries(max_attempts=2, first_delay=timedelta(seconds=0.01)),
+)
 def hanging() -> int:
     released.wait(60)
     return 1
@@ -648,11 +740,20 @@ def test_threads_lost_to_bodies_that_hang_are_replaced_and_the_world_is_told(
         runs = [app.start(hanging_around) for _ in range(4)]
         assert [run.result(SOON) for run in runs] == ["timed out"] * 4
         assert app.start(with_a_sync_step).result(SOON) == 2
-        assert "step hanging goes on in its thread though nobody waits for it any more: 1 of 32" in caplog.text
+        assert (
+            "step hanging goes on in its thread though nobody waits for it any more: 1 of 32"
+            in caplog.text
+        )
         assert meter.threads_lost == 8
-        wait_until(lambda: conn.execute("select lost_threads from pgflow.workers").fetchall() == [(8,)], "what was to come")
+        wait_until(
+            lambda: conn.execute("select lost_threads from pgflow.workers").fetchall() == [(8,)],
+            "what was to come",
+        )
         released.set()
-        wait_until(lambda: conn.execute("select lost_threads from pgflow.workers").fetchall() == [(0,)], "what was to come")
+        wait_until(
+            lambda: conn.execute("select lost_threads from pgflow.workers").fetchall() == [(0,)],
+            "what was to come",
+        )
         assert app.start(with_a_sync_step).result(SOON) == 2
 
 
@@ -684,19 +785,29 @@ def test_connections_and_locks_of_transactions_that_hang_are_replaced_and_freed(
     with app, app.worker(concurrency=count, grace_seconds=1):
         runs = [app.start(hanging_in_a_transaction, lock) for lock in range(count)]
         assert [run.result(30) for run in runs] == [2] * count
-        pool = next(p.pool for p in worker_of(app).definitions.providers if isinstance(p, PsycopgProvider))
+        pool = next(
+            p.pool for p in worker_of(app).definitions.providers if isinstance(p, PsycopgProvider)
+        )
         wait_until(lambda: worker_of(app).lost_threads == count, "what was to come")
         assert pool.max_size == WorkerOptions.transaction_connections + count
         released.set()
-        wait_until(lambda: pool.max_size == WorkerOptions.transaction_connections, "what was to come")
+        wait_until(
+            lambda: pool.max_size == WorkerOptions.transaction_connections, "what was to come"
+        )
 
 
 @pytest.mark.usefixtures("_hang")
-def test_a_worker_that_has_lost_too_many_threads_hands_its_runs_back_and_says_so(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_has_lost_too_many_threads_hands_its_runs_back_and_says_so(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
     app = App(dsn, include=[hanging_around, with_a_sync_step])
     with app:
         with (
-            pytest.raises(WorkerFailed, match="[456] of its threads are lost to bodies that do not end, as many as it may lose"),
+            pytest.raises(
+                WorkerFailed,
+                match="[456] of its threads are lost to bodies that do not end, as many as it may "
+                "lose",
+            ),
             app.worker(concurrency=2, grace_seconds=0.5, max_lost_threads=4),
         ):
             for _ in range(4):
@@ -764,12 +875,16 @@ def test_a_task_that_has_dropped_a_cancel_is_cancelled_again():
 
 @pytest.mark.parametrize("ticks", range(6))
 def test_a_listener_ends_though_its_cancel_meets_a_notification(dsn, ticks):
-    """A cancel in one turn of the loop with news: asyncio.wait_for of Python 3.11, in which psycopg 3.2 waits, drops it."""
+    """A cancel in one turn of the loop with news: asyncio.wait_for of Python 3.11, in which psycopg
+    3.2 waits, drops it.
+    """
 
     async def play() -> None:
         loop = asyncio.get_running_loop()
         news, heard, closing = asyncio.Event(), [], []
-        listener = Listener(ConnectOptions(dsn), "met", heard.append, news.set, lambda *failed: None)
+        listener = Listener(
+            ConnectOptions(dsn), "met", heard.append, news.set, lambda *failed: None
+        )
         listener.start()
         await news.wait()
         assert listener._connection is not None

@@ -18,7 +18,12 @@ def test_what_threads_post_is_done_once_and_in_the_order_of_each() -> None:
 
     async def main() -> None:
         posts = Posts(asyncio.get_running_loop())
-        threads = [threading.Thread(target=lambda who=who: [posts.post(seen.append, (who, n)) for n in range(2_000)]) for who in range(4)]
+        threads = [
+            threading.Thread(
+                target=lambda who=who: [posts.post(seen.append, (who, n)) for n in range(2_000)]
+            )
+            for who in range(4)
+        ]
         for thread in threads:
             thread.start()
         while len(seen) < 8_000:
@@ -104,11 +109,19 @@ def test_a_spare_thread_takes_the_next_work_in_a_context_of_its_own() -> None:
 
     for n in range(1, 4):
         threads.run(lambda n=n: contextvars.Context().run(work, n))
-        wait_until(lambda n=n: len(seen) == n and any(t.name == "spare-test, spare" for t in threading.enumerate()), "the thread rests")
+        wait_until(
+            lambda n=n: (
+                len(seen) == n and any(t.name == "spare-test, spare" for t in threading.enumerate())
+            ),
+            "the thread rests",
+        )
     assert len({ident for ident, _ in seen}) == 1
     assert [value for _, value in seen] == [0, 0, 0]
     threads.close()
-    wait_until(lambda: not any(t.name.startswith("spare-test") for t in threading.enumerate()), "it has ended")
+    wait_until(
+        lambda: not any(t.name.startswith("spare-test") for t in threading.enumerate()),
+        "it has ended",
+    )
 
 
 def test_work_that_stands_still_keeps_nobody_waiting_and_no_more_are_kept_than_said() -> None:
@@ -124,12 +137,21 @@ def test_work_that_stands_still_keeps_nobody_waiting_and_no_more_are_kept_than_s
         threads.run(stand)
     began.wait(30)
     stop.set()
-    wait_until(lambda: [t.name for t in threading.enumerate() if t.name.startswith("standing-test")] == ["standing-test, spare"] * 2, "two are kept")
+    wait_until(
+        lambda: (
+            [t.name for t in threading.enumerate() if t.name.startswith("standing-test")]
+            == ["standing-test, spare"] * 2
+        ),
+        "two are kept",
+    )
     threads.close()
     done = threading.Event()
     threads.run(done.set)  # what comes after the end is done all the same
     assert done.wait(30)
-    wait_until(lambda: not any(t.name.startswith("standing-test") for t in threading.enumerate()), "all have ended")
+    wait_until(
+        lambda: not any(t.name.startswith("standing-test") for t in threading.enumerate()),
+        "all have ended",
+    )
 
 
 def test_what_a_job_came_to_is_told_once_its_thread_is_free() -> None:

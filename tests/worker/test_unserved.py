@@ -1,4 +1,6 @@
-"""Runs that nobody takes say so: in the view of runs, to the doctor, and where a queue asks for it at the start."""
+"""Runs that nobody takes say so: in the view of runs, to the doctor, and where a queue asks for it
+at the start.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,19 @@ async def has_a_child() -> str:
 
 
 def test_a_queued_run_says_why_nobody_takes_it(dsn: str, conn: Conn) -> None:
-    for key, options in [("typo", "'greet'"), ("other queue", "'greets', queue => 'other'"), ("version", "'greets', version => '2'")]:
+    for key, options in [
+        ("typo", "'greet'"),
+        ("other queue", "'greets', queue => 'other'"),
+        ("version", "'greets', version => '2'"),
+    ]:
         conn.execute(f"select pgflow.start_run({options}, key => '{key}')")
     conn.execute("select pgflow.start_run('greets', queue => 'resting', key => 'paused')")
     conn.execute("select pgflow.pause_queue('resting')")
     assert dict(conn.execute(WHY).fetchall())["typo"] == "no worker serves queue default"
-    with App(dsn, include=[greets]) as app, app.worker(queues=["default", "resting"], grace_seconds=1.0):
+    with (
+        App(dsn, include=[greets]) as app,
+        app.worker(queues=["default", "resting"], grace_seconds=1.0),
+    ):
         app.start(greets).result(SOON)
         assert dict(conn.execute(WHY).fetchall()) == {
             "typo": "no worker of queue default has workflow greet",
@@ -47,9 +56,13 @@ def test_a_queued_run_says_why_nobody_takes_it(dsn: str, conn: Conn) -> None:
             "version": "no worker of queue default has version 2 of workflow greets",
             "paused": "queue resting is paused",
         }
-        assert conn.execute("select workflow, queued from pgflow.lanes where why is null").fetchall() == [("greets", 0)]
+        assert conn.execute(
+            "select workflow, queued from pgflow.lanes where why is null"
+        ).fetchall() == [("greets", 0)]
         conn.execute("update pgflow.ready set ready_at = ready_at - interval '1 h'")
-        found = [row["found"] for row in cli(dsn, "doctor", "--json").data if row["check"] == "queues"]
+        found = [
+            row["found"] for row in cli(dsn, "doctor", "--json").data if row["check"] == "queues"
+        ]
         assert [text.partition(":")[0] for text in found] == [
             "queue other has 1 run queued for up to 60m, and no worker",
             "queue resting is paused with 1 run queued",
@@ -64,22 +77,34 @@ def test_a_queue_may_refuse_what_no_worker_has_ever_had(flow: Harness, conn: Con
     flow.start(greets).result(SOON)
     answer = cli(flow.app.dsn, "queues", "require-known", "default", tty=True, width=200)
     assert (answer.code, "known workflows only" in answer.out) == (0, True)
-    assert conn.execute("select refuses_unknown from pgflow.queues where queue = 'default'").fetchone() == (True,)
+    assert conn.execute(
+        "select refuses_unknown from pgflow.queues where queue = 'default'"
+    ).fetchone() == (True,)
     for call in ("start_run('greet')", "start_runs('greet', '[[null, \"{}\"]]')"):
-        with pytest.raises(psycopg.Error, match="no worker has ever had a workflow 'greet', and queue 'default' takes known ones only") as error:
+        with pytest.raises(
+            psycopg.Error,
+            match="no worker has ever had a workflow 'greet', and queue 'default' takes known ones "
+            "only",
+        ) as error:
             conn.execute(f"select pgflow.{call}")
         assert error.value.sqlstate == "PF003"
-    with pytest.raises(psycopg.Error, match="no worker has ever had version '2' of workflow 'greets'"):
+    with pytest.raises(
+        psycopg.Error, match="no worker has ever had version '2' of workflow 'greets'"
+    ):
         conn.execute("select pgflow.start_run('greets', version => '2')")
 
     @workflow
     async def comes_later() -> str:
         return "late"
 
-    with pytest.raises(InvalidArgument, match="Correct the name, or start a worker that has the workflow first"):
+    with pytest.raises(
+        InvalidArgument, match="Correct the name, or start a worker that has the workflow first"
+    ):
         flow.app.start(comes_later)
     assert flow.start(greets).result(SOON) == "hello"
-    assert conn.execute("select count(*) from pgflow.lane where workflow like '%%later' or workflow = 'greet'").fetchone() == (0,)
+    assert conn.execute(
+        "select count(*) from pgflow.lane where workflow like '%%later' or workflow = 'greet'"
+    ).fetchone() == (0,)
     cli(flow.app.dsn, "queues", "require-known", "default", "--off")
     flow.app.start(comes_later)
     flow.include(comes_later)
@@ -91,5 +116,7 @@ def test_a_child_is_not_refused(flow: Harness, conn: Conn) -> None:
     run = flow.start(has_a_child)
     with pytest.raises(TimeoutError):
         run.result(timedelta(seconds=0.5))
-    assert conn.execute("select reason from pgflow.runs where status = 'queued'").fetchone() == ("no worker serves queue strict",)
+    assert conn.execute("select reason from pgflow.runs where status = 'queued'").fetchone() == (
+        "no worker serves queue strict",
+    )
     run.cancel()

@@ -1,4 +1,6 @@
-"""Versions: the code that may work on a run, the records of it, and the time at which old code may go."""
+"""Versions: the code that may work on a run, the records of it, and the time at which old code may
+go.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def alone(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]
     return run
 
 
-def make(version: str | None, *, pinned: bool = False, says: str | None = None, **options: Any) -> Workflow[[], str]:
+def make(
+    version: str | None, *, pinned: bool = False, says: str | None = None, **options: Any
+) -> Workflow[[], str]:
     """The code of a version: says which it is, before and after a wait."""
 
     @workflow(name="flow", version=version, pinned=pinned, **options)
@@ -76,10 +80,17 @@ async def workers(dsn: str, *codes: Any) -> AsyncIterator[AsyncApp]:
 
 
 def versions(conn: psycopg.Connection, columns: str) -> dict[str, tuple[Any, ...]]:
-    return {row[0]: row[1:] for row in conn.execute(f"select version, {columns} from pgflow.versions").fetchall()}
+    return {
+        row[0]: row[1:]
+        for row in conn.execute(f"select version, {columns} from pgflow.versions").fetchall()
+    }
 
 
-def patch(conn: psycopg.Connection, name: str, columns: str = "new_side, old_side, marked, safe_to_deprecate, safe_to_remove") -> tuple[Any, ...]:
+def patch(
+    conn: psycopg.Connection,
+    name: str,
+    columns: str = "new_side, old_side, marked, safe_to_deprecate, safe_to_remove",
+) -> tuple[Any, ...]:
     row = conn.execute(f"select {columns} from pgflow.patches where patch = %s", (name,)).fetchone()
     assert row is not None
     return row
@@ -87,7 +98,13 @@ def patch(conn: psycopg.Connection, name: str, columns: str = "new_side, old_sid
 
 async def waiting(conn: psycopg.Connection, *keys: str) -> None:
     await eventually(
-        lambda: conn.execute("select count(*) from pgflow.runs where key = any(%s) and status = 'waiting'", (list(keys),)).fetchone() == (len(keys),),
+        lambda: (
+            conn.execute(
+                "select count(*) from pgflow.runs where key = any(%s) and status = 'waiting'",
+                (list(keys),),
+            ).fetchone()
+            == (len(keys),)
+        ),
         f"{keys} wait",
     )
 
@@ -110,7 +127,10 @@ async def test_a_run_started_with_a_version_that_a_worker_has_is_taken_by_it_tho
 @alone
 async def test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it(dsn: str) -> None:
     code = make("1")
-    async with AsyncApp(dsn, include=[code]) as app, app.worker(poll_seconds=60.0, grace_seconds=1.0):
+    async with (
+        AsyncApp(dsn, include=[code]) as app,
+        app.worker(poll_seconds=60.0, grace_seconds=1.0),
+    ):
         first = await app.start(code)
         await first.send(go, 1)
         await first.result(SOON)  # its polls and its listener are at work
@@ -121,20 +141,30 @@ async def test_a_lane_that_is_new_is_served_as_soon_as_somebody_tells_of_it(dsn:
 
 
 @alone
-async def test_a_pinned_run_is_worked_on_by_its_version_only_and_any_other_by_anybody(dsn: str, conn: psycopg.Connection) -> None:
+async def test_a_pinned_run_is_worked_on_by_its_version_only_and_any_other_by_anybody(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     one, two = make("1", pinned=True), make("2", pinned=True)
     async with workers(dsn, one, two) as app:
-        runs = [await app.start(code.options(key=f"{code.version}-{n}")) for n in range(5) for code in (one, two)]
+        runs = [
+            await app.start(code.options(key=f"{code.version}-{n}"))
+            for n in range(5)
+            for code in (one, two)
+        ]
         for run in runs:
             await run.send(go, 1)
         for run in runs:
             version = run.key[0]
             assert await run.result(SOON) == f"by {version}, then by {version}"
-    assert dict(conn.execute("select version, count(*) from pgflow.runs group by 1").fetchall()) == {"1": 5, "2": 5}
+    assert dict(
+        conn.execute("select version, count(*) from pgflow.runs group by 1").fetchall()
+    ) == {"1": 5, "2": 5}
 
 
 @alone
-async def test_a_pinned_run_waits_for_its_version_while_others_go_past_it(dsn: str, conn: psycopg.Connection) -> None:
+async def test_a_pinned_run_waits_for_its_version_while_others_go_past_it(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     old, new, auto = make("1", pinned=True), make("2", pinned=True), make(None, says="auto")
     async with AsyncApp(dsn, include=[old]) as app:
         stays = await app.start(old.options(key="stays", priority=-5))
@@ -143,7 +173,10 @@ async def test_a_pinned_run_waits_for_its_version_while_others_go_past_it(dsn: s
         await done.send(go, 1)
         assert await done.result(SOON) == "by 2, then by 2"
         assert await app.get("stays", old).status() == "queued"
-        assert versions(conn, "pinned_runs, workers, safe_to_remove") == {"1": (1, 0, False), "2": (0, 1, True)}
+        assert versions(conn, "pinned_runs, workers, safe_to_remove") == {
+            "1": (1, 0, False),
+            "2": (0, 1, True),
+        }
     async with workers(dsn, auto) as app:
         assert await app.get("stays", old).status() == "queued"
     async with workers(dsn, old) as app:
@@ -161,7 +194,9 @@ async def test_without_a_name_a_version_is_the_hash_of_the_code() -> None:
     assert make("1").start_options.version == ""
 
 
-async def test_a_child_and_the_next_generation_stay_with_the_version(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_a_child_and_the_next_generation_stay_with_the_version(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     @workflow(version="c1", pinned=True)
     async def child(n: int) -> int:
         return n
@@ -177,8 +212,14 @@ async def test_a_child_and_the_next_generation_stay_with_the_version(aflow: Asyn
     run = await aflow.start(parent, 2)
     await aflow.until_idle()
     assert await run.result(SOON) == 0
-    rows = conn.execute("select l.workflow, l.version, count(*) from pgflow.run r join pgflow.lane l using (lane_id) group by 1, 2 order by 1").fetchall()
-    assert [(name.rpartition(".")[2], *rest) for name, *rest in rows] == [("child", "c1", 2), ("parent", "p1", 3)]
+    rows = conn.execute(
+        "select l.workflow, l.version, count(*) from pgflow.run r join pgflow.lane l using "
+        "(lane_id) group by 1, 2 order by 1"
+    ).fetchall()
+    assert [(name.rpartition(".")[2], *rest) for name, *rest in rows] == [
+        ("child", "c1", 2),
+        ("parent", "p1", 3),
+    ]
 
 
 def test_batches_and_sql_start_pinned_runs_too(flow: Harness, conn: psycopg.Connection) -> None:
@@ -188,7 +229,9 @@ def test_batches_and_sql_start_pinned_runs_too(flow: Harness, conn: psycopg.Conn
     conn.execute("select pgflow.start_run('flow', '{}', 'c', version => '7')")
     conn.execute("select pgflow.start_run('flow', '{}', 'd', version => '8')")
     flow.start(code)
-    assert dict(conn.execute("select version, count(*) from pgflow.runs group by 1").fetchall()) == {"7": 4, "8": 1}
+    assert dict(
+        conn.execute("select version, count(*) from pgflow.runs group by 1").fetchall()
+    ) == {"7": 4, "8": 1}
     with pytest.raises(psycopg.Error, match="a version must be at most 255 bytes"):
         conn.execute("select pgflow.start_run('flow', '{}', version => repeat('x', 256))")
     conn.execute("select pgflow.cancel_run('d')")
@@ -197,7 +240,9 @@ def test_batches_and_sql_start_pinned_runs_too(flow: Harness, conn: psycopg.Conn
 
 @pytest.mark.parametrize("version", ["", "a\0", "x" * 256])
 def test_a_version_is_a_name(version: str) -> None:
-    with pytest.raises(DefinitionError, match="the version of workflow flow must be a text of 1 to 255 bytes"):
+    with pytest.raises(
+        DefinitionError, match="the version of workflow flow must be a text of 1 to 255 bytes"
+    ):
         make(version)
 
 
@@ -205,13 +250,19 @@ def test_a_worker_that_is_gone_serves_nothing(flow: Harness, conn: psycopg.Conne
     flow.include(make("1"))
     flow.start(make("1"))
     flow.until_idle()
-    assert versions(conn, "workers, last_at is null, begun_runs, safe_to_remove") == {"1": (1, True, 1, False)}
+    assert versions(conn, "workers, last_at is null, begun_runs, safe_to_remove") == {
+        "1": (1, True, 1, False)
+    }
     flow.crash()
-    assert versions(conn, "workers, last_at is null, begun_runs, safe_to_remove") == {"1": (0, False, 1, False)}
+    assert versions(conn, "workers, last_at is null, begun_runs, safe_to_remove") == {
+        "1": (0, False, 1, False)
+    }
 
 
 @alone
-async def test_a_version_may_go_once_no_run_from_its_time_is_open(dsn: str, conn: psycopg.Connection) -> None:
+async def test_a_version_may_go_once_no_run_from_its_time_is_open(
+    dsn: str, conn: psycopg.Connection
+) -> None:
     old, new = make("1"), make("2")
     async with workers(dsn, old) as app:
         await app.start(old.options(key="before"))
@@ -219,16 +270,26 @@ async def test_a_version_may_go_once_no_run_from_its_time_is_open(dsn: str, conn
     async with workers(dsn, new) as app:
         await app.start(new.options(key="after"))
         await waiting(conn, "after")
-        assert versions(conn, "begun_runs, workers, safe_to_remove") == {"1": (1, 0, False), "2": (2, 1, False)}
+        assert versions(conn, "begun_runs, workers, safe_to_remove") == {
+            "1": (1, 0, False),
+            "2": (2, 1, False),
+        }
         await app.get("before", new).send(go, 1)
         await app.get("before", new).result(SOON)
-        assert versions(conn, "begun_runs, workers, safe_to_remove") == {"1": (0, 0, True), "2": (1, 1, False)}
+        assert versions(conn, "begun_runs, workers, safe_to_remove") == {
+            "1": (0, 0, True),
+            "2": (1, 1, False),
+        }
     conn.execute("select pgflow.drop_history(clock_timestamp())")
     conn.execute("select pgflow.drop_history(clock_timestamp(), 1000, 1000000)")
-    assert set(versions(conn, "workers")) == {"2"}, "code is forgotten with the history, as far as no open run is as old"
+    assert set(versions(conn, "workers")) == {"2"}, (
+        "code is forgotten with the history, as far as no open run is as old"
+    )
 
 
-def test_what_versions_and_patches_say_in_a_terminal(dsn: str, conn: psycopg.Connection, flow: Harness) -> None:
+def test_what_versions_and_patches_say_in_a_terminal(
+    dsn: str, conn: psycopg.Connection, flow: Harness
+) -> None:
     assert cli(dsn, "versions", tty=True).err == "No worker has said yet what code it has.\n"
     assert cli(dsn, "patches", tty=True).err == "Neither a worker nor an open run knows a patch.\n"
     flow.include(make("1", pinned=True), changing)
@@ -242,7 +303,9 @@ def test_what_versions_and_patches_say_in_a_terminal(dsn: str, conn: psycopg.Con
     assert "no: the code must fit these runs" in said
     assert "WORKERS" in cli(dsn, "patches", tty=True).out
     assert [row["version"] for row in cli(dsn, "versions", "-w", "flow").data] == ["0", "1"]
-    assert cli(dsn, "patches", "-w", "changing", "--csv").out.startswith("workflow,patch,new_side,old_side")
+    assert cli(dsn, "patches", "-w", "changing", "--csv").out.startswith(
+        "workflow,patch,new_side,old_side"
+    )
     conn.execute("select pgflow.cancel_run('x')")
     conn.execute("select pgflow.wake()")
 
@@ -291,24 +354,34 @@ async def end(aflow: AsyncHarness, stage: int, run: Any) -> Any:
     return await run.result(SOON)
 
 
-@pytest.mark.parametrize(("begun", "ended"), [(2, 2), (2, 3), (3, 3), (3, 4), (3, 2), (4, 4), (1, 2), (4, 3)])
-async def test_stages_of_a_patch_that_fit_each_other(aflow: AsyncHarness, begun: int, ended: int) -> None:
+@pytest.mark.parametrize(
+    ("begun", "ended"), [(2, 2), (2, 3), (3, 3), (3, 4), (3, 2), (4, 4), (1, 2), (4, 3)]
+)
+async def test_stages_of_a_patch_that_fit_each_other(
+    aflow: AsyncHarness, begun: int, ended: int
+) -> None:
     aflow.include(changing)
     run = await begin(aflow, begun)
     assert await end(aflow, ended, run) == ["old" if begun == 1 else "new", "end"]
     Code.stage = ended
 
 
-async def test_the_marker_of_a_deprecated_patch_has_no_call_and_is_recorded_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_the_marker_of_a_deprecated_patch_has_no_call_and_is_recorded_once(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(changing)
     run = await begin(aflow, 3)
-    assert conn.execute("select call, name from pgflow.timeline where event = 'patched'").fetchall() == [(0, "renew")]
+    assert conn.execute(
+        "select call, name from pgflow.timeline where event = 'patched'"
+    ).fetchall() == [(0, "renew")]
     await end(aflow, 3, run)
     assert [event for event, _ in events(conn, run.key)].count("patched") == 1
     assert [name for name, _, _ in steps(conn, run.key)] == ["note", "note"]
 
 
-async def test_code_without_the_call_does_not_fit_a_run_that_patched_has_marked(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_code_without_the_call_does_not_fit_a_run_that_patched_has_marked(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     aflow.include(changing)
     run = await begin(aflow, 2)
     Code.stage = 4
@@ -345,7 +418,9 @@ def test_deprecate_patch_works_in_a_sync_workflow(flow: Harness) -> None:
         assert run.result(SOON) == "new"
 
 
-async def test_two_deprecated_patches_side_by_side_and_one_of_them_removed(aflow: AsyncHarness) -> None:
+async def test_two_deprecated_patches_side_by_side_and_one_of_them_removed(
+    aflow: AsyncHarness,
+) -> None:
     has_both = [True]
 
     @workflow
@@ -373,7 +448,13 @@ def load(tmp_path: Path, name: str, body: str) -> Any:
     import sys
 
     file = tmp_path / f"{name}.py"
-    file.write_text(textwrap.dedent("import pgflow\ngo = pgflow.Signal('go', int)\n@pgflow.step\nasync def note(what: str) -> str:\n    return what\n") + textwrap.dedent(body))
+    file.write_text(
+        textwrap.dedent(
+            "import pgflow\ngo = pgflow.Signal('go', int)\n@pgflow.step\nasync def note(what: str) "
+            "-> str:\n    return what\n"
+        )
+        + textwrap.dedent(body)
+    )
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
@@ -384,15 +465,23 @@ def load(tmp_path: Path, name: str, body: str) -> Any:
 
 
 STAGES = {
-    "s1": "@pgflow.workflow(name='w')\nasync def w() -> None:\n    await note('old')\n    await go.wait()\n",
-    "s2": "async def side() -> None:\n    await note('new' if pgflow.patched('renew') else 'old')\n@pgflow.workflow(name='w')\nasync def w() -> None:\n    await side()\n    await go.wait()\n",
-    "s3": "@pgflow.workflow(name='w')\nasync def w() -> None:\n    pgflow.deprecate_patch('renew')\n    await note('new')\n    await go.wait()\n",
+    "s1": "@pgflow.workflow(name='w')\nasync def w() -> None:\n    await note('old')\n    await "
+    "go.wait()\n",
+    "s2": "async def side() -> None:\n    await note('new' if pgflow.patched('renew') else "
+    "'old')\n@pgflow.workflow(name='w')\nasync def w() -> None:\n    await side()\n    await "
+    "go.wait()\n",
+    "s3": "@pgflow.workflow(name='w')\nasync def w() -> None:\n    "
+    "pgflow.deprecate_patch('renew')\n    await note('new')\n    await go.wait()\n",
 }
 
 
 @alone
-async def test_the_life_of_a_patch_as_the_view_tells_it(dsn: str, conn: psycopg.Connection, tmp_path: Path) -> None:
-    old, patched, deprecated = (load(tmp_path, f"{name}_of_a_patch", body) for name, body in STAGES.items())
+async def test_the_life_of_a_patch_as_the_view_tells_it(
+    dsn: str, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    old, patched, deprecated = (
+        load(tmp_path, f"{name}_of_a_patch", body) for name, body in STAGES.items()
+    )
 
     async def finish(app: AsyncApp, key: str) -> None:
         await app.get(key, old.w).send(go, 1)
@@ -402,7 +491,9 @@ async def test_the_life_of_a_patch_as_the_view_tells_it(dsn: str, conn: psycopg.
         await app.start(old.w.options(key="a"))
         await waiting(conn, "a")
         async with workers(dsn, patched) as newer:
-            assert patch(conn, "renew") == (0, 1, 0, False, False), "known before any run has reached it"
+            assert patch(conn, "renew") == (0, 1, 0, False, False), (
+                "known before any run has reached it"
+            )
             await app.start(old.w.options(key="b"))
             await waiting(conn, "b")
             del newer
@@ -425,8 +516,13 @@ async def test_the_life_of_a_patch_as_the_view_tells_it(dsn: str, conn: psycopg.
 
 
 @alone
-async def test_a_run_from_before_any_worker_said_what_code_it_has_may_take_the_old_side(dsn: str, conn: psycopg.Connection, tmp_path: Path) -> None:
-    old, patched = load(tmp_path, "s1_unsaid", STAGES["s1"]), load(tmp_path, "s2_unsaid", STAGES["s2"])
+async def test_a_run_from_before_any_worker_said_what_code_it_has_may_take_the_old_side(
+    dsn: str, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    old, patched = (
+        load(tmp_path, "s1_unsaid", STAGES["s1"]),
+        load(tmp_path, "s2_unsaid", STAGES["s2"]),
+    )
     async with workers(dsn, old) as app:
         await app.start(old.w.options(key="a"))
         await waiting(conn, "a")
@@ -436,7 +532,10 @@ async def test_a_run_from_before_any_worker_said_what_code_it_has_may_take_the_o
 
 
 def test_patches_are_found_in_the_function_and_in_what_it_names(tmp_path: Path) -> None:
-    module = load(tmp_path, "many_patches", """
+    module = load(
+        tmp_path,
+        "many_patches",
+        """
         def helper():
             return pgflow.patched(id="in a helper")
 
@@ -451,8 +550,14 @@ def test_patches_are_found_in_the_function_and_in_what_it_names(tmp_path: Path) 
             pgflow.patched("both")
             pgflow.deprecate_patch("both")
             pgflow.patched(f"{1}")
-    """)
-    assert find_patches(module.w.fn) == {"in a helper": False, "here": False, "old": True, "both": False}
+    """,
+    )
+    assert find_patches(module.w.fn) == {
+        "in a helper": False,
+        "here": False,
+        "old": True,
+        "both": False,
+    }
     assert find_patches(eval("lambda: None")) == {}
 
 
@@ -483,7 +588,11 @@ async def test_a_workflow_serves_runs_of_its_old_name(dsn: str, conn: psycopg.Co
     async with workers(dsn, old) as app:
         with pytest.raises(pgflow.KeyConflict):
             await app.start(make_other().options(key="b"))
-    assert conn.execute("select workflow from pgflow.versions order by 1").fetchall() == [("flow",), ("flow",), ("new name",)]
+    assert conn.execute("select workflow from pgflow.versions order by 1").fetchall() == [
+        ("flow",),
+        ("flow",),
+        ("new name",),
+    ]
 
 
 def make_other() -> Workflow[[], None]:
@@ -494,18 +603,24 @@ def make_other() -> Workflow[[], None]:
 
 
 def test_an_alias_that_is_taken_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="'flow' is an alias of workflow x and a name or alias of flow too"):
+    with pytest.raises(
+        DefinitionError, match="'flow' is an alias of workflow x and a name or alias of flow too"
+    ):
         AsyncApp(include=[make("1"), workflow(name="x", aliases=["flow"])(note.fn)])
 
 
 @pytest.mark.parametrize("aliases", ["name", [""], [1], ["x" * 256]])
 def test_aliases_are_names(aliases: Any) -> None:
-    with pytest.raises(DefinitionError, match="the aliases of step note must be a sequence of names"):
+    with pytest.raises(
+        DefinitionError, match="the aliases of step note must be a sequence of names"
+    ):
         step(aliases=aliases)(note.fn)
 
 
 @pytest.mark.parametrize("crash", [False, True])
-async def test_a_step_under_a_new_name_goes_on_with_the_old_key(aflow: AsyncHarness, conn: psycopg.Connection, crash: bool) -> None:
+async def test_a_step_under_a_new_name_goes_on_with_the_old_key(
+    aflow: AsyncHarness, conn: psycopg.Connection, crash: bool
+) -> None:
     """Finished, under way with a failed attempt, and not yet begun when the code changes."""
     is_new, works, keys = [False], asyncio.Event(), []
 
@@ -516,13 +631,20 @@ async def test_a_step_under_a_new_name_goes_on_with_the_old_key(aflow: AsyncHarn
             raise ConnectionError("not yet")
         return f"paid {n}"
 
-    new_pay = step(name="charge", aliases=["pay"], retries=pgflow.Retries(5, first_delay=seconds(2)))(pay.fn)
+    new_pay = step(
+        name="charge", aliases=["pay"], retries=pgflow.Retries(5, first_delay=seconds(2))
+    )(pay.fn)
     own = step(name="charge")(pay.fn)
 
     @workflow
     async def paying() -> list[str]:
         first = new_pay if is_new[0] else pay
-        return [await (new_pay if is_new[0] else own)(0), await first(1), await first(2), await first(3)]
+        return [
+            await (new_pay if is_new[0] else own)(0),
+            await first(1),
+            await first(2),
+            await first(3),
+        ]
 
     aflow.include(paying)
     run = await aflow.start(paying)
@@ -534,10 +656,18 @@ async def test_a_step_under_a_new_name_goes_on_with_the_old_key(aflow: AsyncHarn
     await aflow.skip(seconds(60))
     assert await run.result(SOON) == [f"paid {n}" for n in range(4)]
     stem = keys[0][1].partition("/")[0]
-    assert keys == [(0, f"{stem}/charge/1"), (1, f"{stem}/pay/1"), (2, f"{stem}/pay/2"), (2, f"{stem}/pay/2"), (3, f"{stem}/charge/4")]
+    assert keys == [
+        (0, f"{stem}/charge/1"),
+        (1, f"{stem}/pay/1"),
+        (2, f"{stem}/pay/2"),
+        (2, f"{stem}/pay/2"),
+        (3, f"{stem}/charge/4"),
+    ]
 
 
-async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(aflow: AsyncHarness) -> None:
+async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(
+    aflow: AsyncHarness,
+) -> None:
     is_new = [False]
 
     async def body(n: int) -> int:
@@ -550,13 +680,18 @@ async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(aflow:
         raise ConnectionError("never")
 
     retries = pgflow.Retries(9, first_delay=seconds(30))
-    old = (pgflow.read(name="look")(body), pgflow.transaction(write), step(name="stall", retries=retries)(forever))
+    old = (
+        pgflow.read(name="look")(body),
+        pgflow.transaction(write),
+        step(name="stall", retries=retries)(forever),
+    )
 
     async def write_anew(conn: psycopg.AsyncConnection, n: int) -> int:
         return n
 
     new = (
-        pgflow.read(name="see", aliases=["look"])(body), pgflow.transaction(aliases=["write"])(write_anew),
+        pgflow.read(name="see", aliases=["look"])(body),
+        pgflow.transaction(aliases=["write"])(write_anew),
         step(name="linger", aliases=["stall"], retries=retries)(forever),
     )
 
@@ -609,7 +744,9 @@ def test_a_name_that_is_no_alias_still_diverges(flow: Harness) -> None:
 
     @workflow
     def renaming() -> str:
-        said = (step(name="b", aliases=["c"])(note.fn) if is_new[0] else step(name="a")(note.fn)).sync("x")
+        said = (
+            step(name="b", aliases=["c"])(note.fn) if is_new[0] else step(name="a")(note.fn)
+        ).sync("x")
         go.sync.wait()
         return said
 
@@ -623,7 +760,9 @@ def test_a_name_that_is_no_alias_still_diverges(flow: Harness) -> None:
     is_new[0] = False
 
 
-async def test_effects_and_decisions_under_new_names_keep_their_keys(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+async def test_effects_and_decisions_under_new_names_keep_their_keys(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
     """Done, unknown and not yet intended when the code changes."""
     is_new, is_known, keys = [False], [False], []
 
@@ -645,7 +784,9 @@ async def test_effects_and_decisions_under_new_names_keep_their_keys(aflow: Asyn
 
     def declared(name: str, *aliases: str) -> Any:
         retries = pgflow.Retries(9, first_delay=seconds(30), backoff=1)
-        made = pgflow.effect(risk="compensable", name=name, aliases=aliases, settle_retries=retries)(pay)
+        made = pgflow.effect(
+            risk="compensable", name=name, aliases=aliases, settle_retries=retries
+        )(pay)
         made.settle(ask)
         take_back.__name__ = "_"
         made.compensate(take_back)
@@ -679,6 +820,15 @@ async def test_effects_and_decisions_under_new_names_keep_their_keys(aflow: Asyn
     assert await run.result(SOON) == "paid 1, paid 2, paid 3"
     stem = keys[1][1].partition("/")[0]
     assert keys[0] == (1, f"{stem}/pick/1/pay/1")
-    assert {key for n, key in keys[1:] if abs(n) == 2 and "compensate" not in key} == {f"{stem}/pay/1"}
-    assert [key.removeprefix(f"{stem}/") for _, key in keys[-3:]] == ["charge/1", "charge/1/charge.compensate/1", "pay/1/charge.compensate/1"]
-    assert conn.execute("select decision from pgflow.decisions order by seq").fetchall() == [(f"{stem}/pick/1",), (f"{stem}/choose/1",)]
+    assert {key for n, key in keys[1:] if abs(n) == 2 and "compensate" not in key} == {
+        f"{stem}/pay/1"
+    }
+    assert [key.removeprefix(f"{stem}/") for _, key in keys[-3:]] == [
+        "charge/1",
+        "charge/1/charge.compensate/1",
+        "pay/1/charge.compensate/1",
+    ]
+    assert conn.execute("select decision from pgflow.decisions order by seq").fetchall() == [
+        (f"{stem}/pick/1",),
+        (f"{stem}/choose/1",),
+    ]

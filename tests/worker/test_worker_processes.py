@@ -1,4 +1,6 @@
-"""`pgflow workers` as processes: stopping, dying, freezing, losing the database, holding up the loop."""
+"""`pgflow workers` as processes: stopping, dying, freezing, losing the database, holding up the
+loop.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ def app_conn(conn):
 
 
 def start(conn, workflow, key=None, /, **input_):
-    return one(conn, "select run_key from pgflow.start_run(%s, %s::json, %s)", workflow, json.dumps(input_), key)
+    return one(
+        conn,
+        "select run_key from pgflow.start_run(%s, %s::json, %s)",
+        workflow,
+        json.dumps(input_),
+        key,
+    )
 
 
 def start_bookings(conn, count, steps=5, pause=0.0):
@@ -30,11 +38,17 @@ def start_bookings(conn, count, steps=5, pause=0.0):
 
 
 def unfinished(conn):
-    return one(conn, "select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled', 'stuck')")
+    return one(
+        conn,
+        "select count(*) from pgflow.runs where status not in ('completed', 'failed', 'cancelled', "
+        "'stuck')",
+    )
 
 
 def assert_booked_once(conn, keys, steps):
-    rows = conn.execute("select key, count(*), count(distinct n) from app.booked group by key").fetchall()
+    rows = conn.execute(
+        "select key, count(*), count(distinct n) from app.booked group by key"
+    ).fetchall()
     assert sorted(rows) == sorted((key, steps, steps) for key in keys)
 
 
@@ -52,7 +66,9 @@ def test_after_sigterm_nothing_is_leased_and_the_exit_code_is_zero(dsn, app_conn
         with worker(dsn, "--concurrency", "10") as process:
             process.registered()
             pause = threading.Event()
-            pause.wait(random.uniform(0, 0.4))  # a random moment of its work, which is what is tested
+            pause.wait(
+                random.uniform(0, 0.4)
+            )  # a random moment of its work, which is what is tested
             process.send(signal.SIGTERM)
             code, log = process.finish()
             assert code == 0, log
@@ -68,7 +84,12 @@ def test_a_thread_that_never_ends_does_not_keep_the_process_alive(dsn, app_conn,
     start(app_conn, workflow)
     with worker(dsn, "--grace", "0.2") as process:
         process.registered()
-        eventually(lambda: one(app_conn, "select count(*) from pgflow.runs where status in ('running', 'waiting')"), "the run is worked on")
+        eventually(
+            lambda: one(
+                app_conn, "select count(*) from pgflow.runs where status in ('running', 'waiting')"
+            ),
+            "the run is worked on",
+        )
         process.send(signal.SIGTERM)
         code, log = process.finish(20)
     assert code == 0, log
@@ -86,9 +107,18 @@ def test_a_second_sigterm_is_a_crash_and_the_runs_go_on_elsewhere(dsn, app_conn)
     start(app_conn, "booking", "slow", key="slow", steps=3, pause=1.0)
     with worker(dsn, "--grace", "60") as process:
         process.registered()
-        eventually(lambda: one(app_conn, "select count(*) from pgflow.steps where step = 'rest' and status = 'started'"), "it is in its step")
+        eventually(
+            lambda: one(
+                app_conn,
+                "select count(*) from pgflow.steps where step = 'rest' and status = 'started'",
+            ),
+            "it is in its step",
+        )
         process.send(signal.SIGTERM)
-        eventually(lambda: one(app_conn, "select bool_or(stopping) from pgflow.workers"), "the worker is stopping")
+        eventually(
+            lambda: one(app_conn, "select bool_or(stopping) from pgflow.workers"),
+            "the worker is stopping",
+        )
         process.send(signal.SIGTERM)
         assert process.finish()[0] == 1
     assert one(app_conn, "select count(*) from pgflow.lease") == 1
@@ -105,9 +135,18 @@ def test_a_frozen_worker_that_wakes_up_commits_nothing_and_begins_anew(dsn, app_
         frozen.send(signal.SIGSTOP)
         with worker(dsn) as other:
             other.registered()
-            eventually(lambda: one(app_conn, "select count(*) from pgflow.lease where worker_id = %s", dead) == 0, "its runs are taken")
+            eventually(
+                lambda: (
+                    one(app_conn, "select count(*) from pgflow.lease where worker_id = %s", dead)
+                    == 0
+                ),
+                "its runs are taken",
+            )
             frozen.send(signal.SIGCONT)
-            eventually(lambda: one(app_conn, "select count(*) from pgflow.workers") == 2, "it registers anew")
+            eventually(
+                lambda: one(app_conn, "select count(*) from pgflow.workers") == 2,
+                "it registers anew",
+            )
             eventually(lambda: unfinished(app_conn) == 0, "everything is done")
     assert_booked_once(app_conn, keys, 30)
 
@@ -119,6 +158,7 @@ def test_a_poison_run_is_stuck_in_the_end_and_condemns_no_neighbour(dsn, app_con
     deaths = 0
     processes = []
     try:
+
         def stuck():
             nonlocal deaths
             for entry in [p for p in processes if p[1].process.poll() is not None]:
@@ -131,7 +171,9 @@ def test_a_poison_run_is_stuck_in_the_end_and_condemns_no_neighbour(dsn, app_con
             return one(app_conn, "select count(*) from pgflow.runs where status = 'stuck'")
 
         eventually(stuck, "the poison run is stuck", 60)
-        assert app_conn.execute("select key, reason from pgflow.runs where status = 'stuck'").fetchall() == [("bad", "poison")]
+        assert app_conn.execute(
+            "select key, reason from pgflow.runs where status = 'stuck'"
+        ).fetchall() == [("bad", "poison")]
         eventually(lambda: (stuck(), unfinished(app_conn) == 0)[1], "its neighbours finish", 60)
     finally:
         for manager, _ in processes:
@@ -153,8 +195,10 @@ def test_work_goes_on_while_connections_are_killed_again_and_again(dsn, app_conn
             last = time.monotonic()
             kills += one(
                 app_conn,
-                "select count(pg_terminate_backend(pid)) from (select pid from pg_stat_activity where datname = current_database() "
-                "and pid <> pg_backend_pid() and application_name like 'pgflow%%' order by random() limit 1) x",
+                "select count(pg_terminate_backend(pid)) from (select pid from pg_stat_activity "
+                "where datname = current_database() "
+                "and pid <> pg_backend_pid() and application_name like 'pgflow%%' order by "
+                "random() limit 1) x",
             )
             return unfinished(app_conn) == 0
 
@@ -168,7 +212,9 @@ def test_a_step_that_hogs_the_processor_is_not_taken_for_a_death(dsn, app_conn):
     with worker(dsn) as process, worker(dsn) as other:
         process.registered(), other.registered()
         eventually(lambda: unfinished(app_conn) == 0, "the run is done")
-    assert one(app_conn, "select count(*) from pgflow.steps where key = %s and attempts = 1", key) == 1
+    assert (
+        one(app_conn, "select count(*) from pgflow.steps where key = %s and attempts = 1", key) == 1
+    )
 
 
 def test_code_that_blocks_the_loop_is_named_in_the_log(dsn, app_conn):
@@ -200,7 +246,13 @@ def test_waiting_runs_are_woken_by_a_signal_from_sql(dsn, app_conn):
     start(app_conn, "waiting", "w")
     with worker(dsn) as process:
         process.registered()
-        eventually(lambda: one(app_conn, "select status from pgflow.runs where key = 'w'") == "waiting", "it waits")
+        eventually(
+            lambda: one(app_conn, "select status from pgflow.runs where key = 'w'") == "waiting",
+            "it waits",
+        )
         app_conn.execute("select pgflow.send_signal('w', 'go', '5')")
-        eventually(lambda: one(app_conn, "select status from pgflow.runs where key = 'w'") == "completed", "it goes on")
+        eventually(
+            lambda: one(app_conn, "select status from pgflow.runs where key = 'w'") == "completed",
+            "it goes on",
+        )
     assert one(app_conn, "select output::text from pgflow.runs where key = 'w'") == "5"

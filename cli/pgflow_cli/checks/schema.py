@@ -1,4 +1,6 @@
-"""Checks of the schema: whether it is installed, whether somebody has changed it, and the rights of the role."""
+"""Checks of the schema: whether it is installed, whether somebody has changed it, and the rights of
+the role.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ def check_schema(patient: Patient) -> Iterator[Finding]:
         yield Finding("fail", found or str(error), remedy)
     else:
         if _is_newer(patient):
-            yield Finding("warn", f"the schema is newer than this version, which is {stamp}", "upgrade pgflow-engine here")
+            yield Finding(
+                "warn",
+                f"the schema is newer than this version, which is {stamp}",
+                "upgrade pgflow-engine here",
+            )
         else:
             yield Finding("ok", f"the schema is of {stamp}")
 
@@ -41,10 +47,14 @@ _STAMP = "select obj_description(to_regnamespace('pgflow'), 'pg_namespace') as s
 
 
 _BODY = re.compile(
-    r"create (?:or replace )?(?:function|procedure) pgflow\.(\w+)(?:(?!create (?:or replace )?function).)*?\bas \$\$(.*?)\$\$", re.DOTALL
+    r"create (?:or replace )?(?:function|procedure) pgflow\.(\w+)(?:(?!create (?:or replace "
+    r")?function).)*?\bas \$\$(.*?)\$\$",
+    re.DOTALL,
 )
 _PARSED_BODY = re.compile(
-    r"create (?:or replace )?function pgflow\.(\w+)(?:(?!create (?:or replace )?function|\bas \$\$).)*?\nreturn ", re.DOTALL
+    r"create (?:or replace )?function pgflow\.(\w+)(?:(?!create (?:or replace )?function|\bas "
+    r"\$\$).)*?\nreturn ",
+    re.DOTALL,
 )
 _TABLE = re.compile(r"^create table (?:if not exists )?pgflow\.(\w+)", re.MULTILINE)
 _DROPPED_TABLE = re.compile(r"^drop table (?:if exists )?pgflow\.(\w+)", re.MULTILINE)
@@ -65,9 +75,11 @@ where c.relnamespace = to_regnamespace('pgflow') and c.relkind in ('r', 'p', 'v'
 
 
 def check_drift(patient: Patient) -> Iterator[Finding]:
-    """The functions, tables, views and indexes that are there are those of this version, word for word.
+    """The functions, tables, views and indexes that are there are those of this version, word for
+    word.
 
-    Of a function whose body is parsed when it is made the server keeps no words: it must be there, and be such a one.
+    Of a function whose body is parsed when it is made the server keeps no words: it must be there,
+    and be such a one.
     """
     from pgflow.schema import own_assets
 
@@ -78,7 +90,10 @@ def check_drift(patient: Patient) -> Iterator[Finding]:
     sources = "\n".join(file.text for file in assets.sources)
     migrations = "\n".join(file.text for file in assets.migrations)
     relations = patient.rows(_RELATIONS)
-    there = {kind: {row["name"] for row in relations if row["kind"] == kind} for kind in ("table", "view", "index")}
+    there = {
+        kind: {row["name"] for row in relations if row["kind"] == kind}
+        for kind in ("table", "view", "index")
+    }
     wanted = {
         "table": set(_TABLE.findall(migrations)) - set(_DROPPED_TABLE.findall(migrations)),
         "index": set(_INDEX.findall(migrations)) - set(_DROPPED_INDEX.findall(migrations)),
@@ -89,12 +104,18 @@ def check_drift(patient: Patient) -> Iterator[Finding]:
     for kind, names in wanted.items():
         findings += [
             Finding(
-                "fail", f"{kind} pgflow.{name} is missing", "restore it from a backup, or from `pgflow migrate --sql` of an empty database"
+                "fail",
+                f"{kind} pgflow.{name} is missing",
+                "restore it from a backup, or from `pgflow migrate --sql` of an empty database",
             )
             for name in sorted(names - there[kind])
         ]
     findings += [
-        Finding("fail", f"index pgflow.{row['name']} is invalid", f"reindex index concurrently pgflow.{row['name']}")
+        Finding(
+            "fail",
+            f"index pgflow.{row['name']} is invalid",
+            f"reindex index concurrently pgflow.{row['name']}",
+        )
         for row in relations
         if row["is_invalid"]
     ]
@@ -103,15 +124,23 @@ def check_drift(patient: Patient) -> Iterator[Finding]:
         yield Finding("ok", "functions, tables, views and indexes are as they were installed")
 
 
-def _functions(ours: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]) -> Iterator[Finding]:
-    """Functions that are missing, changed, or not ours. The clock may be another one in a test database."""
+def _functions(
+    ours: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]
+) -> Iterator[Finding]:
+    """Functions that are missing, changed, or not ours. The clock may be another one in a test
+    database.
+    """
     wanted, found = _by_name(ours), _by_name(theirs)
     remedy = "pgflow migrate applies a file whose text has changed: delete its row in pgflow.source first, to have this one applied again"
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found:
             yield Finding("fail", f"function pgflow.{name} is missing", remedy)
         elif name not in wanted:
-            yield Finding("warn", f"function pgflow.{name} is not of this version", "drop it, or give it another schema")
+            yield Finding(
+                "warn",
+                f"function pgflow.{name} is not of this version",
+                "drop it, or give it another schema",
+            )
         elif wanted[name] != found[name]:
             yield Finding("fail", f"function pgflow.{name} was changed by hand", remedy)
 
@@ -148,24 +177,44 @@ def check_privileges(patient: Patient) -> Iterator[Finding]:
     who = patient.row(_WHO)
     name = who["name"]
     if not who["may_use"] or not who["may_read"]:
-        yield Finding("fail", f"{name} may not use pgflow here", f"grant pgflow_client (or _worker, _operator, _auditor) to {name}")
+        yield Finding(
+            "fail",
+            f"{name} may not use pgflow here",
+            f"grant pgflow_client (or _worker, _operator, _auditor) to {name}",
+        )
         return
     may = {row["name"]: row["may"] for row in patient.rows(_MAY)}
-    can = [what for what, functions in _ROLES.items() if all(may.get(function) for function in functions)]
+    can = [
+        what
+        for what, functions in _ROLES.items()
+        if all(may.get(function) for function in functions)
+    ]
     if who["is_superuser"]:
-        yield Finding("ok", f"{name} is a superuser and may do everything; workers need no more than pgflow_worker")
+        yield Finding(
+            "ok",
+            f"{name} is a superuser and may do everything; workers need no more than pgflow_worker",
+        )
     else:
         cannot = [what for what in _ROLES if what not in can]
-        yield Finding("ok", f"{name} may read{''.join(', ' + what for what in can)}" + (f"; not {', '.join(cannot)}" if cannot else ""))
+        yield Finding(
+            "ok",
+            f"{name} may read{''.join(', ' + what for what in can)}"
+            + (f"; not {', '.join(cannot)}" if cannot else ""),
+        )
     missing = patient.rows(
-        "select n from unnest(%s::text[]) n where n not in (select rolname from pg_roles) order by n", (list(_GRANTEES),)
+        "select n from unnest(%s::text[]) n where n not in (select rolname from pg_roles) order by "
+        "n",
+        (list(_GRANTEES),),
     )
     if missing:
         names = [row["n"] for row in missing]
         yield Finding(
             "warn",
-            f"{count_of(len(names), 'role')} to grant from {'is' if len(names) == 1 else 'are'} missing: {', '.join(names)}",
-            "as a database administrator: " + " ".join(f"create role {n} nologin;" for n in names) + " then pgflow migrate",
+            f"{count_of(len(names), 'role')} to grant from {'is' if len(names) == 1 else 'are'} "
+            f"missing: {', '.join(names)}",
+            "as a database administrator: "
+            + " ".join(f"create role {n} nologin;" for n in names)
+            + " then pgflow migrate",
         )
 
 

@@ -24,9 +24,16 @@ CONNECTIONS_OF_A_WORKER = 9
 
 def check_version(patient: Patient) -> Iterator[Finding]:
     """Postgres 15 to 18."""
-    row = patient.row("select current_setting('server_version') as version, current_setting('server_version_num')::int / 10000 as major")
+    row = patient.row(
+        "select current_setting('server_version') as version, "
+        "current_setting('server_version_num')::int / 10000 as major"
+    )
     if row["major"] < OLDEST:
-        yield Finding("fail", f"Postgres {row['version']}", f"pgflow needs Postgres {OLDEST} or newer: upgrade the server")
+        yield Finding(
+            "fail",
+            f"Postgres {row['version']}",
+            f"pgflow needs Postgres {OLDEST} or newer: upgrade the server",
+        )
     elif row["major"] > NEWEST:
         yield Finding(
             "warn",
@@ -40,7 +47,8 @@ def check_version(patient: Patient) -> Iterator[Finding]:
 def check_durability(patient: Patient) -> Iterator[Finding]:
     """Check that commits survive a power cut."""
     settings = patient.rows(
-        "select name, setting from pg_settings where name in ('fsync', 'full_page_writes', 'synchronous_commit') and setting = 'off'"
+        "select name, setting from pg_settings where name in ('fsync', 'full_page_writes', "
+        "'synchronous_commit') and setting = 'off'"
     )
     for row in settings:
         yield Finding(
@@ -52,7 +60,8 @@ def check_durability(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "fail",
             "this server is a standby, which takes no writes",
-            "name the primary in the connection string, or several hosts with target_session_attrs=read-write",
+            "name the primary in the connection string, or several hosts with "
+            "target_session_attrs=read-write",
         )
     if not settings:
         yield Finding("ok", "commits survive a power cut")
@@ -73,7 +82,9 @@ where r.state is distinct from 'backup'
 def check_replication(patient: Patient) -> Iterator[Finding]:
     """Check which commits a fail-over would lose."""
     if patient.row("select pg_is_in_recovery() as standby")["standby"]:
-        yield Finding("fail", "a standby cannot be asked this", "name the primary in the connection string")
+        yield Finding(
+            "fail", "a standby cannot be asked this", "name the primary in the connection string"
+        )
         return
     row = patient.row(_STANDBYS)
     if not row["standbys"]:
@@ -83,19 +94,28 @@ def check_replication(patient: Patient) -> Iterator[Finding]:
     waits = row["has_synchronous"] and row["synchronous_commit"] not in ("off", "local")
     if waits and row["behind"] < row["standbys"]:
         others = f", one to any of the {row['behind']} others may" if row["behind"] else ""
-        yield Finding("ok", f"commits wait for a standby ({standbys}): a fail-over to it loses nothing{others}")
+        yield Finding(
+            "ok",
+            f"commits wait for a standby ({standbys}): a fail-over to it loses nothing{others}",
+        )
         return
     if waits:
         yield Finding(
             "warn",
-            f"no standby is synchronous, though synchronous_standby_names has some ({standbys}): commits wait for one that is not here",
+            f"no standby is synchronous, though synchronous_standby_names has some ({standbys}): "
+            "commits wait for one that is not here",
             "start that standby, or name one that follows (pg_stat_replication.application_name)",
         )
         return
-    behind = "" if row["behind_bytes"] is None else f" (now {row['behind_bytes']:,} bytes, {duration(row['behind_seconds'] or 0.0)})"
+    behind = (
+        ""
+        if row["behind_bytes"] is None
+        else f" (now {row['behind_bytes']:,} bytes, {duration(row['behind_seconds'] or 0.0)})"
+    )
     yield Finding(
         "warn",
-        f"commits do not wait for the {standbys}: a fail-over loses what had not reached it{behind}, your rows and pgflow's alike",
+        f"commits do not wait for the {standbys}: a fail-over loses what had not reached "
+        f"it{behind}, your rows and pgflow's alike",
         "alter system set synchronous_standby_names = 'ANY 1 (*)'; select pg_reload_conf() "
         "- or accept it: workers notice such a loss and `pgflow doctor` names the runs",
     )
@@ -104,25 +124,33 @@ def check_replication(patient: Patient) -> Iterator[Finding]:
 def check_clock(patient: Patient) -> Iterator[Finding]:
     """The database's clock decides; one here that differs only misleads readers of logs."""
     before = time.time()
-    theirs = float(patient.row("select extract(epoch from clock_timestamp())::float8 as now")["now"])
+    theirs = float(
+        patient.row("select extract(epoch from clock_timestamp())::float8 as now")["now"]
+    )
     offset = theirs - (before + time.time()) / 2
     text = f"the database is {duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} this machine"
     if abs(offset) > CLOCK_SECONDS:
-        yield Finding("warn", text, "run NTP on both: due times go by the database's clock, logs by this one")
+        yield Finding(
+            "warn", text, "run NTP on both: due times go by the database's clock, logs by this one"
+        )
     else:
         yield Finding("ok", text)
 
 
 def check_pooler(patient: Patient) -> Iterator[Finding]:
-    """PgBouncer and its like: a pooler answers with a process id of its own, and lends one server process to many."""
+    """PgBouncer and its like: a pooler answers with a process id of its own, and lends one server
+    process to many.
+    """
     pid = patient.row("select pg_backend_pid() as pid")["pid"]
     if pid == patient.connection.info.backend_pid:
         yield Finding("ok", "a direct connection, no pooler")
     elif _shares_a_backend(patient):
         yield Finding(
             "warn",
-            "a pooler in transaction mode is in between: LISTEN and prepared statements may not work through it",
-            "App(listen=False, prepare_threshold=None), or name the server itself in PGFLOW_DSN for workers; `pgflow tick` needs neither",
+            "a pooler in transaction mode is in between: LISTEN and prepared statements may not "
+            "work through it",
+            "App(listen=False, prepare_threshold=None), or name the server itself in PGFLOW_DSN "
+            "for workers; `pgflow tick` needs neither",
         )
     else:
         yield Finding("ok", "a pooler in session mode is in between")
@@ -150,7 +178,9 @@ def check_listen(patient: Patient) -> Iterator[Finding]:
         patient.connection.execute("select pg_notify(%s, 'hello')", (channel,))
         heard = _hears(ear, channel)
     if heard:
-        yield Finding("ok", f"LISTEN works, a notification took {duration(time.monotonic() - began)}")
+        yield Finding(
+            "ok", f"LISTEN works, a notification took {duration(time.monotonic() - began)}"
+        )
     else:
         yield Finding(
             "warn",
@@ -160,7 +190,10 @@ def check_listen(patient: Patient) -> Iterator[Finding]:
 
 
 def _hears(connection: psycopg.Connection[Any], channel: str) -> bool:
-    return any(notification.channel == channel for notification in connection.notifies(timeout=LISTEN_SECONDS, stop_after=1))
+    return any(
+        notification.channel == channel
+        for notification in connection.notifies(timeout=LISTEN_SECONDS, stop_after=1)
+    )
 
 
 _AUTOVACUUM = """
@@ -197,12 +230,15 @@ def check_autovacuum(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"{table} has lost its vacuum settings",
-                f"alter table {table} set (autovacuum_enabled = true, autovacuum_vacuum_threshold = 2000)",
+                f"alter table {table} set (autovacuum_enabled = true, autovacuum_vacuum_threshold "
+                "= 2000)",
             )
         elif row["dead"] > 20 * max(row["threshold"], 1000):
             wrong = True
             yield Finding(
-                "warn", f"{table} holds {row['dead']:,} dead rows", f"vacuum {table}; then see which transaction keeps them (below)"
+                "warn",
+                f"{table} holds {row['dead']:,} dead rows",
+                f"vacuum {table}; then see which transaction keeps them (below)",
             )
     if not wrong:
         yield Finding("ok", "autovacuum is on, hot tables are clean")
@@ -227,14 +263,17 @@ order by seconds desc nulls last
 
 
 def check_long_transactions(patient: Patient) -> Iterator[Finding]:
-    """An old snapshot keeps every dead row alive; claims read on past them, but what is worked on slows and tables grow."""
+    """An old snapshot keeps every dead row alive; claims read on past them, but what is worked on
+    slows and tables grow.
+    """
     rows = patient.rows(_LONG, {"limit": LONG_SECONDS})
     for row in rows:
         since = f" for {duration(row['seconds'])}" if row["seconds"] is not None else ""
         whose = f" of {row['role']} ({row['application']})" if row["role"] else ""
         yield Finding(
             "warn",
-            f"{row['who']}{whose}, {row['state']}, has kept a snapshot{since}: dead rows cannot be removed",
+            f"{row['who']}{whose}, {row['state']}, has kept a snapshot{since}: dead rows cannot be "
+            "removed",
             f"end it: {row['remedy']}",
         )
     if not rows:
@@ -267,7 +306,8 @@ def check_connections(patient: Patient) -> Iterator[Finding]:
     elif row["used"] - row["of_workers"] + most > row["room"]:
         yield Finding(
             "warn",
-            f"{text}; {count_of(workers, 'worker')} may want {most}, up to {CONNECTIONS_OF_A_WORKER} each",
+            f"{text}; {count_of(workers, 'worker')} may want {most}, up to "
+            f"{CONNECTIONS_OF_A_WORKER} each",
             f"{remedy}, or `pgflow workers --transactions` with less than 4",
         )
     else:
@@ -278,7 +318,9 @@ _JIT = """
 select pg_jit_available() and reset_val = 'on' as is_on, current_setting('jit_above_cost')::float8 as above
 from pg_settings where name = 'jit'
 """
-"""`reset_val` is how sessions of this role begin; our own does without, and is told then that it is not available."""
+"""`reset_val` is how sessions of this role begin; our own does without, and is told then that it is
+not available.
+"""
 
 
 def check_compiling(patient: Patient) -> Iterator[Finding]:
@@ -295,8 +337,13 @@ def check_compiling(patient: Patient) -> Iterator[Finding]:
     if dear:
         yield Finding(
             "warn",
-            f"psql and dashboards wait for a compiler (jit) before they see {', '.join(f'pgflow.{name}' for name in dear)}",
-            "alter role NAME set jit = off, for the role that looks; if these tables have just been filled: vacuum analyze",
+            "psql and dashboards wait for a compiler (jit) before they see "
+            f"{', '.join(f'pgflow.{name}' for name in dear)}",
+            "alter role NAME set jit = off, for the role that looks; if these tables have just "
+            "been filled: vacuum analyze",
         )
     else:
-        yield Finding("ok", "looks at runs, steps, effects, decisions, queues and workers are not compiled (jit)")
+        yield Finding(
+            "ok",
+            "looks at runs, steps, effects, decisions, queues and workers are not compiled (jit)",
+        )

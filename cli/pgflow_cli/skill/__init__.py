@@ -1,4 +1,6 @@
-"""``pgflow install-skill``: what a coding assistant should know of pgflow, put where assistants look."""
+"""``pgflow install-skill``: what a coding assistant should know of pgflow, put where assistants
+look.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ OURS = "---\nname: pgflow\n"
 
 def install_skill(
     *,
-    to: Annotated[Path, typer.Option("--to", help="Folder of skills; pgflow/SKILL.md is written into it.")] = Path(".agents/skills"),
+    to: Annotated[
+        Path, typer.Option("--to", help="Folder of skills; pgflow/SKILL.md is written into it.")
+    ] = Path(".agents/skills"),
     as_json: AsJson = None,
 ) -> None:
     """Writes the skill for coding assistants, or renews it."""
@@ -26,7 +30,9 @@ def install_skill(
     text = resources.files("pgflow_cli.skill").joinpath("SKILL.md").read_text(encoding="utf-8")
     changed = _write(target, text)
     report = {"file": str(target), "changed": changed}
-    print_one(form, report, lambda: plain(f"Wrote {target}" if changed else f"{target} is up to date"))
+    print_one(
+        form, report, lambda: plain(f"Wrote {target}" if changed else f"{target} is up to date")
+    )
 
 
 def _write(target: Path, text: str) -> bool:
@@ -34,7 +40,10 @@ def _write(target: Path, text: str) -> bool:
     try:
         before = target.read_text(encoding="utf-8") if target.exists() else OURS
         if not before.startswith(OURS):
-            raise Mistake(f"{target} is somebody else's: nothing was written. Move it away, or name another folder with --to")
+            raise Mistake(
+                f"{target} is somebody else's: nothing was written. Move it away, or name another "
+                "folder with --to"
+            )
         if before == text:
             return False
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,11 @@
-"""The treasury day: a real job on real rates, with a bank that loses acknowledgements and workers that are killed.
+"""The treasury day: a real job on real rates, with a bank that loses acknowledgements and workers
+that are killed.
 
-A company keeps four bank accounts in four currencies. Every business day its treasury reads the statements
-of the day, prices them at the reference rates of the European Central Bank, decides by a standing policy,
-sweeps what is too much or too little, hedges what is too exposed, posts all of it to the general ledger,
-closes the day and files a liquidity ratio. One run is one day; a quarter is 63 of them.
+A company keeps four bank accounts in four currencies. Every business day its treasury reads the
+statements of the day, prices them at the reference rates of the European Central Bank, decides by a
+standing policy, sweeps what is too much or too little, hedges what is too exposed, posts all of it
+to the general ledger, closes the day and files a liquidity ratio. One run is one day; a quarter is
+63 of them.
 
 ============  =================================================================================
 ``workflow``  the day itself: start here

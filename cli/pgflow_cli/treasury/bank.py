@@ -1,16 +1,19 @@
 """The bank: the other side, a process of its own with a book of its own.
 
-``python -m pgflow_cli.treasury.bank --book FILE`` listens on the loopback, for one JSON object a line. The
-book is a file of JSON lines, only ever added to; an instruction's line is on the disk before its
-acknowledgement leaves. After a crash the book is all there is, and it is enough: the keys already executed
-are read back from it. Only a line without its end, of which nobody has been told, is cut off.
+``python -m pgflow_cli.treasury.bank --book FILE`` listens on the loopback, for one JSON object a
+line. The book is a file of JSON lines, only ever added to; an instruction's line is on the disk
+before its acknowledgement leaves. After a crash the book is all there is, and it is enough: the
+keys already executed are read back from it. Only a line without its end, of which nobody has been
+told, is cut off.
 
 What a client must live with, as with any bank:
 
-- An acknowledgement may be lost after the instruction was executed: about one in twenty here. The client
-  cannot tell this from an instruction that never arrived, so it asks again under the same key.
+- An acknowledgement may be lost after the instruction was executed: about one in twenty here. The
+  client cannot tell this from an instruction that never arrived, so it asks again under the same
+  key.
 - A key that was executed is not executed again: the answer is that of the first time.
-- A key that comes back with other content is a mistake on the other side: it is refused, and recorded.
+- A key that comes back with other content is a mistake on the other side: it is refused, and
+  recorded.
 - An instruction may be refused for good, as the second leg of a forward above the desk's limit is.
 
 It knows keys, not meanings: whoever sends a sweep twice under two keys sweeps twice.
@@ -48,11 +51,15 @@ class Refused(Exception):
 
 
 class KeyReused(Exception):
-    """The key was another instruction's: a bug on the other side, which trying again cannot heal."""
+    """The key was another instruction's: a bug on the other side, which trying again cannot
+    heal.
+    """
 
 
 def create_book(path: Path, lines: Sequence[Line]) -> None:
-    """Writes the book of a bank that has not executed anything yet; FileExistsError if there is one."""
+    """Writes the book of a bank that has not executed anything yet; FileExistsError if there is
+    one.
+    """
     with path.open("x") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
 
@@ -63,8 +70,12 @@ class Book:
     def __init__(self, path: Path) -> None:
         self._file = path.open("r+b")
         self.lines = [json.loads(line) for line in self._whole_lines()]
-        self._currencies = {line["account"]: line["currency"] for line in self.lines if line["type"] == "account"}
-        self._openings = {line["account"]: line["cents"] for line in self.lines if line["type"] == "account"}
+        self._currencies = {
+            line["account"]: line["currency"] for line in self.lines if line["type"] == "account"
+        }
+        self._openings = {
+            line["account"]: line["cents"] for line in self.lines if line["type"] == "account"
+        }
         self._executed = {line["key"]: line for line in self.lines if line["type"] == "instruction"}
 
     def _whole_lines(self) -> list[bytes]:
@@ -89,9 +100,21 @@ class Book:
         """The statement of a target-balance account for a day: it opens at its agreed balance."""
         if account not in self._openings:
             raise Refused(f"there is no account {account}")
-        flows = [line for line in self.lines if line["type"] == "flow" and line["account"] == account and line["day"] == day]
-        totals = {kind: sum(f["cents"] for f in flows if f["kind"] == kind) for kind in ("receipts", "payments")}
-        return {"account": account, "currency": self._currencies[account], "opening": self._openings[account], **totals}
+        flows = [
+            line
+            for line in self.lines
+            if line["type"] == "flow" and line["account"] == account and line["day"] == day
+        ]
+        totals = {
+            kind: sum(f["cents"] for f in flows if f["kind"] == kind)
+            for kind in ("receipts", "payments")
+        }
+        return {
+            "account": account,
+            "currency": self._currencies[account],
+            "opening": self._openings[account],
+            **totals,
+        }
 
     def execute(self, key: str, order: Line) -> tuple[str, bool]:
         """Executes an instruction once; answers the reference, and whether the key was new."""
@@ -100,7 +123,12 @@ class Book:
             self._require_same(known, order)
             return known["reference"], False
         self._require_acceptable(order)
-        line = {"type": "instruction", "key": key, "reference": f"B{len(self._executed) + 1:06}", **order}
+        line = {
+            "type": "instruction",
+            "key": key,
+            "reference": f"B{len(self._executed) + 1:06}",
+            **order,
+        }
         self.append(line)
         self._executed[key] = line
         return line["reference"], True
@@ -108,12 +136,19 @@ class Book:
     def _require_same(self, known: Line, order: Line) -> None:
         if any(known[name] != order[name] for name in INSTRUCTION):
             self.append({"type": "conflict", "key": known["key"], **order})
-            raise KeyReused(f"key {known['key']} was {known['reference']}, an instruction with other content")
+            raise KeyReused(
+                f"key {known['key']} was {known['reference']}, an instruction with other content"
+            )
 
     def _require_acceptable(self, order: Line) -> None:
         if order["kind"] == "sweep":
-            if {self._currencies.get(order[side]) for side in ("account", "counterparty")} != {order["currency"]}:
-                raise Refused(f"no sweep in {order['currency']} between {order['account']} and {order['counterparty']}")
+            if {self._currencies.get(order[side]) for side in ("account", "counterparty")} != {
+                order["currency"]
+            }:
+                raise Refused(
+                    f"no sweep in {order['currency']} between {order['account']} and "
+                    f"{order['counterparty']}"
+                )
         elif order["kind"] == "hedge-take" and order["cents"] > DESK_LIMIT:
             raise Refused(f"the desk gives {DESK_LIMIT} cents at once, not {order['cents']}")
 
@@ -121,7 +156,9 @@ class Book:
 class Bank:
     """The server."""
 
-    def __init__(self, book: Book, *, latency_seconds: float = 0.0, lost_acks: float = 0.05, seed: int = 0) -> None:
+    def __init__(
+        self, book: Book, *, latency_seconds: float = 0.0, lost_acks: float = 0.05, seed: int = 0
+    ) -> None:
         """Opens for business.
 
         Args:
@@ -180,7 +217,12 @@ class Bank:
 
 async def _serve(arguments: argparse.Namespace) -> None:
     book = Book(arguments.book)
-    bank = Bank(book, latency_seconds=arguments.latency_ms / 1000, lost_acks=arguments.lost_acks, seed=arguments.seed)
+    bank = Bank(
+        book,
+        latency_seconds=arguments.latency_ms / 1000,
+        lost_acks=arguments.lost_acks,
+        seed=arguments.seed,
+    )
     server = await bank.serve(arguments.port)
     host, port = server.sockets[0].getsockname()
     print(f"{host}:{port}", flush=True)
@@ -190,11 +232,22 @@ async def _serve(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     """Runs the bank until it is killed; the first line on its standard output is its address."""
-    parser = argparse.ArgumentParser(prog="python -m pgflow_cli.treasury.bank", description="A bank with a book of its own.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pgflow_cli.treasury.bank", description="A bank with a book of its own."
+    )
     parser.add_argument("--book", type=Path, required=True, help="its book, which must exist")
-    parser.add_argument("--port", type=int, default=0, help="where to listen on the loopback; any port if not given")
-    parser.add_argument("--latency-ms", type=float, default=0.0, help="how long a message takes each way, on average")
-    parser.add_argument("--lost-acks", type=float, default=0.05, help="which part of the acknowledgements is lost")
+    parser.add_argument(
+        "--port", type=int, default=0, help="where to listen on the loopback; any port if not given"
+    )
+    parser.add_argument(
+        "--latency-ms",
+        type=float,
+        default=0.0,
+        help="how long a message takes each way, on average",
+    )
+    parser.add_argument(
+        "--lost-acks", type=float, default=0.05, help="which part of the acknowledgements is lost"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of which acknowledgements are lost")
     with suppress(KeyboardInterrupt):
         asyncio.run(_serve(parser.parse_args()))

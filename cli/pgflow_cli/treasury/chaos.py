@@ -1,8 +1,9 @@
 """Kills workers with SIGKILL, and only while they hold runs.
 
-A victim is first stopped: what it has on its way to the server arrives, nothing more is sent, and the
-database then says which runs it holds. Only if it holds any is it killed - in the middle of whatever it was
-doing with them - and replaced by a new process. Its runs stay leased to it until the others find it dead.
+A victim is first stopped: what it has on its way to the server arrives, nothing more is sent, and
+the database then says which runs it holds. Only if it holds any is it killed - in the middle of
+whatever it was doing with them - and replaced by a new process. Its runs stay leased to it until
+the others find it dead.
 """
 
 from __future__ import annotations
@@ -66,7 +67,13 @@ class Chaos:
     """Kills so many workers, spread over the work."""
 
     def __init__(
-        self, conn: psycopg.Connection[Any], workers: Workers, *, kills: int, days: int, say: Callable[[str], None]
+        self,
+        conn: psycopg.Connection[Any],
+        workers: Workers,
+        *,
+        kills: int,
+        days: int,
+        say: Callable[[str], None],
     ) -> None:
         self._conn = conn
         self._workers = workers
@@ -98,22 +105,37 @@ class Chaos:
     def _record(self, kill: Kill) -> None:
         self.kills.append(kill)
         held = f"runs held {len(kill.held)}: {', '.join(kill.held)}"
-        self._say(f"kill {len(self.kills):<3} worker {kill.worker_id} (pid {kill.pid}) died, {held}")
+        self._say(
+            f"kill {len(self.kills):<3} worker {kill.worker_id} (pid {kill.pid}) died, {held}"
+        )
         self._say(f"worker   pid {self._workers.start_one()} takes its place")
 
     # ------------------------------------------------------------ what came of it
 
     def proofs(self) -> list[Proof]:
-        """Return the proof that workers were killed while they held runs, and that each of these runs went on elsewhere to its end."""
+        """Return the proof that workers were killed while they held runs, and that each of these
+        runs went on elsewhere to its end.
+        """
         counts = ", ".join(str(len(kill.held)) for kill in self.kills)
         faults = [f"worker {kill.worker_id} held nothing" for kill in self.kills if not kill.held]
         if len(self.kills) < len(self._due):
             faults.append(f"the work was over after {len(self.kills)} of {len(self._due)} kills")
-        held, resumed = sum(len(kill.held) for kill in self.kills), sum(map(self._count_resumed, self.kills))
+        held, resumed = (
+            sum(len(kill.held) for kill in self.kills),
+            sum(map(self._count_resumed, self.kills)),
+        )
         lost = [f"{held - resumed} did not complete under another lease"] if resumed < held else []
         return [
-            Proof("workers were killed while they held runs", f"kills {len(self.kills)}, runs held {counts or 'none'}", faults),
-            Proof("every run held at a kill was resumed and completed", f"resumed {resumed} of {held}", lost),
+            Proof(
+                "workers were killed while they held runs",
+                f"kills {len(self.kills)}, runs held {counts or 'none'}",
+                faults,
+            ),
+            Proof(
+                "every run held at a kill was resumed and completed",
+                f"resumed {resumed} of {held}",
+                lost,
+            ),
         ]
 
     def _count_resumed(self, kill: Kill) -> int:

@@ -1,4 +1,5 @@
-"""Client of the bank, for the steps: one connection a request, so that a lost answer is a closed connection.
+"""Client of the bank, for the steps: one connection a request, so that a lost answer is a closed
+connection.
 
 Where the bank is, the environment says: ``TREASURY_BANK=127.0.0.1:40123``.
 """
@@ -22,7 +23,9 @@ ADDRESS = "TREASURY_BANK"
 
 
 class AckLost(Exception):
-    """The connection ended before the answer: whether the instruction was executed, only the bank knows."""
+    """The connection ended before the answer: whether the instruction was executed, only the bank
+    knows.
+    """
 
 
 async def read_statement(account: str, day: date) -> Statement:
@@ -37,7 +40,9 @@ async def instruct(order: Instruction, key: str) -> Booked:
         Refused, KeyReused: A definite no.
         AckLost, OSError: No answer: send it again under the same key.
     """
-    answer = await _ask({"ask": "instruct", "key": key, "order": {**asdict(order), "day": order.day.isoformat()}})
+    answer = await _ask(
+        {"ask": "instruct", "key": key, "order": {**asdict(order), "day": order.day.isoformat()}}
+    )
     return Booked(order, answer["reference"])
 
 

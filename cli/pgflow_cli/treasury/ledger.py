@@ -1,7 +1,8 @@
-"""The general ledger: which postings a day makes, how its accounts stand at the close, and the SQL that stores it.
+"""The general ledger: which postings a day makes, how its accounts stand at the close, and the SQL
+that stores it.
 
-Double entry, in cents, one posting for each thing that happened: its debit and its credit are equal and in
-one currency, so that every sum over a day and a currency balances.
+Double entry, in cents, one posting for each thing that happened: its debit and its credit are equal
+and in one currency, so that every sum over a day and a currency balances.
 """
 
 from collections.abc import Iterator
@@ -70,16 +71,21 @@ class Posting:
     reference: str | None = None
 
 
-# ---------------------------------------------------------------- what the books say, without a database
+# ---------------------------------------------------------------- what the books say, without a
+# database
 
 
 def postings(day: Day) -> Iterator[Posting]:
     """The postings of a day: its flows, then what the bank has executed."""
     for s in day.statements:
         if s.receipts:
-            yield Posting("receipts", f"bank:{s.account}", f"customers:{s.currency}", s.currency, s.receipts)
+            yield Posting(
+                "receipts", f"bank:{s.account}", f"customers:{s.currency}", s.currency, s.receipts
+            )
         if s.payments:
-            yield Posting("payments", f"suppliers:{s.currency}", f"bank:{s.account}", s.currency, -s.payments)
+            yield Posting(
+                "payments", f"suppliers:{s.currency}", f"bank:{s.account}", s.currency, -s.payments
+            )
     for booked in day.booked:
         yield _posting(booked)
 
@@ -94,11 +100,19 @@ def _posting(booked: Booked) -> Posting:
 
 
 def balances(day: Day, funds: Funds) -> list[Balance]:
-    """The operating accounts and the fund at the close of a day that the fund began with `funds`."""
+    """The operating accounts and the fund at the close of a day that the fund began with
+    `funds`.
+    """
     swept = {b.order.account: b.order.cents for b in day.booked if b.order.kind == "sweep"}
-    operating = [Balance(s.account, s.currency, s.opening, s.net, swept.get(s.account, 0)) for s in day.statements]
+    operating = [
+        Balance(s.account, s.currency, s.opening, s.net, swept.get(s.account, 0))
+        for s in day.statements
+    ]
     return operating + [
-        Balance(f"fund-{s.currency.lower()}", s.currency, funds[s.currency], 0, -swept.get(s.account, 0)) for s in day.statements
+        Balance(
+            f"fund-{s.currency.lower()}", s.currency, funds[s.currency], 0, -swept.get(s.account, 0)
+        )
+        for s in day.statements
     ]
 
 
@@ -127,17 +141,26 @@ def create(conn: psycopg.Connection[Any], name: str, seed: int, bank_book_path: 
         ValueError: The schema is somebody else's.
         psycopg.errors.LockNotAvailable: The old ledger is in use.
     """
-    found = conn.execute("select obj_description(oid, 'pg_namespace') from pg_namespace where nspname = 'treasury'").fetchone()
+    found = conn.execute(
+        "select obj_description(oid, 'pg_namespace') from pg_namespace where nspname = 'treasury'"
+    ).fetchone()
     if found is not None and found[0] != OURS:
-        raise ValueError("this database has a schema treasury that is not the example's: use another database")
+        raise ValueError(
+            "this database has a schema treasury that is not the example's: use another database"
+        )
     with conn.transaction():
         conn.execute("set local lock_timeout = '2s'")
         conn.execute("drop schema if exists treasury cascade")
         conn.execute(resources.files(__package__).joinpath("ledger.sql").read_bytes())
-        conn.execute("insert into treasury.books (name, seed, bank_book_path) values (%s, %s, %s)", (name, seed, bank_book_path))
+        conn.execute(
+            "insert into treasury.books (name, seed, bank_book_path) values (%s, %s, %s)",
+            (name, seed, bank_book_path),
+        )
 
 
-async def insert_postings(conn: psycopg.AsyncConnection[Any], day: date, run_key: str, items: list[Posting]) -> None:
+async def insert_postings(
+    conn: psycopg.AsyncConnection[Any], day: date, run_key: str, items: list[Posting]
+) -> None:
     """Writes postings, two entries each."""
     rows = [
         (day, number, p.kind, account, p.currency, debit, credit, p.reference, run_key)
@@ -146,29 +169,47 @@ async def insert_postings(conn: psycopg.AsyncConnection[Any], day: date, run_key
     ]
     async with conn.cursor() as cursor:
         await cursor.executemany(
-            "insert into treasury.gl_entry (day, posting, kind, account, currency, debit, credit, reference, run_key) "
+            "insert into treasury.gl_entry (day, posting, kind, account, currency, debit, credit, "
+            "reference, run_key) "
             "values (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
             rows,
         )
 
 
-async def insert_balances(conn: psycopg.AsyncConnection[Any], day: Day, run_key: str, closing: list[Balance]) -> None:
+async def insert_balances(
+    conn: psycopg.AsyncConnection[Any], day: Day, run_key: str, closing: list[Balance]
+) -> None:
     """Writes how the accounts stand."""
     rows = [
-        (day.day, b.account, b.currency, b.opening, b.flows, b.sweeps, b.closing, day.rates[b.currency], run_key) for b in closing
+        (
+            day.day,
+            b.account,
+            b.currency,
+            b.opening,
+            b.flows,
+            b.sweeps,
+            b.closing,
+            day.rates[b.currency],
+            run_key,
+        )
+        for b in closing
     ]
     async with conn.cursor() as cursor:
         await cursor.executemany(
-            "insert into treasury.balance (day, account, currency, opening, flows, sweeps, closing, euros_buy, run_key) "
+            "insert into treasury.balance (day, account, currency, opening, flows, sweeps, "
+            "closing, euros_buy, run_key) "
             "values (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
             rows,
         )
 
 
-async def insert_report(conn: psycopg.AsyncConnection[Any], day: Day, run_key: str, liquid: int, ratio: Decimal) -> None:
+async def insert_report(
+    conn: psycopg.AsyncConnection[Any], day: Day, run_key: str, liquid: int, ratio: Decimal
+) -> None:
     """Files the report of a closed day."""
     await conn.execute(
-        "insert into treasury.report (day, policy, liquid_euro_cents, liquidity_ratio, acknowledged_by, run_key) "
+        "insert into treasury.report (day, policy, liquid_euro_cents, liquidity_ratio, "
+        "acknowledged_by, run_key) "
         "values (%s, %s, %s, %s, %s, %s)",
         (day.day, day.policy, liquid, ratio, day.acknowledged_by, run_key),
     )

@@ -1,9 +1,10 @@
 """The standing policy of the treasury, and what follows from it for one day.
 
-`decide` is workflow code: no clock, no chance, no outside. So a replay decides the same from the recorded
-statements and rates, and a test needs neither a bank nor a database.
+`decide` is workflow code: no clock, no chance, no outside. So a replay decides the same from the
+recorded statements and rates, and a test needs neither a bank nor a database.
 
-All amounts are whole cents, signed from the view of the account they belong to: what it gains is positive.
+All amounts are whole cents, signed from the view of the account they belong to: what it gains is
+positive.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,8 @@ class Policy:
     Attributes:
         version: Its name, which goes into the report of every day decided by it.
         in_force_from: The first day it holds for.
-        targets: Balance that each operating account keeps overnight; the day's surplus or shortfall is swept.
+        targets: Balance that each operating account keeps overnight; the day's surplus or shortfall
+            is swept.
         fund: The only money-market fund to sweep to and from; one sub-account a currency.
         desk: The only counterparty for forwards.
         tolerated_exposure: A day's net flow in a foreign currency above this is hedged; euro cents.
@@ -46,7 +48,12 @@ class Policy:
 _FIRST = Policy(
     version="2024-1",
     in_force_from=date(2024, 1, 1),
-    targets={"eur-ops": 5 * MILLION, "usd-ops": 4 * MILLION, "gbp-ops": 2 * MILLION, "aud-ops": 3 * MILLION},
+    targets={
+        "eur-ops": 5 * MILLION,
+        "usd-ops": 4 * MILLION,
+        "gbp-ops": 2 * MILLION,
+        "aud-ops": 3 * MILLION,
+    },
     fund="fund",
     desk="forwards-desk",
     tolerated_exposure=MILLION,
@@ -54,15 +61,21 @@ _FIRST = Policy(
     stressed_outflow=60 * MILLION,
 )
 
-_SECOND = replace(_FIRST, version="2024-2", in_force_from=date(2024, 2, 15), tolerated_exposure=3 * MILLION // 4)
+_SECOND = replace(
+    _FIRST, version="2024-2", in_force_from=date(2024, 2, 15), tolerated_exposure=3 * MILLION // 4
+)
 
 POLICIES = {policy.version: policy for policy in (_FIRST, _SECOND)}
-"""Every version that was ever in force: a day is always decided by the one of its date, however late it is run."""
+"""Every version that was ever in force: a day is always decided by the one of its date, however
+late it is run.
+"""
 
 
 def policy_on(day: date) -> Policy:
     """The policy in force on a day."""
-    return max((p for p in POLICIES.values() if p.in_force_from <= day), key=lambda p: p.in_force_from)
+    return max(
+        (p for p in POLICIES.values() if p.in_force_from <= day), key=lambda p: p.in_force_from
+    )
 
 
 @dataclass(frozen=True)
@@ -95,7 +108,9 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Hedge:
-    """A forward in two legs, of which both must stand or neither: give one currency, take the other."""
+    """A forward in two legs, of which both must stand or neither: give one currency, take the
+    other.
+    """
 
     give: Instruction
     take: Instruction
@@ -147,9 +162,13 @@ def _is_exposed(policy: Policy, statement: Statement, rates: Rates) -> bool:
 
 
 def _hedge(policy: Policy, day: date, statement: Statement, rates: Rates) -> Hedge:
-    """Gives the day's net flow in the foreign currency, or takes it where it is a debt, against euros at the day's rate."""
+    """Gives the day's net flow in the foreign currency, or takes it where it is a debt, against
+    euros at the day's rate.
+    """
     position = f"forward-{statement.currency.lower()}"
     foreign = Instruction(day, "", position, statement.currency, -statement.net, policy.desk)
-    euro = replace(foreign, currency="EUR", cents=in_euro_cents(statement.net, rates[statement.currency]))
+    euro = replace(
+        foreign, currency="EUR", cents=in_euro_cents(statement.net, rates[statement.currency])
+    )
     give, take = (foreign, euro) if statement.net > 0 else (euro, foreign)
     return Hedge(replace(give, kind="hedge-give"), replace(take, kind="hedge-take"))

@@ -1,8 +1,8 @@
 """The processes beside this one: the bank, and the workers that come and go.
 
-Each is in a session of its own, so that Ctrl-C reaches this process only, which then stops them in order; and
-none outlives this process, even if it is killed (`attended`). What they have to say goes to files in the
-folder of the run.
+Each is in a session of its own, so that Ctrl-C reaches this process only, which then stops them in
+order; and none outlives this process, even if it is killed (`attended`). What they have to say goes
+to files in the folder of the run.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class BankProcess:
         address: Address at which it listens.
     """
 
-    def __init__(self, book: Path, *, latency_ms: float = 0.0, lost_acks: float = 0.05, seed: int = 0) -> None:
+    def __init__(
+        self, book: Path, *, latency_ms: float = 0.0, lost_acks: float = 0.05, seed: int = 0
+    ) -> None:
         """Starts it, and waits until it listens.
 
         Args:
@@ -79,7 +81,12 @@ class BankProcess:
         Raises:
             RuntimeError: It does not start.
         """
-        options = {"--book": book, "--latency-ms": latency_ms, "--lost-acks": lost_acks, "--seed": seed}
+        options = {
+            "--book": book,
+            "--latency-ms": latency_ms,
+            "--lost-acks": lost_acks,
+            "--seed": seed,
+        }
         log = book.with_name("bank.log")
         self._process = start_process(BANK, *_words(options), log=log, stdout=subprocess.PIPE)
         self.pid = self._process.pid
@@ -98,7 +105,13 @@ class Workers:
     """Worker processes: ``pgflow workers``, as anybody would run them."""
 
     def __init__(
-        self, folder: Path, environment: dict[str, str], *, queue: str, concurrency: int, dead_after_seconds: float
+        self,
+        folder: Path,
+        environment: dict[str, str],
+        *,
+        queue: str,
+        concurrency: int,
+        dead_after_seconds: float,
     ) -> None:
         """Prepares them; none is started yet.
 
@@ -109,7 +122,12 @@ class Workers:
             concurrency: Number of runs that each works on at once.
             dead_after_seconds: Without a sign of life for so long, one is dead for the others.
         """
-        options = {"--queue": queue, "--concurrency": concurrency, "--dead-after": dead_after_seconds, "--poll": 0.2}
+        options = {
+            "--queue": queue,
+            "--concurrency": concurrency,
+            "--dead-after": dead_after_seconds,
+            "--poll": 0.2,
+        }
         self._command = ["pgflow_cli", "workers", WORKERS_APP, *_words(options)]
         self._folder = folder
         self._environment = environment
@@ -130,7 +148,14 @@ class Workers:
 
     def find_ended(self) -> Path | None:
         """The log of one that has ended though nobody killed it."""
-        return next((self._logs[pid] for pid, process in self._running.items() if process.poll() is not None), None)
+        return next(
+            (
+                self._logs[pid]
+                for pid, process in self._running.items()
+                if process.poll() is not None
+            ),
+            None,
+        )
 
     def send(self, pid: int, number: signal.Signals) -> None:
         """Sends one a signal."""
@@ -152,7 +177,9 @@ class Workers:
 
 
 def worker_environment(dsn: str, bank_address: str) -> dict[str, str]:
-    """Return the variables that tell workers the addresses of database and bank: everybody can list arguments."""
+    """Return the variables that tell workers the addresses of database and bank: everybody can list
+    arguments.
+    """
     return {"PGFLOW_DSN": dsn, ADDRESS: bank_address}
 
 

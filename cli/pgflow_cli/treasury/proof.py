@@ -1,7 +1,8 @@
-"""The proof that every day was closed exactly once: the bank's book against the ledger, in SQL (`proof.sql`).
+"""The proof that every day was closed exactly once: the bank's book against the ledger, in SQL
+(`proof.sql`).
 
-The bank's book is loaded from its file first, so that what is compared is what is on the disk now. An entry
-that was altered, left out or written twice in either book fails at least one proof.
+The bank's book is loaded from its file first, so that what is compared is what is on the disk now.
+An entry that was altered, left out or written twice in either book fails at least one proof.
 """
 
 from __future__ import annotations
@@ -18,7 +19,18 @@ if TYPE_CHECKING:
 
     import psycopg
 
-_COLUMNS = ("line", "type", "key", "reference", "day", "kind", "account", "currency", "cents", "counterparty")
+_COLUMNS = (
+    "line",
+    "type",
+    "key",
+    "reference",
+    "day",
+    "kind",
+    "account",
+    "currency",
+    "cents",
+    "counterparty",
+)
 _SHOWN = 3
 
 _TRIES = """
@@ -80,7 +92,10 @@ def prove(conn: psycopg.Connection[Any], bank_book: Path) -> list[Proof]:
 def _load(conn: psycopg.Connection[Any], bank_book: Path) -> None:
     lines = [json.loads(line) for line in bank_book.read_text().splitlines()]
     conn.execute("truncate treasury.bank_book")
-    with conn.cursor() as cursor, cursor.copy(f"copy treasury.bank_book ({', '.join(_COLUMNS)}) from stdin") as copy:
+    with (
+        conn.cursor() as cursor,
+        cursor.copy(f"copy treasury.bank_book ({', '.join(_COLUMNS)}) from stdin") as copy,
+    ):
         for number, line in enumerate(lines, 1):
             copy.write_row([number, *(line.get(name) for name in _COLUMNS[1:])])
 
@@ -105,7 +120,9 @@ def count_tries(conn: psycopg.Connection[Any]) -> list[Tries]:
 
 
 def bank_book_of(conn: psycopg.Connection[Any]) -> Path:
-    """Return the path of the bank's book that belongs to this ledger; raise LookupError if there is no ledger."""
+    """Return the path of the bank's book that belongs to this ledger; raise LookupError if there is
+    no ledger.
+    """
     if conn.execute("select to_regclass('treasury.books')::text").fetchone() == ("treasury.books",):
         row = conn.execute("select bank_book_path from treasury.books").fetchone()
         if row is not None:
@@ -120,5 +137,7 @@ def table(proofs: Sequence[Proof]) -> list[str]:
     for proof in proofs:
         lines.append(f"{'PASS' if proof.holds else 'FAIL'}  {proof.name:{width}}  {proof.figure}")
         lines += [f"      - {fault}" for fault in proof.faults[:_SHOWN]]
-        lines += [f"      - and {len(proof.faults) - _SHOWN} more"] if len(proof.faults) > _SHOWN else []
+        lines += (
+            [f"      - and {len(proof.faults) - _SHOWN} more"] if len(proof.faults) > _SHOWN else []
+        )
     return lines

@@ -1,12 +1,14 @@
-"""A quarter of treasury days, with crashes: starts everything, watches, kills, and proves the books.
+"""A quarter of treasury days, with crashes: starts everything, watches, kills, and proves the
+books.
 
     database   the one that is named, else the embedded server
     bank       a process, on a fresh book
     workers    two processes of ``pgflow workers``
     days       started in one transaction: a quarter starts whole or not at all
 
-The days share a database with those of earlier quarters. Their keys begin with the name of their books, their
-queue has that name too, so no worker of this quarter touches what an interrupted one has left.
+The days share a database with those of earlier quarters. Their keys begin with the name of their
+books, their queue has that name too, so no worker of this quarter touches what an interrupted one
+has left.
 """
 
 from __future__ import annotations
@@ -102,7 +104,10 @@ def run_quarter(options: Options, say: Callable[[str], None] = print) -> bool:
         report = close_quarter(dsn, options, say)
     print_figures(report, say)
     holds = _print_proofs(report.proofs, say)
-    say(f"{len(report.days)} days in {time.monotonic() - began:.1f} s; the bank's book and the logs are in {report.folder}")
+    say(
+        f"{len(report.days)} days in {time.monotonic() - began:.1f} s; the bank's book and the "
+        f"logs are in {report.folder}"
+    )
     return holds
 
 
@@ -130,7 +135,10 @@ class Report:
 
 
 def close_quarter(
-    dsn: str, options: Options, say: Callable[[str], None], looked: Callable[[Quarter, Progress], None] | None = None
+    dsn: str,
+    options: Options,
+    say: Callable[[str], None],
+    looked: Callable[[Quarter, Progress], None] | None = None,
 ) -> Report:
     """Runs a quarter to its end and proves its books.
 
@@ -152,26 +160,48 @@ def close_quarter(
         name = open_books(conn, book, days, options.seed)
         bank = stack.enter_context(closing(_start_bank(book, options)))
         say(f"bank     pid {bank.pid} at {bank.address}, its book is {book}")
-        with closing(_prepare_workers(folder, worker_environment(dsn, bank.address), name, options)) as workers:
+        with closing(
+            _prepare_workers(folder, worker_environment(dsn, bank.address), name, options)
+        ) as workers:
             chaos = Chaos(conn, workers, kills=options.kills, days=len(days), say=say)
-            quarter = Quarter(conn, stack.enter_context(App(dsn)), workers, chaos, name=name, days=days, say=say)
+            quarter = Quarter(
+                conn, stack.enter_context(App(dsn)), workers, chaos, name=name, days=days, say=say
+            )
             quarter.start()
             quarter.watch(options.patience_seconds, looked)
         counts = asyncio.run(client.read_counts(bank.address))
-        return Report(name, days, folder, chaos.kills, counts, count_tries(conn), [*chaos.proofs(), *prove(conn, book)])
+        return Report(
+            name,
+            days,
+            folder,
+            chaos.kills,
+            counts,
+            count_tries(conn),
+            [*chaos.proofs(), *prove(conn, book)],
+        )
 
 
 def _start_bank(book: Path, options: Options) -> BankProcess:
-    return BankProcess(book, latency_ms=options.latency_ms, lost_acks=options.lost_acks, seed=options.seed)
-
-
-def _prepare_workers(folder: Path, environment: dict[str, str], name: str, options: Options) -> Workers:
-    return Workers(
-        folder, environment, queue=name, concurrency=options.concurrency, dead_after_seconds=options.dead_after_seconds
+    return BankProcess(
+        book, latency_ms=options.latency_ms, lost_acks=options.lost_acks, seed=options.seed
     )
 
 
-def prove_only(dsn: str | None = None, book: Path | None = None, say: Callable[[str], None] = print) -> bool:
+def _prepare_workers(
+    folder: Path, environment: dict[str, str], name: str, options: Options
+) -> Workers:
+    return Workers(
+        folder,
+        environment,
+        queue=name,
+        concurrency=options.concurrency,
+        dead_after_seconds=options.dead_after_seconds,
+    )
+
+
+def prove_only(
+    dsn: str | None = None, book: Path | None = None, say: Callable[[str], None] = print
+) -> bool:
     """Proves the books of the last quarter once more, as they are now.
 
     Args:
@@ -212,18 +242,29 @@ def database(dsn: str | None, say: Callable[[str], None]) -> Iterator[str]:
 
 
 def be_alone(conn: psycopg.Connection[Any]) -> None:
-    """Makes sure that there is one treasury in a database while the connection is open; TreasuryError if there is another."""
-    if conn.execute("select pg_try_advisory_lock(hashtextextended('pgflow treasury', 0))").fetchone() != (True,):
-        raise TreasuryError("another treasury is running in this database: wait for it, or name another one with --dsn")
+    """Makes sure that there is one treasury in a database while the connection is open;
+    TreasuryError if there is another.
+    """
+    if conn.execute(
+        "select pg_try_advisory_lock(hashtextextended('pgflow treasury', 0))"
+    ).fetchone() != (True,):
+        raise TreasuryError(
+            "another treasury is running in this database: wait for it, or name another one with "
+            "--dsn"
+        )
 
 
-def open_books(conn: psycopg.Connection[Any], bank_book: Path, days: Sequence[date], seed: int) -> str:
+def open_books(
+    conn: psycopg.Connection[Any], bank_book: Path, days: Sequence[date], seed: int
+) -> str:
     """Begins a new set of books, the bank's and an empty ledger; answers its name.
 
     Raises:
         TreasuryError: Something is there that must not be overwritten, or is in use.
     """
-    earlier = conn.execute("select count(distinct labels->>'books') from pgflow.runs where labels ? 'books'").fetchone()
+    earlier = conn.execute(
+        "select count(distinct labels->>'books') from pgflow.runs where labels ? 'books'"
+    ).fetchone()
     assert earlier is not None
     name = "treasury" if earlier == (0,) else f"treasury-{earlier[0] + 1}"
     try:
@@ -233,7 +274,9 @@ def open_books(conn: psycopg.Connection[Any], bank_book: Path, days: Sequence[da
     except (OSError, ValueError) as error:
         raise TreasuryError(f"no new books: {error}") from error
     except psycopg.errors.LockNotAvailable as error:
-        raise TreasuryError("no new books: an open transaction still reads the old ones, end it first") from error
+        raise TreasuryError(
+            "no new books: an open transaction still reads the old ones, end it first"
+        ) from error
     return name
 
 
@@ -249,7 +292,11 @@ def _print_proofs(proofs: Sequence[Proof], say: Callable[[str], None]) -> bool:
     for line in table(proofs):
         say(line)
     failed = sum(not proof.holds for proof in proofs)
-    say(f"{failed} of {len(proofs)} proofs FAILED" if failed else f"all {len(proofs)} proofs hold: every day closed exactly once")
+    say(
+        f"{failed} of {len(proofs)} proofs FAILED"
+        if failed
+        else f"all {len(proofs)} proofs hold: every day closed exactly once"
+    )
     return failed == 0
 
 
@@ -296,7 +343,14 @@ class Quarter:
     """
 
     def __init__(
-        self, conn: psycopg.Connection[Any], app: App, workers: Workers, chaos: Chaos, *, name: str, days: list[date],
+        self,
+        conn: psycopg.Connection[Any],
+        app: App,
+        workers: Workers,
+        chaos: Chaos,
+        *,
+        name: str,
+        days: list[date],
         say: Callable[[str], None],
     ) -> None:
         self.conn = conn
@@ -309,24 +363,38 @@ class Quarter:
         self._acknowledged: set[str] = set()
 
     def start(self) -> None:
-        """Starts the workers; then every day, with the fund that the first one begins with, in one transaction."""
+        """Starts the workers; then every day, with the fund that the first one begins with, in one
+        transaction.
+        """
         for _ in range(WORKER_COUNT):
             self._say(f"worker   pid {self.workers.start_one()}")
         with psycopg.connect(self._app.dsn) as conn:
             books = self._app.using(conn)
-            for priority, (day, next_day) in enumerate(itertools.zip_longest(self.days, self.days[1:])):
+            for priority, (day, next_day) in enumerate(
+                itertools.zip_longest(self.days, self.days[1:])
+            ):
                 books.start(self._day(day, priority), day, next_day)
             books.send(key_of(self.name, self.days[0]), opening, world.FUND)
         self._app.nudge()
-        self._say(f"start    {len(self.days)} runs, {key_of(self.name, self.days[0])} to {key_of(self.name, self.days[-1])}")
+        self._say(
+            f"start    {len(self.days)} runs, {key_of(self.name, self.days[0])} to "
+            f"{key_of(self.name, self.days[-1])}"
+        )
 
     def _day(self, day: date, priority: int) -> Workflow[[date, date | None], Decimal]:
-        """The workflow for a day; earlier days go first, also when they come back from a wait or a dead worker."""
+        """The workflow for a day; earlier days go first, also when they come back from a wait or a
+        dead worker.
+        """
         labels = {"books": self.name, "day": str(day)}
-        return treasury_day.options(key=key_of(self.name, day), queue=self.name, priority=priority, labels=labels)
+        return treasury_day.options(
+            key=key_of(self.name, day), queue=self.name, priority=priority, labels=labels
+        )
 
-    def watch(self, patience_seconds: float, looked: Callable[[Quarter, Progress], None] | None = None) -> None:
-        """Looks at the work until it is over or takes too long: kills workers, and answers for the CFO.
+    def watch(
+        self, patience_seconds: float, looked: Callable[[Quarter, Progress], None] | None = None
+    ) -> None:
+        """Looks at the work until it is over or takes too long: kills workers, and answers for the
+        CFO.
 
         Args:
             patience_seconds: Time after which it is too late.
@@ -343,7 +411,11 @@ class Quarter:
             self.chaos.strike(progress.posted)
             if looked is not None:
                 looked(self, progress)
-            is_over = progress.closed == len(self.days) or progress.broken > 0 or time.monotonic() > deadline
+            is_over = (
+                progress.closed == len(self.days)
+                or progress.broken > 0
+                or time.monotonic() > deadline
+            )
             if is_over or time.monotonic() > next_line:
                 self._say(f"progress {progress}")
                 next_line = time.monotonic() + PROGRESS_SECONDS

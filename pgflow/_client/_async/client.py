@@ -1,6 +1,7 @@
 """Clients: starting runs, and saying something to them.
 
-What a call says to the database is written in ``pgflow/_db/calls``; what a run came to is read in ``pgflow/_client/handles``.
+What a call says to the database is written in ``pgflow/_db/calls``; what a run came to is read in
+``pgflow/_client/handles``.
 """
 
 from __future__ import annotations
@@ -38,11 +39,17 @@ class AsyncClient(AsyncMailbox):
     def _session(self) -> AsyncSession:
         raise NotImplementedError
 
-    def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> AsyncRun[Any]:
-        outcome: Outcome[Any] = Outcome(key, workflow.result_codec, self._errors, workflow.raises, envelopes=self._envelopes)
+    def _run_handle(
+        self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None
+    ) -> AsyncRun[Any]:
+        outcome: Outcome[Any] = Outcome(
+            key, workflow.result_codec, self._errors, workflow.raises, envelopes=self._envelopes
+        )
         return AsyncRun(self._session(), outcome, chain_id)
 
-    async def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> AsyncRun[R]:
+    async def start(
+        self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncRun[R]:
         """Starts a run.
 
         Args:
@@ -51,37 +58,47 @@ class AsyncClient(AsyncMailbox):
             **kwargs: The same by name.
 
         Returns:
-            A handle. With a key that names a run of the same workflow and input, the handle of that run; ``options(if_taken=)``
-            says what else may be done then. A parameter that is left out is the same as its default.
+            A handle. With a key that names a run of the same workflow and input, the handle of that
+            run; ``options(if_taken=)`` says what else may be done then. A parameter that is left
+            out is the same as its default.
 
         Raises:
-            KeyConflict: The key names another run; the message says what that is doing and what is different.
+            KeyConflict: The key names another run; the message says what that is doing and what is
+                different.
             DefinitionError: Its parameters or result cannot be stored.
             NotStorable: An argument does not fit its annotation.
         """
-        started = await self._ask(start_query(workflow, args, kwargs, self._interceptors, self._envelopes))
+        started = await self._ask(
+            start_query(workflow, args, kwargs, self._interceptors, self._envelopes)
+        )
         if started.is_new:
             self._started(started)
         return self._run_handle(started.key, workflow, started.chain_id)
 
-    async def send(self, key: str, signal: Signal[T], value: T, *, idempotency_key: str | None = None) -> Delivery:
+    async def send(
+        self, key: str, signal: Signal[T], value: T, *, idempotency_key: str | None = None
+    ) -> Delivery:
         """Sends a signal to a run.
 
         Args:
             key: Key of the run.
             signal: The signal.
             value: Its payload.
-            idempotency_key: The same key to the same run is one message, however late it is sent again: for as long as the
-                history of the run is kept. In a step, ``pgflow.idempotency_key()`` is one.
+            idempotency_key: The same key to the same run is one message, however late it is sent
+                again: for as long as the history of the run is kept. In a step,
+                ``pgflow.idempotency_key()`` is one.
 
         Returns:
-            What became of it: it is in the mailbox of the run, or the run had ended and will not take it.
+            What became of it: it is in the mailbox of the run, or the run had ended and will not
+            take it.
 
         Raises:
             RunNotFound: No run has the key.
             NotStorable: The payload does not fit the signal's type.
         """
-        query = signal_query(self._send_signal, key, signal, value, idempotency_key, self._envelopes)
+        query = signal_query(
+            self._send_signal, key, signal, value, idempotency_key, self._envelopes
+        )
         return delivery_of(await self._ask(query, wakes=True))
 
     async def answer(self, gate: str, answer: Answer, *, by: str) -> None:
@@ -98,14 +115,21 @@ class AsyncClient(AsyncMailbox):
         await self._ask(mail.cancel_run(key, why), wakes=True)
 
     async def settle_effect(
-        self, effect_key: str, verdict: Verdict, value: Any = None, *, why: str = "", by: str | None = None
+        self,
+        effect_key: str,
+        verdict: Verdict,
+        value: Any = None,
+        *,
+        why: str = "",
+        by: str | None = None,
     ) -> None:
         """Says what became of an effect whose outcome is unknown, or that was accepted.
 
         Args:
             effect_key: Its idempotency key, as ``pgflow.obligations`` shows it.
-            verdict: ``confirmed``, ``failed``, or ``absent``: nothing was done, and it may be tried again. Of an effect that a run
-                ended by force has left ``uncompensated``: ``taken_back`` by other means, or ``stands``.
+            verdict: ``confirmed``, ``failed``, or ``absent``: nothing was done, and it may be tried
+                again. Of an effect that a run ended by force has left ``uncompensated``:
+                ``taken_back`` by other means, or ``stands``.
             value: The result, where it is confirmed: anything JSON that its annotation reads.
             why: Reason for the verdict.
             by: Name of whoever says so.
@@ -118,9 +142,16 @@ class AsyncClient(AsyncMailbox):
         await self._ask(effects.settle_effect(effect_key, verdict, text, why, by), wakes=True)
 
     async def confirm_effect(
-        self, ref: str, verdict: Literal["confirmed", "failed"] = "confirmed", value: Any = None, *, why: str = "", by: str | None = None
+        self,
+        ref: str,
+        verdict: Literal["confirmed", "failed"] = "confirmed",
+        value: Any = None,
+        *,
+        why: str = "",
+        by: str | None = None,
     ) -> None:
-        """Says what became of the effect that was accepted under a reference: for the handler of a webhook.
+        """Says what became of the effect that was accepted under a reference: for the handler of a
+        webhook.
 
         Args:
             ref: The counterparty's reference, as in ``Accepted(ref)``.
@@ -130,13 +161,15 @@ class AsyncClient(AsyncMailbox):
             by: Name of whoever says so.
 
         Raises:
-            RunNotFound: No effect was accepted under the reference, or not yet: have the counterparty send again.
+            RunNotFound: No effect was accepted under the reference, or not yet: have the
+                counterparty send again.
         """
         text = stored_value(self._envelopes, value, "the confirmation of an effect")
         await self._ask(effects.confirm_effect(ref, verdict, text, why, by), wakes=True)
 
     async def beat_effect(self, ref: str, details: Any = None) -> None:
-        """Says that the effect which was accepted under a reference goes on: for whoever does the work outside.
+        """Says that the effect which was accepted under a reference goes on: for whoever does the
+        work outside.
 
         Args:
             ref: The counterparty's reference, as in ``Accepted(ref, heartbeat_timeout=...)``.
@@ -144,8 +177,13 @@ class AsyncClient(AsyncMailbox):
 
         Raises:
             RunNotFound: No effect was accepted under the reference, or it is closed.
-            WrongState: No beat came in time, so its outcome is unknown; or it was accepted without ``heartbeat_timeout``.
+            WrongState: No beat came in time, so its outcome is unknown; or it was accepted without
+                ``heartbeat_timeout``.
             InvalidArgument: The details are too long.
         """
-        text = None if details is None else stored_value(self._envelopes, details, "the details of a beat")
+        text = (
+            None
+            if details is None
+            else stored_value(self._envelopes, details, "the details of a beat")
+        )
         await self._ask(effects.beat_effect(ref, text))

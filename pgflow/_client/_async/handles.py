@@ -45,7 +45,8 @@ class AsyncRun(Handle[AsyncSession, R_co]):
             RunFailed: The workflow raised; its error is the ``__cause__``.
             RunCancelled: The run was cancelled.
             RunStuck: The run cannot go on without a person.
-            RunNotFound: There is no such run: its start was rolled back or lost by a fail-over, or its history was removed meanwhile.
+            RunNotFound: There is no such run: its start was rolled back or lost by a fail-over, or
+                its history was removed meanwhile.
             CodecError: Its result was encoded with a key that this app does not know.
             TimeoutError: It has not ended in time.
         """
@@ -54,9 +55,13 @@ class AsyncRun(Handle[AsyncSession, R_co]):
             chain_id = await self._session.ask(result.find_chain(self.key))
         return self._outcome.read(await self._session.wait(self.key, chain_id, timeout))
 
-    async def send(self, signal: Signal[T], value: T, *, idempotency_key: str | None = None) -> Delivery:
+    async def send(
+        self, signal: Signal[T], value: T, *, idempotency_key: str | None = None
+    ) -> Delivery:
         """Sends a signal to the run; see :meth:`pgflow.AsyncApp.send`."""
-        query = signal_query(mail.deliver_signal, self.key, signal, value, idempotency_key, self._outcome.envelopes)
+        query = signal_query(
+            mail.deliver_signal, self.key, signal, value, idempotency_key, self._outcome.envelopes
+        )
         return delivery_of(await self._session.ask(query, wakes=True))
 
     async def cancel(self) -> None:
@@ -72,15 +77,18 @@ class AsyncRun(Handle[AsyncSession, R_co]):
         return self._opened(await self._session.ask(result.run_state(self.key)))
 
     async def stream(self, name: str, *, offset: int = 0, live: bool = False) -> AsyncIterator[Any]:
-        """Yields what the run emits to a stream, from an offset, until the run closes it or has ended.
+        """Yields what the run emits to a stream, from an offset, until the run closes it or has
+        ended.
 
-        What a rewind has dropped is not yielded; a reader that is ahead of it goes on with what the new generation emits.
+        What a rewind has dropped is not yielded; a reader that is ahead of it goes on with what the
+        new generation emits.
 
         Args:
             name: The stream.
             offset: Number of values to skip.
-            live: True to yield what the bodies of running steps emit before their steps have completed. If a try then fails, its
-                values are void, and those of the next try come after them: each value that counts comes at least once.
+            live: True to yield what the bodies of running steps emit before their steps have
+                completed. If a try then fails, its values are void, and those of the next try come
+                after them: each value that counts comes at least once.
 
         Raises:
             RunStuck: The run cannot go on without a person, and all that it emitted has been read.
@@ -91,7 +99,11 @@ class AsyncRun(Handle[AsyncSession, R_co]):
             for value in position.take(await self._session.ask(position.query())):
                 yield value
             if not position.has_moved:
-                for value in position.take_drafts(await self._session.ask(position.draft_query())) if live else ():
+                for value in (
+                    position.take_drafts(await self._session.ask(position.draft_query()))
+                    if live
+                    else ()
+                ):
                     yield value
                 if position.is_at_end:
                     return
@@ -101,7 +113,9 @@ class AsyncRun(Handle[AsyncSession, R_co]):
         """Waits a moment for the end: nothing can be emitted after it."""
         try:
             chain_id = await self._session.ask(result.find_chain(self.key))
-            self._outcome.check_end(await self._session.wait(self.key, chain_id, timedelta(seconds=0.1)))
+            self._outcome.check_end(
+                await self._session.wait(self.key, chain_id, timedelta(seconds=0.1))
+            )
         except TimeoutError:
             return False
         return True

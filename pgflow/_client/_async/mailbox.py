@@ -24,7 +24,9 @@ class AsyncMailbox(AsyncRewinds):
         """
         return opened(self._envelopes, await self._ask(messages.find_messages(key)))
 
-    async def drop_message(self, key: str, message: int, *, why: str = "dropped", by: str | None = None) -> None:
+    async def drop_message(
+        self, key: str, message: int, *, why: str = "dropped", by: str | None = None
+    ) -> None:
         """Takes a message out of the mailbox of a run; a run that is stuck for want of it goes on.
 
         Args:
@@ -39,8 +41,11 @@ class AsyncMailbox(AsyncRewinds):
         """
         await self._ask(messages.drop_message(key, message, why, sent_by=by), wakes=True)
 
-    async def replace_message(self, key: str, message: int, payload: Any, *, why: str = "replaced", by: str | None = None) -> None:
-        """Gives a message in the mailbox of a run another payload; a run that is stuck for want of it goes on.
+    async def replace_message(
+        self, key: str, message: int, payload: Any, *, why: str = "replaced", by: str | None = None
+    ) -> None:
+        """Gives a message in the mailbox of a run another payload; a run that is stuck for want of
+        it goes on.
 
         Args:
             key: The run.
@@ -56,8 +61,17 @@ class AsyncMailbox(AsyncRewinds):
         stored = stored_value(self._envelopes, payload, "the payload of a signal")
         await self._ask(messages.replace_message(key, message, stored, why, sent_by=by), wakes=True)
 
-    async def requeue_message(self, key: str, message: int, *, to: str | None = None, why: str = "requeued", by: str | None = None) -> int:
-        """Sends a message again, behind the others of its name; a run that is stuck for want of it goes on.
+    async def requeue_message(
+        self,
+        key: str,
+        message: int,
+        *,
+        to: str | None = None,
+        why: str = "requeued",
+        by: str | None = None,
+    ) -> int:
+        """Sends a message again, behind the others of its name; a run that is stuck for want of it
+        goes on.
 
         Args:
             key: The run that it was for.
@@ -73,5 +87,7 @@ class AsyncMailbox(AsyncRewinds):
             RunNotFound: The run has no such message.
             WrongState: A worker holds the run, or the run that is to have it has ended.
         """
-        sent = await self._ask(messages.requeue_message(key, message, to, why, sent_by=by), wakes=True)
+        sent = await self._ask(
+            messages.requeue_message(key, message, to, why, sent_by=by), wakes=True
+        )
         return sent.message_id

@@ -1,7 +1,8 @@
 # Made by tests/colours.py from pgflow/_client/_async/client.py; edit that one.
 """Clients: starting runs, and saying something to them.
 
-What a call says to the database is written in ``pgflow/_db/calls``; what a run came to is read in ``pgflow/_client/handles``.
+What a call says to the database is written in ``pgflow/_db/calls``; what a run came to is read in
+``pgflow/_client/handles``.
 """
 
 from __future__ import annotations
@@ -39,8 +40,12 @@ class Client(Mailbox):
     def _session(self) -> Session:
         raise NotImplementedError
 
-    def _run_handle(self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None) -> Run[Any]:
-        outcome: Outcome[Any] = Outcome(key, workflow.result_codec, self._errors, workflow.raises, envelopes=self._envelopes)
+    def _run_handle(
+        self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None
+    ) -> Run[Any]:
+        outcome: Outcome[Any] = Outcome(
+            key, workflow.result_codec, self._errors, workflow.raises, envelopes=self._envelopes
+        )
         return Run(self._session(), outcome, chain_id)
 
     def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
@@ -52,37 +57,47 @@ class Client(Mailbox):
             **kwargs: The same by name.
 
         Returns:
-            A handle. With a key that names a run of the same workflow and input, the handle of that run; ``options(if_taken=)``
-            says what else may be done then. A parameter that is left out is the same as its default.
+            A handle. With a key that names a run of the same workflow and input, the handle of that
+            run; ``options(if_taken=)`` says what else may be done then. A parameter that is left
+            out is the same as its default.
 
         Raises:
-            KeyConflict: The key names another run; the message says what that is doing and what is different.
+            KeyConflict: The key names another run; the message says what that is doing and what is
+                different.
             DefinitionError: Its parameters or result cannot be stored.
             NotStorable: An argument does not fit its annotation.
         """
-        started = self._ask(start_query(workflow, args, kwargs, self._interceptors, self._envelopes))
+        started = self._ask(
+            start_query(workflow, args, kwargs, self._interceptors, self._envelopes)
+        )
         if started.is_new:
             self._started(started)
         return self._run_handle(started.key, workflow, started.chain_id)
 
-    def send(self, key: str, signal: Signal[T], value: T, *, idempotency_key: str | None = None) -> Delivery:
+    def send(
+        self, key: str, signal: Signal[T], value: T, *, idempotency_key: str | None = None
+    ) -> Delivery:
         """Sends a signal to a run.
 
         Args:
             key: Key of the run.
             signal: The signal.
             value: Its payload.
-            idempotency_key: The same key to the same run is one message, however late it is sent again: for as long as the
-                history of the run is kept. In a step, ``pgflow.idempotency_key()`` is one.
+            idempotency_key: The same key to the same run is one message, however late it is sent
+                again: for as long as the history of the run is kept. In a step,
+                ``pgflow.idempotency_key()`` is one.
 
         Returns:
-            What became of it: it is in the mailbox of the run, or the run had ended and will not take it.
+            What became of it: it is in the mailbox of the run, or the run had ended and will not
+            take it.
 
         Raises:
             RunNotFound: No run has the key.
             NotStorable: The payload does not fit the signal's type.
         """
-        query = signal_query(self._send_signal, key, signal, value, idempotency_key, self._envelopes)
+        query = signal_query(
+            self._send_signal, key, signal, value, idempotency_key, self._envelopes
+        )
         return delivery_of(self._ask(query, wakes=True))
 
     def answer(self, gate: str, answer: Answer, *, by: str) -> None:
@@ -99,14 +114,21 @@ class Client(Mailbox):
         self._ask(mail.cancel_run(key, why), wakes=True)
 
     def settle_effect(
-        self, effect_key: str, verdict: Verdict, value: Any = None, *, why: str = "", by: str | None = None
+        self,
+        effect_key: str,
+        verdict: Verdict,
+        value: Any = None,
+        *,
+        why: str = "",
+        by: str | None = None,
     ) -> None:
         """Says what became of an effect whose outcome is unknown, or that was accepted.
 
         Args:
             effect_key: Its idempotency key, as ``pgflow.obligations`` shows it.
-            verdict: ``confirmed``, ``failed``, or ``absent``: nothing was done, and it may be tried again. Of an effect that a run
-                ended by force has left ``uncompensated``: ``taken_back`` by other means, or ``stands``.
+            verdict: ``confirmed``, ``failed``, or ``absent``: nothing was done, and it may be tried
+                again. Of an effect that a run ended by force has left ``uncompensated``:
+                ``taken_back`` by other means, or ``stands``.
             value: The result, where it is confirmed: anything JSON that its annotation reads.
             why: Reason for the verdict.
             by: Name of whoever says so.
@@ -119,9 +141,16 @@ class Client(Mailbox):
         self._ask(effects.settle_effect(effect_key, verdict, text, why, by), wakes=True)
 
     def confirm_effect(
-        self, ref: str, verdict: Literal["confirmed", "failed"] = "confirmed", value: Any = None, *, why: str = "", by: str | None = None
+        self,
+        ref: str,
+        verdict: Literal["confirmed", "failed"] = "confirmed",
+        value: Any = None,
+        *,
+        why: str = "",
+        by: str | None = None,
     ) -> None:
-        """Says what became of the effect that was accepted under a reference: for the handler of a webhook.
+        """Says what became of the effect that was accepted under a reference: for the handler of a
+        webhook.
 
         Args:
             ref: The counterparty's reference, as in ``Accepted(ref)``.
@@ -131,13 +160,15 @@ class Client(Mailbox):
             by: Name of whoever says so.
 
         Raises:
-            RunNotFound: No effect was accepted under the reference, or not yet: have the counterparty send again.
+            RunNotFound: No effect was accepted under the reference, or not yet: have the
+                counterparty send again.
         """
         text = stored_value(self._envelopes, value, "the confirmation of an effect")
         self._ask(effects.confirm_effect(ref, verdict, text, why, by), wakes=True)
 
     def beat_effect(self, ref: str, details: Any = None) -> None:
-        """Says that the effect which was accepted under a reference goes on: for whoever does the work outside.
+        """Says that the effect which was accepted under a reference goes on: for whoever does the
+        work outside.
 
         Args:
             ref: The counterparty's reference, as in ``Accepted(ref, heartbeat_timeout=...)``.
@@ -145,8 +176,13 @@ class Client(Mailbox):
 
         Raises:
             RunNotFound: No effect was accepted under the reference, or it is closed.
-            WrongState: No beat came in time, so its outcome is unknown; or it was accepted without ``heartbeat_timeout``.
+            WrongState: No beat came in time, so its outcome is unknown; or it was accepted without
+                ``heartbeat_timeout``.
             InvalidArgument: The details are too long.
         """
-        text = None if details is None else stored_value(self._envelopes, details, "the details of a beat")
+        text = (
+            None
+            if details is None
+            else stored_value(self._envelopes, details, "the details of a beat")
+        )
         self._ask(effects.beat_effect(ref, text))

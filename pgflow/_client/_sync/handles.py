@@ -46,7 +46,8 @@ class Run(Handle[Session, R_co]):
             RunFailed: The workflow raised; its error is the ``__cause__``.
             RunCancelled: The run was cancelled.
             RunStuck: The run cannot go on without a person.
-            RunNotFound: There is no such run: its start was rolled back or lost by a fail-over, or its history was removed meanwhile.
+            RunNotFound: There is no such run: its start was rolled back or lost by a fail-over, or
+                its history was removed meanwhile.
             CodecError: Its result was encoded with a key that this app does not know.
             TimeoutError: It has not ended in time.
         """
@@ -57,7 +58,9 @@ class Run(Handle[Session, R_co]):
 
     def send(self, signal: Signal[T], value: T, *, idempotency_key: str | None = None) -> Delivery:
         """Sends a signal to the run; see :meth:`pgflow.App.send`."""
-        query = signal_query(mail.deliver_signal, self.key, signal, value, idempotency_key, self._outcome.envelopes)
+        query = signal_query(
+            mail.deliver_signal, self.key, signal, value, idempotency_key, self._outcome.envelopes
+        )
         return delivery_of(self._session.ask(query, wakes=True))
 
     def cancel(self) -> None:
@@ -73,15 +76,18 @@ class Run(Handle[Session, R_co]):
         return self._opened(self._session.ask(result.run_state(self.key)))
 
     def stream(self, name: str, *, offset: int = 0, live: bool = False) -> Iterator[Any]:
-        """Yields what the run emits to a stream, from an offset, until the run closes it or has ended.
+        """Yields what the run emits to a stream, from an offset, until the run closes it or has
+        ended.
 
-        What a rewind has dropped is not yielded; a reader that is ahead of it goes on with what the new generation emits.
+        What a rewind has dropped is not yielded; a reader that is ahead of it goes on with what the
+        new generation emits.
 
         Args:
             name: The stream.
             offset: Number of values to skip.
-            live: True to yield what the bodies of running steps emit before their steps have completed. If a try then fails, its
-                values are void, and those of the next try come after them: each value that counts comes at least once.
+            live: True to yield what the bodies of running steps emit before their steps have
+                completed. If a try then fails, its values are void, and those of the next try come
+                after them: each value that counts comes at least once.
 
         Raises:
             RunStuck: The run cannot go on without a person, and all that it emitted has been read.
@@ -92,7 +98,9 @@ class Run(Handle[Session, R_co]):
             for value in position.take(self._session.ask(position.query())):
                 yield value
             if not position.has_moved:
-                for value in position.take_drafts(self._session.ask(position.draft_query())) if live else ():
+                for value in (
+                    position.take_drafts(self._session.ask(position.draft_query())) if live else ()
+                ):
                     yield value
                 if position.is_at_end:
                     return

@@ -25,7 +25,9 @@ class Mailbox(Rewinds):
         """
         return opened(self._envelopes, self._ask(messages.find_messages(key)))
 
-    def drop_message(self, key: str, message: int, *, why: str = "dropped", by: str | None = None) -> None:
+    def drop_message(
+        self, key: str, message: int, *, why: str = "dropped", by: str | None = None
+    ) -> None:
         """Takes a message out of the mailbox of a run; a run that is stuck for want of it goes on.
 
         Args:
@@ -40,8 +42,11 @@ class Mailbox(Rewinds):
         """
         self._ask(messages.drop_message(key, message, why, sent_by=by), wakes=True)
 
-    def replace_message(self, key: str, message: int, payload: Any, *, why: str = "replaced", by: str | None = None) -> None:
-        """Gives a message in the mailbox of a run another payload; a run that is stuck for want of it goes on.
+    def replace_message(
+        self, key: str, message: int, payload: Any, *, why: str = "replaced", by: str | None = None
+    ) -> None:
+        """Gives a message in the mailbox of a run another payload; a run that is stuck for want of
+        it goes on.
 
         Args:
             key: The run.
@@ -57,8 +62,17 @@ class Mailbox(Rewinds):
         stored = stored_value(self._envelopes, payload, "the payload of a signal")
         self._ask(messages.replace_message(key, message, stored, why, sent_by=by), wakes=True)
 
-    def requeue_message(self, key: str, message: int, *, to: str | None = None, why: str = "requeued", by: str | None = None) -> int:
-        """Sends a message again, behind the others of its name; a run that is stuck for want of it goes on.
+    def requeue_message(
+        self,
+        key: str,
+        message: int,
+        *,
+        to: str | None = None,
+        why: str = "requeued",
+        by: str | None = None,
+    ) -> int:
+        """Sends a message again, behind the others of its name; a run that is stuck for want of it
+        goes on.
 
         Args:
             key: The run that it was for.

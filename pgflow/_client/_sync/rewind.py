@@ -24,7 +24,9 @@ class Rewinds:
     _envelopes: Envelopes | None
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
-        """Runs a query; if the connection is lost meanwhile, again, but not one that wakes, or that must not happen twice (``once``)."""
+        """Runs a query; if the connection is lost meanwhile, again, but not one that wakes, or that
+        must not happen twice (``once``).
+        """
         raise NotImplementedError
 
     def _started(self, started: start.Started) -> None:
@@ -35,12 +37,14 @@ class Rewinds:
         self, key: str, *, why: str = "retried", from_step: str | None = None, attempts: int | None = None,
         effects: DroppedEffects | None = None,
     ) -> None:  # fmt: skip
-        """Lets a stuck run go on with a fresh budget, or does a failed one again from the step that failed.
+        """Lets a stuck run go on with a fresh budget, or does a failed one again from the step that
+        failed.
 
         Args:
             key: The run.
             why: The reason, kept in the history.
-            from_step: Goes back to just before this step's last call, of a run that does not run now; its key stays the same.
+            from_step: Goes back to just before this step's last call, of a run that does not run
+                now; its key stays the same.
             attempts: Most tries of each step from there on, whatever it declares.
             effects: Treatment of the work of later steps; see :meth:`rewind`.
 
@@ -48,12 +52,22 @@ class Rewinds:
             WrongState: There is nothing to retry, or a worker holds the run.
             HasActed: Later steps have completed, and ``effects`` is not given.
         """
-        self._ask(mail.retry_run(key, why, from_step=from_step, attempts=attempts, effects=effects), wakes=True)
+        self._ask(
+            mail.retry_run(key, why, from_step=from_step, attempts=attempts, effects=effects),
+            wakes=True,
+        )
 
     def rewind(
-        self, key: str, to: int | None = None, *, from_step: str | None = None, edit: Any = UNCHANGED, **options: Unpack[PlaceOptions]
+        self,
+        key: str,
+        to: int | None = None,
+        *,
+        from_step: str | None = None,
+        edit: Any = UNCHANGED,
+        **options: Unpack[PlaceOptions],
     ) -> None:
-        """Takes a run back to a unit of its journal; it goes on from there as the next generation of the same key.
+        """Takes a run back to a unit of its journal; it goes on from there as the next generation
+        of the same key.
 
         Args:
             key: The run: it has ended, waits, is queued, paused or stuck.
@@ -65,15 +79,28 @@ class Rewinds:
 
         Raises:
             RunNotFound: No run has the key.
-            WrongState: A worker holds the run: pause it first. Or a child is open, the parent has the result, an effect that
-                should be reused is not closed, or the run is still taking back what was dropped before.
+            WrongState: A worker holds the run: pause it first. Or a child is open, the parent has
+                the result, an effect that should be reused is not closed, or the run is still
+                taking back what was dropped before.
             HasActed: The dropped part has acted, and ``effects`` is not given.
             InvalidArgument: There is no such unit or step.
-            psycopg.Error: The connection was lost. It may have happened, and is not asked for again: see the run's generation.
+            psycopg.Error: The connection was lost. It may have happened, and is not asked for
+                again: see the run's generation.
         """
-        self._started(self._ask(fork.rewind_run(key, to, from_step, stored_edit(self._envelopes, edit), options), once=True))
+        self._started(
+            self._ask(
+                fork.rewind_run(key, to, from_step, stored_edit(self._envelopes, edit), options),
+                once=True,
+            )
+        )
 
-    def restart(self, key: str, *, input: dict[str, Any] | None = None, **options: Unpack[PlaceOptions]) -> None:  # noqa: A002 - the word of the surface
+    def restart(
+        self,
+        key: str,
+        *,
+        input: dict[str, Any] | None = None,
+        **options: Unpack[PlaceOptions],  # noqa: A002
+    ) -> None:
         """Begins a run anew, as the next generation of the same key.
 
         Args:
@@ -81,16 +108,23 @@ class Rewinds:
             input: Another input, an object of parameter names; the same if not given.
             **options: As in :meth:`rewind`.
         """
-        self._started(self._ask(fork.restart_run(key, stored_new_input(self._envelopes, input), options), once=True))
+        self._started(
+            self._ask(
+                fork.restart_run(key, stored_new_input(self._envelopes, input), options), once=True
+            )
+        )
 
     def fork(self, key: str, new_key: str | None = None, **options: Unpack[ForkOptions]) -> str:
-        """Starts a run that begins with the journal of another and goes on by itself; the other is not touched.
+        """Starts a run that begins with the journal of another and goes on by itself; the other is
+        not touched.
 
         Args:
             key: The other run, whatever it is doing.
-            new_key: Key of the fork; one is made up if not given. The same key with the same arguments is the same fork.
-            **options: ``at`` or ``from_step``, ``edit``, ``input``, ``effects``, ``with_mail``, ``generation``, ``labels``,
-                ``attempts``, ``timeout``, ``why``, ``by``; see :class:`pgflow._db.calls.fork.ForkOptions`.
+            new_key: Key of the fork; one is made up if not given. The same key with the same
+                arguments is the same fork.
+            **options: ``at`` or ``from_step``, ``edit``, ``input``, ``effects``, ``with_mail``,
+                ``generation``, ``labels``, ``attempts``, ``timeout``, ``why``, ``by``; see
+                :class:`pgflow._db.calls.fork.ForkOptions`.
 
         Returns:
             The key of the fork: ``app.get(key, workflow)`` is its handle.
@@ -99,8 +133,8 @@ class Rewinds:
             RunNotFound: No run has the key.
             KeyConflict: The new key names another run.
             HasActed: The part left out has acted, and ``effects`` is not given.
-            InvalidArgument: There is no such unit, step or generation; or ``effects="compensate"`` is asked for: what the other
-                run has done is its own to take back.
+            InvalidArgument: There is no such unit, step or generation; or ``effects="compensate"``
+                is asked for: what the other run has done is its own to take back.
         """
         started = self._ask(fork_query(self._envelopes, key, new_key, options))
         if started.is_new:

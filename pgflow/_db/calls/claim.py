@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pgflow._db.query import Query, Row
-from pgflow._model.claims import CarriedChild, CarriedEffect, Claim, Dropped, Heritage, Offer, ReusedStep, SagaEntry, place_of
+from pgflow._model.claims import (
+    CarriedChild,
+    CarriedEffect,
+    Claim,
+    Dropped,
+    Heritage,
+    Offer,
+    ReusedStep,
+    SagaEntry,
+    place_of,
+)
 from pgflow._model.units import Unit, parse_units
 
 
@@ -21,14 +31,23 @@ class Lane(NamedTuple):
     version: str
 
 
-def serve_lanes(queues: Sequence[str], workflows: Sequence[str], versions: Sequence[str] = ()) -> Query[list[Lane]]:
-    """The lanes of these queues and workflows: of runs that any version may work on, and of those pinned to these."""
+def serve_lanes(
+    queues: Sequence[str], workflows: Sequence[str], versions: Sequence[str] = ()
+) -> Query[list[Lane]]:
+    """The lanes of these queues and workflows: of runs that any version may work on, and of those
+    pinned to these.
+    """
     sql = "select lane_id, queue, workflow, version from pgflow.serve_lanes(%s::text[], %s::text[], %s::text[])"
-    return Query(sql, (list(queues), list(workflows), list(versions)), lambda rows: [Lane(*row) for row in rows])
+    return Query(
+        sql,
+        (list(queues), list(workflows), list(versions)),
+        lambda rows: [Lane(*row) for row in rows],
+    )
 
 
 COLUMNS = (
-    "run_id, token, chain_id, lane_id, generation, attempt, suspect, last_seq, key, root, input, units, has_mail, created_us, now_us, "
+    "run_id, token, chain_id, lane_id, generation, attempt, suspect, last_seq, key, root, input, "
+    "units, has_mail, created_us, now_us, "
     "priority, took_us, extra"
 )
 
@@ -48,7 +67,8 @@ class ClaimRequest(NamedTuple):
         max_runs: Most runs to claim.
         take_suspect: True if one of them may be a suspect.
         after: Only runs behind this one; None = from the head of the lanes.
-        replaces: Number of its own runs that end in the same commit, whose places the new ones take.
+        replaces: Number of its own runs that end in the same commit, whose places the new ones
+            take.
     """
 
     worker_id: int
@@ -61,17 +81,30 @@ class ClaimRequest(NamedTuple):
     def params(self) -> tuple[Any, ...]:
         """:data:`ARGUMENTS`, with tokens."""
         after = None if self.after is None else list(self.after)
-        return self.worker_id, list(self.lanes), self.max_runs, new_tokens(self.max_runs), self.take_suspect, after
+        return (
+            self.worker_id,
+            list(self.lanes),
+            self.max_runs,
+            new_tokens(self.max_runs),
+            self.take_suspect,
+            after,
+        )
 
 
 def new_tokens(count: int) -> list[int]:
-    """Random 63-bit tokens, never a sequence: a number issued twice would let a zombie pass. One call of the system makes them all."""
+    """Random 63-bit tokens, never a sequence: a number issued twice would let a zombie pass. One
+    call of the system makes them all.
+    """
     return [token >> 1 for token in struct.unpack(f"{count}Q", secrets.token_bytes(8 * count))]
 
 
 def claim_runs(request: ClaimRequest) -> Query[list[Claim]]:
     """Claims runs."""
-    return Query(f"select {COLUMNS} from pgflow.claim_runs({ARGUMENTS})", request.params(), read_claims)  # noqa: S608 - names of columns
+    return Query(
+        f"select {COLUMNS} from pgflow.claim_runs({ARGUMENTS})",
+        request.params(),
+        read_claims,  # noqa: S608
+    )
 
 
 def read_claims(rows: list[Row]) -> list[Claim]:
@@ -108,10 +141,19 @@ def _with_extra(claim: Claim, extra: dict[str, Any]) -> Claim:
 def _heritage(data: dict[str, Any]) -> Heritage:
     carried: dict[tuple[str, int], list[ReusedStep]] = {}
     for name, args_hash, is_done, key, payload in data["carried"] or ():
-        carried.setdefault((name, args_hash), []).append(ReusedStep(key, (payload or "null") if is_done else None))
+        carried.setdefault((name, args_hash), []).append(
+            ReusedStep(key, (payload or "null") if is_done else None)
+        )
     return Heritage(
-        [(upto, stem) for upto, stem in data["seeds"]], data["cut"], data["began_us"], data["attempts"], carried,
-        effects={(place_of(key), args_hash): CarriedEffect(key, *rest) for key, args_hash, *rest in data.get("effects") or ()},
+        [(upto, stem) for upto, stem in data["seeds"]],
+        data["cut"],
+        data["began_us"],
+        data["attempts"],
+        carried,
+        effects={
+            (place_of(key), args_hash): CarriedEffect(key, *rest)
+            for key, args_hash, *rest in data.get("effects") or ()
+        },
         children=[CarriedChild(*row) for row in data.get("children") or ()],
         undo=[Dropped(*row) for row in data.get("undo") or ()],
     )
@@ -119,15 +161,25 @@ def _heritage(data: dict[str, Any]) -> Heritage:
 
 def load_units(run_id: int, after_seq: int) -> Query[list[Unit]]:
     """The next page of a long journal."""
-    return Query("select pgflow.load_units(%s::bigint, %s::int)", (run_id, after_seq), lambda rows: parse_units(rows[0][0]))
+    return Query(
+        "select pgflow.load_units(%s::bigint, %s::int)",
+        (run_id, after_seq),
+        lambda rows: parse_units(rows[0][0]),
+    )
 
 
 def release_runs(claims: Sequence[Claim]) -> Query[list[int]]:
     """Hands runs back; answers the run ids that were still held."""
     sql = "select pgflow.release_runs(%s::bigint[], %s::bigint[])"
-    return Query(sql, ([c.run_id for c in claims], [c.token for c in claims]), lambda rows: list(rows[0][0]))
+    return Query(
+        sql, ([c.run_id for c in claims], [c.token for c in claims]), lambda rows: list(rows[0][0])
+    )
 
 
 def release_strays(worker_id: int, known: Sequence[int]) -> Query[int]:
     """Hands back leases that the worker does not know it has; answers how many."""
-    return Query("select pgflow.release_strays(%s::int, %s::bigint[])", (worker_id, list(known)), lambda rows: int(rows[0][0]))
+    return Query(
+        "select pgflow.release_strays(%s::int, %s::bigint[])",
+        (worker_id, list(known)),
+        lambda rows: int(rows[0][0]),
+    )

@@ -35,15 +35,23 @@ def _answer(data: dict[str, Any] | None) -> CommitAnswer:
     )
 
 
-def commit_units(document: str, apart: Sequence[str] = (), *, careful: bool = False) -> Query[CommitAnswer]:
+def commit_units(
+    document: str, apart: Sequence[str] = (), *, careful: bool = False
+) -> Query[CommitAnswer]:
     """Commits a batch; ``apart``: the long values beside its document."""
     if apart:
         sql: LiteralString = "select pgflow.commit_units(%s::jsonb, %s::boolean, %s::json[])"
         return Query(sql, (document, careful, JsonTexts(apart)), lambda rows: _answer(rows[0][0]))
-    return Query("select pgflow.commit_units(%s::jsonb, %s::boolean)", (document, careful), lambda rows: _answer(rows[0][0]))
+    return Query(
+        "select pgflow.commit_units(%s::jsonb, %s::boolean)",
+        (document, careful),
+        lambda rows: _answer(rows[0][0]),
+    )
 
 
-def commit_and_claim(document: str, request: ClaimRequest, apart: Sequence[str] = ()) -> Query[tuple[CommitAnswer, list[Claim]]]:
+def commit_and_claim(
+    document: str, request: ClaimRequest, apart: Sequence[str] = ()
+) -> Query[tuple[CommitAnswer, list[Claim]]]:
     """Commits a batch and claims runs; ``apart``: the long values beside the document."""
     if apart:
         sql = f"select answer, {COLUMNS} from pgflow.commit_and_claim(%s::jsonb, {ARGUMENTS}, %s::json[])"  # noqa: S608 - names of columns
@@ -57,12 +65,21 @@ def _read_both(rows: list[Row]) -> tuple[CommitAnswer, list[Claim]]:
 
 
 def commit_unit(
-    worker_id: int, run_id: int, token: int, seq: int, call: int, kind: str, name: str | None, payload: str | None, starts: str | None,
+    worker_id: int,
+    run_id: int,
+    token: int,
+    seq: int,
+    call: int,
+    kind: str,
+    name: str | None,
+    payload: str | None,
+    starts: str | None,
     at_us: int,
 ) -> Query[CommitAnswer]:
     """Commits the one unit of one run, without a document."""
     sql = (
-        'select pgflow.commit_unit(%s::bigint, %s::bigint, %s::int, %s::int, %s::"char", %s::text, %s::json, %s::json, '
+        'select pgflow.commit_unit(%s::bigint, %s::bigint, %s::int, %s::int, %s::"char", %s::text, '
+        "%s::json, %s::json, "
         "%s::bigint, %s::int)"
     )
 
@@ -70,4 +87,6 @@ def commit_unit(
         verdict = rows[0][0]
         return ALL_WELL if verdict is None else CommitAnswer(bad={run_id: verdict})
 
-    return Query(sql, (run_id, token, seq, call, kind, name, payload, starts, at_us, worker_id), read)
+    return Query(
+        sql, (run_id, token, seq, call, kind, name, payload, starts, at_us, worker_id), read
+    )

@@ -1,4 +1,6 @@
-"""``sql/ledgers/effects.sql``: verdicts on effects, each answering whom to wake; ``sql/ledgers/beats.sql``: beats of accepted ones."""
+"""``sql/ledgers/effects.sql``: verdicts on effects, each answering whom to wake;
+``sql/ledgers/beats.sql``: beats of accepted ones.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,17 @@ Verdict = Literal["confirmed", "failed", "absent", "taken_back", "stands"]
 """Outcome that a person may state for an effect."""
 
 
-def settle_effect(effect_key: str, verdict: str, value: str, why: str, sent_by: str | None) -> Query[Sent]:
+def settle_effect(
+    effect_key: str, verdict: str, value: str, why: str, sent_by: str | None
+) -> Query[Sent]:
     """Says what became of an effect, by its key."""
     sql = "select pgflow.settle_effect(%s::text, %s::text, %s::json, %s::text, %s::text)"
     return Query(sql, (effect_key, verdict, value, why, sent_by), read_sent)
 
 
-def confirm_effect(ref: str, verdict: str, value: str, why: str, sent_by: str | None) -> Query[Sent]:
+def confirm_effect(
+    ref: str, verdict: str, value: str, why: str, sent_by: str | None
+) -> Query[Sent]:
     """Says what became of an effect, by the counterparty's reference."""
     sql = "select pgflow.confirm_effect(%s::text, %s::text, %s::json, %s::text, %s::text)"
     return Query(sql, (ref, verdict, value, why, sent_by), read_sent)
@@ -25,4 +31,6 @@ def confirm_effect(ref: str, verdict: str, value: str, why: str, sent_by: str | 
 
 def beat_effect(ref: str, details: str | None) -> Query[None]:
     """Says that an accepted effect goes on, by the counterparty's reference; nobody is woken."""
-    return Query("select pgflow.beat_effect(%s::text, %s::json)", (ref, details), lambda _rows: None)
+    return Query(
+        "select pgflow.beat_effect(%s::text, %s::json)", (ref, details), lambda _rows: None
+    )

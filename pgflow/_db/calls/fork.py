@@ -17,11 +17,13 @@ class AgainOptions(TypedDict, total=False):
     """Options that a rewind, a restart and a fork share.
 
     Attributes:
-        effects: Of steps, transactions, effects and children that the dropped part has completed: ``"reuse"`` hands their results
-            to the new run where it asks for the same with the same arguments, ``"repeat"`` does them again under new keys,
-            ``"compensate"`` takes the effects back, the last one first, before the run goes on; not for a fork.
+        effects: Of steps, transactions, effects and children that the dropped part has completed:
+            ``"reuse"`` hands their results to the new run where it asks for the same with the same
+            arguments, ``"repeat"`` does them again under new keys, ``"compensate"`` takes the
+            effects back, the last one first, before the run goes on; not for a fork.
         attempts: Most tries of each step from here on, whatever it declares.
-        timeout: A new deadline, from now; without it the old one holds as long as it has not passed.
+        timeout: A new deadline, from now; without it the old one holds as long as it has not
+            passed.
         why: The reason, kept in the history.
         by: Name of whoever asks for it, kept beside the reason; the database role if not given.
     """
@@ -37,7 +39,8 @@ class PlaceOptions(AgainOptions, total=False):
     """Options of a rewind and a restart.
 
     Attributes:
-        children: Of open children that the dropped part has started: ``"refuse"`` to go on, which is the default, or ``"cancel"`` them.
+        children: Of open children that the dropped part has started: ``"refuse"`` to go on, which
+            is the default, or ``"cancel"`` them.
     """
 
     children: Literal["refuse", "cancel"]
@@ -47,11 +50,15 @@ class ForkOptions(AgainOptions, total=False):
     """Options of a fork.
 
     Attributes:
-        at: Number of units of the journal that it begins with: all if neither this nor ``from_step`` is given.
-        from_step: Begins just before the last call of this step; of the last that failed, if one did.
-        edit: Another result for the last unit that is kept, which must be that of a step or a decision.
+        at: Number of units of the journal that it begins with: all if neither this nor
+            ``from_step`` is given.
+        from_step: Begins just before the last call of this step; of the last that failed, if one
+            did.
+        edit: Another result for the last unit that is kept, which must be that of a step or a
+            decision.
         input: Another input, an object of parameter names: only with ``at=0``.
-        with_mail: True to give it copies of the messages that wait, and of those that the part left out had taken.
+        with_mail: True to give it copies of the messages that wait, and of those that the part left
+            out had taken.
         generation: Of which generation; the newest if not given.
         labels: Other labels.
     """
@@ -66,13 +73,21 @@ class ForkOptions(AgainOptions, total=False):
 
 
 def fork_run(
-    key: str, new_key: str | None, edit: str | None, input_text: str | None, options: ForkOptions, tenant: str = ""
+    key: str,
+    new_key: str | None,
+    edit: str | None,
+    input_text: str | None,
+    options: ForkOptions,
+    tenant: str = "",
 ) -> Query[Started]:
     """Starts a fork; ``edit`` and ``input_text`` are JSON text."""
     sql = (
-        "select run_key, run_id, is_new, lane_id from pgflow.fork_run(%s::text, %s::text, at_seq => %s::int, from_step => %s::text,"
-        " edit => %s::json, input => %s::json, effects => %s::text, with_mail => %s::boolean, generation => %s::int, labels => %s::jsonb,"
-        " attempts => %s::int, timeout_seconds => %s::float8, why => %s::text, tenant => %s::text, sent_by => %s::text)"
+        "select run_key, run_id, is_new, lane_id from pgflow.fork_run(%s::text, %s::text, at_seq "
+        "=> %s::int, from_step => %s::text,"
+        " edit => %s::json, input => %s::json, effects => %s::text, with_mail => %s::boolean, "
+        "generation => %s::int, labels => %s::jsonb,"
+        " attempts => %s::int, timeout_seconds => %s::float8, why => %s::text, tenant => %s::text, "
+        "sent_by => %s::text)"
     )
     labels = options.get("labels")
     params = (
@@ -84,12 +99,19 @@ def fork_run(
 
 
 def rewind_run(
-    key: str, to_seq: int | None, from_step: str | None, edit: str | None, options: PlaceOptions, tenant: str = ""
+    key: str,
+    to_seq: int | None,
+    from_step: str | None,
+    edit: str | None,
+    options: PlaceOptions,
+    tenant: str = "",
 ) -> Query[Started]:
     """Rewinds a run; ``edit`` is JSON text."""
     sql = (
-        "select run_id, lane_id from pgflow.rewind_run(%s::text, to_seq => %s::int, from_step => %s::text, edit => %s::json,"
-        " effects => %s::text, children => %s::text, attempts => %s::int, timeout_seconds => %s::float8, why => %s::text,"
+        "select run_id, lane_id from pgflow.rewind_run(%s::text, to_seq => %s::int, from_step => "
+        "%s::text, edit => %s::json,"
+        " effects => %s::text, children => %s::text, attempts => %s::int, timeout_seconds => "
+        "%s::float8, why => %s::text,"
         " tenant => %s::text, sent_by => %s::text)"
     )
     params = (
@@ -98,13 +120,23 @@ def rewind_run(
     return Query(sql, params, lambda rows: _renewed(key, rows))
 
 
-def restart_run(key: str, input_text: str | None, options: PlaceOptions, tenant: str = "") -> Query[Started]:
+def restart_run(
+    key: str, input_text: str | None, options: PlaceOptions, tenant: str = ""
+) -> Query[Started]:
     """Restarts a run; ``input_text`` is JSON text."""
     sql = (
-        "select run_id, lane_id from pgflow.restart_run(%s::text, input => %s::json, effects => %s::text, children => %s::text,"
-        " attempts => %s::int, timeout_seconds => %s::float8, why => %s::text, tenant => %s::text, sent_by => %s::text)"
+        "select run_id, lane_id from pgflow.restart_run(%s::text, input => %s::json, effects => "
+        "%s::text, children => %s::text,"
+        " attempts => %s::int, timeout_seconds => %s::float8, why => %s::text, tenant => %s::text, "
+        "sent_by => %s::text)"
     )
-    params = (key, input_text, options.get("effects"), options.get("children", "refuse"), *_shared(options, "restarted", tenant))
+    params = (
+        key,
+        input_text,
+        options.get("effects"),
+        options.get("children", "refuse"),
+        *_shared(options, "restarted", tenant),
+    )
     return Query(sql, params, lambda rows: _renewed(key, rows))
 
 

@@ -19,8 +19,12 @@ def resume_queue(queue: str) -> Query[None]:
     return Query("select pgflow.resume_queue(%s::text)", (queue,), _nothing)
 
 
-def limit_queue(queue: str, max_running: int | None, max_deaths: int | None, *, keep: bool) -> Query[None]:
-    """Limits runs at once, and dead workers, of a queue; ``keep``: the limit of runs stays as it is."""
+def limit_queue(
+    queue: str, max_running: int | None, max_deaths: int | None, *, keep: bool
+) -> Query[None]:
+    """Limits runs at once, and dead workers, of a queue; ``keep``: the limit of runs stays as it
+    is.
+    """
     sql = """
       select pgflow.limit_queue(
         %s::text,

@@ -33,17 +33,21 @@ MAX_RUNS = 1000
 """More are only counted."""
 
 
-def lost_runs(run_ids: Sequence[int], tokens: Sequence[int], seqs: Sequence[int], has_ended: Sequence[bool]) -> Query[list[int]]:
+def lost_runs(
+    run_ids: Sequence[int], tokens: Sequence[int], seqs: Sequence[int], has_ended: Sequence[bool]
+) -> Query[list[int]]:
     """Return the ids of these runs that lack an acknowledged unit or end."""
     sql = "select pgflow.lost_runs(%s::bigint[], %s::bigint[], %s::int[], %s::boolean[])"
-    return Query(sql, (list(run_ids), list(tokens), list(seqs), list(has_ended)), lambda rows: [int(row[0]) for row in rows])
+    return Query(
+        sql,
+        (list(run_ids), list(tokens), list(seqs), list(has_ended)),
+        lambda rows: [int(row[0]) for row in rows],
+    )
 
 
 def report_loss(worker_id: int, host: str, pid: int, loss: Loss) -> Query[int]:
     """Writes it down."""
-    sql = (
-        "select pgflow.report_loss(%s::int, %s::text, %s::int, %s::int, %s::int, %s::bigint, %s::bigint, %s::float8, %s::int, %s::jsonb)"
-    )
+    sql = "select pgflow.report_loss(%s::int, %s::text, %s::int, %s::int, %s::int, %s::bigint, %s::bigint, %s::float8, %s::int, %s::jsonb)"
     params = (
         worker_id, host, pid, loss.old_timeline, loss.new_timeline, loss.acknowledged, loss.kept, loss.age_seconds, len(loss.runs),
         json.dumps(list(loss.runs[:MAX_RUNS])),

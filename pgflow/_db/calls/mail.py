@@ -1,4 +1,6 @@
-"""``sql/runs/signal.sql`` and ``sql/runs/control.sql``: messages to runs. Each answers whom to wake."""
+"""``sql/runs/signal.sql`` and ``sql/runs/control.sql``: messages to runs. Each answers whom to
+wake.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from pgflow._db.query import Query, Row
 
 
 class Sent(NamedTuple):
-    """A message that was sent, to be woken after the commit: its chain, or the lane of the run that has taken it and is ready.
+    """A message that was sent, to be woken after the commit: its chain, or the lane of the run that
+    has taken it and is ready.
 
     Of a signal also its number, and how the run has ended, if it has.
     """
@@ -36,7 +39,13 @@ def read_sent(rows: list[Row]) -> Sent:
 
 
 def send_signal(
-    key: str, name: str, payload: str, tenant: str = "", sent_by: str | None = None, *, idempotency_key: str | None = None
+    key: str,
+    name: str,
+    payload: str,
+    tenant: str = "",
+    sent_by: str | None = None,
+    *,
+    idempotency_key: str | None = None,
 ) -> Query[Sent]:
     """Sends a signal, in anybody's transaction."""
     sql = (
@@ -47,19 +56,28 @@ def send_signal(
 
 
 def deliver_signal(
-    key: str, name: str, payload: str, tenant: str = "", sent_by: str | None = None, *, idempotency_key: str | None = None
+    key: str,
+    name: str,
+    payload: str,
+    tenant: str = "",
+    sent_by: str | None = None,
+    *,
+    idempotency_key: str | None = None,
 ) -> Query[Sent]:
     """Sends a signal, in a transaction of its own."""
     if idempotency_key is not None:
         return send_signal(key, name, payload, tenant, sent_by, idempotency_key=idempotency_key)
     sql = (
         "select chain_id, lane_id, message_id, ended_as "
-        "from pgflow.deliver_signal(%s::text, %s::text, %s::json, %s::text, %s::text, tell => false)"
+        "from pgflow.deliver_signal(%s::text, %s::text, %s::json, %s::text, %s::text, tell => "
+        "false)"
     )
     return Query(sql, (key, name, payload, tenant, sent_by), read_sent)
 
 
-def cancel_run(key: str, why: str, tenant: str = "", sent_by: str | None = None, *, force: bool = False) -> Query[Sent]:
+def cancel_run(
+    key: str, why: str, tenant: str = "", sent_by: str | None = None, *, force: bool = False
+) -> Query[Sent]:
     """Cancels a run."""
     sql = "select pgflow.cancel_run(%s::text, %s::text, %s::text, %s::text, %s::boolean)"
     return Query(sql, (key, why, tenant, sent_by, force), read_sent)
@@ -67,12 +85,20 @@ def cancel_run(key: str, why: str, tenant: str = "", sent_by: str | None = None,
 
 def pause_run(key: str, why: str, tenant: str = "", sent_by: str | None = None) -> Query[Sent]:
     """Holds a run."""
-    return Query("select pgflow.pause_run(%s::text, %s::text, %s::text, %s::text)", (key, why, tenant, sent_by), read_sent)
+    return Query(
+        "select pgflow.pause_run(%s::text, %s::text, %s::text, %s::text)",
+        (key, why, tenant, sent_by),
+        read_sent,
+    )
 
 
 def resume_run(key: str, why: str, tenant: str = "", sent_by: str | None = None) -> Query[Sent]:
     """Lets a paused or stuck run go on."""
-    return Query("select pgflow.resume_run(%s::text, %s::text, %s::text, %s::text)", (key, why, tenant, sent_by), read_sent)
+    return Query(
+        "select pgflow.resume_run(%s::text, %s::text, %s::text, %s::text)",
+        (key, why, tenant, sent_by),
+        read_sent,
+    )
 
 
 def retry_run(
@@ -81,4 +107,6 @@ def retry_run(
 ) -> Query[Sent]:  # fmt: skip
     """Gives a stuck run a fresh budget, or goes back to just before a step."""
     sql = "select pgflow.retry_run(%s::text, %s::text, %s::text, %s::text, %s::text, %s::int, %s::text, %s::text)"
-    return Query(sql, (key, why, tenant, sent_by, from_step, attempts, effects, children), read_sent)
+    return Query(
+        sql, (key, why, tenant, sent_by, from_step, attempts, effects, children), read_sent
+    )

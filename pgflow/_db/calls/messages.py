@@ -17,16 +17,22 @@ def find_messages(key: str | None, tenant: str = "") -> Query[list[Message]]:
         where tenant = %s::text and (%s::text is null or key = %s::text)
         order by 6, 2
     """
-    return Query(sql, (tenant, key, key, tenant, key, key), lambda rows: [Message(*row) for row in rows])
+    return Query(
+        sql, (tenant, key, key, tenant, key, key), lambda rows: [Message(*row) for row in rows]
+    )
 
 
-def drop_message(key: str, message: int, why: str, tenant: str = "", sent_by: str | None = None) -> Query[Sent]:
+def drop_message(
+    key: str, message: int, why: str, tenant: str = "", sent_by: str | None = None
+) -> Query[Sent]:
     """Takes a message out of a mailbox."""
     sql = "select chain_id, lane_id, message_id from pgflow.drop_message(%s::text, %s::bigint, %s::text, %s::text, %s::text)"
     return Query(sql, (key, message, why, tenant, sent_by), read_sent)
 
 
-def replace_message(key: str, message: int, payload: str, why: str, tenant: str = "", sent_by: str | None = None) -> Query[Sent]:
+def replace_message(
+    key: str, message: int, payload: str, why: str, tenant: str = "", sent_by: str | None = None
+) -> Query[Sent]:
     """Gives a message another payload."""
     sql = """
         select chain_id, lane_id, message_id
@@ -35,7 +41,14 @@ def replace_message(key: str, message: int, payload: str, why: str, tenant: str 
     return Query(sql, (key, message, payload, why, tenant, sent_by), read_sent)
 
 
-def requeue_message(key: str, message: int, to_key: str | None, why: str, tenant: str = "", sent_by: str | None = None) -> Query[Sent]:
+def requeue_message(
+    key: str,
+    message: int,
+    to_key: str | None,
+    why: str,
+    tenant: str = "",
+    sent_by: str | None = None,
+) -> Query[Sent]:
     """Sends a message again."""
     sql = """
         select chain_id, lane_id, message_id

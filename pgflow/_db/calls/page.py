@@ -34,7 +34,9 @@ def _nothing(_rows: list[Row]) -> None:
 
 
 def claim_pages(count: int, lease_seconds: float) -> Query[list[ClaimedPage]]:
-    """Claim up to `count` pages that a person has yet to hear of; nobody else gets them within the lease."""
+    """Claim up to `count` pages that a person has yet to hear of; nobody else gets them within the
+    lease.
+    """
     sql = """
       select page_id, run_id, call, kind, opened_at, key, workflow, generation, tenant, name, why, effect, tries, leased_until,
         reason, detail
@@ -46,7 +48,9 @@ def claim_pages(count: int, lease_seconds: float) -> Query[list[ClaimedPage]]:
 def page_sent(page: ClaimedPage, again_seconds: float | None) -> Query[None]:
     """A person has been told; counts while the claim does."""
     sql = "select pgflow.page_sent(%s::bigint, %s::int, %s::text, %s::timestamptz, %s::float8)"
-    return Query(sql, (page.run_id, page.call, page.kind, page.leased_until, again_seconds), _nothing)
+    return Query(
+        sql, (page.run_id, page.call, page.kind, page.leased_until, again_seconds), _nothing
+    )
 
 
 def page_failed(page: ClaimedPage, error: str) -> Query[None]:

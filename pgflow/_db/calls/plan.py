@@ -1,4 +1,6 @@
-"""``sql/ledgers/plan.sql``: what the policy says of a plan, and what a statement of one has written."""
+"""``sql/ledgers/plan.sql``: what the policy says of a plan, and what a statement of one has
+written.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,17 @@ from pgflow._db.query import Query
 
 
 def judge_acts(acts: Sequence[tuple[str, str, Any]]) -> Query[list[int | None]]:
-    """Return the policy's judgement of acts (name, risk, request): for each the version that wants a gate, or None."""
-    return Query("select pgflow.judge_acts(%s::jsonb)", (json.dumps(acts),), lambda rows: list(rows[0][0]))
+    """Return the policy's judgement of acts (name, risk, request): for each the version that wants
+    a gate, or None.
+    """
+    return Query(
+        "select pgflow.judge_acts(%s::jsonb)", (json.dumps(acts),), lambda rows: list(rows[0][0])
+    )
 
 
 def confine(statement: timedelta, lock: timedelta) -> Query[None]:
-    """Lets names without a schema mean the system's own for the rest of the transaction, and a backslash in a text itself.
+    """Lets names without a schema mean the system's own for the rest of the transaction, and a
+    backslash in a text itself.
 
     Args:
         statement: Longest time for each statement from now on, and
@@ -25,12 +32,22 @@ def confine(statement: timedelta, lock: timedelta) -> Query[None]:
     sql = (
         "select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), "
         "pg_catalog.set_config('standard_conforming_strings', 'on', true), "
-        "(select pg_catalog.count(pg_catalog.set_config(s.name, least(nullif(s.setting::int8, 0), l.ms)::text, true)) "
-        "from (values ('statement_timeout', %s::int8), ('lock_timeout', %s::int8)) l (name, ms) join pg_catalog.pg_settings s using (name))"
+        "(select pg_catalog.count(pg_catalog.set_config(s.name, least(nullif(s.setting::int8, 0), "
+        "l.ms)::text, true)) "
+        "from (values ('statement_timeout', %s::int8), ('lock_timeout', %s::int8)) l (name, ms) "
+        "join pg_catalog.pg_settings s using (name))"
     )
-    return Query(sql, tuple(limit // timedelta(milliseconds=1) for limit in (statement, lock)), lambda _: None)
+    return Query(
+        sql,
+        tuple(limit // timedelta(milliseconds=1) for limit in (statement, lock)),
+        lambda _: None,
+    )
 
 
 def written_tables() -> Query[set[tuple[str, str]]]:
     """Schemas and names of the tables that the transaction has written so far."""
-    return Query("select schema_name, table_name from pgflow.written_tables()", (), lambda rows: {(str(r[0]), str(r[1])) for r in rows})
+    return Query(
+        "select schema_name, table_name from pgflow.written_tables()",
+        (),
+        lambda rows: {(str(r[0]), str(r[1])) for r in rows},
+    )

@@ -17,12 +17,16 @@ class Ended(NamedTuple):
     output: str | None
     error: str | None
     key: str | None
-    """Key of the run that has this number: where a fail-over lost the start of a run, another may have it now."""
+    """Key of the run that has this number: where a fail-over lost the start of a run, another may
+    have it now.
+    """
 
 
 def find_chain(key: str, tenant: str = "") -> Query[int]:
     """The chain that a key names."""
-    return Query("select pgflow.find_chain(%s::text, %s::text)", (key, tenant), lambda rows: int(rows[0][0]))
+    return Query(
+        "select pgflow.find_chain(%s::text, %s::text)", (key, tenant), lambda rows: int(rows[0][0])
+    )
 
 
 def results(chains: Sequence[int]) -> Query[dict[int, Ended]]:
@@ -33,12 +37,16 @@ def results(chains: Sequence[int]) -> Query[dict[int, Ended]]:
 
 def run_status(key: str, tenant: str = "") -> Query[Any]:
     """Status of a run."""
-    return Query("select pgflow.run_status(%s::text, %s::text)", (key, tenant), lambda rows: rows[0][0])
+    return Query(
+        "select pgflow.run_status(%s::text, %s::text)", (key, tenant), lambda rows: rows[0][0]
+    )
 
 
 def run_state(key: str, tenant: str = "") -> Query[dict[str, Any]]:
     """Return the values that a run last set with ``set_state()``."""
-    return Query("select pgflow.run_state(%s::text, %s::text)", (key, tenant), lambda rows: dict(rows[0][0]))
+    return Query(
+        "select pgflow.run_state(%s::text, %s::text)", (key, tenant), lambda rows: dict(rows[0][0])
+    )
 
 
 class Emitted(NamedTuple):
@@ -51,7 +59,9 @@ class Emitted(NamedTuple):
     """Name it had while its step ran."""
 
 
-def read_stream(key: str, stream: str, after: tuple[int, int], skip: int, count: int, tenant: str = "") -> Query[list[Emitted]]:
+def read_stream(
+    key: str, stream: str, after: tuple[int, int], skip: int, count: int, tenant: str = ""
+) -> Query[list[Emitted]]:
     """The next values of a stream."""
 
     def read(rows: list[Row]) -> list[Emitted]:
@@ -64,4 +74,6 @@ def read_stream(key: str, stream: str, after: tuple[int, int], skip: int, count:
 def read_drafts(key: str, stream: str, tenant: str = "") -> Query[list[tuple[str, str]]]:
     """Return (name, value) of all that running steps have emitted to a stream."""
     sql = "select draft, value from pgflow.read_drafts(%s::text, %s::text, %s::text)"
-    return Query(sql, (key, stream, tenant), lambda rows: [(str(row[0]), str(row[1])) for row in rows])
+    return Query(
+        sql, (key, stream, tenant), lambda rows: [(str(row[0]), str(row[1])) for row in rows]
+    )

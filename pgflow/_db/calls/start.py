@@ -26,21 +26,30 @@ class Started(NamedTuple):
 
 
 _START = (
-    "select run_key, run_id, is_new, lane_id from pgflow.start_run(%s::text, %s::json, %s::text, %s::text, %s::int, %s::timestamptz,"
+    "select run_key, run_id, is_new, lane_id from pgflow.start_run(%s::text, %s::json, %s::text, "
+    "%s::text, %s::int, %s::timestamptz,"
     " %s::float8, %s::jsonb, %s::jsonb, %s::text, null, %s::text)"
 )
-_START_AS_SAID = _START.replace("select run_key, run_id, is_new, lane_id", "select run_key, run_id, is_new, lane_id, replaced").replace(
-    "null, %s::text)", "null, %s::text, %s::text, %s::json, %s::uuid)"
-)
+_START_AS_SAID = _START.replace(
+    "select run_key, run_id, is_new, lane_id", "select run_key, run_id, is_new, lane_id, replaced"
+).replace("null, %s::text)", "null, %s::text, %s::text, %s::json, %s::uuid)")
 """With what is to be done where the key is taken; most starts say nothing of it, and send less."""
 _START_MANY = (
-    "select run_key, run_id, is_new, lane_id from pgflow.start_runs(%s::text, %s::jsonb, %s::text, %s::int, %s::timestamptz,"
-    " %s::float8, %s::jsonb, %s::jsonb, %s::text, %s::text, %s::boolean, %s::text, %s::json, %s::uuid)"
+    "select run_key, run_id, is_new, lane_id from pgflow.start_runs(%s::text, %s::jsonb, %s::text, "
+    "%s::int, %s::timestamptz,"
+    " %s::float8, %s::jsonb, %s::jsonb, %s::text, %s::text, %s::boolean, %s::text, %s::json, "
+    "%s::uuid)"
 )
 
 
 def start_run(
-    workflow: str, input_text: str, options: StartOptions, tenant: str = "", *, defaults: str | None = None, start_id: str | None = None
+    workflow: str,
+    input_text: str,
+    options: StartOptions,
+    tenant: str = "",
+    *,
+    defaults: str | None = None,
+    start_id: str | None = None,
 ) -> Query[Started]:
     """Starts one run.
 
@@ -52,17 +61,32 @@ def start_run(
         defaults: Defaults of parameters that are left out, as JSON, where the key may be known.
         start_id: A UUID by which this start, sent again, knows its own run.
     """
-    params = (workflow, input_text, options.key, options.queue, options.priority, *_shared(options), tenant, options.version)
+    params = (
+        workflow,
+        input_text,
+        options.key,
+        options.queue,
+        options.priority,
+        *_shared(options),
+        tenant,
+        options.version,
+    )
     if defaults is None and options.if_taken == "match":
         return Query(_START, params, lambda rows: Started(*rows[0]))
-    return Query(_START_AS_SAID, (*params, options.if_taken, defaults, start_id), lambda rows: Started(*rows[0]))
+    return Query(
+        _START_AS_SAID,
+        (*params, options.if_taken, defaults, start_id),
+        lambda rows: Started(*rows[0]),
+    )
 
 
 def start_runs(
     workflow: str, runs: list[tuple[str, str]], options: StartOptions, tenant: str = "", *, keys_are_new: bool = False,
     defaults: str | None = None, start_id: str | None = None,
 ) -> Query[list[Started]]:  # fmt: skip
-    """Starts many runs of one workflow, all or none: [(key, input text), ...]. New keys are UUIDs that were made up and not sent before."""
+    """Starts many runs of one workflow, all or none: [(key, input text), ...]. New keys are UUIDs
+    that were made up and not sent before.
+    """
     params = (
         workflow, json.dumps(runs), options.queue, options.priority, *_shared(options), tenant, options.version, keys_are_new,
         options.if_taken, defaults, start_id,

@@ -1,4 +1,6 @@
-"""``sql/runs/transaction.sql``: the transaction of a step, its fence, and what became of a lost answer."""
+"""``sql/runs/transaction.sql``: the transaction of a step, its fence, and what became of a lost
+answer.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +20,35 @@ class Recorded(NamedTuple):
     payload: str | None
 
 
-def begin_step(run_id: int, token: int, call: int, idle_timeout_ms: int, durable_seq: int = 0) -> Query[str]:
+def begin_step(
+    run_id: int, token: int, call: int, idle_timeout_ms: int, durable_seq: int = 0
+) -> Query[str]:
     """Checks the lease, and that the last unit is there, and marks the transaction: its number."""
     sql = "select pgflow.begin_step(%s::bigint, %s::bigint, %s::int, %s::int, %s::int)"
-    return Query(sql, (run_id, token, call, idle_timeout_ms, durable_seq), lambda rows: str(rows[0][0]))
+    return Query(
+        sql, (run_id, token, call, idle_timeout_ms, durable_seq), lambda rows: str(rows[0][0])
+    )
 
 
-def fence_step(run_id: int, token: int, call: int, unit_rows: str, args_hash: int, apart: Sequence[str] = ()) -> Query[int]:
-    """Fences the lease and appends units, immediately before COMMIT: the database's time in microseconds. ``apart``: their long values.
+def fence_step(
+    run_id: int, token: int, call: int, unit_rows: str, args_hash: int, apart: Sequence[str] = ()
+) -> Query[int]:
+    """Fences the lease and appends units, immediately before COMMIT: the database's time in
+    microseconds. ``apart``: their long values.
 
     None of them is to be booked: see ``Execution.may_fence``.
     """
     if apart:
         longer: LiteralString = "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, false, %s::json[])"
-        return Query(longer, (run_id, token, call, f"[{unit_rows}]", args_hash, JsonTexts(apart)), lambda rows: int(rows[0][0]))
+        return Query(
+            longer,
+            (run_id, token, call, f"[{unit_rows}]", args_hash, JsonTexts(apart)),
+            lambda rows: int(rows[0][0]),
+        )
     sql = "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, false)"
-    return Query(sql, (run_id, token, call, f"[{unit_rows}]", args_hash), lambda rows: int(rows[0][0]))
+    return Query(
+        sql, (run_id, token, call, f"[{unit_rows}]", args_hash), lambda rows: int(rows[0][0])
+    )
 
 
 def read_unit(run_id: int, seq: int) -> Query[Recorded | None]:
@@ -53,13 +68,27 @@ def beat_step(run_id: int, token: int, call: int, attempt: int, details: str) ->
     return Query(sql, (run_id, token, call, attempt, details), lambda rows: bool(rows[0][0]))
 
 
-def emit_drafts(run_id: int, token: int, call: int, try_id: str, after_seq: int, first: int, emitted: list[tuple[str, str]]) -> Query[bool]:
+def emit_drafts(
+    run_id: int,
+    token: int,
+    call: int,
+    try_id: str,
+    after_seq: int,
+    first: int,
+    emitted: list[tuple[str, str]],
+) -> Query[bool]:
     """Store values that a running step has emitted; return False if the lease is lost."""
     sql = "select pgflow.emit_drafts(%s::bigint, %s::bigint, %s::int, %s::text, %s::int, %s::int, %s::jsonb)"
-    return Query(sql, (run_id, token, call, try_id, after_seq, first, json.dumps(emitted)), lambda rows: bool(rows[0][0]))
+    return Query(
+        sql,
+        (run_id, token, call, try_id, after_seq, first, json.dumps(emitted)),
+        lambda rows: bool(rows[0][0]),
+    )
 
 
 def step_details(run_id: int, call: int) -> Query[Any]:
     """Return the progress that the last try of a step reported; None if it reported none."""
     sql = "select pgflow.step_details(%s::bigint, %s::int)"
-    return Query(sql, (run_id, call), lambda rows: None if rows[0][0] is None else json.loads(rows[0][0]))
+    return Query(
+        sql, (run_id, call), lambda rows: None if rows[0][0] is None else json.loads(rows[0][0])
+    )

@@ -25,7 +25,11 @@ def export_runs(chains: Sequence[int]) -> Query[list[Exported]]:
 
 def export_units(run_id: int, after_seq: int) -> Query[str | None]:
     """A page of a journal, as a JSON array; None at its end."""
-    return Query("select pgflow.export_units(%s::bigint, %s::int)", (run_id, after_seq), lambda rows: rows[0][0])
+    return Query(
+        "select pgflow.export_units(%s::bigint, %s::int)",
+        (run_id, after_seq),
+        lambda rows: rows[0][0],
+    )
 
 
 def import_run(history: str) -> Query[int]:

@@ -40,4 +40,8 @@ def poll(count: int = 1000) -> Query[Polled]:
     def read(rows: list[Row]) -> Polled:
         return Polled(*rows[0])
 
-    return Query("select lanes, mail, ended, busy, next_due_seconds, newest_lane from pgflow.poll(%s::int)", (count,), read)
+    return Query(
+        "select lanes, mail, ended, busy, next_due_seconds, newest_lane from pgflow.poll(%s::int)",
+        (count,),
+        read,
+    )

@@ -36,14 +36,27 @@ def _nothing(_rows: list[Row]) -> None:
     return None
 
 
-def register_worker(host: str, pid: int, queues: Sequence[str], concurrency: int, version: str, stamp: str | None = None) -> Query[int]:
+def register_worker(
+    host: str,
+    pid: int,
+    queues: Sequence[str],
+    concurrency: int,
+    version: str,
+    stamp: str | None = None,
+) -> Query[int]:
     """A worker announces itself, and the stamp of the schema that its code is made for."""
-    sql = "select pgflow.register_worker(%s::text, %s::int, %s::text[], %s::int, %s::text, %s::text)"
-    return Query(sql, (host, pid, list(queues), concurrency, version, stamp), lambda rows: int(rows[0][0]))
+    sql = (
+        "select pgflow.register_worker(%s::text, %s::int, %s::text[], %s::int, %s::text, %s::text)"
+    )
+    return Query(
+        sql, (host, pid, list(queues), concurrency, version, stamp), lambda rows: int(rows[0][0])
+    )
 
 
 def read_stamp() -> Query[str | None]:
-    """The comment of the schema, which says what installed it; None if there is none. Any role may read it."""
+    """The comment of the schema, which says what installed it; None if there is none. Any role may
+    read it.
+    """
     sql = "select pg_catalog.obj_description(pg_catalog.to_regnamespace('pgflow'), 'pg_namespace')"
     return Query(sql, (), lambda rows: rows[0][0])
 
@@ -83,7 +96,9 @@ def release_stuck(code: dict[str, str]) -> Query[int]:
 
 def release_outdated(worker_id: int) -> Query[int]:
     """Lets runs that older code could not replay be tried again; answers how many."""
-    return Query("select pgflow.release_outdated(%s::int)", (worker_id,), lambda rows: int(rows[0][0]))
+    return Query(
+        "select pgflow.release_outdated(%s::int)", (worker_id,), lambda rows: int(rows[0][0])
+    )
 
 
 class Code(NamedTuple):
@@ -100,7 +115,9 @@ class Code(NamedTuple):
 
 def register_code(worker_id: int, codes: Sequence[Code]) -> Query[None]:
     """A worker says what code it has."""
-    return Query("select pgflow.register_code(%s::int, %s::jsonb)", (worker_id, json.dumps(codes)), _nothing)
+    return Query(
+        "select pgflow.register_code(%s::int, %s::jsonb)", (worker_id, json.dumps(codes)), _nothing
+    )
 
 
 def add_unit_partitions() -> Query[int]:
@@ -123,11 +140,19 @@ class Shrunk(NamedTuple):
 
 
 def shrink_journal() -> Query[list[Shrunk]]:
-    """Shrinks partitions that hold little after history was removed, unless others have used them too much lately."""
+    """Shrinks partitions that hold little after history was removed, unless others have used them
+    too much lately.
+    """
     query = "select partition, bytes_before, bytes_after, units from pgflow.shrink_journal(backing_off => true)"
     return Query(query, (), lambda rows: [Shrunk(*row) for row in rows])
 
 
 def notify(channel: str, payload: str) -> Query[None]:
-    """Tells whoever listens. A notification needs no disk, though its transaction has a number and so would wait for one."""
-    return Query("select pg_notify(%s::text, %s::text), set_config('synchronous_commit', 'off', true)", (channel, payload), _nothing)
+    """Tells whoever listens. A notification needs no disk, though its transaction has a number and
+    so would wait for one.
+    """
+    return Query(
+        "select pg_notify(%s::text, %s::text), set_config('synchronous_commit', 'off', true)",
+        (channel, payload),
+        _nothing,
+    )

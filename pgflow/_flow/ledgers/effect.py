@@ -1,9 +1,10 @@
-"""Effects: steps that write to the outside and must not be repeated blindly, and what belongs to each.
+"""Effects: steps that write to the outside and must not be repeated blindly, and what belongs to
+each.
 
-An effect is declared with ``@effect``; with it may be declared how the counterparty is asked what became of
-an attempt (``settle``), how the effect is taken back (``compensate``), what must hold immediately before
-the act (``precondition``) and after it (``verify``), and what is looked at before an act that rests on
-what was seen (``observe``).
+An effect is declared with ``@effect``; with it may be declared how the counterparty is asked what
+became of an attempt (``settle``), how the effect is taken back (``compensate``), what must hold
+immediately before the act (``precondition``) and after it (``verify``), and what is looked at
+before an act that rests on what was seen (``observe``).
 """
 
 from __future__ import annotations
@@ -42,12 +43,18 @@ DEFAULT_TIMEOUT = timedelta(minutes=5)
 """Longest time for one attempt, if nothing is declared."""
 
 LEAST_SLACK = timedelta(seconds=0.5)
-"""Between the time-out of an attempt and when it is believed not to be under way: an attempt must have time to begin."""
+"""Between the time-out of an attempt and when it is believed not to be under way: an attempt must
+have time to begin.
+"""
 
 DEAD_AFTER = timedelta(seconds=10)
-"""Time after its worker's death in which an attempt may still be believed to be under way (`pgflow._worker.heartbeat`)."""
+"""Time after its worker's death in which an attempt may still be believed to be under way
+(`pgflow._worker.heartbeat`).
+"""
 
-DEFAULT_SETTLING = Retries(max_attempts=60, first_delay=timedelta(seconds=1), max_delay=timedelta(minutes=10))
+DEFAULT_SETTLING = Retries(
+    max_attempts=60, first_delay=timedelta(seconds=1), max_delay=timedelta(minutes=10)
+)
 """Asks for some nine hours; then a person must say."""
 
 _FOR_EVER = 100 * 365.25 * 86400.0
@@ -95,27 +102,53 @@ class EffectStep(Step[P, R_co]):
     _request_codec: Codec[dict[str, Any]] | None = None
 
     def __init__(
-        self, fn: Callable[..., Any], terms: EffectOptions, name: str | None, timeout: Duration | None, raises: Sequence[type[Exception]],
+        self,
+        fn: Callable[..., Any],
+        terms: EffectOptions,
+        name: str | None,
+        timeout: Duration | None,
+        raises: Sequence[type[Exception]],
         aliases: Sequence[str] = (),
     ) -> None:
-        super().__init__(fn, StepKind.EFFECT, name, 1, DEFAULT_TIMEOUT if timeout is None else timeout, raises, aliases)
+        super().__init__(
+            fn,
+            StepKind.EFFECT,
+            name,
+            1,
+            DEFAULT_TIMEOUT if timeout is None else timeout,
+            raises,
+            aliases,
+        )
         self.terms = terms
         self._signature = inspect.signature(fn)
         self._check_times()
-        strange = [] if terms.is_compensation else [name for name in terms.readable if name not in self._signature.parameters]
+        strange = (
+            []
+            if terms.is_compensation
+            else [name for name in terms.readable if name not in self._signature.parameters]
+        )
         if strange:
-            raise DefinitionError(f"readable= of effect {self.name} names {strange[0]!r}, which is none of its parameters")
+            raise DefinitionError(
+                f"readable= of effect {self.name} names {strange[0]!r}, which is none of its "
+                "parameters"
+            )
 
     def _check_times(self) -> None:
         settle_after = self.terms.settle_after
         if settle_after is not None and settle_after < self.timeout_ + LEAST_SLACK:
             raise DefinitionError(
-                f"effect {self.name} is settled after {settle_after}, while an attempt may take {self.timeout_}: what is still under "
-                f"way would be called absent; settle_after must be at least {LEAST_SLACK.total_seconds():g} s longer than timeout"
+                f"effect {self.name} is settled after {settle_after}, while an attempt may take "
+                f"{self.timeout_}: what is still under "
+                "way would be called absent; settle_after must be at least "
+                f"{LEAST_SLACK.total_seconds():g} s longer than timeout"
             )
 
     def options(
-        self, *, retries: Retries | int | None = None, timeout: Duration | None = None, admit: Admit | None = None,
+        self,
+        *,
+        retries: Retries | int | None = None,
+        timeout: Duration | None = None,
+        admit: Admit | None = None,
         expect: str | None = None,
     ) -> Self:
         """The same effect with other options for the calls made through what is returned.
@@ -124,23 +157,34 @@ class EffectStep(Step[P, R_co]):
             retries: An effect has none: it is settled instead.
             timeout: Longest time for one attempt.
             admit: Limit on the cost of the call.
-            expect: Fingerprint (:func:`pgflow.fingerprint`) of what the decision to act rests on. What ``.observe`` returns
-                immediately before the act must have the same one; else nothing is done and Diverged is raised.
+            expect: Fingerprint (:func:`pgflow.fingerprint`) of what the decision to act rests on.
+                What ``.observe`` returns immediately before the act must have the same one; else
+                nothing is done and Diverged is raised.
         """
         if retries is not None:
-            raise DefinitionError(f"effect {self.name} is not retried: what settle_retries= says of it stands where it is declared")
-        is_same_step = timeout is None and admit is None  # so the engine need not learn it anew for each call
+            raise DefinitionError(
+                f"effect {self.name} is not retried: what settle_retries= says of it stands where "
+                "it is declared"
+            )
+        is_same_step = (
+            timeout is None and admit is None
+        )  # so the engine need not learn it anew for each call
         other = copy.copy(self) if is_same_step else super().options(timeout=timeout, admit=admit)
         other._check_times()
         if expect is not None:
             if not is_fingerprint(expect):
-                raise InvalidArgument(f"effect {self.name} is called with expect= of something that pgflow.fingerprint() did not return")
+                raise InvalidArgument(
+                    f"effect {self.name} is called with expect= of something that "
+                    "pgflow.fingerprint() did not return"
+                )
             other.expected = expect
         return other
 
     @property
     def declared(self) -> EffectStep[..., Any]:
-        """The effect as it was declared, with all that belongs to it, whatever options this one has."""
+        """The effect as it was declared, with all that belongs to it, whatever options this one
+        has.
+        """
         return cast("EffectStep[..., Any]", self.origin)
 
     @property
@@ -155,34 +199,53 @@ class EffectStep(Step[P, R_co]):
             said = self.terms
             settle_after = said.settle_after or self.timeout_ + DEAD_AFTER
             found.terms = EffectTerms(
-                risk=said.risk, is_keyed=said.keyed, dedup_seconds=self._dedup_seconds(settle_after),
+                risk=said.risk,
+                is_keyed=said.keyed,
+                dedup_seconds=self._dedup_seconds(settle_after),
                 settle_after_seconds=settle_after.total_seconds(),
-                settling=said.settle_retries, can_ask=self.declared.settler is not None, code=self.code, has_body=said.has_body,
-                must_be_done=said.is_compensation, readable=said.readable,
+                settling=said.settle_retries,
+                can_ask=self.declared.settler is not None,
+                code=self.code,
+                has_body=said.has_body,
+                must_be_done=said.is_compensation,
+                readable=said.readable,
             )
         return found
 
     def _dedup_seconds(self, settle_after: timedelta) -> float | None:
-        """Return for how many seconds after the first attempt the key may be sent again: it must arrive while the counterparty remembers
-        it.
+        """Return for how many seconds after the first attempt the key may be sent again: it must
+        arrive while the counterparty remembers it.
         """
         if self.terms.dedup_window is not None:
             return max(0.0, (self.terms.dedup_window - settle_after).total_seconds())
         return _FOR_EVER if self.terms.is_compensation and self.terms.keyed else None
 
-    def issue(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> EffectCall:
+    def issue(
+        self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> EffectCall:
         """Asks the engine to do it."""
         if self.expected is not None and self.declared.observer is None:
-            raise DefinitionError(f"effect {self.name} is called with expect=, and it has no observer: declare @{self.name}.observe")
+            raise DefinitionError(
+                f"effect {self.name} is called with expect=, and it has no observer: declare "
+                f"@{self.name}.observe"
+            )
         call = scope.execution.issue_effect(
-            self.spec(scope.app_errors), args, kwargs, self._request(args, kwargs), self.resting(), expected=self.expected
+            self.spec(scope.app_errors),
+            args,
+            kwargs,
+            self._request(args, kwargs),
+            self.resting(),
+            expected=self.expected,
         )
         call.variables = variables()
         enlist(scope, self, call)
         return call
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return encode_plain(dict(self._signature.bind(*args, **kwargs).arguments), f"the request of effect {self.name}")
+        return encode_plain(
+            dict(self._signature.bind(*args, **kwargs).arguments),
+            f"the request of effect {self.name}",
+        )
 
     @property
     def has_compensation(self) -> bool:
@@ -203,16 +266,38 @@ class EffectStep(Step[P, R_co]):
             try:
                 request = compensation._request(args, effect.kwargs)
                 return scope.execution.issue_effect(
-                    compensation.spec(scope.app_errors), args, effect.kwargs, request, None, effect.key, takes_back=_awaited(effect)
+                    compensation.spec(scope.app_errors),
+                    args,
+                    effect.kwargs,
+                    request,
+                    None,
+                    effect.key,
+                    takes_back=_awaited(effect),
                 )
-            except (TypeError, InvalidArgument):  # what it would have to be called with cannot be recorded: nobody but a person can
+            except (
+                TypeError,
+                InvalidArgument,
+            ):  # what it would have to be called with cannot be recorded: nobody but a person can
                 pass
         return self.issue_by_hand(scope, effect)
 
-    def issue_by_hand(self, scope: WorkflowScope, effect: EffectCall, *, notice: dict[str, Any] | None = None) -> EffectCall:
-        """Asks a person to take one of these effects back, and says why nothing else can; once it is confirmed, if it was accepted."""
+    def issue_by_hand(
+        self, scope: WorkflowScope, effect: EffectCall, *, notice: dict[str, Any] | None = None
+    ) -> EffectCall:
+        """Asks a person to take one of these effects back, and says why nothing else can; once it
+        is confirmed, if it was accepted.
+        """
         spec = self._by_hand().spec(scope.app_errors)
-        return scope.execution.issue_effect(spec, (), {}, effect.request, None, effect.key, takes_back=_awaited(effect), notice=notice)
+        return scope.execution.issue_effect(
+            spec,
+            (),
+            {},
+            effect.request,
+            None,
+            effect.key,
+            takes_back=_awaited(effect),
+            notice=notice,
+        )
 
     def read_request(self, text: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, by position and by name, from its request.
@@ -226,7 +311,11 @@ class EffectStep(Step[P, R_co]):
         bound = self._signature.bind_partial()
         for name, parameter in self._signature.parameters.items():
             if name in values:
-                bound.arguments[name] = tuple(values[name]) if parameter.kind is parameter.VAR_POSITIONAL else values[name]
+                bound.arguments[name] = (
+                    tuple(values[name])
+                    if parameter.kind is parameter.VAR_POSITIONAL
+                    else values[name]
+                )
         return bound.args, bound.kwargs
 
     def _make_request_codec(self) -> Codec[dict[str, Any]]:
@@ -251,7 +340,9 @@ class EffectStep(Step[P, R_co]):
         try:
             self.read_request(effect.request)
         except (NotStorable, DefinitionError) as error:
-            raise NotStorable(f"effect {self.name} cannot be carried into the next generation: {error}") from error
+            raise NotStorable(
+                f"effect {self.name} cannot be carried into the next generation: {error}"
+            ) from error
 
     def entry_of(self, scope: WorkflowScope, effect: EffectCall) -> SagaEntry:
         """Return the entry of an effect that was done, for whoever has to take it back."""
@@ -274,12 +365,18 @@ class EffectStep(Step[P, R_co]):
         """Means by which it can be taken back, if at all."""
         return self.terms.risk
 
-    def issue_in_plan(self, scope: WorkflowScope, arguments: dict[str, Any], rests_on: Resting) -> EffectCall:
+    def issue_in_plan(
+        self, scope: WorkflowScope, arguments: dict[str, Any], rests_on: Resting
+    ) -> EffectCall:
         """Asks for it as a step of a plan: it is not taken back in its turn."""
         request = self._request((), arguments)
-        return scope.execution.issue_effect(self.spec(scope.app_errors), (), arguments, request, rests_on, is_undo=True)
+        return scope.execution.issue_effect(
+            self.spec(scope.app_errors), (), arguments, request, rests_on, is_undo=True
+        )
 
-    def issue_taken_back(self, scope: WorkflowScope, effect: EffectCall, plan: str, steps: list[Any]) -> EffectCall:
+    def issue_taken_back(
+        self, scope: WorkflowScope, effect: EffectCall, plan: str, steps: list[Any]
+    ) -> EffectCall:
         """Records that a plan has taken one of these effects back."""
 
         async def taken_back() -> str:
@@ -288,21 +385,34 @@ class EffectStep(Step[P, R_co]):
 
         terms = replace(self.terms, risk="reversible", is_compensation=True, settle_after=None)
         aliases = tuple(map(_compensation_name, self.aliases))
-        closing: EffectStep[..., Any] = AsyncEffect(taken_back, terms, _compensation_name(self.name), None, (), aliases)
+        closing: EffectStep[..., Any] = AsyncEffect(
+            taken_back, terms, _compensation_name(self.name), None, (), aliases
+        )
         request = encode_plain({"plan": plan, "steps": steps}, f"the plan for effect {self.name}")
-        return scope.execution.issue_effect(closing.spec(scope.app_errors), (), {}, request, (plan, "taken back"), effect.key)
+        return scope.execution.issue_effect(
+            closing.spec(scope.app_errors), (), {}, request, (plan, "taken back"), effect.key
+        )
 
     def _by_hand(self) -> EffectStep[..., Any]:
         def by_hand(result: Any, *args: Any, **kwargs: Any) -> None:
             """Nothing takes it back."""
 
         terms = replace(self.terms, has_body=False, is_compensation=True, settle_after=None)
-        return SyncEffect(by_hand, terms, _compensation_name(self.name), None, (), tuple(map(_compensation_name, self.aliases)))
+        return SyncEffect(
+            by_hand,
+            terms,
+            _compensation_name(self.name),
+            None,
+            (),
+            tuple(map(_compensation_name, self.aliases)),
+        )
 
     def _take(self, fn: Callable[..., Any], what: str) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(fn) != self.is_async:
             colour = "async def" if self.is_async else "def"
-            raise DefinitionError(f"{what} of effect {self.name} must be written with {colour}, as the effect is")
+            raise DefinitionError(
+                f"{what} of effect {self.name} must be written with {colour}, as the effect is"
+            )
         self.origin._specs.clear()
         return fn
 
@@ -312,20 +422,27 @@ class EffectStep(Step[P, R_co]):
         aliases = () if is_named else tuple(map(_compensation_name, self.aliases))
         terms = replace(self.terms, risk="reversible", is_compensation=True, settle_after=None)
         kind = AsyncEffect if self.is_async else SyncEffect
-        made: EffectStep[..., Any] = kind(self._take(fn, "the compensation"), terms, name, self.timeout, (), aliases)
+        made: EffectStep[..., Any] = kind(
+            self._take(fn, "the compensation"), terms, name, self.timeout, (), aliases
+        )
         parameters = self._signature.parameters.values()
         given = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         try:
-            made._signature.bind(None, *given, **{p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY})
+            made._signature.bind(
+                None, *given, **{p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY}
+            )
         except TypeError as error:
             raise DefinitionError(
-                f"the compensation {name} of effect {self.name} must take its result and then its arguments: {error}"
+                f"the compensation {name} of effect {self.name} must take its result and then its "
+                f"arguments: {error}"
             ) from None
         return made
 
 
 def _awaited(effect: EffectCall) -> EffectCall | None:
-    """The effect, if what takes it back has to wait until it is confirmed: it was accepted, by this run."""
+    """The effect, if what takes it back has to wait until it is confirmed: it was accepted, by this
+    run.
+    """
     return effect if effect.was_accepted and effect.number else None
 
 
@@ -336,20 +453,30 @@ def _compensation_name(effect: str) -> str:
 class AsyncEffect(EffectStep[P, R_co], AsyncStep[P, R_co, F]):
     """An effect made of an ``async def``."""
 
-    def settle(self, fn: Callable[P, Coroutine[Any, Any, Confirmed[R_co] | Absent | StillUnknown]], /) -> None:
-        """Declares how the counterparty is asked what became of an attempt: called with the effect's arguments, under its key."""
+    def settle(
+        self, fn: Callable[P, Coroutine[Any, Any, Confirmed[R_co] | Absent | StillUnknown]], /
+    ) -> None:
+        """Declares how the counterparty is asked what became of an attempt: called with the
+        effect's arguments, under its key.
+        """
         self.declared.settler = self._take(fn, "settle")
 
     def compensate(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, Any]], /) -> None:
-        """Declares how the effect is taken back: an effect with a key of its own, called with the result and the arguments."""
+        """Declares how the effect is taken back: an effect with a key of its own, called with the
+        result and the arguments.
+        """
         self.declared.compensation = self._make_compensation(fn)
 
     def precondition(self, fn: Callable[P, Coroutine[Any, Any, bool]], /) -> None:
-        """Declares what must hold immediately before each act; where it does not, nothing is done and Stale is raised."""
+        """Declares what must hold immediately before each act; where it does not, nothing is done
+        and Stale is raised.
+        """
         self.declared.guard = self._take(fn, "the precondition")
 
     def observe(self, fn: Callable[P, Coroutine[Any, Any, Any]], /) -> None:
-        """Declares what is looked at immediately before an act that was called with ``expect=``: called with the effect's arguments."""
+        """Declares what is looked at immediately before an act that was called with ``expect=``:
+        called with the effect's arguments.
+        """
         self.declared.observer = self._take(fn, "the observer")
 
     def verify(self, fn: Callable[Concatenate[R_co, P], Coroutine[Any, Any, bool]], /) -> None:
@@ -361,19 +488,27 @@ class SyncEffect(EffectStep[P, R_co], SyncStep[P, R_co, F]):
     """An effect made of a ``def``."""
 
     def settle(self, fn: Callable[P, Confirmed[R_co] | Absent | StillUnknown], /) -> None:
-        """Declares how the counterparty is asked what became of an attempt: called with the effect's arguments, under its key."""
+        """Declares how the counterparty is asked what became of an attempt: called with the
+        effect's arguments, under its key.
+        """
         self.declared.settler = self._take(fn, "settle")
 
     def compensate(self, fn: Callable[Concatenate[R_co, P], Any], /) -> None:
-        """Declares how the effect is taken back: an effect with a key of its own, called with the result and the arguments."""
+        """Declares how the effect is taken back: an effect with a key of its own, called with the
+        result and the arguments.
+        """
         self.declared.compensation = self._make_compensation(fn)
 
     def precondition(self, fn: Callable[P, bool], /) -> None:
-        """Declares what must hold immediately before each act; where it does not, nothing is done and Stale is raised."""
+        """Declares what must hold immediately before each act; where it does not, nothing is done
+        and Stale is raised.
+        """
         self.declared.guard = self._take(fn, "the precondition")
 
     def observe(self, fn: Callable[P, Any], /) -> None:
-        """Declares what is looked at immediately before an act that was called with ``expect=``: called with the effect's arguments."""
+        """Declares what is looked at immediately before an act that was called with ``expect=``:
+        called with the effect's arguments.
+        """
         self.declared.observer = self._take(fn, "the observer")
 
     def verify(self, fn: Callable[Concatenate[R_co, P], bool], /) -> None:

@@ -1,8 +1,10 @@
-"""Sagas over generations: effects that an earlier generation has done, and this one takes back if it fails.
+"""Sagas over generations: effects that an earlier generation has done, and this one takes back if
+it fails.
 
-A generation has them from the database: name, key, request and result of each (``sql/ledgers/saga.sql``). The effect
-itself is found in the code at hand, by where it stood when it was called and else by its name. Where it is not
-found nothing is guessed: the run is held for a worker that has it.
+A generation has them from the database: name, key, request and result of each
+(``sql/ledgers/saga.sql``). The effect itself is found in the code at hand, by where it stood when
+it was called and else by its name. Where it is not found nothing is guessed: the run is held for a
+worker that has it.
 """
 
 from __future__ import annotations
@@ -32,19 +34,29 @@ def declare(effect: EffectStep[..., Any]) -> None:
 
 
 def find_effect(name: str, code: str) -> EffectStep[..., Any] | None:
-    """The effect of a name, or that had it before; where several have it, the one that stands where it stood, or in that module."""
+    """The effect of a name, or that had it before; where several have it, the one that stands where
+    it stood, or in that module.
+    """
     there = _declared.get((code, name))
     if there is not None:
         return there
-    found = [effect for effect in list(_declared.values()) if name == effect.name or name in effect.aliases]
+    found = [
+        effect
+        for effect in list(_declared.values())
+        if name == effect.name or name in effect.aliases
+    ]
     at_its_place = [effect for effect in found if effect.code == code]
-    in_its_module = [effect for effect in found if effect.code.partition(":")[0] == code.partition(":")[0]]
+    in_its_module = [
+        effect for effect in found if effect.code.partition(":")[0] == code.partition(":")[0]
+    ]
     chosen = at_its_place or in_its_module or found
     return chosen[0] if len(chosen) == 1 else None
 
 
 def read_result(step: EffectStep[..., Any], scope: WorkflowScope, text: str | None) -> Any:
-    """Return the recorded result of an effect. Where it does not fit the type, a person stated it: return it as JSON has it."""
+    """Return the recorded result of an effect. Where it does not fit the type, a person stated it:
+    return it as JSON has it.
+    """
     text = text if text is not None else "null"
     try:
         return step.spec(scope.app_errors).result.decode(text, f"the result of effect {step.name}")
@@ -86,7 +98,9 @@ class InheritedEffect:
             effect.args, effect.kwargs = step.read_request(entry.request)
         except (NotStorable, DefinitionError):
             return step.issue_by_hand(scope, effect)
-        effect.value = Accepted(entry.ref) if entry.ref is not None else read_result(step, scope, entry.result)
+        effect.value = (
+            Accepted(entry.ref) if entry.ref is not None else read_result(step, scope, entry.result)
+        )
         return step.issue_compensation(scope, effect)
 
 
@@ -95,30 +109,50 @@ class OfChild(InheritedEffect):
 
     @property
     def has_compensation(self) -> bool:
-        """True if a compensation is declared, or this code does not have the effect: then it is not left behind unseen."""
+        """True if a compensation is declared, or this code does not have the effect: then it is not
+        left behind unseen.
+        """
         step = find_effect(self._entry.name, self._entry.code)
         return step is None or step.has_compensation
 
 
 def take_over(scope: WorkflowScope) -> Callable[[dict[str, Any], int], None]:
-    """Return a callback for a child started here: once it has completed, it makes the child's saga that of its parent."""
+    """Return a callback for a child started here: once it has completed, it makes the child's saga
+    that of its parent.
+    """
     remember = enlister(scope)
 
     def taken(left: dict[str, Any], of_call: int) -> None:
         is_foreign = left["of"] != scope.claim.root
         entries = [SagaEntry(*entry) for entry in left["effects"]]
-        remember([(OfChild(e), replace(_call_of(e), is_of_child=True, of_call=of_call, is_foreign=is_foreign)) for e in entries])
+        remember(
+            [
+                (
+                    OfChild(e),
+                    replace(_call_of(e), is_of_child=True, of_call=of_call, is_foreign=is_foreign),
+                )
+                for e in entries
+            ]
+        )
 
     return taken
 
 
 def _call_of(entry: SagaEntry) -> EffectCall:
     return EffectCall(
-        0, entry.name, None, spec=spec_of_another(entry.name), key=entry.key, request=entry.request, stage=Stage.CONFIRMED,
+        0,
+        entry.name,
+        None,
+        spec=spec_of_another(entry.name),
+        key=entry.key,
+        request=entry.request,
+        stage=Stage.CONFIRMED,
         is_foreign=not entry.is_own,
     )
 
 
 def carried_effects(entries: Iterable[SagaEntry]) -> list[Enlisted]:
-    """Return the effects of earlier generations that this run must be able to take back, the first one first."""
+    """Return the effects of earlier generations that this run must be able to take back, the first
+    one first.
+    """
     return [(InheritedEffect(e), _call_of(e)) for e in entries]

@@ -1,12 +1,14 @@
-"""Sagas: when an exception leaves a block, the effects done in it are taken back, the last one first.
+"""Sagas: when an exception leaves a block, the effects done in it are taken back, the last one
+first.
 
-Compensations are calls like all others, issued by the workflow's own code where the exception passes: a
-replay issues them again, so they go on wherever a crash has left them. Each is an effect with a key of its
-own. What is not known yet is settled before anything is taken back, and what cannot be taken back makes the
-run stuck: a saga is never called compensated while it is not.
+Compensations are calls like all others, issued by the workflow's own code where the exception
+passes: a replay issues them again, so they go on wherever a crash has left them. Each is an effect
+with a key of its own. What is not known yet is settled before anything is taken back, and what
+cannot be taken back makes the run stuck: a saga is never called compensated while it is not.
 
-A run that continues as new hands on what it would have to take back: the effects of blocks that are open, and
-those outside of blocks that something takes back. The next generation begins with them at the bottom of its own.
+A run that continues as new hands on what it would have to take back: the effects of blocks that are
+open, and those outside of blocks that something takes back. The next generation begins with them at
+the bottom of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from contextvars import ContextVar, Token
 from typing import Any
 
@@ -35,7 +43,9 @@ Enlisted = tuple[Reversible, EffectCall]
 
 
 class Block:
-    """A saga block. Tasks that were made in it may outlive it: what they do then belongs to the block around."""
+    """A saga block. Tasks that were made in it may outlive it: what they do then belongs to the
+    block around.
+    """
 
     def __init__(self, around: Block | None, planning: Planning | None = None) -> None:
         self.around = around
@@ -54,7 +64,9 @@ _NOT_AN_END = (Unwind, GeneratorExit, ContinueAsNew)
 
 
 def _enlisting(scope: WorkflowScope) -> list[Enlisted]:
-    """Return the list for effects that are asked for now: that of the innermost open block, else of the run."""
+    """Return the list for effects that are asked for now: that of the innermost open block, else of
+    the run.
+    """
     block = _innermost.get()
     while block is not None and not block.is_open:
         block = block.around
@@ -62,7 +74,9 @@ def _enlisting(scope: WorkflowScope) -> list[Enlisted]:
 
 
 def enlist(scope: WorkflowScope, effect: Undoable, call: EffectCall) -> None:
-    """Remembers an effect, with who is asked for a plan if nothing is declared that takes it back."""
+    """Remembers an effect, with who is asked for a plan if nothing is declared that takes it
+    back.
+    """
     planning = None if effect.has_compensation else _planning()
     _enlisting(scope).append((effect if planning is None else Planned(effect, planning), call))
 
@@ -76,7 +90,9 @@ def _planning() -> Planning | None:
 
 
 def enlister(scope: WorkflowScope) -> Callable[[list[Enlisted]], None]:
-    """Remembers, later, effects that belong where the code stands now: those of a child, once it has completed."""
+    """Remembers, later, effects that belong where the code stands now: those of a child, once it
+    has completed.
+    """
     begun_in = _innermost.get()
 
     def enlist_all(effects: list[Enlisted]) -> None:
@@ -96,12 +112,16 @@ def _is_in_block() -> bool:
 
 
 async def give_up_child(scope: WorkflowScope, call: ChildCall) -> None:
-    """The code waits no longer for a child. In a saga block it is waited for all the same, until it has taken back what it did."""
+    """The code waits no longer for a child. In a saga block it is waited for all the same, until it
+    has taken back what it did.
+    """
     waiter: Any = scope.execution.children.unwant(call) if _is_in_block() else None
     if waiter is None:
         scope.execution.cancel_call(call)
     while waiter is not None and not waiter.done():
-        with suppress(asyncio.CancelledError, Exception):  # how it ended; its parent is being cancelled already
+        with suppress(
+            asyncio.CancelledError, Exception
+        ):  # how it ended; its parent is being cancelled already
             await asyncio.shield(waiter)
     if waiter is not None and not waiter.cancelled():
         waiter.exception()  # nobody else asks for it
@@ -125,27 +145,35 @@ def check_carried(scope: WorkflowScope) -> None:
         NotStorable: Its arguments cannot be read back as they are annotated.
     """
     in_blocks = [enlisted for block in scope.blocks for enlisted in block.effects]
-    for effect, call in in_blocks + [(e, c) for e, c in scope.effects if c.is_bound or e.has_compensation]:
+    for effect, call in in_blocks + [
+        (e, c) for e, c in scope.effects if c.is_bound or e.has_compensation
+    ]:
         if call.number and call.is_in_place:
             effect.check_request(call)
 
 
 def saga(
-    *, goal: str | None = None, planner: Step[[Any], Decision[Any]] | None = None, steps: Sequence[Step[..., Any]] = ()
+    *,
+    goal: str | None = None,
+    planner: Step[[Any], Decision[Any]] | None = None,
+    steps: Sequence[Step[..., Any]] = (),
 ) -> AbstractAsyncContextManager[None]:
     """A block whose effects are taken back, the last first, when an exception leaves it.
 
-    Effects that are not known yet are settled first, and those that were accepted are waited for until they are
-    confirmed or rejected. An effect without a ``compensate`` makes the run stuck until a person has said that it
-    is taken back, unless the block has a planner. Leaving the block in peace hands its effects on to the block
-    around it, and at last to the run, which takes back what can be taken back when it fails or is cancelled.
-    A block that :func:`pgflow.continue_as_new` leaves goes on in the next generation, without its planner.
+    Effects that are not known yet are settled first, and those that were accepted are waited for
+    until they are confirmed or rejected. An effect without a ``compensate`` makes the run stuck
+    until a person has said that it is taken back, unless the block has a planner. Leaving the block
+    in peace hands its effects on to the block around it, and at last to the run, which takes back
+    what can be taken back when it fails or is cancelled. A block that
+    :func:`pgflow.continue_as_new` leaves goes on in the next generation, without its planner.
 
     Args:
         goal: Purpose of the block, in words, for the planner.
-        planner: A ``@decision`` that is called with an :class:`~pgflow.UndoRequest` for each effect without a ``compensate`` and
-            chooses a list of :class:`~pgflow.PlannedCall` and :class:`~pgflow.PlannedSql`. It counts for the blocks inside
-            that have none. A plan is run if all of it may be; else, and if a step fails, the run is stuck as without a planner.
+        planner: A ``@decision`` that is called with an :class:`~pgflow.UndoRequest` for each effect
+            without a ``compensate`` and chooses a list of :class:`~pgflow.PlannedCall` and
+            :class:`~pgflow.PlannedSql`. It counts for the blocks inside that have none. A plan is
+            run if all of it may be; else, and if a step fails, the run is stuck as without a
+            planner.
         steps: The steps that a plan may call by their names.
 
     Raises:
@@ -161,7 +189,9 @@ def saga(
     return _saga(scope, _planning_of(planner, goal, steps))
 
 
-def _planning_of(planner: Step[..., Any] | None, goal: str | None, steps: Sequence[Step[..., Any]]) -> Planning | None:
+def _planning_of(
+    planner: Step[..., Any] | None, goal: str | None, steps: Sequence[Step[..., Any]]
+) -> Planning | None:
     if planner is not None:
         return planning_of(planner, goal, steps)
     if steps:
@@ -189,7 +219,10 @@ async def _saga(scope: WorkflowScope, planning: Planning | None) -> AsyncIterato
 
 
 def sync_saga(
-    *, goal: str | None = None, planner: Step[[Any], Decision[Any]] | None = None, steps: Sequence[Step[..., Any]] = ()
+    *,
+    goal: str | None = None,
+    planner: Step[[Any], Decision[Any]] | None = None,
+    steps: Sequence[Step[..., Any]] = (),
 ) -> AbstractContextManager[None]:
     """The same for sync workflows; see :func:`pgflow.saga`."""
     scope, _ = sync_scope("pgflow.sync.saga()", "pgflow.saga()")
@@ -226,7 +259,9 @@ def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> No
     block.is_open = False
     if block in scope.blocks:
         scope.blocks.remove(block)
-    with suppress(ValueError):  # it is left in another task than it was entered in, whose context has its own innermost
+    with suppress(
+        ValueError
+    ):  # it is left in another task than it was entered in, whose context has its own innermost
         _innermost.reset(token)
     around = block.around
     while around is not None and not around.is_open:
@@ -235,13 +270,17 @@ def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> No
 
 
 def _bind(block: Block) -> None:
-    """The block goes on in what is around it: all that was done in it must be taken back, by a person if nothing else does."""
+    """The block goes on in what is around it: all that was done in it must be taken back, by a
+    person if nothing else does.
+    """
     for _, call in block.effects:
         call.is_bound = True
 
 
 def _adopt(scope: WorkflowScope) -> None:
-    """The run ends, and with it the blocks that its tasks have open: what was done in them is the run's now."""
+    """The run ends, and with it the blocks that its tasks have open: what was done in them is the
+    run's now.
+    """
     if not scope.blocks:
         return
     while scope.blocks:
@@ -254,9 +293,15 @@ def _adopt(scope: WorkflowScope) -> None:
 
 
 def hand_on(scope: WorkflowScope, end: ContinueAsNew) -> None:
-    """Says what the next generation takes back if it fails: what this one and its children did, beside what it was handed itself."""
+    """Says what the next generation takes back if it fails: what this one and its children did,
+    beside what it was handed itself.
+    """
     _adopt(scope)
-    own = [(effect, call) for effect, call in scope.effects if not scope.execution.ledger.is_foreign(call)]
+    own = [
+        (effect, call)
+        for effect, call in scope.effects
+        if not scope.execution.ledger.is_foreign(call)
+    ]
     left = [(effect, call) for effect, call in own if call.is_bound or effect.has_compensation]
     end.saga = [(call, effect.code) for effect, call in left if call.number]
     end.of_children = [call.key for _, call in left if call.is_of_child]
@@ -268,7 +313,9 @@ def is_done(call: EffectCall) -> bool:
 
 
 def _last(effects: list[Enlisted], *, all_of_them: bool) -> Iterator[Enlisted]:
-    """Yield the effects to take back, the last one first. Tasks that go on meanwhile may add to them."""
+    """Yield the effects to take back, the last one first. Tasks that go on meanwhile may add to
+    them.
+    """
     while effects:
         effect, call = effects.pop()
         if all_of_them or call.is_bound or effect.has_compensation:
@@ -276,7 +323,9 @@ def _last(effects: list[Enlisted], *, all_of_them: bool) -> Iterator[Enlisted]:
 
 
 async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them: bool) -> None:
-    """Compensates effects, the last first; a cancellation on the way is raised once they are taken back."""
+    """Compensates effects, the last first; a cancellation on the way is raised once they are taken
+    back.
+    """
     cancelled: asyncio.CancelledError | None = None
     for effect, call in _last(effects, all_of_them=all_of_them):
         cancelled = await _closed(scope, call) or cancelled
@@ -290,7 +339,9 @@ async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_the
 def _undoing(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> Iterator[StepCall]:
     """Asks for what takes an effect back; each call is over before the next is asked for."""
     plan = effect if isinstance(effect, Planned) and call.stage == Stage.CONFIRMED else None
-    if not scope.execution.ledger.may_take_back(call, planner=None if plan is None else plan.planner):
+    if not scope.execution.ledger.may_take_back(
+        call, planner=None if plan is None else plan.planner
+    ):
         return
     if plan is not None:
         yield from plan.undo(scope, call)
@@ -299,7 +350,9 @@ def _undoing(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> Iter
 
 
 def _watch(scope: WorkflowScope, call: StepCall) -> Any:
-    """Return a waiter for the end of a call: an effect ends when it is closed, even if nobody waits for it any more."""
+    """Return a waiter for the end of a call: an effect ends when it is closed, even if nobody waits
+    for it any more.
+    """
     return scope.execution.ledger.watch(call) if isinstance(call, EffectCall) else call.waiter
 
 
@@ -341,7 +394,9 @@ def _closed_sync(scope: WorkflowScope, call: StepCall) -> asyncio.CancelledError
 
 
 def _checked(scope: WorkflowScope, value: Any) -> Any:
-    """A result; one that cannot be stored is a failure while what was done can still be taken back."""
+    """A result; one that cannot be stored is a failure while what was done can still be taken
+    back.
+    """
     if scope.effects:
         text = scope.execution.end.check_result(value)
         if scope.claim.leaves_saga:
@@ -350,20 +405,32 @@ def _checked(scope: WorkflowScope, value: Any) -> Any:
 
 
 def _check_left(scope: WorkflowScope, result: str) -> None:
-    """Refuses to leave more to the parent than a unit of its journal can hold, which could never go on."""
-    entries = [_stored(scope, effect.entry_of(scope, call))[:6] for effect, call in scope.effects if is_done(call)]
-    size = sum(len(json.dumps(entry, ensure_ascii=False).encode()) + 2 for entry in entries) + len(result.encode())
+    """Refuses to leave more to the parent than a unit of its journal can hold, which could never go
+    on.
+    """
+    entries = [
+        _stored(scope, effect.entry_of(scope, call))[:6]
+        for effect, call in scope.effects
+        if is_done(call)
+    ]
+    size = sum(len(json.dumps(entry, ensure_ascii=False).encode()) + 2 for entry in entries) + len(
+        result.encode()
+    )
     if size > MAX_BYTES - _ROOM_BYTES:
         raise NotStorable(
-            f"what workflow {scope.claim.workflow} did is {size:,} bytes of JSON with its result, and its parent, which is given it to "
-            f"take it back, can hold 1 MiB: let its {len(entries)} effects take and return references, or split it into several children"
+            f"what workflow {scope.claim.workflow} did is {size:,} bytes of JSON with its result, "
+            "and its parent, which is given it to "
+            f"take it back, can hold 1 MiB: let its {len(entries)} effects take and return "
+            "references, or split it into several children"
         )
 
 
 def _stored(scope: WorkflowScope, entry: SagaEntry) -> SagaEntry:
     """An effect as its parent is given it."""
     what = f"effect {entry.name}"
-    result = entry.result if entry.result is None else scope.execution.values.sealed(entry.result, what)
+    result = (
+        entry.result if entry.result is None else scope.execution.values.sealed(entry.result, what)
+    )
     return entry._replace(request=scope.execution.values.sealed(entry.request, what), result=result)
 
 

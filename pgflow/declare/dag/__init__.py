@@ -1,4 +1,6 @@
-"""Workflows in YAML, as Archon and Ion have them: read, judged as the original judges them, and compiled to the graph."""
+"""Workflows in YAML, as Archon and Ion have them: read, judged as the original judges them, and
+compiled to the graph.
+"""
 
 from __future__ import annotations
 

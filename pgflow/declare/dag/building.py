@@ -47,7 +47,9 @@ class Places:
         return Position(file=node.file, line=line, column=column)
 
 
-def build_graph(head: dict[str, Any], options: Options, nodes: tuple[Draft, ...], places: Places, file: str) -> Graph:
+def build_graph(
+    head: dict[str, Any], options: Options, nodes: tuple[Draft, ...], places: Places, file: str
+) -> Graph:
     """The graph of a workflow that is right and includes nothing any more.
 
     Args:
@@ -123,16 +125,29 @@ def _body(node: Draft, places: Places) -> Body:
         case "script":
             dependencies = tuple(fields.get("deps", ()))
             script = fields["script"]
-            return Script(script=script, runtime=fields["runtime"], inline=is_inline(script), dependencies=dependencies)
+            return Script(
+                script=script,
+                runtime=fields["runtime"],
+                inline=is_inline(script),
+                dependencies=dependencies,
+            )
         case "cancel":
             return Cancel(reason=fields["cancel"])
         case "approval":
             return _approval(fields["approval"])
         case "loop":
             loop = fields["loop"]
-            return Loop(text=loop.get("prompt"), command=loop.get("command"), until=_until(loop), **_iteration(loop))
+            return Loop(
+                text=loop.get("prompt"),
+                command=loop.get("command"),
+                until=_until(loop),
+                **_iteration(loop),
+            )
         case "loop_group":
-            group, body = fields["loop_group"], tuple(build_node(inner, places) for inner in node.body)
+            group, body = (
+                fields["loop_group"],
+                tuple(build_node(inner, places) for inner in node.body),
+            )
             return Group(until=_until(group), nodes=body, **_iteration(group))
     return _call(fields)
 
@@ -156,8 +171,13 @@ def _approval(approval: dict[str, Any]) -> Approval:
     return Approval(
         message=approval["message"],
         capture_response=approval.get("capture_response", False),
-        on_reject=None if rework is None else Rework(text=rework["prompt"], max_attempts=int(rework.get("max_attempts", 3))),
-        decisions=tuple(Decision(id=decision["id"], label=decision.get("label", "")) for decision in approval.get("decisions", ())),
+        on_reject=None
+        if rework is None
+        else Rework(text=rework["prompt"], max_attempts=int(rework.get("max_attempts", 3))),
+        decisions=tuple(
+            Decision(id=decision["id"], label=decision.get("label", ""))
+            for decision in approval.get("decisions", ())
+        ),
     )
 
 
@@ -173,7 +193,12 @@ def _call(fields: dict[str, Any]) -> Call:
 
 def _fan_out(fan_out: dict[str, Any]) -> FanOut:
     name = {"item_name": fan_out["as"]} if "as" in fan_out else {}
-    return FanOut(items=fan_out["items"], max_parallel=int(fan_out["max_parallel"]), join=fan_out["join"], **name)
+    return FanOut(
+        items=fan_out["items"],
+        max_parallel=int(fan_out["max_parallel"]),
+        join=fan_out["join"],
+        **name,
+    )
 
 
 def _retry(retry: dict[str, Any] | None) -> Retry | None:
@@ -184,12 +209,20 @@ def _retry(retry: dict[str, Any] | None) -> Retry | None:
 
 
 def _bindings(node: Draft) -> Iterator[Binding]:
-    """The arguments of a node. A mapping is a reference with a default on nodes of one's own, and a value for a child run."""
+    """The arguments of a node. A mapping is a reference with a default on nodes of one's own, and a
+    value for a child run.
+    """
     own = node.fields.get("with", {})
-    yield from (Binding(name=name, value=value) for name, value in node.inputs.items() if name not in own)
+    yield from (
+        Binding(name=name, value=value) for name, value in node.inputs.items() if name not in own
+    )
     for name, value in own.items():
         if isinstance(value, dict) and node.mode != "workflow":
-            skipped = {"if_skipped": value["if_skipped"], "has_if_skipped": True} if "if_skipped" in value else {}
+            skipped = (
+                {"if_skipped": value["if_skipped"], "has_if_skipped": True}
+                if "if_skipped" in value
+                else {}
+            )
             yield Binding(name=name, source=value["from"], **skipped)
         else:
             yield Binding(name=name, value=value)

@@ -1,8 +1,10 @@
-"""Nodes of a workflow file while it is read: checked by themselves, not yet against each other, not yet in the graph's terms.
+"""Nodes of a workflow file while it is read: checked by themselves, not yet against each other, not
+yet in the graph's terms.
 
-A draft keeps the file's own words for everything (its fields are those of `pgflow.declare.dag.fields`) and knows where in the
-file it stands, so that what is found later can be told with its place. Fields that mean nothing for what the node does are
-dropped here, once, so that nobody below has to ask.
+A draft keeps the file's own words for everything (its fields are those of
+`pgflow.declare.dag.fields`) and knows where in the file it stands, so that what is found later can
+be told with its place. Fields that mean nothing for what the node does are dropped here, once, so
+that nobody below has to ask.
 """
 
 from __future__ import annotations
@@ -50,17 +52,20 @@ _MEANINGFUL: Final[dict[str, frozenset[str]]] = {
     "approval": _BASE | {"retry", "approval"},
     "cancel": _BASE | {"retry", "cancel"},
     "include": _STRUCTURE | {"include", "with"},
-    "workflow": _STRUCTURE | {"output_type", "output_format", "workflow", "input", "with", "isolation", "fan_out"},
+    "workflow": _STRUCTURE
+    | {"output_type", "output_format", "workflow", "input", "with", "isolation", "fan_out"},
     "loop_group": _BASE | _AGENT | {"loop_group"},
     "loop": _BASE | {"pi", "output_format", "loop"},
 }
-_TRIMMED = frozenset({"id", "command", "prompt", "bash", "script", "cancel", "include", "workflow", "mcp"})
+_TRIMMED = frozenset(
+    {"id", "command", "prompt", "bash", "script", "cancel", "include", "workflow", "mcp"}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A node as its file has it: what it does, its fields that mean something, its place, the nodes inside it,
-    and the inputs that were given to the file that it comes from.
+    """A node as its file has it: what it does, its fields that mean something, its place, the nodes
+    inside it, and the inputs that were given to the file that it comes from.
     """
 
     id: str
@@ -79,17 +84,23 @@ class Draft:
 
     @property
     def takes_turn(self) -> bool:
-        """True if it is a turn of an agent, whose output is prose unless a schema says otherwise."""
+        """True if it is a turn of an agent, whose output is prose unless a schema says
+        otherwise.
+        """
         return self.mode in ("command", "prompt", "loop")
 
     def with_fields(self, **changed: Any) -> Draft:
         """The same node with some fields changed; None takes a field away."""
-        fields = {name: value for name, value in (self.fields | changed).items() if value is not None}
+        fields = {
+            name: value for name, value in (self.fields | changed).items() if value is not None
+        }
         return replace(self, fields=fields, id=fields["id"])
 
 
 def shown_id(raw: Any, index: int) -> str:
-    """Return a node's name for messages: its id as JavaScript writes it, or its number if it has none."""
+    """Return a node's name for messages: its id as JavaScript writes it, or its number if it has
+    none.
+    """
     name = trim(as_text(raw["id"])) if isinstance(raw, dict) and "id" in raw else ""
     return name or f"#{index + 1}"
 
@@ -103,7 +114,8 @@ def read_node(raw: Any, path: Steps, file: str = "") -> tuple[Draft | None, list
         file: The file's name.
 
     Returns:
-        The node and no flaws, or no node and what is wrong with it; the flaws' paths begin at the node.
+        The node and no flaws, or no node and what is wrong with it; the flaws' paths begin at the
+        node.
     """
     fields, flaws = problems_of(NODE, raw)
     return (None, flaws) if flaws else (_draft(fields, path, file), [])
@@ -117,7 +129,10 @@ def _draft(fields: dict[str, Any], path: Steps, file: str) -> Draft:
     body: tuple[Draft, ...] = ()
     if mode == "loop_group":
         group = kept["loop_group"]
-        body = tuple(_draft(inner, (*path, "loop_group", "nodes", index), file) for index, inner in enumerate(group["nodes"]))
+        body = tuple(
+            _draft(inner, (*path, "loop_group", "nodes", index), file)
+            for index, inner in enumerate(group["nodes"])
+        )
         kept["loop_group"] = {name: value for name, value in group.items() if name != "nodes"}
     return Draft(kept["id"], mode, kept, path, body, file)
 

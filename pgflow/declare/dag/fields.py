@@ -1,4 +1,5 @@
-"""The fields of a node: which there are, what each may say, and which of them mean something on which nodes.
+"""The fields of a node: which there are, what each may say, and which of them mean something on
+which nodes.
 
 The order of the fields is the order in which what is wrong with them is told.
 """
@@ -58,8 +59,14 @@ _WORDY_TEXTS = ListOf(_WORDY)
 
 
 def is_plain_name(name: str) -> bool:
-    """Return True if the name of a command, a script or a workflow stays where such files are, and leads to no other place."""
-    return bool(name) and not name.startswith(".") and not any(sign in name for sign in ("/", "\\", "..", "\0"))
+    """Return True if the name of a command, a script or a workflow stays where such files are, and
+    leads to no other place.
+    """
+    return (
+        bool(name)
+        and not name.startswith(".")
+        and not any(sign in name for sign in ("/", "\\", "..", "\0"))
+    )
 
 
 def declared_fields(schema: Any) -> list[str] | None:
@@ -77,7 +84,9 @@ def _agent_rules(agents: dict[str, Any], path: Steps, flaws: Flaws) -> None:
 
 
 def thinking(value: Any, path: Steps, flaws: Flaws) -> Any:
-    """Check how an agent thinks: a word, or a mapping whose ``type`` is that word; return the mapping."""
+    """Check how an agent thinks: a word, or a mapping whose ``type`` is that word; return the
+    mapping.
+    """
     words = ("adaptive", "enabled", "disabled")
     if isinstance(value, str) and value in words:
         value = {"type": value}
@@ -88,13 +97,18 @@ def thinking(value: Any, path: Steps, flaws: Flaws) -> Any:
         expected = " | ".join(f"'{word}'" for word in words)
         flaws.wrong_kind((*path, "type"), f"Invalid discriminator value. Expected {expected}")
         return value
-    budget: dict[str, Shape] = {"budgetTokens": Number(whole=True, above=0)} if value["type"] == "enabled" else {}
+    budget: dict[str, Shape] = (
+        {"budgetTokens": Number(whole=True, above=0)} if value["type"] == "enabled" else {}
+    )
     return Fields({"type": anything, **budget})(value, path, flaws)
 
 
 def _needs_gate_message(loop: dict[str, Any], path: Steps, flaws: Flaws) -> None:
     if loop.get("interactive") is True and not loop.get("gate_message"):
-        flaws.wrong((*path, "gate_message"), "interactive loop requires 'loop.gate_message' (non-empty string)")
+        flaws.wrong(
+            (*path, "gate_message"),
+            "interactive loop requires 'loop.gate_message' (non-empty string)",
+        )
 
 
 _CHANNELS = {
@@ -104,7 +118,9 @@ _CHANNELS = {
 }
 
 
-def _needs_channel(loop: dict[str, Any], path: Steps, flaws: Flaws, channels: tuple[str, ...]) -> None:
+def _needs_channel(
+    loop: dict[str, Any], path: Steps, flaws: Flaws, channels: tuple[str, ...]
+) -> None:
     if not any(name in loop for name in channels):
         known = " or ".join(f"'loop.{name}' ({_CHANNELS[name]})" for name in channels)
         flaws.wrong((*path, "until"), f"loop node requires a completion channel: set {known}")
@@ -114,9 +130,15 @@ def _needs_prompt(loop: dict[str, Any], path: Steps, flaws: Flaws) -> None:
     _needs_channel(loop, path, flaws, ("until", "until_bash", "until_field"))
     prompt, command = loop.get("prompt"), loop.get("command")
     if prompt and command:
-        flaws.wrong((*path, "command"), "loop node accepts exactly one of 'loop.prompt' or 'loop.command' (both were provided)")
+        flaws.wrong(
+            (*path, "command"),
+            "loop node accepts exactly one of 'loop.prompt' or 'loop.command' (both were provided)",
+        )
     elif not prompt and not command:
-        flaws.wrong((*path, "prompt"), "loop node requires either 'loop.prompt' (inline) or 'loop.command' (file)")
+        flaws.wrong(
+            (*path, "prompt"),
+            "loop node requires either 'loop.prompt' (inline) or 'loop.command' (file)",
+        )
     if command and not is_plain_name(command):
         bad = f"invalid command name \"{command}\" — must not contain path separators, '..', or start with '.'"
         flaws.wrong((*path, "command"), bad)
@@ -128,7 +150,9 @@ def _needs_group_channel(group: dict[str, Any], path: Steps, flaws: Flaws) -> No
 
 _LOOP_CONTROL: dict[str, Shape] = {
     "until": Text(blank="'loop.until' must be a non-blank completion signal string"),
-    "max_iterations": Number(whole=True, above=0, otherwise="'loop.max_iterations' must be a positive integer"),
+    "max_iterations": Number(
+        whole=True, above=0, otherwise="'loop.max_iterations' must be a positive integer"
+    ),
     "fresh_context": boolean,
     "until_bash": Text(blank="'loop.until_bash' must be a non-blank shell script"),
     "interactive": boolean,
@@ -141,7 +165,10 @@ LOOP: Final = Fields(
         **_LOOP_CONTROL,
         "prompt": Text(empty="'loop.prompt' must be a non-empty string"),
         "command": Text(trimmed=True, empty="'loop.command' must be a non-empty string"),
-        "until_field": Text(trimmed=True, empty="'loop.until_field' must name a property in the node's output_format"),
+        "until_field": Text(
+            trimmed=True,
+            empty="'loop.until_field' must name a property in the node's output_format",
+        ),
     },
     required=frozenset({"max_iterations"}),
     defaults={"fresh_context": False},
@@ -152,7 +179,10 @@ LOOP: Final = Fields(
 def loop_group(node: Shape) -> Fields:
     """The fields of a group of nodes that are run again and again, given the shape of a node."""
     return Fields(
-        {**_LOOP_CONTROL, "nodes": ListOf(node, empty="'loop_group.nodes' must have at least one node")},
+        {
+            **_LOOP_CONTROL,
+            "nodes": ListOf(node, empty="'loop_group.nodes' must have at least one node"),
+        },
         required=frozenset({"max_iterations", "nodes"}),
         defaults={"fresh_context": False},
         rules=(_needs_gate_message, _needs_group_channel),
@@ -191,7 +221,11 @@ AGENT: Final = Fields(
 )
 
 PI: Final = Fields(
-    {"enableExtensions": boolean, "interactive": boolean, "extensionFlags": RecordOf(Either((boolean, _TEXT)))},
+    {
+        "enableExtensions": boolean,
+        "interactive": boolean,
+        "extensionFlags": RecordOf(Either((boolean, _TEXT))),
+    },
 )
 
 BETAS: Final = ListOf(_WORDY, empty="'betas' must be a non-empty array")
@@ -228,16 +262,22 @@ CONTEXT: Final = Fields(
 )
 
 ON_REJECT: Final = Fields(
-    {"prompt": Text(empty="'on_reject.prompt' must be a non-empty string"), "max_attempts": Number(whole=True, least=1, most=10)},
+    {
+        "prompt": Text(empty="'on_reject.prompt' must be a non-empty string"),
+        "max_attempts": Number(whole=True, least=1, most=10),
+    },
     required=frozenset({"prompt"}),
 )
 
-_KEBAB_DECISION = (
-    "'approval.decisions[].id' must be kebab-case (lowercase letters, digits, single hyphens — e.g. 'approve', 'needs-revision')"
-)
+_KEBAB_DECISION = "'approval.decisions[].id' must be kebab-case (lowercase letters, digits, single hyphens — e.g. 'approve', 'needs-revision')"
 DECISION: Final = Fields(
     {
-        "id": Text(trimmed=True, empty="'approval.decisions[].id' must not be empty", pattern=KEBAB, otherwise=_KEBAB_DECISION),
+        "id": Text(
+            trimmed=True,
+            empty="'approval.decisions[].id' must not be empty",
+            pattern=KEBAB,
+            otherwise=_KEBAB_DECISION,
+        ),
         "label": _WORDY,
     },
     required=frozenset({"id"}),
@@ -246,7 +286,9 @@ DECISION: Final = Fields(
 APPROVAL: Final = Fields(
     {
         "message": Text(empty="'approval.message' must not be empty"),
-        "decisions": ListOf(DECISION, empty="'approval.decisions' must declare at least one decision"),
+        "decisions": ListOf(
+            DECISION, empty="'approval.decisions' must declare at least one decision"
+        ),
         "capture_response": boolean,
         "on_reject": ON_REJECT,
     },
@@ -255,9 +297,13 @@ APPROVAL: Final = Fields(
 
 FAN_OUT: Final = Fields(
     {
-        "items": Text(empty="'fan_out.items' must reference a node output that produces a JSON array"),
+        "items": Text(
+            empty="'fan_out.items' must reference a node output that produces a JSON array"
+        ),
         "as": _TEXT,
-        "max_parallel": Number(whole=True, least=1, otherwise="'fan_out.max_parallel' must be >= 1"),
+        "max_parallel": Number(
+            whole=True, least=1, otherwise="'fan_out.max_parallel' must be >= 1"
+        ),
         "join": OneOf(("all_success", "all_done", "first_success")),
     },
     required=frozenset({"items"}),
@@ -297,12 +343,25 @@ COMMON: Final[dict[str, Shape]] = {
 }
 """The fields that every node may have."""
 
-MODES: Final = ("command", "prompt", "bash", "loop", "loop_group", "approval", "cancel", "script", "include", "workflow")
+MODES: Final = (
+    "command",
+    "prompt",
+    "bash",
+    "loop",
+    "loop_group",
+    "approval",
+    "cancel",
+    "script",
+    "include",
+    "workflow",
+)
 """The fields of which a node has exactly one: what it does."""
 
 
 def modes(group: Shape) -> dict[str, Shape]:
-    """The fields that say what a node does, and those that go with one of these, given the shape of a group."""
+    """The fields that say what a node does, and those that go with one of these, given the shape of
+    a group.
+    """
     return {
         "command": _TEXT,
         "prompt": _TEXT,

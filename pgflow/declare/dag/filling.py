@@ -1,4 +1,6 @@
-"""The values of an included workflow's inputs, and putting them in the place of ``$INPUTS`` in its texts."""
+"""The values of an included workflow's inputs, and putting them in the place of ``$INPUTS`` in its
+texts.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class NothingFound(WrongInclude):
 
 @dataclass(slots=True)
 class Room:
-    """Room left for text from inputs: a long one that is asked for a thousand times must not fill the memory."""
+    """Room left for text from inputs: a long one that is asked for a thousand times must not fill
+    the memory.
+    """
 
     left: int = MAX_FILLED
 
@@ -46,7 +50,9 @@ class Room:
 
 
 def given_inputs(include: Draft, child: Loaded) -> dict[str, Any]:
-    """The values of an included workflow's inputs: what the caller gives, and the defaults of what it does not."""
+    """The values of an included workflow's inputs: what the caller gives, and the defaults of what
+    it does not.
+    """
     given: dict[str, Any] = include.fields.get("with", {})
     declared = child.options.inputs
     if not declared:
@@ -54,17 +60,31 @@ def given_inputs(include: Draft, child: Loaded) -> dict[str, Any]:
     callee = f"Node '{include.id}': included block '{child.name}'"
     if strange := sorted(name for name in given if name not in declared):
         names, known = ", ".join(f"'{name}'" for name in strange), ", ".join(sorted(declared))
-        raise WrongInclude(f"{callee} does not declare input{'s' * (len(strange) > 1)} {names}. Declared inputs: {known}.")
-    missing = sorted(name for name, said in declared.items() if said.get("required") and name not in given)
+        raise WrongInclude(
+            f"{callee} does not declare input{'s' * (len(strange) > 1)} {names}. Declared inputs: "
+            f"{known}."
+        )
+    missing = sorted(
+        name for name, said in declared.items() if said.get("required") and name not in given
+    )
     if missing:
         names, many = ", ".join(f"'{name}'" for name in missing), len(missing) > 1
-        raise WrongInclude(f"{callee} requires input{'s' * many} {names}. Pass {'them' if many else 'it'} through 'with:'.")
-    return {name: given.get(name, said.get("default")) for name, said in declared.items() if name in given or "default" in said}
+        raise WrongInclude(
+            f"{callee} requires input{'s' * many} {names}. Pass {'them' if many else 'it'} through "
+            "'with:'."
+        )
+    return {
+        name: given.get(name, said.get("default"))
+        for name, said in declared.items()
+        if name in given or "default" in said
+    }
 
 
 @dataclass(slots=True)
 class Filling:
-    """Putting the values of inputs in the place of ``$INPUTS``, and noting which ones are asked for and not there."""
+    """Putting the values of inputs in the place of ``$INPUTS``, and noting which ones are asked for
+    and not there.
+    """
 
     include: Draft
     inputs: dict[str, Any]
@@ -73,7 +93,9 @@ class Filling:
     own: frozenset[str] = frozenset()
 
     def fill(self, node: Draft) -> Draft:
-        """A node, and the nodes inside it. What a node is given by itself is nearer than what its file is given."""
+        """A node, and the nodes inside it. What a node is given by itself is nearer than what its
+        file is given.
+        """
         valued = self._with_values(node)
         self.own = frozenset(valued.fields.get("with", {}))
         new = changed(valued, self._text, inside=False)
@@ -85,11 +107,15 @@ class Filling:
         return replace(new, inputs=inputs, body=tuple(self.fill(inner) for inner in node.body))
 
     def _with_values(self, node: Draft) -> Draft:
-        """A node whose arguments that are nothing but an input have its value, which need not be a text."""
+        """A node whose arguments that are nothing but an input have its value, which need not be a
+        text.
+        """
         given = node.fields.get("with")
         if not given:
             return node
-        return node.with_fields(**{"with": {name: self._value(value) for name, value in given.items()}})
+        return node.with_fields(
+            **{"with": {name: self._value(value) for name, value in given.items()}}
+        )
 
     def _value(self, value: Any) -> Any:
         whole = _INPUT.fullmatch(trim(value)) if isinstance(value, str) else None
@@ -115,12 +141,16 @@ class Filling:
         filled = self._text(when)
         if filled != when and _is_sound(when) and not _is_sound(filled):
             raise WrongInclude(
-                f"Node '{self.include.id}': input substitution made included node '{node_id}' field 'when' unparseable: \"{when}\" became "
-                f"\"{filled}\". Put '$INPUTS.<name>' on the right-hand side of a comparison whose left-hand side is a node-output "
+                f"Node '{self.include.id}': input substitution made included node '{node_id}' "
+                f"field 'when' unparseable: \"{when}\" became "
+                f"\"{filled}\". Put '$INPUTS.<name>' on the right-hand side of a comparison whose "
+                "left-hand side is a node-output "
                 "reference.",
             )
         return filled
 
 
 def _is_sound(when: str) -> bool:
-    return not any(isinstance(part, Unparsed) for clause in parse_condition(when).any_of for part in clause)
+    return not any(
+        isinstance(part, Unparsed) for clause in parse_condition(when).any_of for part in clause
+    )

@@ -1,11 +1,13 @@
 """Includes: the nodes of one workflow in the place of a node of another, when the files are read.
 
-``include: review`` under the id ``check`` puts the nodes of the workflow named review there, as ``check__...``. What comes
-before the include comes before the first of them, what comes after it waits for the last of them, and ``$check.output`` is the
-output of the one that review returns. Nothing below knows that there was an include.
+``include: review`` under the id ``check`` puts the nodes of the workflow named review there, as
+``check__...``. What comes before the include comes before the first of them, what comes after it
+waits for the last of them, and ``$check.output`` is the output of the one that review returns.
+Nothing below knows that there was an include.
 
-The names inside are the included file's own: its references are renamed first, and only then are the caller's values put in the
-place of ``$INPUTS``, so that a caller's ``$gather.output`` never becomes that of an included node called gather.
+The names inside are the included file's own: its references are renamed first, and only then are
+the caller's values put in the place of ``$INPUTS``, so that a caller's ``$gather.output`` never
+becomes that of an included node called gather.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ TRAVELS: Final = {
     "sandbox": "sandbox",
     "persist_sessions": "persist_session",
 }
-"""Options of a workflow for all its agents, which go with its nodes, and the name that each has there."""
+"""Options of a workflow for all its agents, which go with its nodes, and the name that each has
+there.
+"""
 
 
 class Shelf(Protocol):
@@ -100,7 +104,9 @@ def _check_whole(loaded: Loaded, whole: Whole) -> None:
 
 @dataclass(slots=True)
 class _Block:
-    """The nodes that an include became, the last of them, and the one whose output is the include's."""
+    """The nodes that an include became, the last of them, and the one whose output is the
+    include's.
+    """
 
     nodes: list[Draft]
     sinks: list[str]
@@ -131,7 +137,9 @@ class _Expansion:
         whole.returns = results.get(returns, returns) if returns is not None else None
         return whole
 
-    def _expand_list(self, nodes: tuple[Draft, ...], names: tuple[str, ...], whole: Whole) -> tuple[tuple[Draft, ...], dict[str, str]]:
+    def _expand_list(
+        self, nodes: tuple[Draft, ...], names: tuple[str, ...], whole: Whole
+    ) -> tuple[tuple[Draft, ...], dict[str, str]]:
         """The nodes of one list; and for each include in it, the node whose output is its own."""
         expanded: list[Draft] = []
         blocks: dict[str, _Block] = {}
@@ -153,7 +161,9 @@ class _Expansion:
     def _count(self, node: Draft) -> None:
         self.count += 1
         if self.count > MAX_NODES:
-            raise WrongInclude(f"More than {MAX_NODES:,} nodes with everything that is included", node.path)
+            raise WrongInclude(
+                f"More than {MAX_NODES:,} nodes with everything that is included", node.path
+            )
 
     def _block(self, node: Draft, names: tuple[str, ...], whole: Whole) -> _Block:
         child = self._child(node, names)
@@ -180,13 +190,21 @@ class _Expansion:
 
 
 def _scoped(node: Draft, options: dict[str, Any], *, inside: bool = False) -> Draft:
-    """A node with what its own file says of all turns of agents, so that no other file's word is taken for it."""
+    """A node with what its own file says of all turns of agents, so that no other file's word is
+    taken for it.
+    """
     fields = dict(node.fields)
     if node.mode in ("command", "prompt", "loop", "loop_group"):
         for name, own in TRAVELS.items():
-            if name in options and own not in fields and _reaches(name, node, options, inside=inside):
+            if (
+                name in options
+                and own not in fields
+                and _reaches(name, node, options, inside=inside)
+            ):
                 fields[own] = options[name]
-    return replace(node, fields=fields, body=tuple(_scoped(inner, options, inside=True) for inner in node.body))
+    return replace(
+        node, fields=fields, body=tuple(_scoped(inner, options, inside=True) for inner in node.body)
+    )
 
 
 def _reaches(name: str, node: Draft, options: dict[str, Any], *, inside: bool) -> bool:
@@ -208,12 +226,21 @@ def _inlined(include: Draft, child: Loaded, whole: Whole, shelf: Shelf, room: Ro
     for node in nodes:
         body = _with_commands(node, include, child, shelf, set(own))
         filled = filling.fill(_renamed(body, own, previous=True))
-        inlined.append(_placed(replace(filled, id=own[node.id], fields=filled.fields | {"id": own[node.id]}), node, include, own))
+        inlined.append(
+            _placed(
+                replace(filled, id=own[node.id], fields=filled.fields | {"id": own[node.id]}),
+                node,
+                include,
+                own,
+            )
+        )
     if filling.missing:
         names = ", ".join(f"$INPUTS.{name}" for name in sorted(filling.missing))
         many = len(filling.missing) > 1
         said = f"references missing input{'s' * many} {names}. Pass {'them' if many else 'it'} through 'with:'."
-        raise WrongInclude(f"Node '{include.id}': included block '{include.fields['include']}' {said}")
+        raise WrongInclude(
+            f"Node '{include.id}': included block '{include.fields['include']}' {said}"
+        )
     result = own.get(whole.returns or "", sinks[0] if sinks else "")
     return _Block([_stamped(node, inputs) for node in inlined], sinks, result)
 
@@ -234,11 +261,16 @@ def _renamed(node: Draft, names: dict[str, str], *, previous: bool = False) -> D
     new = changed(node, lambda text: _rename(text, names, previous=previous), inside=False)
     fields = dict(new.fields)
     if "when" in fields:
-        fields["when"] = _WHEN.sub(lambda found: f"${names.get(found[1], found[1])}", fields["when"])
+        fields["when"] = _WHEN.sub(
+            lambda found: f"${names.get(found[1], found[1])}", fields["when"]
+        )
     if isinstance(fields.get("context"), dict):
         source = fields["context"]["resume"]
         fields["context"] = {"resume": names.get(source, source)}
-    inputs = {name: _rename(value, names) if isinstance(value, str) else value for name, value in node.inputs.items()}
+    inputs = {
+        name: _rename(value, names) if isinstance(value, str) else value
+        for name, value in node.inputs.items()
+    }
     body = tuple(_renamed(inner, names, previous=previous) for inner in node.body)
     return replace(new, fields=fields, body=body, inputs=inputs)
 
@@ -252,7 +284,9 @@ def _after(node: Draft, sinks: dict[str, list[str]]) -> Draft:
 
 
 def _placed(node: Draft, original: Draft, include: Draft, names: dict[str, str]) -> Draft:
-    """A node with its edges: the first ones of a block come after what the include comes after, and only if it holds."""
+    """A node with its edges: the first ones of a block come after what the include comes after, and
+    only if it holds.
+    """
     if original.depends_on:
         return node.with_fields(depends_on=[names[name] for name in original.depends_on])
     fields: dict[str, Any] = {"depends_on": include.depends_on or None}
@@ -260,9 +294,12 @@ def _placed(node: Draft, original: Draft, include: Draft, names: dict[str, str])
     if gate is not None:
         if own is not None and ("||" in gate or "||" in own):
             raise WrongInclude(
-                f"Node '{include.id}': cannot combine the include's when ('{gate}') with entry node '{original.id}' own when ('{own}') "
-                "because one side uses '||'. The when: grammar has no parentheses and '&&' binds tighter than '||', so combining would "
-                "change precedence — put the gate only on the include node, or gate inside the block.",
+                f"Node '{include.id}': cannot combine the include's when ('{gate}') with entry "
+                f"node '{original.id}' own when ('{own}') "
+                "because one side uses '||'. The when: grammar has no parentheses and '&&' binds "
+                "tighter than '||', so combining would "
+                "change precedence — put the gate only on the include node, or gate inside the "
+                "block.",
             )
         fields["when"] = gate if own is None else f"{gate} && {own}"
     if "trigger_rule" in include.fields and "trigger_rule" not in node.fields:
@@ -271,25 +308,38 @@ def _placed(node: Draft, original: Draft, include: Draft, names: dict[str, str])
 
 
 def _stamped(node: Draft, inputs: dict[str, Any]) -> Draft:
-    """A node that finds the inputs of its file in its arguments, if it could ask for them where no text was filled in."""
+    """A node that finds the inputs of its file in its arguments, if it could ask for them where no
+    text was filled in.
+    """
     body = tuple(_stamped(inner, inputs) for inner in node.body)
     if node.inputs:
         return replace(node, body=body)
-    return replace(node, body=body, inputs={name: inputs[name] for name in inputs if _could_ask(node, name)})
+    return replace(
+        node, body=body, inputs={name: inputs[name] for name in inputs if _could_ask(node, name)}
+    )
 
 
 def _could_ask(node: Draft, name: str) -> bool:
     if node.mode == "command" or (node.mode == "loop" and "command" in node.fields["loop"]):
         return True
     text = node.fields[node.mode] if node.mode in ("bash", "script") else None
-    return text is not None and ((node.mode == "script" and not is_inline(text)) or environment_name(name) in text)
+    return text is not None and (
+        (node.mode == "script" and not is_inline(text)) or environment_name(name) in text
+    )
 
 
-def _with_commands(node: Draft, include: Draft, child: Loaded, shelf: Shelf, seen: set[str]) -> Draft:
-    """A node with the text of its command, so that references in it can be renamed. One that is not found stays a command."""
+def _with_commands(
+    node: Draft, include: Draft, child: Loaded, shelf: Shelf, seen: set[str]
+) -> Draft:
+    """A node with the text of its command, so that references in it can be renamed. One that is not
+    found stays a command.
+    """
     if node.body:
         inner = seen | {body.id for body in node.body}
-        return replace(node, body=tuple(_with_commands(body, include, child, shelf, inner) for body in node.body))
+        return replace(
+            node,
+            body=tuple(_with_commands(body, include, child, shelf, inner) for body in node.body),
+        )
     if node.mode == "command":
         text = _command(node.fields["command"], node, include, child, shelf, seen)
         if text is not None:
@@ -304,15 +354,23 @@ def _with_commands(node: Draft, include: Draft, child: Loaded, shelf: Shelf, see
     return node
 
 
-def _command(name: str, node: Draft, include: Draft, child: Loaded, shelf: Shelf, seen: set[str]) -> str | None:
+def _command(
+    name: str, node: Draft, include: Draft, child: Loaded, shelf: Shelf, seen: set[str]
+) -> str | None:
     text = shelf.command(name, node.file)
-    said = f"Node '{include.id}': included workflow '{child.name}' node '{node.id}' command '{name}'"
+    said = (
+        f"Node '{include.id}': included workflow '{child.name}' node '{node.id}' command '{name}'"
+    )
     if text is not None and not trim(text):
-        raise WrongInclude(f"{said} is empty. Included commands must contain a non-whitespace prompt body.")
+        raise WrongInclude(
+            f"{said} is empty. Included commands must contain a non-whitespace prompt body."
+        )
     for reference in references(text or ""):
         if reference.node_id != "INPUTS" and reference.node_id not in seen:
             raise WrongInclude(
-                f"{said} references '${reference.node_id}.output' outside its workflow namespace. Declare it under '{child.name}' "
-                f"inputs:, pass the caller value through '{include.id}' with:, and read it as '$INPUTS.<name>' instead.",
+                f"{said} references '${reference.node_id}.output' outside its workflow namespace. "
+                f"Declare it under '{child.name}' "
+                f"inputs:, pass the caller value through '{include.id}' with:, and read it as "
+                "'$INPUTS.<name>' instead.",
             )
     return text

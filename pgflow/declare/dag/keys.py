@@ -1,7 +1,8 @@
-"""Keys that nobody reads, and ways of saying things that are on their way out: what the original warns of.
+"""Keys that nobody reads, and ways of saying things that are on their way out: what the original
+warns of.
 
-A key that is not known does not keep a workflow from being used. It is dropped, and its author is told so, because it may be
-one that was believed to do something.
+A key that is not known does not keep a workflow from being used. It is dropped, and its author is
+told so, because it may be one that was believed to do something.
 """
 
 from __future__ import annotations
@@ -10,7 +11,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from pgflow.declare.dag.drafts import Draft, shown_id
-from pgflow.declare.dag.fields import AGENT, APPROVAL, CONTEXT, DECISION, FAN_OUT, LOOP, ON_REJECT, PI, RETRY
+from pgflow.declare.dag.fields import (
+    AGENT,
+    APPROVAL,
+    CONTEXT,
+    DECISION,
+    FAN_OUT,
+    LOOP,
+    ON_REJECT,
+    PI,
+    RETRY,
+)
 from pgflow.declare.dag.noderules import GROUP, NODE
 from pgflow.declare.spelling import similar
 from pgflow.declare.yamlfile import Steps
@@ -41,12 +52,17 @@ WORKFLOW_KEYS: Final = (
     "nodes",
 )
 _GATES = (
-    " Nothing on this node gates. For a human gate, use an 'approval:' node; to gate each iteration of a loop, set BOTH "
-    "'loop.interactive: true' and 'loop.gate_message' ('gate_message' on its own does not gate). Workflow-level 'interactive:' is a "
-    "different setting, and only on the web UI — it keeps the run in the foreground there; chat platforms already run in the "
+    " Nothing on this node gates. For a human gate, use an 'approval:' node; to gate each "
+    "iteration of a loop, set BOTH "
+    "'loop.interactive: true' and 'loop.gate_message' ('gate_message' on its own does not gate). "
+    "Workflow-level 'interactive:' is a "
+    "different setting, and only on the web UI — it keeps the run in the foreground there; chat "
+    "platforms already run in the "
     "foreground, so it does nothing for them."
 )
-_WITH = "'with' is only supported on command, script, include, and workflow nodes — it is ignored here"
+_WITH = (
+    "'with' is only supported on command, script, include, and workflow nodes — it is ignored here"
+)
 
 
 class Warned(NamedTuple):
@@ -59,7 +75,9 @@ class Warned(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The keys of a mapping, and those of the mappings in it. ``each`` is what its values are, where its keys are free."""
+    """The keys of a mapping, and those of the mappings in it. ``each`` is what its values are,
+    where its keys are free.
+    """
 
     keys: frozenset[str] = frozenset()
     inner: Mapping[str, Known] = {}
@@ -71,7 +89,9 @@ def _known(fields: Any, **inner: Known) -> Known:
 
 
 _OF_NODES: Final = {
-    "approval": _known(APPROVAL, on_reject=_known(ON_REJECT), decisions=Known(each=_known(DECISION))),
+    "approval": _known(
+        APPROVAL, on_reject=_known(ON_REJECT), decisions=Known(each=_known(DECISION))
+    ),
     "retry": _known(RETRY),
     "context": _known(CONTEXT),
     "loop": _known(LOOP),
@@ -102,7 +122,9 @@ def unknown_in_node(raw: Any, index: int, path: Steps, label: str = "") -> Itera
     nodes = group.get("nodes") if isinstance(group, dict) else None
     for inner, node in enumerate(nodes if isinstance(nodes, list) else ()):
         where = (*path, "loop_group", "nodes", inner)
-        yield from unknown_in_node(node, inner, where, f"{label} → loop_group node '{shown_id(node, inner)}'")
+        yield from unknown_in_node(
+            node, inner, where, f"{label} → loop_group node '{shown_id(node, inner)}'"
+        )
 
 
 def unknown_in_workflow(raw: dict[str, Any]) -> Iterator[Warned]:
@@ -110,15 +132,27 @@ def unknown_in_workflow(raw: dict[str, Any]) -> Iterator[Warned]:
     label = f"Workflow '{raw['name']}'"
     for key, value in raw.items():
         if key not in WORKFLOW_KEYS:
-            note = f" ('{key}' is valid on individual nodes, not at workflow level.)" if NODE.knows(key) else ""
+            note = (
+                f" ('{key}' is valid on individual nodes, not at workflow level.)"
+                if NODE.knows(key)
+                else ""
+            )
             yield _unknown(label, key, (key,), note, WORKFLOW_KEYS)
         elif key in _OF_WORKFLOWS:
             yield from _unknown_inside(value, _OF_WORKFLOWS[key], label, (key,), (key,))
 
 
-def _unknown_inside(value: Any, known: Known, label: str, path: Steps, shown: tuple[str, ...]) -> Iterator[Warned]:
+def _unknown_inside(
+    value: Any, known: Known, label: str, path: Steps, shown: tuple[str, ...]
+) -> Iterator[Warned]:
     if known.each is not None:
-        entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        entries = (
+            value.items()
+            if isinstance(value, dict)
+            else enumerate(value)
+            if isinstance(value, list)
+            else ()
+        )
         for key, entry in entries:
             yield from _unknown_inside(entry, known.each, label, (*path, key), (*shown, str(key)))
         return
@@ -138,7 +172,11 @@ def _unknown(label: str, key: str, path: Steps, note: str, known: Any) -> Warned
 def _node_note(key: str) -> str:
     if key == "interactive":
         return _GATES
-    return f" ('{key}' is valid at workflow level, not on individual nodes.)" if key in WORKFLOW_KEYS else ""
+    return (
+        f" ('{key}' is valid at workflow level, not on individual nodes.)"
+        if key in WORKFLOW_KEYS
+        else ""
+    )
 
 
 def deprecated_in_node(node: Draft) -> Iterator[Warned]:
@@ -147,20 +185,28 @@ def deprecated_in_node(node: Draft) -> Iterator[Warned]:
     if "capture_response" in approval and "decisions" in approval:
         yield Warned(
             (*node.path, "approval", "capture_response"),
-            f"Node '{node.id}': 'approval.capture_response' is deprecated. Gate output is now always structured as {{decision, text}} "
+            f"Node '{node.id}': 'approval.capture_response' is deprecated. Gate output is now "
+            f"always structured as {{decision, text}} "
             f"— read '${node.id}.output.text' downstream instead. This field is ignored.",
         )
     if "on_reject" in approval:
         yield Warned(
             (*node.path, "approval", "on_reject"),
-            f"Node '{node.id}': 'approval.on_reject' is deprecated. Declare 'approval.decisions' and wire a rework node with "
-            f'"when: \\"${node.id}.output.decision == \'reject\'\\"" instead (loop it with loop_group if it should iterate). This '
+            f"Node '{node.id}': 'approval.on_reject' is deprecated. Declare 'approval.decisions' "
+            "and wire a rework node with "
+            f'"when: \\"${node.id}.output.decision == \'reject\'\\"" instead (loop it with '
+            "loop_group if it should iterate). This "
             "gate keeps running via the legacy mechanism until migrated.",
         )
-    if (node.fields.get(node.mode) or {}).get("interactive") is True if node.mode in ("loop", "loop_group") else False:
+    if (
+        (node.fields.get(node.mode) or {}).get("interactive") is True
+        if node.mode in ("loop", "loop_group")
+        else False
+    ):
         yield Warned(
             (*node.path, node.mode, "interactive"),
-            f"Node '{node.id}': node-level loop 'interactive:' is deprecated. A future release re-expresses the interactive loop as a "
+            f"Node '{node.id}': node-level loop 'interactive:' is deprecated. A future release "
+            "re-expresses the interactive loop as a "
             "gate + loop_group composition (#2707 step 3). Continue using it for now.",
         )
     for inner in node.body:

@@ -1,8 +1,9 @@
 """One workflow file, from its bytes to what is to be said of it.
 
-The original stops at the first thing that is wrong. Here everything wrong is told, each with its place; the first error of a
-verdict is the original's, word for word. Where the original tells several wrong fields of nodes in one sentence, so does the
-first error, and each of the others follows with its own place.
+The original stops at the first thing that is wrong. Here everything wrong is told, each with its
+place; the first error of a verdict is the original's, word for word. Where the original tells
+several wrong fields of nodes in one sentence, so does the first error, and each of the others
+follows with its own place.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from typing import Any, Final, Literal
 
 from pgflow.declare.dag.drafts import Draft, read_node, shown_id
 from pgflow.declare.dag.fields import MODES
-from pgflow.declare.dag.keys import Warned, deprecated_in_node, unknown_in_node, unknown_in_workflow, useless_arguments
+from pgflow.declare.dag.keys import (
+    Warned,
+    deprecated_in_node,
+    unknown_in_node,
+    unknown_in_workflow,
+    useless_arguments,
+)
 from pgflow.declare.dag.noderules import NODE
 from pgflow.declare.dag.shapes import Flaw
 from pgflow.declare.dag.structure import Finding, Scope, check
@@ -34,8 +41,10 @@ MAX_WARNINGS: Final = 1000
 
 _NO_OBJECT = "YAML file is empty or does not contain an object"
 _CHECKOUT = (
-    "'mutates_checkout' is not supported on an include node: a composed block shares the run's single checkout, so concurrency safety "
-    "is the composing workflow's to declare. Set it at workflow level, or use a 'workflow:' node when you want a separate governed run."
+    "'mutates_checkout' is not supported on an include node: a composed block shares the run's "
+    "single checkout, so concurrency safety "
+    "is the composing workflow's to declare. Set it at workflow level, or use a 'workflow:' node "
+    "when you want a separate governed run."
 )
 _STAY = "A name must not lead to another folder."
 _STUDIED = "A workflow is a mapping with name, description and nodes."
@@ -90,7 +99,9 @@ def load_text(text: str, file: str) -> Loaded:
         document = read_yaml(text)
     except YamlError as error:
         said = f"YAML parse error: {'' if error.is_bound else 'YAML Parse error: '}{error.message}"
-        return Loaded(file, [Problem(said, error.line, error.column, error.hint, kind="parse_error")])
+        return Loaded(
+            file, [Problem(said, error.line, error.column, error.hint, kind="parse_error")]
+        )
     loaded = Loaded(file, document=document)
     if isinstance(document.value, dict):
         loaded.head = document.value
@@ -127,18 +138,39 @@ def _errors(findings: list[Finding], document: Marked, lines: list[str]) -> Iter
         yield Problem("There are more errors than are told; mend these first.")
 
 
-def _problem(about: Finding | Warned, document: Marked, lines: list[str], severity: Literal["error", "warning"]) -> Problem:
+def _problem(
+    about: Finding | Warned,
+    document: Marked,
+    lines: list[str],
+    severity: Literal["error", "warning"],
+) -> Problem:
     """A problem with its place in a file."""
-    line, column = document.find(about.path, about.needle, lines) if about.needle else document.place(about.path)
+    line, column = (
+        document.find(about.path, about.needle, lines)
+        if about.needle
+        else document.place(about.path)
+    )
     return Problem(about.message, line, column, about.hint, severity)
 
 
 def check_names(nodes: Iterable[Draft]) -> Iterator[Finding]:
-    """Names that lead out of the folders in which such things are kept. The original asks this of commands only."""
+    """Names that lead out of the folders in which such things are kept. The original asks this of
+    commands only.
+    """
     for node in nodes:
-        name = node.fields.get(node.mode) if node.mode in ("script", "include", "workflow") else None
-        if name is not None and not (node.mode == "script" and is_inline(name)) and _leads_out(name):
-            yield Finding((*node.path, node.mode), f"Node '{node.id}': '{node.mode}' invalid {node.mode} name \"{name}\"", _STAY)
+        name = (
+            node.fields.get(node.mode) if node.mode in ("script", "include", "workflow") else None
+        )
+        if (
+            name is not None
+            and not (node.mode == "script" and is_inline(name))
+            and _leads_out(name)
+        ):
+            yield Finding(
+                (*node.path, node.mode),
+                f"Node '{node.id}': '{node.mode}' invalid {node.mode} name \"{name}\"",
+                _STAY,
+            )
         yield from check_names(node.body)
 
 
@@ -147,7 +179,9 @@ def _leads_out(name: str) -> bool:
 
 
 class _Reading:
-    """Reading the nodes of a file: those that are right, what is wrong with the others, and what is to be said of them."""
+    """Reading the nodes of a file: those that are right, what is wrong with the others, and what is
+    to be said of them.
+    """
 
     def __init__(self, raw: dict[str, Any]) -> None:
         nodes = raw.get("nodes")
@@ -168,11 +202,18 @@ class _Reading:
                 node, flaws = None, [Flaw((), _CHECKOUT)]
             if node is None:
                 broken.add(shown_id(raw, index))
-                found += [(text, Finding((*path, *flaw.path), text, _hint(raw, flaw))) for text, flaw in _told(raw, index, flaws)]
+                found += [
+                    (text, Finding((*path, *flaw.path), text, _hint(raw, flaw)))
+                    for text, flaw in _told(raw, index, flaws)
+                ]
                 continue
             self.nodes.append(node)
             if len(self.told) < MAX_WARNINGS:
-                self.told += [*unknown_in_node(raw, index, path), *deprecated_in_node(node), *useless_arguments(node, raw)]
+                self.told += [
+                    *unknown_in_node(raw, index, path),
+                    *deprecated_in_node(node),
+                    *useless_arguments(node, raw),
+                ]
         self.broken = frozenset(broken)
         self.wrong_nodes = list(_joined(found))
 

@@ -9,7 +9,14 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pgflow.declare.dag.fields import COMMON, MODES, declared_fields, is_plain_name, loop_group, modes
+from pgflow.declare.dag.fields import (
+    COMMON,
+    MODES,
+    declared_fields,
+    is_plain_name,
+    loop_group,
+    modes,
+)
 from pgflow.declare.dag.shapes import Fields, Flaws, Text, is_json, problems_of
 from pgflow.declare.javascript import trim
 from pgflow.declare.yamlfile import Steps
@@ -22,41 +29,57 @@ _TEXT_MODES = frozenset({"command", "prompt", "bash", "cancel", "script", "inclu
 _NAMES = "use letters, numbers, underscores, or hyphens and start with a letter or underscore"
 _JSON = "must be a JSON-compatible value (string, number, boolean, null, array, or object)"
 _NOT_ON_INCLUDES = {
-    "isolation": "a composed block runs inside the run that composed it, so it has no checkout of its own to isolate",
-    "fan_out": "composition inlines a fixed set of nodes at load time, so there is nothing to multiply per item",
-    "input": ("a composed block reads named values as $INPUTS.<name>, supplied through 'with:' — there is no separate $ARGUMENTS for it"),
+    "isolation": "a composed block runs inside the run that composed it, so it has no checkout of "
+    "its own to isolate",
+    "fan_out": "composition inlines a fixed set of nodes at load time, so there is nothing to "
+    "multiply per item",
+    "input": (
+        "a composed block reads named values as $INPUTS.<name>, supplied through 'with:' — there "
+        "is no separate $ARGUMENTS for it"
+    ),
 }
 _RACING = (
-    "'fan_out.join: first_success' (racing) is rejected, not deferred: a winner cancels the losers, which couples children that "
-    "are meant to be independent. Use 'all_done' (the default). For several genuinely different attempts, write them as separate "
-    "nodes with their own models feeding one collector node — every attempt is kept and nothing is cancelled."
+    "'fan_out.join: first_success' (racing) is rejected, not deferred: a winner cancels the "
+    "losers, which couples children that "
+    "are meant to be independent. Use 'all_done' (the default). For several genuinely different "
+    "attempts, write them as separate "
+    "nodes with their own models feeding one collector node — every attempt is kept and nothing is "
+    "cancelled."
 )
 _TWO_WAYS = (
-    "'approval.decisions' and 'approval.on_reject' are mutually exclusive. 'on_reject' is deprecated — wire a rework node with a "
-    "\"when: \\\"$<this gate's id>.output.decision == 'reject'\\\"\" edge and declare 'decisions' instead."
+    "'approval.decisions' and 'approval.on_reject' are mutually exclusive. 'on_reject' is "
+    "deprecated — wire a rework node with a "
+    "\"when: \\\"$<this gate's id>.output.decision == 'reject'\\\"\" edge and declare 'decisions' "
+    "instead."
 )
 _TWO_INPUTS = (
-    "'with:' and 'input:' cannot both be set on a workflow node — 'with:' supplies named $INPUTS, 'input:' supplies the child's "
+    "'with:' and 'input:' cannot both be set on a workflow node — 'with:' supplies named $INPUTS, "
+    "'input:' supplies the child's "
     "$ARGUMENTS. Use one."
 )
 _NO_DIRECTIVE = "an object value must be a binding directive { from: '$node.output[.field]', if_skipped?: <value> }"
 _LITERALS = "Use a string, number, boolean, null, or array for a literal value."
 _OPTIONAL_FIELD = (
-    "which must also be listed in output_format.required — an optional field the model omits would silently read as "
+    "which must also be listed in output_format.required — an optional field the model omits would "
+    "silently read as "
     '"not complete" and burn max_iterations'
 )
 _NO_RETRY = {
     "workflow": (
-        "'retry' is not supported on workflow nodes (a retry would orphan the first child run — resume through the parent instead)"
+        "'retry' is not supported on workflow nodes (a retry would orphan the first child run — "
+        "resume through the parent instead)"
     ),
     "loop": "'retry' is not supported on loop nodes (loop manages its own iteration)",
-    "loop_group": "'retry' is not supported on loop_group nodes (loop_group manages its own iteration)",
+    "loop_group": "'retry' is not supported on loop_group nodes (loop_group manages its own "
+    "iteration)",
 }
 
 
 def given_modes(node: dict[str, Any]) -> list[str]:
     """The modes that a node has; a blank text is none."""
-    return [mode for mode in MODES if mode in node and (mode not in _TEXT_MODES or trim(node[mode]))]
+    return [
+        mode for mode in MODES if mode in node and (mode not in _TEXT_MODES or trim(node[mode]))
+    ]
 
 
 def environment_name(name: str) -> str:
@@ -71,7 +94,9 @@ def check_node(node: dict[str, Any], path: Steps, flaws: Flaws) -> None:
         flaws.wrong((*path, "id"), "missing required field 'id'")
         return
     if name == "INPUTS":
-        flaws.wrong((*path, "id"), "node id 'INPUTS' is reserved for the $INPUTS.<name> parameter surface")
+        flaws.wrong(
+            (*path, "id"), "node id 'INPUTS' is reserved for the $INPUTS.<name> parameter surface"
+        )
     given = given_modes(node)
     if len(given) > 1:
         flaws.wrong(path, f"{_NAMED}, and '{MODES[-1]}' are mutually exclusive")
@@ -157,7 +182,10 @@ def _about_bindings(given: dict[str, Any], mode: str) -> Iterator[tuple[Steps, s
             continue
         _, flaws = problems_of(_BINDING, value)
         if flaws:
-            yield ("with", name), f"{mode} binding '{name}': {_NO_DIRECTIVE} — {flaws[0].message}. {_LITERALS}"
+            yield (
+                ("with", name),
+                f"{mode} binding '{name}': {_NO_DIRECTIVE} — {flaws[0].message}. {_LITERALS}",
+            )
         elif not _WHOLE_REFERENCE.fullmatch(trim(value["from"])):
             yield ("with", name), f"{mode} binding '{name}': {_not_whole(name, value['from'])}"
 
@@ -166,14 +194,17 @@ def _not_whole(name: str, source: str) -> str:
     text = trim(source)
     if text.startswith("$LOOP_PREV"):
         return (
-            f"'from' cannot read '$LOOP_PREV' — it is not a node reference. Use the string form (e.g. '{name}: {text}'), "
+            "'from' cannot read '$LOOP_PREV' — it is not a node reference. Use the string form "
+            f"(e.g. '{name}: {text}'), "
             "which substitutes the previous iteration's text each pass."
         )
     return f"'from' must be exactly one whole '$node.output' or '$node.output.field' reference, got '{source}'"
 
 
 def _about_calls(node: dict[str, Any], mode: str) -> Iterator[tuple[Steps, str]]:
-    """Yield the fields of child runs that are wrong, or that stand on a node without a child run."""
+    """Yield the fields of child runs that are wrong, or that stand on a node without a child
+    run.
+    """
     if mode == "workflow":
         yield from _about_child_runs(node)
     elif mode == "include":
@@ -199,7 +230,10 @@ def _about_child_runs(node: dict[str, Any]) -> Iterator[tuple[Steps, str]]:
     if name is not None and isinstance(given, dict) and name in given:
         yield (
             ("fan_out", "as"),
-            f"'fan_out.as: {name}' collides with a 'with:' key of the same name — both would populate $INPUTS.{name}. Rename one.",
+            (
+                f"'fan_out.as: {name}' collides with a 'with:' key of the same name — both would "
+                f"populate $INPUTS.{name}. Rename one."
+            ),
         )
 
 
@@ -220,14 +254,22 @@ def _about_work(node: dict[str, Any], mode: str) -> Iterator[tuple[Steps, str]]:
         yield ("timeout",), "'timeout' must be a positive number (ms)"
 
 
-def _about_until_field(loop: dict[str, Any] | None, schema: dict[str, Any] | None) -> Iterator[tuple[Steps, str]]:
+def _about_until_field(
+    loop: dict[str, Any] | None, schema: dict[str, Any] | None
+) -> Iterator[tuple[Steps, str]]:
     """The field that ends a loop must be one that every answer has, and that is true or false."""
     name = (loop or {}).get("until_field")
     if name is None:
         return
     where, said = ("loop", "until_field"), f"'loop.until_field' names '{name}'"
     if schema is None:
-        yield where, f"{said} but this node declares no 'output_format' — the field must be a declared property of the node's schema"
+        yield (
+            where,
+            (
+                f"{said} but this node declares no 'output_format' — the field must be a declared "
+                "property of the node's schema"
+            ),
+        )
         return
     declared = declared_fields(schema)
     if declared is None or name not in declared:
@@ -240,7 +282,13 @@ def _about_until_field(loop: dict[str, Any] | None, schema: dict[str, Any] | Non
     kind = schema["properties"][name]
     kind = kind.get("type") if isinstance(kind, dict) else None
     if isinstance(kind, str) and kind != "boolean":
-        yield where, f"{said}, declared as type '{kind}' — it must be 'boolean'; the loop terminates on the value being exactly true"
+        yield (
+            where,
+            (
+                f"{said}, declared as type '{kind}' — it must be 'boolean'; the loop terminates on the "
+                "value being exactly true"
+            ),
+        )
 
 
 def _node(value: Any, path: Steps, flaws: Flaws) -> Any:

@@ -1,7 +1,8 @@
-"""Reading of this family of files for the rest of pgflow: the verdict on a text, a file, or a folder of files.
+"""Reading of this family of files for the rest of pgflow: the verdict on a text, a file, or a
+folder of files.
 
-A file that includes workflows which are not in its tree is right nevertheless: the original finds them among its own and the
-user's. It has no graph then, and `Verdict.unresolved` says why.
+A file that includes workflows which are not in its tree is right nevertheless: the original finds
+them among its own and the user's. It has no graph then, and `Verdict.unresolved` says why.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def read_file(path: str | Path, *, root: str | Path | None = None) -> Verdict:
 
     Args:
         path: The file.
-        root: The tree in which included workflows are looked for; by default the nearest folder above the file that is called
-            ``workflows``, or the file's own folder.
+        root: The tree in which included workflows are looked for; by default the nearest folder
+            above the file that is called ``workflows``, or the file's own folder.
 
     Returns:
         The verdict; with the graph, if the file and what it includes are right.
@@ -70,9 +71,9 @@ def read_file(path: str | Path, *, root: str | Path | None = None) -> Verdict:
 def discover(directory: str | Path) -> list[Verdict]:
     """Read every workflow file of a folder. A file that is wrong stops no other.
 
-    Where the folder has the original's layout (``.archon/workflows``), the workflows there are read, and the original's rules hold
-    among them: no two files of one name, and no two workflows of one name. In any other folder every YAML file is read, and each
-    is judged alone.
+    Where the folder has the original's layout (``.archon/workflows``), the workflows there are
+    read, and the original's rules hold among them: no two files of one name, and no two workflows
+    of one name. In any other folder every YAML file is read, and each is judged alone.
 
     Args:
         directory: The folder.
@@ -103,16 +104,21 @@ def _collisions(loaded: list[Loaded], root: Path) -> dict[str, Problem]:
     told: dict[str, Problem] = {}
     for name, files in by_name.items():
         for one in files if len(files) > 1 else ():
-            others = ", ".join(Path(other.file).relative_to(root).as_posix() for other in files if other is not one)
+            others = ", ".join(
+                Path(other.file).relative_to(root).as_posix() for other in files if other is not one
+            )
             said = (
-                f"Duplicate workflow name '{name}' — also declared in {others}. Workflow names must be unique; same-name files do not "
+                f"Duplicate workflow name '{name}' — also declared in {others}. Workflow names "
+                "must be unique; same-name files do not "
                 "override each other (overrides are by filename)."
             )
             told[one.file] = Problem(said, *_place(one, "name"))
     for name, files in by_file.items():
         for one in files if len(files) > 1 else ():
             said = f"Workflow filename collision within one scope: '{name}'."
-            told[one.file] = Problem(f"{said} Workflow filenames must be unique across flat and packaged folders.")
+            told[one.file] = Problem(
+                f"{said} Workflow filenames must be unique across flat and packaged folders."
+            )
     return told
 
 
@@ -141,7 +147,9 @@ def _whole(loaded: Loaded, shelf: Shelf) -> Whole:
 
 
 def _problem(loaded: Loaded, error: WrongInclude) -> Problem:
-    line, column = loaded.document.place(error.path) if loaded.document is not None else (None, None)
+    line, column = (
+        loaded.document.place(error.path) if loaded.document is not None else (None, None)
+    )
     return Problem(error.message, line, column, error.hint)
 
 

@@ -1,9 +1,11 @@
-"""Shapes of the values in a workflow file: small checks put together, and the original's words when one fails.
+"""Shapes of the values in a workflow file: small checks put together, and the original's words when
+one fails.
 
-The original describes its files with a schema library (zod); its messages are part of what authors know, so the checks here
-say the same, in the same order. Two things of that library matter for the order and the number of messages: a value that is
-of the wrong kind is not looked at any further, while a value of the right kind with a wrong content is; and a rule about
-several fields together is asked only if none of them is of the wrong kind.
+The original describes its files with a schema library (zod); its messages are part of what authors
+know, so the checks here say the same, in the same order. Two things of that library matter for the
+order and the number of messages: a value that is of the wrong kind is not looked at any further,
+while a value of the right kind with a wrong content is; and a rule about several fields together is
+asked only if none of them is of the wrong kind.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _LARGEST_INTEGER = (1 << 53) - 1
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """One thing that is wrong with a value: where in it, what, and whether it is of the wrong kind altogether."""
+    """One thing that is wrong with a value: where in it, what, and whether it is of the wrong kind
+    altogether.
+    """
 
     path: Steps
     message: str
@@ -53,7 +57,9 @@ class Flaws:
 
 
 Shape = Callable[[Any, Steps, Flaws], Any]
-"""Checks a value at a path, writes down what is wrong with it, and answers it as it is to be used."""
+"""Checks a value at a path, writes down what is wrong with it, and answers it as it is to be
+used.
+"""
 
 Rule = Callable[[dict[str, Any], Steps, Flaws], None]
 """Checks several fields of a mapping together."""
@@ -92,7 +98,9 @@ def boolean(value: Any, path: Steps, flaws: Flaws) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text: at least one character long if ``empty`` says what is wrong otherwise, of a pattern, trimmed first."""
+    """A text: at least one character long if ``empty`` says what is wrong otherwise, of a pattern,
+    trimmed first.
+    """
 
     empty: str | None = None
     trimmed: bool = False
@@ -137,7 +145,9 @@ class Number:
         if self.above is not None and value <= self.above:
             flaws.wrong(path, self.otherwise or f"Too small: expected number to be >{self.above:g}")
         if self.least is not None and value < self.least:
-            flaws.wrong(path, self.otherwise or f"Too small: expected number to be >={self.least:g}")
+            flaws.wrong(
+                path, self.otherwise or f"Too small: expected number to be >={self.least:g}"
+            )
         if self.most is not None and value > self.most:
             flaws.wrong(path, self.otherwise or f"Too big: expected number to be <={self.most:g}")
         return value
@@ -163,7 +173,12 @@ class OneOf:
         if value not in self.words or not isinstance(value, str):
             expected = "|".join(f'"{word}"' for word in self.words)
             many = len(self.words) > 1
-            flaws.wrong_kind(path, f"Invalid option: expected one of {expected}" if many else f"Invalid input: expected {expected}")
+            flaws.wrong_kind(
+                path,
+                f"Invalid option: expected one of {expected}"
+                if many
+                else f"Invalid input: expected {expected}",
+            )
         return value
 
 
@@ -208,7 +223,8 @@ class RecordOf:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A mapping of known fields. Other keys are dropped, unless ``others`` says to ``keep`` or to ``refuse`` them.
+    """A mapping of known fields. Other keys are dropped, unless ``others`` says to ``keep`` or to
+    ``refuse`` them.
 
     ``required`` names the fields that must be there, ``defaults`` what those have that are not.
     """
@@ -242,7 +258,9 @@ class Fields:
     def _refuse_others(self, value: dict[str, Any], path: Steps, flaws: Flaws) -> None:
         others = [f'"{name}"' for name in value if name not in self.shapes]
         if others:
-            flaws.wrong(path, f"Unrecognized key{'s' if len(others) > 1 else ''}: {', '.join(others)}")
+            flaws.wrong(
+                path, f"Unrecognized key{'s' if len(others) > 1 else ''}: {', '.join(others)}"
+            )
 
     def knows(self, name: str) -> bool:
         """Return True if there is such a field."""
@@ -251,7 +269,9 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """A value of any of these shapes. If it is of one shape's kind but wrong, that shape's words are said."""
+    """A value of any of these shapes. If it is of one shape's kind but wrong, that shape's words
+    are said.
+    """
 
     shapes: tuple[Shape, ...]
 

@@ -1,6 +1,7 @@
 """The shelf: a workflow finds others among the files of its own tree.
 
-The names of workflows and commands are looked up among names, never joined to a path, so no name leads out of the tree.
+The names of workflows and commands are looked up among names, never joined to a path, so no name
+leads out of the tree.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from pgflow.declare.yamlfile import YamlError, decode, read_bytes
 MAX_FILES: Final = 20_000
 """Most files of a tree that are looked at."""
 
-_NAME = re.compile(rb"^name:[ \t]+(?P<quote>[\"']?)(?P<name>[^\r\n]*?)(?P=quote)[ \t]*(?:#[^\r\n]*)?\r?$", re.MULTILINE)
+_NAME = re.compile(
+    rb"^name:[ \t]+(?P<quote>[\"']?)(?P<name>[^\r\n]*?)(?P=quote)[ \t]*(?:#[^\r\n]*)?\r?$",
+    re.MULTILINE,
+)
 _SKIPPED = frozenset({"node_modules", "fixtures", "__pycache__"})
 
 
@@ -31,7 +35,11 @@ def workflow_files(root: Path) -> Iterator[Path]:
     """
     left = MAX_FILES
     for directory, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED and (not name.startswith(".") or name == ".archon"))
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in _SKIPPED and (not name.startswith(".") or name == ".archon")
+        )
         for name in sorted(files):
             if name.endswith((".yaml", ".yml")) and not _is_other(name, folders):
                 left -= 1
@@ -42,11 +50,15 @@ def workflow_files(root: Path) -> Iterator[Path]:
 
 def _is_other(name: str, folders: list[str]) -> bool:
     """Return True for a YAML file that the original keeps for other purposes."""
-    return name.endswith((".stubs.yaml", ".stubs.yml")) or (name in ("config.yaml", "config.yml") and "workflows" in folders)
+    return name.endswith((".stubs.yaml", ".stubs.yml")) or (
+        name in ("config.yaml", "config.yml") and "workflows" in folders
+    )
 
 
 def tree_of(path: Path) -> Path:
-    """The tree that a file belongs to: the nearest folder above it that is called workflows, or its own folder."""
+    """The tree that a file belongs to: the nearest folder above it that is called workflows, or its
+    own folder.
+    """
     return next((parent for parent in path.parents if parent.name == "workflows"), path.parent)
 
 
@@ -83,11 +95,17 @@ class Tree:
         return named[0] if len(named) == 1 else None
 
     def command(self, name: str, file: str) -> str | None:
-        """The text of a command: of the workflow's own folder, or of the commands beside the tree, one folder deep."""
+        """The text of a command: of the workflow's own folder, or of the commands beside the tree,
+        one folder deep.
+        """
         if not is_plain_name(name):
             return None
         shared = self.root.parent / "commands"
-        for pattern_root, pattern in ((Path(file).parent / "commands", "."), (shared, "."), (shared, "*")):
+        for pattern_root, pattern in (
+            (Path(file).parent / "commands", "."),
+            (shared, "."),
+            (shared, "*"),
+        ):
             for folder in sorted(pattern_root.glob(pattern)) if pattern != "." else [pattern_root]:
                 try:
                     return decode(read_bytes(folder / f"{name}.md"))[0]

@@ -1,7 +1,9 @@
-"""Rules for the nodes of a workflow together: ids, edges, and that every reference reaches something that has run.
+"""Rules for the nodes of a workflow together: ids, edges, and that every reference reaches
+something that has run.
 
-Everything wrong is found, in the order in which the original looks: it stops at its first finding, so that is our first too.
-Nodes that were wrong by themselves are no nodes here, but their ids are known, lest they be called unknown.
+Everything wrong is found, in the order in which the original looks: it stops at its first finding,
+so that is our first too. Nodes that were wrong by themselves are no nodes here, but their ids are
+known, lest they be called unknown.
 """
 
 from __future__ import annotations
@@ -22,19 +24,21 @@ from pgflow.declare.yamlfile import Steps
 
 _WHEN = re.compile(r"\$([a-zA-Z_][a-zA-Z0-9_-]*)\.([a-zA-Z_][a-zA-Z0-9_]*)")
 _INPUTS = "INPUTS"
-_COMPOSED: Final = (
-    "In a composed workflow, pass caller data through declared 'inputs:' and caller 'with:' instead of referencing a caller node directly"
-)
+_COMPOSED: Final = "In a composed workflow, pass caller data through declared 'inputs:' and caller 'with:' instead of referencing a caller node directly"
 _GROUP_SCOPE: Final = "Expected a node in the loop_group body or current/enclosing DAG scope"
 _GROUP_PROSE: Final = (
-    "A 'loop_group:' node's output is the last iteration's raw text — unlike a 'prompt:' node, declaring 'output_format' does not "
-    "replace it with the JSON document — so compute the decision in a 'bash:'/'script:' node (or an 'until_bash' check) and gate on "
+    "A 'loop_group:' node's output is the last iteration's raw text — unlike a 'prompt:' node, "
+    "declaring 'output_format' does not "
+    "replace it with the JSON document — so compute the decision in a 'bash:'/'script:' node (or "
+    "an 'until_bash' check) and gate on "
     "that node's output instead"
 )
 
 
 class Finding(NamedTuple):
-    """Something wrong with the nodes together: where, what, what to do about it, and the piece of text that is meant."""
+    """Something wrong with the nodes together: where, what, what to do about it, and the piece of
+    text that is meant.
+    """
 
     path: Steps
     message: str
@@ -44,7 +48,9 @@ class Finding(NamedTuple):
 
 @dataclass
 class Scope:
-    """The nodes of one list, and what is around them: the nodes that a group's nodes see, and ids of nodes that are broken."""
+    """The nodes of one list, and what is around them: the nodes that a group's nodes see, and ids
+    of nodes that are broken.
+    """
 
     nodes: Sequence[Draft]
     around: Mapping[str, Draft] = field(default_factory=dict)
@@ -67,7 +73,9 @@ class Scope:
 
     @cached_property
     def _order(self) -> list[Draft]:
-        """The nodes so that each comes after those that it depends on; those of a cycle are missing."""
+        """The nodes so that each comes after those that it depends on; those of a cycle are
+        missing.
+        """
         waiting = {node.id: len(node.depends_on) for node in self.nodes}
         dependents: dict[str, list[Draft]] = {}
         for node in self.nodes:
@@ -88,7 +96,9 @@ class Scope:
 
     @cached_property
     def _upstream(self) -> dict[str, int]:
-        """For each node the set of those before it, as bits: a chain of thousands must not take their square in steps."""
+        """For each node the set of those before it, as bits: a chain of thousands must not take
+        their square in steps.
+        """
         before: dict[str, int] = {}
         for node in self._order:
             bits = 0
@@ -146,7 +156,11 @@ def _about_edges(scope: Scope) -> Iterator[Finding]:
         for index, before in enumerate(node.depends_on):
             if before not in scope.by_id and before not in scope.broken:
                 where = (*node.path, "depends_on", index)
-                yield Finding(where, f"Node '{node.id}' depends_on unknown node '{before}'", _meant(before, scope))
+                yield Finding(
+                    where,
+                    f"Node '{node.id}' depends_on unknown node '{before}'",
+                    _meant(before, scope),
+                )
 
 
 def _meant(node_id: str, scope: Scope) -> str:
@@ -159,7 +173,9 @@ def _meant(node_id: str, scope: Scope) -> str:
 
 
 def _about_references(node: Draft, scope: Scope) -> Iterator[Finding]:
-    """References in texts to nodes that there are not. `$INPUTS` is no node, even where a field is named output."""
+    """References in texts to nodes that there are not. `$INPUTS` is no node, even where a field is
+    named output.
+    """
     inner = {body.id for body in node.body}
     for path, text in texts(node):
         told: set[str] = set()
@@ -170,7 +186,12 @@ def _about_references(node: Draft, scope: Scope) -> Iterator[Finding]:
                 continue
             told.add(name)
             said = f"Node '{node.id}' field '{'.'.join(map(str, path))}' references unknown node '${name}.output'."
-            yield Finding((*node.path, *path), f"{said} {_GROUP_SCOPE if of_group else _COMPOSED}", _meant(name, scope), reference.text)
+            yield Finding(
+                (*node.path, *path),
+                f"{said} {_GROUP_SCOPE if of_group else _COMPOSED}",
+                _meant(name, scope),
+                reference.text,
+            )
 
 
 def _about_condition(node: Draft, scope: Scope) -> Iterator[Finding]:
@@ -189,7 +210,9 @@ def _about_condition(node: Draft, scope: Scope) -> Iterator[Finding]:
 
 
 def _about_prose(node: Draft, atom: Atom, scope: Scope) -> str | None:
-    """An agent's whole answer equals a literal only by luck, and then the node is skipped without a word."""
+    """An agent's whole answer equals a literal only by luck, and then the node is skipped without a
+    word.
+    """
     if not atom.reference.endswith(".output") or atom.reference == "$INPUTS.output":
         return None
     producer = scope.producer(atom.reference[1 : -len(".output")])
@@ -198,14 +221,16 @@ def _about_prose(node: Draft, atom: Atom, scope: Scope) -> str | None:
     if producer.mode != "loop_group" and "output_format" in producer.fields:
         return None
     problem = (
-        f"Node '{node.id}' field 'when' compares the whole output of AI node '{producer.id}' to a literal ('{atom.literal}'). That "
+        f"Node '{node.id}' field 'when' compares the whole output of AI node '{producer.id}' to a "
+        f"literal ('{atom.literal}'). That "
         f"output is free-form prose, so the comparison silently fails and '{node.id}' is skipped."
     )
     if producer.mode == "loop_group":
         return f"{problem} {_GROUP_PROSE}"
     example = f"\"${producer.id}.output.status {atom.operator} '{atom.literal}'\""
     return (
-        f"{problem} Declare 'output_format' on '{producer.id}' and compare a field (e.g. {example}), or produce the value from a "
+        f"{problem} Declare 'output_format' on '{producer.id}' and compare a field (e.g. "
+        f"{example}), or produce the value from a "
         "'bash:'/'script:' node"
     )
 
@@ -216,25 +241,40 @@ def _about_sessions(node: Draft, scope: Scope) -> Iterator[Finding]:
         return
     where, source = (*node.path, "context", "resume"), context["resume"]
     if scope.inside:
-        yield Finding(where, f"Node '{node.id}' uses context.resume inside a loop_group body, which is not supported")
+        yield Finding(
+            where,
+            f"Node '{node.id}' uses context.resume inside a loop_group body, which is not supported",
+        )
     elif source not in scope.by_id:
         if source not in scope.broken:
-            yield Finding(where, f"Node '{node.id}' context.resume references unknown node '{source}'", _meant(source, scope))
+            yield Finding(
+                where,
+                f"Node '{node.id}' context.resume references unknown node '{source}'",
+                _meant(source, scope),
+            )
     elif not scope.by_id[source].takes_turn:
         what = "is not a session-producing command, prompt, or loop node"
         yield Finding(where, f"Node '{node.id}' context.resume source '{source}' {what}")
     elif not scope.is_upstream(source, node):
-        yield Finding(where, f"Node '{node.id}' context.resume source '{source}' is not an upstream dependency")
+        yield Finding(
+            where,
+            f"Node '{node.id}' context.resume source '{source}' is not an upstream dependency",
+        )
 
 
 def _about_items(node: Draft, scope: Scope) -> Iterator[Finding]:
     fan_out = node.fields.get("fan_out")
     reference = next(references(fan_out["items"]), None) if fan_out else None
-    if reference is not None and reference.node_id in scope.by_id and not scope.is_upstream(reference.node_id, node):
+    if (
+        reference is not None
+        and reference.node_id in scope.by_id
+        and not scope.is_upstream(reference.node_id, node)
+    ):
         producer = reference.node_id
         yield Finding(
             (*node.path, "fan_out", "items"),
-            f"Node '{node.id}' fan_out.items references '${producer}.output', which is not an upstream dependency — add '{producer}' "
+            f"Node '{node.id}' fan_out.items references '${producer}.output', which is not an "
+            f"upstream dependency — add '{producer}' "
             f"to '{node.id}'.depends_on so its item array is produced first",
         )
 
@@ -251,7 +291,8 @@ def _about_arguments(node: Draft, scope: Scope) -> Iterator[Finding]:
                 continue
             yield Finding(
                 (*node.path, "with", name),
-                f"Node '{node.id}' binding 'with.{name}' references '${producer}.output', which is not an upstream dependency — add "
+                f"Node '{node.id}' binding 'with.{name}' references '${producer}.output', which is "
+                "not an upstream dependency — add "
                 f"'{producer}' to '{node.id}'.depends_on so its value is produced first",
             )
 
@@ -262,7 +303,10 @@ def _about_groups(node: Draft, scope: Scope) -> Iterator[Finding]:
     prefix = f"loop_group '{node.id}' body: "
     called = next((inner for inner in node.body if inner.mode == "workflow"), None)
     if called is not None:
-        yield Finding((*called.path, "workflow"), f"{prefix}'workflow' (sub-run) is not supported inside a loop_group body")
+        yield Finding(
+            (*called.path, "workflow"),
+            f"{prefix}'workflow' (sub-run) is not supported inside a loop_group body",
+        )
     around = {**scope.around, **scope.by_id}
     for finding in check(Scope(node.body, around, scope.broken, inside=True)):
         yield finding._replace(message=prefix + finding.message)

@@ -1,7 +1,7 @@
 """The texts of a node in which references are replaced when it runs, each by the path of its field.
 
-Whoever looks for references, renames them or puts inputs in their place asks here, so that no two of them know different
-fields. Conditions are not among them: ``when`` has a grammar of its own.
+Whoever looks for references, renames them or puts inputs in their place asks here, so that no two
+of them know different fields. Conditions are not among them: ``when`` has a grammar of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def texts(node: Draft) -> Iterator[tuple[Steps, str]]:
 
 
 def changed(node: Draft, change: Callable[[str], str], *, inside: bool = True) -> Draft:
-    """The node with every text changed; with those of the nodes inside it too, unless ``inside`` is False."""
+    """The node with every text changed; with those of the nodes inside it too, unless ``inside`` is
+    False.
+    """
     fields = node.fields
     for path, text in texts(node):
         new = change(text)
@@ -62,7 +64,11 @@ def _arguments(node: Draft) -> Iterator[Steps]:
     if node.mode == "include":
         return
     for name, value in node.fields.get("with", {}).items():
-        yield ("with", name, "from") if isinstance(value, dict) and node.mode != "workflow" else ("with", name)
+        yield (
+            ("with", name, "from")
+            if isinstance(value, dict) and node.mode != "workflow"
+            else ("with", name)
+        )
 
 
 def _at(value: Any, path: Steps) -> Any:

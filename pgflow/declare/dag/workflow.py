@@ -1,7 +1,9 @@
-"""The fields of a workflow as a whole: what is taken, what is dropped with a warning, and what makes a file wrong.
+"""The fields of a workflow as a whole: what is taken, what is dropped with a warning, and what
+makes a file wrong.
 
-The original's policy: a slip in what is optional costs that option and a warning, so that one typo does not hide a workflow.
-What its caller relies on (its nodes, its result, its evidence, the names of its inputs) is an error.
+The original's policy: a slip in what is optional costs that option and a warning, so that one typo
+does not hide a workflow. What its caller relies on (its nodes, its result, its evidence, the names
+of its inputs) is an error.
 """
 
 from __future__ import annotations
@@ -25,12 +27,16 @@ _OLD_EFFORTS = ("minimal", "low", "medium", "high", "xhigh")
 _REQUIREMENTS = ("github",)
 
 _STEPS_REMOVED = (
-    "`steps:` format has been removed. Workflows now use `nodes:` (DAG) format exclusively. Your bundled defaults are already "
-    "updated — custom workflows need manual migration. See docs/sequential-dag-migration-guide.md for conversion patterns, or run: "
-    'claude "Read docs/sequential-dag-migration-guide.md then convert .archon/workflows/<file> to nodes: format"'
+    "`steps:` format has been removed. Workflows now use `nodes:` (DAG) format exclusively. Your "
+    "bundled defaults are already "
+    "updated — custom workflows need manual migration. See docs/sequential-dag-migration-guide.md "
+    "for conversion patterns, or run: "
+    'claude "Read docs/sequential-dag-migration-guide.md then convert .archon/workflows/<file> to '
+    'nodes: format"'
 )
 _EVIDENCE = (
-    "Invalid evidence_policy: expected { required: boolean }. When required is true, the run is refused terminal 'completed' unless "
+    "Invalid evidence_policy: expected { required: boolean }. When required is true, the run is "
+    "refused terminal 'completed' unless "
     "$ARTIFACTS_DIR/evidence.json exists."
 )
 _RETURNS = "Invalid 'returns': expected the non-empty id of a top-level node whose output is this workflow's result"
@@ -43,7 +49,8 @@ _INPUT = Fields({"required": boolean, "default": anything, "description": Text()
 class Options:
     """Options that a workflow declares, as far as they are right, and remarks on the others.
 
-    The original puts into its verdict only what is ``told``; of what is ``ignored`` it writes to its log.
+    The original puts into its verdict only what is ``told``; of what is ``ignored`` it writes to
+    its log.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -79,7 +86,10 @@ def check_providers(raw: dict[str, Any], nodes: list[Draft]) -> Iterator[Finding
     for node in nodes:
         own = node.fields.get("provider")
         if own is not None and own not in PROVIDERS:
-            yield Finding((*node.path, "provider"), f"Node '{node.id}': unknown provider '{own}'. {registered}")
+            yield Finding(
+                (*node.path, "provider"),
+                f"Node '{node.id}': unknown provider '{own}'. {registered}",
+            )
     by_id = {node.id: node for node in nodes}
     for node in nodes:
         context = node.fields.get("context")
@@ -90,37 +100,54 @@ def check_providers(raw: dict[str, Any], nodes: list[Draft]) -> Iterator[Finding
 
 def _about_fork(node: Draft, source: Draft, provider: str | None) -> Iterator[Finding]:
     where = (*node.path, "context", "resume")
-    consumers, sources = node.fields.get("provider", provider), source.fields.get("provider", provider)
+    consumers, sources = (
+        node.fields.get("provider", provider),
+        source.fields.get("provider", provider),
+    )
     if consumers is not None and sources is not None and consumers != sources:
         said = f"uses provider '{sources}', but the consumer uses '{consumers}'"
         yield Finding(where, f"Node '{node.id}' context.resume source '{source.id}' {said}")
         return
     known = consumers if consumers is not None else sources
     if known in PROVIDERS and known not in _FORKING:
-        said = f"requires immutable session forks, but provider '{known}' does not support sessionFork"
+        said = (
+            f"requires immutable session forks, but provider '{known}' does not support sessionFork"
+        )
         yield Finding(where, f"Node '{node.id}' context.resume {said}")
 
 
 def pauses(nodes: tuple[Draft, ...] | list[Draft]) -> Finding | None:
-    """The first node at which a run would wait for a person, in words for a workflow that did not say that it may."""
+    """The first node at which a run would wait for a person, in words for a workflow that did not
+    say that it may.
+    """
     for node in nodes:
         if node.mode == "approval":
             asked, instead = "approval:", "remove this gate"
-        elif node.mode in ("loop", "loop_group") and node.fields[node.mode].get("interactive") is True:
-            asked, instead = f"{node.mode}.interactive: true", "remove the node-level 'interactive:'"
+        elif (
+            node.mode in ("loop", "loop_group")
+            and node.fields[node.mode].get("interactive") is True
+        ):
+            asked, instead = (
+                f"{node.mode}.interactive: true",
+                "remove the node-level 'interactive:'",
+            )
         elif (inner := pauses(node.body)) is not None:
             return inner
         else:
             continue
         return Finding(
             node.path,
-            f"Node '{node.id}' is a pause node ('{asked}'), but this workflow does not declare 'interactive: true'. An unattended "
-            f"workflow may never contain a pause node — declare 'interactive: true' at the workflow level, or {instead}.",
+            f"Node '{node.id}' is a pause node ('{asked}'), but this workflow does not declare "
+            "'interactive: true'. An unattended "
+            "workflow may never contain a pause node — declare 'interactive: true' at the "
+            f"workflow level, or {instead}.",
         )
     return None
 
 
-def read_options(raw: dict[str, Any], nodes: list[Draft], broken: frozenset[str] = frozenset()) -> tuple[Options, list[Finding]]:
+def read_options(
+    raw: dict[str, Any], nodes: list[Draft], broken: frozenset[str] = frozenset()
+) -> tuple[Options, list[Finding]]:
     """Read everything that a workflow says about itself.
 
     Args:
@@ -149,8 +176,10 @@ def _read_interactive(raw: dict[str, Any], nodes: list[Draft], options: Options)
     if paused is not None:
         options.interactive = True
         said = (
-            f"Workflow '{raw.get('name')}': {paused.message} 'interactive: true' has been applied for this run only (this grace period "
-            "ends in a future release — see #2738); add the declaration to the file to silence this warning."
+            f"Workflow '{raw.get('name')}': {paused.message} 'interactive: true' has been applied "
+            "for this run only (this grace period "
+            "ends in a future release — see #2738); add the declaration to the file to silence "
+            "this warning."
         )
         options.told.append(Warned(paused.path, said))
 
@@ -168,7 +197,11 @@ def _read_policies(raw: dict[str, Any], options: Options) -> None:
     for name, inner in (("worktree", ("enabled",)), ("container", ("enabled", "write_back"))):
         block = raw.get(name)
         if isinstance(block, dict):
-            policy = {key: block[key] for key in inner if key in block and _is_policy(name, key, block[key], options)}
+            policy = {
+                key: block[key]
+                for key in inner
+                if key in block and _is_policy(name, key, block[key], options)
+            }
             if policy:
                 options.values[name] = policy
         elif name in raw:
@@ -198,17 +231,25 @@ def _read_evidence(raw: dict[str, Any], options: Options) -> Iterator[Finding]:
 def _read_lists(raw: dict[str, Any], options: Options) -> None:
     tags = raw.get("tags")
     if isinstance(tags, list):
-        options.values["tags"] = list(dict.fromkeys(tag for tag in (trim(t) for t in tags if isinstance(t, str)) if tag))
+        options.values["tags"] = list(
+            dict.fromkeys(tag for tag in (trim(t) for t in tags if isinstance(t, str)) if tag)
+        )
     elif "tags" in raw:
         options.ignore(("tags",), "Invalid 'tags' block ignored: expected a list of texts")
     requires = raw.get("requires")
     if isinstance(requires, list):
-        known = list(dict.fromkeys(entry for entry in requires if isinstance(entry, str) and entry in _REQUIREMENTS))
+        known = list(
+            dict.fromkeys(
+                entry for entry in requires if isinstance(entry, str) and entry in _REQUIREMENTS
+            )
+        )
         if known:
             options.values["requires"] = known
         for index, entry in enumerate(requires):
             if not isinstance(entry, str) or entry not in _REQUIREMENTS:
-                options.ignore(("requires", index), "Invalid 'requires' entry ignored: expected 'github'")
+                options.ignore(
+                    ("requires", index), "Invalid 'requires' entry ignored: expected 'github'"
+                )
     elif "requires" in raw:
         options.ignore(("requires",), "Invalid 'requires' block ignored: expected a list")
 
@@ -217,11 +258,16 @@ def _read_inputs(raw: dict[str, Any], options: Options) -> Iterator[Finding]:
     block = raw.get("inputs")
     if not isinstance(block, dict):
         if "inputs" in raw:
-            options.ignore(("inputs",), "Invalid 'inputs' block ignored: expected names with what is said of each")
+            options.ignore(
+                ("inputs",),
+                "Invalid 'inputs' block ignored: expected names with what is said of each",
+            )
         return
     for name, said in block.items():
         if (why := _why_no_input(name, said)) is None:
-            options.inputs[name] = {key: said[key] for key in ("required", "default", "description") if key in said}
+            options.inputs[name] = {
+                key: said[key] for key in ("required", "default", "description") if key in said
+            }
         else:
             options.ignore(("inputs", name), f"Input '{name}' ignored: {why}")
     owners: dict[str, str] = {}
@@ -230,7 +276,8 @@ def _read_inputs(raw: dict[str, Any], options: Options) -> Iterator[Finding]:
         if variable in owners:
             yield Finding(
                 ("inputs", name),
-                f"Workflow inputs '{owners[variable]}' and '{name}' both map to env var '{variable}' — rename one so each input has a "
+                f"Workflow inputs '{owners[variable]}' and '{name}' both map to env var "
+                f"'{variable}' — rename one so each input has a "
                 "unique env key",
             )
         owners.setdefault(variable, name)
@@ -245,22 +292,33 @@ def _why_no_input(name: str, said: Any) -> str | None:
         return f"{where}{flaws[0].message}"
     if not is_json(said.get("default")):
         return "its default has no form in JSON"
-    return "it is required and has a default, which contradict each other" if said.get("required") and "default" in said else None
+    return (
+        "it is required and has a default, which contradict each other"
+        if said.get("required") and "default" in said
+        else None
+    )
 
 
-def _read_result(raw: dict[str, Any], options: Options, nodes: list[Draft], broken: frozenset[str]) -> Iterator[Finding]:
+def _read_result(
+    raw: dict[str, Any], options: Options, nodes: list[Draft], broken: frozenset[str]
+) -> Iterator[Finding]:
     options.returns = _name(raw, "returns")
     result = next((node for node in nodes if node.id == options.returns), None)
     if "returns" in raw and options.returns is None:
         yield Finding(("returns",), _RETURNS)
     elif options.returns is not None and result is None and options.returns not in broken:
-        yield Finding(("returns",), f"Workflow declares returns: '{options.returns}' but no top-level node has that id")
+        yield Finding(
+            ("returns",),
+            f"Workflow declares returns: '{options.returns}' but no top-level node has that id",
+        )
     options.outcome_field = _name(raw, "outcome_field")
     if "outcome_field" not in raw:
         return
     if options.outcome_field is None:
         yield Finding(("outcome_field",), _OUTCOME)
-    elif ("returns" not in raw or result is not None) and (message := wrong_outcome(options.outcome_field, result)):
+    elif ("returns" not in raw or result is not None) and (
+        message := wrong_outcome(options.outcome_field, result)
+    ):
         yield Finding(("outcome_field",), message)
 
 
@@ -269,7 +327,9 @@ def _name(raw: dict[str, Any], key: str) -> str | None:
 
 
 def wrong_outcome(name: str, node: Draft | None) -> str | None:
-    """Return the reason why a field cannot be the outcome, or None: the returned node's answer must always have it, true or false."""
+    """Return the reason why a field cannot be the outcome, or None: the returned node's answer must
+    always have it, true or false.
+    """
     if node is None:
         said = "without returns: — authored outcome must select a result node explicitly"
         return f"Workflow declares outcome_field: '{name}' {said}"
@@ -315,7 +375,9 @@ def _read_agents_options(raw: dict[str, Any], options: Options) -> None:
         if name in raw:
             value, flaws = problems_of(shape, raw[name])
             if flaws:
-                options.ignore((name, *flaws[0].path), f"Invalid '{name}' value ignored: {flaws[0].message}")
+                options.ignore(
+                    (name, *flaws[0].path), f"Invalid '{name}' value ignored: {flaws[0].message}"
+                )
             else:
                 options.values[name] = value
     _read_fallbacks(raw, options)
@@ -328,7 +390,9 @@ def _read_word(raw: dict[str, Any], name: str, words: tuple[str, ...], options: 
     if isinstance(value, str) and value in words:
         options.values[name] = value
     elif name in raw:
-        options.ignore((name,), f"Invalid '{name}' value ignored: expected one of {', '.join(words)}")
+        options.ignore(
+            (name,), f"Invalid '{name}' value ignored: expected one of {', '.join(words)}"
+        )
 
 
 def _read_old_effort(raw: dict[str, Any], options: Options) -> None:
@@ -336,19 +400,25 @@ def _read_old_effort(raw: dict[str, Any], options: Options) -> None:
     if not isinstance(old, str) or old not in _OLD_EFFORTS:
         if "modelReasoningEffort" in raw:
             expected = ", ".join(_OLD_EFFORTS)
-            options.ignore(("modelReasoningEffort",), f"Invalid 'modelReasoningEffort' value ignored: expected one of {expected}")
+            options.ignore(
+                ("modelReasoningEffort",),
+                f"Invalid 'modelReasoningEffort' value ignored: expected one of {expected}",
+            )
         return
     said = f"Workflow '{raw.get('name')}': 'modelReasoningEffort: {old}' is deprecated and"
     if declared is None:
         options.values["effort"] = old
         message = (
-            f"{said} has been applied as 'effort: {old}'. NOTE: 'effort:' applies to EVERY node in this workflow, including non-Codex "
-            "ones, where the old Codex-only field applied to none. Set 'effort:' per node if only some nodes should reason that "
+            f"{said} has been applied as 'effort: {old}'. NOTE: 'effort:' applies to EVERY node in "
+            "this workflow, including non-Codex "
+            "ones, where the old Codex-only field applied to none. Set 'effort:' per node if only "
+            "some nodes should reason that "
             "deeply."
         )
     else:
         message = (
-            f"{said} was IGNORED because this workflow also declares 'effort: {declared}', which now applies on every provider "
+            f"{said} was IGNORED because this workflow also declares 'effort: {declared}', which "
+            "now applies on every provider "
             "including Codex. Delete the 'modelReasoningEffort:' line."
         )
     options.told.append(Warned(("modelReasoningEffort",), message))
@@ -360,11 +430,16 @@ def _read_fallbacks(raw: dict[str, Any], options: Options) -> None:
         if model:
             options.values["fallbackModel"] = model
         else:
-            options.ignore(("fallbackModel",), "Invalid 'fallbackModel' value ignored: expected a non-empty string")
+            options.ignore(
+                ("fallbackModel",),
+                "Invalid 'fallbackModel' value ignored: expected a non-empty string",
+            )
     if "betas" in raw:
         given = raw["betas"] if isinstance(raw["betas"], list) else []
         betas = [beta for beta in (trim(b) for b in given if isinstance(b, str)) if beta]
         if problems_of(BETAS, betas)[1]:
-            options.ignore(("betas",), "Invalid 'betas' value ignored: expected a non-empty list of texts")
+            options.ignore(
+                ("betas",), "Invalid 'betas' value ignored: expected a non-empty list of texts"
+            )
         else:
             options.values["betas"] = betas

@@ -1,8 +1,8 @@
 """A node's card: what stands on it, how large that makes it, and its outline by mode.
 
-An agent's turn has round corners and a program square ones; a loop lies on a second card; a person's answer is a hexagon, the
-end of a run an octagon, another workflow a box with bars at its sides. The mode is written on each, so that nobody needs
-to learn them.
+An agent's turn has round corners and a program square ones; a loop lies on a second card; a
+person's answer is a hexagon, the end of a run an octagon, another workflow a box with bars at its
+sides. The mode is written on each, so that nobody needs to learn them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ _CHIP_PADDING, _CHIP_GAP, _CHIP_MOST = 6.0, 5.0, 260.0
 _GUARD_ROW, _GUARD_EDGES = 14.0, 10.0
 _ICON_PX = 17.0
 POINT_PX, BEHIND_PX = 14.0, 4.0
-"""Pixels by which the points of a hexagon, and a second card behind the first, stand out of the box."""
+"""Pixels by which the points of a hexagon, and a second card behind the first, stand out of the
+box.
+"""
 
 _ICONS = {
     "agent": "M1.5 2.5h11v7.5H6.2l-2.7 2.4V10h-2z",
     "code": "M2 3.5l3.5 3.5L2 10.5M7 11h5.5",
     "loop": "M12 7a5 5 0 1 1-1.6-3.7M12 1.2v2.6H9.4",
-    "person": "M7 6.6a2.4 2.4 0 1 0 0-4.8 2.4 2.4 0 0 0 0 4.8zM2.2 12.6c.5-2.6 2.3-3.8 4.8-3.8s4.3 1.2 4.8 3.8",
+    "person": "M7 6.6a2.4 2.4 0 1 0 0-4.8 2.4 2.4 0 0 0 0 4.8zM2.2 12.6c.5-2.6 2.3-3.8 4.8-3.8s4.3 "
+    "1.2 4.8 3.8",
     "stop": "M4.6 1.5h4.8l3.1 3.1v4.8l-3.1 3.1H4.6L1.5 9.4V4.6zM4.5 7h5",
     "call": "M1.5 1.5h7v7h-7zM5.5 8.5v4h7v-7h-4",
 }
@@ -66,14 +69,23 @@ class Card:
 def make_card(item: Item) -> Card:
     """Breaks a node's lines and measures them."""
     name = shorten(item.name, _ROOM, NAME_PX, monospaced=True)
-    guard = tuple(wrap(f"if {item.condition}", _ROOM, SMALL_PX, lines=2, monospaced=True)) if item.condition else ()
+    guard = (
+        tuple(wrap(f"if {item.condition}", _ROOM, SMALL_PX, lines=2, monospaced=True))
+        if item.condition
+        else ()
+    )
     lines = tuple(wrap(item.title or item.about, _ROOM, TEXT_PX, lines=2))
     chips = _arrange(item.marks, _ROOM)
     widths = [width_of(line, SMALL_PX, monospaced=True) for line in guard]
-    widths += [width_of(name, NAME_PX, monospaced=True), _ICON_PX + width_of(item.mode, SMALL_PX, bold=True)]
+    widths += [
+        width_of(name, NAME_PX, monospaced=True),
+        _ICON_PX + width_of(item.mode, SMALL_PX, bold=True),
+    ]
     widths += [width_of(line, TEXT_PX) for line in lines] + [chip.x + chip.width for chip in chips]
     width = max(_LEAST_WIDTH, max(widths) + 2 * _PADDING_X)
-    return Card(item, guard, name, lines, chips, width, _guard_height(guard) + _height(lines, chips))
+    return Card(
+        item, guard, name, lines, chips, width, _guard_height(guard) + _height(lines, chips)
+    )
 
 
 def make_header(item: Item) -> Card:
@@ -81,7 +93,12 @@ def make_header(item: Item) -> Card:
     name = shorten(item.name, _ROOM, NAME_PX, monospaced=True)
     marks = (*([Mark("rule", f"if {item.condition}")] if item.condition else []), *item.marks)
     chips = tuple(chip for chip in _arrange(marks, 2 * _ROOM) if chip.row == 0)
-    first = _ICON_PX + width_of(item.mode, SMALL_PX, bold=True) + 8 + width_of(name, NAME_PX, monospaced=True)
+    first = (
+        _ICON_PX
+        + width_of(item.mode, SMALL_PX, bold=True)
+        + 8
+        + width_of(name, NAME_PX, monospaced=True)
+    )
     width = max([first, *(chip.x + chip.width for chip in chips)]) + 2 * _PADDING_X
     return Card(item, (), name, (), chips, width, GROUP_HEADER_PX)
 
@@ -92,7 +109,14 @@ def _guard_height(guard: Sequence[str]) -> float:
 
 def _height(lines: Sequence[str], chips: Sequence[Chip]) -> float:
     rows = chips[-1].row + 1 if chips else 0
-    return 2 * _PADDING_Y + _MODE_ROW + _NAME_ROW + len(lines) * _TEXT_ROW + rows * _CHIP_ROW + (3 if rows else -2)
+    return (
+        2 * _PADDING_Y
+        + _MODE_ROW
+        + _NAME_ROW
+        + len(lines) * _TEXT_ROW
+        + rows * _CHIP_ROW
+        + (3 if rows else -2)
+    )
 
 
 def _arrange(marks: Sequence[Mark], room: float) -> tuple[Chip, ...]:
@@ -109,7 +133,8 @@ def _arrange(marks: Sequence[Mark], room: float) -> tuple[Chip, ...]:
     return tuple(chips)
 
 
-# The drawing ------------------------------------------------------------------------------------------------------------------
+# The drawing
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def draw_card(card: Card, at: Rect) -> Iterator[str]:
@@ -146,7 +171,16 @@ def draw_header(card: Card, at: Rect) -> Iterator[str]:
     yield from _chips(card.chips, left, y + 22)
 
 
-def text(words: str, x: float, y: float, size_px: float, classes: str, *, weight: int = 400, anchor: str = "start") -> str:
+def text(
+    words: str,
+    x: float,
+    y: float,
+    size_px: float,
+    classes: str,
+    *,
+    weight: int = 400,
+    anchor: str = "start",
+) -> str:
     """One line of text with its base line there."""
     said = f' class="{classes}"' if classes else ""
     bold = f' font-weight="{weight}"' if weight != 400 else ""
@@ -184,7 +218,9 @@ def _chips(chips: Sequence[Chip], x: float, y: float) -> Iterator[str]:
     """Marks as small boxes with a few words in each."""
     for chip in chips:
         at = Rect(x + chip.x, y + chip.row * _CHIP_ROW, chip.width, CHIP_HEIGHT_PX)
-        words = text(chip.mark.text, at.x + at.width / 2, at.y + 12.3, SMALL_PX, "", anchor="middle")
+        words = text(
+            chip.mark.text, at.x + at.width / 2, at.y + 12.3, SMALL_PX, "", anchor="middle"
+        )
         yield f'<g class="{family_of(chip.mark.kind)} chip"><rect {_place(at)} rx="4"/>{words}</g>'
 
 
@@ -194,7 +230,9 @@ def _tooltip(item: Item) -> str:
 
 
 def _outline(item: Item, at: Rect) -> Iterator[str]:
-    """The card's shape; the box is what edges touch, so nothing but a second card or a point stands out of it."""
+    """The card's shape; the box is what edges touch, so nothing but a second card or a point stands
+    out of it.
+    """
     match item.mode:
         case "approval":
             yield _polygon(_hexagon(at))
@@ -220,15 +258,30 @@ def _behind(at: Rect) -> Rect:
 
 
 def _polygon(points: Sequence[tuple[float, float]]) -> str:
-    return f'<polygon class="box" points="{" ".join(f"{number(x)},{number(y)}" for x, y in points)}"/>'
+    return (
+        f'<polygon class="box" points="{" ".join(f"{number(x)},{number(y)}" for x, y in points)}"/>'
+    )
 
 
 def _hexagon(at: Rect) -> list[tuple[float, float]]:
     right, bottom, middle = at.x + at.width, at.y + at.height, at.y + at.height / 2
-    return [(at.x, at.y), (right, at.y), (right + POINT_PX, middle), (right, bottom), (at.x, bottom), (at.x - POINT_PX, middle)]
+    return [
+        (at.x, at.y),
+        (right, at.y),
+        (right + POINT_PX, middle),
+        (right, bottom),
+        (at.x, bottom),
+        (at.x - POINT_PX, middle),
+    ]
 
 
 def _octagon(at: Rect) -> list[tuple[float, float]]:
     right, bottom, cut = at.x + at.width, at.y + at.height, 9.0
     upper = [(at.x, at.y + cut), (at.x + cut, at.y), (right - cut, at.y), (right, at.y + cut)]
-    return [*upper, (right, bottom - cut), (right - cut, bottom), (at.x + cut, bottom), (at.x, bottom - cut)]
+    return [
+        *upper,
+        (right, bottom - cut),
+        (right - cut, bottom),
+        (at.x + cut, bottom),
+        (at.x, bottom - cut),
+    ]

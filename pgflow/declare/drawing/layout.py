@@ -1,8 +1,10 @@
-"""Layout of a picture: places for the boxes and ways for the edges, found by graphlay, layered and with orthogonal edges.
+"""Layout of a picture: places for the boxes and ways for the edges, found by graphlay, layered and
+with orthogonal edges.
 
 Why graphlay: it respects the size of every node, lays out groups around their members,
-and gives the same picture for the same graph on every machine; it is typed, under the MIT licence, and its wheels hold all
-they need on Linux, macOS and Windows. It is imported when something is drawn, and not before.
+and gives the same picture for the same graph on every machine; it is typed, under the MIT licence,
+and its wheels hold all they need on Linux, macOS and Windows. It is imported when something is
+drawn, and not before.
 """
 
 from __future__ import annotations
@@ -22,14 +24,19 @@ MAX_WAYPOINTS = 5_000
 GROUP_PADDING_PX = 18.0
 LAYER_GAP_PX = 48.0
 _CAREFUL_EDGES = 120
-"""Up to so many edges the places where they touch the boxes are refined; the time for that grows with the cube of them."""
+"""Up to so many edges the places where they touch the boxes are refined; the time for that grows
+with the cube of them.
+"""
 
 _OPTIONS: dict[str, Any] = {
     "direction": "topbottom",
     "spacing": {"layer_gap": LAYER_GAP_PX, "node_gap": 36.0, "compound_padding": GROUP_PADDING_PX},
     "limits": {"max_nodes": MAX_NODES, "max_edges": MAX_EDGES, "max_dummies": MAX_WAYPOINTS},
 }
-_LARGE = {"effort": "fast", "tuning": {"routing": {"overlap_repair_rounds": 0, "port_relax_rounds": 0}}}
+_LARGE = {
+    "effort": "fast",
+    "tuning": {"routing": {"overlap_repair_rounds": 0, "port_relax_rounds": 0}},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +101,17 @@ def place(boxes: Sequence[Box], wires: Sequence[Wire], *, group_header_px: float
         found = graphlay.layout(_request(boxes, wires), preset="process_map", options=options)
     except graphlay.GraphlayError as error:
         raise InvalidArgument(
-            f"too large to draw: {len(boxes):,} nodes and {len(wires):,} edges ({error}). Mermaid and JSON have no such limit"
+            f"too large to draw: {len(boxes):,} nodes and {len(wires):,} edges ({error}). Mermaid "
+            "and JSON have no such limit"
         ) from error
     rects = tuple(map(_rect, found.nodes))
     routes = [_route(edge) for edge in found.edges]
     for group in sorted({box.parent for box in boxes if box.parent is not None}):
         for number, wire in enumerate(wires):
             if boxes[wire.source].parent == boxes[group].parent:
-                routes[number] = _clear_of(routes[number], rects[group], group_header_px, ends_there=wire.target == group)
+                routes[number] = _clear_of(
+                    routes[number], rects[group], group_header_px, ends_there=wire.target == group
+                )
     return Placement(rects, tuple(routes))
 
 
@@ -109,13 +119,16 @@ def _engine() -> Any:
     try:
         import graphlay
     except ImportError as error:
-        raise ImportError('drawing SVG needs graphlay: pip install "pgflow-engine[draw]"') from error
+        raise ImportError(
+            'drawing SVG needs graphlay: pip install "pgflow-engine[draw]"'
+        ) from error
     return graphlay
 
 
 def _request(boxes: Sequence[Box], wires: Sequence[Wire]) -> dict[str, Any]:
     nodes = [
-        {"size": {"width": math.ceil(box.width), "height": math.ceil(box.height)}} | ({} if box.parent is None else {"parent": box.parent})
+        {"size": {"width": math.ceil(box.width), "height": math.ceil(box.height)}}
+        | ({} if box.parent is None else {"parent": box.parent})
         for box in boxes
     ]
     edges = [{"source": wire.source, "target": wire.target} for wire in wires]
@@ -134,8 +147,9 @@ def _route(edge: dict[str, Any]) -> Route:
 def _clear_of(route: Route, frame: Rect, header_px: float, *, ends_there: bool) -> Route:
     """The route with its turns above the frame of a group, and its end at it.
 
-    To graphlay a group begins below its header: routes between that layer and the one before may turn within the header, and
-    those into the group end there. The room for turns is pressed into the gap above; all routes alike, so that none cross.
+    To graphlay a group begins below its header: routes between that layer and the one before may
+    turn within the header, and those into the group end there. The room for turns is pressed into
+    the gap above; all routes alike, so that none cross.
     """
     begins, share = frame.y - LAYER_GAP_PX, LAYER_GAP_PX / (LAYER_GAP_PX + header_px)
 

@@ -1,7 +1,9 @@
-"""A graph as a Mermaid flowchart: text that GitHub and most documentation sites turn into a picture.
+"""A graph as a Mermaid flowchart: text that GitHub and most documentation sites turn into a
+picture.
 
-Ids of nodes are not Mermaid's: ``end`` is a keyword there, and others may hold anything. Nodes are called ``n0``, ``n1``, ...
-and what the file calls them is in their labels, where every character that could mean something is written as its number.
+Ids of nodes are not Mermaid's: ``end`` is a keyword there, and others may hold anything. Nodes are
+called ``n0``, ``n1``, ... and what the file calls them is in their labels, where every character
+that could mean something is written as its number.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def draw_mermaid(graph: Graph) -> str:
         graph: Graph that a front end made of a file.
 
     Returns:
-        Lines that begin with ``flowchart TD`` and end with a newline. The same graph gives the same text.
+        Lines that begin with ``flowchart TD`` and end with a newline. The same graph gives the same
+        text.
     """
     drawn = sketch(graph)
     alone = _on_edges(drawn)
@@ -68,7 +71,11 @@ def _level(drawn: Sketch, parent: int | None, indent: str, on_edges: set[int]) -
 
 
 def _lines(item: Item, *, says_condition: bool) -> list[str]:
-    lines = [f"<b>{_text(item.name)}</b>", f"<i>{_text(item.mode)}</i>", _text(item.title or item.about)]
+    lines = [
+        f"<b>{_text(item.name)}</b>",
+        f"<i>{_text(item.mode)}</i>",
+        _text(item.title or item.about),
+    ]
     lines += [_text(mark.text) for mark in item.marks]
     lines += [_text(f"if {item.condition}")] if item.condition and says_condition else []
     return [line for line in lines if line]
@@ -82,7 +89,9 @@ def _edge(source: int, target: Item, on_edges: set[int]) -> str:
 def _text(text: str) -> str:
     """A text in which Mermaid finds neither an end of a string, nor markup, nor an entity."""
     cut = text if len(text) <= _LABEL_LIMIT else text[: _LABEL_LIMIT - 1] + "…"
-    return "".join(char if char.isalnum() or char in _MEANINGLESS else f"#{ord(char)};" for char in cut)
+    return "".join(
+        char if char.isalnum() or char in _MEANINGLESS else f"#{ord(char)};" for char in cut
+    )
 
 
 def _classes(drawn: Sketch) -> Iterator[str]:

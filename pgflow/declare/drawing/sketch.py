@@ -1,7 +1,8 @@
-"""The sketch of a graph, before anything has a place: its nodes, the edges between them, and a few words on each.
+"""The sketch of a graph, before anything has a place: its nodes, the edges between them, and a few
+words on each.
 
-Nodes inside a group have ids of their own, which may be those of nodes outside; here every node has a number instead. Words
-are the originals': ``one_success``, ``until COMPLETE``.
+Nodes inside a group have ids of their own, which may be those of nodes outside; here every node has
+a number instead. Words are the originals': ``one_success``, ``until COMPLETE``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pgflow.declare.drawing.text import ELLIPSIS
-from pgflow.declare.graph import Approval, Call, Cancel, Command, Gate, Graph, Group, Loop, Node, Retry, Script, Until
+from pgflow.declare.graph import (
+    Approval,
+    Call,
+    Cancel,
+    Command,
+    Gate,
+    Graph,
+    Group,
+    Loop,
+    Node,
+    Retry,
+    Script,
+    Until,
+)
 from pgflow.texts import visible
 
 MarkKind = Literal["gate", "effect", "loop", "rule", "end"]
@@ -20,7 +34,9 @@ MarkKind = Literal["gate", "effect", "loop", "rule", "end"]
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 _TEXT_LIMIT = 300
-"""No line of a picture shows more characters; what is cut here would be cut by its box in any case."""
+"""No line of a picture shows more characters; what is cut here would be cut by its box in any
+case.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +96,9 @@ def _line(text: str) -> str:
 
 
 class _Collector:
-    """Numbers the nodes, those inside groups too, and resolves who depends on whom within each level."""
+    """Numbers the nodes, those inside groups too, and resolves who depends on whom within each
+    level.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -127,7 +145,9 @@ def _item(node: Node, number: int, parent: int | None, *, is_returned: bool) -> 
 
 
 def _condition(node: Node) -> str:
-    """Return the condition of a node as text, empty if it has none; it omits the name of the only node that comes before."""
+    """Return the condition of a node as text, empty if it has none; it omits the name of the only
+    node that comes before.
+    """
     if node.when is None:
         return ""
     text = node.when.text
@@ -151,7 +171,8 @@ def _about(node: Node) -> str:
             return ""
 
 
-# The marks --------------------------------------------------------------------------------------------------------------------
+# The marks
+# --------------------------------------------------------------------------------------------------------------------
 
 
 def _marks(node: Node) -> Iterator[Mark]:
@@ -161,7 +182,9 @@ def _marks(node: Node) -> Iterator[Mark]:
     yield from _gate_marks(node)
     yield from _mode_marks(node)
     for effect in node.effects:
-        yield Mark("effect", _line(f"effect {effect.system}" + (f", {effect.risk}" if effect.risk else "")))
+        yield Mark(
+            "effect", _line(f"effect {effect.system}" + (f", {effect.risk}" if effect.risk else ""))
+        )
     for compensation in node.compensations:
         yield Mark("effect", _line(f"undo {compensation.name}"))
     yield from _bound_marks(node)

@@ -1,7 +1,9 @@
-"""A graph as an SVG picture that stands by itself: no script, no font, no reference to anything outside.
+"""A graph as an SVG picture that stands by itself: no script, no font, no reference to anything
+outside.
 
-From the top: what the workflow is called and says of itself, then the nodes by layers, edges beneath cards. It follows the
-reader's light or dark setting, says its title to screen readers, and tells all of a node's facts where a pointer rests on it.
+From the top: what the workflow is called and says of itself, then the nodes by layers, edges
+beneath cards. It follows the reader's light or dark setting, says its title to screen readers, and
+tells all of a node's facts where a pointer rests on it.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def draw_svg(graph: Graph) -> str:
         The whole file, ending with a newline. The same graph gives the same text.
 
     Raises:
-        ImportError: The package that finds the layout is not installed; the message says how to install it.
+        ImportError: The package that finds the layout is not installed; the message says how to
+            install it.
         InvalidArgument: The graph is too large for a picture.
     """
     drawn = sketch(graph)
@@ -76,17 +79,34 @@ def _picture(drawn: Sketch, cards: Sequence[Card], found: Placement) -> Iterator
 
 def _extent(found: Placement) -> Rect:
     """Return the rectangle that the drawing covers, with all that stands out of the boxes."""
-    rects = [Rect(box.x - POINT_PX, box.y, box.width + 2 * POINT_PX, box.height + BEHIND_PX) for box in found.boxes]
+    rects = [
+        Rect(box.x - POINT_PX, box.y, box.width + 2 * POINT_PX, box.height + BEHIND_PX)
+        for box in found.boxes
+    ]
     rects += [Rect(x, y, 0, 0) for route in found.routes for x, y in route]
     if not rects:
         return Rect(0, 0, 0, 0)
     left, top = min(r.x for r in rects), min(r.y for r in rects)
-    return Rect(left, top, max(r.x + r.width for r in rects) - left, max(r.y + r.height for r in rects) - top)
+    return Rect(
+        left,
+        top,
+        max(r.x + r.width for r in rects) - left,
+        max(r.y + r.height for r in rects) - top,
+    )
 
 
 def _head(drawn: Sketch, room: float) -> tuple[list[str], float]:
     """The lines above the picture, and how high they are."""
-    lines = [text(shorten(drawn.title, room, _TITLE_PX, bold=True), _MARGIN_PX, _MARGIN_PX + 15, _TITLE_PX, "ink", weight=700)]
+    lines = [
+        text(
+            shorten(drawn.title, room, _TITLE_PX, bold=True),
+            _MARGIN_PX,
+            _MARGIN_PX + 15,
+            _TITLE_PX,
+            "ink",
+            weight=700,
+        )
+    ]
     y = _MARGIN_PX + 22
     said = wrap(drawn.about, room, TEXT_PX, lines=2)
     if drawn.inputs:
@@ -117,7 +137,10 @@ def _edge(route: Route) -> Iterator[str]:
     step = ((x - before_x) / length, (y - before_y) / length)
     back = (x - step[0] * _TIP_LENGTH_PX, y - step[1] * _TIP_LENGTH_PX)
     yield f'<path class="edge" d="{_rounded((*route[:-1], back))}"/>'
-    sides = [(back[0] + side * step[1], back[1] + side * step[0]) for side in (_TIP_HALF_PX, -_TIP_HALF_PX)]
+    sides = [
+        (back[0] + side * step[1], back[1] + side * step[0])
+        for side in (_TIP_HALF_PX, -_TIP_HALF_PX)
+    ]
     yield f'<polygon class="tip" points="{" ".join(f"{number(px)},{number(py)}" for px, py in ((x, y), *sides))}"/>'
 
 
@@ -125,7 +148,9 @@ def _rounded(points: Sequence[Point]) -> str:
     """A path through the points whose corners are rounded where there is room for it."""
     parts = [f"M{_pair(points[0])}"]
     for before, corner, after in zip(points, points[1:], points[2:], strict=False):
-        parts.append(f"L{_pair(_towards(corner, before))}Q{_pair(corner)} {_pair(_towards(corner, after))}")
+        parts.append(
+            f"L{_pair(_towards(corner, before))}Q{_pair(corner)} {_pair(_towards(corner, after))}"
+        )
     return "".join(parts) + f"L{_pair(points[-1])}"
 
 

@@ -1,7 +1,8 @@
 """Texts as they can be drawn: harmless, of a known width, and broken into lines that fit.
 
-No font is read here, since nobody knows which one the reader has. A width is that of DejaVu Sans or wider, the widest of the
-usual sans serif fonts, so that a box made for it holds the text in Helvetica, Segoe UI or San Francisco as well.
+No font is read here, since nobody knows which one the reader has. A width is that of DejaVu Sans or
+wider, the widest of the usual sans serif fonts, so that a box made for it holds the text in
+Helvetica, Segoe UI or San Francisco as well.
 """
 
 from __future__ import annotations
@@ -45,9 +46,14 @@ def _char_em(char: str, fixed: float | None) -> float:
     return _EM.get(char, 0.65 if char.isascii() and not char.isupper() else 0.8)
 
 
-def shorten(text: str, room_px: float, size_px: float, *, monospaced: bool = False, bold: bool = False) -> str:
+def shorten(
+    text: str, room_px: float, size_px: float, *, monospaced: bool = False, bold: bool = False
+) -> str:
     """The text, or as much of its beginning as there is room for, and an ellipsis."""
-    if width_of(text[:400], size_px, monospaced=monospaced, bold=bold) <= room_px and len(text) <= 400:
+    if (
+        width_of(text[:400], size_px, monospaced=monospaced, bold=bold) <= room_px
+        and len(text) <= 400
+    ):
         return text
     room = room_px - width_of(ELLIPSIS, size_px, monospaced=monospaced, bold=bold)
     taken = 0.0
@@ -58,8 +64,12 @@ def shorten(text: str, room_px: float, size_px: float, *, monospaced: bool = Fal
     return text
 
 
-def wrap(text: str, room_px: float, size_px: float, *, lines: int, monospaced: bool = False) -> list[str]:
-    """The text broken between words into so many lines at most; what does not fit ends in an ellipsis."""
+def wrap(
+    text: str, room_px: float, size_px: float, *, lines: int, monospaced: bool = False
+) -> list[str]:
+    """The text broken between words into so many lines at most; what does not fit ends in an
+    ellipsis.
+    """
     words = text.split()
     broken: list[str] = []
     while words and len(broken) < lines - 1:

@@ -1,8 +1,8 @@
 """The colours of pictures, by what kind of work a node is, on light and on dark ground.
 
-Ground, line and text of each are chosen together: a text has a contrast of at least 4.5 : 1 to what is behind it. The light
-colours are plain rules and the dark ones stand in a media query, so that programs that do not know the query (converters to
-PNG and PDF) show the light picture.
+Ground, line and text of each are chosen together: a text has a contrast of at least 4.5 : 1 to what
+is behind it. The light colours are plain rules and the dark ones stand in a media query, so that
+programs that do not know the query (converters to PNG and PDF) show the light picture.
 """
 
 from __future__ import annotations
@@ -61,7 +61,13 @@ def family_of(kind: str) -> str:
 def style_sheet() -> str:
     """The rules of a picture."""
     dark = "".join(_rules(_DARK, is_dark=True))
-    return "".join([*_type(), *_rules(_LIGHT, is_dark=False), f"@media (prefers-color-scheme: dark) {{\n{dark}}}\n"])
+    return "".join(
+        [
+            *_type(),
+            *_rules(_LIGHT, is_dark=False),
+            f"@media (prefers-color-scheme: dark) {{\n{dark}}}\n",
+        ]
+    )
 
 
 def _type() -> list[str]:
@@ -72,7 +78,10 @@ def _type() -> list[str]:
         f"{_ROOT} .box {{ stroke-width: 1.5; }}\n",
         f"{_ROOT} .group {{ stroke-width: 1.5; stroke-dasharray: 6 4; }}\n",
         f"{_ROOT} .edge {{ fill: none; stroke-width: 1.5; stroke-linejoin: round; }}\n",
-        f"{_ROOT} .icon {{ fill: none; stroke-width: 1.4; stroke-linecap: round; stroke-linejoin: round; }}\n",
+        (
+            f"{_ROOT} .icon {{ fill: none; stroke-width: 1.4; stroke-linecap: round; stroke-linejoin: "
+            f"round; }}\n"
+        ),
     ]
 
 
@@ -87,8 +96,14 @@ def _rules(colours: dict[str, str], *, is_dark: bool) -> list[str]:
     for name, family in FAMILIES.items():
         tone = family.dark if is_dark else family.light
         rules += [
-            f"{_ROOT} .{name} .box, {_ROOT} .{name}.chip rect {{ fill: {tone.fill}; stroke: {tone.line}; }}\n",
-            f"{_ROOT} .{name} .group {{ fill: {tone.line}; fill-opacity: 0.07; stroke: {tone.line}; }}\n",
+            (
+                f"{_ROOT} .{name} .box, {_ROOT} .{name}.chip rect {{ fill: {tone.fill}; stroke: "
+                f"{tone.line}; }}\n"
+            ),
+            (
+                f"{_ROOT} .{name} .group {{ fill: {tone.line}; fill-opacity: 0.07; stroke: "
+                f"{tone.line}; }}\n"
+            ),
             f"{_ROOT} .{name} .mode, {_ROOT} .{name}.chip text {{ fill: {tone.text}; }}\n",
             f"{_ROOT} .{name} .icon {{ stroke: {tone.text}; }}\n",
         ]

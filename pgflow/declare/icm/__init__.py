@@ -1,9 +1,11 @@
-"""ICM (Interpreted Context Methodology, Model Workspace Protocol) workspaces, compiled to the graph.
+"""ICM (Interpreted Context Methodology, Model Workspace Protocol) workspaces, compiled to the
+graph.
 
-A workspace is a folder: ``CLAUDE.md`` or ``AGENTS.md`` says what it is (Layer 0), ``CONTEXT.md`` where to go (Layer 1), each
-``stages/NN-slug/CONTEXT.md`` is the contract of a stage (Layer 2) with tables of what it reads, writes, shows and checks.
-Two additions make it executable without touching the prose: ``workflow.yaml`` at the root (`pgflow.declare.icm.workflow`) and
-YAML frontmatter on the contracts (`pgflow.declare.icm.stagefields`). Where they are missing, all of it is derived from the
+A workspace is a folder: ``CLAUDE.md`` or ``AGENTS.md`` says what it is (Layer 0), ``CONTEXT.md``
+where to go (Layer 1), each ``stages/NN-slug/CONTEXT.md`` is the contract of a stage (Layer 2) with
+tables of what it reads, writes, shows and checks. Two additions make it executable without touching
+the prose: ``workflow.yaml`` at the root (`pgflow.declare.icm.workflow`) and YAML frontmatter on the
+contracts (`pgflow.declare.icm.stagefields`). Where they are missing, all of it is derived from the
 prose (`pgflow.declare.icm.contracts`), and `write_missing` writes them down.
 """
 
@@ -13,7 +15,14 @@ import os
 from pathlib import Path
 
 from pgflow.declare.icm.compiling import read_text, read_workspace
-from pgflow.declare.icm.folders import WORKFLOWS, Folder, Unreadable, decode, find_workspaces, is_workspace
+from pgflow.declare.icm.folders import (
+    WORKFLOWS,
+    Folder,
+    Unreadable,
+    decode,
+    find_workspaces,
+    is_workspace,
+)
 from pgflow.declare.icm.workflow import is_workflow
 from pgflow.declare.icm.writing import Plan, Planned, plan_missing, write_missing
 from pgflow.declare.problems import Problem, Verdict
@@ -36,8 +45,8 @@ def read_file(path: str | os.PathLike[str]) -> Verdict:
     """Compile a workspace, or a workflow file of one.
 
     Args:
-        path: A workspace's folder, its ``workflow.yaml`` (then the whole workspace is read), or a workflow file that stands
-            alone.
+        path: A workspace's folder, its ``workflow.yaml`` (then the whole workspace is read), or a
+            workflow file that stands alone.
 
     Returns:
         Its problems and, if none is an error, its graph.

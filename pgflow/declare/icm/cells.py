@@ -1,7 +1,9 @@
-"""Cells and bullets of a contract: the paths in them, in back-ticks or plain, among the words around them.
+"""Cells and bullets of a contract: the paths in them, in back-ticks or plain, among the words
+around them.
 
-A cell may hold one path (`` `../01-script/output/` ``), several, a path and a remark (``(one per session)``), or none at all
-(``(conversation)``). Paths may have placeholders (``[topic-slug]``, ``{slug}``, ``<run>``, ``{{NAME}}``) and asterisks.
+A cell may hold one path (`` `../01-script/output/` ``), several, a path and a remark (``(one per
+session)``), or none at all (``(conversation)``). Paths may have placeholders (``[topic-slug]``,
+``{slug}``, ``<run>``, ``{{NAME}}``) and asterisks.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ _CODE = re.compile(r"`([^`\n]+)`")
 _BRACKETED = re.compile(r"\[[^\[\]]*\]|\{\{?[^{}]*\}?\}|<[^<>]*>")
 _NAMED = re.compile(r"[^\s/]*[^\s/.]\.[A-Za-z][A-Za-z0-9]{0,7}")
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
-_ROOTED = re.compile(r"(?:\.{1,2}|~|[A-Za-z]:)?[/\\]|(?:stages|shared|references|output|skills|_[\w-]+)/")
+_ROOTED = re.compile(
+    r"(?:\.{1,2}|~|[A-Za-z]:)?[/\\]|(?:stages|shared|references|output|skills|_[\w-]+)/"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,8 @@ def pointers(text: str) -> list[Pointer]:
         text: The cell, or the bullet without its label.
 
     Returns:
-        A pointer for each path, or one that holds the cell's words. The words around the first path are its remark.
+        A pointer for each path, or one that holds the cell's words. The words around the first path
+        are its remark.
     """
     codes = [found.strip() for found in _CODE.findall(text)]
     paths = [code for code in codes if is_path(code)]
@@ -45,7 +50,10 @@ def pointers(text: str) -> list[Pointer]:
     if not paths:
         return [Pointer(_unmarked(text), is_path=False)] if text.strip() else []
     remark = _tidy(rest)
-    return [Pointer(path, is_path=True, remark=remark if number == 0 else "") for number, path in enumerate(paths)]
+    return [
+        Pointer(path, is_path=True, remark=remark if number == 0 else "")
+        for number, path in enumerate(paths)
+    ]
 
 
 def is_path(text: str) -> bool:
@@ -62,7 +70,11 @@ def _is_plain_path(word: str) -> bool:
     """Return True if a word outside back-ticks is surely a path: ``and/or`` is none."""
     if not is_path(word):
         return False
-    return bool(_ROOTED.match(word) or word.endswith("/") or _NAMED.fullmatch(_BRACKETED.sub("x", word).rsplit("/", 1)[-1]))
+    return bool(
+        _ROOTED.match(word)
+        or word.endswith("/")
+        or _NAMED.fullmatch(_BRACKETED.sub("x", word).rsplit("/", 1)[-1])
+    )
 
 
 def _bare(word: str) -> str:

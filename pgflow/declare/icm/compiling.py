@@ -1,14 +1,18 @@
-"""A workspace as a graph: one node for each stage, wired in the order of the workflow, with all that its contract declares.
+"""A workspace as a graph: one node for each stage, wired in the order of the workflow, with all
+that its contract declares.
 
 What holds where several files speak:
 
-- the order of stages and the state: ``workflow.yaml``; without it, the numbers of the folders and the Outputs tables;
+- the order of stages and the state: ``workflow.yaml``; without it, the numbers of the folders and
+  the Outputs tables;
 - what is declared of a stage: its frontmatter, then ``workflow.yaml``, then the prose;
-- a row of the prose about something that the state names is read only if the declared ``reads`` or ``writes`` have it
-  (otherwise it is warned of), and then adds its scope and reason; rows about anything else (references, shared files, the
-  conversation) always hold, since the state does not speak of them.
+- a row of the prose about something that the state names is read only if the declared ``reads`` or
+  ``writes`` have it (otherwise it is warned of), and then adds its scope and reason; rows about
+  anything else (references, shared files, the conversation) always hold, since the state does not
+  speak of them.
 
-The agent of a stage is told the contract's whole prose and the folder that its paths are from; files are named, not put in.
+The agent of a stage is told the contract's whole prose and the folder that its paths are from;
+files are named, not put in.
 """
 
 from __future__ import annotations
@@ -47,7 +51,9 @@ _UP = "../../"  # from a stage's folder to the workspace
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage with everything that is known of it: its files (if it has a folder), and what is declared of it."""
+    """A stage with everything that is known of it: its files (if it has a folder), and what is
+    declared of it.
+    """
 
     id: str
     source: StageSource
@@ -79,7 +85,9 @@ class Workspace:
         return self.workflow.state
 
 
-def read_workspace(directory: str | os.PathLike[str], overlay: Mapping[str, bytes] | None = None) -> Verdict:
+def read_workspace(
+    directory: str | os.PathLike[str], overlay: Mapping[str, bytes] | None = None
+) -> Verdict:
     """Read a workspace and compile it.
 
     Args:
@@ -87,12 +95,17 @@ def read_workspace(directory: str | os.PathLike[str], overlay: Mapping[str, byte
         overlay: Files that are read instead of those on disk, by their paths in the workspace.
 
     Returns:
-        Its problems and, if none is an error, its graph: positions and files are named by their paths in the workspace.
+        Its problems and, if none is an error, its graph: positions and files are named by their
+        paths in the workspace.
     """
     findings = Findings()
     folder = Folder(Path(directory), overlay or {})
     workspace = load(folder, findings)
-    graph = compile_workspace(workspace, findings) if workspace is not None and not findings.failed else None
+    graph = (
+        compile_workspace(workspace, findings)
+        if workspace is not None and not findings.failed
+        else None
+    )
     return Verdict(str(directory), tuple(findings.problems), None if findings.failed else graph)
 
 
@@ -141,12 +154,17 @@ def load(folder: Folder, findings: Findings) -> Workspace | None:
     if file is not None and workflow is None:
         return None
     sources = list(_read_stages(folder, names, findings))
-    if sum(len(c.inputs) + len(c.outputs) for c in (source.contract for source in sources) if c) > MAX_ENTRIES:
+    if (
+        sum(len(c.inputs) + len(c.outputs) for c in (source.contract for source in sources) if c)
+        > MAX_ENTRIES
+    ):
         findings.error(f"the contracts have more than {MAX_ENTRIES} inputs and outputs")
         return None
     check_layout(folder, sources, workflow, findings)
     check_style(folder, sources, findings)
-    numbered = [source for source in sources if source.contract is not None or number_of(source.folder_name)]
+    numbered = [
+        source for source in sources if source.contract is not None or number_of(source.folder_name)
+    ]
     return None if findings.failed else _assemble(folder, file, workflow, numbered, findings)
 
 
@@ -174,7 +192,13 @@ def _read_workflow(folder: Folder, findings: Findings) -> tuple[str | None, Work
         return file, None
 
 
-def _assemble(folder: Folder, file: str | None, workflow: Workflow | None, sources: list[StageSource], findings: Findings) -> Workspace:
+def _assemble(
+    folder: Folder,
+    file: str | None,
+    workflow: Workflow | None,
+    sources: list[StageSource],
+    findings: Findings,
+) -> Workspace:
     """Bring together what the files say."""
     own_ids = {source.id: source for source in sources}
     if workflow is None:
@@ -186,7 +210,10 @@ def _assemble(folder: Folder, file: str | None, workflow: Workflow | None, sourc
         for source in sources:
             if source.id not in listed:
                 findings.warn(f"stage {source.id!r} is not in {file} and is not run", source.at)
-    stages = tuple(_stage(declared, own_ids.get(declared.id), workflow, findings) for declared in workflow.stages)
+    stages = tuple(
+        _stage(declared, own_ids.get(declared.id), workflow, findings)
+        for declared in workflow.stages
+    )
     return Workspace(
         folder=folder,
         name=workflow.name or folder.root.resolve().name,
@@ -198,22 +225,37 @@ def _assemble(folder: Folder, file: str | None, workflow: Workflow | None, sourc
     )
 
 
-def _stage(declared: Declared, source: StageSource | None, workflow: Workflow, findings: Findings) -> Stage:
+def _stage(
+    declared: Declared, source: StageSource | None, workflow: Workflow, findings: Findings
+) -> Stage:
     """Return a stage with its fields: frontmatter before workflow.yaml."""
     if source is None:
-        return Stage(declared.id, StageSource(declared.id, declared.id), declared.fields, has_frontmatter=False, at=declared.at)
+        return Stage(
+            declared.id,
+            StageSource(declared.id, declared.id),
+            declared.fields,
+            has_frontmatter=False,
+            at=declared.at,
+        )
     if source.frontmatter is None:
         return Stage(declared.id, source, declared.fields, has_frontmatter=False, at=source.at)
     given = {key: value for key, value in source.frontmatter.items() if key in _FRONTMATTER_KEYS}
     for key, value in source.frontmatter.items():
         if key not in _FRONTMATTER_KEYS:
             findings.warn(f"unknown key {key!r} will be ignored", value.at)
-    fields = combine(read_stage_fields(given, workflow.state, workflow.compensations), declared.fields, declared.id, findings)
+    fields = combine(
+        read_stage_fields(given, workflow.state, workflow.compensations),
+        declared.fields,
+        declared.id,
+        findings,
+    )
     return Stage(declared.id, source, fields, has_frontmatter=True, at=source.at)
 
 
 def _introduction(folder: Folder) -> str:
-    """Return the workspace's words on itself: the first paragraph of its routing file, or of its identity file."""
+    """Return the workspace's words on itself: the first paragraph of its routing file, or of its
+    identity file.
+    """
     for name in (CONTRACT, *folder.identities()):
         try:
             said = parse(decode(folder.read(name))).introduction()
@@ -224,7 +266,8 @@ def _introduction(folder: Folder) -> str:
     return ""
 
 
-# The graph -------------------------------------------------------------------------------------------------------------------
+# The graph
+# -------------------------------------------------------------------------------------------------------------------
 
 
 def compile_workspace(workspace: Workspace, findings: Findings) -> Graph:
@@ -239,7 +282,11 @@ def compile_workspace(workspace: Workspace, findings: Findings) -> Graph:
     compiling = _Compiling(workspace, findings, Places.of(workspace.folder, workspace.state))
     nodes = tuple(compiling.node(stage, wiring[stage.id]) for stage in workspace.stages)
     _check_order(workspace, nodes, findings)
-    files = [workspace.workflow_file, *workspace.identities, *(stage.source.file for stage in workspace.stages if stage.contract)]
+    files = [
+        workspace.workflow_file,
+        *workspace.identities,
+        *(stage.source.file for stage in workspace.stages if stage.contract),
+    ]
     return Graph(
         name=workspace.name,
         description=workspace.description,
@@ -265,7 +312,11 @@ def _check_order(workspace: Workspace, nodes: tuple[Node, ...], findings: Findin
         for use in node.reads:
             writer = workspace.state[use.artifact].written_by if use.artifact is not None else None
             if writer is not None and writer != node.id and writer not in ahead:
-                findings.warn(f"stage {node.id!r} reads {use.artifact!r}, which {writer!r} has not written by then", use.position)
+                findings.warn(
+                    f"stage {node.id!r} reads {use.artifact!r}, which {writer!r} has not written "
+                    "by then",
+                    use.position,
+                )
 
 
 @dataclass(slots=True)
@@ -299,7 +350,9 @@ class _Compiling:
             position=stage.at,
         )
 
-    def _uses(self, stage: Stage, rows: tuple[Entry, ...], declared: tuple[str, ...] | None, word: str) -> tuple[Use, ...]:
+    def _uses(
+        self, stage: Stage, rows: tuple[Entry, ...], declared: tuple[str, ...] | None, word: str
+    ) -> tuple[Use, ...]:
         """The rows of a table that hold, then what is declared and stands in no row."""
         uses: list[Use] = []
         for row in rows:
@@ -309,11 +362,20 @@ class _Compiling:
             if name is None or declared is None or name in declared:
                 uses.append(self._use(row, name))
             else:
-                self.findings.warn(f"{row.location!r} ({name}) is not among the declared {word} and is left out", row.position)
+                self.findings.warn(
+                    f"{row.location!r} ({name}) is not among the declared {word} and is left out",
+                    row.position,
+                )
         mentioned = {use.artifact for use in uses}
         at = stage.fields.places.get(word)
         missing = [name for name in declared or () if name not in mentioned]
-        return (*uses, *(Use(artifact=name, optional=self.workspace.state[name].optional, position=at) for name in missing))
+        return (
+            *uses,
+            *(
+                Use(artifact=name, optional=self.workspace.state[name].optional, position=at)
+                for name in missing
+            ),
+        )
 
     def _use(self, row: Entry, name: str | None) -> Use:
         optional = row.optional or (name is not None and self.workspace.state[name].optional)
@@ -333,32 +395,66 @@ class _Compiling:
         if where is None or not leads_out(folder, where):
             return
         if leads_beyond_border(folder, where) or (word == "writes" and not where.startswith("~")):
-            self.findings.error(f"{row.location!r} leads out of the workspace", row.position, "Name a path below the workspace's folder.")
+            self.findings.error(
+                f"{row.location!r} leads out of the workspace",
+                row.position,
+                "Name a path below the workspace's folder.",
+            )
         else:
             self.findings.warn(f"{row.location!r} lies outside the workspace", row.position)
 
     def _globals(self) -> tuple[Use, ...]:
         """Layer 0, which every stage's agent has before it."""
         names = self.workspace.identities
-        return tuple(Use(location=_UP + name, label="Layer 0", position=Position(file=name, line=1)) for name in names)
+        return tuple(
+            Use(location=_UP + name, label="Layer 0", position=Position(file=name, line=1))
+            for name in names
+        )
 
     def _gates(self, stage: Stage, reads: tuple[Use, ...]) -> tuple[Gate, ...]:
-        """The points before a stage where somebody is waited for: a request, a go-ahead, a message from outside."""
+        """The points before a stage where somebody is waited for: a request, a go-ahead, a message
+        from outside.
+        """
         fields, gates = stage.fields, list[Gate]()
         if fields.on_request:
-            gates.append(Gate(kind="request", at="before", name=stage.id, position=fields.places.get("gate")))
+            gates.append(
+                Gate(kind="request", at="before", name=stage.id, position=fields.places.get("gate"))
+            )
         if fields.interrupt_before:
-            gates.append(Gate(kind="interrupt", at="before", name=stage.id, position=fields.places.get("interrupt_before")))
-        used = [use.artifact for use in reads] + [entry_of(effect.idempotency_key or "") for effect in fields.effects or ()]
-        entries = [self.workspace.state[name] for name in dict.fromkeys(used) if name is not None and name in self.workspace.state]
+            gates.append(
+                Gate(
+                    kind="interrupt",
+                    at="before",
+                    name=stage.id,
+                    position=fields.places.get("interrupt_before"),
+                )
+            )
+        used = [use.artifact for use in reads] + [
+            entry_of(effect.idempotency_key or "") for effect in fields.effects or ()
+        ]
+        entries = [
+            self.workspace.state[name]
+            for name in dict.fromkeys(used)
+            if name is not None and name in self.workspace.state
+        ]
         signals = [entry for entry in entries if entry.kind == "signal"]
-        return (*gates, *(Gate(kind="signal", at="before", name=entry.name, position=entry.position) for entry in signals))
+        return (
+            *gates,
+            *(
+                Gate(kind="signal", at="before", name=entry.name, position=entry.position)
+                for entry in signals
+            ),
+        )
 
     def _shared_compensations(self, stage: Stage) -> tuple[Compensation, ...]:
         """The workflow's compensations that the stage's effects name."""
         own = {compensation.name for compensation in stage.fields.compensations or ()}
         named = {effect.compensation for effect in stage.fields.effects or ()} - own
-        return tuple(compensation for compensation in self.workspace.workflow.compensations if compensation.name in named)
+        return tuple(
+            compensation
+            for compensation in self.workspace.workflow.compensations
+            if compensation.name in named
+        )
 
     def _text(self, stage: Stage, reads: tuple[Use, ...], writes: tuple[Use, ...]) -> str:
         """Return the prompt of the stage's agent."""
@@ -368,7 +464,11 @@ class _Compiling:
         elif stage.fields.description:
             parts.append(stage.fields.description)
         for word, uses in (("Read", reads), ("Write", writes)):
-            names = [self._named(use) for use in uses if use.location is None and use.artifact is not None]
+            names = [
+                self._named(use)
+                for use in uses
+                if use.location is None and use.artifact is not None
+            ]
             if names:
                 parts.append(f"{word}: {', '.join(names)}.")
         return "\n\n".join(parts)

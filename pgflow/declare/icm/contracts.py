@@ -1,17 +1,21 @@
-"""Contracts in the prose of a stage's CONTEXT.md: inputs, outputs, checkpoints, audits, the review gate.
+"""Contracts in the prose of a stage's CONTEXT.md: inputs, outputs, checkpoints, audits, the review
+gate.
 
-Authors write the same contract in several dialects, told apart by the headers of its tables (or by bullets instead)::
+Authors write the same contract in several dialects, told apart by the headers of its tables (or by
+bullets instead)::
 
-    ## Inputs       Source | File/Location | Section/Scope | Why      Source | File/Location | Why      Layer | Path | Use
+    ## Inputs Source | File/Location | Section/Scope | Why Source | File/Location | Why Layer | Path
+    | Use
                     - working: ../01-script/output/
-    ## Outputs      Artifact | Location | Format      Artifact | Location      File | Location | Purpose
+    ## Outputs Artifact | Location | Format Artifact | Location File | Location | Purpose
     ## Checkpoints  After Step | Agent Presents | Human Decides
     ## Audit        Check | Pass Condition           (or ## Verify with bullets)
     ## Review Gate  prose
 
-Every row becomes an entry with its position. A column whose header is unknown keeps its words in the entry's reason, a row
-that is malformed is kept and warned of, and a section in which nothing was found is warned of too: nothing goes silently.
-The whole text is what the stage's agent is told, since process steps refer to tables and sections around them.
+Every row becomes an entry with its position. A column whose header is unknown keeps its words in
+the entry's reason, a row that is malformed is kept and warned of, and a section in which nothing
+was found is warned of too: nothing goes silently. The whole text is what the stage's agent is told,
+since process steps refer to tables and sections around them.
 """
 
 from __future__ import annotations
@@ -45,14 +49,19 @@ _CHECKED = ("check", "criterion", "item")
 _PASSES = ("pass condition", "passes if", "pass if", "pass", "condition")
 
 _OPTIONAL = re.compile(r"\b(?:if any|if present|if it exists|optional)\b", re.IGNORECASE)
-_BULLET_LABEL = re.compile(r"(?:\*\*|__)?(?P<label>[A-Za-z][\w /-]{0,38}?)(?:\*\*|__)?:(?:\*\*|__)?\s+(?P<rest>.+)", re.DOTALL)
+_BULLET_LABEL = re.compile(
+    r"(?:\*\*|__)?(?P<label>[A-Za-z][\w /-]{0,38}?)(?:\*\*|__)?:(?:\*\*|__)?\s+(?P<rest>.+)",
+    re.DOTALL,
+)
 _MARKED_CHECKPOINT = re.compile(r"\*\*\[checkpoint[^\]]*\]\*\*|\[checkpoint[^\]]*\]", re.IGNORECASE)
 _HELD_BY_CHECKBOX = re.compile(r"\[[ xX]\]\s+")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that a stage reads or writes, as its prose says it. ``location`` is a path if ``is_path``."""
+    """Something that a stage reads or writes, as its prose says it. ``location`` is a path if
+    ``is_path``.
+    """
 
     label: str
     location: str
@@ -136,10 +145,14 @@ class _Reading:
         blocks = section[1] if section else ()
         for table in (b for b in blocks if b.kind == "table"):
             if table.oddity:
-                self.findings.warn(f"table {table.oddity}; its rows are read all the same", self.at(table.line))
+                self.findings.warn(
+                    f"table {table.oddity}; its rows are read all the same", self.at(table.line)
+                )
             for row in (row for row in table.rows if row.oddity):
                 at = self.at(row.line, row.column)
-                self.findings.warn(f"{row.oddity}; it is read as far as it goes", at, "Write | in a cell as \\|.")
+                self.findings.warn(
+                    f"{row.oddity}; it is read as far as it goes", at, "Write | in a cell as \\|."
+                )
         return blocks
 
     def unless_empty(self, names: frozenset[str], found: int) -> None:
@@ -149,7 +162,8 @@ class _Reading:
             message = f"nothing could be read from the section {section[0].text!r}"
             self.findings.warn(message, self.at(section[0].line), "Use the section's table.")
 
-    # Inputs and outputs ------------------------------------------------------------------------------------------------------
+    # Inputs and outputs
+    # ------------------------------------------------------------------------------------------------------
 
     def entries(self, names: frozenset[str], heading: str) -> Iterator[Entry]:
         """The rows, bullets and named files of Inputs or Outputs."""
@@ -158,10 +172,14 @@ class _Reading:
         has_table = any(block.kind == "table" for block in blocks)
         for block in blocks:
             if block.kind == "table":
-                found.extend(entry for row in block.rows for entry in self._row_entries(block, row, heading))
+                found.extend(
+                    entry for row in block.rows for entry in self._row_entries(block, row, heading)
+                )
             elif block.kind == "list":
                 self._add_bullets(block, found)
-            elif block.kind == "paragraph" and not has_table:  # below a table it is a remark on the table
+            elif (
+                block.kind == "paragraph" and not has_table
+            ):  # below a table it is a remark on the table
                 found.extend(self._paragraph_entries(block))
         self.unless_empty(names, len(found))
         yield from found
@@ -176,16 +194,22 @@ class _Reading:
         place = cells.pop(place_name, "")
         label = _pop(cells, (*_LABELS, "file"))
         scope, why = _pop(cells, _SCOPES), _pop(cells, _REASONS)
-        why = "; ".join(filter(None, [why, *(f"{name}: {cell}" for name, cell in cells.items() if cell)]))
+        why = "; ".join(
+            filter(None, [why, *(f"{name}: {cell}" for name, cell in cells.items() if cell)])
+        )
         if not place:
-            self.findings.warn(f"row in {heading} names no location: {label or why}", self.at(row.line, row.column))
+            self.findings.warn(
+                f"row in {heading} names no location: {label or why}", self.at(row.line, row.column)
+            )
         found = pointers(place) or [Pointer("", is_path=False)]
         if "file" in table.header and place_name != "file":
             found = [_inside(found[0], label)]
         for pointer in found:
             yield self._entry(pointer, _bare(label), scope, why, row.line, row.column)
 
-    def _entry(self, pointer: Pointer, label: str, scope: str, why: str, line: int, column: int = 1) -> Entry:
+    def _entry(
+        self, pointer: Pointer, label: str, scope: str, why: str, line: int, column: int = 1
+    ) -> Entry:
         whole = "; ".join(filter(None, [pointer.remark, scope]))
         return Entry(label, pointer.location, pointer.is_path, whole, why, self.at(line, column))
 
@@ -195,7 +219,9 @@ class _Reading:
         last = found[-1] if found else None
         if last is not None and last.is_path and not any(entry.is_path for entry in entries):
             said = "; ".join(filter(None, [last.scope, *(item.whole for item in block.items)]))
-            found[-1] = Entry(last.label, last.location, last.is_path, said, last.why, last.position)
+            found[-1] = Entry(
+                last.label, last.location, last.is_path, said, last.why, last.position
+            )
         else:
             found.extend(entries)
 
@@ -219,10 +245,13 @@ class _Reading:
             if pointer.is_path and f"`{pointer.location}`" in block.text:
                 yield self._entry(pointer, "", "", "", block.line)
 
-    # Checkpoints, audits, review ---------------------------------------------------------------------------------------------
+    # Checkpoints, audits, review
+    # ---------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> Iterator[Gate]:
-        """The rows of Checkpoints; without them, the steps of Process that are marked as checkpoints."""
+        """The rows of Checkpoints; without them, the steps of Process that are marked as
+        checkpoints.
+        """
         found = 0
         for block in self.blocks(CHECKPOINTS):
             for row in block.rows:
@@ -230,18 +259,34 @@ class _Reading:
                 yield self._checkpoint(row)
             for item in block.items:
                 found += 1
-                yield Gate(kind="checkpoint", at="inside", presents=item.whole, position=self.at(item.line, item.column))
+                yield Gate(
+                    kind="checkpoint",
+                    at="inside",
+                    presents=item.whole,
+                    position=self.at(item.line, item.column),
+                )
         self.unless_empty(CHECKPOINTS, found)
         if self.document.section(CHECKPOINTS) is None:
             yield from self._marked_checkpoints()
 
     def _checkpoint(self, row: Row) -> Gate:
         cells = dict(row.cells)
-        after, presents, decides = _pop(cells, _AFTER), _pop(cells, _PRESENTS), _pop(cells, _DECIDES)
+        after, presents, decides = (
+            _pop(cells, _AFTER),
+            _pop(cells, _PRESENTS),
+            _pop(cells, _DECIDES),
+        )
         rest = "; ".join(f"{name}: {cell}" for name, cell in cells.items() if cell)
         said = "; ".join(filter(None, [decides, rest]))
         position = self.at(row.line, row.column)
-        return Gate(kind="checkpoint", at="inside", presents=presents, decides=said, after_step=after or None, position=position)
+        return Gate(
+            kind="checkpoint",
+            at="inside",
+            presents=presents,
+            decides=said,
+            after_step=after or None,
+            position=position,
+        )
 
     def _marked_checkpoints(self) -> Iterator[Gate]:
         """Steps like ``7. **[Checkpoint]** -- Present the draft``: after the step before them."""
@@ -250,7 +295,13 @@ class _Reading:
                 if _MARKED_CHECKPOINT.match(item.text):
                     said = _MARKED_CHECKPOINT.sub("", item.whole).strip(" -:\u2013\u2014")
                     after = str(item.number - 1) if item.number is not None else None
-                    yield Gate(kind="checkpoint", at="inside", presents=said, after_step=after, position=self.at(item.line, item.column))
+                    yield Gate(
+                        kind="checkpoint",
+                        at="inside",
+                        presents=said,
+                        after_step=after,
+                        position=self.at(item.line, item.column),
+                    )
 
     def checks(self, names: frozenset[str], heading: str) -> Iterator[Check]:
         """The rows of an audit, or its bullets."""
@@ -264,7 +315,10 @@ class _Reading:
                     self.findings.warn(f"empty row in {heading}", self.at(row.line, row.column))
             for item in block.items:
                 found += 1
-                yield Check(check=_HELD_BY_CHECKBOX.sub("", item.whole), position=self.at(item.line, item.column))
+                yield Check(
+                    check=_HELD_BY_CHECKBOX.sub("", item.whole),
+                    position=self.at(item.line, item.column),
+                )
         self.unless_empty(names, found)
 
     def _check(self, row: Row) -> Check:
@@ -280,8 +334,19 @@ class _Reading:
         if section is None:
             return
         heading, blocks = section
-        said = [text for block in blocks for text in (block.text, *(item.whole for item in block.items)) if text]
-        yield Gate(kind="review", at="after", name=heading.text, decides="\n".join(said), position=self.at(heading.line))
+        said = [
+            text
+            for block in blocks
+            for text in (block.text, *(item.whole for item in block.items))
+            if text
+        ]
+        yield Gate(
+            kind="review",
+            at="after",
+            name=heading.text,
+            decides="\n".join(said),
+            position=self.at(heading.line),
+        )
 
 
 def _pop(cells: dict[str, str], names: tuple[str, ...]) -> str:
@@ -291,12 +356,16 @@ def _pop(cells: dict[str, str], names: tuple[str, ...]) -> str:
 
 
 def _second(header: tuple[str, ...]) -> str:
-    """Return the column in which a table with unknown headers names its files, as all known ones do: the second."""
+    """Return the column in which a table with unknown headers names its files, as all known ones
+    do: the second.
+    """
     return header[1] if len(header) > 1 else header[0] if header else ""
 
 
 def _inside(folder: Pointer, name: str) -> Pointer:
-    """The file of that name in the folder (``File | Location``), unless the location names the file itself."""
+    """The file of that name in the folder (``File | Location``), unless the location names the file
+    itself.
+    """
     bare = _bare(name)
     if not folder.is_path or not bare or not folder.location.endswith("/") or " " in bare:
         return folder
@@ -306,5 +375,3 @@ def _inside(folder: Pointer, name: str) -> Pointer:
 def _bare(text: str) -> str:
     """A label without back-ticks or stars around it."""
     return text.strip("`* ")
-
-

@@ -1,7 +1,7 @@
 """Findings on a workspace, collected while it is read: reading goes on after the first.
 
-A workspace is many files and has one verdict, so a message begins with the file that it is about, as the workspace's own
-documents would name it.
+A workspace is many files and has one verdict, so a message begins with the file that it is about,
+as the workspace's own documents would name it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Findings:
         """True if an error was found."""
         return any(p.severity == "error" for p in self.problems)
 
-    def _add(self, severity: Literal["error", "warning"], message: str, at: Position | None, hint: str) -> None:
+    def _add(
+        self, severity: Literal["error", "warning"], message: str, at: Position | None, hint: str
+    ) -> None:
         if at is not None and not self.in_one_file:
             message = f"{at.file}: {message}"
         if sum(p.severity == severity for p in self.problems) < _MOST_OF_A_KIND:

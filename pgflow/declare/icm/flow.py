@@ -1,12 +1,14 @@
 """Flow: "what comes next" becomes "what must have come before", the wiring of a workflow's stages.
 
-A graph's nodes wait for others (``depends_on``, ``trigger_rule``) and may be skipped (``when``). Three things need care:
+A graph's nodes wait for others (``depends_on``, ``trigger_rule``) and may be skipped (``when``).
+Three things need care:
 
-- *Branches and joins.* A stage behind a branch runs if the branch is taken. Where several ways lead to a stage and one of
-  them has a condition, its ``when`` is the whole of the ways: the conditions on the way there, joined by or.
+- *Branches and joins.* A stage behind a branch runs if the branch is taken. Where several ways lead
+  to a stage and one of them has a condition, its ``when`` is the whole of the ways: the conditions
+  on the way there, joined by or.
 - *Else* is the negation of the other branches' conditions.
-- *A stage that runs only on request* is left out if nobody asks, and what comes after it goes on: it waits for the stages
-  before the one that may be left out, too.
+- *A stage that runs only on request* is left out if nobody asks, and what comes after it goes on:
+  it waits for the stages before the one that may be left out, too.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ class _Edge:
     at: Position
 
 
-def wire(stages: tuple[Declared, ...], on_request: frozenset[str], state: State, findings: Findings) -> dict[str, Wiring]:
+def wire(
+    stages: tuple[Declared, ...], on_request: frozenset[str], state: State, findings: Findings
+) -> dict[str, Wiring]:
     """The wiring of every stage.
 
     Args:
@@ -73,20 +77,34 @@ def wire(stages: tuple[Declared, ...], on_request: frozenset[str], state: State,
     return _Wiring(edges, on_request, findings).of(order)
 
 
-def _with_defaults(stages: tuple[Declared, ...], findings: Findings) -> dict[str, tuple[Arrow, ...]]:
-    """Return the arrows from each stage: those it declares, else one to the stage after it in the list."""
-    plain = all(stage.arrows is None or (len(stage.arrows) == 1 and stage.arrows[0].when is None) for stage in stages)
+def _with_defaults(
+    stages: tuple[Declared, ...], findings: Findings
+) -> dict[str, tuple[Arrow, ...]]:
+    """Return the arrows from each stage: those it declares, else one to the stage after it in the
+    list.
+    """
+    plain = all(
+        stage.arrows is None or (len(stage.arrows) == 1 and stage.arrows[0].when is None)
+        for stage in stages
+    )
     arrows = {}
     for stage, after in itertools.zip_longest(stages, stages[1:]):
         if stage.arrows is None and not plain:
-            findings.error(f"stage {stage.id!r} does not say what comes next", stage.at, "Add next: with a stage's id or END.")
+            findings.error(
+                f"stage {stage.id!r} does not say what comes next",
+                stage.at,
+                "Add next: with a stage's id or END.",
+            )
         default = (Arrow(after.id, stage.at),) if after is not None else ()
         arrows[stage.id] = default if stage.arrows is None else stage.arrows
     return arrows
 
 
 def _edges(
-    stages: tuple[Declared, ...], arrows: Mapping[str, tuple[Arrow, ...]], state: State, findings: Findings
+    stages: tuple[Declared, ...],
+    arrows: Mapping[str, tuple[Arrow, ...]],
+    state: State,
+    findings: Findings,
 ) -> dict[str, list[_Edge]]:
     """For each stage, the edges that lead to it."""
     ids = {stage.id for stage in stages}
@@ -99,45 +117,74 @@ def _edges(
                 leading[arrow.target].append(_Edge(stage.id, ways, arrow.when or "", arrow.at))
     for stage in stages[1:]:
         if stage.id not in leading:
-            findings.error(f"stage {stage.id!r} comes after none", stage.at, "Name it in the next of the stage before it.")
+            findings.error(
+                f"stage {stage.id!r} comes after none",
+                stage.at,
+                "Name it in the next of the stage before it.",
+            )
     return leading
 
 
-def _judged(arrows: tuple[Arrow, ...], stage: Declared, state: State, findings: Findings) -> list[tuple[Arrow, Ways]]:
+def _judged(
+    arrows: tuple[Arrow, ...], stage: Declared, state: State, findings: Findings
+) -> list[tuple[Arrow, Ways]]:
     """The arrows of a stage with their conditions; else is what the others leave."""
-    conditions = {arrow: _condition(arrow.when, arrow.given, state) for arrow in arrows if arrow.when and arrow.given is not None}
-    if sum(arrow.otherwise for arrow in arrows) > 1 or (any(arrow.otherwise for arrow in arrows) and not conditions):
-        findings.error(f"stage {stage.id!r}: else needs one or more branches with conditions, and stands once", stage.at)
+    conditions = {
+        arrow: _condition(arrow.when, arrow.given, state)
+        for arrow in arrows
+        if arrow.when and arrow.given is not None
+    }
+    if sum(arrow.otherwise for arrow in arrows) > 1 or (
+        any(arrow.otherwise for arrow in arrows) and not conditions
+    ):
+        findings.error(
+            f"stage {stage.id!r}: else needs one or more branches with conditions, and stands once",
+            stage.at,
+        )
         return [(arrow, ALWAYS) for arrow in arrows]
     try:
         rest = negated(tuple(itertools.chain.from_iterable(conditions.values())))
     except TooManyWays:
-        findings.error(f"stage {stage.id!r}: its conditions are too many for an else", stage.at, "Write the condition of that branch out.")
+        findings.error(
+            f"stage {stage.id!r}: its conditions are too many for an else",
+            stage.at,
+            "Write the condition of that branch out.",
+        )
         return [(arrow, ALWAYS) for arrow in arrows]
     return [(arrow, conditions.get(arrow, rest if arrow.otherwise else ALWAYS)) for arrow in arrows]
 
 
-# Conditions ------------------------------------------------------------------------------------------------------------------
+# Conditions
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def _condition(text: str, given: Given, state: State) -> Ways:
-    """A condition on the state, with references to the outputs of the stages that write what it compares."""
+    """A condition on the state, with references to the outputs of the stages that write what it
+    compares.
+    """
     parsed = parse_condition(_PATH.sub(r"$\1", text))
     for part in itertools.chain.from_iterable(parsed.any_of):
         if isinstance(part, Unparsed):
             hint = "Compare paths into the state with literals: request.kind == 'video' && request.pages > 3."
             given.findings.error(f"condition {text!r} cannot be read", given.at, hint)
             return ()
-    return tuple(tuple(_atom(cast("Atom", part), given, state) for part in clause) for clause in parsed.any_of)
+    return tuple(
+        tuple(_atom(cast("Atom", part), given, state) for part in clause)
+        for clause in parsed.any_of
+    )
 
 
 def _atom(atom: Atom, given: Given, state: State) -> Atom:
-    """A comparison with the output of the stage that writes what is compared; a signal's message counts as its output."""
+    """A comparison with the output of the stage that writes what is compared; a signal's message
+    counts as its output.
+    """
     path = atom.reference.removeprefix("$")
     if not check_path(path, state, given):
         return atom
     name, field = path.split(".", 1)
-    return atom.model_copy(update={"reference": f"${state[name].written_by or name}.output.{field}"})
+    return atom.model_copy(
+        update={"reference": f"${state[name].written_by or name}.output.{field}"}
+    )
 
 
 def negated(ways: Ways) -> Ways:
@@ -160,7 +207,9 @@ def _reversed(atom: Atom) -> Atom:
 
 
 def _simplest(ways: Iterable[Clause]) -> Ways:
-    """The ways without those that another makes superfluous: where ``a`` is enough, ``not a && b`` is ``b``."""
+    """The ways without those that another makes superfluous: where ``a`` is enough, ``not a && b``
+    is ``b``.
+    """
     clauses: list[Clause] = []
     for clause in ways:
         once = tuple(dict.fromkeys(clause))
@@ -188,10 +237,13 @@ def _atom_text(atom: Atom) -> str:
     return f"{atom.reference} {atom.operator} {literal}"
 
 
-# Order -----------------------------------------------------------------------------------------------------------------------
+# Order
+# -----------------------------------------------------------------------------------------------------------------------
 
 
-def _order(stages: tuple[Declared, ...], edges: Mapping[str, list[_Edge]], findings: Findings) -> list[str]:
+def _order(
+    stages: tuple[Declared, ...], edges: Mapping[str, list[_Edge]], findings: Findings
+) -> list[str]:
     """The stages so that each comes after those that lead to it."""
     waiting = {stage.id: {edge.source for edge in edges.get(stage.id, ())} for stage in stages}
     order: dict[str, None] = {}
@@ -200,7 +252,10 @@ def _order(stages: tuple[Declared, ...], edges: Mapping[str, list[_Edge]], findi
         for stage in ready:
             del waiting[stage]
     if waiting:
-        findings.error(f"Cycle detected among stages: {', '.join(waiting)}", next(s.at for s in stages if s.id in waiting))
+        findings.error(
+            f"Cycle detected among stages: {', '.join(waiting)}",
+            next(s.at for s in stages if s.id in waiting),
+        )
     return list(order)
 
 
@@ -222,7 +277,9 @@ class _Wiring:
             try:
                 reached[stage] = self._ways(edges, reached)
             except TooManyWays:
-                self.findings.error(f"the conditions on the way to stage {stage!r} are too many", edges[0].at)
+                self.findings.error(
+                    f"the conditions on the way to stage {stage!r} are too many", edges[0].at
+                )
                 reached[stage] = ALWAYS
             wired[stage] = self._wiring(edges, reached[stage], wired)
             self._note(stage, wired[stage])
@@ -232,15 +289,28 @@ class _Wiring:
         """The conditions under which one of the edges is gone along."""
         if not edges:
             return ALWAYS
-        return _simplest((*before, *here) for edge in edges for before in reached[edge.source] for here in edge.ways)
+        return _simplest(
+            (*before, *here)
+            for edge in edges
+            for before in reached[edge.source]
+            for here in edge.ways
+        )
 
     def _wiring(self, edges: list[_Edge], ways: Ways, wired: Mapping[str, Wiring]) -> Wiring:
         sources = tuple(dict.fromkeys(edge.source for edge in edges))
-        depends_on = tuple(dict.fromkeys(itertools.chain.from_iterable(self._behind(source, wired) for source in sources)))
+        depends_on = tuple(
+            dict.fromkeys(
+                itertools.chain.from_iterable(self._behind(source, wired) for source in sources)
+            )
+        )
         if len(depends_on) <= 1:
             return Wiring(depends_on, when=_condition_of(tuple(_alternatives(edges)), edges))
         conditional = any(edge.ways != ALWAYS for edge in edges)
-        rule: TriggerRule = "none_failed_min_one_success" if conditional or self.may_miss & set(depends_on) else "all_success"
+        rule: TriggerRule = (
+            "none_failed_min_one_success"
+            if conditional or self.may_miss & set(depends_on)
+            else "all_success"
+        )
         return Wiring(depends_on, rule, _condition_of(ways, edges) if conditional else None)
 
     def _behind(self, source: str, wired: Mapping[str, Wiring]) -> tuple[str, ...]:

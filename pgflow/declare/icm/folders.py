@@ -1,10 +1,11 @@
 """The folders of a workspace: finding it, its stages and its files, and staying inside.
 
-A workspace is data that someone else wrote. Files are read only if they are regular files inside it, of moderate size and in
-UTF-8; a link that leads elsewhere is an error, never followed. What its contracts *name* is not opened at all, but a path
-that leads out is said too. The protocol has one way out: a collection of workspaces may keep shared folders above them
-(``/_core/CONVENTIONS.md``), so the nearest folder above that has ``_core``, ``workspaces`` or ``.git`` is the border for what
-is read. Nothing may be written outside the workspace itself.
+A workspace is data that someone else wrote. Files are read only if they are regular files inside
+it, of moderate size and in UTF-8; a link that leads elsewhere is an error, never followed. What its
+contracts *name* is not opened at all, but a path that leads out is said too. The protocol has one
+way out: a collection of workspaces may keep shared folders above them (``/_core/CONVENTIONS.md``),
+so the nearest folder above that has ``_core``, ``workspaces`` or ``.git`` is the border for what is
+read. Nothing may be written outside the workspace itself.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Folder:
-    """A workspace on disk. ``overlay`` holds files that are read instead of those on disk, by their path in the workspace."""
+    """A workspace on disk. ``overlay`` holds files that are read instead of those on disk, by their
+    path in the workspace.
+    """
 
     root: Path
     overlay: Mapping[str, bytes] = field(default_factory=dict)
@@ -56,9 +59,14 @@ class Folder:
 
     @cached_property
     def border(self) -> Path:
-        """The folder beyond which no path of the workspace may lead: that of its collection, or its own."""
+        """The folder beyond which no path of the workspace may lead: that of its collection, or its
+        own.
+        """
         above = (folder for folder in self.real.parents if folder != Path(self.real.anchor))
-        return next((folder for folder in above if any((folder / name).is_dir() for name in _BORDERS)), self.real)
+        return next(
+            (folder for folder in above if any((folder / name).is_dir() for name in _BORDERS)),
+            self.real,
+        )
 
     def read(self, name: str) -> bytes:
         """The bytes of a file of the workspace.
@@ -82,7 +90,9 @@ class Folder:
                 raise Unreadable(f"is larger than {MAX_BYTES // 1024} KiB")
             return path.read_bytes()
         except (OSError, RuntimeError, ValueError) as error:  # a circle of links; a NUL in the name
-            raise Unreadable(f"cannot be read: {getattr(error, 'strerror', None) or 'no name of a file'}") from error
+            raise Unreadable(
+                f"cannot be read: {getattr(error, 'strerror', None) or 'no name of a file'}"
+            ) from error
 
     def has(self, name: str) -> bool:
         """Return True if there is such a file or folder, by name."""
@@ -106,10 +116,17 @@ class Folder:
         Raises:
             Unreadable: If one is a link that leads out of the workspace, or there are too many.
         """
-        names = [entry.name for entry in _entries(self.root / "stages") if entry.is_dir() and not entry.name.startswith(".")]
+        names = [
+            entry.name
+            for entry in _entries(self.root / "stages")
+            if entry.is_dir() and not entry.name.startswith(".")
+        ]
         for name in names:
             if not (self.root / "stages" / name).resolve().is_relative_to(self.real):
-                raise Unreadable(f"stages/{name} is a link that leads out of the workspace, which is not followed")
+                raise Unreadable(
+                    f"stages/{name} is a link that leads out of the workspace, which is not "
+                    "followed"
+                )
         if len(names) > MAX_STAGES:
             raise Unreadable(f"stages/ has more than {MAX_STAGES} folders")
         return sorted(names, key=_order)
@@ -154,11 +171,13 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-# Workspaces ------------------------------------------------------------------------------------------------------------------
+# Workspaces
+# ------------------------------------------------------------------------------------------------------------------
 
 
 def is_workspace(directory: str | os.PathLike[str]) -> bool:
-    """Return True for an ICM workspace: a directory with numbered folders below ``stages`` and a file of the family beside or in them.
+    """Return True for an ICM workspace: a directory with numbered folders below ``stages`` and a
+    file of the family beside or in them.
 
     Args:
         directory: The directory.
@@ -166,14 +185,17 @@ def is_workspace(directory: str | os.PathLike[str]) -> bool:
     root = Path(directory)
     files = any((root / name).is_file() for name in (*IDENTITIES, CONTRACT))
     declared = any((root / name).is_file() for name in WORKFLOWS)
-    stages = [entry for entry in _entries(root / "stages") if entry.is_dir() and number_of(entry.name)]
+    stages = [
+        entry for entry in _entries(root / "stages") if entry.is_dir() and number_of(entry.name)
+    ]
     if not stages:
         return declared and (files or (root / "stages").is_dir())
     return declared or files or any(Path(stage.path, CONTRACT).is_file() for stage in stages)
 
 
 def find_workspaces(directory: str | os.PathLike[str]) -> list[Path]:
-    """Every workspace in a directory or below it, in the order of their paths; what stages hold is not looked into.
+    """Every workspace in a directory or below it, in the order of their paths; what stages hold is
+    not looked into.
 
     Args:
         directory: Directory to search. Links are not followed.
@@ -191,14 +213,17 @@ def _walk(top: Path) -> Iterator[Path]:
         names[:] = sorted(name for name in names if name not in _SKIPPED | inside)
 
 
-# Paths that contracts name ---------------------------------------------------------------------------------------------------
+# Paths that contracts name
+# ---------------------------------------------------------------------------------------------------
 
 
 def resolve(folder: Folder, base: str, location: str) -> str:
-    """A path of a contract as seen from the workspace: ``../01-a/output/x.md`` in ``stages/02-b`` is ``stages/01-a/output/x.md``.
+    """A path of a contract as seen from the workspace: ``../01-a/output/x.md`` in ``stages/02-b``
+    is ``stages/01-a/output/x.md``.
 
-    Paths are from the stage's folder, as the protocol says. Some authors write them from the workspace's root: that is meant
-    where the first part of a path exists there and not in the stage.
+    Paths are from the stage's folder, as the protocol says. Some authors write them from the
+    workspace's root: that is meant where the first part of a path exists there and not in the
+    stage.
 
     Args:
         folder: The workspace.
@@ -206,14 +231,19 @@ def resolve(folder: Folder, base: str, location: str) -> str:
         location: The path as it is written.
 
     Returns:
-        The path from the workspace's root (with ``..`` if it leads out), or the path as it is if it begins with ``/``, ``~``
-        or a drive.
+        The path from the workspace's root (with ``..`` if it leads out), or the path as it is if it
+        begins with ``/``, ``~`` or a drive.
     """
     path = location.replace("\\", "/")
     if path.startswith(("/", "~")) or _DRIVE.match(path):
         return path
     first = path.split("/", 1)[0]
-    if first not in {".", ".."} and "/" in path and not folder.has(f"{base}/{first}") and (first == "stages" or folder.has(first)):
+    if (
+        first not in {".", ".."}
+        and "/" in path
+        and not folder.has(f"{base}/{first}")
+        and (first == "stages" or folder.has(first))
+    ):
         base = ""
     return posixpath.normpath(posixpath.join(base, path)) if path else base
 
@@ -231,7 +261,8 @@ def leads_out(folder: Folder, resolved: str) -> bool:
 
 
 def leads_beyond_border(folder: Folder, resolved: str) -> bool:
-    """Return True if a path that leads out leads further than the workspace's collection, in which ``/`` is its own folder.
+    """Return True if a path that leads out leads further than the workspace's collection, in which
+    ``/`` is its own folder.
 
     Args:
         folder: The workspace.
@@ -241,7 +272,9 @@ def leads_beyond_border(folder: Folder, resolved: str) -> bool:
     if resolved.startswith("/"):
         inside = posixpath.normpath(resolved.lstrip("/"))
         return inside.startswith("..") or _beyond(border / inside, border)
-    return not resolved.startswith("~") and (bool(_DRIVE.match(resolved)) or _beyond(folder.real / resolved, border))
+    return not resolved.startswith("~") and (
+        bool(_DRIVE.match(resolved)) or _beyond(folder.real / resolved, border)
+    )
 
 
 def _beyond(path: Path, border: Path) -> bool:

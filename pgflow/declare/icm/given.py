@@ -1,7 +1,8 @@
-"""The values of a YAML file as a workspace gives them: asked for by type, and complained of with their place.
+"""The values of a YAML file as a workspace gives them: asked for by type, and complained of with
+their place.
 
-`pgflow.declare.yamlfile` reads and bounds the text. Here each value knows where it stands, so that the readers of
-workflow.yaml and of frontmatter say what they expect and nothing else.
+`pgflow.declare.yamlfile` reads and bounds the text. Here each value knows where it stands, so that
+the readers of workflow.yaml and of frontmatter say what they expect and nothing else.
 """
 
 from __future__ import annotations
@@ -57,14 +58,24 @@ class Given:
 
     def whole(self, least: int, most: int) -> int | None:
         """It as a whole number within bounds."""
-        if isinstance(self.value, int) and not isinstance(self.value, bool) and least <= self.value <= most:
+        if (
+            isinstance(self.value, int)
+            and not isinstance(self.value, bool)
+            and least <= self.value <= most
+        ):
             return self.value
         self.wrong(f"a whole number from {least} to {most}")
         return None
 
     def duration_ms(self) -> float | None:
-        """It as a duration: a number of seconds, or a text like ``90s``, ``15m``, ``2h``, ``7d``, ``500ms``."""
-        if isinstance(self.value, int | float) and not isinstance(self.value, bool) and 0 < self.value < 10**9:
+        """It as a duration: a number of seconds, or a text like ``90s``, ``15m``, ``2h``, ``7d``,
+        ``500ms``.
+        """
+        if (
+            isinstance(self.value, int | float)
+            and not isinstance(self.value, bool)
+            and 0 < self.value < 10**9
+        ):
             return float(self.value) * 1_000
         found = _DURATION.fullmatch(self.value.strip()) if isinstance(self.value, str) else None
         if found is None or not float(found["amount"]):
@@ -76,7 +87,10 @@ class Given:
         """The items of a list; of one value alone, that value."""
         if not isinstance(self.marked.parts, list):
             return [self] if isinstance(self.value, str) else self._no_list()
-        return [self._part(part, f"{self.name}[{number}]") for number, part in enumerate(self.marked.parts)]
+        return [
+            self._part(part, f"{self.name}[{number}]")
+            for number, part in enumerate(self.marked.parts)
+        ]
 
     def _no_list(self) -> list[Given]:
         if self.value is not None:
@@ -84,12 +98,16 @@ class Given:
         return []
 
     def fields(self, known: frozenset[str] | None = None) -> dict[str, Given] | None:
-        """The parts of a mapping by their keys. Keys that are not known are said and left out; None keeps all."""
+        """The parts of a mapping by their keys. Keys that are not known are said and left out; None
+        keeps all.
+        """
         if not isinstance(self.marked.parts, dict):
             self.wrong("a mapping")
             return None
         prefix = "" if self.name in _WHOLE else f"{self.name}."
-        found = {key: self._part(part, f"{prefix}{key}", key) for key, part in self.marked.parts.items()}
+        found = {
+            key: self._part(part, f"{prefix}{key}", key) for key, part in self.marked.parts.items()
+        }
         for key in [key for key in found if known is not None and key not in known]:
             guess = similar(key, sorted(known or ()))
             hint = f"Did you mean {' or '.join(map(repr, guess))}?" if guess else ""
@@ -99,7 +117,9 @@ class Given:
     def _part(self, part: Marked, name: str, key: str | None = None) -> Given:
         """A part of it: a value of a mapping stands where its key does."""
         line, column = (self.marked.keys or {}).get(key or "", (part.line, part.column))
-        return Given(part, name, Position(file=self.at.file, line=line, column=column), self.findings)
+        return Given(
+            part, name, Position(file=self.at.file, line=line, column=column), self.findings
+        )
 
 
 _WHOLE: Final = frozenset({"workflow.yaml", "frontmatter"})

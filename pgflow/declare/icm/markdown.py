@@ -1,9 +1,11 @@
-"""The shape of a stage's contract as text: headings, and below them tables, lists and paragraphs, each with its line.
+"""The shape of a stage's contract as text: headings, and below them tables, lists and paragraphs,
+each with its line.
 
-Blocks are found by markdown-it-py, because where a table, a list or a fenced example begins and ends is what a Markdown
-library knows best (a table inside a fence or a comment is an example, not a declaration). The cells of a table are split
-here: the library pads short rows and cuts long ones without a word, and a table whose ruler does not fit its header is no
-table to it at all. Here nothing that an author wrote may be lost, so such rows are kept and said to be malformed.
+Blocks are found by markdown-it-py, because where a table, a list or a fenced example begins and
+ends is what a Markdown library knows best (a table inside a fence or a comment is an example, not a
+declaration). The cells of a table are split here: the library pads short rows and cuts long ones
+without a word, and a table whose ruler does not fit its header is no table to it at all. Here
+nothing that an author wrote may be lost, so such rows are kept and said to be malformed.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 _PARSER = MarkdownIt("commonmark").enable("table")
-_PARSER.core.ruler.enableOnly(["normalize", "block"])  # the texts of blocks are read as they are written
+_PARSER.core.ruler.enableOnly(
+    ["normalize", "block"]
+)  # the texts of blocks are read as they are written
 
 _PIPE = re.compile(r"(?<!\\)\|")
 _RULER = re.compile(r"\|?(\s*:?-+:?\s*\|)*\s*:?-+:?\s*\|?")
@@ -26,7 +30,9 @@ _CONDITIONAL = re.compile(r"\{\{[?/][^{}]*\}\}")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table: its cells by the header's names in small letters, and what is odd about it."""
+    """A row of a table: its cells by the header's names in small letters, and what is odd about
+    it.
+    """
 
     cells: dict[str, str]
     line: int
@@ -83,12 +89,17 @@ class Document:
         return (b for b in self.blocks if b.kind == "heading" and not (b is title and alone))
 
     def section(self, names: frozenset[str]) -> tuple[Block, tuple[Block, ...]] | None:
-        """The first section whose heading is one of the names: its heading and its blocks, those of subsections too."""
+        """The first section whose heading is one of the names: its heading and its blocks, those of
+        subsections too.
+        """
         heading = next((h for h in self.headings() if h.text.casefold() in names), None)
         if heading is None:
             return None
         below = self.blocks[self.blocks.index(heading) + 1 :]
-        end = next((n for n, b in enumerate(below) if b.kind == "heading" and b.level <= heading.level), len(below))
+        end = next(
+            (n for n, b in enumerate(below) if b.kind == "heading" and b.level <= heading.level),
+            len(below),
+        )
         return heading, below[:end]
 
     def introduction(self) -> str:
@@ -123,7 +134,9 @@ def _blocks(tokens: Sequence[Token], lines: list[str], first: int) -> Iterator[B
             continue
         start, end = token.map
         if token.type == "heading_open":
-            yield Block("heading", start + first, tokens[place + 1].content.strip(), int(token.tag[1:]))
+            yield Block(
+                "heading", start + first, tokens[place + 1].content.strip(), int(token.tag[1:])
+            )
         elif token.type == "paragraph_open":
             yield _paragraph(tokens[place + 1].content, lines[start:end], start + first)
         elif token.type == "table_open":
@@ -135,14 +148,22 @@ def _blocks(tokens: Sequence[Token], lines: list[str], first: int) -> Iterator[B
 def _paragraph(content: str, lines: list[str], line: int) -> Block:
     """A paragraph, or the table that it was meant to be."""
     if len(lines) > 1 and all(text.lstrip().startswith("|") for text in lines):
-        return _table(lines, line, "is no table to Markdown: its second line must have one `---` for each column")
+        return _table(
+            lines,
+            line,
+            "is no table to Markdown: its second line must have one `---` for each column",
+        )
     return Block("paragraph", line, " ".join(content.split()))
 
 
 def _table(lines: list[str], line: int, oddity: str = "") -> Block:
     """A table with all its rows, well formed or not."""
     header = tuple(_plain(cell).casefold() for cell in split_cells(lines[0]))
-    body = [(number, text) for number, text in enumerate(lines[1:], line + 1) if not _RULER.fullmatch(text.strip())]
+    body = [
+        (number, text)
+        for number, text in enumerate(lines[1:], line + 1)
+        if not _RULER.fullmatch(text.strip())
+    ]
     rows = tuple(_row(header, text, number) for number, text in body)
     return Block("table", line, header=header, rows=rows, oddity=oddity)
 
@@ -150,7 +171,11 @@ def _table(lines: list[str], line: int, oddity: str = "") -> Block:
 def _row(header: tuple[str, ...], text: str, line: int) -> Row:
     """A row whose cells are as many as the header's: what is too much stays in the last one."""
     cells = split_cells(text)
-    oddity = "" if len(cells) == len(header) else f"row has {len(cells)} cells, its header has {len(header)}"
+    oddity = (
+        ""
+        if len(cells) == len(header)
+        else f"row has {len(cells)} cells, its header has {len(header)}"
+    )
     if len(cells) > len(header):
         cells = [*cells[: len(header) - 1], " | ".join(cells[len(header) - 1 :])]
     cells += [""] * (len(header) - len(cells))
@@ -196,7 +221,10 @@ def _item(tokens: Sequence[Token], opening: int, lines: list[str], first: int) -
         inside = tokens[place]
         if inside.type == "inline" and inside.level == token.level + 2:
             texts.append(" ".join(inside.content.split()))
-        elif inside.type in {"bullet_list_open", "ordered_list_open"} and inside.level == token.level + 1:
+        elif (
+            inside.type in {"bullet_list_open", "ordered_list_open"}
+            and inside.level == token.level + 1
+        ):
             children.extend(_items(tokens, place, lines, first))
         place += 1
     start = token.map[0] if token.map else 0

@@ -1,10 +1,12 @@
 """Rules of the two known validators of workspaces, in their words.
 
-``icm validate`` (of icm-workspace-template) judges the layout that ``icm new`` makes: `check_layout`. In a workspace of that
-layout (folders ``NN_slug`` and ``_templates/``) what it calls an error is one; elsewhere, where other authors leave parts of
-it out, the same is a warning, unless nothing can be compiled without it. The validator of the Model Workspace Protocol judges
-style (`check_style`): all its rules that are about one workspace are warnings, and they are not applied to the other layout,
-which has its own. Rules about a whole repository (its README, its routing tables) are left to it.
+``icm validate`` (of icm-workspace-template) judges the layout that ``icm new`` makes:
+`check_layout`. In a workspace of that layout (folders ``NN_slug`` and ``_templates/``) what it
+calls an error is one; elsewhere, where other authors leave parts of it out, the same is a warning,
+unless nothing can be compiled without it. The validator of the Model Workspace Protocol judges
+style (`check_style`): all its rules that are about one workspace are warnings, and they are not
+applied to the other layout, which has its own. Rules about a whole repository (its README, its
+routing tables) are left to it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from typing import Final
 from pgflow.declare.graph import Position
 from pgflow.declare.icm.contracts import INPUTS, OUTPUTS, PROCESS, Contract
 from pgflow.declare.icm.findings import Findings
-from pgflow.declare.icm.folders import CONTRACT, MAX_FOLDERS, Folder, Unreadable, decode, number_of, resolve
+from pgflow.declare.icm.folders import (
+    CONTRACT,
+    MAX_FOLDERS,
+    Folder,
+    Unreadable,
+    decode,
+    number_of,
+    resolve,
+)
 from pgflow.declare.icm.sources import StageSource
 from pgflow.declare.icm.workflow import Workflow
 
@@ -55,10 +65,14 @@ def is_icm_layout(folder: Folder, sources: list[StageSource]) -> bool:
         folder: The workspace.
         sources: Its stages.
     """
-    return folder.has_folder("_templates") and any(_ICM_STAGE.fullmatch(source.folder_name) for source in sources)
+    return folder.has_folder("_templates") and any(
+        _ICM_STAGE.fullmatch(source.folder_name) for source in sources
+    )
 
 
-def check_layout(folder: Folder, sources: list[StageSource], workflow: Workflow | None, findings: Findings) -> None:
+def check_layout(
+    folder: Folder, sources: list[StageSource], workflow: Workflow | None, findings: Findings
+) -> None:
     """Say what ``icm validate`` says.
 
     Args:
@@ -90,11 +104,21 @@ def _check_numbers(sources: list[StageSource], of_icm: bool, findings: Findings)
     for source in sources:
         number = number_of(source.folder_name)
         if number is not None and number in seen:
-            findings.error(f"Duplicate stage number: {number}", source.at, "Stages run in the order of their numbers.")
+            findings.error(
+                f"Duplicate stage number: {number}",
+                source.at,
+                "Stages run in the order of their numbers.",
+            )
         if of_icm and not _ICM_STAGE.fullmatch(source.folder_name):
             findings.warn(f"Stage name should match NN_slug: stages/{source.folder_name}/")
-        elif not of_icm and not _MWP_STAGE.fullmatch(source.folder_name) and not _ICM_STAGE.fullmatch(source.folder_name):
-            findings.warn(f"Stage folders use a zero-padded numeric prefix: stages/{source.folder_name}")
+        elif (
+            not of_icm
+            and not _MWP_STAGE.fullmatch(source.folder_name)
+            and not _ICM_STAGE.fullmatch(source.folder_name)
+        ):
+            findings.warn(
+                f"Stage folders use a zero-padded numeric prefix: stages/{source.folder_name}"
+            )
         seen |= {number} if number is not None else set()
     ids: set[str] = set()
     for source in sources:
@@ -103,12 +127,20 @@ def _check_numbers(sources: list[StageSource], of_icm: bool, findings: Findings)
         ids.add(source.id)
 
 
-def _check_contracts(sources: list[StageSource], workflow: Workflow | None, findings: Findings) -> None:
+def _check_contracts(
+    sources: list[StageSource], workflow: Workflow | None, findings: Findings
+) -> None:
     """Every stage has a contract; what workflow.yaml declares can do without."""
     listed = {declared.id for declared in workflow.stages} if workflow is not None else set()
     for source in sources:
-        if source.contract is None and not any(problem.message.startswith(f"{source.file}:") for problem in findings.problems):
-            say = findings.warn if source.id in listed or number_of(source.folder_name) is None else findings.error
+        if source.contract is None and not any(
+            problem.message.startswith(f"{source.file}:") for problem in findings.problems
+        ):
+            say = (
+                findings.warn
+                if source.id in listed or number_of(source.folder_name) is None
+                else findings.error
+            )
             say(f"Missing stage contract: stages/{source.folder_name}/CONTEXT.md")
     for stage_id in sorted(listed - {source.id for source in sources}):
         findings.warn(f"Missing stage contract: stages/{stage_id}/CONTEXT.md")
@@ -120,16 +152,22 @@ def _check_icm_stage(folder: Folder, source: StageSource, findings: Findings) ->
         headings = {heading.text.casefold() for heading in source.contract.document.headings()}
         for heading in _ICM_HEADINGS:
             if heading.casefold() not in headings:
-                findings.error(f"stages/{source.folder_name}/CONTEXT.md missing heading: {heading}", source.at)
+                findings.error(
+                    f"stages/{source.folder_name}/CONTEXT.md missing heading: {heading}", source.at
+                )
         if not all(layer in source.contract.text for layer in ("Layer 3", "Layer 4")):
-            findings.warn(f"stages/{source.folder_name}/CONTEXT.md should explicitly separate Layer 3 and Layer 4 inputs")
+            findings.warn(
+                f"stages/{source.folder_name}/CONTEXT.md should explicitly separate Layer 3 and "
+                "Layer 4 inputs"
+            )
     if not folder.has_folder(f"{source.base}/references"):
         findings.error(f"Missing Layer 3 folder: stages/{source.folder_name}/references/")
     if not folder.has_folder(f"{source.base}/output"):
         findings.error(f"Missing Layer 4 handoff folder: stages/{source.folder_name}/output/")
 
 
-# The rules of the Model Workspace Protocol -----------------------------------------------------------------------------------
+# The rules of the Model Workspace Protocol
+# -----------------------------------------------------------------------------------
 
 
 def check_style(folder: Folder, sources: list[StageSource], findings: Findings) -> None:
@@ -180,21 +218,38 @@ def _check_shape(contract: Contract, findings: Findings) -> None:
     found = [contract.document.section(names) for names in (INPUTS, PROCESS, OUTPUTS)]
     lines = [section[0].line for section in found if section is not None]
     if len(lines) < len(found):
-        findings.warn("Stage CONTEXT.md has Inputs, Process, Outputs in order: one of them is missing", at)
+        findings.warn(
+            "Stage CONTEXT.md has Inputs, Process, Outputs in order: one of them is missing", at
+        )
     elif lines != sorted(lines):
-        findings.warn("Stage CONTEXT.md has Inputs, Process, Outputs in order: they are out of order", at)
+        findings.warn(
+            "Stage CONTEXT.md has Inputs, Process, Outputs in order: they are out of order", at
+        )
 
 
-def _check_inputs(folder: Folder, source: StageSource, contract: Contract, findings: Findings) -> None:
+def _check_inputs(
+    folder: Folder, source: StageSource, contract: Contract, findings: Findings
+) -> None:
     """Rows of Inputs say which part is read, and lead to files that are there."""
     section = contract.document.section(INPUTS)
-    for table in (block for block in (section[1] if section else ()) if block.kind == "table" and "why" in block.header):
+    for table in (
+        block
+        for block in (section[1] if section else ())
+        if block.kind == "table" and "why" in block.header
+    ):
         for row in table.rows:
             scoped = any(row.cells.get(name) for name in ("section/scope", "section to load"))
             if any(row.cells.values()) and not scoped:
-                findings.warn("Inputs rows carry a Section/Scope value", Position(file=contract.file, line=row.line))
+                findings.warn(
+                    "Inputs rows carry a Section/Scope value",
+                    Position(file=contract.file, line=row.line),
+                )
     for entry in contract.inputs:
-        if not entry.is_path or any(mark in entry.location for mark in _RUN_TIME_MARKS) or "/output/" in f"/{entry.location}/":
+        if (
+            not entry.is_path
+            or any(mark in entry.location for mark in _RUN_TIME_MARKS)
+            or "/output/" in f"/{entry.location}/"
+        ):
             continue
         where = resolve(folder, source.base, entry.location)
         if where.startswith(("/", "~", "..")):
@@ -230,8 +285,14 @@ def _check_files(root: Path, findings: Findings) -> None:
         here = "" if here == "." else f"{here}/"
         if not names and not files:
             findings.warn(f"Empty persistent folders carry .gitkeep: {here}")
-        if here.endswith("output/") and posixpath.basename(here.rstrip("/")) == "output" and set(files) - {".gitkeep"}:
-            findings.warn(f"Output folders contain only .gitkeep: {here}{min(set(files) - {'.gitkeep'})}")
+        if (
+            here.endswith("output/")
+            and posixpath.basename(here.rstrip("/")) == "output"
+            and set(files) - {".gitkeep"}
+        ):
+            findings.warn(
+                f"Output folders contain only .gitkeep: {here}{min(set(files) - {'.gitkeep'})}"
+            )
         vendored = "skills/" in here
         for name in (*names, *sorted(files)):
             _check_name(f"{here}{name}", name, findings, vendored=vendored or name == "skills")
@@ -268,5 +329,3 @@ def _blemishes(text: str, path: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines, 1):
         if _LINK.search(line):
             yield number, "Markdown links have real targets"
-
-

@@ -1,6 +1,8 @@
-"""The stages of a workspace as they stand in its files: contract, frontmatter, and what the rows of tables point to.
+"""The stages of a workspace as they stand in its files: contract, frontmatter, and what the rows of
+tables point to.
 
-Frontmatter is YAML between two ``---`` at the very beginning of a CONTEXT.md. Its lines are counted in the file.
+Frontmatter is YAML between two ``---`` at the very beginning of a CONTEXT.md. Its lines are counted
+in the file.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _END = re.compile(r"(?:---|\.\.\.)[ \t]*")
 
 @dataclass(frozen=True, slots=True)
 class StageSource:
-    """A folder below ``stages`` and what its files say. ``id`` is the frontmatter's ``stage_id``, or the folder's name."""
+    """A folder below ``stages`` and what its files say. ``id`` is the frontmatter's ``stage_id``,
+    or the folder's name.
+    """
 
     id: str
     folder_name: str
@@ -57,7 +61,8 @@ def split_frontmatter(text: str) -> tuple[str | None, str, int]:
         text: The text of a file.
 
     Returns:
-        The YAML between the fences (None if the file has no frontmatter), the prose, and the line on which that begins.
+        The YAML between the fences (None if the file has no frontmatter), the prose, and the line
+        on which that begins.
     """
     lines = text.split("\n")
     if not _FENCE.fullmatch(lines[0]):
@@ -99,7 +104,8 @@ def _frontmatter(yaml: str, file: str, findings: Findings) -> dict[str, Given] |
     return given.fields() or {}
 
 
-# What rows point to ----------------------------------------------------------------------------------------------------------
+# What rows point to
+# ----------------------------------------------------------------------------------------------------------
 
 
 def place(folder: Folder, base: str, entry: Entry) -> str | None:
@@ -108,7 +114,9 @@ def place(folder: Folder, base: str, entry: Entry) -> str | None:
 
 
 def snake(text: str) -> str:
-    """A name for an artifact in the style of the published sketch: ``Meeting notes`` is ``meeting_notes``."""
+    """A name for an artifact in the style of the published sketch: ``Meeting notes`` is
+    ``meeting_notes``.
+    """
     name = re.sub(r"[^a-z0-9]+", "_", text.casefold()).strip("_")[:60].strip("_")
     return name if name[:1].isalpha() else f"file_{name}".strip("_")
 
@@ -121,8 +129,8 @@ def derive_state(folder: Folder, stages: Iterable[StageSource]) -> dict[str, Art
         stages: Its stages in their order.
 
     Returns:
-        An artifact for each place that a stage writes to, named as its author names it; where two stages call different
-        files the same, the later ones have their stage's number at the end.
+        An artifact for each place that a stage writes to, named as its author names it; where two
+        stages call different files the same, the later ones have their stage's number at the end.
     """
     state: dict[str, Artifact] = {}
     known: set[str] = set()
@@ -133,9 +141,13 @@ def derive_state(folder: Folder, stages: Iterable[StageSource]) -> dict[str, Art
             if where is None or where.startswith(("/", "~", "..")) or where in known:
                 continue
             known.add(where)
-            name = _unused(snake(_called(entry, where)), number_of(stage.folder_name), state, counts)
+            name = _unused(
+                snake(_called(entry, where)), number_of(stage.folder_name), state, counts
+            )
             location = f"{where}/" if entry.location.endswith("/") else where
-            state[name] = Artifact(name=name, location=location, written_by=stage.id, position=entry.position)
+            state[name] = Artifact(
+                name=name, location=location, written_by=stage.id, position=entry.position
+            )
     return state
 
 
@@ -145,7 +157,9 @@ def _called(entry: Entry, where: str) -> str:
     return posixpath.splitext(posixpath.basename(where))[0] if is_file_name else entry.label
 
 
-def _unused(name: str, number: str | None, state: Mapping[str, Artifact], counts: Counter[str]) -> str:
+def _unused(
+    name: str, number: str | None, state: Mapping[str, Artifact], counts: Counter[str]
+) -> str:
     """The name; if it is taken, with the stage's number at its end, and if need be a count."""
     if name not in state:
         return name
@@ -167,16 +181,28 @@ class Places:
     @staticmethod
     def of(folder: Folder, state: Mapping[str, Artifact]) -> Places:
         """The places of a state's entries."""
-        placed = {resolve(folder, "", entry.location): name for name, entry in state.items() if entry.location is not None}
+        placed = {
+            resolve(folder, "", entry.location): name
+            for name, entry in state.items()
+            if entry.location is not None
+        }
         inside: dict[str, set[str]] = defaultdict(set)
         for place_, name in placed.items():
             for above in list(PurePosixPath(place_).parents)[:_DEEPEST]:
                 inside[str(above)].add(name)
-        unplaced = {name: entry for name, entry in state.items() if entry.location is None and entry.kind == "file"}
-        return Places(placed, {above: frozenset(names) for above, names in inside.items()}, unplaced)
+        unplaced = {
+            name: entry
+            for name, entry in state.items()
+            if entry.location is None and entry.kind == "file"
+        }
+        return Places(
+            placed, {above: frozenset(names) for above, names in inside.items()}, unplaced
+        )
 
     def artifact(self, where: str | None, label: str) -> str | None:
-        """The artifact at a place, if there is one; an entry without a location is known by its writer and its name."""
+        """The artifact at a place, if there is one; an entry without a location is known by its
+        writer and its name.
+        """
         if where is None:
             return None
         inside = self.by_folder.get(where, frozenset())
@@ -184,6 +210,9 @@ class Places:
             return self.by_place.get(where) or min(inside)
         stem = posixpath.splitext(posixpath.basename(where))[0]
         for name, entry in self.unplaced.items():
-            if where.startswith(f"stages/{entry.written_by}/") and snake(name) in {snake(stem), snake(label)}:
+            if where.startswith(f"stages/{entry.written_by}/") and snake(name) in {
+                snake(stem),
+                snake(label),
+            }:
                 return name
         return None

@@ -1,4 +1,5 @@
-"""Fields of one stage, declared in the same words in workflow.yaml and in the frontmatter of its CONTEXT.md::
+"""Fields of one stage, declared in the same words in workflow.yaml and in the frontmatter of its
+CONTEXT.md::
 
     reads: [transcript, meeting_notes]          # names of state entries
     writes: [action_items]
@@ -7,12 +8,14 @@
     side_effects:
       - system: email
         idempotency_key: approval.message_id    # a path into the state, checked against its schema
-        compensation: send_correction           # one of the stage's or the workflow's compensations, or an instruction
+        compensation: send_correction # one of the stage's or the workflow's compensations, or an
+        instruction
     compensations: { send_correction: "Send a correction to the same people." }
-    retry: 3                                    # or { max_attempts: 3, delay: 5s, on_error: transient }
+    retry: 3 # or { max_attempts: 3, delay: 5s, on_error: transient }
     timeout: 15m                                # seconds, or with ms, s, m, h, d
 
-Where both speak of a field, the frontmatter holds: it stands with the stage it is about. A difference is warned of.
+Where both speak of a field, the frontmatter holds: it stands with the stage it is about. A
+difference is warned of.
 """
 
 from __future__ import annotations
@@ -28,7 +31,17 @@ from pgflow.declare.icm.given import Given, each
 from pgflow.declare.icm.state import State, check_path, unknown_entry
 
 STAGE_KEYS: Final = frozenset(
-    {"reads", "writes", "gate", "interrupt_before", "side_effects", "compensations", "retry", "timeout", "description"}
+    {
+        "reads",
+        "writes",
+        "gate",
+        "interrupt_before",
+        "side_effects",
+        "compensations",
+        "retry",
+        "timeout",
+        "description",
+    }
 )
 _EFFECT_KEYS: Final = frozenset({"system", "idempotency_key", "compensation", "description"})
 _RETRY_KEYS: Final = frozenset({"max_attempts", "delay", "delay_ms", "on_error"})
@@ -53,7 +66,9 @@ class StageFields:
     places: dict[str, Position] = dataclasses.field(default_factory=dict, compare=False)
 
 
-def read_stage_fields(fields: dict[str, Given], state: State, shared: tuple[Compensation, ...] = ()) -> StageFields:
+def read_stage_fields(
+    fields: dict[str, Given], state: State, shared: tuple[Compensation, ...] = ()
+) -> StageFields:
     """Read what is declared of a stage.
 
     Args:
@@ -81,8 +96,11 @@ def read_stage_fields(fields: dict[str, Given], state: State, shared: tuple[Comp
     )
 
 
-def combine(frontmatter: StageFields, workflow: StageFields, stage: str, findings: Findings) -> StageFields:
-    """Combine the fields of a stage from its frontmatter and from workflow.yaml, and warn of differences.
+def combine(
+    frontmatter: StageFields, workflow: StageFields, stage: str, findings: Findings
+) -> StageFields:
+    """Combine the fields of a stage from its frontmatter and from workflow.yaml, and warn of
+    differences.
 
     Args:
         frontmatter: Fields of the stage's own file.
@@ -95,7 +113,9 @@ def combine(frontmatter: StageFields, workflow: StageFields, stage: str, finding
         near, far = getattr(frontmatter, key), getattr(workflow, key)
         if near is not None and far is not None and _content(near) != _content(far):
             word = _WORDS.get(key, key)
-            message = f"{word} of stage {stage!r} differs from workflow.yaml; what stands here holds"
+            message = (
+                f"{word} of stage {stage!r} differs from workflow.yaml; what stands here holds"
+            )
             findings.warn(message, frontmatter.places.get(word))
         chosen[key] = far if near is None else near
     return StageFields(**chosen, places={**workflow.places, **frontmatter.places})
@@ -108,7 +128,11 @@ def _content(value: object) -> object:
     """A value without the places of its parts."""
     if isinstance(value, tuple):
         return tuple(_content(part) for part in value)
-    return value.model_copy(update={"position": None}) if isinstance(value, Effect | Compensation) else value
+    return (
+        value.model_copy(update={"position": None})
+        if isinstance(value, Effect | Compensation)
+        else value
+    )
 
 
 def _names(given: Given, state: State) -> tuple[str, ...]:
@@ -117,7 +141,11 @@ def _names(given: Given, state: State) -> tuple[str, ...]:
     def read(item: Given) -> str | None:
         name = item.text()
         if name is not None and name not in state:
-            item.findings.error(unknown_entry(name, state, given.name), item.at, "Declare it under state in workflow.yaml.")
+            item.findings.error(
+                unknown_entry(name, state, given.name),
+                item.at,
+                "Declare it under state in workflow.yaml.",
+            )
             return None
         return name
 
@@ -141,20 +169,39 @@ def _effect(given: Given, state: State, compensations: set[str]) -> Effect | Non
     if fields is None:
         return None
     if "system" not in fields:
-        given.findings.error(f"{given.name} names no system", given.at, "Write what it acts on: { system: email, ... }.")
+        given.findings.error(
+            f"{given.name} names no system",
+            given.at,
+            "Write what it acts on: { system: email, ... }.",
+        )
         return None
     system = fields["system"].text() or ""
     key = fields["idempotency_key"].text() if "idempotency_key" in fields else None
     if key is not None:
         check_path(key, state, fields["idempotency_key"])
     elif "idempotency_key" not in fields:
-        given.findings.warn(f"the side effect on {system!r} has no idempotency_key: a retry may do it twice", given.at)
+        given.findings.warn(
+            f"the side effect on {system!r} has no idempotency_key: a retry may do it twice",
+            given.at,
+        )
     compensation = fields["compensation"].text() if "compensation" in fields else None
-    if compensation is not None and compensation not in compensations and " " not in compensation.strip():
+    if (
+        compensation is not None
+        and compensation not in compensations
+        and " " not in compensation.strip()
+    ):
         hint = "Declare it under compensations, or write an instruction."
-        given.findings.error(f"compensation {compensation!r} is not declared", fields["compensation"].at, hint)
+        given.findings.error(
+            f"compensation {compensation!r} is not declared", fields["compensation"].at, hint
+        )
     description = fields["description"].text() if "description" in fields else None
-    return Effect(system=system, idempotency_key=key, compensation=compensation, description=description or "", position=given.at)
+    return Effect(
+        system=system,
+        idempotency_key=key,
+        compensation=compensation,
+        description=description or "",
+        position=given.at,
+    )
 
 
 def read_compensations(given: Given) -> tuple[Compensation, ...]:
@@ -165,8 +212,14 @@ def read_compensations(given: Given) -> tuple[Compensation, ...]:
     """
     if isinstance(given.value, dict):
         named = (given.fields() or {}).items()
-        read = [(name, item.text() if item.value is not None else "", item.at) for name, item in named]
-        return tuple(Compensation(name=name, description=text, position=at) for name, text, at in read if text is not None)
+        read = [
+            (name, item.text() if item.value is not None else "", item.at) for name, item in named
+        ]
+        return tuple(
+            Compensation(name=name, description=text, position=at)
+            for name, text, at in read
+            if text is not None
+        )
     texts = [(item.text(), item.at) for item in given.items()]
     return tuple(Compensation(name=text, position=at) for text, at in texts if text is not None)
 

@@ -1,8 +1,10 @@
-"""The state of a workflow: the artifacts that flow between its stages, by name, and path expressions into them.
+"""The state of a workflow: the artifacts that flow between its stages, by name, and path
+expressions into them.
 
-An entry is a file (``location``, ``written_by``, ``optional``) or a signal, a message from outside (``schema``). A schema is
-written short (``{ folder_path: string }``: fields that must be there, with their types) or as a JSON Schema. A path expression
-(``delivery_target.folder_path``) names an entry and goes down its schema.
+An entry is a file (``location``, ``written_by``, ``optional``) or a signal, a message from outside
+(``schema``). A schema is written short (``{ folder_path: string }``: fields that must be there,
+with their types) or as a JSON Schema. A path expression (``delivery_target.folder_path``) names an
+entry and goes down its schema.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ ENTRY_KEYS: Final = frozenset({"type", "location", "written_by", "optional", "sc
 _TYPES: Final = ("string", "number", "integer", "boolean", "object", "array", "null")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _STEP = re.compile(r"\.?([A-Za-z_][A-Za-z0-9_-]*)|\[(\d+)\]")
-_KEYWORDS = frozenset({"type", "properties", "$ref", "$schema", "anyOf", "oneOf", "allOf", "enum", "const"})
+_KEYWORDS = frozenset(
+    {"type", "properties", "$ref", "$schema", "anyOf", "oneOf", "allOf", "enum", "const"}
+)
 
 
 def read_state(given: Given, folder: Folder | None) -> dict[str, Artifact]:
@@ -34,7 +38,8 @@ def read_state(given: Given, folder: Folder | None) -> dict[str, Artifact]:
 
     Args:
         given: The mapping.
-        folder: The workspace, out of which no location may lead; None if there is only its workflow file.
+        folder: The workspace, out of which no location may lead; None if there is only its workflow
+            file.
     """
     entries = given.fields() or {}
     read = {name: _read_entry(name, entry, folder) for name, entry in entries.items()}
@@ -46,7 +51,9 @@ def _read_entry(name: str, given: Given, folder: Folder | None) -> Artifact | No
     if fields is None:
         return None
     if not _NAME.fullmatch(name):
-        given.findings.error(f"state entry {name!r} needs a name of letters, digits, _ and -", given.at)
+        given.findings.error(
+            f"state entry {name!r} needs a name of letters, digits, _ and -", given.at
+        )
     kind = fields["type"].value if "type" in fields else "file"
     if kind not in {"file", "signal"}:
         fields["type"].wrong("file or signal")
@@ -75,15 +82,24 @@ def _check_location(location: str, given: Given, folder: Folder | None) -> None:
     if "\0" in location:
         given.findings.error("location has a NUL character", given.at)
     elif leads_out(here, resolve(here, "", location)):
-        given.findings.error(f"location {location!r} leads out of the workspace", given.at, "Name a path below the workspace's folder.")
+        given.findings.error(
+            f"location {location!r} leads out of the workspace",
+            given.at,
+            "Name a path below the workspace's folder.",
+        )
 
 
 def _check_source(artifact: Artifact, given: Given) -> None:
     """A signal comes from outside; a file is somewhere, or some stage writes it."""
     if artifact.kind == "signal" and (artifact.location or artifact.written_by):
-        given.findings.warn(f"signal {artifact.name!r} comes from outside: its location and written_by are ignored", given.at)
+        given.findings.warn(
+            f"signal {artifact.name!r} comes from outside: its location and written_by are ignored",
+            given.at,
+        )
     if artifact.kind == "file" and artifact.location is None and artifact.written_by is None:
-        given.findings.warn(f"file {artifact.name!r} has neither a location nor a stage that writes it", given.at)
+        given.findings.warn(
+            f"file {artifact.name!r} has neither a location nor a stage that writes it", given.at
+        )
 
 
 def _schema(given: Given) -> JsonValue:
@@ -91,10 +107,16 @@ def _schema(given: Given) -> JsonValue:
     if not isinstance(given.value, dict):
         given.wrong("a mapping of fields to types, or a JSON Schema")
         return None
-    if given.value.keys() & _KEYWORDS and not all(value in _TYPES for value in given.value.values()):
+    if given.value.keys() & _KEYWORDS and not all(
+        value in _TYPES for value in given.value.values()
+    ):
         return given.value
     fields = given.fields() or {}
-    return {"type": "object", "properties": {name: _field(field) for name, field in fields.items()}, "required": list(fields)}
+    return {
+        "type": "object",
+        "properties": {name: _field(field) for name, field in fields.items()},
+        "required": list(fields),
+    }
 
 
 def _field(given: Given) -> JsonValue:
@@ -107,7 +129,8 @@ def _field(given: Given) -> JsonValue:
     return {}
 
 
-# Paths into the state --------------------------------------------------------------------------------------------------------
+# Paths into the state
+# --------------------------------------------------------------------------------------------------------
 
 
 def entry_of(expression: str) -> str:
@@ -117,7 +140,8 @@ def entry_of(expression: str) -> str:
 
 
 def check_path(expression: str, state: State, given: Given) -> bool:
-    """Return True if a path expression leads to something that the state declares; else record why not.
+    """Return True if a path expression leads to something that the state declares; else record why
+    not.
 
     Args:
         expression: The expression, as in ``delivery_target.folder_path``.
@@ -130,10 +154,14 @@ def check_path(expression: str, state: State, given: Given) -> bool:
         end = found.end()
     if end != len(expression) or not steps or expression.startswith((".", "[")):
         hint = "Write entry.field, as in delivery_target.folder_path."
-        given.findings.error(f"{given.name} {expression!r} is no path into the state", given.at, hint)
+        given.findings.error(
+            f"{given.name} {expression!r} is no path into the state", given.at, hint
+        )
         return False
     if steps[0] not in state:
-        given.findings.error(unknown_entry(steps[0], state, f"{given.name} {expression!r}"), given.at)
+        given.findings.error(
+            unknown_entry(steps[0], state, f"{given.name} {expression!r}"), given.at
+        )
         return False
     return _check_steps(steps, state[steps[0]], expression, given)
 
@@ -143,13 +171,18 @@ def _check_steps(steps: list[str], entry: Artifact, expression: str, given: Give
     schema, place = entry.json_schema, steps[0]
     for step in steps[1:]:
         if not isinstance(schema, dict):
-            given.findings.warn(f"{given.name} {expression!r} cannot be checked: {place!r} has no schema", given.at)
+            given.findings.warn(
+                f"{given.name} {expression!r} cannot be checked: {place!r} has no schema", given.at
+            )
             return True
         inner = _below(schema, step)
         if inner is None:
             known = schema.get("properties")
             fields = ", ".join(known) if isinstance(known, dict) and known else "no fields"
-            given.findings.error(f"{given.name} {expression!r}: {place!r} has no field {step!r} (it has {fields})", given.at)
+            given.findings.error(
+                f"{given.name} {expression!r}: {place!r} has no field {step!r} (it has {fields})",
+                given.at,
+            )
             return False
         schema, place = inner, f"{place}.{step}"
     return True
@@ -168,4 +201,6 @@ def _below(schema: dict[str, JsonValue], step: str) -> JsonValue:
 def unknown_entry(name: str, state: State, where: str) -> str:
     """The message about a name that the state does not have."""
     guess = similar(name, sorted(state))
-    return f"{where}: the state has no entry {name!r}" + (f"; did you mean {guess[0]!r}?" if guess else "")
+    return f"{where}: the state has no entry {name!r}" + (
+        f"; did you mean {guess[0]!r}?" if guess else ""
+    )

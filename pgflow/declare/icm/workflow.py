@@ -1,7 +1,8 @@
-"""``workflow.yaml`` at the root of a workspace: its name, its state, and its stages with what comes after each.
+"""``workflow.yaml`` at the root of a workspace: its name, its state, and its stages with what comes
+after each.
 
-The shape is that of the published sketch (``name``, ``version``, ``state``, ``stages``), with ``next`` in the plainest form
-that also says what the sketch leaves open::
+The shape is that of the published sketch (``name``, ``version``, ``state``, ``stages``), with
+``next`` in the plainest form that also says what the sketch leaves open::
 
     next: 02-action-items                     # one stage
     next: END                                 # none
@@ -14,8 +15,9 @@ that also says what the sketch leaves open::
       - { to: 02-video, when: "request.kind == 'video'" }
       - { to: 02-audio, else: true }
 
-A condition compares paths into the state with literals (``== != < > <= >=``, joined by ``&&`` and ``||``). A stage without
-``next`` goes on to the stage after it in the list; where there are branches or a fan-out, every stage must say.
+A condition compares paths into the state with literals (``== != < > <= >=``, joined by ``&&`` and
+``||``). A stage without ``next`` goes on to the stage after it in the list; where there are
+branches or a fan-out, every stage must say.
 """
 
 from __future__ import annotations
@@ -29,20 +31,31 @@ from pgflow.declare.graph import Artifact, Compensation, Position
 from pgflow.declare.icm.findings import Findings
 from pgflow.declare.icm.folders import MAX_STAGES, Folder
 from pgflow.declare.icm.given import Given
-from pgflow.declare.icm.stagefields import STAGE_KEYS, StageFields, read_compensations, read_stage_fields
+from pgflow.declare.icm.stagefields import (
+    STAGE_KEYS,
+    StageFields,
+    read_compensations,
+    read_stage_fields,
+)
 from pgflow.declare.icm.state import State, read_state
 from pgflow.declare.yamlfile import YamlError, read_yaml
 
 END: Final = "END"
 ELSE: Final = frozenset({"else", "otherwise", "default"})
-_EMPTY_STATE = re.compile(r"^state[ \t]*:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*(?=[^\s#-])", re.MULTILINE)
-_LOST = re.compile(r"^([A-Za-z_][\w-]*)[ \t]*:[ \t]*\{[ \t]*type[ \t]*:[ \t]*(?:file|signal)\b", re.MULTILINE)
+_EMPTY_STATE = re.compile(
+    r"^state[ \t]*:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*(?=[^\s#-])", re.MULTILINE
+)
+_LOST = re.compile(
+    r"^([A-Za-z_][\w-]*)[ \t]*:[ \t]*\{[ \t]*type[ \t]*:[ \t]*(?:file|signal)\b", re.MULTILINE
+)
 _KEYS: Final = frozenset({"name", "version", "description", "state", "stages", "compensations"})
 
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """Succession of a stage by another: always, if a condition holds, or (``otherwise``) if none of the others does."""
+    """Succession of a stage by another: always, if a condition holds, or (``otherwise``) if none of
+    the others does.
+    """
 
     target: str
     at: Position
@@ -88,10 +101,14 @@ def read_yaml_of(text: str, file: str, findings: Findings, name: str) -> Given |
         at = Position(file=file, line=error.line or 1, column=error.column or 1)
         findings.error(error.message, at, error.hint)
         return None
-    return Given(marked, name, Position(file=file, line=marked.line, column=marked.column), findings)
+    return Given(
+        marked, name, Position(file=file, line=marked.line, column=marked.column), findings
+    )
 
 
-def read_workflow(text: str, file: str, folder: Folder | None, findings: Findings) -> Workflow | None:
+def read_workflow(
+    text: str, file: str, folder: Folder | None, findings: Findings
+) -> Workflow | None:
     """Read a workflow file.
 
     Args:
@@ -103,15 +120,25 @@ def read_workflow(text: str, file: str, folder: Folder | None, findings: Finding
     Returns:
         What it says; None if it cannot be used at all.
     """
-    given = None if _is_flattened(text, file, findings) else read_yaml_of(text, file, findings, "workflow.yaml")
+    given = (
+        None
+        if _is_flattened(text, file, findings)
+        else read_yaml_of(text, file, findings, "workflow.yaml")
+    )
     fields = given.fields(_KEYS) if given is not None else None
     if given is None or fields is None:
         return None
-    state = read_state(fields["state"], folder) if "state" in fields and fields["state"].value is not None else {}
+    state = (
+        read_state(fields["state"], folder)
+        if "state" in fields and fields["state"].value is not None
+        else {}
+    )
     shared = read_compensations(fields["compensations"]) if "compensations" in fields else ()
     stages = tuple(_stages(fields["stages"], state, shared)) if "stages" in fields else ()
     if not stages:
-        findings.error("workflow.yaml lists no stages", fields["stages"].at if "stages" in fields else given.at)
+        findings.error(
+            "workflow.yaml lists no stages", fields["stages"].at if "stages" in fields else given.at
+        )
     _check_ids(stages, state, findings)
     return Workflow(
         name=fields["name"].text() if "name" in fields else None,
@@ -129,13 +156,17 @@ def is_workflow(text: str) -> bool:
     Args:
         text: The whole of a file.
     """
-    return bool(re.search(r"^stages[ \t]*:", text, re.MULTILINE)) and not re.search(r"^nodes[ \t]*:", text, re.MULTILINE)
+    return bool(re.search(r"^stages[ \t]*:", text, re.MULTILINE)) and not re.search(
+        r"^nodes[ \t]*:", text, re.MULTILINE
+    )
 
 
 def _is_flattened(text: str, file: str, findings: Findings) -> bool:
-    """Return True, and record an error, if the state's entries stand at the top level: a page has eaten the indentation.
+    """Return True, and record an error, if the state's entries stand at the top level: a page has
+    eaten the indentation.
 
-    Looked for in the text: a parser stumbles over such a file further down, and says nothing that helps.
+    Looked for in the text: a parser stumbles over such a file further down, and says nothing that
+    helps.
     """
     lost = _LOST.findall(text)
     empty = _EMPTY_STATE.search(text)
@@ -169,7 +200,11 @@ def _stages(given: Given, state: State, shared: tuple[Compensation, ...]) -> Ite
             continue
         stage_id = fields["id"].text()
         if stage_id is not None:
-            arrows = tuple(_arrows(fields["next"])) if "next" in fields and fields["next"].value is not None else None
+            arrows = (
+                tuple(_arrows(fields["next"]))
+                if "next" in fields and fields["next"].value is not None
+                else None
+            )
             yield Declared(stage_id, item.at, arrows, read_stage_fields(fields, state, shared))
 
 
@@ -188,7 +223,9 @@ def _arrows(given: Given) -> Iterator[Arrow]:
 
 def _branch(target: str, condition: Given) -> Arrow:
     """A branch of the mapping: a target and its condition."""
-    if condition.value is None or (isinstance(condition.value, str) and condition.value.strip().casefold() in ELSE):
+    if condition.value is None or (
+        isinstance(condition.value, str) and condition.value.strip().casefold() in ELSE
+    ):
         return Arrow(target, condition.at, otherwise=True)
     return Arrow(target, condition.at, when=condition.text(), given=condition)
 
@@ -198,11 +235,15 @@ def _listed_branch(item: Given) -> Iterator[Arrow]:
     fields = item.fields(frozenset({"to", "when", "else"})) or {}
     target = fields["to"].text() if "to" in fields else None
     if target is None:
-        item.findings.error(f"{item.name} names no stage", item.at, "Write { to: STAGE, when: CONDITION }.")
+        item.findings.error(
+            f"{item.name} names no stage", item.at, "Write { to: STAGE, when: CONDITION }."
+        )
     elif "when" in fields:
         yield Arrow(target, item.at, when=fields["when"].text(), given=fields["when"])
     else:
-        yield Arrow(target, item.at, otherwise="else" in fields and fields["else"].boolean() is True)
+        yield Arrow(
+            target, item.at, otherwise="else" in fields and fields["else"].boolean() is True
+        )
 
 
 def _check_ids(stages: tuple[Declared, ...], state: State, findings: Findings) -> None:
@@ -211,9 +252,22 @@ def _check_ids(stages: tuple[Declared, ...], state: State, findings: Findings) -
     for stage in stages:
         if stage.id in seen:
             findings.error(f"Duplicate stage id: {stage.id!r}", stage.at)
-        if stage.id == END or not stage.id.strip() or "/" in stage.id or "\\" in stage.id or stage.id.startswith("."):
-            findings.error(f"{stage.id!r} cannot be the id of a stage", stage.at, "An id is the name of a folder below stages/.")
+        if (
+            stage.id == END
+            or not stage.id.strip()
+            or "/" in stage.id
+            or "\\" in stage.id
+            or stage.id.startswith(".")
+        ):
+            findings.error(
+                f"{stage.id!r} cannot be the id of a stage",
+                stage.at,
+                "An id is the name of a folder below stages/.",
+            )
         seen.add(stage.id)
     for entry in state.values():
         if entry.kind == "file" and entry.written_by is not None and entry.written_by not in seen:
-            findings.error(f"state entry {entry.name!r} is written by {entry.written_by!r}, which is no stage", entry.position)
+            findings.error(
+                f"state entry {entry.name!r} is written by {entry.written_by!r}, which is no stage",
+                entry.position,
+            )

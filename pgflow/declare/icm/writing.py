@@ -1,8 +1,10 @@
-"""``pgflow icm init``: writes down what a workspace leaves to be derived, as ``workflow.yaml`` and frontmatter.
+"""``pgflow icm init``: writes down what a workspace leaves to be derived, as ``workflow.yaml`` and
+frontmatter.
 
-Prose stays as it is, byte for byte: frontmatter goes before it (after a byte order mark, in the file's own line ends). What is
-there already is never touched, so that a second call writes nothing. Before anything is written the workspace is compiled as
-it would be, and nothing is written unless the graph is the same but for the places in files.
+Prose stays as it is, byte for byte: frontmatter goes before it (after a byte order mark, in the
+file's own line ends). What is there already is never touched, so that a second call writes nothing.
+Before anything is written the workspace is compiled as it would be, and nothing is written unless
+the graph is the same but for the places in files.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ _WIDTH = 10_000  # a long list stays in its line
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A file that is to be written: all of its bytes, and whether there is one by that name already."""
+    """A file that is to be written: all of its bytes, and whether there is one by that name
+    already.
+    """
 
     path: str
     content: bytes
@@ -71,7 +75,8 @@ def plan_missing(directory: str | os.PathLike[str]) -> Plan:
 
 
 def write_missing(directory: str | os.PathLike[str]) -> Plan:
-    """Write the workflow.yaml and the frontmatter that a workspace does not have, each file whole or not at all.
+    """Write the workflow.yaml and the frontmatter that a workspace does not have, each file whole
+    or not at all.
 
     Args:
         directory: A workspace.
@@ -109,17 +114,23 @@ def _unplaced(part: BaseModel) -> dict[str, JsonValue]:
 def _refusal(before: Verdict, after: Verdict) -> Verdict:
     """The verdict on a workspace whose graph would not stay the same."""
     reason = after.errors[0].message if after.errors else "the graph would not be the same"
-    problem = Problem(f"Nothing can be written for this workspace: {reason}", hint="Write its workflow.yaml by hand.")
+    problem = Problem(
+        f"Nothing can be written for this workspace: {reason}",
+        hint="Write its workflow.yaml by hand.",
+    )
     return Verdict(before.file, (*before.problems, problem))
 
 
-# What is written -------------------------------------------------------------------------------------------------------------
+# What is written
+# -------------------------------------------------------------------------------------------------------------
 
 
 def _missing(folder: Folder, workspace: Workspace, graph: Graph) -> list[Planned]:
     files = []
     if workspace.workflow_file is None:
-        files.append(Planned(WORKFLOWS[0], _yaml(_workflow(workspace, graph)).encode(), exists=False))
+        files.append(
+            Planned(WORKFLOWS[0], _yaml(_workflow(workspace, graph)).encode(), exists=False)
+        )
     for stage in workspace.stages:
         if stage.contract is not None and not stage.has_frontmatter:
             before = folder.read(stage.source.file)
@@ -130,21 +141,28 @@ def _missing(folder: Folder, workspace: Workspace, graph: Graph) -> list[Planned
 
 def _workflow(workspace: Workspace, graph: Graph) -> CommentedMap:
     """A workflow.yaml that says what was derived."""
-    stages = CommentedSeq(_listed(node, after) for node, after in zip(graph.nodes, (*graph.nodes[1:], None), strict=True))
+    stages = CommentedSeq(
+        _listed(node, after)
+        for node, after in zip(graph.nodes, (*graph.nodes[1:], None), strict=True)
+    )
     state = CommentedMap((name, _entry(entry)) for name, entry in workspace.state.items())
     return CommentedMap({"name": workspace.name, "version": 1, "state": state, "stages": stages})
 
 
 def _listed(node: Node, after: Node | None) -> CommentedMap:
     """A stage in the list, in one line."""
-    stage = CommentedMap({"id": node.id, "next": after.id if after is not None else END, **_flow(node)})
+    stage = CommentedMap(
+        {"id": node.id, "next": after.id if after is not None else END, **_flow(node)}
+    )
     stage.fa.set_flow_style()
     return stage
 
 
 def _entry(artifact: Artifact) -> CommentedMap:
     """An entry of the state, in one line."""
-    entry = CommentedMap({"type": artifact.kind, "location": artifact.location, "written_by": artifact.written_by})
+    entry = CommentedMap(
+        {"type": artifact.kind, "location": artifact.location, "written_by": artifact.written_by}
+    )
     entry.fa.set_flow_style()
     return entry
 
@@ -152,7 +170,10 @@ def _entry(artifact: Artifact) -> CommentedMap:
 def _flow(node: Node) -> dict[str, CommentedSeq]:
     """Return the names of the state entries that a stage reads and writes."""
     named = {"reads": node.reads, "writes": node.writes}
-    return {key: _line(dict.fromkeys(use.artifact for use in uses if use.artifact is not None)) for key, uses in named.items()}
+    return {
+        key: _line(dict.fromkeys(use.artifact for use in uses if use.artifact is not None))
+        for key, uses in named.items()
+    }
 
 
 def _frontmatter(stage: Stage, node: Node) -> CommentedMap:
@@ -163,15 +184,28 @@ def _frontmatter(stage: Stage, node: Node) -> CommentedMap:
 
 
 def _declared(fields: StageFields) -> Mapping[str, object]:
-    """Return workflow.yaml's declarations of the stage, in the words of `pgflow.declare.icm.stagefields`."""
-    effects = [{key: value for key, value in effect.model_dump(exclude={"position"}).items() if value} for effect in fields.effects or ()]
+    """Return workflow.yaml's declarations of the stage, in the words of
+    `pgflow.declare.icm.stagefields`.
+    """
+    effects = [
+        {key: value for key, value in effect.model_dump(exclude={"position"}).items() if value}
+        for effect in fields.effects or ()
+    ]
     retry = fields.retry
     said = {
         "gate": "explicit_request" if fields.on_request else None,
         "interrupt_before": fields.interrupt_before,
         "side_effects": effects or None,
-        "compensations": {item.name: item.description or None for item in fields.compensations or ()} or None,
-        "retry": retry and {"max_attempts": retry.max_retries, "delay_ms": retry.delay_ms, "on_error": retry.on_error},
+        "compensations": {
+            item.name: item.description or None for item in fields.compensations or ()
+        }
+        or None,
+        "retry": retry
+        and {
+            "max_attempts": retry.max_retries,
+            "delay_ms": retry.delay_ms,
+            "on_error": retry.on_error,
+        },
         "timeout": fields.timeout_ms and f"{fields.timeout_ms:.9f}".rstrip("0").rstrip(".") + "ms",
         "description": fields.description,
     }
@@ -196,12 +230,24 @@ def _yaml(value: CommentedMap) -> str:
 
 
 def _escaped(value: Any) -> Any:
-    """A value whose texts are read as they were by every YAML parser: quoted, unless they are plain words and paths."""
+    """A value whose texts are read as they were by every YAML parser: quoted, unless they are plain
+    words and paths.
+    """
     if isinstance(value, str):
         if _PLAIN.fullmatch(value):
             return value
-        return SingleQuotedScalarString(value) if value.isprintable() else DoubleQuotedScalarString(value)
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        return (
+            SingleQuotedScalarString(value)
+            if value.isprintable()
+            else DoubleQuotedScalarString(value)
+        )
+    for key, inner in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         value[key] = _escaped(inner)
     return value
 

@@ -1,8 +1,10 @@
-"""Agent SOPs: Markdown files of steps with RFC 2119 constraints, read as their authors mean them and compiled to the graph.
+"""Agent SOPs: Markdown files of steps with RFC 2119 constraints, read as their authors mean them
+and compiled to the graph.
 
-`page` sorts the lines of a Markdown file; `steps`, `parameters` and `constraints` find those three in it, and `outline` puts
-them together. `lint` says what the format's validator would; `prompts` composes what an agent is told for a step, `chaining`
-finds the other SOPs that a text names, and `compiling` makes the graph. `reading` is the way through all of them.
+`page` sorts the lines of a Markdown file; `steps`, `parameters` and `constraints` find those three
+in it, and `outline` puts them together. `lint` says what the format's validator would; `prompts`
+composes what an agent is told for a step, `chaining` finds the other SOPs that a text names, and
+`compiling` makes the graph. `reading` is the way through all of them.
 """
 
 from pgflow.declare.sop.reading import read_file, read_text

@@ -1,9 +1,11 @@
 """Mentions of other SOPs in an SOP.
 
-The format has no syntax for one SOP to start another: texts say "run `code-assist` on each task", and the agent or its user does.
-So a mention is recorded as what it is, something that a step refers to, with the line that does; it is no edge and starts
-nothing. A mention is a file's name (``code-assist.sop.md``), or the name of an SOP in the same directory in back-ticks, before
-the word SOP or script, or written with its hyphens. A name of one plain word could be any word, and is not taken for one.
+The format has no syntax for one SOP to start another: texts say "run `code-assist` on each task",
+and the agent or its user does. So a mention is recorded as what it is, something that a step refers
+to, with the line that does; it is no edge and starts nothing. A mention is a file's name
+(``code-assist.sop.md``), or the name of an SOP in the same directory in back-ticks, before the word
+SOP or script, or written with its hyphens. A name of one plain word could be any word, and is not
+taken for one.
 """
 
 from __future__ import annotations
@@ -18,10 +20,14 @@ from pgflow.declare.sop.page import Page
 
 SUFFIXES: Final = (".sop.md", ".script.md")
 
-_FILE: Final = re.compile(r"(?<![\w/.{}*<>-])(?:\./)?(?P<name>[\w@.-]{1,100}?)(?P<suffix>\.(?:sop|script)\.md)\b")
+_FILE: Final = re.compile(
+    r"(?<![\w/.{}*<>-])(?:\./)?(?P<name>[\w@.-]{1,100}?)(?P<suffix>\.(?:sop|script)\.md)\b"
+)
 _TICKED: Final = re.compile(r"`(?P<name>[\w@.-]{1,100})`")
 _SPOKEN: Final = re.compile(r"(?<![\w/.`{-])(?P<name>[\w@-]{1,100})(?= (?:SOP|sop|script)\b)")
-_HYPHENED: Final = re.compile(r"(?<![\w/.`{-])(?P<name>[A-Za-z0-9@]+(?:-[A-Za-z0-9@]+)+)(?![\w/-]|\.\w)")
+_HYPHENED: Final = re.compile(
+    r"(?<![\w/.`{-])(?P<name>[A-Za-z0-9@]+(?:-[A-Za-z0-9@]+)+)(?![\w/-]|\.\w)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,9 @@ class Mention:
 
 def stem(file: str) -> str:
     """The name of the SOP that a file is: its own, without ``.sop.md``."""
-    return next((file.removesuffix(suffix) for suffix in (*SUFFIXES, ".md") if file.endswith(suffix)), file)
+    return next(
+        (file.removesuffix(suffix) for suffix in (*SUFFIXES, ".md") if file.endswith(suffix)), file
+    )
 
 
 def by_name(files: Collection[str]) -> Mapping[str, tuple[str, ...]]:
@@ -49,7 +57,11 @@ def by_name(files: Collection[str]) -> Mapping[str, tuple[str, ...]]:
 
 
 def mentions(
-    page: Page, lines: Iterable[int], own: Iterable[str], siblings: Mapping[str, tuple[str, ...]] | None, problems: list[Problem]
+    page: Page,
+    lines: Iterable[int],
+    own: Iterable[str],
+    siblings: Mapping[str, tuple[str, ...]] | None,
+    problems: list[Problem],
 ) -> Iterator[Mention]:
     """The other SOPs that some lines name, each once.
 
@@ -67,17 +79,23 @@ def mentions(
     for number in lines:
         if number in page.hidden:
             continue
-        for name, column, is_file in sorted(_names(page.lines[number], siblings or {}), key=lambda found: found[1]):
+        for name, column, is_file in sorted(
+            _names(page.lines[number], siblings or {}), key=lambda found: found[1]
+        ):
             if name.casefold() in seen:
                 continue
             seen.add(name.casefold())
             file = _file(name, siblings, number + 1, column, problems)
             if file or is_file:
-                yield Mention(name, file or f"{name}{SUFFIXES[0]}", number, column, page.lines[number].strip())
+                yield Mention(
+                    name, file or f"{name}{SUFFIXES[0]}", number, column, page.lines[number].strip()
+                )
 
 
 def _names(line: str, siblings: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, int, bool]]:
-    """Names in a line, with their columns: those that are files' for certain, and those that a sibling has."""
+    """Names in a line, with their columns: those that are files' for certain, and those that a
+    sibling has.
+    """
     for found in _FILE.finditer(line):
         yield found["name"], found.start("name") + 1, True
     for pattern in (_TICKED, _SPOKEN, _HYPHENED):
@@ -86,7 +104,13 @@ def _names(line: str, siblings: Mapping[str, tuple[str, ...]]) -> Iterator[tuple
                 yield found["name"], found.start("name") + 1, False
 
 
-def _file(name: str, siblings: Mapping[str, tuple[str, ...]] | None, line: int, column: int, problems: list[Problem]) -> str | None:
+def _file(
+    name: str,
+    siblings: Mapping[str, tuple[str, ...]] | None,
+    line: int,
+    column: int,
+    problems: list[Problem],
+) -> str | None:
     """The sibling of that name; a problem if there are two, or none."""
     if siblings is None:
         return None
@@ -94,6 +118,14 @@ def _file(name: str, siblings: Mapping[str, tuple[str, ...]] | None, line: int, 
     files = tuple(file for file in alike if stem(file) == name) or alike
     if len(files) == 1:
         return files[0]
-    message = f"'{name}' could be {' or '.join(files)}" if files else f"There is no SOP '{name}' in the same directory"
-    problems.append(Problem(message, line, column, hint="the step refers to it by name only", severity="warning"))
+    message = (
+        f"'{name}' could be {' or '.join(files)}"
+        if files
+        else f"There is no SOP '{name}' in the same directory"
+    )
+    problems.append(
+        Problem(
+            message, line, column, hint="the step refers to it by name only", severity="warning"
+        )
+    )
     return None

@@ -1,8 +1,9 @@
 """Compiling an SOP to the graph: each step becomes a prompt that waits for the one before it.
 
-Parameters become inputs. A required one without a default is a gate of the first step: the run waits there until someone gives
-it, rather than failing, and an agent that is started with everything never stops. An optional one without a default is empty
-if it is not given: a prompt that names it must not fail for that.
+Parameters become inputs. A required one without a default is a gate of the first step: the run
+waits there until someone gives it, rather than failing, and an agent that is started with
+everything never stops. An optional one without a default is empty if it is not given: a prompt that
+names it must not fail for that.
 """
 
 from __future__ import annotations
@@ -11,7 +12,17 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, count
 from typing import Final
 
-from pgflow.declare.graph import Constraint, Gate, Graph, Input, Node, Position, Prompt, Substep, Use
+from pgflow.declare.graph import (
+    Constraint,
+    Gate,
+    Graph,
+    Input,
+    Node,
+    Position,
+    Prompt,
+    Substep,
+    Use,
+)
 from pgflow.declare.problems import Problem
 from pgflow.declare.sop import steps
 from pgflow.declare.sop.chaining import Mention, by_name, mentions
@@ -30,7 +41,13 @@ class TooMuchText(ValueError):
     """The prompts of an SOP would be too large together."""
 
 
-def compile_outline(outline: Outline, name: str, file: str, siblings: Collection[str] | None, problems: list[Problem]) -> Graph:
+def compile_outline(
+    outline: Outline,
+    name: str,
+    file: str,
+    siblings: Collection[str] | None,
+    problems: list[Problem],
+) -> Graph:
     """The graph of an SOP that has steps.
 
     Args:
@@ -48,7 +65,14 @@ def compile_outline(outline: Outline, name: str, file: str, siblings: Collection
     """
     maker = _Maker(outline, name, file)
     nodes = tuple(maker.nodes(maker.uses(siblings, problems)))
-    return Graph(name=name, description=outline.description, inputs=tuple(maker.inputs()), nodes=nodes, returns=nodes[-1].id, files=(file,))
+    return Graph(
+        name=name,
+        description=outline.description,
+        inputs=tuple(maker.inputs()),
+        nodes=nodes,
+        returns=nodes[-1].id,
+        files=(file,),
+    )
 
 
 class _Maker:
@@ -70,7 +94,9 @@ class _Maker:
             yield Input(
                 name=parameter.name,
                 required=parameter.required,
-                default=parameter.default if parameter.default is not None or _is_asked_for(parameter) else "",
+                default=parameter.default
+                if parameter.default is not None or _is_asked_for(parameter)
+                else "",
                 has_default=not _is_asked_for(parameter),
                 description=parameter.description,
                 position=self.at(parameter.line, parameter.column),
@@ -85,9 +111,19 @@ class _Maker:
             yield Node(
                 id=own_id,
                 title=step.title,
-                body=self.body(step, prompt(self.outline, step, self.name, later if before else first, before), asks=before is None),
+                body=self.body(
+                    step,
+                    prompt(self.outline, step, self.name, later if before else first, before),
+                    asks=before is None,
+                ),
                 depends_on=(before[1],) if before else (),
-                gates=tuple(self.gate(parameter) for parameter in self.parameters if _is_asked_for(parameter)) if before is None else (),
+                gates=tuple(
+                    self.gate(parameter)
+                    for parameter in self.parameters
+                    if _is_asked_for(parameter)
+                )
+                if before is None
+                else (),
                 reads=uses.get(place, ()),
                 position=self.at(step.start, step.column),
             )
@@ -99,16 +135,28 @@ class _Maker:
         blocks += self.general
         return Prompt(
             text=text,
-            constraints=tuple(constraint for scope, block in blocks for constraint in self.constraints(scope, block)),
+            constraints=tuple(
+                constraint
+                for scope, block in blocks
+                for constraint in self.constraints(scope, block)
+            ),
             substeps=tuple(self.substep(part) for part in step.substeps),
         )
 
     def substep(self, part: steps.Substep) -> Substep:
-        return Substep(number=part.number, title=part.title, position=self.at(part.start, part.column))
+        return Substep(
+            number=part.number, title=part.title, position=self.at(part.start, part.column)
+        )
 
     def constraints(self, scope: str, block: Block) -> Iterator[Constraint]:
         for rule in block.in_order:
-            yield Constraint(level=rule.level, text=rule.text, because=rule.because, scope=scope, position=self.at(rule.start, rule.column))
+            yield Constraint(
+                level=rule.level,
+                text=rule.text,
+                because=rule.because,
+                scope=scope,
+                position=self.at(rule.start, rule.column),
+            )
 
     def gate(self, parameter: Parameter) -> Gate:
         return Gate(
@@ -119,19 +167,34 @@ class _Maker:
             position=self.at(parameter.line, parameter.column),
         )
 
-    def uses(self, siblings: Collection[str] | None, problems: list[Problem]) -> dict[int, tuple[Use, ...]]:
-        """Return the uses of other SOPs by each step, by its place. What stands outside the steps is put to the first of them."""
-        lines = {place: list(range(step.start, step.end)) for place, step in enumerate(self.outline.steps)}
+    def uses(
+        self, siblings: Collection[str] | None, problems: list[Problem]
+    ) -> dict[int, tuple[Use, ...]]:
+        """Return the uses of other SOPs by each step, by its place. What stands outside the steps
+        is put to the first of them.
+        """
+        lines = {
+            place: list(range(step.start, step.end))
+            for place, step in enumerate(self.outline.steps)
+        }
         lines[0] += [number for start, end in self.outline.context for number in range(start, end)]
         files = by_name(siblings) if siblings is not None else None
         own = (self.name, slug(self.outline.title.title) if self.outline.title else self.name)
         return {
-            place: tuple(self.use(found) for found in mentions(self.outline.page, numbers, own, files, problems))
+            place: tuple(
+                self.use(found)
+                for found in mentions(self.outline.page, numbers, own, files, problems)
+            )
             for place, numbers in lines.items()
         }
 
     def use(self, mention: Mention) -> Use:
-        return Use(location=mention.file, scope="sop", why=mention.sentence, position=self.at(mention.line, mention.column))
+        return Use(
+            location=mention.file,
+            scope="sop",
+            why=mention.sentence,
+            position=self.at(mention.line, mention.column),
+        )
 
     def at(self, line: int, column: int) -> Position:
         return Position(file=self.file, line=line + 1, column=column)
@@ -145,6 +208,10 @@ def _unique(ids: Iterable[str]) -> Iterator[str]:
     """The ids, those that were there already with a number at the end."""
     seen: set[str] = set()
     for wanted in ids:
-        free = next(name for name in chain([wanted], (f"{wanted}-{number}" for number in count(2))) if name not in seen)
+        free = next(
+            name
+            for name in chain([wanted], (f"{wanted}-{number}" for number in count(2)))
+            if name not in seen
+        )
         seen.add(free)
         yield free

@@ -1,7 +1,9 @@
-"""The rules of an SOP: what stands under ``**Constraints:**``, with its RFC 2119 level and the reason it gives.
+"""The rules of an SOP: what stands under ``**Constraints:**``, with its RFC 2119 level and the
+reason it gives.
 
-A rule is one bullet of the outermost list, with everything under it. Its level is the first keyword of its own sentence; the
-keywords of nested bullets only count where that sentence has none. Words in back-ticks are quotations, not orders.
+A rule is one bullet of the outermost list, with everything under it. Its level is the first keyword
+of its own sentence; the keywords of nested bullets only count where that sentence has none. Words
+in back-ticks are quotations, not orders.
 """
 
 from __future__ import annotations
@@ -24,11 +26,14 @@ _LEVELS: Final[dict[str, Level]] = {
     "MAY": "MAY", "OPTIONAL": "MAY",
 }  # fmt: skip
 _KEYWORD: Final = re.compile(
-    r"\b(?:(?:MUST|SHALL|SHOULD) (?:NOT|NEVER)|NOT RECOMMENDED|MUST|REQUIRED|SHALL|SHOULD|RECOMMENDED|MAY|OPTIONAL|NEVER)\b"
+    r"\b(?:(?:MUST|SHALL|SHOULD) (?:NOT|NEVER)|NOT "
+    r"RECOMMENDED|MUST|REQUIRED|SHALL|SHOULD|RECOMMENDED|MAY|OPTIONAL|NEVER)\b"
 )
 _REASON: Final = re.compile(
-    r"(?:\b[Bb]ecause\b|\bsince\b(?! (?:(?:the )?last|then)\b)|\bas\b(?= (?:this|that|these|those|it|they|doing)\b)"
-    r"|, as\b(?! (?:well|an?|the)\b)|\bdue to\b|(?=\bto (?:avoid|prevent)\b)|(?=\bso that\b))[ :,]*(?P<reason>.+)"
+    r"(?:\b[Bb]ecause\b|\bsince\b(?! (?:(?:the )?last|then)\b)|\bas\b(?= "
+    r"(?:this|that|these|those|it|they|doing)\b)"
+    r"|, as\b(?! (?:well|an?|the)\b)|\bdue to\b|(?=\bto (?:avoid|prevent)\b)|(?=\bso that\b))[ "
+    r":,]*(?P<reason>.+)"
 )
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 _QUOTED: Final = re.compile(r"(`{1,3}).+?\1", re.DOTALL)
@@ -38,7 +43,9 @@ _MARKS: Final = re.compile(r"\*\*|__")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A bullet under a label of constraints: lines ``start`` to ``end``, without its own marker in ``text``."""
+    """A bullet under a label of constraints: lines ``start`` to ``end``, without its own marker in
+    ``text``.
+    """
 
     start: int
     end: int
@@ -64,7 +71,9 @@ class Block:
 
     @property
     def in_order(self) -> tuple[Rule, ...]:
-        """The rules, the strictest first. One that names no level stays with the rule it follows."""
+        """The rules, the strictest first. One that names no level stays with the rule it
+        follows.
+        """
         ranked, rank = [], 0
         for rule in self.rules:
             rank = _rank(rule.level) if rule.level else rank
@@ -78,7 +87,9 @@ def is_constraints(label: Label) -> bool:
 
 
 def is_acquisition(label: Label) -> bool:
-    """True for a label whose bullets say how parameters are got, where it stands among the parameters."""
+    """True for a label whose bullets say how parameters are got, where it stands among the
+    parameters.
+    """
     return is_constraints(label) or "acquisition" in label.name
 
 
@@ -88,7 +99,8 @@ def read_block(page: Page, label: Label, end: int) -> Block:
     Args:
         page: The file.
         label: Label at which they begin.
-        end: The line before which they end at the latest: the next label, heading, or the end of the file.
+        end: The line before which they end at the latest: the next label, heading, or the end of
+            the file.
 
     Returns:
         The block. It ends early, before a line of running text that follows its list.
@@ -99,13 +111,24 @@ def read_block(page: Page, label: Label, end: int) -> Block:
     end = next((number for number in range(items[0].end, end) if page.plain(number)), end)
     items = between(items, 0, end)
     ends = [item.line for item in items[1:]] + [end]
-    return Block(label.line, end, label.column, tuple(_rule(page, item, until) for item, until in zip(items, ends, strict=True)))
+    return Block(
+        label.line,
+        end,
+        label.column,
+        tuple(_rule(page, item, until) for item, until in zip(items, ends, strict=True)),
+    )
 
 
-def read_blocks(page: Page, start: int, end: int, wanted: Callable[[Label], bool]) -> Iterator[Block]:
+def read_blocks(
+    page: Page, start: int, end: int, wanted: Callable[[Label], bool]
+) -> Iterator[Block]:
     """The blocks of constraints between two lines, each up to the next label or heading."""
     labels = between(page.labels, start, end)
-    stops = sorted({label.line for label in labels} | {heading.line for heading in between(page.headings, start, end)} | {end})
+    stops = sorted(
+        {label.line for label in labels}
+        | {heading.line for heading in between(page.headings, start, end)}
+        | {end}
+    )
     following = dict(pairwise(stops))
     for label in labels:
         if wanted(label):
@@ -127,8 +150,13 @@ def _inline_rule(label: Label) -> Iterator[Rule]:
 
 
 def _rule(page: Page, item: Item, until: int) -> Rule:
-    """A rule with what follows it at the margin: an example in a fence ends the list for Markdown, not for its author."""
-    end = next((number + 1 for number in range(until - 1, item.end - 1, -1) if page.lines[number].strip()), item.end)
+    """A rule with what follows it at the margin: an example in a fence ends the list for Markdown,
+    not for its author.
+    """
+    end = next(
+        (number + 1 for number in range(until - 1, item.end - 1, -1) if page.lines[number].strip()),
+        item.end,
+    )
     text = without_marker(page.lines[item.line : end])
     return Rule(item.line, end, item.column, text, *read_rule(text))
 
@@ -144,7 +172,9 @@ def without_marker(lines: tuple[str, ...]) -> str:
 def _sentence(text: str) -> tuple[str, str]:
     """Return a rule's own words as one line, and the text nested in it."""
     lines = text.split("\n")
-    cut = next((number for number, line in enumerate(lines) if number and _NESTED.match(line)), len(lines))
+    cut = next(
+        (number for number, line in enumerate(lines) if number and _NESTED.match(line)), len(lines)
+    )
     return " ".join(" ".join(lines[:cut]).split()), "\n".join(lines[cut:])
 
 

@@ -1,7 +1,8 @@
-"""Remarks on an SOP: those of the format's own validator, in its words, and those that its rules ask for besides.
+"""Remarks on an SOP: those of the format's own validator, in its words, and those that its rules
+ask for besides.
 
-Nothing here keeps an SOP from being used: the original serves any file that has an overview. Its validator stops at its first
-remark; this one makes all of them, each with its place.
+Nothing here keeps an SOP from being used: the original serves any file that has an overview. Its
+validator stops at its first remark; this one makes all of them, each with its place.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ def _of_sections(outline: Outline) -> Iterator[Problem]:
         if not sections:
             yield Problem(f"Missing required section: {name.title()}", severity="warning")
         for again in sections[1:]:
-            yield _at(again.heading, f"A second section {again.heading.title!r}", f"the first is on line {sections[0].start + 1}")
+            yield _at(
+                again.heading,
+                f"A second section {again.heading.title!r}",
+                f"the first is on line {sections[0].start + 1}",
+            )
     for name in ("Examples", "Troubleshooting"):
         if not outline.named(name.casefold()):
             yield Problem(f"Recommended section missing: {name}", severity="warning")
@@ -62,7 +67,10 @@ def _of_sections(outline: Outline) -> Iterator[Problem]:
 def _of_parameters(outline: Outline) -> Iterator[Problem]:
     sections = outline.named(PARAMETERS)
     if outline.parameters and not outline.acquisition:
-        yield _at(sections[0].heading, "Parameters section missing 'Constraints for parameter acquisition'")
+        yield _at(
+            sections[0].heading,
+            "Parameters section missing 'Constraints for parameter acquisition'",
+        )
     if sections and outline.page.lines[sections[0].start + 1 :][:1] != ("",):
         yield _at(sections[0].heading, "Parameters section must have blank line after heading")
     first: dict[str, int] = {}
@@ -70,9 +78,16 @@ def _of_parameters(outline: Outline) -> Iterator[Problem]:
     for parameter in outline.parameters:
         where = (parameter.line + 1, parameter.column)
         if parameter.name in first:
-            yield _warning(f"Parameter '{parameter.name}' is declared twice", *where, f"the first counts, on line {first[parameter.name]}")
+            yield _warning(
+                f"Parameter '{parameter.name}' is declared twice",
+                *where,
+                f"the first counts, on line {first[parameter.name]}",
+            )
         elif not is_snake_case(parameter.name):
-            yield _warning(f"Parameter names must use lowercase letters and underscores: '{parameter.name}'", *where)
+            yield _warning(
+                f"Parameter names must use lowercase letters and underscores: '{parameter.name}'",
+                *where,
+            )
         if parameter.required and optional:
             message = f"Required parameter '{parameter.name}' after the optional '{optional}'"
             yield _warning(message, *where, "list required parameters first")
@@ -85,14 +100,29 @@ def _of_steps(outline: Outline) -> Iterator[Problem]:
     before: Step | None = None
     for step in outline.steps:
         if step.number in seen:
-            yield _of_step(step, f"Step {step.number} is there twice", f"the first is on line {seen[step.number].start + 1}")
+            yield _of_step(
+                step,
+                f"Step {step.number} is there twice",
+                f"the first is on line {seen[step.number].start + 1}",
+            )
         elif before is not None and order_of(step.number) < order_of(before.number):
-            yield _of_step(step, f"Step {step.number} comes after step {before.number}", "steps run in the order of the file")
+            yield _of_step(
+                step,
+                f"Step {step.number} comes after step {before.number}",
+                "steps run in the order of the file",
+            )
         if not any(block.rules for block in step.blocks):
-            yield _of_step(step, f"Step without constraints: {called(step)}", "add a '**Constraints:**' list")
+            yield _of_step(
+                step, f"Step without constraints: {called(step)}", "add a '**Constraints:**' list"
+            )
         for block in step.blocks:
             if not block.rules:
-                yield _warning("No bullets under Constraints", block.start + 1, block.column, "its text is told to the agent as it stands")
+                yield _warning(
+                    "No bullets under Constraints",
+                    block.start + 1,
+                    block.column,
+                    "its text is told to the agent as it stands",
+                )
         seen.setdefault(step.number, step)
         before = step
     if outline.steps and not any(step.blocks for step in outline.steps):
@@ -107,7 +137,11 @@ def _of_substeps(steps: Iterable[Step]) -> Iterator[Problem]:
             if part.number in seen:
                 yield _warning(f"Substep {part.number} is there twice", part.start + 1, part.column)
             elif not part.number.startswith(step.number):
-                yield _warning(f"Substep {part.number} stands in step {step.number}", part.start + 1, part.column)
+                yield _warning(
+                    f"Substep {part.number} stands in step {step.number}",
+                    part.start + 1,
+                    part.column,
+                )
             seen.add(part.number)
 
 
@@ -116,9 +150,16 @@ def _of_rule(rule: Rule) -> Iterator[Problem]:
     said = said if len(said) <= _QUOTE_LIMIT else said[: _QUOTE_LIMIT - 3] + "..."
     if rule.level is None:
         hint = "say MUST, MUST NOT, SHOULD, SHOULD NOT or MAY"
-        yield _warning(f"No RFC 2119 keyword in constraint: {said}", rule.start + 1, rule.column, hint)
+        yield _warning(
+            f"No RFC 2119 keyword in constraint: {said}", rule.start + 1, rule.column, hint
+        )
     elif rule.is_negative and not rule.because:
-        yield _warning(f"Negative constraint without context: {said}", rule.start + 1, rule.column, "add 'because', 'since', etc.")
+        yield _warning(
+            f"Negative constraint without context: {said}",
+            rule.start + 1,
+            rule.column,
+            "add 'because', 'since', etc.",
+        )
 
 
 def _of_markdown(outline: Outline) -> Iterator[Problem]:
@@ -126,9 +167,16 @@ def _of_markdown(outline: Outline) -> Iterator[Problem]:
     if page.front_matter:
         yield _warning("Front matter is not part of the format", 1, 1, "it is left out")
     for line in page.unclosed:
-        yield _warning("This code fence is never closed", line + 1, 1, "all that follows it is read as code")
+        yield _warning(
+            "This code fence is never closed", line + 1, 1, "all that follows it is read as code"
+        )
     for line in page.glued:
-        yield _warning(f"Not a heading: {bare(page.lines[line])[:_QUOTE_LIMIT]}", line + 1, 1, "put a space after the number signs")
+        yield _warning(
+            f"Not a heading: {bare(page.lines[line])[:_QUOTE_LIMIT]}",
+            line + 1,
+            1,
+            "put a space after the number signs",
+        )
     for number, text in enumerate(page.lines[page.front_matter :], page.front_matter + 1):
         for variable, column in variables(text):
             hint = "an SOP's own text is no template: it reaches the agent as ${...}"

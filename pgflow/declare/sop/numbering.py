@@ -1,4 +1,6 @@
-"""The numbers of steps: ``1. Setup``, ``0.5. Load``, ``Step 4A: Generate``, ``2.1 Analyze``, and the ids of nodes made of them."""
+"""The numbers of steps: ``1. Setup``, ``0.5. Load``, ``Step 4A: Generate``, ``2.1 Analyze``, and
+the ids of nodes made of them.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,13 @@ def read_number(title: str) -> Numbered | None:
 
 
 def order_of(number: str) -> tuple[tuple[int, str], ...]:
-    """Return the sort key of a number: ``0.5`` before ``1``, ``9`` before ``10``, ``4A`` before ``4B``."""
-    return tuple((int(part), "") if part.isdigit() else (0, part.casefold()) for part in re.findall(r"\d+|[A-Za-z]+", number))
+    """Return the sort key of a number: ``0.5`` before ``1``, ``9`` before ``10``, ``4A`` before
+    ``4B``.
+    """
+    return tuple(
+        (int(part), "") if part.isdigit() else (0, part.casefold())
+        for part in re.findall(r"\d+|[A-Za-z]+", number)
+    )
 
 
 def slug(title: str) -> str:
@@ -44,7 +51,9 @@ def slug(title: str) -> str:
 
 
 def node_id(number: str, title: str) -> str:
-    """The id of a step's node: ``step-2-explore-phase``. Titles outside the Latin alphabet leave the number alone."""
+    """The id of a step's node: ``step-2-explore-phase``. Titles outside the Latin alphabet leave
+    the number alone.
+    """
     words = slug(title)
     if len(words) > _TITLE_LIMIT:
         words = words[: _TITLE_LIMIT + 1].rpartition("-")[0] or words[:_TITLE_LIMIT]

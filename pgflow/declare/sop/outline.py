@@ -1,7 +1,8 @@
 """An SOP as read: its title, sections, parameters, steps and constraints, each with its lines.
 
-What is neither parameters nor steps is *context*: the overview, notes on modes, formats, examples, troubleshooting. It is said of
-the SOP as a whole wherever it stands, and goes into every step's prompt.
+What is neither parameters nor steps is *context*: the overview, notes on modes, formats, examples,
+troubleshooting. It is said of the SOP as a whole wherever it stands, and goes into every step's
+prompt.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Outline:
 
     @property
     def general(self) -> Iterator[tuple[str, Block]]:
-        """The constraints that no step has to itself, with the title of the section they stand in."""
+        """The constraints that no step has to itself, with the title of the section they stand
+        in.
+        """
         of_steps = {block.start for step in self.steps for block in step.blocks}
         for section in self.sections:
             if section.name != PARAMETERS:
@@ -44,17 +47,29 @@ class Outline:
 
     @property
     def description(self) -> str:
-        """The overview up to its first subheading, on one line, as the original makes descriptions."""
+        """The overview up to its first subheading, on one line, as the original makes
+        descriptions.
+        """
         for section in self.named(OVERVIEW)[:1]:
-            end = next((heading.line for heading in between(self.page.headings, section.start + 1, section.end)), section.end)
+            end = next(
+                (
+                    heading.line
+                    for heading in between(self.page.headings, section.start + 1, section.end)
+                ),
+                section.end,
+            )
             return self.page.text(section.start + 1, end).strip().replace("\n", " ")
         return ""
 
     @property
     def context(self) -> Iterator[tuple[int, int]]:
-        """The lines that are said of all steps, as ranges: all but the steps and the heading over them."""
+        """The lines that are said of all steps, as ranges: all but the steps and the heading over
+        them.
+        """
         start = self.page.front_matter
-        apart = [(section.start, section.start + 1) for section in self.named(STEPS)] + [(step.start, step.end) for step in self.steps]
+        apart = [(section.start, section.start + 1) for section in self.named(STEPS)] + [
+            (step.start, step.end) for step in self.steps
+        ]
         for out, until in sorted(apart):
             yield start, out
             start = until
@@ -73,20 +88,36 @@ def read_outline(page: Page) -> Outline:
         acquisition += blocks
         parameters += read_parameters(page, section.start, section.end, blocks, problems)
     steps = read_steps(page, sections, problems)
-    return Outline(page, title, sections, tuple(parameters), tuple(acquisition), steps, tuple(problems))
+    return Outline(
+        page, title, sections, tuple(parameters), tuple(acquisition), steps, tuple(problems)
+    )
 
 
 def _end(page: Page, title: Heading | None, problems: list[Problem]) -> int:
-    """The line before which the SOP ends: a file may hold a second one, which is only text to the first."""
-    second = next((heading for heading in page.headings if heading.level == 1 and heading is not title), None)
+    """The line before which the SOP ends: a file may hold a second one, which is only text to the
+    first.
+    """
+    second = next(
+        (heading for heading in page.headings if heading.level == 1 and heading is not title), None
+    )
     if second is None:
         return len(page.lines)
     hint = "what follows is carried into every prompt as it stands; an SOP of its own needs a file of its own"
-    problems.append(Problem(f"A second title: {second.title!r}", second.line + 1, second.column, hint=hint, severity="warning"))
+    problems.append(
+        Problem(
+            f"A second title: {second.title!r}",
+            second.line + 1,
+            second.column,
+            hint=hint,
+            severity="warning",
+        )
+    )
     return second.line
 
 
 def _sections(page: Page, end: int) -> Iterator[Section]:
     heads = [heading for heading in page.headings if heading.level == 2 and heading.line < end]
-    for heading, until in zip(heads, [*(following.line for following in heads[1:]), end], strict=False):
+    for heading, until in zip(
+        heads, [*(following.line for following in heads[1:]), end], strict=False
+    ):
         yield Section(heading, heading.line, until)

@@ -1,10 +1,12 @@
-"""A Markdown file as an SOP's reader sees it: its headings, labels, list items and table rows, each with its place.
+"""A Markdown file as an SOP's reader sees it: its headings, labels, list items and table rows, each
+with its place.
 
-What is a heading and what is the text of an example is Markdown's question, not ours: fences in lists, longer fences around
-shorter ones, tildes, indented code and comments all hide lines that look like structure. So a CommonMark parser sorts the
-lines, with everything inside a line left alone, and what the sorted lines mean is decided one layer up. Two rules of
-CommonMark are set aside, because they are not what authors of SOPs mean: a line above ``---`` is not a heading, and a bold
-label at the left margin ends the list item before it.
+What is a heading and what is the text of an example is Markdown's question, not ours: fences in
+lists, longer fences around shorter ones, tildes, indented code and comments all hide lines that
+look like structure. So a CommonMark parser sorts the lines, with everything inside a line left
+alone, and what the sorted lines mean is decided one layer up. Two rules of CommonMark are set
+aside, because they are not what authors of SOPs mean: a line above ``---`` is not a heading, and a
+bold label at the left margin ends the list item before it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from markdown_it.token import Token
 MARKER: Final = re.compile(r"( *)([-*+]|\d{1,9}[.)])(?: +|$)")
 """Beginning of a list item: its indent, and its bullet or number."""
 
-_PARSER: Final = MarkdownIt("commonmark").enable("table").disable(["inline", "lheading", "reference"])
+_PARSER: Final = (
+    MarkdownIt("commonmark").enable("table").disable(["inline", "lheading", "reference"])
+)
 _LABEL: Final = re.compile(r"( {0,3})(\*\*|__)(?P<name>[^*_\s].*?)\2(?P<after>.*)")
 _PLAIN_LABEL: Final = re.compile(r"( {0,3})(?P<name>Constraints):\s*", re.IGNORECASE)
 _CLOSING_FENCE: Final = re.compile(r"[ >]*(`{3,}|~{3,})\s*")
@@ -43,7 +47,9 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A line such as ``**Constraints:**``: what follows is of that kind, up to the next label or heading."""
+    """A line such as ``**Constraints:**``: what follows is of that kind, up to the next label or
+    heading.
+    """
 
     line: int
     name: str
@@ -53,7 +59,9 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item of a list that is in no other list: its lines ``line`` to ``end``, without the blank ones at the end."""
+    """An item of a list that is in no other list: its lines ``line`` to ``end``, without the blank
+    ones at the end.
+    """
 
     line: int
     end: int
@@ -76,7 +84,8 @@ Placed = TypeVar("Placed", Heading, Label, Item, Row)
 class Page:
     """The lines of a file and what they are.
 
-    ``hidden`` are lines whose words are an example's or a comment's; ``inside`` are lines that belong to a list item.
+    ``hidden`` are lines whose words are an example's or a comment's; ``inside`` are lines that
+    belong to a list item.
     """
 
     lines: tuple[str, ...]
@@ -96,7 +105,11 @@ class Page:
 
     def plain(self, number: int) -> bool:
         """True for a line of running text: neither blank, nor of an example, nor of a list."""
-        return bool(self.lines[number].strip()) and number not in self.hidden and number not in self.inside
+        return (
+            bool(self.lines[number].strip())
+            and number not in self.hidden
+            and number not in self.inside
+        )
 
 
 def read_page(text: str) -> Page:
@@ -118,13 +131,19 @@ def read_page(text: str) -> Page:
         hidden=hidden,
         inside=frozenset(number for item in items for number in range(item.line, item.end)),
         unclosed=tuple(_unclosed(tokens, lines)),
-        glued=tuple(n for n, line in enumerate(lines) if n >= skipped and n not in hidden and _GLUED_HEADING.match(line)),
+        glued=tuple(
+            n
+            for n, line in enumerate(lines)
+            if n >= skipped and n not in hidden and _GLUED_HEADING.match(line)
+        ),
         front_matter=skipped,
     )
 
 
 def between(things: Sequence[Placed], start: int, end: int) -> Sequence[Placed]:
-    """Those of a page's things, which are in order, that begin on the lines from ``start`` to before ``end``."""
+    """Those of a page's things, which are in order, that begin on the lines from ``start`` to
+    before ``end``.
+    """
     line = attrgetter("line")
     return things[bisect_left(things, start, key=line) : bisect_left(things, end, key=line)]
 
@@ -159,7 +178,14 @@ def _front_matter(lines: tuple[str, ...]) -> int:
     """Return the number of lines of a YAML block at the head of the file, its fences included."""
     if lines[0].rstrip() != "---" or len(lines) < 2 or not _KEY.match(lines[1]):
         return 0
-    return next((number + 1 for number, line in enumerate(lines) if number and line.rstrip() in ("---", "...")), 0)
+    return next(
+        (
+            number + 1
+            for number, line in enumerate(lines)
+            if number and line.rstrip() in ("---", "...")
+        ),
+        0,
+    )
 
 
 def _span(token: Token) -> tuple[int, int]:
@@ -195,7 +221,13 @@ def _items(tokens: list[Token], lines: tuple[str, ...]) -> Iterator[Item]:
 
 def _cut(items: tuple[Item, ...], labels: tuple[Label, ...]) -> tuple[Item, ...]:
     """The items, each ending before a label that CommonMark takes for the rest of its sentence."""
-    return tuple(replace(item, end=min(item.end, next((label.line for label in after(labels, item.line)), item.end))) for item in items)
+    return tuple(
+        replace(
+            item,
+            end=min(item.end, next((label.line for label in after(labels, item.line)), item.end)),
+        )
+        for item in items
+    )
 
 
 def _is_constraints(heading: Heading) -> bool:
@@ -204,16 +236,24 @@ def _is_constraints(heading: Heading) -> bool:
 
 
 def _labels(
-    lines: tuple[str, ...], skipped: int, hidden: frozenset[int], items: tuple[Item, ...], headings: tuple[Heading, ...]
+    lines: tuple[str, ...],
+    skipped: int,
+    hidden: frozenset[int],
+    items: tuple[Item, ...],
+    headings: tuple[Heading, ...],
 ) -> Iterator[Label]:
     inside = {number for item in items for number in range(item.line, item.end)}
-    written_as_headings = {heading.line: heading for heading in headings if _is_constraints(heading)}
+    written_as_headings = {
+        heading.line: heading for heading in headings if _is_constraints(heading)
+    }
     for number, line in enumerate(lines):
         if (heading := written_as_headings.get(number)) is not None:
             yield Label(number, name_of(heading.title), "", heading.column)
         elif number >= skipped and number not in hidden:
             label = _label(number, line)
-            if label is not None and (number not in inside or label.column == 1):  # deeper ones belong to their item
+            if label is not None and (
+                number not in inside or label.column == 1
+            ):  # deeper ones belong to their item
                 yield label
 
 

@@ -1,12 +1,14 @@
-"""The parameters of an SOP: ``- **name** (required|optional[, default: value]): description``, and what others write instead.
+"""The parameters of an SOP: ``- **name** (required|optional[, default: value]): description``, and
+what others write instead.
 
-The original finds parameters with one regular expression that back-ticked defaults, closing brackets in defaults and further
-words after ``required`` slip through. Here the bracket is read as what it is: words about whether the parameter is needed,
-perhaps a default, perhaps a note. Tables of parameters are read too.
+The original finds parameters with one regular expression that back-ticked defaults, closing
+brackets in defaults and further words after ``required`` slip through. Here the bracket is read as
+what it is: words about whether the parameter is needed, perhaps a default, perhaps a note. Tables
+of parameters are read too.
 
-A default is a value where it looks like one: quoted text, ``true``, ``3``, ``none``. Other words (``current directory``,
-``same directory as plan_path``) are for the agent to understand, and reach it as they stand; so do the names of other
-parameters in braces (``.agents/{project_name}``).
+A default is a value where it looks like one: quoted text, ``true``, ``3``, ``none``. Other words
+(``current directory``, ``same directory as plan_path``) are for the agent to understand, and reach
+it as they stand; so do the names of other parameters in braces (``.agents/{project_name}``).
 """
 
 from __future__ import annotations
@@ -22,11 +24,19 @@ from pgflow.declare.problems import Problem
 from pgflow.declare.sop.constraints import Block, without_marker
 from pgflow.declare.sop.page import Item, Page, Row, bare, between, last_before, name_of
 
-_NAME: Final = re.compile(r"(?:(\*\*|__)\s*`?(?P<bold>[^*`]+?)`?\s*:?\s*\1|`(?P<code>[^`]+)`|(?P<plain>[A-Za-z_][\w-]*)(?=\s*\())\s*")
+_NAME: Final = re.compile(
+    r"(?:(\*\*|__)\s*`?(?P<bold>[^*`]+?)`?\s*:?\s*\1|`(?P<code>[^`]+)`|(?P<plain>[A-Za-z_][\w-]*)(?=\s*\())\s*"
+)
 _ONE_WORD: Final = re.compile(r"[\w.-]+")
 _SNAKE_CASE: Final = re.compile(r"[a-z][a-z0-9_]*")
-_DEFAULT: Final = re.compile(r"(?:^|[\s,;(])defaults?\b\s*(?:to\b|is\b)?\s*[:=]?\s*(?P<value>\S.*)", re.IGNORECASE | re.DOTALL)
-_CONDITION: Final = re.compile(r"\brequired\b(?:\s+\w+)?\s+(?:unless|if|when|except)\b|\b(?:if|when|unless)\b.*\brequired\b", re.IGNORECASE)
+_DEFAULT: Final = re.compile(
+    r"(?:^|[\s,;(])defaults?\b\s*(?:to\b|is\b)?\s*[:=]?\s*(?P<value>\S.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_CONDITION: Final = re.compile(
+    r"\brequired\b(?:\s+\w+)?\s+(?:unless|if|when|except)\b|\b(?:if|when|unless)\b.*\brequired\b",
+    re.IGNORECASE,
+)
 _NEEDED: Final = re.compile(r"(?P<not>\bnot\s+)?\b(?:required|mandatory|yes)\b|✅|✔", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"-?\d{1,15}(\.\d{1,15})?")
 _QUOTES: Final = {'"': '"', "'": "'", "`": "`", "\u201c": "\u201d", "\u2018": "\u2019"}
@@ -48,7 +58,9 @@ class Parameter:
     column: int
 
 
-def read_parameters(page: Page, start: int, end: int, others: Iterable[Block], problems: list[Problem]) -> Iterator[Parameter]:
+def read_parameters(
+    page: Page, start: int, end: int, others: Iterable[Block], problems: list[Problem]
+) -> Iterator[Parameter]:
     """The parameters of a section.
 
     Args:
@@ -63,7 +75,11 @@ def read_parameters(page: Page, start: int, end: int, others: Iterable[Block], p
     """
     spoken_for = {number for block in others for number in range(block.start, block.end)}
     for item in between(page.items, start, end):
-        if item.line not in spoken_for and (parameter := _from_item(page, item, _group(page, start, item.line), problems)) is not None:
+        if (
+            item.line not in spoken_for
+            and (parameter := _from_item(page, item, _group(page, start, item.line), problems))
+            is not None
+        ):
             yield parameter
     for row in between(page.rows, start, end):
         if (parameter := _from_row(row, problems)) is not None:
@@ -76,7 +92,9 @@ def is_snake_case(name: str) -> bool:
 
 
 def _group(page: Page, start: int, line: int) -> str:
-    """Return the heading or label above a list, which speaks of all its parameters: ``**Required:**``, ``### Optional``."""
+    """Return the heading or label above a list, which speaks of all its parameters:
+    ``**Required:**``, ``### Optional``.
+    """
     heading, label = last_before(page.headings, line), last_before(page.labels, line)
     if label is not None and label.line > max(start, heading.line if heading else 0):
         return label.name
@@ -88,7 +106,13 @@ def _from_item(page: Page, item: Item, group: str, problems: list[Problem]) -> P
     found = _NAME.match(text)
     name = bare(found["bold"] or found["code"] or found["plain"]).rstrip(":") if found else ""
     if found is None or not _ONE_WORD.fullmatch(name):
-        problems.append(_doubt(item, "Not a parameter (format: - **name** (required|optional[, default: value]): description)"))
+        problems.append(
+            _doubt(
+                item,
+                "Not a parameter (format: - **name** (required|optional[, default: value]): "
+                "description)",
+            )
+        )
         return None
     said, description = _bracket(text[found.end() :])
     return _parameter(name, said or group, description, item, problems)
@@ -104,15 +128,25 @@ def _from_row(row: Row, problems: list[Problem]) -> Parameter | None:
     default = _cell(row, "default") or ""
     if bare(default).strip(_DASHES):
         said += f", default: {default}"
-    return _parameter(name, said, _cell(row, "description", "meaning", "purpose") or row.cells[columns[-1]], row, problems)
+    return _parameter(
+        name,
+        said,
+        _cell(row, "description", "meaning", "purpose") or row.cells[columns[-1]],
+        row,
+        problems,
+    )
 
 
 def _cell(row: Row, *words: str) -> str | None:
     """The cell of the first column whose name has one of the words."""
-    return next((cell for column, cell in row.cells.items() if any(word in column for word in words)), None)
+    return next(
+        (cell for column, cell in row.cells.items() if any(word in column for word in words)), None
+    )
 
 
-def _parameter(name: str, said: str, description: str, place: Item | Row, problems: list[Problem]) -> Parameter:
+def _parameter(
+    name: str, said: str, description: str, place: Item | Row, problems: list[Problem]
+) -> Parameter:
     found = _DEFAULT.search(said)
     default, has_default = (_value(found["value"]), True) if found else (None, False)
     words = " ".join((said[: found.start()] if found else said)[:_BRACKET_LIMIT].split())
@@ -120,7 +154,9 @@ def _parameter(name: str, said: str, description: str, place: Item | Row, proble
     required = needed is not None and not needed["not"] and not _CONDITION.search(words)
     if needed and _CONDITION.search(words):
         hint = "it is not asked for before the run; the steps are told the condition"
-        problems.append(_doubt(place, f"Parameter '{name}' is required only under a condition: {words}", hint))
+        problems.append(
+            _doubt(place, f"Parameter '{name}' is required only under a condition: {words}", hint)
+        )
         description = f"{description} ({words})".strip()
     elif not needed and "optional" not in words.casefold() and not has_default:
         hint = "it is taken as optional; write (required) or (optional)"

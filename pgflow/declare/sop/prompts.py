@@ -1,12 +1,14 @@
 """The text that an agent is given for one step of an SOP.
 
-It is the SOP itself with the other steps taken out: its sections in their order, then the step with its substeps, each block of
-constraints with the strictest first. Around that stand the tags in which the original hands SOPs to agents, the parameters'
-values, what the step before said, and the user's message. How parameters are to be asked for is told to the first step only;
-the later ones have them.
+It is the SOP itself with the other steps taken out: its sections in their order, then the step with
+its substeps, each block of constraints with the strictest first. Around that stand the tags in
+which the original hands SOPs to agents, the parameters' values, what the step before said, and the
+user's message. How parameters are to be asked for is told to the first step only; the later ones
+have them.
 
-An SOP's text is no template. Where it has something that would be filled in (``$ARGUMENTS`` in an example of a shell script), that is
-written with braces, which nothing fills in and which a shell reads the same.
+An SOP's text is no template. Where it has something that would be filled in (``$ARGUMENTS`` in an
+example of a shell script), that is written with braces, which nothing fills in and which a shell
+reads the same.
 """
 
 from __future__ import annotations
@@ -48,11 +50,15 @@ def context(outline: Outline, *, asks: bool) -> str:
         Its text without steps.
     """
     blocks = {block.start: block for block in outline.acquisition}
-    parts = (_with_blocks(outline.page, start, end, blocks, keep=asks) for start, end in outline.context)
+    parts = (
+        _with_blocks(outline.page, start, end, blocks, keep=asks) for start, end in outline.context
+    )
     return as_is("\n\n".join(part for part in parts if part))
 
 
-def prompt(outline: Outline, step: Step, name: str, shared: str, before: tuple[str, str] | None) -> str:
+def prompt(
+    outline: Outline, step: Step, name: str, shared: str, before: tuple[str, str] | None
+) -> str:
     """The prompt of a step.
 
     Args:
@@ -60,15 +66,31 @@ def prompt(outline: Outline, step: Step, name: str, shared: str, before: tuple[s
         step: The step.
         name: The SOP's name.
         shared: Text of `context`.
-        before: The previous step, as a person would call it, and the id of its node; None for the first.
+        before: The previous step, as a person would call it, and the id of its node; None for the
+            first.
 
     Returns:
-        A template: values, the previous output and the user's message are filled in before it is sent.
+        A template: values, the previous output and the user's message are filled in before it is
+        sent.
     """
-    own = as_is(_with_blocks(outline.page, step.start, step.end, {block.start: block for block in step.blocks}, keep=True))
+    own = as_is(
+        _with_blocks(
+            outline.page,
+            step.start,
+            step.end,
+            {block.start: block for block in step.blocks},
+            keep=True,
+        )
+    )
     parts = [
-        f"Carry out one step of this SOP: {called(step)}. Its other steps are carried out before and after this one.",
-        f'<agent-sop name="{as_is(name)}">\n<content>\n{shared}\n\n## Steps\n\n{own}\n</content>\n</agent-sop>',
+        (
+            f"Carry out one step of this SOP: {called(step)}. Its other steps are carried out before "
+            "and after this one."
+        ),
+        (
+            f'<agent-sop name="{as_is(name)}">\n<content>\n{shared}\n\n## '
+            f"Steps\n\n{own}\n</content>\n</agent-sop>"
+        ),
         _values(outline),
         f"What the step before, {as_is(before[0])}, said:\n\n${before[1]}.output" if before else "",
         "<user-input>\n$ARGUMENTS\n</user-input>",

@@ -1,4 +1,6 @@
-"""Reading a file to its verdict: bytes that may be anything, then text, then the SOP, then its graph."""
+"""Reading a file to its verdict: bytes that may be anything, then text, then the SOP, then its
+graph.
+"""
 
 from __future__ import annotations
 
@@ -65,15 +67,28 @@ def read_text(text: str, file: str, *, siblings: Collection[str] | None = None) 
     problems = [*outline.problems, *remarks(outline, Path(file).name)]
     graph = None
     if not outline.steps:
-        problems.append(Problem(NO_NUMBERED_STEPS, hint="without steps there is nothing to carry out"))
+        problems.append(
+            Problem(NO_NUMBERED_STEPS, hint="without steps there is nothing to carry out")
+        )
     elif len(outline.steps) > _STEPS_LIMIT:
-        problems.append(Problem(f"{len(outline.steps)} steps: more than {_STEPS_LIMIT} are not read"))
+        problems.append(
+            Problem(f"{len(outline.steps)} steps: more than {_STEPS_LIMIT} are not read")
+        )
     else:
         try:
             graph = compile_outline(outline, name, file, siblings, problems)
         except TooMuchText:
-            problems.append(Problem("The prompts would be too large together", hint="each step is told all that stands outside the steps"))
-    return Verdict(file, tuple(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))), graph)
+            problems.append(
+                Problem(
+                    "The prompts would be too large together",
+                    hint="each step is told all that stands outside the steps",
+                )
+            )
+    return Verdict(
+        file,
+        tuple(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))),
+        graph,
+    )
 
 
 def _bytes(path: Path) -> bytes | Problem:
@@ -93,7 +108,12 @@ def _text(content: bytes) -> str | Problem:
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8-sig", "replace")
         place = (before.count("\n") + 1, len(before) - before.rfind("\n"))
-        return Problem(f"Not UTF-8: byte 0x{content[error.start]:02x}", *place, hint="save the file as UTF-8", kind="read_error")
+        return Problem(
+            f"Not UTF-8: byte 0x{content[error.start]:02x}",
+            *place,
+            hint="save the file as UTF-8",
+            kind="read_error",
+        )
 
 
 def _unreadable(text: str) -> Problem | None:
@@ -105,7 +125,10 @@ def _unreadable(text: str) -> Problem | None:
     if not text.strip():
         return Problem("The file is empty", kind="parse_error")
     if found := _NO_TEXT.search(text):
-        line, column = text.count("\n", 0, found.start()) + 1, found.start() - text.rfind("\n", 0, found.start())
+        line, column = (
+            text.count("\n", 0, found.start()) + 1,
+            found.start() - text.rfind("\n", 0, found.start()),
+        )
         message = f"A character that no text has: U+{ord(found[0]):04X}"
         return Problem(message, line, column, hint="is this a text file?", kind="parse_error")
     return None

@@ -1,9 +1,10 @@
 """Steps of an SOP, found in its sections.
 
-The format says ``### N. Name`` under ``## Steps``, with substeps ``#### N.M Name``. Real files also number from 0 and with
-fractions, write ``### Step 4A: Name``, leave the numbers out, list the steps instead of giving them headings, or have them in
-sections of another name; a step that slipped behind another section is still a step. Whatever is not the format is read as
-it is meant, and reported.
+The format says ``### N. Name`` under ``## Steps``, with substeps ``#### N.M Name``. Real files also
+number from 0 and with fractions, write ``### Step 4A: Name``, leave the numbers out, list the steps
+instead of giving them headings, or have them in sections of another name; a step that slipped
+behind another section is still a step. Whatever is not the format is read as it is meant, and
+reported.
 """
 
 from __future__ import annotations
@@ -69,10 +70,14 @@ class Step:
     def part_at(self, line: int) -> str:
         """The number of the substep that a line belongs to, or nothing."""
         place = bisect(self.substeps, line, key=attrgetter("start"))
-        return self.substeps[place - 1].number if place and line < self.substeps[place - 1].end else ""
+        return (
+            self.substeps[place - 1].number if place and line < self.substeps[place - 1].end else ""
+        )
 
 
-def read_steps(page: Page, sections: Sequence[Section], problems: list[Problem]) -> tuple[Step, ...]:
+def read_steps(
+    page: Page, sections: Sequence[Section], problems: list[Problem]
+) -> tuple[Step, ...]:
     """The steps of an SOP in their order.
 
     Args:
@@ -84,92 +89,198 @@ def read_steps(page: Page, sections: Sequence[Section], problems: list[Problem])
         The steps with their substeps and constraints; none if there is nothing that could be one.
     """
     proper = [section for section in sections if section.name == STEPS]
-    found = [step for section in proper for step in _of_section(page, section, problems)] or list(_elsewhere(page, sections, problems))
-    found += _strays(page, [section for section in sections if section.name not in (STEPS, PARAMETERS, OVERVIEW)], found, problems)
+    found = [step for section in proper for step in _of_section(page, section, problems)] or list(
+        _elsewhere(page, sections, problems)
+    )
+    found += _strays(
+        page,
+        [section for section in sections if section.name not in (STEPS, PARAMETERS, OVERVIEW)],
+        found,
+        problems,
+    )
     return tuple(_with_parts(page, step) for step in sorted(found, key=lambda step: step.start))
 
 
 def _of_section(page: Page, section: Section, problems: list[Problem]) -> Iterator[Step]:
     """The steps of a section that is called Steps."""
-    heads = [heading for heading in between(page.headings, section.start + 1, section.end) if heading.level == 3]
+    heads = [
+        heading
+        for heading in between(page.headings, section.start + 1, section.end)
+        if heading.level == 3
+    ]
     if any(read_number(heading.title) for heading in heads):
         return _numbered(heads, section, problems)
     if not page.text(section.start + 1, section.end):
         return iter(())
-    problems.append(_remark(NO_NUMBERED_STEPS, section.heading, "the steps are taken in their order"))
+    problems.append(
+        _remark(NO_NUMBERED_STEPS, section.heading, "the steps are taken in their order")
+    )
     return _headed(heads, section) if heads else _listed(page, section)
 
 
-def _numbered(heads: Sequence[Heading], section: Section, problems: list[Problem]) -> Iterator[Step]:
+def _numbered(
+    heads: Sequence[Heading], section: Section, problems: list[Problem]
+) -> Iterator[Step]:
     """A step for each heading with a number; one without belongs to the step before it."""
     numbered = []
     for heading in heads:
         if read_number(heading.title):
             numbered.append(heading)
         else:
-            hint = f"it is read as part of {numbered[-1].title!r}" if numbered else "it is read as said of all steps"
-            problems.append(_remark(f"Heading without a number among the steps: {heading.title!r}", heading, hint))
+            hint = (
+                f"it is read as part of {numbered[-1].title!r}"
+                if numbered
+                else "it is read as said of all steps"
+            )
+            problems.append(
+                _remark(
+                    f"Heading without a number among the steps: {heading.title!r}", heading, hint
+                )
+            )
     for heading, following in zip(numbered, [*numbered[1:], None], strict=True):
         named = read_number(heading.title)
         assert named is not None
-        yield Step(named.number, named.title, heading.line, following.line if following else section.end, heading.column, heading.level)
+        yield Step(
+            named.number,
+            named.title,
+            heading.line,
+            following.line if following else section.end,
+            heading.column,
+            heading.level,
+        )
 
 
 def _headed(heads: Sequence[Heading], section: Section) -> Iterator[Step]:
     """A step for each heading, counted."""
     for place, (heading, following) in enumerate(zip(heads, [*heads[1:], None], strict=True), 1):
-        yield Step(str(place), heading.title, heading.line, following.line if following else section.end, heading.column)
+        yield Step(
+            str(place),
+            heading.title,
+            heading.line,
+            following.line if following else section.end,
+            heading.column,
+        )
 
 
 def _listed(page: Page, section: Section) -> Iterator[Step]:
-    """A step for each item of a list; one for all that is there, if it is more than a list or none."""
+    """A step for each item of a list; one for all that is there, if it is more than a list or
+    none.
+    """
     items = between(page.items, section.start + 1, section.end)
     if not items or between(page.labels, section.start + 1, section.end):
-        first = next(number for number in range(section.start + 1, section.end) if page.lines[number].strip())
+        first = next(
+            number for number in range(section.start + 1, section.end) if page.lines[number].strip()
+        )
         yield Step("1", "", first, section.end, 1, level=0)
         return
     for place, (item, following) in enumerate(zip(items, [*items[1:], None], strict=True), 1):
         marker = MARKER.match(page.lines[item.line])
         number = marker[2].rstrip(".)") if marker and marker[2][0].isdigit() else str(place)
-        yield Step(number, "", item.line, following.line if following else section.end, item.column, level=0)
+        yield Step(
+            number,
+            "",
+            item.line,
+            following.line if following else section.end,
+            item.column,
+            level=0,
+        )
 
 
 def _elsewhere(page: Page, sections: Sequence[Section], problems: list[Problem]) -> Iterator[Step]:
-    """The steps of an SOP without a section called Steps: sections that are steps, or one whose parts look like steps."""
+    """The steps of an SOP without a section called Steps: sections that are steps, or one whose
+    parts look like steps.
+    """
     for section in sections:
-        if _STEP_SECTION.match(section.heading.title) and (named := read_number(section.heading.title)) is not None:
-            yield Step(named.number, named.title, section.start, section.end, section.heading.column, section.heading.level)
+        if (
+            _STEP_SECTION.match(section.heading.title)
+            and (named := read_number(section.heading.title)) is not None
+        ):
+            yield Step(
+                named.number,
+                named.title,
+                section.start,
+                section.end,
+                section.heading.column,
+                section.heading.level,
+            )
     if any(_STEP_SECTION.match(section.heading.title) for section in sections):
         return
     for section in sections:
-        heads = [heading for heading in between(page.headings, section.start, section.end) if heading.level == 3]
-        if any(read_number(heading.title) and _has_constraints(page, heading, section.end) for heading in heads):
-            problems.append(_remark(f"Steps found in section {section.heading.title!r}", section.heading, "call it '## Steps'"))
+        heads = [
+            heading
+            for heading in between(page.headings, section.start, section.end)
+            if heading.level == 3
+        ]
+        if any(
+            read_number(heading.title) and _has_constraints(page, heading, section.end)
+            for heading in heads
+        ):
+            problems.append(
+                _remark(
+                    f"Steps found in section {section.heading.title!r}",
+                    section.heading,
+                    "call it '## Steps'",
+                )
+            )
             yield from _numbered(heads, section, problems)
             return
 
 
-def _strays(page: Page, sections: Sequence[Section], found: Sequence[Step], problems: list[Problem]) -> Iterator[Step]:
-    """Steps that continue the numbers in a section of another kind, with constraints of their own."""
+def _strays(
+    page: Page, sections: Sequence[Section], found: Sequence[Step], problems: list[Problem]
+) -> Iterator[Step]:
+    """Steps that continue the numbers in a section of another kind, with constraints of their
+    own.
+    """
     last = found[-1].number if found else ""
     starts = {step.start for step in found}
     for section in sections:
         for heading in between(page.headings, section.start + 1, section.end):
-            named = read_number(heading.title) if heading.level == 3 and heading.line not in starts else None
-            if named and last.isdigit() and named.number == str(int(last) + 1) and _has_constraints(page, heading, section.end):
+            named = (
+                read_number(heading.title)
+                if heading.level == 3 and heading.line not in starts
+                else None
+            )
+            if (
+                named
+                and last.isdigit()
+                and named.number == str(int(last) + 1)
+                and _has_constraints(page, heading, section.end)
+            ):
                 message = f"Step {named.number} stands in section {section.heading.title!r}"
-                problems.append(_remark(message, heading, "it is run as a step; move it to '## Steps'"))
+                problems.append(
+                    _remark(message, heading, "it is run as a step; move it to '## Steps'")
+                )
                 last = named.number
-                yield Step(named.number, named.title, heading.line, _end_of(page, heading, section.end), heading.column)
+                yield Step(
+                    named.number,
+                    named.title,
+                    heading.line,
+                    _end_of(page, heading, section.end),
+                    heading.column,
+                )
 
 
 def _end_of(page: Page, heading: Heading, limit: int) -> int:
     """The line before which what stands under a heading ends."""
-    return min(limit, next((other.line for other in after(page.headings, heading.line) if other.level <= heading.level), limit))
+    return min(
+        limit,
+        next(
+            (
+                other.line
+                for other in after(page.headings, heading.line)
+                if other.level <= heading.level
+            ),
+            limit,
+        ),
+    )
 
 
 def _has_constraints(page: Page, heading: Heading, limit: int) -> bool:
-    return any(is_constraints(label) for label in between(page.labels, heading.line, _end_of(page, heading, limit)))
+    return any(
+        is_constraints(label)
+        for label in between(page.labels, heading.line, _end_of(page, heading, limit))
+    )
 
 
 def _with_parts(page: Page, step: Step) -> Step:
@@ -182,9 +293,17 @@ def _with_parts(page: Page, step: Step) -> Step:
 
 def _substeps(page: Page, step: Step) -> Iterator[Substep]:
     for heading in between(page.headings, step.start + 1, step.end):
-        named = read_number(heading.title) if step.level and heading.level == step.level + 1 else None
+        named = (
+            read_number(heading.title) if step.level and heading.level == step.level + 1 else None
+        )
         if named:
-            yield Substep(named.number, named.title, heading.line, _end_of(page, heading, step.end), heading.column)
+            yield Substep(
+                named.number,
+                named.title,
+                heading.line,
+                _end_of(page, heading, step.end),
+                heading.column,
+            )
 
 
 def _remark(message: str, heading: Heading, hint: str) -> Problem:

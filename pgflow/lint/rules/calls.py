@@ -44,9 +44,15 @@ async def fulfil(order: int) -> None:
     def check(self, module: Module) -> Iterator[Finding]:
         """Calls that make a coroutine and throw it away, or take it for its result."""
         for node, region in module.nodes():
-            if isinstance(node, ast.Call) and (called := _coroutine(node, module)) is not None and _is_lost(node, module):
+            if (
+                isinstance(node, ast.Call)
+                and (called := _coroutine(node, module)) is not None
+                and _is_lost(node, module)
+            ):
                 how = self.instead if _is_in_async(node, module) else _twin(called, node, module)
-                yield self.at(module, node, f"{called}() {region.said} is not awaited: {self.why}; {how}")
+                yield self.at(
+                    module, node, f"{called}() {region.said} is not awaited: {self.why}; {how}"
+                )
 
 
 def _coroutine(call: ast.Call, module: Module) -> str | None:
@@ -54,14 +60,22 @@ def _coroutine(call: ast.Call, module: Module) -> str | None:
     callee = module.callee(call.func)
     if callee is not None:
         makes_one = callee.door == "aio" or (callee.door == "" and callee.declared.is_async)
-        return ast.unparse(call.func) if makes_one and callee.declared.kind is not Kind.WORKFLOW else None
+        return (
+            ast.unparse(call.func)
+            if makes_one and callee.declared.kind is not Kind.WORKFLOW
+            else None
+        )
     path = module.names.resolve(call.func)
     if path is None:
         return None
     if path in WAITING:
         return ast.unparse(call.func)
     function = module.names.defined.get(path.removeprefix(HERE)) if path.startswith(HERE) else None
-    is_coroutine = isinstance(function, ast.AsyncFunctionDef) and not function.decorator_list and not _is_generator(function)
+    is_coroutine = (
+        isinstance(function, ast.AsyncFunctionDef)
+        and not function.decorator_list
+        and not _is_generator(function)
+    )
     return ast.unparse(call.func) if is_coroutine else None
 
 
@@ -92,9 +106,18 @@ def _is_lost(call: ast.Call, module: Module) -> bool:
     """Return True if a coroutine is dropped, or used as if it were the result."""
     parent = module.names.parent_of.get(call)
     match parent:
-        case ast.Expr() | ast.BoolOp() | ast.Compare() | ast.UnaryOp() | ast.BinOp() | ast.FormattedValue():
+        case (
+            ast.Expr()
+            | ast.BoolOp()
+            | ast.Compare()
+            | ast.UnaryOp()
+            | ast.BinOp()
+            | ast.FormattedValue()
+        ):
             return True
-        case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test) | ast.IfExp(test=test):
+        case (
+            ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test) | ast.IfExp(test=test)
+        ):
             return test is call
         case ast.Match(subject=taken) | ast.For(iter=taken) | ast.comprehension(iter=taken):
             return taken is call
@@ -112,7 +135,10 @@ def _is_lost(call: ast.Call, module: Module) -> bool:
 
 def _is_read(name: str, call: ast.Call, module: Module) -> bool:
     around = module.names.function_around(call)
-    return around is None or any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in ast.walk(around))
+    return around is None or any(
+        isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+        for n in ast.walk(around)
+    )
 
 
 class WorkflowCalled(Rule):
@@ -148,8 +174,17 @@ async def fulfil(order: int) -> str:
         for node, region, callee in _calls(module):
             if callee.declared.kind is Kind.WORKFLOW and not callee.door:
                 name = callee.declared.name
-                twin = f"await pgflow.run_child({name}, ...)" if _is_in_async(node, module) else f"pgflow.sync.run_child({name}, ...)"
-                yield self.at(module, node, f"workflow {name} is called {region.said}: {self.why}; {twin} starts it as a child and waits")
+                twin = (
+                    f"await pgflow.run_child({name}, ...)"
+                    if _is_in_async(node, module)
+                    else f"pgflow.sync.run_child({name}, ...)"
+                )
+                yield self.at(
+                    module,
+                    node,
+                    f"workflow {name} is called {region.said}: {self.why}; {twin} starts it as a "
+                    "child and waits",
+                )
 
 
 class BodyCalled(Rule):
@@ -184,7 +219,11 @@ async def fulfil(order: int) -> str:
         """Find calls of the function under a step in workflow code."""
         for node, region, callee in _calls(module):
             if callee.declared.kind is not Kind.WORKFLOW and callee.door == "fn":
-                yield self.at(module, node, f"{callee.declared.name}.fn() {region.said}: {self.why}; {self.instead}")
+                yield self.at(
+                    module,
+                    node,
+                    f"{callee.declared.name}.fn() {region.said}: {self.why}; {self.instead}",
+                )
 
 
 def _calls(module: Module) -> Iterator[tuple[ast.Call, Region, Callee]]:

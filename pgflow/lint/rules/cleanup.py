@@ -1,7 +1,8 @@
 """Code that runs when a run is taken apart.
 
-A run that waits is unwound: an exception that is no `Exception` goes through the workflow, so that its ``finally`` runs, and
-runs again whenever the run waits once more. Durable calls know of it and do nothing then. Nothing else does.
+A run that waits is unwound: an exception that is no `Exception` goes through the workflow, so that
+its ``finally`` runs, and runs again whenever the run waits once more. Durable calls know of it and
+do nothing then. Nothing else does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from pgflow.lint.rules.base import Rule
 from pgflow.lint.rules.outside import written
 
 TRIES = (ast.Try, ast.TryStar)
-LOUD = frozenset({"builtins.print", "builtins.open", "builtins.input", "builtins.exec", "builtins.setattr", "builtins.delattr"})
+LOUD = frozenset(
+    {
+        "builtins.print",
+        "builtins.open",
+        "builtins.input",
+        "builtins.exec",
+        "builtins.setattr",
+        "builtins.delattr",
+    }
+)
 """Builtins that do something to others."""
 
 
@@ -53,12 +63,18 @@ async def build(folder: str) -> None:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Plain calls and assignments that others notice, in ``finally`` and in handlers of everything."""
+        """Plain calls and assignments that others notice, in ``finally`` and in handlers of
+        everything.
+        """
         for node, region in module.nodes():
             if isinstance(node, TRIES):
                 for block, name in _cleanups(node, module):
                     for found, what in _effects(block, module, frozenset()):
-                        yield self.at(module, found, f"{what} in {name} {region.said}: {self.why}; {self.instead}")
+                        yield self.at(
+                            module,
+                            found,
+                            f"{what} in {name} {region.said}: {self.why}; {self.instead}",
+                        )
 
 
 def _cleanups(node: ast.Try | ast.TryStar, module: Module) -> Iterator[tuple[list[ast.stmt], str]]:
@@ -71,10 +87,14 @@ def _cleanups(node: ast.Try | ast.TryStar, module: Module) -> Iterator[tuple[lis
 def catches_all(handler: ast.ExceptHandler, module: Module) -> bool:
     """Return True if a handler catches the exceptions that take a run apart."""
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(kind is None or module.names.resolve(kind) == "builtins.BaseException" for kind in kinds)
+    return any(
+        kind is None or module.names.resolve(kind) == "builtins.BaseException" for kind in kinds
+    )
 
 
-def _effects(block: list[ast.stmt], module: Module, inside: frozenset[ast.AST]) -> Iterator[tuple[ast.AST, str]]:
+def _effects(
+    block: list[ast.stmt], module: Module, inside: frozenset[ast.AST]
+) -> Iterator[tuple[ast.AST, str]]:
     """Statements of a block that others notice, with what they are called."""
     for node in _statements(block):
         match node:
@@ -82,17 +102,28 @@ def _effects(block: list[ast.stmt], module: Module, inside: frozenset[ast.AST]) 
                 what = _effect_of(call, module, inside, is_awaited=True)
             case ast.Expr(value=ast.Call() as call):
                 what = _effect_of(call, module, inside, is_awaited=False)
-            case ast.Assign(targets=[ast.Attribute() | ast.Subscript() as target, *_]) | ast.AugAssign(target=ast.Attribute() as target):
+            case (
+                ast.Assign(targets=[ast.Attribute() | ast.Subscript() as target, *_])
+                | ast.AugAssign(target=ast.Attribute() as target)
+            ):
                 root = root_of(target)
-                what = "an assignment" if isinstance(root, ast.Name) and not module.names.is_local(root) else None
+                what = (
+                    "an assignment"
+                    if isinstance(root, ast.Name) and not module.names.is_local(root)
+                    else None
+                )
             case _:
                 what = None
         if what is not None:
             yield node, what
 
 
-def _effect_of(call: ast.Call, module: Module, inside: frozenset[ast.AST], *, is_awaited: bool) -> str | None:
-    """Return a description of a call that others notice; None if they do not, or if that is not known."""
+def _effect_of(
+    call: ast.Call, module: Module, inside: frozenset[ast.AST], *, is_awaited: bool
+) -> str | None:
+    """Return a description of a call that others notice; None if they do not, or if that is not
+    known.
+    """
     path = module.names.resolve(call.func)
     if path is None:
         root = root_of(call.func)
@@ -157,18 +188,30 @@ async def patient() -> str:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Handlers of everything that raise nothing, and ``finally`` blocks that leave by another way."""
+        """Handlers of everything that raise nothing, and ``finally`` blocks that leave by another
+        way.
+        """
         for node, region in module.nodes():
             match node:
-                case ast.ExceptHandler() if catches_all(node, module) and not any(isinstance(s, ast.Raise) for s in _statements(node.body)):
+                case ast.ExceptHandler() if catches_all(node, module) and not any(
+                    isinstance(s, ast.Raise) for s in _statements(node.body)
+                ):
                     said = "a bare except" if node.type is None else "except BaseException"
                     yield self._found(module, node, f"{said} that does not raise again", region)
                 case ast.Try(finalbody=block) | ast.TryStar(finalbody=block):
                     for leaving in _leaving(block):
-                        yield self._found(module, leaving, f"{type(leaving).__name__.lower()} in finally", region)
-                case ast.Call(func=function, args=kinds) if module.names.resolve(function) == "contextlib.suppress":
-                    if any(module.names.resolve(kind) == "builtins.BaseException" for kind in kinds):
-                        yield self._found(module, node, "contextlib.suppress(BaseException)", region)
+                        yield self._found(
+                            module, leaving, f"{type(leaving).__name__.lower()} in finally", region
+                        )
+                case ast.Call(func=function, args=kinds) if (
+                    module.names.resolve(function) == "contextlib.suppress"
+                ):
+                    if any(
+                        module.names.resolve(kind) == "builtins.BaseException" for kind in kinds
+                    ):
+                        yield self._found(
+                            module, node, "contextlib.suppress(BaseException)", region
+                        )
 
     def _found(self, module: Module, node: ast.AST, what: str, region: Region) -> Finding:
         return self.at(module, node, f"{what} {region.said}: {self.why}; {self.instead}")

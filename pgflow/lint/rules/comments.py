@@ -18,7 +18,9 @@ class CommentRule(Rule):
         del module
         return iter(())
 
-    def check_comments(self, file: str, ignores: Ignores, known: Collection[str], applied: Collection[str]) -> Iterator[Finding]:
+    def check_comments(
+        self, file: str, ignores: Ignores, known: Collection[str], applied: Collection[str]
+    ) -> Iterator[Finding]:
         """Every comment that breaks this rule.
 
         Args:
@@ -54,15 +56,23 @@ async def greet(name: str) -> None:
     print(name)  # pgflow: ignore[PF110] somebody pipes this into a file
 """
 
-    def check_comments(self, file: str, ignores: Ignores, known: Collection[str], applied: Collection[str]) -> Iterator[Finding]:
+    def check_comments(
+        self, file: str, ignores: Ignores, known: Collection[str], applied: Collection[str]
+    ) -> Iterator[Finding]:
         """Comments that name no code, or one that no rule has."""
         del applied
         for comment in ignores.comments:
             if not comment.codes:
-                yield self.on(file, comment, f"this ignore names no code: {self.why}; {self.instead}")
+                yield self.on(
+                    file, comment, f"this ignore names no code: {self.why}; {self.instead}"
+                )
             for code in comment.codes:
                 if code not in known:
-                    yield self.on(file, comment, f"no rule is called {code}: {self.why}; `pgflow check --rules` lists them")
+                    yield self.on(
+                        file,
+                        comment,
+                        f"no rule is called {code}: {self.why}; `pgflow check --rules` lists them",
+                    )
 
 
 class UnusedIgnore(CommentRule):
@@ -85,10 +95,14 @@ async def greet(name: str) -> None:
     pgflow.logger.info("greeting %s", name)
 """
 
-    def check_comments(self, file: str, ignores: Ignores, known: Collection[str], applied: Collection[str]) -> Iterator[Finding]:
+    def check_comments(
+        self, file: str, ignores: Ignores, known: Collection[str], applied: Collection[str]
+    ) -> Iterator[Finding]:
         """Codes of rules that have been checked and have found nothing there."""
         del known
         for comment in ignores.comments:
             for code in comment.codes:
                 if code in applied and code not in comment.used:
-                    yield self.on(file, comment, f"{code} finds nothing here: {self.why}; {self.instead}")
+                    yield self.on(
+                        file, comment, f"{code} finds nothing here: {self.why}; {self.instead}"
+                    )

@@ -44,7 +44,11 @@ async def find_announcement(text: str) -> pgflow.Confirmed[str] | pgflow.Absent 
             reason = _reason_to_settle(found)
             if reason and "settle" not in found.hooks:
                 advice = self.instead.replace("NAME", found.name.rpartition(".<locals>.")[2])
-                yield self.at(module, found.at, f"effect {found.label} is {reason} and has no settle: {self.why}; {advice}")
+                yield self.at(
+                    module,
+                    found.at,
+                    f"effect {found.label} is {reason} and has no settle: {self.why}; {advice}",
+                )
 
 
 def _reason_to_settle(effect: Declared) -> str:
@@ -86,17 +90,29 @@ async def refund(charge_id: str, cents: int) -> None:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Effects that say they can be taken back, and do not say how; where a saga has a planner, that is asked."""
+        """Effects that say they can be taken back, and do not say how; where a saga has a planner,
+        that is asked.
+        """
         if _has_planner(module):
             return
         for found in module.definitions.of_kind(Kind.EFFECT):
             if _constant(found, "risk") == "compensable" and "compensate" not in found.hooks:
                 advice = self.instead.replace("NAME", found.name.rpartition(".<locals>.")[2])
-                yield self.at(module, found.at, f"effect {found.label} is compensable and has no compensate: {self.why}; {advice}")
+                yield self.at(
+                    module,
+                    found.at,
+                    f"effect {found.label} is compensable and has no compensate: {self.why}; "
+                    f"{advice}",
+                )
 
 
 def _has_planner(module: Module) -> bool:
-    return any(keyword.arg == "planner" for node in ast.walk(module.tree) if isinstance(node, ast.Call) for keyword in node.keywords)
+    return any(
+        keyword.arg == "planner"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+    )
 
 
 class LongName(Rule):
@@ -130,7 +146,12 @@ async def book(code: str) -> str:
             if not isinstance(found.options.get("name", ast.Constant(name)), ast.Constant):
                 continue  # made at run time
             if len(name.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-                yield self.at(module, found.at, f"the name of {found.kind} {name} has more than 255 bytes: {self.why}; {self.instead}")
+                yield self.at(
+                    module,
+                    found.at,
+                    f"the name of {found.kind} {name} has more than 255 bytes: {self.why}; "
+                    f"{self.instead}",
+                )
 
 
 class NestedStep(Rule):
@@ -168,11 +189,20 @@ async def fulfil(order: int) -> str:
             around = module.names.function_around(found.at)
             region = in_workflow.get(id(around)) if around is not None else None
             if region is not None and not isinstance(found.body, ast.Lambda):
-                yield self.at(module, found.at, f"{found.kind} {found.label} is defined {region.said}: {self.why}; {self.instead}")
+                yield self.at(
+                    module,
+                    found.at,
+                    f"{found.kind} {found.label} is defined {region.said}: {self.why}; "
+                    f"{self.instead}",
+                )
         for node in module.names.calls:
             kind = _kind_of_lambda(node, module)
             if kind is not None:
-                yield self.at(module, node, f"a lambda is no {kind}: it has no name for the journal; define a function")
+                yield self.at(
+                    module,
+                    node,
+                    f"a lambda is no {kind}: it has no name for the journal; define a function",
+                )
 
 
 NOT_BUILT = {
@@ -210,10 +240,22 @@ async def ship(order: int) -> None:
         """Calls of what is only declared, wherever they are."""
         for node in module.names.calls:
             what = NOT_BUILT.get(module.names.resolve(node.func) or "")
-            if what is None and isinstance(node.func, ast.Attribute) and node.func.attr == "options" and module.callee(node.func.value):
-                what = "budgets" if any(keyword.arg == "admit" for keyword in node.keywords) else None
+            if (
+                what is None
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "options"
+                and module.callee(node.func.value)
+            ):
+                what = (
+                    "budgets" if any(keyword.arg == "admit" for keyword in node.keywords) else None
+                )
             if what is not None:
-                yield self.at(module, node, f"{ast.unparse(node.func)}(): {what} are not built yet, so {self.why.partition(': ')[2]}")
+                yield self.at(
+                    module,
+                    node,
+                    f"{ast.unparse(node.func)}(): {what} are not built yet, so "
+                    f"{self.why.partition(': ')[2]}",
+                )
 
 
 def _kind_of_lambda(node: ast.Call, module: Module) -> Kind | None:

@@ -1,4 +1,6 @@
-"""Order that differs in every process: sets, coroutines that race, and identities, whose numbers differ."""
+"""Order that differs in every process: sets, coroutines that race, and identities, whose numbers
+differ.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,38 @@ from pgflow.lint.rules.outside import written
 from pgflow.lint.sets import Sets, makes_task
 
 IN_ORDER = frozenset(
-    {"builtins.list", "builtins.tuple", "builtins.enumerate", "builtins.iter", "builtins.map", "builtins.filter", "builtins.zip"}
-    | {"builtins.dict.fromkeys", "collections.deque", "itertools.chain", "itertools.islice", "itertools.batched", "itertools.cycle"}
-    | {"itertools.chain.from_iterable", "itertools.combinations", "itertools.permutations", "itertools.product", "itertools.groupby"}
+    {
+        "builtins.list",
+        "builtins.tuple",
+        "builtins.enumerate",
+        "builtins.iter",
+        "builtins.map",
+        "builtins.filter",
+        "builtins.zip",
+    }
+    | {
+        "builtins.dict.fromkeys",
+        "collections.deque",
+        "itertools.chain",
+        "itertools.islice",
+        "itertools.batched",
+        "itertools.cycle",
+    }
+    | {
+        "itertools.chain.from_iterable",
+        "itertools.combinations",
+        "itertools.permutations",
+        "itertools.product",
+        "itertools.groupby",
+    }
     | {"pgflow.map", "pgflow.as_completed", "pgflow.sync.map"}
 )
 """Functions whose results depend on the order of what they are given."""
 
-IN_ANY_ORDER = frozenset(f"builtins.{name}" for name in ("sorted", "set", "frozenset", "len", "sum", "min", "max", "any", "all"))
+IN_ANY_ORDER = frozenset(
+    f"builtins.{name}"
+    for name in ("sorted", "set", "frozenset", "len", "sum", "min", "max", "any", "all")
+)
 """Functions whose results do not."""
 
 
@@ -64,7 +90,11 @@ async def tell_all(names: list[str]) -> None:
         for node, region in module.nodes():
             for found in _ordered(node, module):
                 if sets.is_set(found):
-                    yield self.at(module, found, f"the order of a set counts {region.said}: {self.why}; {self.instead}")
+                    yield self.at(
+                        module,
+                        found,
+                        f"the order of a set counts {region.said}: {self.why}; {self.instead}",
+                    )
 
 
 def _ordered(node: ast.AST, module: Module) -> Iterator[ast.expr]:
@@ -72,7 +102,9 @@ def _ordered(node: ast.AST, module: Module) -> Iterator[ast.expr]:
     match node:
         case ast.For(iter=iterated) | ast.AsyncFor(iter=iterated):
             yield iterated
-        case ast.ListComp() | ast.DictComp() | ast.GeneratorExp() if not _is_order_lost(node, module):
+        case ast.ListComp() | ast.DictComp() | ast.GeneratorExp() if not _is_order_lost(
+            node, module
+        ):
             yield from (part.iter for part in node.generators)
         case ast.SetComp() if _has_await(node):
             yield from (part.iter for part in node.generators)
@@ -88,14 +120,22 @@ def _ordered(node: ast.AST, module: Module) -> Iterator[ast.expr]:
 
 def _ordered_arguments(call: ast.Call, module: Module) -> Iterator[ast.expr]:
     path = module.names.resolve(call.func)
-    yield from (argument.value for argument in call.args if isinstance(argument, ast.Starred) and path not in IN_ANY_ORDER)
-    is_join = isinstance(call.func, ast.Attribute) and call.func.attr == "join" and len(call.args) == 1
+    yield from (
+        argument.value
+        for argument in call.args
+        if isinstance(argument, ast.Starred) and path not in IN_ANY_ORDER
+    )
+    is_join = (
+        isinstance(call.func, ast.Attribute) and call.func.attr == "join" and len(call.args) == 1
+    )
     if (path in IN_ORDER or is_join) and not _is_order_lost(call, module):
         yield from call.args
 
 
 def _is_order_lost(node: ast.expr, module: Module) -> bool:
-    """Return True if the set becomes something without an order at once, and nothing is awaited on the way."""
+    """Return True if the set becomes something without an order at once, and nothing is awaited on
+    the way.
+    """
     parent = module.names.parent_of.get(node)
     if not isinstance(parent, ast.Call) or parent.func is node or _has_await(node):
         return False
@@ -142,20 +182,40 @@ async def first(shops: list[str]) -> int:
     def check(self, module: Module) -> Iterator[Finding]:
         """Find ``asyncio.as_completed()`` over coroutines in workflow code."""
         for use in module.uses:
-            if use.path == "asyncio.as_completed" and use.call is not None and use.call.args and _are_bare(use.call.args[0], module):
-                yield self.at(module, use.call, f"asyncio.as_completed() over coroutines {use.region.said}: {self.why}; {self.instead}")
+            if (
+                use.path == "asyncio.as_completed"
+                and use.call is not None
+                and use.call.args
+                and _are_bare(use.call.args[0], module)
+            ):
+                yield self.at(
+                    module,
+                    use.call,
+                    f"asyncio.as_completed() over coroutines {use.region.said}: {self.why}; "
+                    f"{self.instead}",
+                )
 
 
 def _are_bare(node: ast.expr, module: Module) -> bool:
     match node:
         case ast.List(elts=elements) | ast.Tuple(elts=elements) | ast.Set(elts=elements):
-            return any(isinstance(element, ast.Call) and not makes_task(element) for element in elements)
+            return any(
+                isinstance(element, ast.Call) and not makes_task(element) for element in elements
+            )
         case ast.ListComp(elt=element) | ast.GeneratorExp(elt=element) | ast.SetComp(elt=element):
             return isinstance(element, ast.Call) and not makes_task(element)
         case ast.Name(id=name):
             found = module.names.scope_of[node].find(name)
-            values = [binding.value for binding in found[1] if isinstance(binding, Assigned)] if found is not None else []
-            return len(values) == 1 and isinstance(values[0], DISPLAYS) and _are_bare(values[0], module)
+            values = (
+                [binding.value for binding in found[1] if isinstance(binding, Assigned)]
+                if found is not None
+                else []
+            )
+            return (
+                len(values) == 1
+                and isinstance(values[0], DISPLAYS)
+                and _are_bare(values[0], module)
+            )
         case _:
             return False
 
@@ -185,10 +245,14 @@ async def shard(customer: str) -> int:
         """Find identities, and texts that show addresses, in workflow code."""
         for use in module.uses:
             if use.path in vocabulary.IDENTITY:
-                yield self._found(module, use.call or use.node, f"{written(use.path)}()", use.region)
+                yield self._found(
+                    module, use.call or use.node, f"{written(use.path)}()", use.region
+                )
         for node, region in module.nodes():
             if (shown := _shown(node, module)) is not None and _shows_address(shown, module):
-                yield self._found(module, node, "the text of an object that has an address in it", region)
+                yield self._found(
+                    module, node, "the text of an object that has an address in it", region
+                )
 
     def _found(self, module: Module, node: ast.AST, what: str, region: Region) -> Finding:
         return self.at(module, node, f"{what} {region.said}: {self.why}; {self.instead}")
@@ -197,7 +261,9 @@ async def shard(customer: str) -> int:
 def _shown(node: ast.AST, module: Module) -> ast.expr | None:
     """Return the expression that a node makes a text of; None if it makes none."""
     match node:
-        case ast.Call(func=ast.Name() as function, args=[shown]) if module.names.resolve(function) in ("builtins.repr", "builtins.str"):
+        case ast.Call(func=ast.Name() as function, args=[shown]) if module.names.resolve(
+            function
+        ) in ("builtins.repr", "builtins.str"):
             return shown
         case ast.FormattedValue(value=shown):
             return shown
@@ -206,7 +272,9 @@ def _shown(node: ast.AST, module: Module) -> ast.expr | None:
 
 
 def _shows_address(node: ast.expr, module: Module) -> bool:
-    """Return True if the text of an expression is that of Python's plain objects: functions, lambdas, ``object()``."""
+    """Return True if the text of an expression is that of Python's plain objects: functions,
+    lambdas, ``object()``.
+    """
     path = module.names.resolve(node)
     if isinstance(node, ast.Lambda) or path == "builtins.object()":
         return True

@@ -1,4 +1,6 @@
-"""The outside of a run, in and out: clock, chance, environment, files and networks, threads, output."""
+"""The outside of a run, in and out: clock, chance, environment, files and networks, threads,
+output.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,16 @@ class Banned(Rule):
             path = self.match(module, use)
             if path is not None:
                 called = "()" if use.call is not None else ""
-                yield self.at(module, use.call or use.node, f"{written(path)}{called} {use.region.said}: {self.why}; {self.advice(use)}")
+                yield self.at(
+                    module,
+                    use.call or use.node,
+                    f"{written(path)}{called} {use.region.said}: {self.why}; {self.advice(use)}",
+                )
 
     def match(self, module: Module, use: Use) -> str | None:
-        """The path that is not allowed, if this one is. Of what is made in the code itself, the making says enough."""
+        """The path that is not allowed, if this one is. Of what is made in the code itself, the
+        making says enough.
+        """
         found = self.words.match(use.path, is_called=use.call is not None)
         return found if found in self.words.paths or is_given(module, use) else None
 
@@ -39,7 +47,8 @@ class Banned(Rule):
 
 
 def is_given(module: Module, use: Use) -> bool:
-    """Return True if a method is called on something that was made elsewhere: a variable of a module, or a parameter.
+    """Return True if a method is called on something that was made elsewhere: a variable of a
+    module, or a parameter.
 
     What is no method (of something that is made) counts as given.
     """
@@ -118,11 +127,19 @@ async def draw(names: list[str]) -> str:
     def match(self, module: Module, use: Use) -> str | None:
         """A generator without a seed too, and one that all runs share."""
         if use.path in vocabulary.SEEDED:
-            return use.path if use.call is not None and not use.call.args and not use.call.keywords else None
+            return (
+                use.path
+                if use.call is not None and not use.call.args and not use.call.keywords
+                else None
+            )
         made, separator, _ = use.path.partition("().")
         if separator and made in vocabulary.SEEDED:
             root = _variable_of(use.node)
-            return use.path if use.call is not None and root is not None and not module.names.is_local(root) else None
+            return (
+                use.path
+                if use.call is not None and root is not None and not module.names.is_local(root)
+                else None
+            )
         return super().match(module, use)
 
 
@@ -184,22 +201,37 @@ async def load(path: str) -> int:
     def match(self, module: Module, use: Use) -> str | None:
         """Also methods of files, by their names, and queries of Django."""
         made, _, method = use.path.rpartition(".")
-        if use.call is not None and made.startswith("pathlib.") and made.endswith("()") and method in vocabulary.PATH_METHODS:
+        if (
+            use.call is not None
+            and made.startswith("pathlib.")
+            and made.endswith("()")
+            and method in vocabulary.PATH_METHODS
+        ):
             return use.path
         return super().match(module, use)
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Find access to files, networks and processes in workflow code, by full name or by the name of a method."""
+        """Find access to files, networks and processes in workflow code, by full name or by the
+        name of a method.
+        """
         yield from super().check(module)
         for node, region in module.nodes():
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and (what := self._by_name(node.func)):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and (what := self._by_name(node.func))
+            ):
                 yield self.at(module, node, f"{what}() {region.said}: {self.why}; {self.instead}")
 
     @staticmethod
     def _by_name(function: ast.Attribute) -> str | None:
         if function.attr in vocabulary.FILE_METHODS:
             return f".{function.attr}"
-        if function.attr in vocabulary.MANAGERS and isinstance(function.value, ast.Attribute) and function.value.attr == "objects":
+        if (
+            function.attr in vocabulary.MANAGERS
+            and isinstance(function.value, ast.Attribute)
+            and function.value.attr == "objects"
+        ):
             return f".objects.{function.attr}"
         return None
 
@@ -265,8 +297,14 @@ async def measure(text: str) -> int:
         yield from super().check(module)
         for node, region in module.nodes():
             match node:
-                case ast.Call(func=ast.Attribute(attr="run_in_executor") as function) if module.names.resolve(function) is None:
-                    yield self.at(module, node, f".run_in_executor() {region.said}: {self.why}; {self.instead}")
+                case ast.Call(func=ast.Attribute(attr="run_in_executor") as function) if (
+                    module.names.resolve(function) is None
+                ):
+                    yield self.at(
+                        module,
+                        node,
+                        f".run_in_executor() {region.said}: {self.why}; {self.instead}",
+                    )
 
 
 class Output(Banned):

@@ -11,14 +11,40 @@ from pgflow.lint.names import FUNCTIONS, HERE, Assigned, root_of
 from pgflow.lint.rules.base import Rule
 
 CHANGERS = frozenset(
-    {"append", "appendleft", "extend", "extendleft", "insert", "remove", "pop", "popleft", "popitem", "clear", "sort", "reverse", "add"}
-    | {"discard", "update", "setdefault", "difference_update", "intersection_update", "symmetric_difference_update", "rotate", "subtract"}
+    {
+        "append",
+        "appendleft",
+        "extend",
+        "extendleft",
+        "insert",
+        "remove",
+        "pop",
+        "popleft",
+        "popitem",
+        "clear",
+        "sort",
+        "reverse",
+        "add",
+    }
+    | {
+        "discard",
+        "update",
+        "setdefault",
+        "difference_update",
+        "intersection_update",
+        "symmetric_difference_update",
+        "rotate",
+        "subtract",
+    }
 )
 """Methods by which lists, dicts, sets and their like change."""
 
 CONTAINERS = frozenset(
     {"builtins.list", "builtins.dict", "builtins.set", "builtins.bytearray"}
-    | {f"collections.{name}" for name in ("defaultdict", "deque", "Counter", "OrderedDict", "ChainMap")}
+    | {
+        f"collections.{name}"
+        for name in ("defaultdict", "deque", "Counter", "OrderedDict", "ChainMap")
+    }
 )
 
 
@@ -49,7 +75,9 @@ async def fits(size: int, limit: int) -> bool:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """The first place in each function of workflow code that reads or changes such a variable."""
+        """The first place in each function of workflow code that reads or changes such a
+        variable.
+        """
         if not module.regions:
             return
         changed = _changed_variables(module)
@@ -61,35 +89,51 @@ async def fits(size: int, limit: int) -> bool:
                     first[region.function, node.id] = (node, region)
         for node, region in first.values():
             where = f"which line {changed[node.id]} changes"
-            yield self.at(module, node, f"variable {node.id} of the module, {where}, {region.said}: {self.why}; {self.instead}")
+            yield self.at(
+                module,
+                node,
+                f"variable {node.id} of the module, {where}, {region.said}: {self.why}; "
+                f"{self.instead}",
+            )
 
 
 def _changed_variables(module: Module) -> dict[str, int]:
     """Variables of the module that code in a function changes, with the first line that does.
 
-    Functions that run only while the module is imported, such as decorators that register something, do not count.
+    Functions that run only while the module is imported, such as decorators that register
+    something, do not count.
     """
     found: dict[str, int] = {}
     early = _run_by_import(module)
     for node in module.names.scope_of:
         name = _changed(node, module)
         around = module.names.function_around(node) if name is not None else None
-        if name is not None and around is not None and module.names.outermost_function(node) not in early:
+        if (
+            name is not None
+            and around is not None
+            and module.names.outermost_function(node) not in early
+        ):
             line: int = node.lineno  # type: ignore[attr-defined]
             found[name] = min(found.get(name, line), line)
     return found
 
 
 def _run_by_import(module: Module) -> set[ast.AST]:
-    """Functions that are decorators of what the module defines, or that it calls by a statement at its top; and nothing else."""
+    """Functions that are decorators of what the module defines, or that it calls by a statement at
+    its top; and nothing else.
+    """
     by_import: set[str] = set()
     otherwise: set[str] = set()
     for node in module.names.scope_of:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             path = module.names.resolve(node)
             if path is not None and path.startswith(HERE):
-                (by_import if _is_used_by_import(node, module) else otherwise).add(path.removeprefix(HERE))
-    return {module.names.defined[name] for name in by_import - otherwise if name in module.names.defined}
+                (by_import if _is_used_by_import(node, module) else otherwise).add(
+                    path.removeprefix(HERE)
+                )
+    return {
+        module.names.defined[name] for name in by_import - otherwise if name in module.names.defined
+    }
 
 
 def _is_used_by_import(node: ast.Name, module: Module) -> bool:
@@ -98,7 +142,11 @@ def _is_used_by_import(node: ast.Name, module: Module) -> bool:
     used, user = _called(node, module)
     if isinstance(user, (*FUNCTIONS, ast.ClassDef)):
         return used in user.decorator_list
-    return isinstance(user, ast.Expr) and used is not node and module.names.parent_of.get(user) is module.tree
+    return (
+        isinstance(user, ast.Expr)
+        and used is not node
+        and module.names.parent_of.get(user) is module.tree
+    )
 
 
 def _called(node: ast.expr, module: Module) -> tuple[ast.AST, ast.AST | None]:
@@ -114,11 +162,17 @@ def _changed(node: ast.AST, module: Module) -> str | None:
     match node:
         case ast.Name(ctx=ast.Store() | ast.Del()):
             return names.module_variable(node)
-        case ast.Subscript(ctx=ast.Store() | ast.Del()) | ast.Attribute(ctx=ast.Store() | ast.Del()):
+        case (
+            ast.Subscript(ctx=ast.Store() | ast.Del()) | ast.Attribute(ctx=ast.Store() | ast.Del())
+        ):
             return names.module_variable(root_of(node))
-        case ast.Call(func=ast.Attribute(value=ast.Name() as changed, attr=method)) if method in CHANGERS:
+        case ast.Call(func=ast.Attribute(value=ast.Name() as changed, attr=method)) if (
+            method in CHANGERS
+        ):
             return names.module_variable(changed) if _is_container(changed, module) else None
-        case ast.Call(func=ast.Name() as function, args=[ast.Name() as changed, *_]) if names.resolve(function) == "builtins.next":
+        case ast.Call(func=ast.Name() as function, args=[ast.Name() as changed, *_]) if (
+            names.resolve(function) == "builtins.next"
+        ):
             return names.module_variable(changed)
         case _:
             return None
@@ -126,7 +180,9 @@ def _changed(node: ast.AST, module: Module) -> str | None:
 
 def _is_container(node: ast.Name, module: Module) -> bool:
     found = module.names.scope_of.get(node, module.names.module).find(node.id)
-    return found is not None and any(isinstance(binding, Assigned) and _holds(binding, module) for binding in found[1])
+    return found is not None and any(
+        isinstance(binding, Assigned) and _holds(binding, module) for binding in found[1]
+    )
 
 
 def _holds(binding: Assigned, module: Module) -> bool:

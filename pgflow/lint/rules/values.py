@@ -16,20 +16,43 @@ def _in(module: str, names: str) -> frozenset[str]:
     return frozenset(f"{module}.{name}" for name in names.split())
 
 
-_ABSTRACT = "Callable Generator Iterator AsyncGenerator AsyncIterator AsyncIterable Awaitable Coroutine"
+_ABSTRACT = (
+    "Callable Generator Iterator AsyncGenerator AsyncIterator AsyncIterable Awaitable Coroutine"
+)
 
 WITHOUT_FORM = (
     _in("collections.abc", _ABSTRACT)
     | _in("typing", f"{_ABSTRACT} IO TextIO BinaryIO")
     | _in("builtins", "memoryview BaseException Exception slice")
-    | _in("io", "TextIOWrapper BytesIO StringIO BufferedReader BufferedWriter RawIOBase TextIOBase IOBase FileIO")
-    | _in("types", "ModuleType FunctionType MethodType TracebackType GeneratorType CoroutineType FrameType CodeType")
+    | _in(
+        "io",
+        "TextIOWrapper BytesIO StringIO BufferedReader BufferedWriter RawIOBase TextIOBase IOBase "
+        "FileIO",
+    )
+    | _in(
+        "types",
+        "ModuleType FunctionType MethodType TracebackType GeneratorType CoroutineType FrameType "
+        "CodeType",
+    )
     | _in("threading", "Thread Lock RLock Event Condition Semaphore")
-    | _in("asyncio", "Task Future Event Lock Queue Semaphore Condition StreamReader StreamWriter AbstractEventLoop TaskGroup")
+    | _in(
+        "asyncio",
+        "Task Future Event Lock Queue Semaphore Condition StreamReader StreamWriter "
+        "AbstractEventLoop TaskGroup",
+    )
     | _in("concurrent.futures", "Future Executor ThreadPoolExecutor ProcessPoolExecutor")
     | _in("subprocess", "Popen CompletedProcess")
     | _in("logging", "Logger LoggerAdapter")
-    | frozenset({"socket.socket", "contextvars.Context", "contextvars.ContextVar", "re.Match", "weakref.ref", "queue.Queue"})
+    | frozenset(
+        {
+            "socket.socket",
+            "contextvars.Context",
+            "contextvars.ContextVar",
+            "re.Match",
+            "weakref.ref",
+            "queue.Queue",
+        }
+    )
     | _in("psycopg", "Connection AsyncConnection Cursor AsyncCursor")
     | _in("psycopg_pool", "ConnectionPool AsyncConnectionPool")
     | frozenset({"sqlite3.Connection", "sqlite3.Cursor", "asyncpg.Connection", "asyncpg.Pool"})
@@ -45,7 +68,9 @@ WITHOUT_FORM = (
 )
 """Classes without a codec, by their dotted paths."""
 
-FORMLESS_BASES = frozenset({"builtins.object", "builtins.Exception", "builtins.BaseException", "abc.ABC", "typing.Generic"})
+FORMLESS_BASES = frozenset(
+    {"builtins.object", "builtins.Exception", "builtins.BaseException", "abc.ABC", "typing.Generic"}
+)
 """Bases that give a class no form. Another one might: a model, an enumeration, a typed dict."""
 
 
@@ -81,7 +106,9 @@ def load(path: str) -> int:
                         yield self.at(module, annotation, message)
 
 
-def stored_parameters(found: Declared, body: Function, names: Names) -> Iterator[tuple[str, ast.expr, str]]:
+def stored_parameters(
+    found: Declared, body: Function, names: Names
+) -> Iterator[tuple[str, ast.expr, str]]:
     """Annotations of what is stored, each with its name and what a message calls it.
 
     The connection of a transaction is not stored; nor is what a method is called on.
@@ -89,7 +116,11 @@ def stored_parameters(found: Declared, body: Function, names: Names) -> Iterator
     parameters = [*body.args.posonlyargs, *body.args.args]
     scope = names.scope_of.get(body)
     skipped = int(scope is not None and scope.is_class)
-    skipped += found.kind is Kind.TRANSACTION and found.decorator != WITHOUT_CONNECTION and "provider" not in found.options
+    skipped += (
+        found.kind is Kind.TRANSACTION
+        and found.decorator != WITHOUT_CONNECTION
+        and "provider" not in found.options
+    )
     for parameter in (*parameters[skipped:], *body.args.kwonlyargs):
         if parameter.annotation is not None:
             yield parameter.arg, parameter.annotation, f"parameter {parameter.arg}"
@@ -138,7 +169,9 @@ def _in_text(text: str, annotation: ast.expr, names: Names) -> Iterator[str]:
 
 
 def is_without_form(path: str | None, names: Names) -> bool:
-    """Return True if values of a class have no form as JSON, as far as its name or its definition tells."""
+    """Return True if values of a class have no form as JSON, as far as its name or its definition
+    tells.
+    """
     if path is None or not path.startswith(HERE):
         return path in WITHOUT_FORM
     found = names.defined.get(path.removeprefix(HERE))
@@ -146,9 +179,19 @@ def is_without_form(path: str | None, names: Names) -> bool:
 
 
 def _is_plain_class(node: ast.ClassDef, names: Names) -> bool:
-    """A class that nothing makes a model of: no decorator, no keyword, no base that could, no method of pydantic's."""
-    methods = {child.name for child in node.body if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))}
-    if node.decorator_list or node.keywords or any(method.startswith("__get_pydantic") for method in methods):
+    """A class that nothing makes a model of: no decorator, no keyword, no base that could, no
+    method of pydantic's.
+    """
+    methods = {
+        child.name
+        for child in node.body
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
+    }
+    if (
+        node.decorator_list
+        or node.keywords
+        or any(method.startswith("__get_pydantic") for method in methods)
+    ):
         return False
     return all(_is_formless_base(base, names) for base in node.bases)
 
@@ -157,5 +200,9 @@ def _is_formless_base(base: ast.expr, names: Names) -> bool:
     path = names.resolve(base.value if isinstance(base, ast.Subscript) else base)
     if path in FORMLESS_BASES:
         return True
-    found = names.defined.get(path.removeprefix(HERE)) if path is not None and path.startswith(HERE) else None
+    found = (
+        names.defined.get(path.removeprefix(HERE))
+        if path is not None and path.startswith(HERE)
+        else None
+    )
     return isinstance(found, ast.ClassDef) and _is_plain_class(found, names)

@@ -9,7 +9,11 @@ down_revision = None
 
 def upgrade() -> None:
     """Makes the table."""
-    op.create_table("orders", sa.Column("order_id", sa.Integer, primary_key=True), sa.Column("sku", sa.String, nullable=False))
+    op.create_table(
+        "orders",
+        sa.Column("order_id", sa.Integer, primary_key=True),
+        sa.Column("sku", sa.String, nullable=False),
+    )
 
 
 def downgrade() -> None:

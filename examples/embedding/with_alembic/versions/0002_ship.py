@@ -1,4 +1,6 @@
-"""Orders have a state, and those that there are get shipped: in the transaction of the migration."""
+"""Orders have a state, and those that there are get shipped: in the transaction of the
+migration.
+"""
 
 import sqlalchemy as sa
 from alembic import op

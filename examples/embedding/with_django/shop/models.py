@@ -13,7 +13,9 @@ class Stock(models.Model):
         """The database keeps the shop from selling what it has not."""
 
         db_table = "stock"
-        constraints = (models.CheckConstraint(condition=models.Q(n__gte=0), name="never_below_nothing"),)
+        constraints = (
+            models.CheckConstraint(condition=models.Q(n__gte=0), name="never_below_nothing"),
+        )
 
     def __str__(self) -> str:
         """As in the admin."""

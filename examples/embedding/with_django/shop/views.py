@@ -19,7 +19,9 @@ def place_order(request: HttpRequest) -> JsonResponse:
     try:
         with transaction.atomic():
             order = Order.objects.create(sku_id=wanted["sku"], quantity=wanted["quantity"])
-            run = pgflow.django.app.using(connection).start(ship.options(key=f"order-{order.pk}"), order.pk)
+            run = pgflow.django.app.using(connection).start(
+                ship.options(key=f"order-{order.pk}"), order.pk
+            )
             Stock.objects.filter(pk=order.sku_id).update(n=F("n") - order.quantity)
     except IntegrityError:
         return JsonResponse({"error": "not enough in stock"}, status=409)

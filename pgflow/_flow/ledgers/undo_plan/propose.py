@@ -1,9 +1,11 @@
-"""Plans: how an effect is taken back for which nobody wrote an inverse, because nobody knew that it would be done.
+"""Plans: how an effect is taken back for which nobody wrote an inverse, because nobody knew that it
+would be done.
 
-A *planner* is a ``@decision`` that is told what was done, why, and what it was for, and proposes steps. What
-it proposes is data: names are looked up among the steps that the saga allows, SQL is read before it runs
-(:mod:`pgflow._flow.ledgers.undo_plan.statements`), and what cannot be undone in its turn is not done at all. A plan with one step that
-is refused is refused as a whole. :mod:`pgflow._flow.ledgers.undo_plan.run` carries it out.
+A *planner* is a ``@decision`` that is told what was done, why, and what it was for, and proposes
+steps. What it proposes is data: names are looked up among the steps that the saga allows, SQL is
+read before it runs (:mod:`pgflow._flow.ledgers.undo_plan.statements`), and what cannot be undone in
+its turn is not done at all. A plan with one step that is refused is refused as a whole.
+:mod:`pgflow._flow.ledgers.undo_plan.run` carries it out.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ from typing_extensions import TypedDict
 
 from pgflow._db.calls import plan as calls
 from pgflow._db.query import run_async
-from pgflow._flow.ledgers.undo_plan.statements import Table, UnreadableSql, read_statement, table_named
+from pgflow._flow.ledgers.undo_plan.statements import (
+    Table,
+    UnreadableSql,
+    read_statement,
+    table_named,
+)
 from pgflow._flow.scope import current
 from pgflow._flow.step import AsyncStep, Step
 from pgflow._model.codecs import Codec, codec_for, encode_plain
@@ -39,7 +46,9 @@ WITHIN = timedelta(minutes=1)
 """Longest time of the review of a plan, and of the step that runs a statement of one."""
 
 STATEMENT_LIMIT = timedelta(seconds=50)
-"""Longest time of the server at a statement of a plan: less than the step has, since a cancelled client does not stop the server."""
+"""Longest time of the server at a statement of a plan: less than the step has, since a cancelled
+client does not stop the server.
+"""
 
 LOCK_LIMIT = timedelta(seconds=20)
 """Longest wait of a plan's statement for a lock, before it is rolled back and tried again."""
@@ -63,7 +72,8 @@ class PlannedCall:
 
 @dataclass(frozen=True)
 class PlannedSql:
-    """A step of a plan: one SQL statement that reads and writes nothing but tables which the effect says it writes.
+    """A step of a plan: one SQL statement that reads and writes nothing but tables which the effect
+    says it writes.
 
     Attributes:
         sql: One INSERT, UPDATE, DELETE or MERGE, its tables named with their schema.
@@ -109,7 +119,9 @@ class Judged:
 
 @dataclass(frozen=True)
 class Review:
-    """A plan's verdict: its steps as they would be run, and why none of them is; None if all may be."""
+    """A plan's verdict: its steps as they would be run, and why none of them is; None if all may
+    be.
+    """
 
     steps: list[Judged]
     refused: str | None
@@ -133,7 +145,9 @@ class Planning:
     steps: dict[str, Step[..., Any]]
 
 
-def planning_of(planner: Step[..., Any], goal: str | None, steps: Sequence[Step[..., Any]]) -> Planning:
+def planning_of(
+    planner: Step[..., Any], goal: str | None, steps: Sequence[Step[..., Any]]
+) -> Planning:
     """Check the plan options of a saga and return them.
 
     Raises:
@@ -143,8 +157,14 @@ def planning_of(planner: Step[..., Any], goal: str | None, steps: Sequence[Step[
         raise DefinitionError(f"the planner of a saga must be a @decision, not {planner!r}")
     named: dict[str, Step[..., Any]] = {}
     for step in steps:
-        if not isinstance(step, Step) or step.effect not in (StepKind.EFFECT, StepKind.STEP, StepKind.TRANSACTION):
-            raise DefinitionError(f"a plan may call an @effect, a @step or a @transaction, not {step!r}")
+        if not isinstance(step, Step) or step.effect not in (
+            StepKind.EFFECT,
+            StepKind.STEP,
+            StepKind.TRANSACTION,
+        ):
+            raise DefinitionError(
+                f"a plan may call an @effect, a @step or a @transaction, not {step!r}"
+            )
         if named.setdefault(step.name, step) is not step:
             raise DefinitionError(f"two steps that a plan may call are named {step.name!r}")
         arguments_of(step.origin)
@@ -161,7 +181,10 @@ def arguments_of(step: Step[..., Any]) -> Codec[dict[str, Any]]:
     fields = {}
     for parameter in _parameters_of(step):
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise DefinitionError(f"a plan cannot call step {step.name}, whose parameter {parameter.name!r} cannot be passed by its name")
+            raise DefinitionError(
+                f"a plan cannot call step {step.name}, whose parameter {parameter.name!r} cannot "
+                "be passed by its name"
+            )
         hint = step.hints.get(parameter.name, Any)
         fields[parameter.name] = hint if parameter.default is parameter.empty else NotRequired[hint]
     shape = TypedDict(f"the parameters of {step.name}", fields)  # type: ignore[misc]
@@ -184,7 +207,9 @@ class _Default:
 
 def describe(step: Step[..., Any]) -> str:
     """Return the line on a step for a planner: its name, parameters and purpose."""
-    parameters = [p if p.default is p.empty else p.replace(default=_Default()) for p in _parameters_of(step)]
+    parameters = [
+        p if p.default is p.empty else p.replace(default=_Default()) for p in _parameters_of(step)
+    ]
     signature = inspect.signature(step.fn).replace(parameters=parameters)
     purpose = inspect.getdoc(step.fn)
     return f"{step.name}{signature}" + (f": {purpose.splitlines()[0]}" if purpose else "")
@@ -198,7 +223,8 @@ class PlanRefused(Exception):
 
 
 def read_plan(value: Any) -> list[PlannedCall | PlannedSql]:
-    """A plan from what a planner chose: a list of :class:`PlannedCall` and :class:`PlannedSql`, or of such objects as JSON.
+    """A plan from what a planner chose: a list of :class:`PlannedCall` and :class:`PlannedSql`, or
+    of such objects as JSON.
 
     Raises:
         PlanRefused: It is no plan, or proposes nothing.
@@ -210,7 +236,9 @@ def read_plan(value: Any) -> list[PlannedCall | PlannedSql]:
     if steps is None or steps == []:
         raise PlanRefused("the planner proposes nothing")
     if not isinstance(steps, list) or len(steps) > MAX_STEPS:
-        raise PlanRefused(f"the planner returned an invalid plan: it must be a list of at most {MAX_STEPS} steps")
+        raise PlanRefused(
+            f"the planner returned an invalid plan: it must be a list of at most {MAX_STEPS} steps"
+        )
     return [_read_step(number, step) for number, step in enumerate(steps, 1)]
 
 
@@ -222,10 +250,15 @@ def _read_step(number: int, step: Any) -> PlannedCall | PlannedSql:
             return PlannedCall(name, arguments)
         case {"call": str(name), **others} if not others:
             return PlannedCall(name)
-    raise PlanRefused(f"the planner returned an invalid plan: step {number} is neither a call with arguments nor sql")
+    raise PlanRefused(
+        f"the planner returned an invalid plan: step {number} is neither a call with arguments nor "
+        "sql"
+    )
 
 
-def judge(step: PlannedCall | PlannedSql, allowed: dict[str, Step[..., Any]], tables: frozenset[Table]) -> Judged:
+def judge(
+    step: PlannedCall | PlannedSql, allowed: dict[str, Step[..., Any]], tables: frozenset[Table]
+) -> Judged:
     """Judges one step by itself; the policy is asked afterwards."""
     if isinstance(step, PlannedSql):
         return _judge_sql(step, tables)
@@ -236,7 +269,9 @@ def judge(step: PlannedCall | PlannedSql, allowed: dict[str, Step[..., Any]], ta
     if _risk_of(known) == "irreversible":
         return Judged(plain, f"{step.call} is irreversible")
     try:
-        arguments_of(known.origin).decode(json.dumps(step.arguments), f"what {step.call} would be called with")
+        arguments_of(known.origin).decode(
+            json.dumps(step.arguments), f"what {step.call} would be called with"
+        )
     except NotStorable as error:
         return Judged(plain, str(error))
     return Judged(plain, None)
@@ -249,15 +284,23 @@ def _judge_sql(step: PlannedSql, tables: frozenset[Table]) -> Judged:
         return Judged({"sql": step.sql}, str(error))
     strange = statement.writes - tables
     if strange:
-        return Judged({"sql": step.sql}, f"it writes {', '.join(map(str, sorted(strange)))}, which the effect does not")
+        return Judged(
+            {"sql": step.sql},
+            f"it writes {', '.join(map(str, sorted(strange)))}, which the effect does not",
+        )
     strange = statement.reads - tables
     if strange:
-        return Judged({"sql": step.sql}, f"it reads {', '.join(map(str, sorted(strange)))}, which the effect does not write")
+        return Judged(
+            {"sql": step.sql},
+            f"it reads {', '.join(map(str, sorted(strange)))}, which the effect does not write",
+        )
     return Judged({"sql": statement.text}, None)
 
 
 def _risk_of(step: Step[..., Any]) -> str:
-    """A step or a transaction that may be called says nothing of its risk: whoever allows it has it taken back by hand if need be."""
+    """A step or a transaction that may be called says nothing of its risk: whoever allows it has it
+    taken back by hand if need be.
+    """
     terms = getattr(step, "terms", None)
     return "compensable" if terms is None else str(terms.risk)
 
@@ -266,12 +309,20 @@ def _sum_up(judged: list[Judged]) -> Review:
     """One step that is refused refuses them all: half a plan is nobody's plan."""
     for number, one in enumerate(judged, 1):
         if one.refused is not None:
-            return Review(judged, f"the plan needs a gate: step {number}, {one.step.get('call', 'sql')}: {one.refused}")
+            return Review(
+                judged,
+                f"the plan needs a gate: step {number}, {one.step.get('call', 'sql')}: "
+                f"{one.refused}",
+            )
     return Review(judged, None)
 
 
-def _act_of(step: dict[str, Any], allowed: dict[str, Step[..., Any]], *, is_sealed: bool) -> tuple[str, str, Any]:
-    """A step as the policy judges it: name, risk and request; of an app with a codec only what is readable of that."""
+def _act_of(
+    step: dict[str, Any], allowed: dict[str, Step[..., Any]], *, is_sealed: bool
+) -> tuple[str, str, Any]:
+    """A step as the policy judges it: name, risk and request; of an app with a codec only what is
+    readable of that.
+    """
     if "sql" in step:
         return SQL_NAME, "compensable", {"$codec": "", "data": ""} if is_sealed else step
     known = allowed.get(step["call"])
@@ -279,16 +330,31 @@ def _act_of(step: dict[str, Any], allowed: dict[str, Step[..., Any]], *, is_seal
     if not is_sealed:
         return step["call"], risk, arguments
     readable = getattr(getattr(known, "terms", None), "readable", ())
-    return step["call"], risk, {"$codec": "", "data": "", "shown": {name: arguments[name] for name in readable if name in arguments}}
+    return (
+        step["call"],
+        risk,
+        {
+            "$codec": "",
+            "data": "",
+            "shown": {name: arguments[name] for name in readable if name in arguments},
+        },
+    )
 
 
 def _is_sealed() -> bool:
     """True if the codec of the run's app encodes values."""
     scope = current.get()
-    return scope is not None and scope.claim.envelopes is not None and scope.claim.envelopes.is_writing
+    return (
+        scope is not None and scope.claim.envelopes is not None and scope.claim.envelopes.is_writing
+    )
 
 
-async def _review(conn: psycopg.AsyncConnection[Any], plan: Any, allowed: dict[str, Step[..., Any]], tables: list[str]) -> Review:
+async def _review(
+    conn: psycopg.AsyncConnection[Any],
+    plan: Any,
+    allowed: dict[str, Step[..., Any]],
+    tables: list[str],
+) -> Review:
     """Judges a plan: each step by itself, then by the policy in force."""
     try:
         steps = read_plan(plan)
@@ -304,14 +370,17 @@ async def _review(conn: psycopg.AsyncConnection[Any], plan: Any, allowed: dict[s
     gated = await run_async(conn, calls.judge_acts(acts))
     return _sum_up(
         [
-            one if version is None or one.refused is not None else Judged(one.step, f"version {version} of the policy says so")
+            one
+            if version is None or one.refused is not None
+            else Judged(one.step, f"version {version} of the policy says so")
             for one, version in zip(judged, gated, strict=True)
         ]
     )
 
 
 async def _run_sql(conn: psycopg.AsyncConnection[Any], text: str, tables: list[str]) -> int:
-    """Runs one statement of a plan; what it wrote is compared with what it may write before it is committed.
+    """Runs one statement of a plan; what it wrote is compared with what it may write before it is
+    committed.
 
     Returns:
         How many rows it changed.
@@ -320,8 +389,12 @@ async def _run_sql(conn: psycopg.AsyncConnection[Any], text: str, tables: list[s
         PlanRefused: It wrote another table as well: nothing of it is done.
     """
     await run_async(conn, calls.confine(STATEMENT_LIMIT, LOCK_LIMIT))
-    cursor = await conn.execute(text.encode(), binary=True)  # binary: then the server takes one statement and no more
-    await conn.execute("set constraints all immediate")  # what is deferred would write after the look
+    cursor = await conn.execute(
+        text.encode(), binary=True
+    )  # binary: then the server takes one statement and no more
+    await conn.execute(
+        "set constraints all immediate"
+    )  # what is deferred would write after the look
     written = await run_async(conn, calls.written_tables())
     strange = {Table(*one) for one in written} - set(map(table_named, tables))
     if strange:

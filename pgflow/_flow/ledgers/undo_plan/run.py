@@ -1,9 +1,9 @@
 """Planned compensation: the planner is asked, its plan is judged, and its steps are run in turn.
 
-Choice, verdict and each step are units of the journal, so a crash goes on where it was and never asks the
-planner again. Only when every step is confirmed is the effect said to be taken back. In any other case -
-the planner fails, proposes nothing or nonsense, a step is refused or fails - it stays owed, with the plan
-beside it, until a person has said that it is taken back.
+Choice, verdict and each step are units of the journal, so a crash goes on where it was and never
+asks the planner again. Only when every step is confirmed is the effect said to be taken back. In
+any other case - the planner fails, proposes nothing or nonsense, a step is refused or fails - it
+stays owed, with the plan beside it, until a person has said that it is taken back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from pgflow._engine.calls import StepCall
 from pgflow._engine.drivers import ThreadWaiter
 from pgflow._engine.effects import EffectCall, Stage
 from pgflow._engine.keys import Resting
-from pgflow._flow.ledgers.undo_plan.propose import REVIEW, RUN_SQL, Judged, Planning, Review, UndoRequest, arguments_of, describe
+from pgflow._flow.ledgers.undo_plan.propose import (
+    REVIEW,
+    RUN_SQL,
+    Judged,
+    Planning,
+    Review,
+    UndoRequest,
+    arguments_of,
+    describe,
+)
 from pgflow._flow.ledgers.undo_plan.statements import Table
 from pgflow._flow.scope import WorkflowScope
 from pgflow._model.claims import SagaEntry
@@ -60,10 +69,14 @@ class Undoable(Reversible, Protocol):
     def risk(self) -> Risk:
         """Means by which it can be taken back, if at all."""
 
-    def issue_taken_back(self, scope: WorkflowScope, effect: EffectCall, plan: str, steps: list[Any]) -> EffectCall:
+    def issue_taken_back(
+        self, scope: WorkflowScope, effect: EffectCall, plan: str, steps: list[Any]
+    ) -> EffectCall:
         """Records that a plan has taken one of these effects back."""
 
-    def issue_by_hand(self, scope: WorkflowScope, effect: EffectCall, *, notice: dict[str, Any] | None = None) -> EffectCall:
+    def issue_by_hand(
+        self, scope: WorkflowScope, effect: EffectCall, *, notice: dict[str, Any] | None = None
+    ) -> EffectCall:
         """Asks for one of these effects to be taken back by a person."""
 
 
@@ -87,7 +100,9 @@ class Planned:
         return self._effect.entry_of(scope, effect)
 
     def issue_compensation(self, scope: WorkflowScope, effect: EffectCall) -> EffectCall:
-        """Asks a person to take back one that was accepted and is not confirmed: there is no reply yet to make a plan of."""
+        """Asks a person to take back one that was accepted and is not confirmed: there is no reply
+        yet to make a plan of.
+        """
         return self._effect.issue_compensation(scope, effect)
 
     def undo(self, scope: WorkflowScope, done: EffectCall) -> Iterator[StepCall]:
@@ -103,7 +118,11 @@ class Planned:
             closing = attempt.close()
         except _Failed as failure:
             why = str(failure) if scope.claim.envelopes is None else failure.outline
-            notice = {"why": why, "plan": attempt.decision and attempt.decision.id, "steps": attempt.told()}
+            notice = {
+                "why": why,
+                "plan": attempt.decision and attempt.decision.id,
+                "steps": attempt.told(),
+            }
             closing = self._effect.issue_by_hand(scope, done, notice=notice)
         yield closing
 
@@ -125,7 +144,9 @@ class _Failed(Exception):
 class Attempt:
     """One effect that is taken back by a plan."""
 
-    def __init__(self, scope: WorkflowScope, effect: Undoable, planning: Planning, done: EffectCall) -> None:
+    def __init__(
+        self, scope: WorkflowScope, effect: Undoable, planning: Planning, done: EffectCall
+    ) -> None:
         self._scope = scope
         self._effect = effect
         self._planning = planning
@@ -137,7 +158,11 @@ class Attempt:
     def told(self) -> list[dict[str, Any]]:
         """The steps as a person reads them: what was proposed, what was refused, what is done."""
         return [
-            {**one.step, **({"refused": one.refused} if one.refused else {}), **({"done": True} if number < self._confirmed else {})}
+            {
+                **one.step,
+                **({"refused": one.refused} if one.refused else {}),
+                **({"done": True} if number < self._confirmed else {}),
+            }
             for number, one in enumerate(self._steps)
         ]
 
@@ -146,16 +171,22 @@ class Attempt:
         execution, planning = self._scope.execution, self._planning
         tables = [str(table) for table in self._effect.tables]
         try:
-            proposal = execution.steps.issue(planning.planner.spec(self._scope.app_errors), (self._request(tables),), {})
+            proposal = execution.steps.issue(
+                planning.planner.spec(self._scope.app_errors), (self._request(tables),), {}
+            )
         except Exception as error:  # noqa: BLE001 - such as an annotation that cannot be read
-            raise _Failed(f"the planner {planning.planner.name} could not be called", error) from None
+            raise _Failed(
+                f"the planner {planning.planner.name} could not be called", error
+            ) from None
         yield proposal
         try:
             self.decision = outcome_of(proposal)
         except Exception as error:  # noqa: BLE001 - whatever it raised, nothing is taken back
             raise _Failed(f"the planner {planning.planner.name} failed", error) from None
         assert self.decision is not None
-        verdict = execution.steps.issue(REVIEW.spec(()), (self.decision.value, planning.steps, tables), {})
+        verdict = execution.steps.issue(
+            REVIEW.spec(()), (self.decision.value, planning.steps, tables), {}
+        )
         yield verdict
         try:
             review: Review = outcome_of(verdict)
@@ -170,9 +201,15 @@ class Attempt:
     def _request(self, tables: list[str]) -> UndoRequest:
         done = self._done
         return UndoRequest(
-            self._effect.name, done.key, json.loads(done.request), done.value, self._effect.risk,
-            self._scope.decisions.get(done.decision or ""), self._planning.goal,
-            {name: describe(step) for name, step in self._planning.steps.items()}, tuple(tables),
+            self._effect.name,
+            done.key,
+            json.loads(done.request),
+            done.value,
+            self._effect.risk,
+            self._scope.decisions.get(done.decision or ""),
+            self._planning.goal,
+            {name: describe(step) for name, step in self._planning.steps.items()},
+            tuple(tables),
         )
 
     def run(self) -> Iterator[StepCall]:
@@ -197,7 +234,9 @@ class Attempt:
         """Records that the effect is taken back."""
         assert self.decision is not None
         try:
-            return self._effect.issue_taken_back(self._scope, self._done, self.decision.id, self.told())
+            return self._effect.issue_taken_back(
+                self._scope, self._done, self.decision.id, self.told()
+            )
         except PgflowError as error:
             raise _Failed("every step is done, which could not be recorded", error) from None
 
@@ -205,14 +244,20 @@ class Attempt:
         execution = self._scope.execution
         if "sql" in step:
             tables = [str(table) for table in self._effect.tables]
-            return execution.steps.issue(RUN_SQL.spec(()), (step["sql"], tables), {}, rests_on, is_undo=True)
+            return execution.steps.issue(
+                RUN_SQL.spec(()), (step["sql"], tables), {}, rests_on, is_undo=True
+            )
         known: Any = self._planning.steps.get(step["call"])
         if known is None:
             raise LookupError("the saga does not allow it any more")
-        arguments = arguments_of(known.origin).decode(json.dumps(step["arguments"]), f"what {known.name} is called with")
+        arguments = arguments_of(known.origin).decode(
+            json.dumps(step["arguments"]), f"what {known.name} is called with"
+        )
         if known.effect == StepKind.EFFECT:
             return known.issue_in_plan(self._scope, arguments, rests_on)  # type: ignore[no-any-return]
-        return execution.steps.issue(known.spec(self._scope.app_errors), (), arguments, rests_on, is_undo=True)
+        return execution.steps.issue(
+            known.spec(self._scope.app_errors), (), arguments, rests_on, is_undo=True
+        )
 
 
 def outcome_of(call: StepCall) -> Any:

@@ -1,14 +1,15 @@
 """Lineage: the tables that one SQL statement reads and writes, told from its text before it runs.
 
-It is made for statements that nobody has reviewed. So it knows what may stand in one, not what may not: a
-statement is refused for any part that is not listed here, for any function that is not known to be free of
-side effects, and for any table without its schema, since a search path could give that name to another.
-What is run is not the text that came in but the one that was understood, written out again with every name
-in quotes; the two are the same to this parser, and leave the server nothing to guess. Since a parser may
-change a value while it reads it, both texts must also hold the same strings and numbers.
+It is made for statements that nobody has reviewed. So it knows what may stand in one, not what may
+not: a statement is refused for any part that is not listed here, for any function that is not known
+to be free of side effects, and for any table without its schema, since a search path could give
+that name to another. What is run is not the text that came in but the one that was understood,
+written out again with every name in quotes; the two are the same to this parser, and leave the
+server nothing to guess. Since a parser may change a value while it reads it, both texts must also
+hold the same strings and numbers.
 
-What no text shows - triggers, cascades, views, partitions, inheritance - is found where the statement runs,
-by the locks that it takes: ``sql/ledgers/plan.sql``.
+What no text shows - triggers, cascades, views, partitions, inheritance - is found where the
+statement runs, by the locks that it takes: ``sql/ledgers/plan.sql``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ MAX_DEPTH = 8
 """Brackets that nest deeper are refused before they are parsed."""
 
 MAX_TYPE_DEPTH = 3
-"""Most levels of types inside each other: the parser reads the inside as two things, at every level."""
+"""Most levels of types inside each other: the parser reads the inside as two things, at every
+level.
+"""
 
 MAX_NAME_BYTES = 63
 """The server cuts longer names off, so that two could become one."""
@@ -90,9 +93,15 @@ def table_named(text: str) -> Table:
     found = _TABLE.match(text) if isinstance(text, str) else None
     if found is None:
         raise ValueError(f"a table is written with its schema, as in shop.orders, not {text!r}")
-    schema, name = (part[1:-1].replace('""', '"') if part[0] == '"' else _folded(part) for part in found.groups())
+    schema, name = (
+        part[1:-1].replace('""', '"') if part[0] == '"' else _folded(part)
+        for part in found.groups()
+    )
     if max(len(schema.encode()), len(name.encode())) > MAX_NAME_BYTES:
-        raise ValueError(f"a name in {text!r} is longer than {MAX_NAME_BYTES} bytes, which the server would cut off")
+        raise ValueError(
+            f"a name in {text!r} is longer than {MAX_NAME_BYTES} bytes, which the server would cut "
+            "off"
+        )
     return Table(schema, name)
 
 
@@ -106,32 +115,46 @@ _WRITES = {
 }
 """Statements that write, each with the clauses it may have."""
 
+
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 _PARTS = _words(
-    "Select From Where Join Group Having Order Ordered Limit Offset Distinct With CTE TableAlias Alias Subquery Values Tuple "
-    "Union Except Intersect Table Schema Column Identifier Star Literal Boolean Null Var Paren And Or Not EQ NEQ GT GTE LT LTE "
-    "Is In Between Like ILike NullSafeEQ NullSafeNEQ Exists Any All Add Sub Mul Div Mod Neg DPipe Case If Cast DataType "
-    "DataTypeParam Array JSONExtract JSONExtractScalar JSONPath JSONPathRoot JSONPathKey JSONPathSubscript "
+    "Select From Where Join Group Having Order Ordered Limit Offset Distinct With CTE TableAlias "
+    "Alias Subquery Values Tuple "
+    "Union Except Intersect Table Schema Column Identifier Star Literal Boolean Null Var Paren And "
+    "Or Not EQ NEQ GT GTE LT LTE "
+    "Is In Between Like ILike NullSafeEQ NullSafeNEQ Exists Any All Add Sub Mul Div Mod Neg DPipe "
+    "Case If Cast DataType "
+    "DataTypeParam Array JSONExtract JSONExtractScalar JSONPath JSONPathRoot JSONPathKey "
+    "JSONPathSubscript "
     "Returning OnConflict Whens When"
 )
 
 _FUNCTIONS = _words(
-    "Coalesce Nullif Greatest Least Lower Upper Trim Length Substring Concat ConcatWs Abs Round Ceil Floor Count Sum Avg Min Max "
+    "Coalesce Nullif Greatest Least Lower Upper Trim Length Substring Concat ConcatWs Abs Round "
+    "Ceil Floor Count Sum Avg Min Max "
     "CurrentTimestamp CurrentDate"
 )
-"""Built-in functions that only compute, as the parser calls them. Any other is refused, whoever wrote it."""
+"""Built-in functions that only compute, as the parser calls them. Any other is refused, whoever
+wrote it.
+"""
 
 _RESERVED = _words(
-    "all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create current_catalog "
-    "current_date current_role current_time current_timestamp current_user default deferrable desc distinct do else end except "
-    "false fetch for foreign from grant group having in initially intersect into lateral leading limit localtime localtimestamp "
-    "not null offset on only or order placing primary references returning select session_user some symmetric system_user table "
+    "all analyse analyze and any array as asc asymmetric both case cast check collate column "
+    "constraint create current_catalog "
+    "current_date current_role current_time current_timestamp current_user default deferrable desc "
+    "distinct do else end except "
+    "false fetch for foreign from grant group having in initially intersect into lateral leading "
+    "limit localtime localtimestamp "
+    "not null offset on only or order placing primary references returning select session_user "
+    "some symmetric system_user table "
     "then to trailing true union unique user using variadic when where window with"
 )
-"""Words that are no name to the server unless quoted or behind a dot, even where the parser takes them for one."""
+"""Words that are no name to the server unless quoted or behind a dot, even where the parser takes
+them for one.
+"""
 
 _ANGLED = _words("ARRAY LIST LOWCARDINALITY MAP NESTED NULLABLE OBJECT RANGE STRUCT")
 """Kinds of tokens that the parser may take for a type with others between < and >."""
@@ -143,10 +166,12 @@ def read_statement(text: str) -> Statement:
     """Reads one statement and finds what it reads and writes.
 
     Args:
-        text: SQL of Postgres: one INSERT, UPDATE, DELETE or MERGE, perhaps with CTEs, or a SELECT whose CTEs write.
+        text: SQL of Postgres: one INSERT, UPDATE, DELETE or MERGE, perhaps with CTEs, or a SELECT
+            whose CTEs write.
 
     Raises:
-        UnreadableSql: It is anything else, cannot be read without doubt, or holds what may have effects that cannot be seen.
+        UnreadableSql: It is anything else, cannot be read without doubt, or holds what may have
+            effects that cannot be seen.
     """
     values = _values(text)
     tree = _parsed(text)
@@ -161,7 +186,9 @@ def read_statement(text: str) -> Statement:
         raise UnreadableSql("it writes nothing")
     written = _written_out(tree)
     if _values(written) != values:
-        raise UnreadableSql("a string or number in it reads differently when it is written out again")
+        raise UnreadableSql(
+            "a string or number in it reads differently when it is written out again"
+        )
     return Statement(written, frozenset(targets.values()), reads)
 
 
@@ -179,7 +206,11 @@ def _values(text: str) -> Counter[str]:
     if len(tokens) > MAX_TOKENS:
         raise UnreadableSql(f"it has more than {MAX_TOKENS} words and signs")
     _check_depth(tokens)
-    return Counter(_value(*pair) for pair in zip([None, *tokens], tokens, strict=False) if _kind(pair[1]).endswith(("STRING", "NUMBER")))
+    return Counter(
+        _value(*pair)
+        for pair in zip([None, *tokens], tokens, strict=False)
+        if _kind(pair[1]).endswith(("STRING", "NUMBER"))
+    )
 
 
 def _value(before: Any, token: Any) -> str:
@@ -194,18 +225,27 @@ def _kind(token: Any) -> str:
 
 @cache
 def _type_words() -> tuple[frozenset[str], frozenset[str]]:
-    """The kinds of tokens that the parser may take for a type, and the words that it does so even with in quotes."""
+    """The kinds of tokens that the parser may take for a type, and the words that it does so even
+    with in quotes.
+    """
     from sqlglot.dialects.dialect import Dialect
 
     dialect = Dialect.get_or_raise("postgres")
-    kinds = frozenset(kind.name for kind in dialect.parser_class.TYPE_TOKENS) - {"IDENTIFIER", "VAR"}
-    return kinds, frozenset(word for word, kind in dialect.tokenizer_class.KEYWORDS.items() if kind.name in kinds)
+    kinds = frozenset(kind.name for kind in dialect.parser_class.TYPE_TOKENS) - {
+        "IDENTIFIER",
+        "VAR",
+    }
+    return kinds, frozenset(
+        word for word, kind in dialect.tokenizer_class.KEYWORDS.items() if kind.name in kinds
+    )
 
 
 def _check_depth(tokens: list[Any]) -> None:
     """Refuses what takes the parser exponential time, and names that run into a number."""
     kinds, words = _type_words()
-    is_type: list[bool] = []  # of the brackets that are open, whether the name of a type stands before each
+    is_type: list[
+        bool
+    ] = []  # of the brackets that are open, whether the name of a type stands before each
     before: Any = None
     for token in tokens:
         kind = _kind(token)
@@ -216,13 +256,24 @@ def _check_depth(tokens: list[Any]) -> None:
         elif kind in ("R_PAREN", "R_BRACKET", "R_BRACE") and is_type:
             is_type.pop()
         elif kind == "LT" and _kind(before) in _ANGLED:
-            raise UnreadableSql(f"it holds {before.text}<, which no type of Postgres is written with")
-        elif _kind(before) == "NUMBER" and kind != "NUMBER" and before.end + 1 == token.start and token.text[:1].isidentifier():
-            raise UnreadableSql(f"it holds {before.text}{token.text}, which is neither a number nor a name")
+            raise UnreadableSql(
+                f"it holds {before.text}<, which no type of Postgres is written with"
+            )
+        elif (
+            _kind(before) == "NUMBER"
+            and kind != "NUMBER"
+            and before.end + 1 == token.start
+            and token.text[:1].isidentifier()
+        ):
+            raise UnreadableSql(
+                f"it holds {before.text}{token.text}, which is neither a number nor a name"
+            )
         if len(is_type) > MAX_DEPTH:
             raise UnreadableSql(f"its brackets nest deeper than {MAX_DEPTH}")
         if sum(is_type) > MAX_TYPE_DEPTH:
-            raise UnreadableSql(f"its types nest deeper than {MAX_TYPE_DEPTH}, as in array[array[...]]")
+            raise UnreadableSql(
+                f"its types nest deeper than {MAX_TYPE_DEPTH}, as in array[array[...]]"
+            )
         before = token
 
 
@@ -231,16 +282,28 @@ def _is_word(token: Any, words: frozenset[str]) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """The tree of the one statement in a text, its names as the server reads them, each marked as quoted."""
+    """The tree of the one statement in a text, its names as the server reads them, each marked as
+    quoted.
+    """
     import sqlglot
     from sqlglot.errors import SqlglotError
 
     try:
         trees = sqlglot.parse(text, dialect="postgres")
-    except (SqlglotError, RecursionError, ValueError, AttributeError, TypeError, IndexError, KeyError) as error:
+    except (
+        SqlglotError,
+        RecursionError,
+        ValueError,
+        AttributeError,
+        TypeError,
+        IndexError,
+        KeyError,
+    ) as error:
         raise UnreadableSql(f"it cannot be read as SQL ({type(error).__name__})") from None
     if len(trees) != 1 or trees[0] is None:
-        raise UnreadableSql(f"it is {len(trees)} statements, not one" if len(trees) > 1 else "it is empty")
+        raise UnreadableSql(
+            f"it is {len(trees)} statements, not one" if len(trees) > 1 else "it is empty"
+        )
     tree = trees[0]
     for node in tree.walk():
         if type(node).__name__ == "Identifier":
@@ -257,9 +320,13 @@ def _settle_name(node: Any) -> None:
     name = str(node.this)
     if not node.args.get("quoted"):
         name = _folded(name)
-        is_dotted = node.arg_key == "this" and any(node.parent.args.get(part) for part in ("table", "db"))
+        is_dotted = node.arg_key == "this" and any(
+            node.parent.args.get(part) for part in ("table", "db")
+        )
         if name in _RESERVED and not is_dotted:
-            raise UnreadableSql(f"it has {name} where a name could stand, which must then be quoted")
+            raise UnreadableSql(
+                f"it has {name} where a name could stand, which must then be quoted"
+            )
     node.set("this", name)
     node.set("quoted", True)
 
@@ -272,7 +339,11 @@ def _written_out(tree: Any) -> str:
     try:
         text: str = tree.sql(dialect="postgres", comments=False)
         again: list[Any] = sqlglot.parse(text, dialect="postgres")
-        is_same = len(again) == 1 and again[0] == tree and again[0].sql(dialect="postgres", comments=False) == text
+        is_same = (
+            len(again) == 1
+            and again[0] == tree
+            and again[0].sql(dialect="postgres", comments=False) == text
+        )
     except (SqlglotError, RecursionError, ValueError, AttributeError, TypeError) as error:
         raise UnreadableSql(f"it cannot be written out again ({type(error).__name__})") from None
     if not is_same:
@@ -286,9 +357,13 @@ def _check(node: Any) -> None:
     if kind in _WRITES:
         strange = [name for name, value in node.args.items() if value and name not in _WRITES[kind]]
         if strange:
-            raise UnreadableSql(f"{kind.upper()} has a clause that is not known: {', '.join(strange)}")
+            raise UnreadableSql(
+                f"{kind.upper()} has a clause that is not known: {', '.join(strange)}"
+            )
     elif kind == "Anonymous":
-        raise UnreadableSql(f"it calls {node.name}(), which is not known to be without side effects")
+        raise UnreadableSql(
+            f"it calls {node.name}(), which is not known to be without side effects"
+        )
     elif kind not in _PARTS and kind not in _FUNCTIONS:
         raise UnreadableSql(f"it holds {kind}, which is not allowed here")
     elif kind == "DataType" and getattr(node.this, "name", "") == "USERDEFINED":
@@ -305,14 +380,19 @@ def _targets(nodes: list[Any]) -> Iterator[Any]:
     """The tables that statements write, as they stand in the tree."""
     for node in nodes:
         kind = type(node).__name__
-        if kind not in _WRITES or type(node.parent).__name__ == "When":  # a branch of MERGE writes MERGE's table
+        if (
+            kind not in _WRITES or type(node.parent).__name__ == "When"
+        ):  # a branch of MERGE writes MERGE's table
             continue
         if kind in ("Update", "Delete") and not node.args.get("where"):
             raise UnreadableSql(f"{kind.upper()} without WHERE would touch every row")
         target = node.this
         if type(target).__name__ == "Schema":
             target = target.this
-        has_more = any(value and name not in ("this", "db", "alias", "only") for name, value in target.args.items())
+        has_more = any(
+            value and name not in ("this", "db", "alias", "only")
+            for name, value in target.args.items()
+        )
         if type(target).__name__ != "Table" or has_more:
             raise UnreadableSql(f"what {kind.upper()} writes is not a table by its name")
         yield target

@@ -1,8 +1,9 @@
 """``manage.py pgflow``: pgflow's command line in the project, with its models, on its database.
 
 For instance ``python manage.py pgflow workers``, ``... pgflow list --status stuck``, and
-``... pgflow --database reporting doctor``: what follows the command's name is the command's. ``workers`` and ``tick``
-serve the workflows that ``PGFLOW`` includes, unless another module is named.
+``... pgflow --database reporting doctor``: what follows the command's name is the command's.
+``workers`` and ``tick`` serve the workflows that ``PGFLOW`` includes, unless another module is
+named.
 """
 
 from __future__ import annotations
@@ -30,8 +31,17 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Everything after the name of pgflow's command is pgflow's."""
-        parser.add_argument("--database", choices=list(connections), help="Which of DATABASES; else the one that PGFLOW names.")
-        parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="command ...", help="A command of pgflow, and its arguments.")
+        parser.add_argument(
+            "--database",
+            choices=list(connections),
+            help="Which of DATABASES; else the one that PGFLOW names.",
+        )
+        parser.add_argument(
+            "arguments",
+            nargs=argparse.REMAINDER,
+            metavar="command ...",
+            help="A command of pgflow, and its arguments.",
+        )
 
     def handle(self, *_: Any, database: str | None, arguments: list[str], **__: Any) -> None:
         """Ends with the exit code of pgflow's command."""
@@ -44,7 +54,9 @@ class Command(BaseCommand):
 
 
 def _arguments(typed: list[str], needs_target: Callable[[list[str]], bool]) -> list[str]:
-    """`help` and `help COMMAND` as everywhere in ``manage.py``; the project's app where a command works and nothing is named."""
+    """`help` and `help COMMAND` as everywhere in ``manage.py``; the project's app where a command
+    works and nothing is named.
+    """
     if typed[:1] in ([], ["help"]):
         return [*typed[1:], "--help"]
     return [typed[0], THE_PROJECT, *typed[1:]] if needs_target(typed) else typed

@@ -18,16 +18,28 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "stock",
-                "constraints": [models.CheckConstraint(condition=models.Q(("n__gte", 0)), name="never_below_nothing")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("n__gte", 0)), name="never_below_nothing"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
             name="Order",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("quantity", models.IntegerField()),
                 ("state", models.CharField(default="placed", max_length=20)),
-                ("sku", models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to="shop.stock")),
+                (
+                    "sku",
+                    models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to="shop.stock"),
+                ),
             ],
             options={"db_table": "orders"},
         ),
