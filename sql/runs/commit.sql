@@ -22,6 +22,8 @@
 -- A run that only goes on needs no lock of its own, which would write its lease anew with every step: all
 -- that must not happen before the batch is committed is that the run is given away. So the batch shares the
 -- lock of its worker (see share_worker_) and reads such leases; who gives runs away takes that lock alone.
+-- So a holder has one batch of a run under way, and resolves a lost answer before the next: two at once
+-- are told apart by the key of their first unit, and an outcome has none.
 --
 -- Fast path: every lease is ours, so the units are inserted plainly; their primary key is the
 -- compare-and-swap, and a duplicate (23505) makes the client send the batch again as careful. The

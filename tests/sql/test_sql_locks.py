@@ -6,12 +6,15 @@ is not in `WAITS` waits for nobody's open transaction.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import json
 import random
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
@@ -306,10 +309,13 @@ OPTIONS = "-c lock_timeout=30s -c deadlock_timeout=10ms"
 class Player:
     """One connection that does whatever it is told to the runs that it or anybody else holds."""
 
-    def __init__(self, conn: Conn, seed: int, leases: dict[int, Claim]) -> None:
+    def __init__(
+        self, conn: Conn, seed: int, leases: dict[int, Claim], under_way: dict[int, threading.Lock]
+    ) -> None:
         self.conn = conn
         self.random = random.Random(seed)
         self.leases = leases
+        self.under_way = under_way
         self.worker = register(self.conn)
         self.lanes = all_lanes(self.conn)
 
@@ -333,9 +339,22 @@ class Player:
             claim(self.conn, self.random.randint(1, RUNS), worker=self.worker, lanes=self.lanes)
         )
 
-    def flushes(self) -> list[sqlkit.Flush]:
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[list[sqlkit.Flush]]:
+        """Flushes of claims that have no other batch under way: two at once are told apart by the
+        key of their units alone, and an outcome needs none."""
+        with contextlib.ExitStack() as ends:
+            mine = []
+            for claimed in self.some():
+                lock = self.under_way.setdefault(claimed.token, threading.Lock())
+                if lock.acquire(blocking=False):
+                    ends.callback(lock.release)
+                    mine.append(claimed)
+            yield self.flushes(mine)
+
+    def flushes(self, runs: list[Claim]) -> list[sqlkit.Flush]:
         made = []
-        for run in map(copy.copy, self.some()):  # others write to the same claim
+        for run in map(copy.copy, runs):  # others write to the same claim
             run.seq = one(
                 self.conn,
                 "select coalesce(max(seq), 0) from pgflow.unit where run_id = %s",
@@ -360,15 +379,17 @@ class Player:
         return made
 
     def commit(self) -> None:
-        wake_up = commit(self.conn, *self.flushes(), careful=self.random.random() < 0.5).wake
+        with self.batch() as flushes:
+            wake_up = commit(self.conn, *flushes, careful=self.random.random() < 0.5).wake
         if wake_up:
             wake(self.conn, *wake_up)
 
     def commit_and_claim(self) -> None:
         query = f"select {sqlkit.CLAIM} from pgflow.commit_and_claim(%s, %s, %s, 3, %s, true)"
-        found = self.conn.execute(
-            query, (sqlkit.document(*self.flushes()), self.worker, self.lanes, sqlkit.tokens(3))
-        ).fetchall()
+        with self.batch() as flushes:
+            found = self.conn.execute(
+                query, (sqlkit.document(*flushes), self.worker, self.lanes, sqlkit.tokens(3))
+            ).fetchall()
         self.keep([Claim(*row) for row in found if row[0] is not None])
 
     def step(self) -> None:
@@ -498,10 +519,11 @@ def test_functions_that_meet_on_the_same_runs_never_deadlock(dsn: str, conn: Con
     conn.execute("alter table pgflow.run_key alter column retention_seconds set default 0")
     refill(conn)
     leases: dict[int, Claim] = {}
+    under_way: dict[int, threading.Lock] = {}
     seeds = itertools.count()
 
     def play(c: Conn, _: int) -> list[Played]:
-        player = Player(c, next(seeds), leases)
+        player = Player(c, next(seeds), leases, under_way)
         player.do("claim")
         played = []
         left = sqlkit.while_time_is_left(SECONDS)
