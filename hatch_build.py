@@ -1,7 +1,8 @@
-"""What the build does after the compiler: it takes away the modules that it has compiled into the tree, once they are in the wheel.
+"""What the build does after the compiler: it takes away the modules that it has compiled into the
+tree, once they are in the wheel.
 
-Left there they would be imported in place of the text beside them, whatever somebody has changed in it since. An editable
-install is asked for them, and keeps them.
+Left there they would be imported in place of the text beside them, whatever somebody has changed in
+it since. An editable install is asked for them, and keeps them.
 """
 
 from __future__ import annotations

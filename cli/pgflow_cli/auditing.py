@@ -62,8 +62,8 @@ class Event:
     def as_row(self) -> dict[str, Any]:
         """For machines."""
         return {
-            "at": self.at, "what": self.what, "name": self.name, "text": self.text, "key": self.key, "generation": self.generation,
-            "seq": self.seq,
+            "at": self.at, "what": self.what, "name": self.name, "text": self.text, "key": self.key,
+            "generation": self.generation, "seq": self.seq,
         }  # fmt: skip
 
 
@@ -218,14 +218,16 @@ def _print(story: Mapping[str, Any]) -> None:
         out.print(
             line(
                 "owes",
-                f"{debt['name']}: {debt['state']} since {when(debt['opened_at'])}, {debt['effect']}",
+                f"{debt['name']}: {debt['state']} since {when(debt['opened_at'])}, "
+                f"{debt['effect']}",
             ),
             soft_wrap=True,
         )
 
 
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<html lang="en"><head><meta charset="utf-8">\
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title><style>
 :root {{ color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }}
 body {{ max-width: 64rem; margin: 2rem auto; padding: 0 1rem }}
@@ -235,7 +237,8 @@ tr {{ border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent)
 td.text {{ overflow-wrap: anywhere }}
 td.at {{ white-space: nowrap; opacity: .7 }}
 tr.unknown td, tr.owed td, tr.failed td {{ color: #c2410c }}
-tr.confirmed td.what, tr.decided td.what {{ font-weight: 600 }} code {{ font-size: .85em; opacity: .75; overflow-wrap: anywhere }}
+tr.confirmed td.what, tr.decided td.what {{ font-weight: 600 }} \
+code {{ font-size: .85em; opacity: .75; overflow-wrap: anywhere }}
 </style></head><body><h1>{title}</h1><p>{status}</p>
 <table><thead><tr><th>When</th><th>What</th><th>Name</th><th>Story</th></tr></thead><tbody>
 {rows}
@@ -246,8 +249,14 @@ def page(story: Mapping[str, Any]) -> str:
     """The story as one HTML page that needs nothing else."""
 
     def row(at: Any, what: str, name: str, text: str, key: str) -> str:
-        cells = f'<td class="at">{at:%Y-%m-%d %H:%M:%S}</td><td class="what">{html.escape(what)}</td><td>{html.escape(name)}</td>'
-        return f'<tr class="{html.escape(what)}">{cells}<td class="text">{html.escape(text)}<br><code>{html.escape(key)}</code></td></tr>'
+        cells = (
+            f'<td class="at">{at:%Y-%m-%d %H:%M:%S}</td>'
+            f'<td class="what">{html.escape(what)}</td><td>{html.escape(name)}</td>'
+        )
+        return (
+            f'<tr class="{html.escape(what)}">{cells}<td class="text">'
+            f"{html.escape(text)}<br><code>{html.escape(key)}</code></td></tr>"
+        )
 
     rows = [row(e.at, e.what, e.name, e.text, e.key) for e in story["events"]]
     rows += [

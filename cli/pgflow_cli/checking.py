@@ -60,9 +60,9 @@ def check(
 ) -> None:
     """Finds what a replay would not repeat in workflow code.
 
-    It reads the code and runs none of it. A finding that is well considered is allowed by a comment
-    on its line: # pgflow: ignore[PF101]. Exit code 1 if something is found, 2 if a file cannot be
-    read.
+    It reads the code and runs none of it. A finding that is well considered is allowed by a
+    comment on its line: # pgflow: ignore[PF101]. Exit code 1 if something is found, 2 if a
+    file cannot be read.
     """
     if rules or explain:
         _say_rules([explain] if explain else [], as_json=as_json)
@@ -118,8 +118,8 @@ def _load(path: Path) -> ModuleType:
     module = load_module(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links, and so find another name
     if module.__file__ is None or not os.path.samefile(module.__file__, path):  # noqa: PTH121
         raise Mistake(
-            f"{path} is module {module.__name__}, and so is {module.__file__}: check them one by "
-            "one"
+            f"{path} is module {module.__name__}, and so is {module.__file__}: "
+            "check them one by one"
         )
     return module
 
@@ -146,8 +146,8 @@ def _say(report: Report, *, as_json: bool, annotated: bool) -> None:
 
 def _row(finding: Finding) -> dict[str, Any]:
     return {
-        "file": finding.file, "line": finding.line, "column": finding.column, "code": finding.code, "title": _titles()[finding.code],
-        "message": finding.message,
+        "file": finding.file, "line": finding.line, "column": finding.column, "code": finding.code,
+        "title": _titles()[finding.code], "message": finding.message,
     }  # fmt: skip
 
 
@@ -172,7 +172,10 @@ def _say_lines(report: Report) -> None:
 def _summary(report: Report) -> str:
     looked = f"{many(report.workflows, 'workflow')} in {many(report.files, 'file')}"
     unread = f", {many(len(report.unreadable), 'file')} not read" if report.unreadable else ""
-    return f"{looked}: {many(len(report.findings), 'finding') if report.findings else 'nothing found'}{unread}"
+    return (
+        f"{looked}: "
+        f"{many(len(report.findings), 'finding') if report.findings else 'nothing found'}{unread}"
+    )
 
 
 def _say_rules(codes: Sequence[str], *, as_json: bool) -> None:

@@ -1,5 +1,5 @@
-"""``pgflow compile``: the graph that a declared workflow is, as JSON, as Mermaid text or as a
-picture.
+"""``pgflow compile``: the graph that a declared workflow is,
+as JSON, as Mermaid text or as a picture.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:
 
 
 def as_row(thing: object, names: Iterable[str] = ()) -> dict[str, Any]:
-    """A typed row as a dictionary, for machines and tables: these columns of it in this order, else
-    all.
+    """A typed row as a dictionary, for machines and tables:
+    these columns of it in this order, else all.
     """
     values = vars(thing)
     return {name: values[name] for name in names} if names else dict(values)

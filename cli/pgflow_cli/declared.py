@@ -1,5 +1,5 @@
-"""Shared parts of the commands on declared workflows: reading one, and showing the problems of
-files.
+"""Shared parts of the commands on declared workflows: reading one,
+and showing the problems of files.
 
 Files come from anywhere. What is quoted from them is shown without control characters, which could
 play with the terminal; and JSON falls back to escapes where a text cannot be written as UTF-8.

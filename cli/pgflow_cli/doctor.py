@@ -39,14 +39,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SERVER: dict[str, Callable[[Patient], Iterator[Finding]]] = {
-    "server version": check_version, "durability": check_durability, "replication": check_replication,
-    "clock": check_clock, "pooler": check_pooler, "listen": check_listen,
-    "autovacuum": check_autovacuum, "long transactions": check_long_transactions, "connections": check_connections, "schema": check_schema,
+    "server version": check_version, "durability": check_durability,
+    "replication": check_replication, "clock": check_clock, "pooler": check_pooler,
+    "listen": check_listen, "autovacuum": check_autovacuum,
+    "long transactions": check_long_transactions, "connections": check_connections,
+    "schema": check_schema,
 }  # fmt: skip
 WITH_SCHEMA: dict[str, Callable[[Patient], Iterator[Finding]]] = {
-    "schema drift": check_drift, "privileges": check_privileges, "workers": check_workers, "queues": check_queues,
-    "stuck runs": check_stuck, "messages": check_messages, "losses": check_losses, "journal": check_journal,
-    "compiling": check_compiling,
+    "schema drift": check_drift, "privileges": check_privileges, "workers": check_workers,
+    "queues": check_queues, "stuck runs": check_stuck, "messages": check_messages,
+    "losses": check_losses, "journal": check_journal, "compiling": check_compiling,
 }  # fmt: skip
 
 
@@ -96,8 +98,8 @@ def _run(
 
 
 def _findings(check: Callable[[Patient], Iterator[Finding]], patient: Patient) -> list[Finding]:
-    """A check that cannot be made is a finding too; one for which the connection is lost is the
-    end.
+    """A check that cannot be made is a finding too;
+    one for which the connection is lost is the end.
     """
     import psycopg
 

@@ -1,5 +1,5 @@
-"""A worker for cron: it takes what is ready, and ends when there is nothing more that it could
-take.
+"""A worker for cron: it takes what is ready,
+and ends when there is nothing more that it could take.
 
 Idle means: no run here, nothing that could be claimed, nothing due, and no lease of a worker that
 may be dead. A worker counts as possibly dead until its beat has moved since we first saw it: one
@@ -7,8 +7,8 @@ that is alive shows it within a beat, one that is not is found dead by the heart
 become ready. So the runs of a runner that was killed are taken up by the next tick, and a busy
 fleet elsewhere does not keep this one.
 
-It needs no session: no LISTEN, no prepared statements, no session locks. So it works through any
-pooler.
+It needs no session: no LISTEN, no prepared statements, no session locks.
+So it works through any pooler.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Drain:
         tally = self.worker.options.tally
         if tally is not None and tally.is_full:
             return "full"
-        # In this order: what a worker that is found dead in between has held is ready by the time
-        # of the claim.
+        # In this order: what a worker that is found dead in between has held
+        # is ready by the time of the claim.
         may_be_dead = await self._someone_may_be_dead()
         swept = await self.worker.sweep()
         if not swept.was_dry or self.worker.is_busy:

@@ -1,5 +1,5 @@
-"""``pgflow dry-run``: what a run of a declared workflow would do, told from outputs that are made
-up.
+"""``pgflow dry-run``: what a run of a declared workflow would do,
+told from outputs that are made up.
 """
 
 from __future__ import annotations
@@ -84,8 +84,7 @@ def _check_inputs(graph: Graph, words: list[str] | None) -> dict[str, Any]:
     return given
 
 
-# The stubs
-# --------------------------------------------------------------------------------------------------------------------
+# The stubs ----------------------------------------------------------------------------------------
 
 
 def _read_stubs(source: str | None) -> dict[str, Any]:
@@ -144,8 +143,7 @@ def _parse_yaml(text: str, source: str) -> Any:
         raise Mistake(f"{source} is not YAML: {error}{place}") from error
 
 
-# For people
-# -------------------------------------------------------------------------------------------------------------------
+# For people ---------------------------------------------------------------------------------------
 
 _STATES = {
     "stubbed": "green",

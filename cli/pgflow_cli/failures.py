@@ -75,8 +75,8 @@ def _explain_known(error: BaseException) -> tuple[int, str | None]:
         return (
             UNREACHABLE,
             (
-                f"the database cannot be reached: {_unreached(cause)}. Check --dsn, PGFLOW_DSN and the "
-                "server"
+                f"the database cannot be reached: {_unreached(cause)}. "
+                "Check --dsn, PGFLOW_DSN and the server"
             ),
         )
     if cause is not None:
@@ -100,7 +100,10 @@ def _unreached(error: BaseException) -> str:
     if any(
         said in str(error) for said in ("session is read-only", "server is in hot standby mode")
     ):
-        return "no server that is named takes writes. Name the primary, or say target_session_attrs=any to read from a standby"
+        return (
+            "no server that is named takes writes. Name the primary, "
+            "or say target_session_attrs=any to read from a standby"
+        )
     return _line(error).partition(" Is the server running ")[0]
 
 

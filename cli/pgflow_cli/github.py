@@ -49,8 +49,8 @@ def _append(variable: str, text: str) -> None:
 
 
 def annotate(troubles: Sequence[Row]) -> None:
-    """Writes annotations to standard error, which GitHub reads too: standard output is the
-    summary's.
+    """Writes annotations to standard error, which GitHub reads too:
+    standard output is the summary's.
     """
     for row in troubles[:MAX_ANNOTATIONS]:
         level = "error" if row["status"] == "failed" else "warning"

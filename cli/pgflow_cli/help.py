@@ -20,8 +20,8 @@ class _Words:
     def get_params(self, ctx: Any) -> list[Any]:
         """Parameters; what has no word of its own is called by its name.
 
-        A flag that nobody gave is off: what is already a truth value needs no reading, and so no
-        pydantic.
+        A flag that nobody gave is off: what is already a truth value needs no reading,
+        and so no pydantic.
         """
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _COLUMNS = (
-    "key", "status", "workflow", "queue", "labels", "priority", "attempt", "worker_id", "generation",
-    "created_at", "since", "run_at", "deadline_at", "finished_at",
+    "key", "status", "workflow", "queue", "labels", "priority", "attempt", "worker_id",
+    "generation", "created_at", "since", "run_at", "deadline_at", "finished_at",
 )  # fmt: skip
 
 

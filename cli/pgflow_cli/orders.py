@@ -271,8 +271,8 @@ _CHOSEN = ("key", "status", "workflow", "queue", "labels", "attempt", "since", "
 def _choose(
     connection: psycopg.Connection[Any], order: Order, filters: Filters
 ) -> list[dict[str, Any]]:
-    """The runs meant, as they are now; of those named by key, each must exist and be in a fitting
-    status.
+    """The runs meant, as they are now; of those named by key,
+    each must exist and be in a fitting status.
     """
     from pgflow.inspect import list_runs
 
@@ -293,8 +293,8 @@ def _choose(
     for row in rows:
         if row["status"] not in (*order.fits, *order.asked):
             raise Mistake(
-                f"run {row['key']!r} is {row['status']}: {_why_not(order, row['status'])}; nothing "
-                "was done"
+                f"run {row['key']!r} is {row['status']}: {_why_not(order, row['status'])}; "
+                "nothing was done"
             )
     return rows
 
@@ -382,8 +382,8 @@ _REPORT_COLUMNS = [
 def _report(
     connection: psycopg.Connection[Any], order: Order, form: Form, chosen: list[dict[str, Any]]
 ) -> None:
-    """Print the status of the runs so far: one that a worker holds is told by it, within
-    moments.
+    """Print the status of the runs so far: one that a worker holds is told by it,
+    within moments.
     """
     from pgflow.inspect import read_statuses
 

@@ -41,8 +41,8 @@ LogFormat = Annotated[str, typer.Option(help="How to log: text, or json, one obj
 Row = Mapping[str, Any]
 
 STYLES = {
-    "queued": "cyan", "running": "yellow", "waiting": "blue", "paused": "magenta", "stuck": "bold red",
-    "completed": "green", "failed": "red", "cancelled": "bright_black",
+    "queued": "cyan", "running": "yellow", "waiting": "blue", "paused": "magenta",
+    "stuck": "bold red", "completed": "green", "failed": "red", "cancelled": "bright_black",
 }  # fmt: skip
 
 
@@ -91,15 +91,15 @@ class Column:
 
 
 def console(*, error: bool = False) -> Console:
-    """Return the console to draw on: standard output, or standard error for all that is not the
-    answer.
+    """Return the console to draw on: standard output,
+    or standard error for all that is not the answer.
     """
     from rich.console import Console
     from rich.segment import Segment
 
     class Harmless(Console):
-        """A console on which no text of somebody else is obeyed by the terminal, wherever it comes
-        from.
+        """A console on which no text of somebody else is obeyed by the terminal,
+        wherever it comes from.
         """
 
         def render(

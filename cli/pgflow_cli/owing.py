@@ -1,5 +1,5 @@
-"""``pgflow owed`` and ``pgflow settle``: effects whose outcome is open, and a person's word on
-one.
+"""``pgflow owed`` and ``pgflow settle``: effects whose outcome is open,
+and a person's word on one.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def settle(
     verdicts = [name for name, is_said in said.items() if is_said]
     if len(verdicts) != 1:
         raise Mistake(
-            "say what became of it: pass one of --confirmed JSON, --failed, --absent, --taken-back "
-            "and --stands"
+            "say what became of it: pass one of --confirmed JSON, --failed, "
+            "--absent, --taken-back and --stands"
         )
     (verdict,) = verdicts
     value = parse_json(confirmed, "the result") if confirmed is not None else None

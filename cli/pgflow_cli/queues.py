@@ -1,5 +1,5 @@
-"""``pgflow queues``: how much stands, runs and waits in each queue; pausing, resuming and limiting
-them.
+"""``pgflow queues``: how much stands, runs and waits in each queue;
+pausing, resuming and limiting them.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def queue_columns(now: datetime) -> list[Column]:
 
     return [
         Column("QUEUE", lambda row: plain(row["queue"])),
-        number("queued", "cyan"), number("running", "yellow"), number("waiting", "blue"), number("paused", "magenta"),
-        number("stuck", "bold red"),
+        number("queued", "cyan"), number("running", "yellow"), number("waiting", "blue"),
+        number("paused", "magenta"), number("stuck", "bold red"),
         Column("OLDEST", lambda row: plain(age(row["oldest_queued_at"], now)), right=True),
         number("workers"),
         Column("LIMIT", lambda row: plain(row["max_running"] or ""), right=True),

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _SETTINGS = """
-select set_config('search_path', current_setting('search_path') || ', pgflow', true), set_config('statement_timeout', %s, true)
+select set_config('search_path', current_setting('search_path') || ', pgflow', true),
+  set_config('statement_timeout', %s, true)
 """
 
 

@@ -79,8 +79,8 @@ def replay(
     filters = Filters(status, workflow, None, label, key, since, until)
     if from_files and (sample or filters or dsn):
         raise Mistake(
-            "--from-files replays all runs in the files: leave out options that choose runs of a "
-            "database"
+            "--from-files replays all runs in the files: "
+            "leave out options that choose runs of a database"
         )
     definitions = load_app(target, dsn if not from_files else None).definitions
     form = choose_form(as_json=as_json)
@@ -168,9 +168,12 @@ def _replay(histories: Iterator[RecordedRun], definitions: Definitions, form: Fo
 def _as_row(verdict: Verdict) -> dict[str, Any]:
     found = verdict.divergence
     return {
-        "key": verdict.key, "workflow": verdict.workflow, "generation": verdict.generation, "units": verdict.units,
-        "verdict": "unknown workflow" if not verdict.is_known else "repeats" if found is None else "diverges",
-        "message": None if found is None else found.message, "diff": [] if found is None else found.diff,
+        "key": verdict.key, "workflow": verdict.workflow, "generation": verdict.generation,
+        "units": verdict.units,
+        "verdict": "unknown workflow" if not verdict.is_known
+        else "repeats" if found is None else "diverges",
+        "message": None if found is None else found.message,
+        "diff": [] if found is None else found.diff,
         "where": [] if found is None else found.where,
     }  # fmt: skip
 
@@ -204,8 +207,8 @@ _LINE = re.compile(r"(.+):(\d+) in \S+")
 
 
 def annotation(verdict: Verdict) -> str:
-    """Return the annotation that GitHub Actions shows at the source line where the code left the
-    record.
+    """Return the annotation that GitHub Actions shows at the source
+    line where the code left the record.
     """
     from pgflow_cli.github import command
 

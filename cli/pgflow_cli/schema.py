@@ -45,8 +45,9 @@ def _migrate(connection: Any, lock_timeout: float = 60.0) -> dict[str, Any]:
 
     report = migrate_schema(connection, lock_timeout_seconds=lock_timeout)
     return {
-        "database": name_of(connection), "up_to_date": report.already_current, "migrations": report.migrations,
-        "sources": report.sources, "owner": report.owner, "advice": report.advice,
+        "database": name_of(connection), "up_to_date": report.already_current,
+        "migrations": report.migrations, "sources": report.sources,
+        "owner": report.owner, "advice": report.advice,
     }  # fmt: skip
 
 
@@ -76,8 +77,8 @@ def init(
     target = folder / "flows.py"
     if target.exists():
         raise Mistake(
-            f"{target} is there already: nothing was written. `pgflow migrate` brings the database "
-            "up to date"
+            f"{target} is there already: nothing was written. "
+            "`pgflow migrate` brings the database up to date"
         )
     report: dict[str, Any] = {"file": str(target), "migrated": None}
     if not no_migrate:

@@ -69,8 +69,8 @@ def scratch_database(dsn: str) -> Iterator[str]:
             admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
         except psycopg.errors.InsufficientPrivilege as error:
             raise Mistake(
-                "this role may not make a database to measure in: name one who may (createdb) with "
-                "--dsn"
+                "this role may not make a database to measure in: "
+                "name one who may (createdb) with --dsn"
             ) from error
         try:
             scratch = make_conninfo(dsn, dbname=name)
@@ -174,8 +174,8 @@ async def _work_off(
 
 
 async def _latency(app: AsyncApp, seconds: float) -> dict[str, Any]:
-    """Measure the time from a start to the first line of its workflow, where nothing else goes
-    on.
+    """Measure the time from a start to the first line of its workflow,
+    where nothing else goes on.
     """
     taken: list[float] = []
     async with app.worker():

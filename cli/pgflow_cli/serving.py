@@ -143,8 +143,8 @@ def _metrics(
 
 
 async def _until_asked(asked: asyncio.Event, worker: Worker) -> int:
-    """0 once a signal asks; 1 if a part of the worker has died, so that whoever watches starts
-    another.
+    """0 once a signal asks; 1 if a part of the worker has died,
+    so that whoever watches starts another.
     """
     waits = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(worker.failed.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

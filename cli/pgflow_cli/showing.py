@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _RUN = (
-    "key", "status", "workflow", "queue", "version", "priority", "labels", "why", "reason_code", "reason_detail", "attempt", "worker_id",
-    "generation", "created_at", "since", "run_at", "deadline_at", "finished_at", "input", "output", "error", "origin_key",
-    "origin_generation", "origin_seq",
+    "key", "status", "workflow", "queue", "version", "priority", "labels", "why", "reason_code",
+    "reason_detail", "attempt", "worker_id", "generation", "created_at", "since", "run_at",
+    "deadline_at", "finished_at", "input", "output", "error",
+    "origin_key", "origin_generation", "origin_seq",
 )  # fmt: skip
 _CHILD = ("key", "status", "workflow")
 
@@ -206,7 +207,10 @@ def _advice(run: dict[str, Any]) -> str:
     if run["status"] == "paused":
         return f"`pgflow resume {key}` lets it go on"
     if run["reason_code"] == "signal":
-        return f"`pgflow signal {key} {shlex.quote(run['reason_detail']['signals'][0])} JSON` answers it"
+        return (
+            f"`pgflow signal {key} {shlex.quote(run['reason_detail']['signals'][0])} JSON` "
+            "answers it"
+        )
     return ""
 
 

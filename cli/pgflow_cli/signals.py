@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pgflow.inspect import RunRow
 
 AWAITED_SECONDS = 2.0
-"""Seconds for which a run that waits for the signal, and could not be moved at once, is woken
-again.
+"""Seconds for which a run that waits for the signal,
+and could not be moved at once, is woken again.
 """
 
 
@@ -69,7 +69,8 @@ def signal(
                 )
         after = _wake_run(connection, key, sent_to, before, name)
     sent = {
-        "key": key, "signal": name, "payload": value, "message": sent_to.message_id, "before": before.status, "status": after.status,
+        "key": key, "signal": name, "payload": value, "message": sent_to.message_id,
+        "before": before.status, "status": after.status,
     }  # fmt: skip
     if idempotency_key is not None:
         sent["new"] = sent_to.is_new
@@ -97,9 +98,21 @@ def _wake_run(
 
 def _sent(sent: dict[str, Any], before: str | None, after: str | None) -> str:
     if not sent.get("new", True):
-        return f"{sent['signal']!r} was sent to {sent['key']} before, under the same idempotency key: nothing was sent now."
+        return (
+            f"{sent['signal']!r} was sent to {sent['key']} before, under the same idempotency key: "
+            "nothing was sent now."
+        )
     if sent["before"] != "waiting" or sent["status"] != "waiting":
-        return f"Sent {sent['signal']!r} to {sent['key']}: it was {sent['before']} and is {sent['status']}."
+        return (
+            f"Sent {sent['signal']!r} to {sent['key']}: "
+            f"it was {sent['before']} and is {sent['status']}."
+        )
     if before != after:
-        return f"Sent {sent['signal']!r} to {sent['key']}: it was waiting, went on, and waits again ({after})."
-    return f"Sent {sent['signal']!r} to {sent['key']}, which waits for something else ({after}): it is kept until asked for."
+        return (
+            f"Sent {sent['signal']!r} to {sent['key']}: it was waiting, "
+            f"went on, and waits again ({after})."
+        )
+    return (
+        f"Sent {sent['signal']!r} to {sent['key']}, which waits for something else ({after}): "
+        "it is kept until asked for."
+    )

@@ -99,7 +99,10 @@ class Stage:
         self, quarter: Quarter, progress: Progress, rows: list[Any], alive: set[int]
     ) -> list[RenderableType]:
         return [
-            Text("Treasury days: each is a run; workers are killed while they hold some", style="bold"), Text(),
+            Text(
+                "Treasury days: each is a run; workers are killed while they hold some",
+                style="bold",
+            ), Text(),
             self._bar(progress, len(quarter.days)), Text(),
             _days(rows, alive), _legend(), Text(),
             self._workers(quarter, rows, alive), Text(),

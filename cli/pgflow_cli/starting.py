@@ -234,7 +234,10 @@ def _start(
 
 def _say_started(started: dict[str, Any]) -> str:
     if started.get("replaced"):
-        return f"Started {started['key']} ({started['workflow']}, queue {started['queue']}): the run that had the key is cancelled first"
+        return (
+            f"Started {started['key']} ({started['workflow']}, queue {started['queue']}): "
+            "the run that had the key is cancelled first"
+        )
     if started["new"]:
         return f"Started {started['key']} ({started['workflow']}, queue {started['queue']})"
     return f"{started['key']} is the same run as before: nothing new was started."
@@ -288,8 +291,8 @@ def run(
     max_runtime: Annotated[
         str | None,
         typer.Option(
-            help="Stop waiting after 90s, 10m...: exit code 3, and the run goes on with the next "
-            "worker."
+            help="Stop waiting after 90s, 10m...: exit code 3, "
+            "and the run goes on with the next worker."
         ),
     ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",

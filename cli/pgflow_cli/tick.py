@@ -1,5 +1,5 @@
-"""``pgflow tick``: what cron runs. It reclaims, drains, and ends when there is nothing left to
-do.
+"""``pgflow tick``: what cron runs. It reclaims, drains,
+and ends when there is nothing left to do.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ def _outcomes(
 
 def _sum_up(drained: Drained, rows: list[dict[str, Any]]) -> dict[str, Any]:
     summary: dict[str, Any] = {
-        "outcome": drained.outcome, "seconds": round(drained.seconds, 3), "taken": len(drained.taken),
+        "outcome": drained.outcome, "seconds": round(drained.seconds, 3),
+        "taken": len(drained.taken),
         **{status: sum(row["status"] == status for row in rows) for status in _COUNTED},
         "work_left": drained.work_left, "next_wake_at": drained.next_wake_at,
     }  # fmt: skip

@@ -91,7 +91,8 @@ def timeline(
 
 
 _ENTRY_NAMES = (
-    "call", "kind", "name", "status", "began_at", "began_is_recorded", "ended_at", "seconds", "attempts", "errors", "due_at", "detail",
+    "call", "kind", "name", "status", "began_at", "began_is_recorded", "ended_at", "seconds",
+    "attempts", "errors", "due_at", "detail",
 )  # fmt: skip
 
 
@@ -100,8 +101,8 @@ def entry_row(entry: Entry) -> dict[str, Any]:
     from pgflow.inspect import describe_error
 
     values = (
-        entry.call, entry.kind, entry.name, entry.status, entry.began_at, entry.is_known, entry.ended_at,
-        None if entry.seconds is None else round(entry.seconds, 6), entry.attempts,
+        entry.call, entry.kind, entry.name, entry.status, entry.began_at, entry.is_known,
+        entry.ended_at, None if entry.seconds is None else round(entry.seconds, 6), entry.attempts,
         [describe_error(failure.error) for failure in entry.failures], entry.due_at, detail(entry),
     )  # fmt: skip
     return dict(zip(_ENTRY_NAMES, values, strict=True))

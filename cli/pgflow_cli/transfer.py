@@ -66,9 +66,9 @@ def export(
 ) -> None:
     """Writes runs with their journals as JSON Lines.
 
-    Each line is one generation of a run; `pgflow replay --from-files` and `pgflow import` read
-    them. Inputs, results and payloads are in them as they were recorded: treat the file like the
-    database.
+    Each line is one generation of a run; `pgflow replay --from-files` and `pgflow import`
+    read them. Inputs, results and payloads are in them as they were recorded: treat the file
+    like the database.
     """
     filters = Filters(status, workflow, queue, label, key, since, until)
     if bool(keys) + bool(filters) + everything != 1:

@@ -67,7 +67,8 @@ def _version_columns(now: datetime) -> list[Column]:
     return [
         Column("WORKFLOW", lambda row: plain(row["workflow"])),
         Column("VERSION", lambda row: plain(row["version"])),
-        _number("pinned_runs", "PINNED"), _number("begun_runs", "BEGUN"), _number("workers", "WORKERS"),
+        _number("pinned_runs", "PINNED"), _number("begun_runs", "BEGUN"),
+        _number("workers", "WORKERS"),
         Column("SERVED", lambda row: plain(_served(row, now))),
         Column("MAY GO", lambda row: plain(_verdict(row))),
     ]  # fmt: skip

@@ -53,8 +53,8 @@ def workers(
         float,
         typer.Option(
             min=0,
-            help="Seconds to wait awake for an answer while at most one run is worked on; 0 for "
-            "never.",
+            help="Seconds to wait awake for an answer while at most one run is worked on; "
+            "0 for never.",
         ),
     ] = 0.0005,
     transaction_idle: Annotated[
@@ -153,7 +153,10 @@ def _list_workers(dsn: str | None, *, as_json: bool | None, as_csv: bool) -> Non
 
         rows = [as_row(worker, _COLUMNS) for worker in fetch(connection, list_workers())]
         now = database_now(connection)
-    empty = "No worker is registered: start one with `pgflow workers MODULE`, or drain once with `pgflow tick MODULE`."
+    empty = (
+        "No worker is registered: start one with `pgflow workers MODULE`, "
+        "or drain once with `pgflow tick MODULE`."
+    )
     print_rows(form, _worker_columns(now), rows, names=_COLUMNS, empty=empty)
 
 

@@ -59,9 +59,9 @@ def reject(approval: Approval, reason: str = "Rejected", rejections: int = 0) ->
         rejections: Number of earlier rejections of this approval.
 
     Returns:
-        The decision if the approval offers it; else what to work on before asking again; else that
-        the run ends: at once if there is nothing to work on, and with the last rejection that is
-        allowed.
+        The decision if the approval offers it; else what to work on before asking again;
+        else that the run ends: at once if there is nothing to work on, and with the last
+        rejection that is allowed.
     """
     if any(decision.id == "reject" for decision in approval.decisions):
         return completed({"decision": "reject", "text": reason})

@@ -137,10 +137,9 @@ def _from_source(node_id: NodeId, binding: Binding, source: str, outputs: Output
     if producer is not None and producer.state == "failed":
         raise UnresolvableReference(
             f"{about} reads '{source}', but node '{reference.node_id}' failed ({producer.error}), "
-            "so its output cannot be trusted. "
-            "A binding never falls back to 'if_skipped' for a failed producer — fix the failure, "
-            f"or guard '{node_id}' with a 'when:' "
-            "condition that excludes the failed branch.",
+            "so its output cannot be trusted. A binding never falls back to 'if_skipped' for a "
+            f"failed producer — fix the failure, or guard '{node_id}' with a 'when:' condition "
+            "that excludes the failed branch.",
             "producer-failed",
         )
     return _referred(reference, outputs)

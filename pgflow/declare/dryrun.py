@@ -70,8 +70,8 @@ class Entry:
     output: str | None = None
 
     def as_json(self) -> dict[str, JsonValue]:
-        """The entry as an object; what there is nothing to say about is left out, the reason
-        excepted.
+        """The entry as an object; what there is nothing to say about is left out,
+        the reason excepted.
         """
         said: dict[str, JsonValue] = {
             "id": self.id,
@@ -239,8 +239,8 @@ class _Player:
         return isinstance(change, Settled)
 
     def answer(self, task: Task) -> Change | None:
-        """Answer a task with its stub, or for the person who is not there; None if the run
-        waits.
+        """Answer a task with its stub, or for the person who is not there;
+        None if the run waits.
         """
         body = task.node.body
         if self.pause_at_gates and (isinstance(body, Approval) or task.node.gates):

@@ -1,5 +1,5 @@
-"""Errors of nodes: their kind, told from the message, and whether and when a failed node is tried
-again.
+"""Errors of nodes: their kind, told from the message,
+and whether and when a failed node is tried again.
 
 The original knows only messages of services: it takes neither "timed out after 5ms" nor "failed
 [exit 1]" for something that may pass, so that a shell node with ``on_error: transient`` is never
@@ -16,8 +16,8 @@ from pgflow.declare.graph import Command, Node, Prompt, Retry
 ErrorClass = Literal["TRANSIENT", "FATAL", "UNKNOWN"]
 
 DEFAULT_RETRY = Retry(max_retries=2, delay_ms=3000, on_error="transient")
-"""Retry of an agent's turn that declares none. Shell and scripts act on the world: they are tried
-once.
+"""Retry of an agent's turn that declares none.
+Shell and scripts act on the world: they are tried once.
 """
 
 _FATAL = (
@@ -56,8 +56,8 @@ _FATAL_UNLESS_TRANSIENT = ("auth error",)
 
 
 def classify(message: str) -> ErrorClass:
-    """Return the class of an error: it may pass (TRANSIENT), will not (FATAL), or cannot be told
-    (UNKNOWN).
+    """Return the class of an error: it may pass (TRANSIENT),
+    will not (FATAL), or cannot be told (UNKNOWN).
 
     Args:
         message: The error's text. What is fatal wins over what may pass.
@@ -71,8 +71,8 @@ def classify(message: str) -> ErrorClass:
 
 
 def retry_of(node: Node) -> Retry | None:
-    """Return the retry of a node: as it declares, else as holds for its mode; None if it has
-    none.
+    """Return the retry of a node: as it declares,
+    else as holds for its mode; None if it has none.
     """
     if node.retry is not None:
         return node.retry

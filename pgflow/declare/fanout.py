@@ -1,5 +1,5 @@
-"""Child runs: what each is started with, and what comes of those for the items of a list
-together.
+"""Child runs: what each is started with,
+and what comes of those for the items of a list together.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""One graph for every family of declared workflows: what the front ends compile to, and what is
-run.
+"""One graph for every family of declared workflows:
+what the front ends compile to, and what is run.
 
 A front end (`pgflow.declare.dag`, `pgflow.declare.sop`, `pgflow.declare.icm`) reads files in their
 originals' own terms and answers a `Graph`. Below that line nobody knows which family a graph came
@@ -38,13 +38,12 @@ class Position(Part):
     column: int = 1
 
 
-# What flows between the nodes
-# ------------------------------------------------------------------------------------------------
+# What flows between the nodes ---------------------------------------------------------------------
 
 
 class Input(Part):
-    """A value that whoever starts the workflow gives. Without a default it is asked for, if
-    required.
+    """A value that whoever starts the workflow gives.
+    Without a default it is asked for, if required.
 
     One that is neither required nor has a default has no value if it is not given, and a text that
     mentions it fails. Where such an input reads as empty in its original's terms, its default is
@@ -102,8 +101,7 @@ class Binding(Part):
     has_if_skipped: bool = False
 
 
-# What may happen to a node
-# ---------------------------------------------------------------------------------------------------
+# What may happen to a node ------------------------------------------------------------------------
 
 
 class Retry(Part):
@@ -156,8 +154,8 @@ class Check(Part):
 
 
 class Constraint(Part):
-    """One rule for whoever does the work, with its RFC 2119 level; ``None`` where the line names
-    none.
+    """One rule for whoever does the work, with its RFC 2119 level;
+    ``None`` where the line names none.
 
     ``scope`` is what it is said of, if not of this work alone and as a whole: a substep's number,
     ``parameters``, or the title of a section that is said of every step.
@@ -194,8 +192,7 @@ class Compensation(Part):
     position: Position | None = None
 
 
-# Conditions
-# ------------------------------------------------------------------------------------------------------------------
+# Conditions ---------------------------------------------------------------------------------------
 
 
 class Atom(Part):
@@ -211,8 +208,8 @@ class Atom(Part):
 
 
 class Unparsed(Part):
-    """A part of a condition that is no comparison. It fails its node closed, if it is ever
-    asked.
+    """A part of a condition that is no comparison.
+    It fails its node closed, if it is ever asked.
     """
 
     kind: Literal["unparsed"] = "unparsed"
@@ -229,8 +226,7 @@ class Condition(Part):
     position: Position | None = None
 
 
-# What a node does
-# ------------------------------------------------------------------------------------------------------------
+# What a node does ---------------------------------------------------------------------------------
 
 
 class Prompt(Part):

@@ -1,5 +1,5 @@
-"""The interpreter of declared workflows: pure functions over an immutable state say what happens
-next.
+"""The interpreter of declared workflows:
+pure functions over an immutable state say what happens next.
 
 Nobody is asked, nothing is read, run or written here. A driver asks which nodes are open
 (`open_places`), begins them (`begin`), does the work that comes back as a `Task`, hands in what
@@ -178,8 +178,8 @@ def _why_skipped(node: Node, outputs: Outputs, surroundings: Surroundings) -> st
 def _variables(
     plan: Plan, state: State, place: Place, surroundings: Surroundings, turn: Round
 ) -> Variables:
-    """The variables as one node sees them: with its loop's last turn, and its group's last
-    round.
+    """The variables as one node sees them: with its loop's last turn,
+    and its group's last round.
     """
     group = round_at(state, place[:-1]) if len(place) > 1 else None
     said = turn.user_input or (group.user_input if group else "")
@@ -293,7 +293,8 @@ def judge(
     if current.number >= body.until.max_iterations:
         return _failed(
             place,
-            f"Loop group exceeded max iterations ({body.until.max_iterations}) {_unmet(body.until)}",
+            f"Loop group exceeded max iterations ({body.until.max_iterations}) "
+            f"{_unmet(body.until)}",
         )
     return NextRound(
         place, Round(current.number + 1, user_input=user_input, previous=left, scope=Scope())
@@ -328,7 +329,10 @@ def completion_reason(until: Until, channel: Channel, rounds: int) -> str:
         case "check":
             return f"'until_bash' passed after {rounds} iteration(s)"
         case "assumed":
-            return f"assumed complete after {rounds} iteration(s) — 'until_bash' is not executed in a dry run"
+            return (
+                f"assumed complete after {rounds} iteration(s) — 'until_bash' "
+                "is not executed in a dry run"
+            )
 
 
 def _unmet(until: Until) -> str:
@@ -371,8 +375,8 @@ def run_state(state: State) -> RunState:
 
 
 def first_said(plan: Plan, outputs: Outputs) -> str:
-    """The text of the first node that no other depends on, that completed, and that said more than
-    blanks.
+    """The text of the first node that no other depends on, that completed,
+    and that said more than blanks.
     """
     said = (
         outputs[node_id].text

@@ -16,7 +16,11 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-WHITE_SPACE = "\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+WHITE_SPACE = (
+    "\t\n\v\f\r \u00a0\u1680"
+    "\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000\ufeff"
+)
 SPACE = f"[{WHITE_SPACE}]"
 
 _NUMBER_START = re.compile(r"[+-]?(?:Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
@@ -65,8 +69,8 @@ def number_text(number: float) -> str:
 
 
 def _positive_text(double: float) -> str:
-    """The text of a finite number above zero: plain between 1e-6 and 1e21, with an exponent
-    outside.
+    """The text of a finite number above zero: plain between 1e-6 and 1e21,
+    with an exponent outside.
     """
     mantissa, _, exponent = f"{double!r}e0".partition("e")
     whole, _, fraction = mantissa.partition(".")
@@ -93,8 +97,8 @@ def json_text(value: JsonValue) -> str:
             the original.
 
     Returns:
-        The text, without spaces. Lone surrogates are escaped, all other characters stand for
-        themselves.
+        The text, without spaces. Lone surrogates are escaped,
+        all other characters stand for themselves.
     """
     written: list[str] = []
     to_write: list[_Written | JsonValue] = [value]

@@ -81,8 +81,8 @@ def completed(value: JsonValue, schema: JsonValue = None) -> Output:
 
 
 def declared_fields(schema: JsonValue) -> tuple[str, ...] | None:
-    """The names of the properties of an object's schema; None if the schema is none of an
-    object.
+    """The names of the properties of an object's schema;
+    None if the schema is none of an object.
     """
     properties = schema.get("properties") if isinstance(schema, dict) else None
     return tuple(properties) if isinstance(properties, dict) else None
@@ -162,8 +162,8 @@ def _object_in(text: str) -> dict[str, JsonValue] | None:
 
 
 def _fenced(text: str) -> str:
-    """Return the content of the first fence that is closed on a line of its own; empty if there is
-    none.
+    """Return the content of the first fence that is closed on a line of its own;
+    empty if there is none.
     """
     opening = _OPENING.search(text)
     if opening is None:
@@ -193,31 +193,25 @@ def _why_no_object(text: str) -> str:
 _WHY = {
     "not-in-schema": (
         "which is not declared in node '{node}'s output_format schema. Add '{field}' to the schema "
-        "(and mark it optional if it "
-        "can be absent), or fix the reference."
+        "(and mark it optional if it can be absent), or fix the reference."
     ),
     "unparseable": (
-        "but node '{node}'s output is not a JSON object, so the field cannot be read. Emit JSON "
-        "containing '{field}', or "
-        "reference '${node}.output' (whole text) instead."
+        "but node '{node}'s output is not a JSON object, so the field cannot be read. "
+        "Emit JSON containing '{field}', or reference '${node}.output' (whole text) instead."
     ),
     "array-aggregate": (
         "but node '{node}' is a fan-out and its output is a JSON ARRAY of per-child results (each "
-        "element the child's result "
-        "value, single-encoded — never a JSON string to parse again), not an object — there is no "
-        "'{field}' on it and no "
-        "producer prompt to change, because the array shape is fixed by the engine. Reference "
-        "'${node}.output' (the whole "
-        "array) and read it in a script node, which is also where a failed child's marker ({{ "
-        "archon_failed: true, error, "
-        "status }}) can be handled. See the fan_out docs."
+        "element the child's result value, single-encoded — never a JSON string to parse again), "
+        "not an object — there is no '{field}' on it and no producer prompt to change, because the "
+        "array shape is fixed by the engine. Reference '${node}.output' (the whole array) and read "
+        "it in a script node, which is also where a failed child's marker ({{ archon_failed: true, "
+        "error, status }}) can be handled. See the fan_out docs."
     ),
     "missing-key": "but node '{node}'s JSON output has no such key. Emit '{field}' in the output, "
     "or fix the reference.",
     "producer-not-run": (
-        "but node '{node}' did not run (skipped or pending), so it has no output to read. Guard "
-        "this reference with a 'when:' "
-        "condition, or fix the dependency."
+        "but node '{node}' did not run (skipped or pending), so it has no output to read. "
+        "Guard this reference with a 'when:' condition, or fix the dependency."
     ),
     "producer-failed": (
         "but node '{node}' failed, so its output cannot be trusted. Guard this reference with a "

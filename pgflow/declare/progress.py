@@ -127,8 +127,8 @@ def round_at(state: State, place: Place) -> Round | None:
 
 
 def visible(state: State, place: Place) -> Outputs:
-    """Return the outputs that a node can read: of the nodes around its groups, and of its own
-    round.
+    """Return the outputs that a node can read: of the nodes around its groups,
+    and of its own round.
     """
     if len(place) == 1:
         return state.scope.outputs
@@ -139,8 +139,8 @@ def visible(state: State, place: Place) -> Outputs:
 
 
 def open_places(plan: Plan, state: State, within: Place = ()) -> tuple[Place, ...]:
-    """The nodes of the current layer that have not ended. The next layer opens when all of them
-    have.
+    """The nodes of the current layer that have not ended.
+    The next layer opens when all of them have.
 
     Args:
         plan: The run's plan.
@@ -148,8 +148,8 @@ def open_places(plan: Plan, state: State, within: Place = ()) -> tuple[Place, ..
         within: A group that is in a round, to be told of its nodes.
 
     Returns:
-        Their places, in order; none if all nodes have ended. Those in groups are told only if asked
-        for.
+        Their places, in order; none if all nodes have ended.
+        Those in groups are told only if asked for.
     """
     ended = scope_at(state, within).outputs
     for layer in plan.within(within).layers:

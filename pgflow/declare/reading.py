@@ -125,8 +125,7 @@ def _first_of(file: str, wrong: tuple[Problem, ...]) -> str:
     )
 
 
-# From paths to families
-# -------------------------------------------------------------------------------------------------------
+# From paths to families ---------------------------------------------------------------------------
 
 
 def _read(path: str) -> Iterator[Verdict]:
@@ -192,8 +191,8 @@ def family_of(path: str | os.PathLike[str]) -> Family | None:
 
 
 def _is_icm(path: Path) -> bool:
-    """Return True if a YAML file is the workflow file of a workspace: by its place, or by its
-    content.
+    """Return True if a YAML file is the workflow file of a workspace:
+    by its place, or by its content.
     """
     from pgflow.declare import icm
 
@@ -225,8 +224,7 @@ def _unreadable(path: str, message: str, hint: str = "") -> Verdict:
     return Verdict(path, (Problem(message, hint=hint, kind="read_error"),))
 
 
-# Directories
-# ------------------------------------------------------------------------------------------------------------------
+# Directories --------------------------------------------------------------------------------------
 
 
 def _inside(directory: str) -> Iterator[Verdict]:

@@ -101,9 +101,9 @@ class Variables:
         previous_output: ``$LOOP_PREV_OUTPUT``, what a loop's last turn gave.
         inputs: ``$INPUTS.name``.
         previous: ``$LOOP_PREV.node.output``; outside of groups these mentions stay as they are.
-        rereads: True if what people said is read again for the variables that come after it. The
-            original does so, and what it shows is shown like this; what is done is never made like
-            this.
+        rereads: True if what people said is read again for the variables that come after
+            it. The original does so, and what it shows is shown like this; what is done is
+            never made like this.
     """
 
     workflow_id: str
@@ -164,8 +164,8 @@ def resolve(
         variables: The run's variables and inputs.
         outputs: Outputs of the nodes so far.
         surface: Use of the text: something to be read, a shell script, or a program.
-        spill_dir: Folder for long values for a shell; without it they are quoted, however long they
-            are.
+        spill_dir: Folder for long values for a shell; without it they are quoted,
+            however long they are.
 
     Returns:
         The text, and the files that must be written before it is run.
@@ -184,15 +184,15 @@ def resolve(
 
 
 def takes_context(text: str, variables: Variables) -> bool:
-    """Return True if the text has a place for the context. If not, it is put after a prompt
-    (`with_context`).
+    """Return True if the text has a place for the context. If not,
+    it is put after a prompt (`with_context`).
     """
     return bool(variables.context) and _MENTIONS_CONTEXT.search(text) is not None
 
 
 def with_context(text: str, template: str, variables: Variables) -> str:
-    """A resolved prompt with the context after it, unless its template said where the context
-    goes.
+    """A resolved prompt with the context after it,
+    unless its template said where the context goes.
     """
     if not variables.context or takes_context(template, variables):
         return text

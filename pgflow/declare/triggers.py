@@ -13,8 +13,8 @@ def is_triggered(rule: TriggerRule, states: Collection[NodeState]) -> bool:
 
     Args:
         rule: The node's rule.
-        states: States of the nodes that it depends on. One of which nothing is known counts as
-            failed.
+        states: States of the nodes that it depends on.
+            One of which nothing is known counts as failed.
 
     Returns:
         True if it runs. A node that depends on none always does.

@@ -37,8 +37,8 @@ from pgflow.declare.yamlscan import Reader, Scanner, WrongYaml
 from pgflow.declare.yamlvalues import as_text, resolve
 
 MAX_BYTES: Final = 1 << 20
-"""The largest file that is read, in bytes. The largest workflow seen in the wild has a tenth of
-it.
+"""The largest file that is read, in bytes.
+The largest workflow seen in the wild has a tenth of it.
 """
 
 MAX_DEPTH: Final = 100
@@ -72,16 +72,16 @@ class YamlError(Exception):
 
     @property
     def is_bound(self) -> bool:
-        """True if the original would have read the text: only a bound is exceeded, or a key stands
-        twice.
+        """True if the original would have read the text: only a bound is exceeded,
+        or a key stands twice.
         """
         return self.message not in _ORIGINAL_WORDS
 
 
 @dataclass(slots=True, eq=False)
 class Marked:
-    """A value, where it begins, and the same of its parts. ``keys`` has the places of a mapping's
-    keys.
+    """A value, where it begins, and the same of its parts.
+    ``keys`` has the places of a mapping's keys.
 
     ``end_line`` is the last line of a text; other values have none of their own.
     """
@@ -144,8 +144,8 @@ def read_bytes(path: Path) -> bytes:
         message = f"File is larger than {MAX_BYTES:,} bytes"
         raise YamlError(
             message,
-            hint="No workflow of this size is read; split it, or move long texts into files of "
-            "their own.",
+            hint="No workflow of this size is read; split it, "
+            "or move long texts into files of their own.",
         )
     return data
 
@@ -370,8 +370,8 @@ class _OpenMapping:
         self.parts[name], self.keys[name] = node, (key.line, key.column)
 
     def close(self) -> Marked:
-        """The mapping, now that all of it is known. What it says itself goes before what it merges
-        in.
+        """The mapping, now that all of it is known.
+        What it says itself goes before what it merges in.
         """
         for source in self.merged:
             for name, part in source.parts.items() if isinstance(source.parts, dict) else ():

@@ -41,8 +41,8 @@ class Reader(_Reader):
 
 
 class Scanner(_Scanner):
-    """A scanner that takes tabs for white space between tokens, and indentation seriously
-    everywhere.
+    """A scanner that takes tabs for white space between tokens,
+    and indentation seriously everywhere.
     """
 
     key_start: Any = None
@@ -107,8 +107,8 @@ class Scanner(_Scanner):
         return _BLOCK.match(reader.buffer, reader.pointer, end) is not None
 
     def _refuse_tab(self, line: int, column: int, *, harmless: str) -> None:
-        """A tab indents nothing: not in a block, and inside brackets only what blanks have indented
-        enough.
+        """A tab indents nothing: not in a block,
+        and inside brackets only what blanks have indented enough.
         """
         if self.reader.peek() in harmless:
             return
@@ -145,8 +145,8 @@ class Scanner(_Scanner):
         return not reader.buffer[start : reader.pointer].strip(" \t")
 
     def fetch_plain(self) -> None:
-        """A text without quotes. Whether a key might begin with it is remembered: errors ask for
-        it.
+        """A text without quotes. Whether a key might begin with it is remembered:
+        errors ask for it.
         """
         self.after_block, self.was_block = self.was_block, False
         self.key_start = self.reader.get_mark() if self.allow_simple_key else None
@@ -159,8 +159,8 @@ class Scanner(_Scanner):
         self.after_dash = True
 
     def fetch_block_scalar(self, style: Any) -> None:
-        """A text of lines; remembered, because what falls out of it to the left looks like a
-        key.
+        """A text of lines; remembered, because what falls out of
+        it to the left looks like a key.
         """
         line, column, starts_line = (
             self.reader.line + 1,
@@ -211,8 +211,8 @@ class Scanner(_Scanner):
             self.fetch_plain()
 
     def stale_possible_simple_keys(self) -> None:
-        """Drops what can no longer be a key. Where a key must be, a text of several lines is
-        none.
+        """Drops what can no longer be a key. Where a key must be,
+        a text of several lines is none.
         """
         reader = self.reader
         for key in self.possible_simple_keys.values():
@@ -264,8 +264,8 @@ class Scanner(_Scanner):
         return chunks
 
     def scan_flow_scalar_breaks(self, double: Any, start_mark: Any) -> Any:
-        """The line ends inside quotes; the lines after them must be indented like everything
-        else.
+        """The line ends inside quotes; the lines after them must
+        be indented like everything else.
         """
         chunks = super().scan_flow_scalar_breaks(double, start_mark)
         reader = self.reader

@@ -1,5 +1,5 @@
-"""Plain texts in YAML 1.2: their values, and how values are written as keys, in the originals'
-language.
+"""Plain texts in YAML 1.2: their values, and how values are written as keys,
+in the originals' language.
 
 Numbers are JavaScript's: there is one kind of them, so ``1.0`` is one, and whole numbers are exact
 only up to 2^53.

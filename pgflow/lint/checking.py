@@ -51,8 +51,8 @@ class Report:
 def check(
     *targets: str, select: Sequence[str] = (), ignore: Sequence[str] = (), load: Load | None = None
 ) -> Report:
-    """Checks the workflow code of files, of the files in folders, and of modules. Nothing of it is
-    run.
+    """Checks the workflow code of files, of the files in folders,
+    and of modules. Nothing of it is run.
 
     Args:
         *targets: Paths, or dotted names of modules.

@@ -1,5 +1,5 @@
-"""Check of codecs, which only an imported module allows: whether there is one for every
-annotation.
+"""Check of codecs, which only an imported module allows:
+whether there is one for every annotation.
 """
 
 from __future__ import annotations

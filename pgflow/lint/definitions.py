@@ -1,7 +1,7 @@
 """Declarations of a module: its workflows, its steps of every kind, and the hooks of these.
 
-A declaration is a decorated function, or a decorator that is called with one: ``settle_all =
-workflow(name="settle")(settle.fn)``.
+A declaration is a decorated function, or a decorator that is called with one:
+``settle_all = workflow(name="settle")(settle.fn)``.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ class Definitions:
             self.bodies.add(found.body)
 
     def _hooked(self, node: Function | ast.Call) -> None:
-        """``@charge.settle`` above a function, or ``charge.settle(fn)``, or ``pgflow.call("name",
-        fn)``.
+        """``@charge.settle`` above a function, or ``charge.settle(fn)``,
+        or ``pgflow.call("name", fn)``.
         """
         if isinstance(node, FUNCTIONS):
             for decorator in node.decorator_list:

@@ -50,8 +50,8 @@ class Region:
 
     @property
     def is_async(self) -> bool:
-        """True if its workflow is async: it then has the twins of ``pgflow``, else those of
-        ``pgflow.sync``.
+        """True if its workflow is async: it then has the twins of ``pgflow``,
+        else those of ``pgflow.sync``.
         """
         return self.workflow.is_async
 
@@ -103,8 +103,8 @@ class Module:
         return self.place.of(fields[-1] if fields else node, code, message)
 
     def callee(self, node: ast.expr) -> Callee | None:
-        """Return the thing declared here that a call's function stands for; None if there is
-        none.
+        """Return the thing declared here that a call's function stands for;
+        None if there is none.
         """
         return self.definitions.find(self.names.resolve(node))
 

@@ -115,8 +115,8 @@ class Names:
 
     Args:
         tree: The module.
-        package: Dotted name of the package that it is in, for relative imports; empty if it is in
-            none.
+        package: Dotted name of the package that it is in, for relative imports;
+            empty if it is in none.
         exported: Names that ``from M import *`` is known to bind, by M.
         translate: Says where a path leads to in other modules of the project.
 
@@ -319,8 +319,8 @@ class Names:
 
 
 def root_of(node: ast.expr) -> ast.expr:
-    """Return the expression that attributes, items and calls are strung after: ``a`` of
-    ``a.b[0].c()``.
+    """Return the expression that attributes, items and calls are strung after:
+    ``a`` of ``a.b[0].c()``.
     """
     while True:
         match node:

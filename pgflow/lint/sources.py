@@ -94,7 +94,10 @@ def _decode(content: bytes, file: str) -> str:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        why = f"the byte 0x{content[error.start]:02x} is not {encoding}: declare the encoding, as in # coding: latin-1"
+        why = (
+            f"the byte 0x{content[error.start]:02x} is not {encoding}: "
+            "declare the encoding, as in # coding: latin-1"
+        )
         raise Unreadable(file, line, None, why) from error
 
 

@@ -1,5 +1,5 @@
-"""Vocabulary of names, of Python and of well-known libraries, that do things a replay cannot
-repeat.
+"""Vocabulary of names, of Python and of well-known libraries,
+that do things a replay cannot repeat.
 
 Each set holds dotted paths. A path that ends in ``.*`` stands for every function of a module, or
 for every method of an object (``psycopg.Connection().*``); what is called on something that one of
@@ -147,13 +147,13 @@ OUTSIDE = Vocabulary(
     )
     | _in(
         "os",
-        "link symlink readlink chmod chown chdir truncate utime system popen startfile kill killpg "
-        "pipe fsync",
+        "link symlink readlink chmod chown chdir truncate utime system popen "
+        "startfile kill killpg pipe fsync",
     )
     | _in(
         "os.path",
-        "exists lexists isfile isdir islink ismount getsize getmtime getatime getctime realpath "
-        "samefile",
+        "exists lexists isfile isdir islink ismount getsize getmtime "
+        "getatime getctime realpath samefile",
     )
     | frozenset({"shutil.*", "glob.glob", "glob.iglob", "sys.stdin", "linecache.getline"})
     | _in(
@@ -439,9 +439,14 @@ WAITING = frozenset(
 )
 """Coroutine functions that do nothing unless they are awaited."""
 
-SYNC_TWINS = {"pgflow.start_child": "pgflow.sync.start_child", "pgflow.sleep": "pgflow.sync.sleep", "pgflow.call": "pgflow.sync.call",
-              "pgflow.run_child": "pgflow.sync.run_child", "pgflow.map": "pgflow.sync.map",
-              "pgflow.Signal().wait": ".sync.wait"}  # fmt: skip
+SYNC_TWINS = {
+    "pgflow.start_child": "pgflow.sync.start_child",
+    "pgflow.sleep": "pgflow.sync.sleep",
+    "pgflow.call": "pgflow.sync.call",
+    "pgflow.run_child": "pgflow.sync.run_child",
+    "pgflow.map": "pgflow.sync.map",
+    "pgflow.Signal().wait": ".sync.wait",
+}
 
 
 def _names_in(*vocabularies: Vocabulary) -> dict[str, frozenset[str]]:

@@ -12,8 +12,8 @@ a digest of all files. Comments are readable by everybody, so a worker whose rol
 can still see in one query whether it fits. The order of two stamps is that of their migrations,
 then of their versions:
 
-- an older version never migrates a newer schema, since it would put old functions under new
-  workers;
+- an older version never migrates a newer schema,
+  since it would put old functions under new workers;
 - an older worker runs on a newer schema, as a rolling upgrade needs, unless a migration in between
   has a line ``--! breaking-change``; it looks at the stamp while it works and says so, or takes no
   further runs;
@@ -37,6 +37,7 @@ from pgflow.schema._install import (
 from pgflow.schema._state import SCHEMA_QUERY, Standing, compare_stamp, judge_schema, require_schema
 
 __all__ = [
-    "LOCK_KEY", "SCHEMA_QUERY", "Assets", "MigrationReport", "SqlFile", "Standing", "compare_stamp", "install", "judge_schema", "migrate",
-    "migrate_dsn", "migration_sql", "own_assets", "read_assets", "require_schema",
+    "LOCK_KEY", "SCHEMA_QUERY", "Assets", "MigrationReport", "SqlFile", "Standing",
+    "compare_stamp", "install", "judge_schema", "migrate", "migrate_dsn", "migration_sql",
+    "own_assets", "read_assets", "require_schema",
 ]  # fmt: skip

@@ -88,7 +88,10 @@ class Stamp:
         return cls(found[1], int(found[2]), int(found[3]), found[4]) if found else None
 
     def __str__(self) -> str:
-        return f"{DISTRIBUTION} {self.version} (schema {self.schema}, breaking {self.breaking}, files {self.files})"
+        return (
+            f"{DISTRIBUTION} {self.version} (schema {self.schema}, "
+            f"breaking {self.breaking}, files {self.files})"
+        )
 
     @property
     def age(self) -> tuple[int, tuple[int, ...]]:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOCK_TIMEOUT_SECONDS = 60.0
-# Whoever waits for a table that is in use makes all its later users wait too: better to give up
-# early.
+# Whoever waits for a table that is in use makes all its later users wait too:
+# better to give up early.
 TABLE_LOCK_TIMEOUT_SECONDS = 5.0
 
 # Read committed, whatever the session's default is: what the lock waited for must be visible after
@@ -54,7 +54,9 @@ do $$
 declare
   role_name text;
 begin
-  foreach role_name in array '{pgflow_owner,pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor}'::text[] loop
+  foreach role_name in array
+    '{pgflow_owner,pgflow_client,pgflow_worker,pgflow_operator,pgflow_auditor}'::text[]
+  loop
     continue when exists (select from pg_roles where rolname = role_name);
     begin
       execute format('create role %I nologin', role_name);
@@ -68,8 +70,8 @@ begin
 end $$;
 """
 
-# Whether pgflow_owner can be had is asked after trying: another database's installer may have been
-# granted it first.
+# Whether pgflow_owner can be had is asked after trying:
+# another database's installer may have been granted it first.
 _CREATE_SCHEMA = """\
 do $$
 declare
@@ -80,7 +82,8 @@ declare
 begin
   if not pg_has_role(pgflow_owner, right_to_act) then
     begin
-      execute 'grant pgflow_owner to current_user' || case when is_16 then ' with inherit false, set true' else '' end;
+      execute 'grant pgflow_owner to current_user'
+        || case when is_16 then ' with inherit false, set true' else '' end;
     exception when insufficient_privilege or unique_violation then
       null;
     end;
@@ -320,8 +323,8 @@ def _become(found: Installed) -> sql.Composed:
     assert found.owner is not None
     if found.is_superuser and found.owner not in (found.user, OWNER_ROLE):
         raise SetupError(
-            f"{place_of(found)} belongs to {found.owner}: run `pgflow migrate` as that role, not "
-            "as a superuser"
+            f"{place_of(found)} belongs to {found.owner}: run `pgflow migrate` as that role, "
+            "not as a superuser"
         )
     if not found.may_act_as_owner:
         grant = sql.SQL("grant {} to {};").format(
@@ -329,8 +332,7 @@ def _become(found: Installed) -> sql.Composed:
         )
         raise SetupError(
             f"{place_of(found)} belongs to {found.owner}, and {found.user} may not act for that "
-            "role: "
-            f"run `pgflow migrate` as {found.owner} or a member of it, or let a database "
+            f"role: run `pgflow migrate` as {found.owner} or a member of it, or let a database "
             f"administrator run: {grant.as_string()}"
         )
     return sql.SQL("set local role {};\n").format(sql.Identifier(found.owner))
@@ -345,8 +347,8 @@ def _find_pending(
     migrations = dict(cursor.execute("select name, sha256 from pgflow.migration").fetchall())
     sources = dict(cursor.execute("select name, sha256 from pgflow.source").fetchall())
     _check_history(found, migrations, assets)
-    # Under another name a file may stand there as another version has it: then what our names say
-    # counts for nothing.
+    # Under another name a file may stand there as another version has it:
+    # then what our names say counts for nothing.
     known = {} if sources.keys() - {file.name for file in assets.sources} else sources
     changed = tuple(
         file
@@ -370,11 +372,9 @@ def _check_history(found: Installed, applied: dict[str, str], assets: Assets) ->
     if changed:
         raise SetupError(
             f"{place_of(found)} has the migration {changed[0]} with another text than "
-            f"{assets.stamp}: "
-            "an applied migration never changes, so this was installed by a copy from before "
-            "migrations were frozen. "
-            "End its runs with that copy, then `drop schema pgflow cascade` and run `pgflow "
-            "migrate` again"
+            f"{assets.stamp}: an applied migration never changes, so this was installed by a copy "
+            "from before migrations were frozen. End its runs with that copy, then `drop schema "
+            "pgflow cascade` and run `pgflow migrate` again"
         )
     unknown = sorted(applied.keys() - ours.keys())
     if unknown:
@@ -405,12 +405,15 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _apply(cursor: psycopg.Cursor[Any], script: str) -> None:
-    # Without parameters a query may hold many statements. The files are ASCII, so any
-    # client_encoding will do.
+    # Without parameters a query may hold many statements.
+    # The files are ASCII, so any client_encoding will do.
     try:
         cursor.execute(script.encode("ascii"))
     except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
-        told = "another transaction uses tables or functions that must change; nothing was done, run it again later"
+        told = (
+            "another transaction uses tables or functions that must change; "
+            "nothing was done, run it again later"
+        )
         raise SetupError(f"{told}: {error}") from error
     except psycopg.errors.RaiseException as error:
         raise SetupError(f"{error.diag.message_primary}. {error.diag.message_hint}") from error

@@ -30,24 +30,31 @@ declare
   one record;
 begin
   for one in
-    select p.oid, p.oid::regprocedure as signature, pg_has_role(p.proowner, 'usage') as is_ours from pg_proc p
+    select p.oid, p.oid::regprocedure as signature, pg_has_role(p.proowner, 'usage') as is_ours
+    from pg_proc p
     where p.pronamespace = 'pgflow'::regnamespace and p.proname = of_name and not exists (
       select from pg_proc s
-      where s.pronamespace = p.pronamespace and s.proname = 'shape_' and s.pronargdefaults >= p.pronargdefaults
-        and (s.proargtypes, s.proallargtypes, s.proargmodes, s.proargnames, s.prorettype, s.proretset)
-          is not distinct from (p.proargtypes, p.proallargtypes, p.proargmodes, p.proargnames, p.prorettype, p.proretset)
+      where s.pronamespace = p.pronamespace and s.proname = 'shape_'
+        and s.pronargdefaults >= p.pronargdefaults
+        and (
+          s.proargtypes, s.proallargtypes, s.proargmodes, s.proargnames, s.prorettype, s.proretset
+        ) is not distinct from (
+          p.proargtypes, p.proallargtypes, p.proargmodes, p.proargnames, p.prorettype, p.proretset
+        )
     )
   loop
     if not one.is_ours then -- somebody else has put it there, and it may be dropped only
       execute format('drop function %s', one.signature);
       continue;
     end if;
-    execute format('comment on function %s is %L', one.signature, format('%s until %s: calls that were under way end in it',
+    execute format('comment on function %s is %L', one.signature, format(
+      '%s until %s: calls that were under way end in it',
       of_name, to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')));
     execute format('alter function %s rename to former_%s', one.signature, one.oid);
   end loop;
   for one in
-    select s.oid::regprocedure as signature from pg_proc s where s.pronamespace = 'pgflow'::regnamespace and s.proname = 'shape_'
+    select s.oid::regprocedure as signature from pg_proc s
+    where s.pronamespace = 'pgflow'::regnamespace and s.proname = 'shape_'
   loop
     execute format('drop function %s', one.signature);
   end loop;
@@ -60,8 +67,12 @@ begin
   for one in
     select p.oid::regprocedure as signature from pg_proc p
     where p.pronamespace = 'pgflow'::regnamespace and p.proname ~ '^former_\\d+$'
-      and substring(obj_description(p.oid, 'pg_proc') from ' until (\\S+):')::timestamptz < now() - interval '1 hour'
-      and not exists (select from pg_depend d where d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid and d.deptype = 'n')
+      and substring(obj_description(p.oid, 'pg_proc') from ' until (\\S+):')::timestamptz
+        < now() - interval '1 hour'
+      and not exists (
+        select from pg_depend d
+        where d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid and d.deptype = 'n'
+      )
   loop
     execute format('drop function %s', one.signature);
   end loop;
@@ -87,7 +98,10 @@ def make_way(file: SqlFile, assets: Assets) -> str:
             if name in names:
                 shapes[name].append(header)
     return "".join(
-        "".join(f"create function pgflow.shape_{header}\nlanguage plpgsql as 'begin end';\n" for header in of_name)
+        "".join(
+            f"create function pgflow.shape_{header}\nlanguage plpgsql as 'begin end';\n"
+            for header in of_name
+        )
         + f"select pgflow.make_way_('{name}');\n"
         for name, of_name in shapes.items()
     )  # fmt: skip

@@ -1,5 +1,5 @@
-"""The installed schema of a database, and whether this version can work with it: one query of
-catalogs.
+"""The installed schema of a database, and whether this version can work with it:
+one query of catalogs.
 """
 
 from __future__ import annotations
@@ -30,36 +30,45 @@ SCHEMA_QUERY = """
 with server (version) as (
   select pg_catalog.current_setting('server_version_num')::int
 ), pgflow_role (name) as (
-  values ('pgflow_owner'), ('pgflow_client'), ('pgflow_worker'), ('pgflow_operator'), ('pgflow_auditor')
+  values ('pgflow_owner'), ('pgflow_client'), ('pgflow_worker'), ('pgflow_operator'),
+    ('pgflow_auditor')
 )
 select
   server.version,
   n.oid is not null,
   exists (
     select from pg_catalog.pg_class c
-    where c.relnamespace = n.oid and c.relname = 'migration' and c.relkind = 'r' and c.relowner = n.nspowner
+    where c.relnamespace = n.oid and c.relname = 'migration' and c.relkind = 'r'
+      and c.relowner = n.nspowner
       and pg_catalog.obj_description(c.oid, 'pg_class') like 'pgflow-engine%'
   ),
   pg_catalog.obj_description(n.oid, 'pg_namespace'),
   pg_catalog.pg_get_userbyid(n.nspowner),
-  pg_catalog.pg_has_role(n.nspowner, case when server.version < 160000 then 'MEMBER' else 'SET' end),
+  pg_catalog.pg_has_role(
+    n.nspowner, case when server.version < 160000 then 'MEMBER' else 'SET' end
+  ),
   me.rolname,
   me.rolsuper,
   me.rolsuper or me.rolcreaterole,
   pg_catalog.current_database(),
   pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'),
-  array(select r.name from pgflow_role r where r.name not in (select rolname from pg_catalog.pg_roles)),
+  array(
+    select r.name from pgflow_role r
+    where r.name not in (select rolname from pg_catalog.pg_roles)
+  ),
   exists (
     select from pgflow_role r join pg_catalog.pg_roles a on a.rolname = r.name
-    where r.name <> 'pgflow_owner' and not exists (select from pg_catalog.aclexplode(n.nspacl) g where g.grantee = a.oid)
+    where r.name <> 'pgflow_owner' and not exists (
+      select from pg_catalog.aclexplode(n.nspacl) g where g.grantee = a.oid
+    )
   ),
   pg_catalog.current_setting('server_encoding')
 from server
 join pg_catalog.pg_roles me on me.rolname = current_user
 left join pg_catalog.pg_namespace n on n.nspname = 'pgflow'
 """
-"""One row for `judge_schema`, fetched as a tuple. It reads catalogs only, so that any role may run
-it.
+"""One row for `judge_schema`, fetched as a tuple. It reads catalogs only,
+so that any role may run it.
 """
 
 
@@ -160,8 +169,8 @@ def compare_stamp(comment: str | None) -> Standing:
 
 
 def read_installed(row: Sequence[Any]) -> Installed:
-    """The row as what it says. Where the connection's encoding is SQL_ASCII its texts come as
-    bytes.
+    """The row as what it says. Where the connection's encoding
+    is SQL_ASCII its texts come as bytes.
     """
     texts: list[Any] = [
         value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in row
@@ -193,6 +202,6 @@ def check_ground(found: Installed) -> None:
         )
     if found.has_schema and not found.is_ours:
         raise SchemaForeign(
-            f"{place_of(found)} is not of {DISTRIBUTION}: rename or drop it, or use another "
-            "database"
+            f"{place_of(found)} is not of {DISTRIBUTION}: rename or drop it, "
+            "or use another database"
         )

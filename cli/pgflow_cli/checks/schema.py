@@ -67,16 +67,19 @@ select p.proname as name, p.prosrc as body from pg_proc p
 where p.pronamespace = to_regnamespace('pgflow') and p.proname !~ '^former_\\d+$' order by 1
 """
 _RELATIONS = """
-select c.relname as name, case when c.relkind in ('r', 'p') then 'table' when c.relkind = 'v' then 'view' else 'index' end as kind,
+select c.relname as name,
+  case when c.relkind in ('r', 'p') then 'table' when c.relkind = 'v' then 'view' else 'index' end
+    as kind,
   case when i.indexrelid is not null then not i.indisvalid else false end as is_invalid
 from pg_class c left join pg_index i on i.indexrelid = c.oid
-where c.relnamespace = to_regnamespace('pgflow') and c.relkind in ('r', 'p', 'v', 'i', 'I') order by 1
+where c.relnamespace = to_regnamespace('pgflow') and c.relkind in ('r', 'p', 'v', 'i', 'I')
+order by 1
 """
 
 
 def check_drift(patient: Patient) -> Iterator[Finding]:
-    """The functions, tables, views and indexes that are there are those of this version, word for
-    word.
+    """The functions, tables, views and indexes that are there are those of this version,
+    word for word.
 
     Of a function whose body is parsed when it is made the server keeps no words: it must be there,
     and be such a one.
@@ -127,11 +130,14 @@ def check_drift(patient: Patient) -> Iterator[Finding]:
 def _functions(
     ours: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]
 ) -> Iterator[Finding]:
-    """Functions that are missing, changed, or not ours. The clock may be another one in a test
-    database.
+    """Functions that are missing, changed, or not ours.
+    The clock may be another one in a test database.
     """
     wanted, found = _by_name(ours), _by_name(theirs)
-    remedy = "pgflow migrate applies a file whose text has changed: delete its row in pgflow.source first, to have this one applied again"
+    remedy = (
+        "pgflow migrate applies a file whose text has changed: "
+        "delete its row in pgflow.source first, to have this one applied again"
+    )
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found:
             yield Finding("fail", f"function pgflow.{name} is missing", remedy)
@@ -165,7 +171,8 @@ from pg_proc p where p.pronamespace = to_regnamespace('pgflow') group by p.prona
 """
 
 _WHO = """
-select current_user as name, r.rolsuper as is_superuser, has_schema_privilege('pgflow', 'usage') as may_use,
+select current_user as name, r.rolsuper as is_superuser,
+  has_schema_privilege('pgflow', 'usage') as may_use,
   (select bool_and(has_table_privilege(c.oid, 'select')) from pg_class c
     where c.relnamespace = to_regnamespace('pgflow') and c.relkind = 'v') as may_read
 from pg_roles r where r.rolname = current_user
@@ -202,8 +209,8 @@ def check_privileges(patient: Patient) -> Iterator[Finding]:
             + (f"; not {', '.join(cannot)}" if cannot else ""),
         )
     missing = patient.rows(
-        "select n from unnest(%s::text[]) n where n not in (select rolname from pg_roles) order by "
-        "n",
+        "select n from unnest(%s::text[]) n "
+        "where n not in (select rolname from pg_roles) order by n",
         (list(_GRANTEES),),
     )
     if missing:

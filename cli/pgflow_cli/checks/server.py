@@ -75,7 +75,9 @@ select count(*) as standbys, current_setting('synchronous_standby_names') <> '' 
   extract(epoch from max(r.flush_lag))::float8 as behind_seconds
 from pg_stat_replication r
 where r.state is distinct from 'backup'
-  and not exists (select from pg_replication_slots s where s.active_pid = r.pid and s.slot_type = 'logical')
+  and not exists (
+    select from pg_replication_slots s where s.active_pid = r.pid and s.slot_type = 'logical'
+  )
 """
 
 
@@ -128,7 +130,10 @@ def check_clock(patient: Patient) -> Iterator[Finding]:
         patient.row("select extract(epoch from clock_timestamp())::float8 as now")["now"]
     )
     offset = theirs - (before + time.time()) / 2
-    text = f"the database is {duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} this machine"
+    text = (
+        f"the database is {duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} "
+        "this machine"
+    )
     if abs(offset) > CLOCK_SECONDS:
         yield Finding(
             "warn", text, "run NTP on both: due times go by the database's clock, logs by this one"
@@ -197,15 +202,22 @@ def _hears(connection: psycopg.Connection[Any], channel: str) -> bool:
 
 
 _AUTOVACUUM = """
-select name, setting from pg_settings where name in ('autovacuum', 'track_counts') and setting = 'off'
+select name, setting from pg_settings
+where name in ('autovacuum', 'track_counts') and setting = 'off'
 """
 
 _HOT = """
 select c.relname as table, s.n_dead_tup as dead, c.reloptions as options,
   coalesce(
-    (select o.option_value::bigint from pg_options_to_table(c.reloptions) o where o.option_name = 'autovacuum_vacuum_threshold'), 50
+    (select o.option_value::bigint from pg_options_to_table(c.reloptions) o
+      where o.option_name = 'autovacuum_vacuum_threshold'),
+    50
   ) as threshold,
-  coalesce((select o.option_value from pg_options_to_table(c.reloptions) o where o.option_name = 'autovacuum_enabled'), 'true') as enabled
+  coalesce(
+    (select o.option_value from pg_options_to_table(c.reloptions) o
+      where o.option_name = 'autovacuum_enabled'),
+    'true'
+  ) as enabled
 from pg_class c join pg_stat_all_tables s on s.relid = c.oid
 where c.relnamespace = to_regnamespace('pgflow') and c.relkind = 'r'
   and c.relname in ('ready', 'lease', 'parked', 'timer', 'wait', 'signal', 'nudge', 'worker')
@@ -230,8 +242,8 @@ def check_autovacuum(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"{table} has lost its vacuum settings",
-                f"alter table {table} set (autovacuum_enabled = true, autovacuum_vacuum_threshold "
-                "= 2000)",
+                f"alter table {table} set (autovacuum_enabled = true, "
+                "autovacuum_vacuum_threshold = 2000)",
             )
         elif row["dead"] > 20 * max(row["threshold"], 1000):
             wrong = True
@@ -245,17 +257,23 @@ def check_autovacuum(patient: Patient) -> Iterator[Finding]:
 
 
 _LONG = """
-select 'process ' || a.pid as who, a.usename as role, coalesce(nullif(a.application_name, ''), '?') as application, a.state,
-  extract(epoch from clock_timestamp() - a.xact_start)::float8 as seconds, format('select pg_terminate_backend(%%s)', a.pid) as remedy
+select 'process ' || a.pid as who, a.usename as role,
+  coalesce(nullif(a.application_name, ''), '?') as application, a.state,
+  extract(epoch from clock_timestamp() - a.xact_start)::float8 as seconds,
+  format('select pg_terminate_backend(%%s)', a.pid) as remedy
 from pg_stat_activity a
-where a.xact_start < clock_timestamp() - make_interval(secs => %(limit)s) and a.pid <> pg_backend_pid()
-  and (a.backend_xmin is not null or a.backend_xid is not null) and a.backend_type = 'client backend'
+where a.xact_start < clock_timestamp() - make_interval(secs => %(limit)s)
+  and a.pid <> pg_backend_pid()
+  and (a.backend_xmin is not null or a.backend_xid is not null)
+  and a.backend_type = 'client backend'
 union all
-select 'prepared transaction ' || p.gid, p.owner, '?', 'prepared', extract(epoch from clock_timestamp() - p.prepared),
+select 'prepared transaction ' || p.gid, p.owner, '?', 'prepared',
+  extract(epoch from clock_timestamp() - p.prepared),
   format('rollback prepared %%L', p.gid)
 from pg_prepared_xacts p where p.prepared < clock_timestamp() - make_interval(secs => %(limit)s)
 union all
-select 'replication slot ' || s.slot_name, null, '?', case when s.active then 'active' else 'inactive' end, null,
+select 'replication slot ' || s.slot_name, null, '?',
+  case when s.active then 'active' else 'inactive' end, null,
   format('select pg_drop_replication_slot(%%L)', s.slot_name)
 from pg_replication_slots s where age(coalesce(s.xmin, s.catalog_xmin)) > 1000000
 order by seconds desc nulls last
@@ -272,8 +290,8 @@ def check_long_transactions(patient: Patient) -> Iterator[Finding]:
         whose = f" of {row['role']} ({row['application']})" if row["role"] else ""
         yield Finding(
             "warn",
-            f"{row['who']}{whose}, {row['state']}, has kept a snapshot{since}: dead rows cannot be "
-            "removed",
+            f"{row['who']}{whose}, {row['state']}, has kept a snapshot{since}: "
+            "dead rows cannot be removed",
             f"end it: {row['remedy']}",
         )
     if not rows:
@@ -281,11 +299,15 @@ def check_long_transactions(patient: Patient) -> Iterator[Finding]:
 
 
 _ROOM = """
-select current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int as room,
+select
+  current_setting('max_connections')::int
+    - current_setting('superuser_reserved_connections')::int as room,
   count(*) as used,
   count(*) filter (
     where datname = current_database()
-      and application_name in ('pgflow worker', 'pgflow committer', 'pgflow listener', 'pgflow heart', 'pgflow step')
+      and application_name in (
+        'pgflow worker', 'pgflow committer', 'pgflow listener', 'pgflow heart', 'pgflow step'
+      )
   ) as of_workers,
   to_regclass('pgflow.workers') is not null as has_workers
 from pg_stat_activity where backend_type = 'client backend'
@@ -315,7 +337,8 @@ def check_connections(patient: Patient) -> Iterator[Finding]:
 
 
 _JIT = """
-select pg_jit_available() and reset_val = 'on' as is_on, current_setting('jit_above_cost')::float8 as above
+select pg_jit_available() and reset_val = 'on' as is_on,
+  current_setting('jit_above_cost')::float8 as above
 from pg_settings where name = 'jit'
 """
 """`reset_val` is how sessions of this role begin; our own does without, and is told then that it is

@@ -46,8 +46,8 @@ def check_workers(patient: Patient) -> Iterator[Finding]:
         threads = count_of(worker.lost_threads, "thread")
         yield Finding(
             "warn",
-            f"{_who(worker)} has {threads} at bodies of steps that go on though nobody waits for "
-            "them",
+            f"{_who(worker)} has {threads} at bodies of steps that go "
+            "on though nobody waits for them",
             "its log names the steps: give what they wait for a time-out of its own; it hands its "
             "runs back when it has lost too many",
         )
@@ -85,8 +85,8 @@ def check_queues(patient: Patient) -> Iterator[Finding]:
         yield Finding(
             "warn",
             f"{lane.why}: {count_of(lane.queued, 'run')} queued for up to {duration(lane.seconds)}",
-            "start a worker that has it, or, if the name is wrong, pgflow cancel --status queued "
-            "--workflow " + lane.workflow,
+            "start a worker that has it, or, if the name is wrong, "
+            "pgflow cancel --status queued --workflow " + lane.workflow,
         )
     if not wrong:
         yield Finding("ok", "every queue with work is served")
@@ -137,7 +137,10 @@ def check_losses(patient: Patient) -> Iterator[Finding]:
     for loss in losses:
         runs = "no run that it remembers lacks anything"
         if loss.run_count:
-            runs = f"something of {count_of(loss.run_count, 'run')} is lost: {loss.keys}{', ...' if loss.run_count > 5 else ''}"
+            runs = (
+                f"something of {count_of(loss.run_count, 'run')} is lost: "
+                f"{loss.keys}{', ...' if loss.run_count > 5 else ''}"
+            )
         piece = f", {loss.bytes:,} bytes of the log" if loss.bytes > 0 else ""
         yield Finding(
             "fail",
@@ -175,8 +178,8 @@ def check_journal(patient: Patient) -> Iterator[Finding]:
             "vacuum": (
                 "rows that were removed are still in its file",
                 (
-                    f"vacuum pgflow.{name}, and look for a transaction that is held open; workers "
-                    "shrink it then"
+                    f"vacuum pgflow.{name}, and look for a transaction that is held open; "
+                    "workers shrink it then"
                 ),
             ),
         }[partition.kept_large]

@@ -1,5 +1,5 @@
-"""``pgflow install-skill``: what a coding assistant should know of pgflow, put where assistants
-look.
+"""``pgflow install-skill``: what a coding assistant should know of pgflow,
+put where assistants look.
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ told, is cut off.
 
 What a client must live with, as with any bank:
 
-- An acknowledgement may be lost after the instruction was executed: about one in twenty here. The
-  client cannot tell this from an instruction that never arrived, so it asks again under the same
-  key.
+- An acknowledgement may be lost after the instruction was executed: about one in twenty
+  here. The client cannot tell this from an instruction that never arrived, so it asks again
+  under the same key.
 - A key that was executed is not executed again: the answer is that of the first time.
-- A key that comes back with other content is a mistake on the other side: it is refused, and
-  recorded.
+- A key that comes back with other content is a mistake on the other side:
+  it is refused, and recorded.
 - An instruction may be refused for good, as the second leg of a forward above the desk's limit is.
 
 It knows keys, not meanings: whoever sends a sweep twice under two keys sweeps twice.
@@ -51,14 +51,14 @@ class Refused(Exception):
 
 
 class KeyReused(Exception):
-    """The key was another instruction's: a bug on the other side, which trying again cannot
-    heal.
+    """The key was another instruction's: a bug on the other side,
+    which trying again cannot heal.
     """
 
 
 def create_book(path: Path, lines: Sequence[Line]) -> None:
-    """Writes the book of a bank that has not executed anything yet; FileExistsError if there is
-    one.
+    """Writes the book of a bank that has not executed anything yet;
+    FileExistsError if there is one.
     """
     with path.open("x") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
@@ -173,7 +173,8 @@ class Bank:
         self._lost_acks = lost_acks
         self._chance = random.Random(seed)  # noqa: S311 - not a secret
         self._counters: dict[str, Callable[..., Line | None]] = {
-            "statement": book.statement, "instruct": self._instruct, "counts": lambda: dict(self.counts),
+            "statement": book.statement, "instruct": self._instruct,
+            "counts": lambda: dict(self.counts),
         }  # fmt: skip
 
     async def serve(self, port: int = 0) -> asyncio.Server:

@@ -27,11 +27,14 @@ ARRIVAL_SECONDS = 0.02
 """Seconds after which the messages of a stopped process have arrived."""
 
 _BUSIEST = """
-select worker_id, pid from pgflow.workers where running > 0 and pid = any(%s) order by running desc, worker_id limit 1
+select worker_id, pid from pgflow.workers where running > 0 and pid = any(%s)
+order by running desc, worker_id limit 1
 """
 
 _HELD = """
-select clock_timestamp(), array(select key from pgflow.runs where status = 'running' and worker_id = %s order by key)
+select clock_timestamp(), array(
+  select key from pgflow.runs where status = 'running' and worker_id = %s order by key
+)
 """
 
 # Completed after the kill, and no lease that had written before it has written after it.

@@ -1,5 +1,5 @@
-"""Client of the bank, for the steps: one connection a request, so that a lost answer is a closed
-connection.
+"""Client of the bank, for the steps: one connection a request,
+so that a lost answer is a closed connection.
 
 Where the bank is, the environment says: ``TREASURY_BANK=127.0.0.1:40123``.
 """
@@ -23,8 +23,8 @@ ADDRESS = "TREASURY_BANK"
 
 
 class AckLost(Exception):
-    """The connection ended before the answer: whether the instruction was executed, only the bank
-    knows.
+    """The connection ended before the answer: whether the instruction was executed,
+    only the bank knows.
     """
 
 

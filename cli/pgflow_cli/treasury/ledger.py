@@ -71,8 +71,7 @@ class Posting:
     reference: str | None = None
 
 
-# ---------------------------------------------------------------- what the books say, without a
-# database
+# ------------------------------------------------------ what the books say, without a database
 
 
 def postings(day: Day) -> Iterator[Posting]:
@@ -100,8 +99,8 @@ def _posting(booked: Booked) -> Posting:
 
 
 def balances(day: Day, funds: Funds) -> list[Balance]:
-    """The operating accounts and the fund at the close of a day that the fund began with
-    `funds`.
+    """The operating accounts and the fund at the close of a day
+    that the fund began with `funds`.
     """
     swept = {b.order.account: b.order.cents for b in day.booked if b.order.kind == "sweep"}
     operating = [

@@ -3,8 +3,8 @@
 `decide` is workflow code: no clock, no chance, no outside. So a replay decides the same from the
 recorded statements and rates, and a test needs neither a bank nor a database.
 
-All amounts are whole cents, signed from the view of the account they belong to: what it gains is
-positive.
+All amounts are whole cents, signed from the view of the account they belong to:
+what it gains is positive.
 """
 
 from collections.abc import Sequence
@@ -108,8 +108,8 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Hedge:
-    """A forward in two legs, of which both must stand or neither: give one currency, take the
-    other.
+    """A forward in two legs, of which both must stand or neither:
+    give one currency, take the other.
     """
 
     give: Instruction

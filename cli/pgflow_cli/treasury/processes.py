@@ -177,8 +177,8 @@ class Workers:
 
 
 def worker_environment(dsn: str, bank_address: str) -> dict[str, str]:
-    """Return the variables that tell workers the addresses of database and bank: everybody can list
-    arguments.
+    """Return the variables that tell workers the addresses of database and bank:
+    everybody can list arguments.
     """
     return {"PGFLOW_DSN": dsn, ADDRESS: bank_address}
 

@@ -1,5 +1,5 @@
-"""The proof that every day was closed exactly once: the bank's book against the ledger, in SQL
-(`proof.sql`).
+"""The proof that every day was closed exactly once:
+the bank's book against the ledger, in SQL (`proof.sql`).
 
 The bank's book is loaded from its file first, so that what is compared is what is on the disk now.
 An entry that was altered, left out or written twice in either book fails at least one proof.

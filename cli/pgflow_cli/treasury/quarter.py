@@ -1,5 +1,5 @@
-"""A quarter of treasury days, with crashes: starts everything, watches, kills, and proves the
-books.
+"""A quarter of treasury days, with crashes: starts everything,
+watches, kills, and proves the books.
 
     database   the one that is named, else the embedded server
     bank       a process, on a fresh book
@@ -249,8 +249,8 @@ def be_alone(conn: psycopg.Connection[Any]) -> None:
         "select pg_try_advisory_lock(hashtextextended('pgflow treasury', 0))"
     ).fetchone() != (True,):
         raise TreasuryError(
-            "another treasury is running in this database: wait for it, or name another one with "
-            "--dsn"
+            "another treasury is running in this database: wait for it, "
+            "or name another one with --dsn"
         )
 
 
@@ -311,7 +311,10 @@ select count(*) filter (where status = 'queued'), count(*) filter (where status 
 from pgflow.runs where labels->>'books' = %s
 """
 
-_WAITING = "select key from pgflow.runs where status = 'waiting' and reason = %s and labels->>'books' = %s order by key"
+_WAITING = (
+    "select key from pgflow.runs where status = 'waiting' and reason = %s "
+    "and labels->>'books' = %s order by key"
+)
 
 
 @dataclass(frozen=True)
@@ -363,8 +366,8 @@ class Quarter:
         self._acknowledged: set[str] = set()
 
     def start(self) -> None:
-        """Starts the workers; then every day, with the fund that the first one begins with, in one
-        transaction.
+        """Starts the workers; then every day, with the fund that the first one begins with,
+        in one transaction.
         """
         for _ in range(WORKER_COUNT):
             self._say(f"worker   pid {self.workers.start_one()}")
@@ -393,8 +396,8 @@ class Quarter:
     def watch(
         self, patience_seconds: float, looked: Callable[[Quarter, Progress], None] | None = None
     ) -> None:
-        """Looks at the work until it is over or takes too long: kills workers, and answers for the
-        CFO.
+        """Looks at the work until it is over or takes too long:
+        kills workers, and answers for the CFO.
 
         Args:
             patience_seconds: Time after which it is too late.

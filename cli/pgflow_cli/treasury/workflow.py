@@ -91,8 +91,8 @@ async def post(conn: psycopg.AsyncConnection[Any], day: Day) -> int:
 async def close(
     conn: psycopg.AsyncConnection[Any], day: Day, funds: Funds, next_day: date | None
 ) -> Decimal:
-    """Closes a day: balances, report, and the fund for the next day. Answers the liquidity
-    ratio.
+    """Closes a day: balances, report, and the fund for the next day.
+    Answers the liquidity ratio.
     """
     run_key = pgflow.run_info().key
     closing = ledger.balances(day, funds)
@@ -135,8 +135,8 @@ async def treasury_day(day: date, next_day: date | None) -> Decimal:
 
 
 async def ask_cfo(plan: Plan) -> str:
-    """Waits, for days if need be and without a worker, until the CFO has seen what the policy asks
-    about.
+    """Waits, for days if need be and without a worker,
+    until the CFO has seen what the policy asks about.
     """
     pgflow.set_state(questions=plan.questions)
     return await cfo_ack.wait()

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 FUND = {"EUR": 80 * MILLION, "USD": 50 * MILLION, "GBP": 25 * MILLION, "AUD": 40 * MILLION}
 """Holdings in the fund before the first day."""
 
-# The part of its target that an account turns over on a usual day, and how much a day differs from
-# it.
+# The part of its target that an account turns over on a usual day,
+# and how much a day differs from it.
 _TURNOVER = 1 / 3
 _SPREAD = 0.5
 
@@ -51,7 +51,7 @@ def _flows(day: date, account: str, target: int, seed: int) -> list[Line]:
         kind: round(usual * chance.lognormvariate(0, _SPREAD)) for kind in ("receipts", "payments")
     }
     return [
-        {"type": "flow", "day": day.isoformat(), "kind": kind, "account": account, "currency": ACCOUNTS[account],
-         "cents": cents if kind == "receipts" else -cents}
+        {"type": "flow", "day": day.isoformat(), "kind": kind, "account": account,
+         "currency": ACCOUNTS[account], "cents": cents if kind == "receipts" else -cents}
         for kind, cents in amounts.items()
     ]  # fmt: skip

@@ -84,8 +84,8 @@ class Draft:
 
     @property
     def takes_turn(self) -> bool:
-        """True if it is a turn of an agent, whose output is prose unless a schema says
-        otherwise.
+        """True if it is a turn of an agent,
+        whose output is prose unless a schema says otherwise.
         """
         return self.mode in ("command", "prompt", "loop")
 
@@ -98,8 +98,8 @@ class Draft:
 
 
 def shown_id(raw: Any, index: int) -> str:
-    """Return a node's name for messages: its id as JavaScript writes it, or its number if it has
-    none.
+    """Return a node's name for messages: its id as JavaScript writes it,
+    or its number if it has none.
     """
     name = trim(as_text(raw["id"])) if isinstance(raw, dict) and "id" in raw else ""
     return name or f"#{index + 1}"
@@ -114,8 +114,8 @@ def read_node(raw: Any, path: Steps, file: str = "") -> tuple[Draft | None, list
         file: The file's name.
 
     Returns:
-        The node and no flaws, or no node and what is wrong with it; the flaws' paths begin at the
-        node.
+        The node and no flaws, or no node and what is wrong with it;
+        the flaws' paths begin at the node.
     """
     fields, flaws = problems_of(NODE, raw)
     return (None, flaws) if flaws else (_draft(fields, path, file), [])

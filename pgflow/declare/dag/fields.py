@@ -84,8 +84,8 @@ def _agent_rules(agents: dict[str, Any], path: Steps, flaws: Flaws) -> None:
 
 
 def thinking(value: Any, path: Steps, flaws: Flaws) -> Any:
-    """Check how an agent thinks: a word, or a mapping whose ``type`` is that word; return the
-    mapping.
+    """Check how an agent thinks: a word, or a mapping whose ``type`` is that word;
+    return the mapping.
     """
     words = ("adaptive", "enabled", "disabled")
     if isinstance(value, str) and value in words:
@@ -140,7 +140,10 @@ def _needs_prompt(loop: dict[str, Any], path: Steps, flaws: Flaws) -> None:
             "loop node requires either 'loop.prompt' (inline) or 'loop.command' (file)",
         )
     if command and not is_plain_name(command):
-        bad = f"invalid command name \"{command}\" — must not contain path separators, '..', or start with '.'"
+        bad = (
+            f'invalid command name "{command}" — must not contain path separators, '
+            "'..', or start with '.'"
+        )
         flaws.wrong((*path, "command"), bad)
 
 
@@ -269,7 +272,10 @@ ON_REJECT: Final = Fields(
     required=frozenset({"prompt"}),
 )
 
-_KEBAB_DECISION = "'approval.decisions[].id' must be kebab-case (lowercase letters, digits, single hyphens — e.g. 'approve', 'needs-revision')"
+_KEBAB_DECISION = (
+    "'approval.decisions[].id' must be kebab-case (lowercase letters, digits, "
+    "single hyphens — e.g. 'approve', 'needs-revision')"
+)
 DECISION: Final = Fields(
     {
         "id": Text(

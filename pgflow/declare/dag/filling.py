@@ -1,5 +1,5 @@
-"""The values of an included workflow's inputs, and putting them in the place of ``$INPUTS`` in its
-texts.
+"""The values of an included workflow's inputs,
+and putting them in the place of ``$INPUTS`` in its texts.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def given_inputs(include: Draft, child: Loaded) -> dict[str, Any]:
     if missing:
         names, many = ", ".join(f"'{name}'" for name in missing), len(missing) > 1
         raise WrongInclude(
-            f"{callee} requires input{'s' * many} {names}. Pass {'them' if many else 'it'} through "
-            "'with:'."
+            f"{callee} requires input{'s' * many} {names}. "
+            f"Pass {'them' if many else 'it'} through 'with:'."
         )
     return {
         name: given.get(name, said.get("default"))
@@ -107,8 +107,8 @@ class Filling:
         return replace(new, inputs=inputs, body=tuple(self.fill(inner) for inner in node.body))
 
     def _with_values(self, node: Draft) -> Draft:
-        """A node whose arguments that are nothing but an input have its value, which need not be a
-        text.
+        """A node whose arguments that are nothing but an input have its value,
+        which need not be a text.
         """
         given = node.fields.get("with")
         if not given:
@@ -142,10 +142,9 @@ class Filling:
         if filled != when and _is_sound(when) and not _is_sound(filled):
             raise WrongInclude(
                 f"Node '{self.include.id}': input substitution made included node '{node_id}' "
-                f"field 'when' unparseable: \"{when}\" became "
-                f"\"{filled}\". Put '$INPUTS.<name>' on the right-hand side of a comparison whose "
-                "left-hand side is a node-output "
-                "reference.",
+                f'field \'when\' unparseable: "{when}" became "{filled}". Put '
+                "'$INPUTS.<name>' on the right-hand side of a comparison whose left-hand side "
+                "is a node-output reference.",
             )
         return filled
 

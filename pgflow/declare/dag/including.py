@@ -46,8 +46,8 @@ TRAVELS: Final = {
     "sandbox": "sandbox",
     "persist_sessions": "persist_session",
 }
-"""Options of a workflow for all its agents, which go with its nodes, and the name that each has
-there.
+"""Options of a workflow for all its agents, which go with its nodes,
+and the name that each has there.
 """
 
 
@@ -104,8 +104,8 @@ def _check_whole(loaded: Loaded, whole: Whole) -> None:
 
 @dataclass(slots=True)
 class _Block:
-    """The nodes that an include became, the last of them, and the one whose output is the
-    include's.
+    """The nodes that an include became, the last of them,
+    and the one whose output is the include's.
     """
 
     nodes: list[Draft]
@@ -237,7 +237,10 @@ def _inlined(include: Draft, child: Loaded, whole: Whole, shelf: Shelf, room: Ro
     if filling.missing:
         names = ", ".join(f"$INPUTS.{name}" for name in sorted(filling.missing))
         many = len(filling.missing) > 1
-        said = f"references missing input{'s' * many} {names}. Pass {'them' if many else 'it'} through 'with:'."
+        said = (
+            f"references missing input{'s' * many} {names}. "
+            f"Pass {'them' if many else 'it'} through 'with:'."
+        )
         raise WrongInclude(
             f"Node '{include.id}': included block '{include.fields['include']}' {said}"
         )
@@ -295,11 +298,10 @@ def _placed(node: Draft, original: Draft, include: Draft, names: dict[str, str])
         if own is not None and ("||" in gate or "||" in own):
             raise WrongInclude(
                 f"Node '{include.id}': cannot combine the include's when ('{gate}') with entry "
-                f"node '{original.id}' own when ('{own}') "
-                "because one side uses '||'. The when: grammar has no parentheses and '&&' binds "
-                "tighter than '||', so combining would "
-                "change precedence — put the gate only on the include node, or gate inside the "
-                "block.",
+                f"node '{original.id}' own when ('{own}') because one side uses '||'. The when: "
+                "grammar has no parentheses and '&&' binds tighter than '||', so combining "
+                "would change precedence — put the gate only on the include node, or gate "
+                "inside the block.",
             )
         fields["when"] = gate if own is None else f"{gate} && {own}"
     if "trigger_rule" in include.fields and "trigger_rule" not in node.fields:

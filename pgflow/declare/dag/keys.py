@@ -53,12 +53,10 @@ WORKFLOW_KEYS: Final = (
 )
 _GATES = (
     " Nothing on this node gates. For a human gate, use an 'approval:' node; to gate each "
-    "iteration of a loop, set BOTH "
-    "'loop.interactive: true' and 'loop.gate_message' ('gate_message' on its own does not gate). "
-    "Workflow-level 'interactive:' is a "
-    "different setting, and only on the web UI — it keeps the run in the foreground there; chat "
-    "platforms already run in the "
-    "foreground, so it does nothing for them."
+    "iteration of a loop, set BOTH 'loop.interactive: true' and 'loop.gate_message' "
+    "('gate_message' on its own does not gate). Workflow-level 'interactive:' is a different "
+    "setting, and only on the web UI — it keeps the run in the foreground there; chat platforms "
+    "already run in the foreground, so it does nothing for them."
 )
 _WITH = (
     "'with' is only supported on command, script, include, and workflow nodes — it is ignored here"

@@ -40,24 +40,23 @@ _NOT_ON_INCLUDES = {
 }
 _RACING = (
     "'fan_out.join: first_success' (racing) is rejected, not deferred: a winner cancels the "
-    "losers, which couples children that "
-    "are meant to be independent. Use 'all_done' (the default). For several genuinely different "
-    "attempts, write them as separate "
-    "nodes with their own models feeding one collector node — every attempt is kept and nothing is "
-    "cancelled."
+    "losers, which couples children that are meant to be independent. Use 'all_done' (the "
+    "default). For several genuinely different attempts, write them as separate nodes with their "
+    "own models feeding one collector node — every attempt is kept and nothing is cancelled."
 )
 _TWO_WAYS = (
     "'approval.decisions' and 'approval.on_reject' are mutually exclusive. 'on_reject' is "
-    "deprecated — wire a rework node with a "
-    "\"when: \\\"$<this gate's id>.output.decision == 'reject'\\\"\" edge and declare 'decisions' "
-    "instead."
+    'deprecated — wire a rework node with a "when: \\"$<this gate\'s id>.output.decision == '
+    "'reject'\\\"\" edge and declare 'decisions' instead."
 )
 _TWO_INPUTS = (
     "'with:' and 'input:' cannot both be set on a workflow node — 'with:' supplies named $INPUTS, "
-    "'input:' supplies the child's "
-    "$ARGUMENTS. Use one."
+    "'input:' supplies the child's $ARGUMENTS. Use one."
 )
-_NO_DIRECTIVE = "an object value must be a binding directive { from: '$node.output[.field]', if_skipped?: <value> }"
+_NO_DIRECTIVE = (
+    "an object value must be a binding directive { from: '$node.output[.field]', "
+    "if_skipped?: <value> }"
+)
 _LITERALS = "Use a string, number, boolean, null, or array for a literal value."
 _OPTIONAL_FIELD = (
     "which must also be listed in output_format.required — an optional field the model omits would "
@@ -70,8 +69,8 @@ _NO_RETRY = {
         "resume through the parent instead)"
     ),
     "loop": "'retry' is not supported on loop nodes (loop manages its own iteration)",
-    "loop_group": "'retry' is not supported on loop_group nodes (loop_group manages its own "
-    "iteration)",
+    "loop_group": "'retry' is not supported on loop_group nodes (loop_group "
+    "manages its own iteration)",
 }
 
 
@@ -158,7 +157,10 @@ def _about_variables(given: dict[str, Any], mode: str) -> Iterator[tuple[Steps, 
     for name in given:
         variable = environment_name(name)
         if variable in owners:
-            both = f"{mode} bindings '{owners[variable]}' and '{name}' both map to env var '{variable}'"
+            both = (
+                f"{mode} bindings '{owners[variable]}' and '{name}' both "
+                f"map to env var '{variable}'"
+            )
             yield ("with",), f"{both} — rename one so each binding has a unique env key"
         owners[variable] = name
 
@@ -195,15 +197,17 @@ def _not_whole(name: str, source: str) -> str:
     if text.startswith("$LOOP_PREV"):
         return (
             "'from' cannot read '$LOOP_PREV' — it is not a node reference. Use the string form "
-            f"(e.g. '{name}: {text}'), "
-            "which substitutes the previous iteration's text each pass."
+            f"(e.g. '{name}: {text}'), which substitutes the previous iteration's text each pass."
         )
-    return f"'from' must be exactly one whole '$node.output' or '$node.output.field' reference, got '{source}'"
+    return (
+        "'from' must be exactly one whole '$node.output' or '$node.output.field' reference, "
+        f"got '{source}'"
+    )
 
 
 def _about_calls(node: dict[str, Any], mode: str) -> Iterator[tuple[Steps, str]]:
-    """Yield the fields of child runs that are wrong, or that stand on a node without a child
-    run.
+    """Yield the fields of child runs that are wrong,
+    or that stand on a node without a child run.
     """
     if mode == "workflow":
         yield from _about_child_runs(node)
@@ -285,8 +289,8 @@ def _about_until_field(
         yield (
             where,
             (
-                f"{said}, declared as type '{kind}' — it must be 'boolean'; the loop terminates on the "
-                "value being exactly true"
+                f"{said}, declared as type '{kind}' — it must be 'boolean'; "
+                "the loop terminates on the value being exactly true"
             ),
         )
 

@@ -28,8 +28,8 @@ _LARGEST_INTEGER = (1 << 53) - 1
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """One thing that is wrong with a value: where in it, what, and whether it is of the wrong kind
-    altogether.
+    """One thing that is wrong with a value: where in it, what,
+    and whether it is of the wrong kind altogether.
     """
 
     path: Steps
@@ -57,8 +57,8 @@ class Flaws:
 
 
 Shape = Callable[[Any, Steps, Flaws], Any]
-"""Checks a value at a path, writes down what is wrong with it, and answers it as it is to be
-used.
+"""Checks a value at a path, writes down what is wrong with it,
+and answers it as it is to be used.
 """
 
 Rule = Callable[[dict[str, Any], Steps, Flaws], None]

@@ -24,14 +24,16 @@ from pgflow.declare.yamlfile import Steps
 
 _WHEN = re.compile(r"\$([a-zA-Z_][a-zA-Z0-9_-]*)\.([a-zA-Z_][a-zA-Z0-9_]*)")
 _INPUTS = "INPUTS"
-_COMPOSED: Final = "In a composed workflow, pass caller data through declared 'inputs:' and caller 'with:' instead of referencing a caller node directly"
+_COMPOSED: Final = (
+    "In a composed workflow, pass caller data through declared 'inputs:' and caller 'with:' "
+    "instead of referencing a caller node directly"
+)
 _GROUP_SCOPE: Final = "Expected a node in the loop_group body or current/enclosing DAG scope"
 _GROUP_PROSE: Final = (
-    "A 'loop_group:' node's output is the last iteration's raw text — unlike a 'prompt:' node, "
-    "declaring 'output_format' does not "
-    "replace it with the JSON document — so compute the decision in a 'bash:'/'script:' node (or "
-    "an 'until_bash' check) and gate on "
-    "that node's output instead"
+    "A 'loop_group:' node's output is the last iteration's raw text — unlike a 'prompt:' "
+    "node, declaring 'output_format' does not replace it with the JSON document — so compute "
+    "the decision in a 'bash:'/'script:' node (or an 'until_bash' check) and gate on that "
+    "node's output instead"
 )
 
 
@@ -73,8 +75,8 @@ class Scope:
 
     @cached_property
     def _order(self) -> list[Draft]:
-        """The nodes so that each comes after those that it depends on; those of a cycle are
-        missing.
+        """The nodes so that each comes after those that it depends on;
+        those of a cycle are missing.
         """
         waiting = {node.id: len(node.depends_on) for node in self.nodes}
         dependents: dict[str, list[Draft]] = {}
@@ -185,7 +187,10 @@ def _about_references(node: Draft, scope: Scope) -> Iterator[Finding]:
             if name in told or name == _INPUTS or scope.sees(name) or (of_group and name in inner):
                 continue
             told.add(name)
-            said = f"Node '{node.id}' field '{'.'.join(map(str, path))}' references unknown node '${name}.output'."
+            said = (
+                f"Node '{node.id}' field '{'.'.join(map(str, path))}' references "
+                f"unknown node '${name}.output'."
+            )
             yield Finding(
                 (*node.path, *path),
                 f"{said} {_GROUP_SCOPE if of_group else _COMPOSED}",
@@ -210,8 +215,8 @@ def _about_condition(node: Draft, scope: Scope) -> Iterator[Finding]:
 
 
 def _about_prose(node: Draft, atom: Atom, scope: Scope) -> str | None:
-    """An agent's whole answer equals a literal only by luck, and then the node is skipped without a
-    word.
+    """An agent's whole answer equals a literal only by luck,
+    and then the node is skipped without a word.
     """
     if not atom.reference.endswith(".output") or atom.reference == "$INPUTS.output":
         return None
@@ -230,8 +235,7 @@ def _about_prose(node: Draft, atom: Atom, scope: Scope) -> str | None:
     example = f"\"${producer.id}.output.status {atom.operator} '{atom.literal}'\""
     return (
         f"{problem} Declare 'output_format' on '{producer.id}' and compare a field (e.g. "
-        f"{example}), or produce the value from a "
-        "'bash:'/'script:' node"
+        f"{example}), or produce the value from a 'bash:'/'script:' node"
     )
 
 
@@ -243,7 +247,8 @@ def _about_sessions(node: Draft, scope: Scope) -> Iterator[Finding]:
     if scope.inside:
         yield Finding(
             where,
-            f"Node '{node.id}' uses context.resume inside a loop_group body, which is not supported",
+            f"Node '{node.id}' uses context.resume inside a loop_group body, "
+            "which is not supported",
         )
     elif source not in scope.by_id:
         if source not in scope.broken:

@@ -34,8 +34,8 @@ def texts(node: Draft) -> Iterator[tuple[Steps, str]]:
 
 
 def changed(node: Draft, change: Callable[[str], str], *, inside: bool = True) -> Draft:
-    """The node with every text changed; with those of the nodes inside it too, unless ``inside`` is
-    False.
+    """The node with every text changed; with those of the nodes inside it too,
+    unless ``inside`` is False.
     """
     fields = node.fields
     for path, text in texts(node):

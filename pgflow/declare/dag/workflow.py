@@ -35,12 +35,17 @@ _STEPS_REMOVED = (
     'nodes: format"'
 )
 _EVIDENCE = (
-    "Invalid evidence_policy: expected { required: boolean }. When required is true, the run is "
-    "refused terminal 'completed' unless "
-    "$ARTIFACTS_DIR/evidence.json exists."
+    "Invalid evidence_policy: expected { required: boolean }. When required is true, "
+    "the run is refused terminal 'completed' unless $ARTIFACTS_DIR/evidence.json exists."
 )
-_RETURNS = "Invalid 'returns': expected the non-empty id of a top-level node whose output is this workflow's result"
-_OUTCOME = "Invalid 'outcome_field': expected a non-empty required boolean property name relative to 'returns'"
+_RETURNS = (
+    "Invalid 'returns': expected the non-empty id of a top-level node "
+    "whose output is this workflow's result"
+)
+_OUTCOME = (
+    "Invalid 'outcome_field': expected a non-empty required boolean "
+    "property name relative to 'returns'"
+)
 
 _INPUT = Fields({"required": boolean, "default": anything, "description": Text()})
 
@@ -177,9 +182,8 @@ def _read_interactive(raw: dict[str, Any], nodes: list[Draft], options: Options)
         options.interactive = True
         said = (
             f"Workflow '{raw.get('name')}': {paused.message} 'interactive: true' has been applied "
-            "for this run only (this grace period "
-            "ends in a future release — see #2738); add the declaration to the file to silence "
-            "this warning."
+            "for this run only (this grace period ends in a future release — see #2738); add the "
+            "declaration to the file to silence this warning."
         )
         options.told.append(Warned(paused.path, said))
 
@@ -277,8 +281,7 @@ def _read_inputs(raw: dict[str, Any], options: Options) -> Iterator[Finding]:
             yield Finding(
                 ("inputs", name),
                 f"Workflow inputs '{owners[variable]}' and '{name}' both map to env var "
-                f"'{variable}' — rename one so each input has a "
-                "unique env key",
+                f"'{variable}' — rename one so each input has a unique env key",
             )
         owners.setdefault(variable, name)
 
@@ -337,10 +340,16 @@ def wrong_outcome(name: str, node: Draft | None) -> str | None:
     if node.mode == "include":
         return None
     if node.mode == "loop_group":
-        why = "because loop_group output_format is ignored and its runtime output is raw text; select a schema-enforced collector node"
+        why = (
+            "because loop_group output_format is ignored and its runtime output is raw text; "
+            "select a schema-enforced collector node"
+        )
         return f"{said} cannot select loop_group node '{node.id}' {why} instead"
     if "fan_out" in node.fields:
-        why = "because its runtime output is an aggregate array; select a collector node with a required boolean output instead"
+        why = (
+            "because its runtime output is an aggregate array; "
+            "select a collector node with a required boolean output instead"
+        )
         return f"{said} cannot select fan-out workflow node '{node.id}' {why}"
     if schema is None:
         return f"{said} selects node '{node.id}', but that node declares no output_format"
@@ -410,10 +419,8 @@ def _read_old_effort(raw: dict[str, Any], options: Options) -> None:
         options.values["effort"] = old
         message = (
             f"{said} has been applied as 'effort: {old}'. NOTE: 'effort:' applies to EVERY node in "
-            "this workflow, including non-Codex "
-            "ones, where the old Codex-only field applied to none. Set 'effort:' per node if only "
-            "some nodes should reason that "
-            "deeply."
+            "this workflow, including non-Codex ones, where the old Codex-only field applied to "
+            "none. Set 'effort:' per node if only some nodes should reason that deeply."
         )
     else:
         message = (

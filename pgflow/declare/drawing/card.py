@@ -28,16 +28,16 @@ _CHIP_PADDING, _CHIP_GAP, _CHIP_MOST = 6.0, 5.0, 260.0
 _GUARD_ROW, _GUARD_EDGES = 14.0, 10.0
 _ICON_PX = 17.0
 POINT_PX, BEHIND_PX = 14.0, 4.0
-"""Pixels by which the points of a hexagon, and a second card behind the first, stand out of the
-box.
+"""Pixels by which the points of a hexagon, and a second card behind the first,
+stand out of the box.
 """
 
 _ICONS = {
     "agent": "M1.5 2.5h11v7.5H6.2l-2.7 2.4V10h-2z",
     "code": "M2 3.5l3.5 3.5L2 10.5M7 11h5.5",
     "loop": "M12 7a5 5 0 1 1-1.6-3.7M12 1.2v2.6H9.4",
-    "person": "M7 6.6a2.4 2.4 0 1 0 0-4.8 2.4 2.4 0 0 0 0 4.8zM2.2 12.6c.5-2.6 2.3-3.8 4.8-3.8s4.3 "
-    "1.2 4.8 3.8",
+    "person": "M7 6.6a2.4 2.4 0 1 0 0-4.8 2.4 2.4 0 0 0 0 4.8z"
+    "M2.2 12.6c.5-2.6 2.3-3.8 4.8-3.8s4.3 1.2 4.8 3.8",
     "stop": "M4.6 1.5h4.8l3.1 3.1v4.8l-3.1 3.1H4.6L1.5 9.4V4.6zM4.5 7h5",
     "call": "M1.5 1.5h7v7h-7zM5.5 8.5v4h7v-7h-4",
 }
@@ -133,8 +133,7 @@ def _arrange(marks: Sequence[Mark], room: float) -> tuple[Chip, ...]:
     return tuple(chips)
 
 
-# The drawing
-# ------------------------------------------------------------------------------------------------------------------
+# The drawing --------------------------------------------------------------------------------------
 
 
 def draw_card(card: Card, at: Rect) -> Iterator[str]:
@@ -185,7 +184,10 @@ def text(
     said = f' class="{classes}"' if classes else ""
     bold = f' font-weight="{weight}"' if weight != 400 else ""
     where = f' text-anchor="{anchor}"' if anchor != "start" else ""
-    return f'<text x="{number(x)}" y="{number(y)}" font-size="{size_px:g}"{said}{bold}{where}>{markup(words)}</text>'
+    return (
+        f'<text x="{number(x)}" y="{number(y)}" font-size="{size_px:g}"'
+        f"{said}{bold}{where}>{markup(words)}</text>"
+    )
 
 
 def number(value: float) -> str:
@@ -194,7 +196,10 @@ def number(value: float) -> str:
 
 
 def _mode(card: Card, family: str, x: float, y: float) -> str:
-    icon = f'<path class="icon" transform="translate({number(x)} {number(y - 1)}) scale(0.86)" d="{_ICONS[family]}"/>'
+    icon = (
+        f'<path class="icon" transform="translate({number(x)} {number(y - 1)}) scale(0.86)" '
+        f'd="{_ICONS[family]}"/>'
+    )
     return icon + text(card.item.mode, x + _ICON_PX, y + 9, SMALL_PX, "mode", weight=600)
 
 
@@ -239,7 +244,10 @@ def _outline(item: Item, at: Rect) -> Iterator[str]:
         case "cancel":
             yield _polygon(_octagon(at))
         case "loop" | "loop_group":
-            yield f'<rect class="box" {_place(_behind(at))} rx="10"/><rect class="box" {_place(at)} rx="10"/>'
+            yield (
+                f'<rect class="box" {_place(_behind(at))} rx="10"/>'
+                f'<rect class="box" {_place(at)} rx="10"/>'
+            )
         case "workflow":
             inner = Rect(at.x + 5, at.y, at.width - 10, at.height)
             yield f'<rect class="box" {_place(at)} rx="3"/><rect class="box" {_place(inner)}/>'
@@ -250,7 +258,10 @@ def _outline(item: Item, at: Rect) -> Iterator[str]:
 
 
 def _place(at: Rect) -> str:
-    return f'x="{number(at.x)}" y="{number(at.y)}" width="{number(at.width)}" height="{number(at.height)}"'
+    return (
+        f'x="{number(at.x)}" y="{number(at.y)}" width="{number(at.width)}" '
+        f'height="{number(at.height)}"'
+    )
 
 
 def _behind(at: Rect) -> Rect:

@@ -1,10 +1,10 @@
 """Layout of a picture: places for the boxes and ways for the edges, found by graphlay, layered and
 with orthogonal edges.
 
-Why graphlay: it respects the size of every node, lays out groups around their members,
-and gives the same picture for the same graph on every machine; it is typed, under the MIT licence,
-and its wheels hold all they need on Linux, macOS and Windows. It is imported when something is
-drawn, and not before.
+Why graphlay: it respects the size of every node, lays out groups around their members, and gives
+the same picture for the same graph on every machine; it is typed, under the MIT licence, and its
+wheels hold all they need on Linux, macOS and Windows. It is imported when something is drawn, and
+not before.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A graph as a Mermaid flowchart: text that GitHub and most documentation sites turn into a
-picture.
+"""A graph as a Mermaid flowchart: text that GitHub and most
+documentation sites turn into a picture.
 
 Ids of nodes are not Mermaid's: ``end`` is a keyword there, and others may hold anything. Nodes are
 called ``n0``, ``n1``, ... and what the file calls them is in their labels, where every character
@@ -37,8 +37,8 @@ def draw_mermaid(graph: Graph) -> str:
         graph: Graph that a front end made of a file.
 
     Returns:
-        Lines that begin with ``flowchart TD`` and end with a newline. The same graph gives the same
-        text.
+        Lines that begin with ``flowchart TD`` and end with a newline.
+        The same graph gives the same text.
     """
     drawn = sketch(graph)
     alone = _on_edges(drawn)
@@ -99,5 +99,8 @@ def _classes(drawn: Sketch) -> Iterator[str]:
     for name, family in FAMILIES.items():
         members = [f"n{item.number}" for item in drawn.items if family_of(item.mode) == name]
         if members:
-            yield f"  classDef on_{name} fill:{family.light.fill},stroke:{family.light.line},color:{family.light.text}"
+            yield (
+                f"  classDef on_{name} "
+                f"fill:{family.light.fill},stroke:{family.light.line},color:{family.light.text}"
+            )
             yield f"  class {','.join(members)} on_{name}"

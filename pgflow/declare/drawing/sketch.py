@@ -34,8 +34,8 @@ MarkKind = Literal["gate", "effect", "loop", "rule", "end"]
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 _TEXT_LIMIT = 300
-"""No line of a picture shows more characters; what is cut here would be cut by its box in any
-case.
+"""No line of a picture shows more characters;
+what is cut here would be cut by its box in any case.
 """
 
 
@@ -96,8 +96,8 @@ def _line(text: str) -> str:
 
 
 class _Collector:
-    """Numbers the nodes, those inside groups too, and resolves who depends on whom within each
-    level.
+    """Numbers the nodes, those inside groups too,
+    and resolves who depends on whom within each level.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -171,8 +171,7 @@ def _about(node: Node) -> str:
             return ""
 
 
-# The marks
-# --------------------------------------------------------------------------------------------------------------------
+# The marks ----------------------------------------------------------------------------------------
 
 
 def _marks(node: Node) -> Iterator[Mark]:

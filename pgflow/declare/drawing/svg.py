@@ -1,5 +1,5 @@
-"""A graph as an SVG picture that stands by itself: no script, no font, no reference to anything
-outside.
+"""A graph as an SVG picture that stands by itself: no script,
+no font, no reference to anything outside.
 
 From the top: what the workflow is called and says of itself, then the nodes by layers, edges
 beneath cards. It follows the reader's light or dark setting, says its title to screen readers, and
@@ -63,9 +63,15 @@ def _picture(drawn: Sketch, cards: Sequence[Card], found: Placement) -> Iterator
     width = max(extent.width, _LEAST_WIDTH_PX) + 2 * _MARGIN_PX
     head, head_height = _head(drawn, width - 2 * _MARGIN_PX)
     height = extent.height + head_height + 2 * _MARGIN_PX
-    size = f'width="{number(width)}" height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}"'
+    size = (
+        f'width="{number(width)}" height="{number(height)}" '
+        f'viewBox="0 0 {number(width)} {number(height)}"'
+    )
     said = markup(f"Workflow {drawn.title}: {len(drawn.items)} nodes, {len(drawn.links)} edges")
-    yield f'<svg xmlns="http://www.w3.org/2000/svg" class="pgflow-graph" role="img" aria-label="{said}" {size}>'
+    yield (
+        '<svg xmlns="http://www.w3.org/2000/svg" class="pgflow-graph" role="img" '
+        f'aria-label="{said}" {size}>'
+    )
     yield f"<title>{said}</title>"
     yield f"<style>\n{style_sheet()}</style>"
     yield f'<rect class="ground" width="{number(width)}" height="{number(height)}"/>'
@@ -141,7 +147,10 @@ def _edge(route: Route) -> Iterator[str]:
         (back[0] + side * step[1], back[1] + side * step[0])
         for side in (_TIP_HALF_PX, -_TIP_HALF_PX)
     ]
-    yield f'<polygon class="tip" points="{" ".join(f"{number(px)},{number(py)}" for px, py in ((x, y), *sides))}"/>'
+    yield (
+        '<polygon class="tip" points="'
+        f'{" ".join(f"{number(px)},{number(py)}" for px, py in ((x, y), *sides))}"/>'
+    )
 
 
 def _rounded(points: Sequence[Point]) -> str:

@@ -67,8 +67,8 @@ def shorten(
 def wrap(
     text: str, room_px: float, size_px: float, *, lines: int, monospaced: bool = False
 ) -> list[str]:
-    """The text broken between words into so many lines at most; what does not fit ends in an
-    ellipsis.
+    """The text broken between words into so many lines at most;
+    what does not fit ends in an ellipsis.
     """
     words = text.split()
     broken: list[str] = []

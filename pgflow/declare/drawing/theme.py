@@ -38,13 +38,16 @@ FAMILIES = {
 }
 
 _FAMILY_OF = {
-    "prompt": "agent", "command": "agent", "bash": "code", "script": "code", "loop": "loop", "loop_group": "loop",
-    "approval": "person", "cancel": "stop", "workflow": "call",
+    "prompt": "agent", "command": "agent", "bash": "code", "script": "code", "loop": "loop",
+    "loop_group": "loop", "approval": "person", "cancel": "stop", "workflow": "call",
     "gate": "person", "effect": "stop", "rule": "plain", "end": "code",
 }  # fmt: skip
 
 SANS = "'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', sans-serif"
-MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', 'Liberation Mono', monospace"
+MONO = (
+    "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', "
+    "'Liberation Mono', monospace"
+)
 
 _ROOT = ".pgflow-graph"
 """Every rule begins with it: an SVG inside a page must not restyle the page."""
@@ -79,8 +82,8 @@ def _type() -> list[str]:
         f"{_ROOT} .group {{ stroke-width: 1.5; stroke-dasharray: 6 4; }}\n",
         f"{_ROOT} .edge {{ fill: none; stroke-width: 1.5; stroke-linejoin: round; }}\n",
         (
-            f"{_ROOT} .icon {{ fill: none; stroke-width: 1.4; stroke-linecap: round; stroke-linejoin: "
-            f"round; }}\n"
+            f"{_ROOT} .icon {{ fill: none; stroke-width: 1.4; "
+            "stroke-linecap: round; stroke-linejoin: round; }\n"
         ),
     ]
 

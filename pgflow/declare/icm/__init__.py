@@ -1,5 +1,5 @@
-"""ICM (Interpreted Context Methodology, Model Workspace Protocol) workspaces, compiled to the
-graph.
+"""ICM (Interpreted Context Methodology, Model Workspace Protocol)
+workspaces, compiled to the graph.
 
 A workspace is a folder: ``CLAUDE.md`` or ``AGENTS.md`` says what it is (Layer 0), ``CONTEXT.md``
 where to go (Layer 1), each ``stages/NN-slug/CONTEXT.md`` is the contract of a stage (Layer 2) with

@@ -266,8 +266,7 @@ def _introduction(folder: Folder) -> str:
     return ""
 
 
-# The graph
-# -------------------------------------------------------------------------------------------------------------------
+# The graph ----------------------------------------------------------------------------------------
 
 
 def compile_workspace(workspace: Workspace, findings: Findings) -> Graph:
@@ -313,8 +312,8 @@ def _check_order(workspace: Workspace, nodes: tuple[Node, ...], findings: Findin
             writer = workspace.state[use.artifact].written_by if use.artifact is not None else None
             if writer is not None and writer != node.id and writer not in ahead:
                 findings.warn(
-                    f"stage {node.id!r} reads {use.artifact!r}, which {writer!r} has not written "
-                    "by then",
+                    f"stage {node.id!r} reads {use.artifact!r}, "
+                    f"which {writer!r} has not written by then",
                     use.position,
                 )
 

@@ -1,13 +1,16 @@
-"""Contracts in the prose of a stage's CONTEXT.md: inputs, outputs, checkpoints, audits, the review
-gate.
+"""Contracts in the prose of a stage's CONTEXT.md: inputs, outputs,
+checkpoints, audits, the review gate.
 
 Authors write the same contract in several dialects, told apart by the headers of its tables (or by
 bullets instead)::
 
-    ## Inputs Source | File/Location | Section/Scope | Why Source | File/Location | Why Layer | Path
-    | Use
+    ## Inputs       Source | File/Location | Section/Scope | Why
+                    Source | File/Location | Why
+                    Layer | Path | Use
                     - working: ../01-script/output/
-    ## Outputs Artifact | Location | Format Artifact | Location File | Location | Purpose
+    ## Outputs      Artifact | Location | Format
+                    Artifact | Location
+                    File | Location | Purpose
     ## Checkpoints  After Step | Agent Presents | Human Decides
     ## Audit        Check | Pass Condition           (or ## Verify with bullets)
     ## Review Gate  prose
@@ -59,8 +62,8 @@ _HELD_BY_CHECKBOX = re.compile(r"\[[ xX]\]\s+")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that a stage reads or writes, as its prose says it. ``location`` is a path if
-    ``is_path``.
+    """Something that a stage reads or writes, as its prose says it.
+    ``location`` is a path if ``is_path``.
     """
 
     label: str
@@ -162,8 +165,7 @@ class _Reading:
             message = f"nothing could be read from the section {section[0].text!r}"
             self.findings.warn(message, self.at(section[0].line), "Use the section's table.")
 
-    # Inputs and outputs
-    # ------------------------------------------------------------------------------------------------------
+    # Inputs and outputs ---------------------------------------------------------------------------
 
     def entries(self, names: frozenset[str], heading: str) -> Iterator[Entry]:
         """The rows, bullets and named files of Inputs or Outputs."""
@@ -245,12 +247,11 @@ class _Reading:
             if pointer.is_path and f"`{pointer.location}`" in block.text:
                 yield self._entry(pointer, "", "", "", block.line)
 
-    # Checkpoints, audits, review
-    # ---------------------------------------------------------------------------------------------
+    # Checkpoints, audits, review ------------------------------------------------------------------
 
     def checkpoints(self) -> Iterator[Gate]:
-        """The rows of Checkpoints; without them, the steps of Process that are marked as
-        checkpoints.
+        """The rows of Checkpoints; without them,
+        the steps of Process that are marked as checkpoints.
         """
         found = 0
         for block in self.blocks(CHECKPOINTS):
@@ -363,8 +364,8 @@ def _second(header: tuple[str, ...]) -> str:
 
 
 def _inside(folder: Pointer, name: str) -> Pointer:
-    """The file of that name in the folder (``File | Location``), unless the location names the file
-    itself.
+    """The file of that name in the folder (``File | Location``),
+    unless the location names the file itself.
     """
     bare = _bare(name)
     if not folder.is_path or not bare or not folder.location.endswith("/") or " " in bare:

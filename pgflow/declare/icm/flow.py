@@ -80,8 +80,8 @@ def wire(
 def _with_defaults(
     stages: tuple[Declared, ...], findings: Findings
 ) -> dict[str, tuple[Arrow, ...]]:
-    """Return the arrows from each stage: those it declares, else one to the stage after it in the
-    list.
+    """Return the arrows from each stage: those it declares,
+    else one to the stage after it in the list.
     """
     plain = all(
         stage.arrows is None or (len(stage.arrows) == 1 and stage.arrows[0].when is None)
@@ -154,18 +154,20 @@ def _judged(
     return [(arrow, conditions.get(arrow, rest if arrow.otherwise else ALWAYS)) for arrow in arrows]
 
 
-# Conditions
-# ------------------------------------------------------------------------------------------------------------------
+# Conditions ---------------------------------------------------------------------------------------
 
 
 def _condition(text: str, given: Given, state: State) -> Ways:
-    """A condition on the state, with references to the outputs of the stages that write what it
-    compares.
+    """A condition on the state, with references to the outputs of
+    the stages that write what it compares.
     """
     parsed = parse_condition(_PATH.sub(r"$\1", text))
     for part in itertools.chain.from_iterable(parsed.any_of):
         if isinstance(part, Unparsed):
-            hint = "Compare paths into the state with literals: request.kind == 'video' && request.pages > 3."
+            hint = (
+                "Compare paths into the state with literals: "
+                "request.kind == 'video' && request.pages > 3."
+            )
             given.findings.error(f"condition {text!r} cannot be read", given.at, hint)
             return ()
     return tuple(
@@ -237,8 +239,7 @@ def _atom_text(atom: Atom) -> str:
     return f"{atom.reference} {atom.operator} {literal}"
 
 
-# Order
-# -----------------------------------------------------------------------------------------------------------------------
+# Order --------------------------------------------------------------------------------------------
 
 
 def _order(

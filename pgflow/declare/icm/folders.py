@@ -59,8 +59,8 @@ class Folder:
 
     @cached_property
     def border(self) -> Path:
-        """The folder beyond which no path of the workspace may lead: that of its collection, or its
-        own.
+        """The folder beyond which no path of the workspace may lead:
+        that of its collection, or its own.
         """
         above = (folder for folder in self.real.parents if folder != Path(self.real.anchor))
         return next(
@@ -124,8 +124,8 @@ class Folder:
         for name in names:
             if not (self.root / "stages" / name).resolve().is_relative_to(self.real):
                 raise Unreadable(
-                    f"stages/{name} is a link that leads out of the workspace, which is not "
-                    "followed"
+                    f"stages/{name} is a link that leads out of the workspace, "
+                    "which is not followed"
                 )
         if len(names) > MAX_STAGES:
             raise Unreadable(f"stages/ has more than {MAX_STAGES} folders")
@@ -171,8 +171,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-# Workspaces
-# ------------------------------------------------------------------------------------------------------------------
+# Workspaces ---------------------------------------------------------------------------------------
 
 
 def is_workspace(directory: str | os.PathLike[str]) -> bool:
@@ -213,17 +212,16 @@ def _walk(top: Path) -> Iterator[Path]:
         names[:] = sorted(name for name in names if name not in _SKIPPED | inside)
 
 
-# Paths that contracts name
-# ---------------------------------------------------------------------------------------------------
+# Paths that contracts name ------------------------------------------------------------------------
 
 
 def resolve(folder: Folder, base: str, location: str) -> str:
     """A path of a contract as seen from the workspace: ``../01-a/output/x.md`` in ``stages/02-b``
     is ``stages/01-a/output/x.md``.
 
-    Paths are from the stage's folder, as the protocol says. Some authors write them from the
-    workspace's root: that is meant where the first part of a path exists there and not in the
-    stage.
+    Paths are from the stage's folder, as the protocol says. Some authors write them
+    from the workspace's root: that is meant where the first part of a path exists there
+    and not in the stage.
 
     Args:
         folder: The workspace.

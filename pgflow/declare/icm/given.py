@@ -68,8 +68,8 @@ class Given:
         return None
 
     def duration_ms(self) -> float | None:
-        """It as a duration: a number of seconds, or a text like ``90s``, ``15m``, ``2h``, ``7d``,
-        ``500ms``.
+        """It as a duration: a number of seconds, or a text like ``90s``,
+        ``15m``, ``2h``, ``7d``, ``500ms``.
         """
         if (
             isinstance(self.value, int | float)

@@ -30,8 +30,8 @@ _CONDITIONAL = re.compile(r"\{\{[?/][^{}]*\}\}")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table: its cells by the header's names in small letters, and what is odd about
-    it.
+    """A row of a table: its cells by the header's names in small letters,
+    and what is odd about it.
     """
 
     cells: dict[str, str]

@@ -157,8 +157,8 @@ def _check_icm_stage(folder: Folder, source: StageSource, findings: Findings) ->
                 )
         if not all(layer in source.contract.text for layer in ("Layer 3", "Layer 4")):
             findings.warn(
-                f"stages/{source.folder_name}/CONTEXT.md should explicitly separate Layer 3 and "
-                "Layer 4 inputs"
+                f"stages/{source.folder_name}/CONTEXT.md should explicitly "
+                "separate Layer 3 and Layer 4 inputs"
             )
     if not folder.has_folder(f"{source.base}/references"):
         findings.error(f"Missing Layer 3 folder: stages/{source.folder_name}/references/")
@@ -166,8 +166,7 @@ def _check_icm_stage(folder: Folder, source: StageSource, findings: Findings) ->
         findings.error(f"Missing Layer 4 handoff folder: stages/{source.folder_name}/output/")
 
 
-# The rules of the Model Workspace Protocol
-# -----------------------------------------------------------------------------------
+# The rules of the Model Workspace Protocol --------------------------------------------------------
 
 
 def check_style(folder: Folder, sources: list[StageSource], findings: Findings) -> None:

@@ -104,8 +104,7 @@ def _frontmatter(yaml: str, file: str, findings: Findings) -> dict[str, Given] |
     return given.fields() or {}
 
 
-# What rows point to
-# ----------------------------------------------------------------------------------------------------------
+# What rows point to -------------------------------------------------------------------------------
 
 
 def place(folder: Folder, base: str, entry: Entry) -> str | None:
@@ -114,8 +113,8 @@ def place(folder: Folder, base: str, entry: Entry) -> str | None:
 
 
 def snake(text: str) -> str:
-    """A name for an artifact in the style of the published sketch: ``Meeting notes`` is
-    ``meeting_notes``.
+    """A name for an artifact in the style of the published sketch:
+    ``Meeting notes`` is ``meeting_notes``.
     """
     name = re.sub(r"[^a-z0-9]+", "_", text.casefold()).strip("_")[:60].strip("_")
     return name if name[:1].isalpha() else f"file_{name}".strip("_")

@@ -1,5 +1,5 @@
-"""Fields of one stage, declared in the same words in workflow.yaml and in the frontmatter of its
-CONTEXT.md::
+"""Fields of one stage, declared in the same words in workflow.yaml
+and in the frontmatter of its CONTEXT.md::
 
     reads: [transcript, meeting_notes]          # names of state entries
     writes: [action_items]
@@ -8,10 +8,10 @@ CONTEXT.md::
     side_effects:
       - system: email
         idempotency_key: approval.message_id    # a path into the state, checked against its schema
-        compensation: send_correction # one of the stage's or the workflow's compensations, or an
-        instruction
+        compensation: send_correction           # one of the stage's or the workflow's
+                                                # compensations, or an instruction
     compensations: { send_correction: "Send a correction to the same people." }
-    retry: 3 # or { max_attempts: 3, delay: 5s, on_error: transient }
+    retry: 3                                # or { max_attempts: 3, delay: 5s, on_error: transient }
     timeout: 15m                                # seconds, or with ms, s, m, h, d
 
 Where both speak of a field, the frontmatter holds: it stands with the stage it is about. A
@@ -99,8 +99,8 @@ def read_stage_fields(
 def combine(
     frontmatter: StageFields, workflow: StageFields, stage: str, findings: Findings
 ) -> StageFields:
-    """Combine the fields of a stage from its frontmatter and from workflow.yaml, and warn of
-    differences.
+    """Combine the fields of a stage from its frontmatter and from workflow.yaml,
+    and warn of differences.
 
     Args:
         frontmatter: Fields of the stage's own file.

@@ -38,8 +38,8 @@ def read_state(given: Given, folder: Folder | None) -> dict[str, Artifact]:
 
     Args:
         given: The mapping.
-        folder: The workspace, out of which no location may lead; None if there is only its workflow
-            file.
+        folder: The workspace, out of which no location may lead;
+            None if there is only its workflow file.
     """
     entries = given.fields() or {}
     read = {name: _read_entry(name, entry, folder) for name, entry in entries.items()}
@@ -129,8 +129,7 @@ def _field(given: Given) -> JsonValue:
     return {}
 
 
-# Paths into the state
-# --------------------------------------------------------------------------------------------------------
+# Paths into the state -----------------------------------------------------------------------------
 
 
 def entry_of(expression: str) -> str:
@@ -140,8 +139,8 @@ def entry_of(expression: str) -> str:
 
 
 def check_path(expression: str, state: State, given: Given) -> bool:
-    """Return True if a path expression leads to something that the state declares; else record why
-    not.
+    """Return True if a path expression leads to something that the state declares;
+    else record why not.
 
     Args:
         expression: The expression, as in ``delivery_target.folder_path``.

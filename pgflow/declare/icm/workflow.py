@@ -165,16 +165,22 @@ def _is_flattened(text: str, file: str, findings: Findings) -> bool:
     """Return True, and record an error, if the state's entries stand at the top level: a page has
     eaten the indentation.
 
-    Looked for in the text: a parser stumbles over such a file further down, and says nothing that
-    helps.
+    Looked for in the text: a parser stumbles over such a file further down,
+    and says nothing that helps.
     """
     lost = _LOST.findall(text)
     empty = _EMPTY_STATE.search(text)
     if not lost or empty is None:
         return False
     at = Position(file=file, line=text.count("\n", 0, empty.start()) + 1)
-    message = f"`state` is empty and its entries stand at the top level ({', '.join(lost)}): the file has lost its indentation"
-    hint = "Indent the entries by two spaces below `state:`, and below each `- ` of `stages:` the lines that belong to it."
+    message = (
+        f"`state` is empty and its entries stand at the top level ({', '.join(lost)}): "
+        "the file has lost its indentation"
+    )
+    hint = (
+        "Indent the entries by two spaces below `state:`, "
+        "and below each `- ` of `stages:` the lines that belong to it."
+    )
     findings.error(message, at, hint)
     return True
 

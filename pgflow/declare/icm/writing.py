@@ -1,5 +1,5 @@
-"""``pgflow icm init``: writes down what a workspace leaves to be derived, as ``workflow.yaml`` and
-frontmatter.
+"""``pgflow icm init``: writes down what a workspace leaves to be derived,
+as ``workflow.yaml`` and frontmatter.
 
 Prose stays as it is, byte for byte: frontmatter goes before it (after a byte order mark, in the
 file's own line ends). What is there already is never touched, so that a second call writes nothing.
@@ -38,8 +38,8 @@ _WIDTH = 10_000  # a long list stays in its line
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A file that is to be written: all of its bytes, and whether there is one by that name
-    already.
+    """A file that is to be written: all of its bytes,
+    and whether there is one by that name already.
     """
 
     path: str
@@ -121,8 +121,7 @@ def _refusal(before: Verdict, after: Verdict) -> Verdict:
     return Verdict(before.file, (*before.problems, problem))
 
 
-# What is written
-# -------------------------------------------------------------------------------------------------------------
+# What is written ----------------------------------------------------------------------------------
 
 
 def _missing(folder: Folder, workspace: Workspace, graph: Graph) -> list[Planned]:

@@ -20,7 +20,8 @@ Level = Literal["MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"]
 
 _LEVELS: Final[dict[str, Level]] = {
     "MUST": "MUST", "REQUIRED": "MUST", "SHALL": "MUST",
-    "MUST NOT": "MUST NOT", "MUST NEVER": "MUST NOT", "SHALL NOT": "MUST NOT", "SHALL NEVER": "MUST NOT", "NEVER": "MUST NOT",
+    "MUST NOT": "MUST NOT", "MUST NEVER": "MUST NOT",
+    "SHALL NOT": "MUST NOT", "SHALL NEVER": "MUST NOT", "NEVER": "MUST NOT",
     "SHOULD": "SHOULD", "RECOMMENDED": "SHOULD",
     "SHOULD NOT": "SHOULD NOT", "SHOULD NEVER": "SHOULD NOT", "NOT RECOMMENDED": "SHOULD NOT",
     "MAY": "MAY", "OPTIONAL": "MAY",
@@ -43,8 +44,8 @@ _MARKS: Final = re.compile(r"\*\*|__")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A bullet under a label of constraints: lines ``start`` to ``end``, without its own marker in
-    ``text``.
+    """A bullet under a label of constraints: lines ``start`` to ``end``,
+    without its own marker in ``text``.
     """
 
     start: int
@@ -71,8 +72,8 @@ class Block:
 
     @property
     def in_order(self) -> tuple[Rule, ...]:
-        """The rules, the strictest first. One that names no level stays with the rule it
-        follows.
+        """The rules, the strictest first.
+        One that names no level stays with the rule it follows.
         """
         ranked, rank = [], 0
         for rule in self.rules:
@@ -87,8 +88,8 @@ def is_constraints(label: Label) -> bool:
 
 
 def is_acquisition(label: Label) -> bool:
-    """True for a label whose bullets say how parameters are got, where it stands among the
-    parameters.
+    """True for a label whose bullets say how parameters are got,
+    where it stands among the parameters.
     """
     return is_constraints(label) or "acquisition" in label.name
 

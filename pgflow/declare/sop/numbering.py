@@ -35,8 +35,8 @@ def read_number(title: str) -> Numbered | None:
 
 
 def order_of(number: str) -> tuple[tuple[int, str], ...]:
-    """Return the sort key of a number: ``0.5`` before ``1``, ``9`` before ``10``, ``4A`` before
-    ``4B``.
+    """Return the sort key of a number: ``0.5`` before ``1``,
+    ``9`` before ``10``, ``4A`` before ``4B``.
     """
     return tuple(
         (int(part), "") if part.isdigit() else (0, part.casefold())

@@ -1,8 +1,8 @@
 """An SOP as read: its title, sections, parameters, steps and constraints, each with its lines.
 
-What is neither parameters nor steps is *context*: the overview, notes on modes, formats, examples,
-troubleshooting. It is said of the SOP as a whole wherever it stands, and goes into every step's
-prompt.
+What is neither parameters nor steps is *context*: the overview, notes on modes, formats,
+examples, troubleshooting. It is said of the SOP as a whole wherever it stands, and goes into
+every step's prompt.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Outline:
 
     @property
     def general(self) -> Iterator[tuple[str, Block]]:
-        """The constraints that no step has to itself, with the title of the section they stand
-        in.
+        """The constraints that no step has to itself,
+        with the title of the section they stand in.
         """
         of_steps = {block.start for step in self.steps for block in step.blocks}
         for section in self.sections:
@@ -47,8 +47,8 @@ class Outline:
 
     @property
     def description(self) -> str:
-        """The overview up to its first subheading, on one line, as the original makes
-        descriptions.
+        """The overview up to its first subheading, on one line,
+        as the original makes descriptions.
         """
         for section in self.named(OVERVIEW)[:1]:
             end = next(
@@ -63,8 +63,8 @@ class Outline:
 
     @property
     def context(self) -> Iterator[tuple[int, int]]:
-        """The lines that are said of all steps, as ranges: all but the steps and the heading over
-        them.
+        """The lines that are said of all steps, as ranges:
+        all but the steps and the heading over them.
         """
         start = self.page.front_matter
         apart = [(section.start, section.start + 1) for section in self.named(STEPS)] + [
@@ -94,15 +94,18 @@ def read_outline(page: Page) -> Outline:
 
 
 def _end(page: Page, title: Heading | None, problems: list[Problem]) -> int:
-    """The line before which the SOP ends: a file may hold a second one, which is only text to the
-    first.
+    """The line before which the SOP ends: a file may hold a second one,
+    which is only text to the first.
     """
     second = next(
         (heading for heading in page.headings if heading.level == 1 and heading is not title), None
     )
     if second is None:
         return len(page.lines)
-    hint = "what follows is carried into every prompt as it stands; an SOP of its own needs a file of its own"
+    hint = (
+        "what follows is carried into every prompt as it stands; "
+        "an SOP of its own needs a file of its own"
+    )
     problems.append(
         Problem(
             f"A second title: {second.title!r}",

@@ -47,8 +47,8 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A line such as ``**Constraints:**``: what follows is of that kind, up to the next label or
-    heading.
+    """A line such as ``**Constraints:**``: what follows is of that kind,
+    up to the next label or heading.
     """
 
     line: int

@@ -109,8 +109,8 @@ def _from_item(page: Page, item: Item, group: str, problems: list[Problem]) -> P
         problems.append(
             _doubt(
                 item,
-                "Not a parameter (format: - **name** (required|optional[, default: value]): "
-                "description)",
+                "Not a parameter (format: - **name** (required|optional[, "
+                "default: value]): description)",
             )
         )
         return None

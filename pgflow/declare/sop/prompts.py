@@ -66,12 +66,12 @@ def prompt(
         step: The step.
         name: The SOP's name.
         shared: Text of `context`.
-        before: The previous step, as a person would call it, and the id of its node; None for the
-            first.
+        before: The previous step, as a person would call it,
+            and the id of its node; None for the first.
 
     Returns:
-        A template: values, the previous output and the user's message are filled in before it is
-        sent.
+        A template: values, the previous output and the user's message
+        are filled in before it is sent.
     """
     own = as_is(
         _with_blocks(
@@ -84,8 +84,8 @@ def prompt(
     )
     parts = [
         (
-            f"Carry out one step of this SOP: {called(step)}. Its other steps are carried out before "
-            "and after this one."
+            f"Carry out one step of this SOP: {called(step)}. "
+            "Its other steps are carried out before and after this one."
         ),
         (
             f'<agent-sop name="{as_is(name)}">\n<content>\n{shared}\n\n## '

@@ -1,5 +1,5 @@
-"""Reading a file to its verdict: bytes that may be anything, then text, then the SOP, then its
-graph.
+"""Reading a file to its verdict: bytes that may be anything,
+then text, then the SOP, then its graph.
 """
 
 from __future__ import annotations

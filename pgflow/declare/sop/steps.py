@@ -1,10 +1,10 @@
 """Steps of an SOP, found in its sections.
 
-The format says ``### N. Name`` under ``## Steps``, with substeps ``#### N.M Name``. Real files also
-number from 0 and with fractions, write ``### Step 4A: Name``, leave the numbers out, list the steps
-instead of giving them headings, or have them in sections of another name; a step that slipped
-behind another section is still a step. Whatever is not the format is read as it is meant, and
-reported.
+The format says ``### N. Name`` under ``## Steps``, with substeps ``#### N.M Name``. Real files
+also number from 0 and with fractions, write ``### Step 4A: Name``, leave the numbers out, list
+the steps instead of giving them headings, or have them in sections of another name; a step that
+slipped behind another section is still a step. Whatever is not the format is read as it is
+meant, and reported.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ def _headed(heads: Sequence[Heading], section: Section) -> Iterator[Step]:
 
 
 def _listed(page: Page, section: Section) -> Iterator[Step]:
-    """A step for each item of a list; one for all that is there, if it is more than a list or
-    none.
+    """A step for each item of a list; one for all that is there,
+    if it is more than a list or none.
     """
     items = between(page.items, section.start + 1, section.end)
     if not items or between(page.labels, section.start + 1, section.end):
@@ -229,8 +229,8 @@ def _elsewhere(page: Page, sections: Sequence[Section], problems: list[Problem])
 def _strays(
     page: Page, sections: Sequence[Section], found: Sequence[Step], problems: list[Problem]
 ) -> Iterator[Step]:
-    """Steps that continue the numbers in a section of another kind, with constraints of their
-    own.
+    """Steps that continue the numbers in a section of another kind,
+    with constraints of their own.
     """
     last = found[-1].number if found else ""
     starts = {step.start for step in found}

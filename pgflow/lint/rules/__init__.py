@@ -32,10 +32,11 @@ from pgflow.lint.rules.state import ModuleState
 from pgflow.lint.rules.values import NotStorableAnnotation
 
 RULES: tuple[Rule, ...] = (
-    Clock(), Chance(), Environment(), Outside(), BlockingSleep(), Threads(), SetIteration(), ModuleState(), Identity(), Output(),
-    BareAsCompleted(), SideEffectInCleanup(), SwallowedUnwind(), MissingAwait(), WorkflowCalled(), BodyCalled(),
-    NotStorableAnnotation(), EffectWithoutSettle(), CompensableWithoutCompensate(), LongName(), NestedStep(), NotBuilt(), UnknownIgnore(),
-    UnusedIgnore(),
+    Clock(), Chance(), Environment(), Outside(), BlockingSleep(), Threads(), SetIteration(),
+    ModuleState(), Identity(), Output(), BareAsCompleted(), SideEffectInCleanup(),
+    SwallowedUnwind(), MissingAwait(), WorkflowCalled(), BodyCalled(), NotStorableAnnotation(),
+    EffectWithoutSettle(), CompensableWithoutCompensate(), LongName(), NestedStep(), NotBuilt(),
+    UnknownIgnore(), UnusedIgnore(),
 )  # fmt: skip
 
 BY_CODE = {rule.code: rule for rule in RULES}

@@ -99,7 +99,10 @@ def _twin(called: str, call: ast.Call, module: Module) -> str:
     twin = SYNC_TWINS.get(module.names.resolve(call.func) or "")
     if twin is None:
         return f"in a sync workflow, call {called.removesuffix('.aio')}.sync()"
-    return f"in a sync workflow, call {called.removesuffix('.wait') + twin if twin.startswith('.') else twin}()"
+    return (
+        "in a sync workflow, call "
+        f"{called.removesuffix('.wait') + twin if twin.startswith('.') else twin}()"
+    )
 
 
 def _is_lost(call: ast.Call, module: Module) -> bool:

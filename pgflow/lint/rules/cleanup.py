@@ -63,8 +63,8 @@ async def build(folder: str) -> None:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Plain calls and assignments that others notice, in ``finally`` and in handlers of
-        everything.
+        """Plain calls and assignments that others notice,
+        in ``finally`` and in handlers of everything.
         """
         for node, region in module.nodes():
             if isinstance(node, TRIES):
@@ -121,8 +121,8 @@ def _effects(
 def _effect_of(
     call: ast.Call, module: Module, inside: frozenset[ast.AST], *, is_awaited: bool
 ) -> str | None:
-    """Return a description of a call that others notice; None if they do not, or if that is not
-    known.
+    """Return a description of a call that others notice;
+    None if they do not, or if that is not known.
     """
     path = module.names.resolve(call.func)
     if path is None:
@@ -188,8 +188,8 @@ async def patient() -> str:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Handlers of everything that raise nothing, and ``finally`` blocks that leave by another
-        way.
+        """Handlers of everything that raise nothing,
+        and ``finally`` blocks that leave by another way.
         """
         for node, region in module.nodes():
             match node:

@@ -19,7 +19,10 @@ class EffectWithoutSettle(Rule):
 
     code = "PF302"
     title = "effect without settle"
-    why = "after a crash in the middle nobody can tell what became of it, and the run is stuck until a person does"
+    why = (
+        "after a crash in the middle nobody can tell what became of it, "
+        "and the run is stuck until a person does"
+    )
     instead = "declare @NAME.settle, which asks the other side"
     bad = """import pgflow
 
@@ -34,7 +37,8 @@ async def announce(text: str) -> str:
     return text
 
 @announce.settle
-async def find_announcement(text: str) -> pgflow.Confirmed[str] | pgflow.Absent | pgflow.StillUnknown:
+async def find_announcement(text: str) -> \
+pgflow.Confirmed[str] | pgflow.Absent | pgflow.StillUnknown:
     return pgflow.StillUnknown()
 """
 
@@ -125,9 +129,11 @@ class LongName(Rule):
     bad = """import pgflow
 
 @pgflow.step(
-    name="ask the carrier that is responsible for this postal code for a parcel of the size that the order needs, "
+    name="ask the carrier that is responsible for this postal code \
+for a parcel of the size that the order needs, "
     "on the first day on which somebody is at home to take it, and if there is none in this week, "
-    "on any day of the next one, and tell the customer about it by mail, or by phone where there is no address"
+    "on any day of the next one, and tell the customer about it by mail, \
+or by phone where there is no address"
 )
 async def book(code: str) -> str:
     return code
@@ -219,7 +225,10 @@ class NotBuilt(Rule):
 
     code = "PF306"
     title = "not built yet"
-    why = "it is declared and not built: it raises NotBuiltError, and a run that needs it is not started"
+    why = (
+        "it is declared and not built: it raises NotBuiltError, "
+        "and a run that needs it is not started"
+    )
     instead = "do without it until it is built"
     bad = """import pgflow
 

@@ -1,5 +1,5 @@
-"""Order that differs in every process: sets, coroutines that race, and identities, whose numbers
-differ.
+"""Order that differs in every process: sets, coroutines that race,
+and identities, whose numbers differ.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The outside of a run, in and out: clock, chance, environment, files and networks, threads,
-output.
+"""The outside of a run, in and out: clock, chance, environment,
+files and networks, threads, output.
 """
 
 from __future__ import annotations
@@ -107,7 +107,10 @@ class Chance(Banned):
     code = "PF102"
     title = "randomness"
     why = "a replay draws something else"
-    instead = "use pgflow.random() or pgflow.uuid(), or random.Random(pgflow.random()) for more than a number"
+    instead = (
+        "use pgflow.random() or pgflow.uuid(), "
+        "or random.Random(pgflow.random()) for more than a number"
+    )
     bad = """import random
 import pgflow
 

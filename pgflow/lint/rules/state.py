@@ -75,8 +75,8 @@ async def fits(size: int, limit: int) -> bool:
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """The first place in each function of workflow code that reads or changes such a
-        variable.
+        """The first place in each function of workflow code that
+        reads or changes such a variable.
         """
         if not module.regions:
             return

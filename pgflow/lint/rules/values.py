@@ -26,13 +26,13 @@ WITHOUT_FORM = (
     | _in("builtins", "memoryview BaseException Exception slice")
     | _in(
         "io",
-        "TextIOWrapper BytesIO StringIO BufferedReader BufferedWriter RawIOBase TextIOBase IOBase "
-        "FileIO",
+        "TextIOWrapper BytesIO StringIO BufferedReader BufferedWriter "
+        "RawIOBase TextIOBase IOBase FileIO",
     )
     | _in(
         "types",
-        "ModuleType FunctionType MethodType TracebackType GeneratorType CoroutineType FrameType "
-        "CodeType",
+        "ModuleType FunctionType MethodType TracebackType GeneratorType "
+        "CoroutineType FrameType CodeType",
     )
     | _in("threading", "Thread Lock RLock Event Condition Semaphore")
     | _in(
@@ -102,7 +102,10 @@ def load(path: str) -> int:
             if isinstance(found.body, FUNCTIONS):
                 for _, annotation, what in stored_parameters(found, found.body, module.names):
                     for name in without_form(annotation, module.names):
-                        message = f"{what} of {found.kind} {found.label} is annotated {name}: {self.why}; {self.instead}"
+                        message = (
+                            f"{what} of {found.kind} {found.label} is annotated {name}: "
+                            f"{self.why}; {self.instead}"
+                        )
                         yield self.at(module, annotation, message)
 
 
@@ -169,8 +172,8 @@ def _in_text(text: str, annotation: ast.expr, names: Names) -> Iterator[str]:
 
 
 def is_without_form(path: str | None, names: Names) -> bool:
-    """Return True if values of a class have no form as JSON, as far as its name or its definition
-    tells.
+    """Return True if values of a class have no form as JSON,
+    as far as its name or its definition tells.
     """
     if path is None or not path.startswith(HERE):
         return path in WITHOUT_FORM
