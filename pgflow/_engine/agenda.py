@@ -104,6 +104,8 @@ class Agenda:
         """True while an effect is open: intended and not closed. Until none is, the run does not
         end.
         """
+        if not self.open:
+            return bool(self.accepted)
         return bool(self.accepted) or any(
             isinstance(call, EffectCall) and call.attempts > 0 for call in self.open.values()
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 from pgflow._engine.agenda import Agenda
 from pgflow._engine.calls import Call, Waiter
-from pgflow._engine.drivers import ClosedDriver, Driver
+from pgflow._engine.drivers import CLOSED, Driver
 from pgflow._engine.effects import EffectCall
 
 
@@ -15,7 +15,7 @@ class Code:
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
-        self.driver: Driver = ClosedDriver()
+        self.driver: Driver = CLOSED
         self.closing = False
         self.has_ended = False
         """True once the code has ended while an effect of it is open."""
@@ -54,4 +54,4 @@ class Code:
         self.closing = True
         self.driver.close()
         if not self.driver.busy:
-            self.driver = ClosedDriver()
+            self.driver = CLOSED

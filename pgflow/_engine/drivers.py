@@ -361,5 +361,8 @@ class ClosedDriver:
         return []
 
 
+CLOSED = ClosedDriver()
+
+
 def _is_done(call: Call) -> bool:
     return call.waiter is None or call.waiter.done()

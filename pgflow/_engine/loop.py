@@ -230,7 +230,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         """Runs callbacks until none is left but such as only append themselves again."""
         before = self._enter()
         try:
-            self._order_cancelled()  # a cancel of the run comes from outside
+            if self._cancelled:  # a cancel of the run comes from outside
+                self._order_cancelled()
             self._run_ready()
             for _ in range(MAX_REPEATS):
                 if not self._repeating:
@@ -286,11 +287,17 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         self._closing = True
         self._ready.clear()
         self._repeating.clear()
-        if self._generators or not all(task.done() for task in self._tasks):
+        if self._generators or self._is_suspended():
             self._take_apart()
         self._tasks.clear()
         self._generators.clear()
         self._ready.clear()
+
+    def _is_suspended(self) -> bool:
+        for task in self._tasks:
+            if not task.done():
+                return True
+        return False
 
     def _take_apart(self) -> None:
         before = self._enter()
