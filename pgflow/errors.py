@@ -91,8 +91,8 @@ class LeaseLost(PgflowError):
 
 
 class StepCommitted(PgflowError):
-    """A transactional step committed or rolled back by itself; the run is held, since that cannot
-    be undone.
+    """A transactional step committed or rolled back by itself;
+    the run is held, since that cannot be undone.
     """
 
     sqlstate = "PF005"
@@ -131,14 +131,14 @@ class RunStuck(PgflowError):
 
 
 class WorkerFailed(PgflowError):
-    """The worker in this process cannot go on: it hands its runs back, and nobody works on them
-    here.
+    """The worker in this process cannot go on:
+    it hands its runs back, and nobody works on them here.
     """
 
 
 class StepFailed(PgflowError):
-    """A step raised an error whose class is known neither to Python, nor to ``raises=``, nor to the
-    app.
+    """A step raised an error whose class is known neither to Python,
+    nor to ``raises=``, nor to the app.
 
     Attributes:
         error_type: Module and qualified name of the error's class.
@@ -199,8 +199,8 @@ class NotInWorkflowError(PgflowError):
 
 
 class WrongColourError(PgflowError):
-    """The function of the other colour (async or sync) must be called here; the message names
-    it.
+    """The function of the other colour (async or sync) must be called here;
+    the message names it.
     """
 
 
@@ -209,8 +209,8 @@ class DefinitionError(PgflowError):
 
 
 class InvalidWorkflow(DefinitionError):
-    """A file that declares a workflow (a YAML DAG, an Agent SOP, an ICM workspace) and cannot be
-    used.
+    """A file that declares a workflow (a YAML DAG, an Agent SOP,
+    an ICM workspace) and cannot be used.
 
     Attributes:
         problems: Everything that is wrong with it, in the order of the file:

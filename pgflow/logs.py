@@ -2,8 +2,8 @@
 
 Everything is logged to the standard library's logger ``pgflow`` and its child ``pgflow.run``, which
 is the one behind :data:`pgflow.logger`. Records that are about a run carry the attributes of
-:data:`FIELDS` that apply to them, so any handler can use them; the formatters here are two ways to
-show them.
+:data:`FIELDS` that apply to them, so any handler can use them;
+the formatters here are two ways to show them.
 
 A record never carries inputs, results or payloads. What servers and drivers say may quote a
 connection string or a row, so errors go into messages through :func:`said`, and the formatters hide
@@ -36,8 +36,8 @@ _OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def redacted(error: BaseException) -> str:
-    """Return an error's message in one line, without the details in which a server quotes rows and
-    parameters.
+    """Return an error's message in one line,
+    without the details in which a server quotes rows and parameters.
     """
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return redact_text(" ".join((primary or str(error)).split())) or type(error).__name__
@@ -67,8 +67,7 @@ class TextFormatter(logging.Formatter):
 
     Example::
 
-        2026-03-01 09:30:12,511 INFO pgflow: step charge failed with ... [run=order-1 step=charge
-        call=2 attempt=1]
+        2026-03-01 09:30:12,511 INFO pgflow: pay failed [run=order-1 step=pay call=2 attempt=1]
     """
 
     def __init__(self) -> None:

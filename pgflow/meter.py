@@ -1,5 +1,5 @@
-"""The meter: a worker counts its own work if asked to, in plain numbers, read by whoever exports
-them.
+"""The meter: a worker counts its own work if asked to, in plain numbers,
+read by whoever exports them.
 
 Counting is done on the worker's event loop, one addition an event; reading may be done from any
 thread, which sees each number as it is at that moment. A worker without a meter spends one

@@ -2,8 +2,8 @@
 
 The trace is stored with the run: a start puts the W3C keys ``traceparent`` and ``tracestate`` of a
 span of its own into the run's metadata, which travel on to its children and to what its steps
-start. So a run that an HTTP request starts belongs to the request's trace, whoever works on it, and
-whenever.
+start. So a run that an HTTP request starts belongs to the request's trace,
+whoever works on it, and whenever.
 
 A worker adds a span for each *activation* - from the moment at which it takes the run up until the
 run parks, ends or goes elsewhere - and below it one for each try of a step's body. There is no span
@@ -92,8 +92,8 @@ class Tracing(Interceptor):
 
     @contextmanager
     def around_workflow(self, info: RunInfo) -> Iterator[None]:
-        """A span for the activation; the current one for what the code of the workflow traces
-        itself.
+        """A span for the activation; the current one for what the code
+        of the workflow traces itself.
         """
         if checking():
             context_api.attach(
@@ -109,8 +109,8 @@ class Tracing(Interceptor):
             kind=trace.SpanKind.CONSUMER,
             attributes=_attributes(info),
         )
-        # Never detached: the context is the activation's own, ends with it, and may be left from
-        # another.
+        # Never detached: the context is the activation's own,
+        # ends with it, and may be left from another.
         context_api.attach(trace.set_span_in_context(_QuietInReplay(span)))
         with self._lock:
             self._activations[info.run_id] = span
@@ -211,22 +211,24 @@ def _with_trace(options: StartOptions, span: trace.Span) -> StartOptions:
 
 
 def _carrier(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the trace headers in metadata, without those that are no text; anybody may have
-    written it.
+    """Return the trace headers in metadata, without those that are no text;
+    anybody may have written it.
     """
     return {key: value for key in METADATA_KEYS if isinstance(value := metadata.get(key), str)}
 
 
 def _attributes(info: RunInfo) -> dict[str, Any]:
     attributes: dict[str, Any] = {
-        "pgflow.run.key": info.key, "pgflow.run.id": info.run_id, "pgflow.workflow": info.workflow, "pgflow.generation": info.generation,
+        "pgflow.run.key": info.key, "pgflow.run.id": info.run_id, "pgflow.workflow": info.workflow,
+        "pgflow.generation": info.generation,
     }  # fmt: skip
     if info.tenant:
         attributes["pgflow.tenant"] = info.tenant
     if info.step is None:
         return {**attributes, "pgflow.claim": info.attempt}
     return {
-        **attributes, "pgflow.step": info.step, "pgflow.effect": info.effect, "pgflow.call": info.call, "pgflow.attempt": info.step_attempt,
+        **attributes, "pgflow.step": info.step, "pgflow.effect": info.effect,
+        "pgflow.call": info.call, "pgflow.attempt": info.step_attempt,
         "pgflow.idempotency_key": info.idempotency_key,
     }  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""A worker's figures for Prometheus, over HTTP: what it counts itself, and how much stands in the
-database.
+"""A worker's figures for Prometheus, over HTTP: what it counts itself,
+and how much stands in the database.
 
 The worker's own figures come from its :class:`~pgflow.meter.Meter`. Those of the database are asked
 for when somebody scrapes, at most every few seconds, on a connection that is closed again: they are
@@ -300,15 +300,15 @@ class Server:
 
 
 def serve(meter: Meter, dsn: str, *, port: int, host: str = "127.0.0.1") -> Server:
-    """Serves the figures of a worker and of its database, and those of the process, in Prometheus'
-    text format.
+    """Serves the figures of a worker and of its database, and those of the process,
+    in Prometheus' text format.
 
     Args:
         meter: Meter of the worker.
         dsn: The database.
         port: Port to listen on; 0 for any that is free.
-        host: Address to listen on. Nobody is asked for a password, so the default is this machine
-            alone.
+        host: Address to listen on. Nobody is asked for a password,
+            so the default is this machine alone.
 
     Returns:
         The server, to be closed.

@@ -132,8 +132,8 @@ class AsyncHarness:
     @overload
     def replace(self, step: SyncStep[P, R, Any], fake: Callable[P, R]) -> None: ...
     def replace(self, step: Step[Any, Any], fake: Callable[..., Any]) -> None:
-        """Runs a fake instead of a step's body; a fake of a ``@transaction`` gets the connection
-        too.
+        """Runs a fake instead of a step's body;
+        a fake of a ``@transaction`` gets the connection too.
         """
         self.app.definitions.replacements[step.origin] = fake
 
@@ -251,8 +251,8 @@ class Harness:
     @overload
     def replace(self, step: SyncStep[P, R, Any], fake: Callable[P, R]) -> None: ...
     def replace(self, step: Step[Any, Any], fake: Callable[..., Any]) -> None:
-        """Runs a fake instead of a step's body; a fake of a ``@transaction`` gets the connection
-        too.
+        """Runs a fake instead of a step's body;
+        a fake of a ``@transaction`` gets the connection too.
         """
         self.app.definitions.replacements[step.origin] = fake
 
@@ -309,8 +309,8 @@ class ReplayHistories:
             *things: The code: workflows, modules of them, or an app.
             errors: Classes as which recorded errors are raised again, as for an app.
             ignore_unknown: True to pass over runs of workflows that are not among these.
-            codec: Codec that decodes the histories, as for an app; that of an app among the code if
-                not given.
+            codec: Codec that decodes the histories, as for an app;
+                that of an app among the code if not given.
 
         Returns:
             How many runs were replayed.
@@ -384,17 +384,17 @@ def set_clock(dsn: str, ahead: timedelta) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(
             sql.SQL(
-                "create or replace function pgflow.now_() returns timestamptz language sql "
-                "volatile "
-                "set search_path = pg_catalog, pg_temp as $$ select clock_timestamp() + {} * "
-                "interval '1 second' $$"
+                "create or replace function pgflow.now_() "
+                "returns timestamptz language sql volatile "
+                "set search_path = pg_catalog, pg_temp "
+                "as $$ select clock_timestamp() + {} * interval '1 second' $$"
             ).format(sql.Literal(ahead.total_seconds()))
         )
 
 
 def replay_all(app: AsyncApp | App) -> None:
-    """Replays every run of the app's workflows, save those that are stuck; raises the first
-    divergence.
+    """Replays every run of the app's workflows, save those that are stuck;
+    raises the first divergence.
     """
     definitions = app.definitions
     with psycopg.connect(app.dsn, autocommit=True) as connection:
@@ -483,8 +483,8 @@ def flow(pgflow_dsn: str) -> Iterator[Harness]:
 
 @pytest.fixture
 def aflow(pgflow_dsn: str) -> Iterator[AsyncHarness]:
-    """An :class:`AsyncHarness` on a fresh database; tests that use it may be coroutines without any
-    other plugin.
+    """An :class:`AsyncHarness` on a fresh database;
+    tests that use it may be coroutines without any other plugin.
     """
     with asyncio.Runner() as runner:
         harness = AsyncHarness(pgflow_dsn)

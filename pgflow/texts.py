@@ -1,8 +1,8 @@
 """Texts of somebody else, shown without what a terminal, a log or a page would obey.
 
 Keys, labels, names and inputs come from anywhere. An escape sequence in one moves the cursor, a
-reversal of the writing direction hides half of it, and a newline makes a second line of a log out
-of one.
+reversal of the writing direction hides half of it,
+and a newline makes a second line of a log out of one.
 """
 
 from __future__ import annotations

@@ -128,8 +128,7 @@ def finish(started: subprocess.Popen[str], timeout_seconds: float = 60) -> Answe
     return Answer(started.returncode, out, err)
 
 
-# ---------------------------------------------------------------- a database with some of
-# everything
+# --------------------------------------------------------------- a database with some of everything
 
 
 def prepare(dsn: str) -> None:

@@ -228,10 +228,8 @@ CLAIMS = (
     Defect(
         "run begun again for each answer that was lost",
         "pgflow/_client/_sync/rewind.py",
-        "self._started(self._ask(fork.restart_run(key, stored_new_input(self._envelopes, input), "
-        "options), once=True))",
-        "self._started(self._ask(fork.restart_run(key, stored_new_input(self._envelopes, input), "
-        "options)))",
+        "fork.restart_run(key, stored_new_input(self._envelopes, input), options), once=True",
+        "fork.restart_run(key, stored_new_input(self._envelopes, input), options)",
         "proof/test_wirecut.py::test_a_run_is_begun_again_once_or_its_caller_hears_that_nobody_knows[after]",
     ),
 )
@@ -311,8 +309,8 @@ LOCKS = (
     Defect(
         "fence with a signal that is still in the mailbox",
         "pgflow/_engine/execution.py",
-        "self.release.decided or self.buffer.has_mail or",
-        "self.release.decided or",
+        "or self.buffer.has_mail\n",
+        "\n",
         "engine/test_engine_offers.py::test_a_transaction_waits_until_the_signal_before_it_is_recorded",
     ),
     Defect(
@@ -437,9 +435,9 @@ WAKES = (
     Defect(
         "encoded value taken for what it is not",
         "pgflow/_model/envelopes.py",
-        '    if envelopes is None:\n        raise CodecError(f"{what} was encoded',
-        "    if envelopes is None:\n        return json.dumps(envelope)\n        raise "
-        'CodecError(f"{what} was encoded',
+        '    if envelopes is None:\n        raise CodecError(\n            f"{what} was encoded',
+        "    if envelopes is None:\n        return json.dumps(envelope)\n"
+        '        raise CodecError(\n            f"{what} was encoded',
         "model/test_codec.py::test_whoever_cannot_decode_a_value_is_told_and_holds_the_run[without "
         "a codec]",
     ),
@@ -475,8 +473,9 @@ WAKES = (
     Defect(
         "number in a text refused",
         "pgflow/_model/shapes.py",
-        '"is": ["number", "string", "boolean"], "like": "[0-9]", "what": "number"',
-        '"is": ["number"]',
+        '"is": ["number", "string", "boolean"],\n            "like": "[0-9]",\n            '
+        '"what": "number",',
+        '"is": ["number"],',
         "client/test_signal_types.py::test_nothing_is_refused_that_the_code_would_take[<class "
         "'int'>]",
     ),
@@ -676,8 +675,9 @@ REPLAY = (
     Defect(
         "fence before the last outcome is released",
         "pgflow/_engine/execution.py",
-        "not (\n            self.locked or self.release.decided or self.buffer.has_mail or "
-        "self.buffer.has_ledger or self.code.driver.busy\n        )",
+        "not (\n            self.locked\n            or self.release.decided\n"
+        "            or self.buffer.has_mail\n            or self.buffer.has_ledger\n"
+        "            or self.code.driver.busy\n        )",
         "not self.locked",
         "engine/test_engine_order.py::test_what_a_fence_answers_is_released_before_the_next_fence",
     ),
@@ -707,8 +707,9 @@ REPLAY = (
     Defect(
         "generators left to the collector",
         "pgflow/_engine/loop.py",
-        "self._generators.append((generator, task.own_context if isinstance(task, WorkflowTask) "
-        "else contextvars.copy_context()))",
+        "self._generators.append(\n            (\n                generator,\n                "
+        "task.own_context if isinstance(task, WorkflowTask) else contextvars.copy_context(),\n"
+        "            )\n        )",
         "del task",
         "engine/test_loop.py::test_an_abandoned_generator_is_closed_when_the_loop_is_and_not_by_the_collector",
     ),
@@ -746,8 +747,8 @@ STEPS = (
     Defect(
         "contention recorded as an outcome",
         "pgflow/_transactions/protocol.py",
-        "if is_infrastructure(error) or is_conflict_on_unit(error) or state.startswith",
-        "if state.startswith",
+        "is_infrastructure(error)\n        or is_conflict_on_unit(error)\n        or state.startswith",
+        "state.startswith",
         "proof/test_commitfaults.py::test_where_the_commit_itself_is_refused_the_work_is_done_once",
     ),
     Defect(
@@ -802,8 +803,8 @@ STEPS = (
     Defect(
         "a sender told that it failed where nobody could be woken",
         "pgflow/app/_sync_clients.py",
-        "log.log(logging.DEBUG if is_passing(error) else logging.WARNING",
-        "if not is_passing(error): raise\n            log.log(logging.DEBUG",
+        "log.log(\n                logging.DEBUG if is_passing(error) else logging.WARNING",
+        "if not is_passing(error): raise\n            log.log(\n                logging.DEBUG",
         "db/test_infrastructure.py::test_who_has_sent_something_is_not_told_that_it_failed_because_nobody_could_be_woken[sync-missing]",
     ),
     Defect(
@@ -816,8 +817,8 @@ STEPS = (
     Defect(
         "the end of an idle session recorded as an outcome",
         "pgflow/_db/failures.py",
-        '|25006$|25P03$|25P04$|26000$|42P05$")',
-        '|25006$|26000$|42P05$")',
+        '|25006$|25P03$|25P04$|26000$|42P05$"',
+        '|25006$|26000$|42P05$"',
         "db/test_infrastructure.py::test_trouble_of_the_transaction_s_connection_is_waited_out[sync-25P03-plainly]",
     ),
     Defect(
@@ -837,16 +838,16 @@ STEPS = (
     Defect(
         "runs held for trouble of the server",
         "pgflow/_worker/committer.py",
-        "is_for_good = is_data or (not is_passing(error) and now - flush.failing_since >= "
-        "REFUSED_AFTER_SECONDS)",
+        "is_for_good = is_data or (\n            not is_passing(error) and now - "
+        "flush.failing_since >= REFUSED_AFTER_SECONDS\n        )",
         "is_for_good = True",
         "db/test_infrastructure.py::test_a_journal_without_room_is_waited_out_until_it_has_some",
     ),
     Defect(
         "data that the server refuses sent for ever",
         "pgflow/_worker/committer.py",
-        "is_for_good = is_data or (not is_passing(error)",
-        "is_for_good = (not is_passing(error)",
+        "is_for_good = is_data or (",
+        "is_for_good = (",
         "db/test_infrastructure.py::test_data_that_the_server_refuses_holds_its_run_at_once",
     ),
     Defect(
@@ -901,8 +902,8 @@ STEPS = (
     Defect(
         "COMMIT retried blindly",
         "pgflow/_transactions/protocol.py",
-        "(has_hooks or is_ambiguous(error)) and (yield",
-        "False and (yield",
+        "(has_hooks or is_ambiguous(error)) and (\n                yield",
+        "False and (\n                yield",
         "transactions/test_commit_protocol.py::test_a_unit_that_is_there_says_that_the_commit_happened",
     ),
     Defect(
@@ -915,8 +916,8 @@ STEPS = (
     Defect(
         "bodies stopped with their worker recorded as failed",
         "pgflow/_worker/bodies.py",
-        "return isinstance(error, asyncio.CancelledError) and (self._stopped",
-        "return isinstance(error, asyncio.CancelledError) and (False",
+        "return isinstance(error, asyncio.CancelledError) and (\n            self._stopped",
+        "return isinstance(error, asyncio.CancelledError) and (\n            False",
         "worker/test_recovery.py::test_steps_that_do_not_end_in_time_are_given_up_when_their_worker_stops_and_run_again[async]",
     ),
     Defect(
@@ -1095,8 +1096,8 @@ EFFECTS = (
     Defect(
         "act repeated for a lost Ref",
         "pgflow/_engine/renewal.py",
-        "if call.spec.effect not in (StepKind.READ, StepKind.STEP) or unit.kind != "
-        "Kind.STEP_COMPLETED:",
+        "if (\n            call.spec.effect not in (StepKind.READ, StepKind.STEP)\n"
+        "            or unit.kind != Kind.STEP_COMPLETED\n        ):",
         "if False:",
         "flow/test_refs.py::test_an_act_is_not_repeated_for_a_lost_ref_and_the_run_goes_on_once_it_is_there_again",
     ),
@@ -1444,8 +1445,8 @@ SHOWN = (
     Defect(
         "transaction without its key",
         "pgflow/_engine/execution.py",
-        "text, key=call.key or str(call.ordinal))",
-        "text)",
+        "text,\n            key=call.key or str(call.ordinal),",
+        "text,",
         "transactions/test_transactions.py::test_a_transaction_is_found_by_the_key_that_its_body_had",
     ),
     Defect(
@@ -1485,8 +1486,8 @@ SERVERS = (
     Defect(
         "heart that waits for a frozen server",
         "pgflow/_worker/heartbeat.py",
-        "connection.pgconn.socket, self._rhythm.patience,",
-        "connection.pgconn.socket, 3600.0,",
+        "connection.pgconn.socket,\n            self._rhythm.patience,",
+        "connection.pgconn.socket,\n            3600.0,",
         "db/test_deadlines.py::test_a_heart_that_hears_nothing_asks_on_another_connection",
     ),
     Defect(
@@ -1568,8 +1569,8 @@ SERVERS = (
     Defect(
         "listener that waits for a frozen server",
         "pgflow/_worker/listener.py",
-        "with Limit(connection.pgconn.socket, BEGIN_SECONDS, ",
-        "with Limit(connection.pgconn.socket, 3600.0, ",
+        "connection.pgconn.socket, BEGIN_SECONDS, gave_up",
+        "connection.pgconn.socket, 3600.0, gave_up",
         "db/test_deadlines.py::test_a_listener_whose_server_is_frozen_listens_anew",
     ),
     Defect(
@@ -1661,8 +1662,8 @@ UPGRADES = (
     Defect(
         "ledger booked by the snapshot of a transaction",
         "pgflow/_engine/execution.py",
-        "self.buffer.has_ledger or self.code.driver.busy",
-        "self.code.driver.busy",
+        "or self.buffer.has_ledger\n            or self.code.driver.busy",
+        "or self.code.driver.busy",
         "engine/test_engine_order.py::test_no_fence_takes_along_what_is_to_be_booked",
     ),
     Defect(
@@ -1881,7 +1882,7 @@ SUPERVISION = (
     Defect(
         "an interrupt out of a body taken for the end",
         "pgflow/_worker/bodies.py",
-        "and call.spec.definition.is_async and is_interrupt(error)",
+        "and call.spec.definition.is_async\n            and is_interrupt(error)",
         "",
         "worker/test_supervision.py::test_whatever_a_body_raises_its_run_ends_and_the_worker_goes_on",
     ),
@@ -1923,8 +1924,8 @@ SUPERVISION = (
     Defect(
         "a body that is cancelled by nobody is forgotten",
         "pgflow/_worker/bodies.py",
-        "return isinstance(error, asyncio.CancelledError) and (self._stopped or execution.over or "
-        "not execution.wants(call))",
+        "return isinstance(error, asyncio.CancelledError) and (\n            self._stopped or "
+        "execution.over or not execution.wants(call)\n        )",
         "return isinstance(error, asyncio.CancelledError)",
         "worker/test_supervision.py::test_a_body_that_is_cancelled_before_it_begins_holds_its_run",
     ),
@@ -1974,8 +1975,8 @@ SUPERVISION = (
     Defect(
         "an annotation's own error ends the claims",
         "pgflow/_model/codecs.py",
-        "    except BaseException as error:  # a class may say how",
-        "    except SyntaxError as error:  # a class may say how",
+        "    except BaseException as error:\n        # A class may say how",
+        "    except SyntaxError as error:\n        # A class may say how",
         "worker/test_supervision.py::test_a_bad_annotation_started_from_sql_holds_its_run_and_no_other[badly_annotated]",
     ),
 )
@@ -2053,13 +2054,13 @@ TEXTS = (
     Defect(
         "password cut at a slash and said as a port",
         "pgflow/_db/dsn.py",
-        "all(port.isdecimal() or not port for port in ports)",
+        "all(\n        port.isdecimal() or not port for port in ports\n    )",
         "True",
         "db/test_dsn.py::test_a_string_that_libpq_would_cut_in_its_password_is_refused_and_not_repeated[postgresql://db:hunter2/x]",
     ),
 )
 
 DEFECTS = (
-    *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *SERVERS, *UPGRADES, *SHOWN, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION,
-    *TEXTS,
+    *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *SERVERS,
+    *UPGRADES, *SHOWN, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION, *TEXTS,
 )  # fmt: skip

@@ -117,13 +117,13 @@ def fork(
 
         del shared["children"]
         options = ForkOptions(
-            **shared,
+            **shared,  # type: ignore[typeddict-item]
             at=at,
             from_step=from_step,
             with_mail=with_mail,
             generation=generation,
             labels=labels,
-        )  # type: ignore[typeddict-item]
+        )
         return fork_run(key, new_key, edited, given, options)
 
     _do(

@@ -1,5 +1,5 @@
-"""Parts of a handle that wait for nothing: how it reads what the run came to and emits, and what it
-sends.
+"""Parts of a handle that wait for nothing: how it reads what the run came to and emits,
+and what it sends.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ class Outcome(Generic[R_co]):
         """Raises where a run has no end that could be read: it is stuck, or no more there."""
         if ended.status == "gone" or ended.key != self.key:
             raise RunNotFound(
-                f"run {self.key!r} is gone: its history was removed, and its result with it, or a "
-                "fail-over lost its start. "
-                "In doubt start it again under the same key"
+                f"run {self.key!r} is gone: its history was removed, and its result with it, or "
+                "a fail-over lost its start. In doubt start it again under the same key"
             )
         if ended.status == "stuck":
             message = ANYTHING.decode(ended.error or "{}", "an error").get("message") or ""
@@ -88,8 +87,8 @@ class Position:
         self.has_moved = False
         """True if the last page had a value, even if that had been read before it was durable."""
         self.is_at_end = False
-        """True if the stream ends here unless there is a further value: it was closed, or its run
-        has ended.
+        """True if the stream ends here unless there is a further value:
+        it was closed, or its run has ended.
         """
 
     def query(self) -> Query[list[result.Emitted]]:
@@ -99,8 +98,8 @@ class Position:
         return result.read_drafts(self._key, self._stream)
 
     def take_drafts(self, drafts: list[tuple[str, str]]) -> list[Any]:
-        """The values that running steps have emitted meanwhile; they are passed over once they are
-        durable.
+        """The values that running steps have emitted meanwhile;
+        they are passed over once they are durable.
         """
         new = [(draft, value) for draft, value in drafts if draft not in self._drafts]
         self._drafts.update(draft for draft, _ in new)

@@ -1,5 +1,5 @@
-"""Waiting for results: all waits of a process share one query, woken by notifications and by
-polling.
+"""Waiting for results: all waits of a process share one query,
+woken by notifications and by polling.
 
 Polling backs off while nothing comes and never stops: a lost notification costs one poll.
 """
@@ -67,9 +67,8 @@ class ResultWaiter:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Nobody who still waits may wait for ever, whatever has ended the looks."""
-        if (
-            self._waits and task is self._task and not self._closing
-        ):  # else somebody who came just now has begun others
+        if self._waits and task is self._task and not self._closing:
+            # Otherwise somebody who came just now has begun others.
             error = (
                 asyncio.CancelledError("they were cancelled")
                 if task.cancelled()

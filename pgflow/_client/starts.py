@@ -200,8 +200,8 @@ def batch_of(
 
 
 def start_id_of(options: StartOptions) -> str | None:
-    """A new number for a start, where that is what tells its own run from another of the same
-    key.
+    """A new number for a start, where that is what tells its own run
+    from another of the same key.
     """
     return str(uuid.uuid4()) if options.if_taken in ("reject", "replace") else None
 

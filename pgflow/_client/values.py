@@ -1,5 +1,5 @@
-"""Values between a client and the database: what it says, as that is stored, and what it reads, in
-clear.
+"""Values between a client and the database: what it says, as that is stored,
+and what it reads, in clear.
 """
 
 from __future__ import annotations

@@ -21,13 +21,13 @@ from time import perf_counter
 from psycopg import pq
 
 SLICE_SECONDS = 50e-6
-"""Seconds for which nothing else of the loop is looked at; a turn of the loop costs a tenth of
-it.
+"""Seconds for which nothing else of the loop is looked at;
+a turn of the loop costs a tenth of it.
 """
 
 PREEMPTED_SECONDS = 500e-6
-"""A look takes a microsecond or two: after so long somebody else has had the processor, and needs
-it.
+"""A look takes a microsecond or two:
+after so long somebody else has had the processor, and needs it.
 """
 
 _WEIGHT = 1 / 8
@@ -84,9 +84,8 @@ class BusyPoll:
                 if not connection.is_busy():
                     return True
             await asyncio.sleep(0)
-            if (
-                not connection.is_busy() or connection.status != pq.ConnStatus.OK
-            ):  # the loop's own watch was first
+            if not connection.is_busy() or connection.status != pq.ConnStatus.OK:
+                # The loop's own watch was first.
                 return True
             now = perf_counter()
         return False

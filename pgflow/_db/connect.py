@@ -13,8 +13,8 @@ that says its level.
 
 They lead to a server that takes writes, unless the connection string says otherwise: of several
 hosts, those that are standbys are passed over. The one that was found last is asked first, and the
-one that did not answer in time last, so that after a fail-over only the first to notice waits for
-the dead.
+one that did not answer in time last,
+so that after a fail-over only the first to notice waits for the dead.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ CONNECT_ONE_OF_SEVERAL_SECONDS = 3
 """A host that is frozen must not keep us long from the next."""
 
 PATIENCE_SECONDS = 5.0
-"""After so long without an answer a client asks on another connection whether the server is there
-at all.
+"""After so long without an answer a client asks
+on another connection whether the server is there at all.
 """
 
 POOL_RECONNECT_SECONDS = 1.0
@@ -52,15 +52,15 @@ POOL_IDLE_SECONDS = 10.0
 """Seconds without need after which a pool closes a connection, and after as many another."""
 
 GETCONN_SECONDS = 2.0
-"""Seconds for which a pool is asked at once; longer waits ask again, and the pool tries to connect
-again.
+"""Seconds for which a pool is asked at once; longer waits ask again,
+and the pool tries to connect again.
 """
 
 log = logging.getLogger("pgflow")
 
 POOLER_LOOKS = 8
-"""Times that two connections are compared before a pooler is believed to keep a session for
-each.
+"""Times that two connections are compared before a pooler is believed
+to keep a session for each.
 """
 
 PRIMARY_KNOWN_SINCE = 140_000
@@ -72,14 +72,15 @@ BEGIN: LiteralString = "begin isolation level read committed read write"
 """Before each call of the engine's, where that is not the default."""
 
 _AS_OURS: LiteralString = """
-select current_setting('default_transaction_isolation') = 'read committed' and current_setting('default_transaction_read_only') = 'off',
+select current_setting('default_transaction_isolation') = 'read committed'
+    and current_setting('default_transaction_read_only') = 'off',
   case when pg_backend_pid() = %s then set_config('jit', 'off', false) end
 """
 """A pooler answers with a process id of its own, and lends its sessions to others."""
 
 _ISO: LiteralString = "set datestyle = iso"
-"""psycopg reads no other. A pooler in transaction mode keeps this setting for each of its
-clients.
+"""psycopg reads no other. A pooler in transaction mode keeps this setting
+for each of its clients.
 """
 
 _ENVIRONMENT = {
@@ -90,23 +91,23 @@ _HOSTS = {"host": "PGHOST", "hostaddr": "PGHOSTADDR", "port": "PGPORT"}
 
 
 class Preparing:
-    """Switch of prepared statements for all connections of an app, off once a pooler loses a
-    prepared one.
+    """Switch of prepared statements for all connections of an app,
+    off once a pooler loses a prepared one.
     """
 
     def __init__(self) -> None:
         self.has_ended = False
 
     def end(self, error: BaseException) -> None:
-        """Somebody between here and the server lends one session to many: from now on nothing is
-        prepared.
+        """Somebody between here and the server lends one session to many:
+        from now on nothing is prepared.
         """
         if not self.has_ended:
             self.has_ended = True
             log.warning(
                 "a prepared statement was lost (%s): a pooler in transaction mode seems to be in "
-                "between. Nothing more is prepared; "
-                "pass App(prepare_threshold=None, listen=False), or connect to the server itself",
+                "between. Nothing more is prepared; pass App(prepare_threshold=None, "
+                "listen=False), or connect to the server itself",
                 " ".join(str(error).split()),
             )
 
@@ -117,8 +118,8 @@ class ConnectOptions:
 
     Attributes:
         dsn: Connection string; what it says of time-outs and of the kind of server wins.
-        prepare_threshold: After how many uses a statement is prepared; None never, for a pooler
-            that cannot.
+        prepare_threshold: After how many uses a statement is prepared;
+            None never, for a pooler that cannot.
         connect_timeout_seconds: Longest time of one attempt to connect; less where there are
             several hosts, if not given.
         preparing: Shared by all connections, which stop preparing together.
@@ -156,7 +157,8 @@ def connect_parameters(dsn: str, connect_timeout_seconds: int | None = None) -> 
         "connect_timeout": timeout,
         # a server that went over to another machine must not be written to while it is a standby
         "target_session_attrs": "primary" if pq.version() >= PRIMARY_KNOWN_SINCE else "read-write",
-        "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000,
+        "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+        "tcp_user_timeout": 20_000,
     }  # fmt: skip
     return {
         name: value
@@ -236,8 +238,8 @@ def give_up(server: Server) -> None:
 
 
 def leave(server: Server, before: float) -> None:
-    """Leave a server that is not the primary any more: connections opened before this time are used
-    no more.
+    """Leave a server that is not the primary any more:
+    connections opened before this time are used no more.
     """
     _left[server] = max(before, _left.get(server, 0.0))
 
@@ -328,8 +330,8 @@ def _patiently(connection: Connection | AsyncConnection, seconds: float) -> Limi
 
 
 def _answers(info: psycopg.ConnectionInfo) -> bool:
-    """Return True if the server of a connection takes another one. One that refuses is there,
-    too.
+    """Return True if the server of a connection takes another one.
+    One that refuses is there, too.
     """
     known = make_conninfo(
         info.dsn, connect_timeout=CONNECT_ONE_OF_SEVERAL_SECONDS, target_session_attrs="any"
@@ -349,9 +351,8 @@ def isolates(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
     """
     if connection.isolation_level is None or not connection.autocommit:
         return False
-    return (
-        connection.info.transaction_status == pq.TransactionStatus.IDLE
-    )  # else it is part of somebody's transaction
+    # Otherwise it is part of somebody's transaction.
+    return connection.info.transaction_status == pq.TransactionStatus.IDLE
 
 
 def _is_iso(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
@@ -373,8 +374,8 @@ async def set_up_async(connection: psycopg.AsyncConnection[Any]) -> None:
 
 
 def learn(connection: psycopg.Connection[Any]) -> None:
-    """Sets a connection up for calls of ours: it knows then if each must say its isolation
-    level.
+    """Sets a connection up for calls of ours:
+    it knows then if each must say its isolation level.
     """
     set_up(connection)
     with Limit(connection.pgconn.socket, BEGIN_SECONDS):
@@ -421,9 +422,8 @@ async def connect_async(options: ConnectOptions, application_name: str) -> Async
             await connection.close()
             raise
     except asyncio.CancelledError as error:
-        raise error.with_traceback(
-            None
-        ) from None  # whose frames hold what is half open, for as long as anybody holds the task
+        # Its frames hold what is half open, for as long as anybody holds the task.
+        raise error.with_traceback(None) from None
     return connection
 
 
@@ -435,8 +435,9 @@ def pool_parameters(
 ) -> dict[str, Any]:
     """Keyword arguments of psycopg's pools, in both colours; it is closed as yet."""
     return {
-        "conninfo": options.dsn, "kwargs": options.parameters(application_name), "name": application_name, "open": False,
-        "min_size": 0, "max_size": max_size, "max_idle": POOL_IDLE_SECONDS, "reconnect_timeout": POOL_RECONNECT_SECONDS,
+        "conninfo": options.dsn, "kwargs": options.parameters(application_name),
+        "name": application_name, "open": False, "min_size": 0, "max_size": max_size,
+        "max_idle": POOL_IDLE_SECONDS, "reconnect_timeout": POOL_RECONNECT_SECONDS,
     }  # fmt: skip
 
 

@@ -39,8 +39,8 @@ right before it.
 
 
 class Cord:
-    """Means to cut a connection from any thread; until it is closed, no other socket can get its
-    number.
+    """Means to cut a connection from any thread;
+    until it is closed, no other socket can get its number.
 
     Args:
         fileno: The connection's socket.
@@ -66,15 +66,15 @@ def cut(fileno: int) -> None:
 
 
 class Limit:
-    """A wait with a deadline, as a context: if the server does not answer in time, the connection
-    is cut.
+    """A wait with a deadline, as a context: if the server does not answer in time,
+    the connection is cut.
 
     Args:
         target: The connection's socket, or its cord if there is one; None for a connection that
             nothing is known of.
         seconds: Longest time of the wait.
-        is_alive: Asks after the time whether the server answers at all; then the same time begins
-            anew.
+        is_alive: Asks after the time whether the server answers at all;
+            then the same time begins anew.
         gave_up: Is told when the connection was cut, on another thread.
     """
 

@@ -75,8 +75,8 @@ def _class_without_code(error: BaseException) -> type[psycopg.Error]:
 
 
 def is_raised_on(error: BaseException, connection: Any) -> bool:
-    """Return True if an error comes from this connection of a driver, a cursor of it or another
-    part of it.
+    """Return True if an error comes from this connection of a driver,
+    a cursor of it or another part of it.
 
     The frames that it was raised through say so: an error knows nothing of its connection, and the
     state of the connection tells nothing once a savepoint is rolled back.

@@ -1,8 +1,8 @@
 """Connection strings: the choice of the database, and its name in public.
 
 The first of these wins: the argument, ``PGFLOW_DSN``, ``DATABASE_URL``; none means the embedded
-server. The last of the three belongs to the application, whose framework may write the scheme in
-its own way.
+server. The last of the three belongs to the application,
+whose framework may write the scheme in its own way.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ _URL = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)(?:\+(?P<driver>\w+))?://(?P<rest>.*)", re.DOTALL
 )
 _CUT_AT_A_SLASH = re.compile(r"\w+://[^/?@]*:[^/?@]*/[^?]*@")
-"""Pattern for the part that libpq takes for host, port and database where a password holds a
-slash.
+"""Pattern for the part that libpq takes for host,
+port and database where a password holds a slash.
 """
 
 _UNKNOWN_NAME = re.compile(r"(?:option|parameter)[: ]+\"([^\"]*)\"")
-_PAIRS = "pass a URL (postgresql://user@host/database) or keyword=value pairs, quoting a value with a space, as in password='a b'"
-_PARTS = "in the user and the password of a URL, write @ as %40, : as %3A, / as %2F, % as %25 and a space as %20"
+_PAIRS = (
+    "pass a URL (postgresql://user@host/database) or keyword=value pairs, "
+    "quoting a value with a space, as in password='a b'"
+)
+_PARTS = (
+    "in the user and the password of a URL, "
+    "write @ as %40, : as %3A, / as %2F, % as %25 and a space as %20"
+)
 
 _ANY_URL = re.compile(r"\b[A-Za-z][A-Za-z0-9.+-]*://[^\s'\"<>]+")
 # A value ends at its closing quote, or else at the next space; an unclosed quote hides the rest.
@@ -154,8 +160,8 @@ def redact_text(text: str) -> str:
 
     Example::
 
-        redact_text("cannot reach postgresql://app:hunter2@db/orders") # '...
-        postgresql://app:***@db/orders'
+        redact_text("cannot reach postgresql://app:hunter2@db/orders")
+        # '... postgresql://app:***@db/orders'
     """
     if "://" in text:
         text = _ANY_URL.sub(lambda found: redact_dsn(found[0]), text)

@@ -22,8 +22,8 @@ def database_error(error: BaseException | None) -> psycopg.Error | None:
 
 
 def _holds_no_text(error: psycopg.Error) -> bool:
-    """Return True if Postgres cannot hold a text, or one inside JSON; psycopg itself refuses to
-    send NUL.
+    """Return True if Postgres cannot hold a text, or one inside JSON;
+    psycopg itself refuses to send NUL.
     """
     return error.sqlstate in ("22021", "22P02", "22P05") or (
         isinstance(error, psycopg.DataError) and "NUL" in str(error)
@@ -75,8 +75,8 @@ def is_infrastructure(error: BaseException) -> bool:
     if cause is None:
         return False
     if cause.sqlstate is None:
-        # An answer that libpq made itself is an error of no class: where a write failed, it asks
-        # nobody.
+        # An answer that libpq made itself is an error of no class:
+        # where a write failed, it asks nobody.
         return (
             isinstance(cause, (psycopg.OperationalError, psycopg.InterfaceError))
             or type(cause) is psycopg.DatabaseError
@@ -85,8 +85,8 @@ def is_infrastructure(error: BaseException) -> bool:
 
 
 def is_of_the_data(error: BaseException) -> bool:
-    """Return True if a call of our function failed for its arguments: sent again, it would fail
-    again.
+    """Return True if a call of our function failed for its arguments:
+    sent again, it would fail again.
 
     All else - a statement that was cancelled, a function that is missing or forbidden while an
     upgrade runs - says nothing of the data. Neither does a journal without a partition for the run,
@@ -103,11 +103,11 @@ def is_of_the_data(error: BaseException) -> bool:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Return True if trouble is of the moment, however long that lasts: nobody need look at the run
-    that met it.
+    """Return True if trouble is of the moment, however long that lasts:
+    nobody need look at the run that met it.
 
-    A conflict is not: whoever is left to lose one for minutes, time after time, will not win by
-    himself.
+    A conflict is not: whoever is left to lose one for minutes,
+    time after time, will not win by himself.
     """
     cause = database_error(error)
     return cause is None or cause.sqlstate is None or _PASSING.match(cause.sqlstate) is not None
@@ -133,8 +133,8 @@ def is_honoured(error: BaseException) -> bool:
 
 
 def is_of_a_pooler(error: BaseException) -> bool:
-    """Return True if a prepared statement is gone, or there already: somebody lends one session to
-    many.
+    """Return True if a prepared statement is gone, or there already:
+    somebody lends one session to many.
     """
     return sqlstate_of(error) in _POOLED
 
@@ -161,8 +161,8 @@ def is_ambiguous(error: BaseException) -> bool:
 
 
 def is_conflict_on_unit(error: BaseException) -> bool:
-    """Return True if another writer has taken the seq: a duplicate key of a partition of the
-    journal.
+    """Return True if another writer has taken the seq:
+    a duplicate key of a partition of the journal.
     """
     cause = database_error(error)
     if cause is None or cause.sqlstate != "23505":

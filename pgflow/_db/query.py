@@ -31,8 +31,8 @@ class JsonTexts(list[str]):
 
 @dataclass(frozen=True)
 class Query(Generic[T]):
-    """A call of a stored function, with psycopg's placeholders; every argument is cast to its exact
-    type.
+    """A call of a stored function, with psycopg's placeholders;
+    every argument is cast to its exact type.
     """
 
     sql: LiteralString
@@ -139,8 +139,8 @@ async def run_all_async(
 
 
 class Executor(Protocol):
-    """Something that runs a query in a transaction that somebody else opened: a foreign library's
-    connection.
+    """Something that runs a query in a transaction that somebody else opened:
+    a foreign library's connection.
     """
 
     def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:

@@ -6,8 +6,8 @@ and over, each argument cast to its exact type, so a statement is translated and
 connection and then only sent: 21 us of client CPU against 90 for a call that the server answers at
 once (psycopg 3.3, Python 3.11, medians). Statements that belong together go in one round trip.
 
-psycopg still opens the connection, dumps what is not text or a number, loads rows and makes the
-errors.
+psycopg still opens the connection, dumps what is not text or a number,
+loads rows and makes the errors.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class Wire(_Spoken):
         return query.read((await self.rows((query.sql, query.params)))[0])
 
     async def rows(self, *statements: Statement) -> list[list[Row]]:
-        """The rows of each statement; several go in one round trip, and after one that fails none
-        is run.
+        """The rows of each statement; several go in one round trip,
+        and after one that fails none is run.
 
         Raises:
             psycopg.Error: What the server or the connection said.
@@ -162,9 +162,8 @@ class Wire(_Spoken):
             results = await self._answered()
         else:
             results = await self._pipelined(sent)
-        if len(results) != len(
-            sent
-        ):  # no error, and not one answer for each: which is whose cannot be told
+        if len(results) != len(sent):
+            # No error, and not one answer for each: which is whose cannot be told.
             self._give_up()
             raise psycopg.InternalError(f"{len(sent)} statements had {len(results)} answers")
         return [self._load(result) for result in results]
@@ -219,8 +218,8 @@ class Wire(_Spoken):
         return results
 
     async def _end_cancelled(self, results: list[pq.abc.PGresult]) -> None:
-        """Has the server stop, and waits for that; only for a time, and not if cancelled once
-        more.
+        """Has the server stop, and waits for that;
+        only for a time, and not if cancelled once more.
         """
         try:
             async with asyncio.timeout(CANCEL_TIMEOUT_SECONDS):
@@ -250,10 +249,9 @@ class Wire(_Spoken):
             while pgconn.is_busy():
                 await self._ready(writing=False)
             result = pgconn.get_result()
-            if (
-                result is None
-                # The end; in a pipeline that of one statement, unless it would answer nothing for ever.
-            ):
+            if result is None:
+                # The end; in a pipeline that of one statement,
+                # unless it would answer nothing for ever.
                 if not is_pipeline or pgconn.status != pq.ConnStatus.OK:
                     break
                 continue
@@ -272,8 +270,8 @@ class Wire(_Spoken):
         self._judged(pgconn, failed)
 
     async def _ready(self, *, writing: bool) -> None:
-        """Waits until there is something to read, and takes it; with ``writing``, or until more can
-        be written.
+        """Waits until there is something to read, and takes it;
+        with ``writing``, or until more can be written.
         """
         loop, socket = self._loop, self._pgconn.socket
         ready: asyncio.Future[None] = loop.create_future()
@@ -406,8 +404,8 @@ class SyncWire(_Spoken):
 
 
 class OwnWire(Wire):
-    """A wire whose connection nobody else uses: the event loop watches it from the first call until
-    it is closed.
+    """A wire whose connection nobody else uses:
+    the event loop watches it from the first call until it is closed.
 
     Where the database's default is another isolation level than the engine's, each call says it, in
     the same round trip.
@@ -457,9 +455,8 @@ class OwnWire(Wire):
 
     async def _isolated(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """A transaction of its own that says its level."""
-        if (
-            self._pgconn.transaction_status == pq.TransactionStatus.INERROR
-        ):  # the last call was cancelled
+        if self._pgconn.transaction_status == pq.TransactionStatus.INERROR:
+            # The last call was cancelled.
             await super().rows(_ROLLBACK)
         try:
             return (await super().rows(_BEGIN, *statements, _COMMIT))[1:-1]

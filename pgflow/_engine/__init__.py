@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mypy_extensions import mypyc_attr as mypyc_attr
-# Only the compiler reads what it says: that interpreted classes, those of the tests, may have these
-# for bases.
 else:
-
+    # Only the compiler reads what it says: that interpreted classes, those of the tests, may have
+    # these for bases.
     def mypyc_attr(**_: Any) -> Any:
         """Nothing."""
         return lambda cls: cls

@@ -101,8 +101,8 @@ class Agenda:
 
     @property
     def owes(self) -> bool:
-        """True while an effect is open: intended and not closed. Until none is, the run does not
-        end.
+        """True while an effect is open: intended and not closed.
+        Until none is, the run does not end.
         """
         if not self.open:
             return bool(self.accepted)

@@ -51,8 +51,8 @@ class Buffer:
         self.seq = seq
 
     def record(
-        self, number: int, kind: str, name: str | None, payload: str | None, delay_seconds: float | None = None, key: str | None = None,
-        carried: StepCall | None = None,
+        self, number: int, kind: str, name: str | None, payload: str | None,
+        delay_seconds: float | None = None, key: str | None = None, carried: StepCall | None = None,
     ) -> Row:  # fmt: skip
         """Adds a unit."""
         self.seq += 1
@@ -124,8 +124,8 @@ class Buffer:
         return flush
 
     def put_back(self, flush: Flush) -> None:
-        """A transaction was rolled back: without its own rows, what it would have taken along is
-        there again.
+        """A transaction was rolled back: without its own rows,
+        what it would have taken along is there again.
         """
         self.rows = flush.rows[: -flush.own_rows] + self.rows
         self.size_bytes = sum(map(size_of, self.rows))

@@ -58,8 +58,8 @@ class EffectTerms:
         is_keyed: True if the counterparty deduplicates by key.
         dedup_seconds: Seconds after the first attempt in which another surely counts as the same
             for the counterparty; None = not said.
-        settle_after_seconds: So long after an attempt it may still be under way, and "absent" is
-            not believed.
+        settle_after_seconds: So long after an attempt it may still be under way,
+            and "absent" is not believed.
         settling: Number and intervals of the questions how it ended.
         can_ask: True if there is a way to ask the counterparty.
         code: Place in the code, module and name: it is found by that when it must be taken back
@@ -164,8 +164,8 @@ class Waits:
         self._rows.setdefault(sort, []).append(row)
 
     def in_question(self, children: list[int]) -> dict[str, Any]:
-        """Return them by sort, and the numbers of open children as ranges: a family may have ten
-        thousand.
+        """Return them by sort, and the numbers of open children as ranges:
+        a family may have ten thousand.
         """
         waits: dict[str, Any] = {sort: rows for sort, rows in self._rows.items() if rows}
         if children:
@@ -290,8 +290,8 @@ class StepCall(Call):
     try_id: str = ""
     """Identifier of that try."""
     stored: str = ""
-    """Result of a transaction, or request of an effect, as it is recorded; empty where the app has
-    no codec.
+    """Result of a transaction, or request of an effect, as it is recorded;
+    empty where the app has no codec.
     """
     key: str = ""
     """Idempotency key, for calls of the ledgers and those that rest on a decision; others make it

@@ -1,5 +1,5 @@
-"""Time as a run has it: the database's clock as far as it is known, and the time of the last
-outcome.
+"""Time as a run has it: the database's clock as far as it is known,
+and the time of the last outcome.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pgflow._model.claims import Claim
 
 
 class Clock:
-    """Owns what is known of the database's clock, which never goes back, and the time at which the
-    code stands.
+    """Owns what is known of the database's clock, which never goes back,
+    and the time at which the code stands.
     """
 
     def __init__(self, claim: Claim, host: Host[Any]) -> None:
@@ -37,8 +37,8 @@ class Clock:
         self.stands_us = us
 
     def stand_from(self, us: int) -> None:
-        """The code is given an outcome that is in the journal: a clock may have gone back between
-        its workers.
+        """The code is given an outcome that is in the journal:
+        a clock may have gone back between its workers.
         """
         self.stands_us = max(us, self.stands_us or 0)
 

@@ -38,9 +38,9 @@ class Code:
         if isinstance(call, EffectCall):
             self._agenda.close_effect(call, value, error)
         call.deliver(value, error)
-        if (
-            not self.has_ended
-        ):  # what the code left running when it ended does not go on for the sake of an open effect
+        if not self.has_ended:
+            # What the code left running when it ended does not go
+            # on for the sake of an open effect.
             self.driver.resume()
 
     def end(self) -> None:

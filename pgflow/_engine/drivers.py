@@ -1,5 +1,5 @@
-"""Drivers run the code of a workflow: a coroutine on the deterministic loop, or a function in a
-thread.
+"""Drivers run the code of a workflow: a coroutine on the deterministic loop,
+or a function in a thread.
 
 Both stand still between outcomes. The execution hands one outcome to a waiter and then lets the
 driver run until nothing of the code can go on; only then is the next outcome handed in.
@@ -118,8 +118,8 @@ class CoroutineDriver:
         self.loop.close()
 
     def where(self) -> list[str]:
-        """The lines of each task; only those of the code that asks, when it is asked from
-        within.
+        """The lines of each task; only those of the code that asks,
+        when it is asked from within.
         """
         if asyncio._get_running_loop() is self.loop:
             return _lines_of(_frames_up_to(WorkflowLoop.pump.__code__))
@@ -151,8 +151,8 @@ def _frames_up_to(code: CodeType | None, frame: FrameType | None = None) -> list
 
 
 def _lines_of(frames: Iterable[FrameType]) -> list[str]:
-    """Source lines of the user's code, without pgflow's own and without the machinery that runs
-    them.
+    """Source lines of the user's code,
+    without pgflow's own and without the machinery that runs them.
     """
     return [
         f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
@@ -202,8 +202,8 @@ class ThreadDriver:
 
     Control passes to and fro: while the thread runs, the execution is busy and nothing of it is
     touched from outside; while it waits, it touches nothing itself. The thread says that it stands
-    still by ``yield_control``; only :meth:`land`, called where outcomes are handed in, makes it
-    count.
+    still by ``yield_control``; only :meth:`land`,
+    called where outcomes are handed in, makes it count.
     """
 
     def __init__(
@@ -308,9 +308,8 @@ class ThreadDriver:
     def close(self) -> None:
         """The wait at which the thread stands, or its next, raises Unwind."""
         self._closing = True
-        with contextlib.suppress(
-            RuntimeError
-        ):  # it has just been told to go on, and sees this then
+        with contextlib.suppress(RuntimeError):
+            # It has just been told to go on, and sees this then.
             self._go.release()  # whether it waits already or is about to
 
     def where(self) -> list[str]:
@@ -326,8 +325,8 @@ class ClosedDriver:
     """In the place of a driver whose code was taken apart.
 
     A driver and its execution refer to each other. Left so, every run would wait for the garbage
-    collector with all that it held, and the collector's passes were a third of what a run that does
-    nothing cost.
+    collector with all that it held, and the collector's passes were a third
+    of what a run that does nothing cost.
     """
 
     busy = False

@@ -194,8 +194,8 @@ class EffectCall(StepCall):
     expects: str | None = None
     """That fingerprint as it is recorded."""
     notice: dict[str, Any] | None = None
-    """Notice for the person who closes it: why only a person can take an effect back, and the plan
-    there was.
+    """Notice for the person who closes it: why only a person can take an effect back,
+    and the plan there was.
     """
     reads: list[tuple[str, int, float]] = field(default_factory=list)
     """Reads it rests on that age: name, seq of the newest result, allowed age in seconds."""
@@ -222,8 +222,8 @@ class EffectCall(StepCall):
     is_undo: bool = False
     """True if it helps to take another effect back: a step of a plan."""
     is_dropped: bool = False
-    """True if it is of a dropped part of the journal: it is asked after, and not done if it was
-    not.
+    """True if it is of a dropped part of the journal:
+    it is asked after, and not done if it was not.
     """
     is_foreign: bool = False
     """True if another run takes it back."""
@@ -351,12 +351,11 @@ class EffectCall(StepCall):
         if self.state in ("backoff", "owed"):
             waits.add("open_effects", self.number)
 
-    # ================================================================ what to do about what is not
-    # known
+    # =========================================================== what to do about what is not known
 
     def plan(self) -> Literal["repeat", "ask"] | None:
-        """Return how to settle an unknown outcome: repeat it, ask the counterparty, or None if only
-        a person can.
+        """Return how to settle an unknown outcome: repeat it, ask the counterparty,
+        or None if only a person can.
         """
         if self.spec.terms is None:  # another's, of which the code at hand knows nothing
             return None

@@ -26,8 +26,8 @@ class End:
     """
 
     def __init__(
-        self, claim: Claim, agenda: Agenda, code: Code, history: History, values: Values, renewal: Renewal, result: Codec[Any],
-        code_hash: str,
+        self, claim: Claim, agenda: Agenda, code: Code, history: History, values: Values,
+        renewal: Renewal, result: Codec[Any], code_hash: str,
     ) -> None:  # fmt: skip
         self._claim = claim
         self._agenda = agenda

@@ -69,8 +69,8 @@ from pgflow._model.units import Unit
 from pgflow.errors import NonDeterminismError
 
 LINGER_TIMER_US = 1_000_000
-"""A timer or a retry due within this is waited for in memory: parking would cost more than it
-saves.
+"""A timer or a retry due within this is waited for in memory:
+parking would cost more than it saves.
 """
 
 LINGER_CHILDREN_US = 50_000
@@ -135,14 +135,12 @@ class Execution:
         """Server that said so; None if it is not known."""
         self._linger_until_us = 0
         self._fenced_text = ""  # what the transaction that has the turn came to
-        self._has_looked = (
-            not claim.has_mail
-        )  # a cancel that waits must not come too late for a body that gets the run stuck again
+        # A cancel that waits must not come too late for a body that gets the run stuck again.
+        self._has_looked = not claim.has_mail
         history.once_live(self._go_live)
         code.drive_by(make_driver(self))
 
-    # ================================================================ parts that are made when they
-    # are first asked for
+    # ============================================ parts that are made when they are first asked for
 
     @property
     def keys(self) -> Keys:
@@ -310,9 +308,8 @@ class Execution:
         if not is_held_back and self.release.take_offer():
             self.advance()
             return
-        if (
-            self.renewal.renewing is not None
-        ):  # the past must be repeated before anything can be looked at
+        if self.renewal.renewing is not None:
+            # The past must be repeated before anything can be looked at.
             is_held_back = self.draining
         if self.agenda.startable:
             self.agenda.start_bodies(is_held_back=is_held_back)
@@ -346,8 +343,8 @@ class Execution:
         )
 
     def _may_leave(self) -> bool:
-        """Return True if an idle run should park now; if something is due soon, arrange a look
-        instead.
+        """Return True if an idle run should park now;
+        if something is due soon, arrange a look instead.
         """
         if self.pausing:
             return True
@@ -427,8 +424,8 @@ class Execution:
         return held
 
     def refused(self, held: Flush) -> None:
-        """The run was held by this instead of going on: what its code did since is nobody's
-        history.
+        """The run was held by this instead of going on:
+        what its code did since is nobody's history.
         """
         self.inflight = held
         self.locked = True
@@ -486,8 +483,8 @@ class Execution:
 
     @property
     def is_drained(self) -> bool:
-        """True if nothing of it runs or is on its way: it can be handed back without losing
-        work.
+        """True if nothing of it runs or is on its way:
+        it can be handed back without losing work.
         """
         return not (
             self.agenda.running
@@ -521,8 +518,7 @@ class Execution:
         call = self.timers.start(delay_seconds, fire)
         return lambda: self.cancel_call(call)
 
-    # ================================================================ what the code asks of the
-    # whole
+    # ============================================================== what the code asks of the whole
 
     def issue_effect(
         self,
@@ -604,8 +600,8 @@ class Execution:
         )
 
     def begin_fence(self, call: StepCall, text: str) -> Flush | None:
-        """A transactional body is done: what its transaction must append, or None if nobody wants
-        it any more.
+        """A transactional body is done: what its transaction must append,
+        or None if nobody wants it any more.
 
         The caller has made sure that :attr:`may_fence`. Until ``end_fence`` nothing is released.
         """
@@ -628,8 +624,8 @@ class Execution:
         return self.inflight
 
     def end_fence(self, call: StepCall, flush: Flush, *, committed: bool, at_us: int = 0) -> None:
-        """The transaction is over: released if it was committed, forgotten if it was rolled
-        back.
+        """The transaction is over: released if it was committed,
+        forgotten if it was rolled back.
         """
         self.locked = False
         self.inflight = None
@@ -666,12 +662,10 @@ class Execution:
         divergence = self.history.divergence
         if self.renewal.renewing is not None and divergence is None:
             return None
-        is_held_early = (
-            self.end.hold is not None and self.history.replaying
-        )  # before its code has come to the end of the journal
-        if (
-            divergence is not None or is_held_early
-        ):  # what the code did after that is nobody's history
+        # Held before its code has come to the end of the journal.
+        is_held_early = self.end.hold is not None and self.history.replaying
+        if divergence is not None or is_held_early:
+            # What the code did after that is nobody's history.
             self._discard(self.durable_seq)
         flush = self._flush_of_buffer()
         flush.question = self._question(flush)
@@ -694,8 +688,8 @@ class Execution:
         )
 
     def _question(self, flush: Flush) -> dict[str, Any] | None:
-        """Return the question that goes to the database with this flush; None if there is nothing
-        to ask.
+        """Return the question that goes to the database with this flush;
+        None if there is nothing to ask.
         """
         end, agenda = self.end, self.agenda
         if end.hold is not None:
@@ -729,9 +723,8 @@ class Execution:
             question["effects"] = [intent_of(call) for call in effects]
         if children:
             question["children"] = [child_row(call) for call in children]
-        elif waits and not (
-            self.pausing or effects
-        ):  # a pause holds, if it still stands; if not, there may be more to do than to wait
+        elif waits and not (self.pausing or effects):
+            # A pause holds, if it still stands; if not, there may be more to do than to wait.
             question["park"] = leaving
         elif not (self.pausing or asked or effects or unwanted):
             detail = {
@@ -756,9 +749,8 @@ class Execution:
         self.inflight = None
         self.locked = False
         self.durable_seq = flush.last_seq
-        if (
-            self.code.closing
-        ):  # it was taken apart meanwhile: whoever has the run next reads this in the journal
+        if self.code.closing:
+            # It was taken apart meanwhile: whoever has the run next reads this in the journal.
             return
         if flush.ending is not None:
             self.over = True

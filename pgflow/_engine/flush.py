@@ -2,8 +2,8 @@
 
 The document is built by joining text: rows are small, a worker builds tens of thousands a second,
 and each value is JSON text already. ``sql/runs/commit.sql`` says what the document holds. Long
-values travel beside it, as they are: inside it they would be escaped here and read twice by the
-server.
+values travel beside it, as they are:
+inside it they would be escaped here and read twice by the server.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MAX_FLUSH_STARTS = 1000
 APART_CHARS = 1000
 """Values from this length on travel beside the document."""
 MAX_FLUSH_CHILDREN = 500
-"""Most children that start in one commit: while those of the next one are inserted, the first ones
-run.
+"""Most children that start in one commit:
+while those of the next one are inserted, the first ones run.
 """
 
 
 class Row(NamedTuple):
-    """A unit on its way into the journal. ``delay_from_us``: when the delay began, on the run's
-    clock.
+    """A unit on its way into the journal. ``delay_from_us``:
+    when the delay began, on the run's clock.
     """
 
     seq: int
@@ -128,28 +128,25 @@ class Flush:
                     return ",".join(
                         [self._unit_row(i, row, now_us, apart) for i, row in enumerate(self.rows)]
                     )
-        return ",".join(
-            [
-                f'[{self.run_id},{r.seq},{r.call},"{r.kind}",{"null" if r.name is None else quote_json(r.name)},'
-                f"{'null' if r.payload is None else quote_json(r.payload)},"
-                f"{_quoted(self.licences(i)) if r.carried or (i == last and self.starts) else 'null'},{r.at_us},"
-                f"{'null' if r.delay_seconds is None else max(0.0, r.delay_seconds - (now_us() - r.at_us) / 1e6)},{self.token}"
-                f"{'' if r.key is None else ',' + quote_json(r.key)}]"
-                for i, r in enumerate(self.rows)
-            ]
-        )
+        return ",".join([
+            f'[{self.run_id},{r.seq},{r.call},"{r.kind}",'
+            f"{'null' if r.name is None else quote_json(r.name)},"
+            f"{'null' if r.payload is None else quote_json(r.payload)},"
+            f"{_quoted(self.licences(i)) if r.carried or (i == last and self.starts) else 'null'},"
+            f"{r.at_us},{'null' if r.delay_seconds is None else _seconds_left(r, now_us)},"
+            f"{self.token}{'' if r.key is None else ',' + quote_json(r.key)}]"
+            for i, r in enumerate(self.rows)
+        ])  # fmt: skip
 
     def _unit_row(self, index: int, row: Row, now_us: Callable[[], int], apart: list[str]) -> str:
         """One row of a flush with long values."""
         number = _put_apart(row.payload, apart)
-        delay = (
-            "null"
-            if row.delay_seconds is None
-            else max(0.0, row.delay_seconds - (now_us() - row.at_us) / 1e6)
-        )
+        delay = "null" if row.delay_seconds is None else _seconds_left(row, now_us)
         return (
-            f'[{self.run_id},{row.seq},{row.call},"{row.kind}",{_quoted(row.name)},{"null" if number else _quoted(row.payload)},'
-            f"{_quoted(self.licences(index))},{row.at_us},{delay},{self.token},{_quoted(row.key)},{number or 'null'}]"
+            f'[{self.run_id},{row.seq},{row.call},"{row.kind}",'
+            f"{_quoted(row.name)},{'null' if number else _quoted(row.payload)},"
+            f"{_quoted(self.licences(index))},{row.at_us},{delay},{self.token},"
+            f"{_quoted(row.key)},{number or 'null'}]"
         )
 
     def ending_row(self, apart: list[str]) -> str:
@@ -158,19 +155,25 @@ class Flush:
         status, reason, output, error = self.ending
         number = _put_apart(output, apart)
         return (
-            f'[{self.run_id},"{status}",{_quoted(reason)},{"null" if number else _quoted(output)},{_quoted(error)},'
+            f'[{self.run_id},"{status}",{_quoted(reason)},'
+            f"{'null' if number else _quoted(output)},{_quoted(error)},"
             f"{self.chain_id},{self.token}{f',{number}' if number else ''}]"
         )
 
 
 def _put_apart(text: str | None, apart: list[str]) -> int:
-    """Return the place, from 1, that a long value has beside the document; 0 for one that goes
-    inside.
+    """Return the place, from 1, that a long value has beside the document;
+    0 for one that goes inside.
     """
     if text is None or len(text) < APART_CHARS:
         return 0
     apart.append(text)
     return len(apart)
+
+
+def _seconds_left(row: Row, now_us: Callable[[], int]) -> float:
+    assert row.delay_seconds is not None
+    return max(0.0, row.delay_seconds - (now_us() - row.at_us) / 1e6)
 
 
 def _licence(call: StepCall) -> str:

@@ -114,8 +114,8 @@ class History:
         self.last_call = last
 
     def adopt(self, number: int) -> int:
-        """Let calls have this number, of the dropped part, until told otherwise; return the one
-        before.
+        """Let calls have this number, of the dropped part, until told otherwise;
+        return the one before.
         """
         before, self._adopting = self._adopting, number
         return before
@@ -199,9 +199,8 @@ class History:
         """Return True if the code has asked for this call, and more of it may come."""
         if number in self._agenda.open:
             return True
-        accepted = self._agenda.accepted.get(
-            number
-        )  # while undoing, one that stands for another's may be asked for yet
+        # While undoing, one that stands for another's may be asked for yet.
+        accepted = self._agenda.accepted.get(number)
         return accepted is not None and not (self._is_undoing and accepted.spec.terms is None)
 
     def _read_mark(self, unit: Unit) -> None:

@@ -25,8 +25,8 @@ class ContinueAsNew(BaseException):
         super().__init__(input_text)
         self.input_text = input_text
         self.saga: list[tuple[EffectCall, str]] = []
-        """Effects that the next generation takes back if it fails, each with where its code
-        stands.
+        """Effects that the next generation takes back if it fails,
+        each with where its code stands.
         """
         self.of_children: list[str] = []
         """Keys of those that children did."""
@@ -60,8 +60,8 @@ class EffectResult(StepResult):
     __slots__ = ("beats_within_seconds", "reason", "took_seconds", "turn", "verdict")
 
     def __init__(
-        self, call: EffectCall, verdict: Verdict, text: str | None = None, error: ErrorData | None = None, reason: str = "",
-        beats_within_seconds: float | None = None,
+        self, call: EffectCall, verdict: Verdict, text: str | None = None,
+        error: ErrorData | None = None, reason: str = "", beats_within_seconds: float | None = None,
     ) -> None:  # fmt: skip
         super().__init__(call, text, error)
         self.verdict: Verdict = verdict
@@ -90,8 +90,8 @@ class Host(Protocol[E_contra]):
         """Calls ``poke`` after a delay."""
 
     def has_room(self) -> bool:
-        """Return True if a run may wait for its children in memory, where it keeps others from
-        running.
+        """Return True if a run may wait for its children in memory,
+        where it keeps others from running.
         """
 
     def hand_back(self, execution: E_contra) -> None:

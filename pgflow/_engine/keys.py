@@ -21,8 +21,8 @@ parts take a hundred.
 
 
 class Keys:
-    """Owns the counts of names that were used, in program order, and the items of decisions: each
-    item once.
+    """Owns the counts of names that were used, in program order,
+    and the items of decisions: each item once.
     """
 
     def __init__(self, claim: Claim, journal: Journal) -> None:
@@ -40,14 +40,13 @@ class Keys:
         return count
 
     def count(self, call: StepCall) -> None:
-        """Gives a step its number among those of its name, of which the key is made when somebody
-        asks for it.
+        """Gives a step its number among those of its name,
+        of which the key is made when somebody asks for it.
         """
         name = call.spec.name
         call.ordinal = self._counts[name] = self._counts.get(name, 0) + 1
-        if (
-            len(name) > MAX_KEY_NAME_CHARS
-        ):  # what journals and views make of a number would have all of the name
+        if len(name) > MAX_KEY_NAME_CHARS:
+            # What journals and views make of a number would have all of the name.
             started = self._journal.starts.get(call.number)
             call.ordinal = (
                 f"{self._claim.stem}/{name_in_key(name)}/{call.ordinal}"
@@ -74,14 +73,17 @@ class Keys:
             call.key = call.ordinal = intended
 
     def name_compensation(self, call: StepCall, effect_key: str) -> None:
-        """Give a compensation a key made of its effect's key, whichever run or generation does
-        it.
+        """Give a compensation a key made of its effect's key,
+        whichever run or generation does it.
         """
         stem = f"{effect_key}/{name_in_key(call.name)}"
         ordinal = self.next_ordinal(stem)
         key = f"{stem}/{ordinal}"
         if len(key.encode()) > MAX_KEY_BYTES:
-            key = f"{self._claim.root}/{name_in_key(call.name)}/{uuid.uuid5(uuid.NAMESPACE_OID, effect_key)}/{ordinal}"
+            key = (
+                f"{self._claim.root}/{name_in_key(call.name)}/"
+                f"{uuid.uuid5(uuid.NAMESPACE_OID, effect_key)}/{ordinal}"
+            )
         call.key = call.ordinal = self._intended(call) or key
 
     def _intended(self, call: StepCall) -> str | None:

@@ -1,5 +1,5 @@
-"""The effect ledger of a run: what was intended, what is known of it, and what may be done about
-what is not.
+"""The effect ledger of a run: what was intended, what is known of it,
+and what may be done about what is not.
 
 An effect is never repeated blindly. Its intent is durable before it acts; if it then does not come
 back with an answer - an exception, a time-out, a worker that died - its outcome is *unknown*, and
@@ -44,8 +44,8 @@ class Ledger:
     """
 
     def __init__(
-        self, claim: Claim, clock: Clock, buffer: Buffer, agenda: Agenda, code: Code, history: History, values: Values, keys: Keys,
-        steps: Steps, *, is_undoing: bool,
+        self, claim: Claim, clock: Clock, buffer: Buffer, agenda: Agenda, code: Code,
+        history: History, values: Values, keys: Keys, steps: Steps, *, is_undoing: bool,
     ) -> None:  # fmt: skip
         self._claim = claim
         self._clock = clock
@@ -84,8 +84,8 @@ class Ledger:
             request: The arguments as JSON, for whoever reads the ledger.
             rests_on: The decision it rests on.
             compensates: Key of the effect that this one takes back.
-            takes_back: That effect, if it was accepted: what takes it back waits until it is
-                confirmed.
+            takes_back: That effect, if it was accepted:
+                what takes it back waits until it is confirmed.
             expected: Fingerprint of what must be observed immediately before the act.
             notice: Notice for whoever closes it.
             is_undo: True if it helps to take something back, which does not rest on what the run
@@ -181,8 +181,8 @@ class Ledger:
         return waiter
 
     def give_up(self, call: EffectCall) -> None:
-        """The code waits for it no longer. What was intended goes on: it must be known what became
-        of it.
+        """The code waits for it no longer. What was intended goes on:
+        it must be known what became of it.
         """
         self._history.note(call.number, Kind.STEP_ABANDONED, call.name, None)
         call.waiter = None
@@ -257,8 +257,8 @@ class Ledger:
         return None
 
     def _hand_over(self, call: EffectCall) -> None:
-        """It was done: its result is recorded as this run's, under the key with which it was
-        done.
+        """It was done: its result is recorded as this run's,
+        under the key with which it was done.
         """
         assert call.known is not None
         call.key = call.ordinal = call.known.key
@@ -333,9 +333,8 @@ class Ledger:
         """
         call = result.call
         assert isinstance(call, EffectCall)
-        if (
-            result.turn != call.turn
-        ):  # a thread that could not be stopped answers a question that was closed meanwhile
+        if result.turn != call.turn:
+            # A thread that could not be stopped answers a question that was closed meanwhile.
             return False
         self._agenda.returned(call)
         if call.was_accepted:
@@ -345,9 +344,8 @@ class Ledger:
             self._record_carried(call, result)
         elif result.verdict == "confirmed":
             value, misfit, text = self._values.decode(call, result)
-            if (
-                misfit is not None
-            ):  # it was done, but what it returned cannot be read: the counterparty must be asked
+            if misfit is not None:
+                # It was done, but what it returned cannot be read: the counterparty must be asked.
                 self._record_unknown(call, Unknown.MISFIT, encode_error(misfit))
                 return False
             if not call.is_acting:
@@ -380,8 +378,8 @@ class Ledger:
         return True
 
     def _take_answer_of_silent(self, call: EffectCall, result: EffectResult) -> None:
-        """Record the counterparty's word on an accepted effect that was silent. The code has had
-        its outcome.
+        """Record the counterparty's word on an accepted effect that was silent.
+        The code has had its outcome.
         """
         if result.verdict == "accepted" and result.text == call.value.ref:
             said: dict[str, Any] = {"reason": Unknown.ACCEPTED}
@@ -398,9 +396,8 @@ class Ledger:
                 self._settle_silent(
                     call, "confirmed", f'{{"verdict":"confirmed","by":"settle","value":{text}}}'
                 )
-        elif (
-            result.verdict == "absent"
-        ):  # it was taken on, and is lost: the code is not given another acceptance
+        elif result.verdict == "absent":
+            # It was taken on, and is lost: the code is not given another acceptance.
             self._settle_silent(call, "failed", '{"verdict":"failed","by":"settle"}')
         else:
             self._record_unknown(call, result.reason or Unknown.ACCEPTED_ANEW, result.error)
@@ -477,9 +474,8 @@ class Ledger:
             if call.stage == Stage.SILENT and call.number in self._agenda.accepted:
                 self._ask_after(call)
         elif unit.kind in (Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED):
-            self._agenda.ask_no_more(
-                call
-            )  # a word that came with this answer may have asked for it once more
+            # A word that came with this answer may have asked for it once more.
+            self._agenda.ask_no_more(call)
             self._agenda.make_startable(call)
         elif unit.kind == Kind.EFFECT_UNKNOWN:
             self._agenda.ask_no_more(call)

@@ -7,8 +7,8 @@ What a coroutine could otherwise not repeat is made repeatable:
 
 - tasks and futures hash by an ordinal, so that a set of tasks (``asyncio.wait``, ``TaskGroup``)
   iterates in the same order in every process;
-- time is the time of the last outcome; ``asyncio.sleep`` and ``asyncio.timeout`` are durable
-  timers;
+- time is the time of the last outcome;
+  ``asyncio.sleep`` and ``asyncio.timeout`` are durable timers;
 - sockets, threads and subprocesses are refused with the name of the decorator to use;
 - tasks that one callback cancels go on in the order of their creation, whatever set it found them
   in; and a callback that appends itself again rests until the next outcome once nothing comes of it
@@ -42,18 +42,18 @@ MAX_SWALLOWED_UNWINDS = 100
 NEVER_SECONDS = 1e12
 """A timer of more than 30,000 years: the clock of the database ends before it is due."""
 MAX_REPEATS = 64
-"""Times that a callback which appends itself again runs between two outcomes, as long as something
-comes of it.
+"""Times that a callback which appends itself again runs between two outcomes,
+as long as something comes of it.
 """
 
-# Code that cannot be taken apart. Left to the collector, its clean-up would run inside whatever
-# runs then.
+# Code that cannot be taken apart. Left to the collector,
+# its clean-up would run inside whatever runs then.
 _abandoned: list[Any] = []
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return True for Ctrl-C on the process, False for a KeyboardInterrupt that code has raised
-    itself.
+    """Return True for Ctrl-C on the process,
+    False for a KeyboardInterrupt that code has raised itself.
 
     Python raises it only in the main thread: anywhere, where the default handler of SIGINT is in
     place, else out of the handler that is, such as that of ``asyncio.run`` when it is pressed for
@@ -75,8 +75,8 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 class Unwind(BaseException):
-    """Thrown into workflow code to take it apart: its run goes on elsewhere or later, from the
-    journal.
+    """Thrown into workflow code to take it apart:
+    its run goes on elsewhere or later, from the journal.
     """
 
 
@@ -257,8 +257,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
                 except (SystemExit, KeyboardInterrupt) as error:
                     if is_interrupt(error):
                         raise
-                    # Asyncio has put it into the task that raised it: it ends the run, not the
-                    # worker.
+                    # Asyncio has put it into the task that raised it:
+                    # it ends the run, not the worker.
                 if self._cancelled:
                     self._order_cancelled()
         return came_of_it > 0
@@ -302,8 +302,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     def _take_apart(self) -> None:
         before = self._enter()
         try:
-            # Both lists grow while they are gone through: a `finally` may make tasks and begin
-            # generators.
+            # Both lists grow while they are gone through:
+            # a `finally` may make tasks and begin generators.
             for task in self._tasks:
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -363,8 +363,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         if (
             type(callback) is MethodType
             and self._running is not None
-            and self._running._callback == callback
-        ):  # type: ignore[attr-defined]
+            and self._running._callback == callback  # type: ignore[attr-defined]
+        ):
             self._repeating.append(handle)
             return handle
         self._ready.append(handle)
@@ -429,16 +429,15 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             coro.close()
             raise NotInWorkflowError(
                 "asyncio.as_completed() over coroutines starts them in an order that a replay "
-                "cannot repeat: "
-                "use pgflow.as_completed(), or make tasks of them first"
+                "cannot repeat: use pgflow.as_completed(), or make tasks of them first"
             )
         self._task_names += 1
         task: WorkflowTask[T] = WorkflowTask.__new__(WorkflowTask)
         task._ordinal = self._next_ordinal()
         task.own_context = context if context is not None else contextvars.copy_context()
-        task.__init__(
+        task.__init__(  # type: ignore[misc]
             coro, loop=self, name=name or f"task-{self._task_names}", context=task.own_context
-        )  # type: ignore[misc]
+        )
         self._keep(task)
         return task
 
@@ -470,8 +469,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         """
         if self._closing:
             return
-        # What asyncio finds out when an object is collected happens at another place in every
-        # process.
+        # What asyncio finds out when an object is collected happens at another place
+        # in every process.
         if self._exception_handler is None or "handle" not in context:
             self.default_exception_handler(context)
             return
@@ -554,14 +553,14 @@ def _leave(before: _Outside) -> None:
 
 
 def _ignore(_generator: AsyncGenerator[Any, Any]) -> None:
-    """The loop holds every generator until it closes: there is nothing to finalise at collection
-    time.
+    """The loop holds every generator until it closes:
+    there is nothing to finalise at collection time.
     """
 
 
 def _called_from_as_completed() -> bool:
-    """Return True if ``ensure_future`` was called by ``as_completed``, which iterates a set of bare
-    coroutines.
+    """Return True if ``ensure_future`` was called by ``as_completed``,
+    which iterates a set of bare coroutines.
     """
     frame = sys._getframe(2)
     if frame.f_code.co_filename != asyncio.tasks.__file__:

@@ -79,8 +79,8 @@ class Notes:
         )
 
     def set_labels(self, text: str) -> None:
-        """Records a change of the run's labels: names and values, null for one that is taken
-        away.
+        """Records a change of the run's labels:
+        names and values, null for one that is taken away.
         """
         unit = self._history.note(self._history.next_call(), Kind.LABELS_SET, None, text)
         if unit is None:
@@ -139,8 +139,8 @@ class Notes:
             self._history.note(self._history.next_call(), Kind.PATCHED, patch_id, None)
 
     def _take_deprecated(self, patch_id: str) -> bool:
-        """Take the marker of a deprecated patch if the journal has it here; return True if it
-        had.
+        """Take the marker of a deprecated patch if the journal has it here;
+        return True if it had.
         """
         history = self._history
         history.check_open()

@@ -19,8 +19,8 @@ from pgflow.errors import NotStorable
 def decode_result(
     call: StepCall, result: StepResult, envelopes: Envelopes | None = None
 ) -> tuple[Any, Exception | None, str]:
-    """Return (value, error, text): decoded so that a replay sees the same, and the text as it is
-    recorded.
+    """Return (value, error, text): decoded so that a replay sees the same,
+    and the text as it is recorded.
 
     Raises:
         CodecError: The app's codec has failed.
@@ -44,8 +44,8 @@ def decode_result(
 
 
 def seal_result(call: StepCall, text: str, envelopes: Envelopes) -> str:
-    """Return the result of a step as it is recorded: of a decision, policy, model and usage stay
-    readable.
+    """Return the result of a step as it is recorded:
+    of a decision, policy, model and usage stay readable.
     """
     what = f"the result of step {call.name}"
     if call.spec.effect != StepKind.DECISION:

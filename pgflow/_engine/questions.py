@@ -39,9 +39,8 @@ def intent_of(call: EffectCall) -> dict[str, Any]:
         seconds = agreed.dedup_seconds
     elif call.ground == Ground.ABSENT:
         seconds = agreed.settle_after_seconds
-    is_keyed = agreed.is_keyed and not (
-        call.is_dropped and call.ground == Ground.ABSENT
-    )  # that it is absent settles it, if it is believed
+    # That it is absent settles it, if it is believed.
+    is_keyed = agreed.is_keyed and not (call.is_dropped and call.ground == Ground.ABSENT)
     intent = {
         "call": call.number,
         "name": call.name,
@@ -65,8 +64,8 @@ def intent_of(call: EffectCall) -> dict[str, Any]:
 
 
 def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
-    """Return the detail of a stuck run: the message for the person, and name and key of each effect
-    to settle.
+    """Return the detail of a stuck run: the message for the person,
+    and name and key of each effect to settle.
     """
     owed = [call for call in calls if isinstance(call, EffectCall)]
     effects = [{"effect": call.name, "key": call.key} for call in owed]

@@ -31,13 +31,14 @@ from pgflow.errors import CodecError, NotStorable
 
 
 class Release:
-    """Owns the outcomes that have a seq and are not released yet, and the messages that the code
-    cannot take.
+    """Owns the outcomes that have a seq and are not released yet,
+    and the messages that the code cannot take.
     """
 
     def __init__(
-        self, claim: Claim, clock: Clock, buffer: Buffer, agenda: Agenda, code: Code, history: History, values: Values, renewal: Renewal,
-        end: End, find_ledger: Callable[[], Ledger],
+        self, claim: Claim, clock: Clock, buffer: Buffer, agenda: Agenda, code: Code,
+        history: History, values: Values, renewal: Renewal, end: End,
+        find_ledger: Callable[[], Ledger],
     ) -> None:  # fmt: skip
         self._claim = claim
         self._clock = clock
@@ -54,8 +55,8 @@ class Release:
 
     @property
     def ledger(self) -> Ledger:
-        """The part that knows effects, which most runs have none of: it is made when it is first
-        asked for.
+        """The part that knows effects, which most runs have none of:
+        it is made when it is first asked for.
         """
         assert self._find_ledger is not None
         return self._find_ledger()
@@ -85,8 +86,8 @@ class Release:
     # ================================================================ out of the journal
 
     def _read_group(self) -> None:
-        """Takes the next outcome of the journal, with those that the same answer may have decided;
-        or goes live.
+        """Takes the next outcome of the journal,
+        with those that the same answer may have decided; or goes live.
         """
         history = self._history
         history.skip_marks()
@@ -201,8 +202,8 @@ class Release:
     # ================================================================ out of a body
 
     def _record_result(self, result: StepResult) -> bool:
-        """Gives a body's result its place in the journal and releases it; False if nobody waits for
-        it.
+        """Gives a body's result its place in the journal and releases it;
+        False if nobody waits for it.
         """
         call = result.call
         if self._agenda.open.get(call.number) is not call:
@@ -315,15 +316,15 @@ class Release:
         self._buffer.flush_soon()
 
     def _stand_by(self, call: SignalCall, misfit: Exception) -> None:
-        """The call waits for a person who mends the message; the rest of the run goes on as far as
-        it can.
+        """The call waits for a person who mends the message;
+        the rest of the run goes on as far as it can.
         """
         call.state = "misfit"
         self.misfits[call.number] = Misfit(call.name, clean(self._values.told(misfit)))
 
     def hold_misfit(self) -> None:
-        """Holds the run for a message that it cannot take, unless the code waits for it no
-        longer.
+        """Holds the run for a message that it cannot take,
+        unless the code waits for it no longer.
         """
         for number, misfit in self.misfits.items():
             call = self._agenda.open.get(number)

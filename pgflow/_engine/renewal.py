@@ -88,8 +88,8 @@ class Renewal:
         )
 
     def take(self) -> bool:
-        """Releases what the body that ran again has brought, once it has; False while it has
-        not.
+        """Releases what the body that ran again has brought, once it has;
+        False while it has not.
         """
         call = self.renewing
         assert call is not None

@@ -1,5 +1,5 @@
-"""Steps: how the code asks for them, and what a step may take over from a dropped part of the
-journal.
+"""Steps: how the code asks for them,
+and what a step may take over from a dropped part of the journal.
 """
 
 from __future__ import annotations
@@ -125,9 +125,8 @@ class Steps:
     def _check_start(self, call: StepCall, started: Start) -> None:
         """A body that may have run already must be asked for again exactly as it was."""
         history = self._history
-        if call.aliases and call.answers_to(
-            started.name
-        ):  # its key stays the one that it has been started under
+        if call.aliases and call.answers_to(started.name):
+            # Its key stays the one that it has been started under.
             call.name, call.ordinal = started.name, started.ordinal
             call.key = started.ordinal if isinstance(started.ordinal, str) else call.key
         if (started.name, started.effect) != (call.name, call.spec.effect):

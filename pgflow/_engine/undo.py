@@ -29,8 +29,8 @@ from pgflow._model.units import FIRST_ADOPTED
 
 
 class Undoing(Execution):
-    """Owns the compensations that the dropped part has begun, and whether it is noted that all is
-    taken back.
+    """Owns the compensations that the dropped part has begun,
+    and whether it is noted that all is taken back.
     """
 
     def __init__(

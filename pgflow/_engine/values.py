@@ -1,5 +1,5 @@
-"""Values as they are recorded: sealed by the app's codec, if it has one. If that fails, the run is
-held.
+"""Values as they are recorded: sealed by the app's codec, if it has one.
+If that fails, the run is held.
 """
 
 from __future__ import annotations
@@ -136,12 +136,11 @@ class Values:
         """Return a text by which another is known again."""
         return text if self._envelopes is None else self._envelopes.hashed(text)
 
-    # ================================================================ arguments, by which a call is
-    # known again
+    # ==================================================== arguments, by which a call is known again
 
     def other_hashes(self, call: StepCall) -> list[int]:
-        """Hashes of a call's arguments as they were recorded before the app's codec encoded values,
-        or after.
+        """Hashes of a call's arguments as they were recorded before
+        the app's codec encoded values, or after.
         """
         envelopes = self._envelopes
         return (

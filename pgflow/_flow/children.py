@@ -106,8 +106,8 @@ class _Child(Generic[R]):
         return self._call.name
 
     def cancel(self) -> None:
-        """Asks the child to end: its code may clean up. Its result is then RunCancelled, unless it
-        was faster.
+        """Asks the child to end: its code may clean up.
+        Its result is then RunCancelled, unless it was faster.
 
         Raises:
             InvalidArgument: It was started with ``when_parent_ends="abandon"``: such a run is a
@@ -127,9 +127,8 @@ class Child(_Child[R]):
     def __init__(self, scope: WorkflowScope, call: ChildCall) -> None:
         super().__init__(scope, call)
         waiter: Any = call.waiter
-        waiter.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # whoever starts a child need not ask how it ended
+        # Whoever starts a child need not ask how it ended.
+        waiter.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def result(self) -> R:
         """Waits for the child to end and returns its value. It may be asked for again. Giving up

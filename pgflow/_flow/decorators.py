@@ -68,9 +68,9 @@ class _Step:
         self._options = options
 
     @overload
-    def __call__(
+    def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
         self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+    ) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
@@ -78,9 +78,9 @@ class _Step:
 
 
 @overload
-def step(
+def step(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
     fn: Callable[P, Coroutine[Any, Any, R]], /
-) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
 @overload
 def step(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
 @overload
@@ -93,8 +93,8 @@ def step(
     aliases: Sequence[str] = (),
 ) -> _Step: ...
 def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Declares an idempotent write to the outside: after a crash the body runs again under the same
-    key.
+    """Declares an idempotent write to the outside:
+    after a crash the body runs again under the same key.
 
     Args:
         name: Its name in the journal, at most 255 bytes; the function's own if not given.
@@ -113,9 +113,9 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 @overload
-def read(
+def read(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
     fn: Callable[P, Coroutine[Any, Any, R]], /
-) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+) -> AsyncStep[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
 @overload
 def read(fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
 @overload
@@ -151,9 +151,9 @@ class _Transaction:
         self._options = options
 
     @overload
-    def __call__(
+    def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
         self, fn: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], /
-    ) -> AsyncStep[P, R, Callable[Concatenate[C, P], Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+    ) -> AsyncStep[P, R, Callable[Concatenate[C, P], Coroutine[Any, Any, R]]]: ...
     @overload
     def __call__(
         self, fn: Callable[Concatenate[C, P], R], /
@@ -193,9 +193,9 @@ def make_transaction(
 
 
 @overload
-def transaction(
+def transaction(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
     fn: Callable[Concatenate[C, P], Coroutine[Any, Any, R]], /
-) -> AsyncStep[P, R, Callable[Concatenate[C, P], Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+) -> AsyncStep[P, R, Callable[Concatenate[C, P], Coroutine[Any, Any, R]]]: ...
 @overload
 def transaction(
     fn: Callable[Concatenate[C, P], R], /
@@ -208,12 +208,12 @@ def transaction(
     aliases: Sequence[str] = (),
 ) -> _Transaction: ...
 def transaction(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Declares a transactional write: the step's result and what the body writes commit together or
-    not at all.
+    """Declares a transactional write:
+    the step's result and what the body writes commit together or not at all.
 
     The first parameter is the connection; the class it is annotated with picks the provider
-    (psycopg's connections are built in). The caller does not pass it. The body must not commit or
-    roll back.
+    (psycopg's connections are built in). The caller does not pass it.
+    The body must not commit or roll back.
 
     Args:
         isolation: Isolation level of the transaction; the server's default if not given.
@@ -248,9 +248,9 @@ class _Effect:
         self._raises = raises
 
     @overload
-    def __call__(
+    def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
         self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncEffect[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+    ) -> AsyncEffect[P, R, Callable[P, Coroutine[Any, Any, R]]]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> SyncEffect[P, R, Callable[P, R]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
@@ -284,11 +284,11 @@ def effect(
 
     Args:
         risk: Means by which it can be taken back, if at all.
-        raises: The counterparty's definite refusals; any other exception leaves the outcome
-            unknown.
+        raises: The counterparty's definite refusals;
+            any other exception leaves the outcome unknown.
         dedup_window: Time for which the counterparty remembers a key. Until ``settle_after`` before
-            its end, the same key is simply sent again. If not given, the counterparty is asked
-            first.
+            its end, the same key is simply sent again.
+            If not given, the counterparty is asked first.
         settle_after: Time after an attempt from which "absent" is believed: at least half a second
             longer than its time-out, ten seconds longer if not given. An attempt that could only
             begin in the second half of that slack is not begun.
@@ -332,9 +332,9 @@ class _Decision:
         self._options = options
 
     @overload
-    def __call__(
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
         self, fn: Callable[P, Coroutine[Any, Any, Choice[R]]], /
-    ) -> AsyncStep[P, Decision[R], Callable[P, Coroutine[Any, Any, Choice[R]]]]: ...  # pyright: ignore[reportOverlappingOverload]
+    ) -> AsyncStep[P, Decision[R], Callable[P, Coroutine[Any, Any, Choice[R]]]]: ...
     @overload
     def __call__(
         self, fn: Callable[P, Choice[R]], /
@@ -346,8 +346,8 @@ class _Decision:
 def decision(
     *, retries: Retries | int = 3, timeout: Duration | None = None, aliases: Sequence[str] = ()
 ) -> _Decision:
-    """Declares a choice that is made once and recorded with its reasons: a replay gets this choice
-    again.
+    """Declares a choice that is made once and recorded with its reasons:
+    a replay gets this choice again.
 
     The body returns a :class:`~pgflow.Choice`; the workflow gets a :class:`~pgflow.Decision`, on
     which other calls may rest with ``.because(...)``.

@@ -1,5 +1,5 @@
-"""Interceptors: code around starts, workflows and steps, for tracing, limits or labels of one's
-own.
+"""Interceptors: code around starts, workflows and steps,
+for tracing, limits or labels of one's own.
 
 They run on first runs and replays alike and must not issue durable calls: a call that only some
 processes make would change the numbering of all that follow. What must happen once only asks
@@ -27,8 +27,8 @@ class Interceptor:
     """Override what you need; pass instances with ``App(interceptors=[...])``, outermost first."""
 
     def start(self, workflow: str, options: StartOptions) -> StartOptions:
-        """Called before a run is started; may return other options, for example with more
-        metadata.
+        """Called before a run is started;
+        may return other options, for example with more metadata.
         """
         del workflow
         return options
@@ -68,8 +68,8 @@ def replaying() -> bool:
 
 
 def checking() -> bool:
-    """Return True if a recorded run is replayed only to see if the code repeats it: nothing of it
-    will happen.
+    """Return True if a recorded run is replayed only to see if the code repeats it:
+    nothing of it will happen.
     """
     scope = current.get()
     return isinstance(scope, WorkflowScope) and scope.is_check

@@ -125,7 +125,10 @@ class Tally(Generic[T, R]):
         """Return the result of ``map``; raise TooManyFailures below ``min_successful``."""
         if self._min_successful is not None and len(self._values) < self._min_successful:
             last = next(reversed(self._failed.values()), None)
-            told = f"{len(self._values)} of {len(self.items)} items succeeded, but min_successful={self._min_successful}"
+            told = (
+                f"{len(self._values)} of {len(self.items)} items succeeded, "
+                f"but min_successful={self._min_successful}"
+            )
             raise TooManyFailures(told) from last
         return MapResult(
             [self._values[i] for i in sorted(self._values)],

@@ -115,8 +115,8 @@ def set_labels(**labels: str | None) -> None:
 
 
 def emit(stream: str, value: Any) -> None:
-    """Appends a value to an output stream of this run, readable with ``run.stream(name)`` once
-    durable.
+    """Appends a value to an output stream of this run,
+    readable with ``run.stream(name)`` once durable.
 
     In the body of a step it counts if the step's try succeeds, and is durable together with its
     result. Readers who ask for ``run.stream(name, live=True)`` get it while the body runs. What a
@@ -149,8 +149,8 @@ def emit(stream: str, value: Any) -> None:
 
 
 def close_stream(stream: str) -> None:
-    """Ends an output stream of this run: readers who have read all of it stop, though the run goes
-    on.
+    """Ends an output stream of this run: readers who have read all of it stop,
+    though the run goes on.
 
     A stream that nobody closes ends with the run. Closing it again does nothing, and emitting to it
     raises WrongState. After :func:`continue_as_new` the next generation may emit again: who reads
@@ -220,8 +220,8 @@ def inline() -> Iterator[None]:
     In async workflows ``asyncio.to_thread()`` and ``loop.run_in_executor()`` are refused, since a
     replay would start such a thread again. Many frameworks use them for every ``def`` that they are
     given, to keep the loop free. Inside this block these functions run in the workflow itself, and
-    again at every replay. So they must do the same again: what touches the world belongs into a
-    step.
+    again at every replay. So they must do the same again:
+    what touches the world belongs into a step.
 
     Outside of workflows, and in sync ones, it changes nothing.
 
@@ -239,8 +239,8 @@ def inline() -> Iterator[None]:
 
 @contextmanager
 def because(decision: Decision[Any], item: str | int | None = None) -> Iterator[None]:
-    """Make the calls inside rest on a decision, as with ``step.because(...)``; the innermost block
-    counts.
+    """Make the calls inside rest on a decision, as with ``step.because(...)``;
+    the innermost block counts.
 
     Args:
         decision: The decision.

@@ -36,8 +36,8 @@ class RunInfo:
         run_id: Its number in the database.
         root: UUID of its chain, the stem of its idempotency keys; the same in every generation.
         call: In the body of a step: the number of the durable call.
-        effect: In the body of a step: ``read``, ``step``, ``transaction``, ``decision`` or
-            ``effect``.
+        effect: In the body of a step: ``read``, ``step``,
+            ``transaction``, ``decision`` or ``effect``.
         idempotency_key: In the body of a step: the key under which it acts on the outside.
     """
 
@@ -103,15 +103,15 @@ def in_workflow() -> bool:
     elsewhere too.
 
     Returns:
-        True in the code of a workflow, replays included; False in the body of a step, and outside
-        of runs.
+        True in the code of a workflow, replays included;
+        False in the body of a step, and outside of runs.
     """
     return isinstance(current.get(), WorkflowScope)
 
 
 class _RunLogger(logging.LoggerAdapter[logging.Logger]):
-    """Logs with run, step and attempt; silent while a workflow replays what it has logged
-    before.
+    """Logs with run, step and attempt;
+    silent while a workflow replays what it has logged before.
     """
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name of the standard library

@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 def _patience(name: str, timeout: Duration | None) -> timedelta | None:
-    """Return the time limit of a wait for a signal, None for none; a time that has passed leaves
-    zero.
+    """Return the time limit of a wait for a signal, None for none;
+    a time that has passed leaves zero.
     """
     return duration(timeout, f"timeout of a wait for signal {name!r}", least_seconds=-math.inf)
 

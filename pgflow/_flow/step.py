@@ -1,5 +1,5 @@
-"""Steps: named pieces of work whose outcome is a unit of the journal. They are made by the
-decorators.
+"""Steps: named pieces of work whose outcome is a unit of the journal.
+They are made by the decorators.
 
 Outside a workflow ``@read`` and ``@step`` are plain functions. ``@transaction``, ``@effect`` and
 ``@decision`` refuse to run there: a forgotten ``start`` must not charge anybody undurably.
@@ -81,8 +81,8 @@ class Step(Generic[P, R_co]):
 
     @property
     def hints(self) -> dict[str, Any]:
-        """Annotations of the function, resolved when first needed: they may name what is defined
-        after it.
+        """Annotations of the function, resolved when first needed:
+        they may name what is defined after it.
         """
         if self._hints is None:
             self._hints = resolve_hints(self.fn)

@@ -9,8 +9,8 @@ from typing import Any
 from pgflow._flow.scope import async_scope
 from pgflow._model.durations import Duration, duration
 
-# What is awaited asks for its scope when it is called: sync code, which never awaits, is told of
-# the twin too.
+# What is awaited asks for its scope when it is called:
+# sync code, which never awaits, is told of the twin too.
 
 
 def sleep(delay: Duration) -> Coroutine[Any, Any, None]:

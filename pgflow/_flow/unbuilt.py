@@ -40,7 +40,10 @@ def find_unbuilt(fn: Callable[..., Any]) -> str | None:
     module = inspect.getmodule(fn)
     for node in functions_reached(fn):
         for part, what in _uses(node, vars(module) if module is not None else {}):
-            return f"{what} are not built yet, and {module.__name__ if module else '?'}:{part.lineno} uses {ast.unparse(part)}"
+            return (
+                f"{what} are not built yet, and {module.__name__ if module else '?'}:{part.lineno} "
+                f"uses {ast.unparse(part)}"
+            )
     return None
 
 

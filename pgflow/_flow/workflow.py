@@ -212,8 +212,8 @@ class Workflow(Generic[P, R_co]):
         return self._result
 
     def check_definition(self) -> None:
-        """Makes sure that parameters and result can be stored, before a run is started that could
-        never end.
+        """Makes sure that parameters and result can be stored,
+        before a run is started that could never end.
 
         Raises:
             DefinitionError: They cannot.
@@ -225,14 +225,14 @@ class Workflow(Generic[P, R_co]):
         assert self.result_codec is not None
 
     def check_built(self) -> None:
-        """Makes sure that its code uses nothing that is only declared, as far as that is written in
-        its module.
+        """Makes sure that its code uses nothing that is only declared,
+        as far as that is written in its module.
         """
         if self.origin.schedule_options is not None:
             raise NotBuiltError(
                 f"workflow {self.name} cannot be started: schedules are not built yet, and no "
-                "worker serves a workflow that has one. "
-                "Remove @pgflow.schedule and start it from cron"
+                "worker serves a workflow that has one. Remove @pgflow.schedule and start it "
+                "from cron"
             )
         if self.origin.unbuilt is not None:
             raise NotBuiltError(f"workflow {self.name} cannot be started: {self.origin.unbuilt}")
@@ -373,11 +373,11 @@ def workflow(
     signals: Sequence[Awaited] = (),
 ) -> _Workflow: ...
 def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Declares a workflow: a function, async or not, that orchestrates steps and survives its
-    process.
+    """Declares a workflow: a function, async or not,
+    that orchestrates steps and survives its process.
 
-    Its code must do the same again when it is replayed: everything that touches the world belongs
-    into a step.
+    Its code must do the same again when it is replayed:
+    everything that touches the world belongs into a step.
 
     Args:
         name: Its name in the database; the function's own if not given.

@@ -25,10 +25,10 @@ class Heritage:
             in their order.
         effects: Confirmed effects of a dropped part, by the place of their keys (:func:`place_of`)
             and hash of arguments.
-        children: Children of a dropped part that have completed or go on, in the order of their
-            starts.
-        undo: Effects of a dropped part that must be taken back before the code goes on, the last
-            one first.
+        children: Children of a dropped part that have completed or go on,
+            in the order of their starts.
+        undo: Effects of a dropped part that must be taken back before the code goes on,
+            the last one first.
     """
 
     seeds: list[tuple[int | None, str]]
@@ -92,8 +92,8 @@ _STEM = re.compile(r"^[0-9a-f-]{36}(?:~\d+)?")
 
 
 def place_of(key: str) -> str:
-    """An idempotency key without what differs between generations: where in the program it is asked
-    for.
+    """An idempotency key without what differs between generations:
+    where in the program it is asked for.
     """
     return _STEM.sub("", key)
 
@@ -114,8 +114,8 @@ class SagaEntry(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A signal that was all there was in the mailbox when the run was claimed. ``payload`` is a
-    JSON text.
+    """A signal that was all there was in the mailbox when the run was claimed.
+    ``payload`` is a JSON text.
     """
 
     signal_id: int

@@ -58,8 +58,8 @@ _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 def check_text(text: str, what: str) -> str:
-    """Returns the JSON text if it can be stored and read back by everybody, else raises
-    NotStorable.
+    """Returns the JSON text if it can be stored and read back by everybody,
+    else raises NotStorable.
 
     The common case costs a few scans at C speed: each limit is tested exactly only where a bound on
     it has been crossed.
@@ -131,12 +131,11 @@ def _has_long_run(text: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return an object as the JSON encoder can write it; called for types that the encoder does not
-    know.
+    """Return an object as the JSON encoder can write it;
+    called for types that the encoder does not know.
     """
-    if isinstance(
-        value, pydantic.BaseModel
-    ):  # which would follow its own configuration, and write NaN as null
+    if isinstance(value, pydantic.BaseModel):
+        # A model would follow its own configuration, and write NaN as null.
         return codec_for(type(value)).to_plain(value)
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")
 
@@ -212,8 +211,8 @@ class Codec(Generic[T]):
         return check_text(text, what)
 
     def to_plain(self, value: T) -> Any:
-        """Return the dicts, lists and so on that :meth:`encode` would write; NaN is still in
-        them.
+        """Return the dicts, lists and so on that :meth:`encode` would write;
+        NaN is still in them.
         """
         assert self._writer is not None
         return self._writer.to_python(
@@ -261,8 +260,8 @@ class Codec(Generic[T]):
         )
 
     def _upcasting_reader(self) -> SchemaValidator:
-        """A reader that lets upcasters try what a class does not take; made again when further ones
-        are declared.
+        """A reader that lets upcasters try what a class does not take;
+        made again when further ones are declared.
         """
         count = upcasters.count()
         if self._upcasting is None or self._upcasting[0] != count:
@@ -327,9 +326,9 @@ def codec_for(annotation: Any, what: str = "a value") -> Codec[Any]:
         return make(annotation)
     except (KeyboardInterrupt, SystemExit):
         raise
-    # A class may say how it is stored by code of its own, which may raise anything, as pydantic's
-    # core does.
     except BaseException as error:
+        # A class may say how it is stored by code of its own, which may raise anything, as
+        # pydantic's core does.
         raise DefinitionError(f"{what} cannot be stored: {_first_line(error)}") from error
 
 
@@ -424,8 +423,8 @@ def _arguments_text(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) ->
 def hash_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], what: str, key: bytes | None = None
 ) -> int:
-    """A 63-bit hash of a call's arguments, equal in every process: how a replay knows the same call
-    again.
+    """A 63-bit hash of a call's arguments, equal in every process:
+    how a replay knows the same call again.
 
     Args:
         args: The arguments by position.

@@ -1,10 +1,10 @@
-"""Pydantic's core schemas, built again with what pgflow needs of them: its own configuration inside
-every class.
+"""Pydantic's core schemas, built again with what pgflow needs of them:
+its own configuration inside every class.
 
 A core schema is a tree of dicts. Some of them are schemas, some only map the names of a user's
 fields to schemas, and some hold values of the user's that look like either. So a walk goes by the
-keys of a schema, never by what stands behind them: a field may be called ``type``, ``default`` or
-``cls``.
+keys of a schema, never by what stands behind them:
+a field may be called ``type``, ``default`` or ``cls``.
 
 Pydantic builds a validator and a serializer for each model and takes those wherever that model
 stands in another schema. They do not know our configuration. A stand-in for the class (:func:`own`)
@@ -78,8 +78,8 @@ def _configure(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def own(schema: Any, *, to_write: bool) -> Any:
-    """A core schema that is built as it stands, without what pydantic has built for its classes
-    before.
+    """A core schema that is built as it stands,
+    without what pydantic has built for its classes before.
 
     Args:
         schema: It.
@@ -92,8 +92,8 @@ def own(schema: Any, *, to_write: bool) -> Any:
             return _as_tuple(part)
         cls = part.get("cls")
         if part.get("type") == "model" or (
-            part.get("type") == "dataclass" and is_pydantic_dataclass(cls)
-        ):  # type: ignore[arg-type]
+            part.get("type") == "dataclass" and is_pydantic_dataclass(cls)  # type: ignore[arg-type]
+        ):
             assert isinstance(cls, type)
             if to_write:
                 classes.add(cls)
@@ -110,8 +110,8 @@ def _is_named_tuple(function: Any) -> bool:
 
 
 def _as_tuple(part: dict[str, Any]) -> dict[str, Any]:
-    """The schema that writes a named tuple. Pydantic before 2.13 has one that reads it only: a call
-    of the class.
+    """The schema that writes a named tuple. Pydantic before 2.13 has one that reads it only:
+    a call of the class.
     """
     fields = [argument["schema"] for argument in part["arguments_schema"]["arguments_schema"]]
     return {"type": "tuple", "items_schema": fields} | {

@@ -1,7 +1,7 @@
 """Durations: a ``timedelta``, or a number of seconds, wherever one is asked for.
 
-They are read where they are given, so that what is no duration is refused there and not at every
-use.
+They are read where they are given,
+so that what is no duration is refused there and not at every use.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def duration(value: Any, what: str, *, least_seconds: float = 0.0) -> timedelta 
     Args:
         value: A timedelta or a number of seconds.
         what: Name for errors, as in "timeout of step charge".
-        least_seconds: Shortest duration allowed; minus infinity takes a time that has passed for
-            none at all.
+        least_seconds: Shortest duration allowed;
+            minus infinity takes a time that has passed for none at all.
 
     Raises:
         InvalidArgument: It is no duration, or out of bounds.

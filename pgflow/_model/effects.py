@@ -58,8 +58,8 @@ class Accepted:
 
     @property
     def beats_within_seconds(self) -> float | None:
-        """Seconds within which each beat is promised; None if none is, or where the workflow
-        looks.
+        """Seconds within which each beat is promised;
+        None if none is, or where the workflow looks.
         """
         within: float | None = self.__dict__.get("_beats_within")
         return within
@@ -67,8 +67,8 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Ref:
-    """Something outside that a result claims to exist: a file, a workspace, a row of another
-    system.
+    """Something outside that a result claims to exist:
+    a file, a workspace, a row of another system.
 
     Where the app has a checker for the kind (``app.ref_checker``), it is asked whenever a run goes
     on from its journal. If what a ``@read`` or ``@step`` returned is gone, its body runs again
@@ -78,8 +78,8 @@ class Ref:
     Attributes:
         kind: Name of the checker that knows it, such as ``"s3"``.
         id: Identifier by which that checker finds it.
-        pgflow: Mark by which the journal tells it from other objects with a kind and an id; leave
-            it as it is.
+        pgflow: Mark by which the journal tells it from other objects with a kind and an id;
+            leave it as it is.
     """
 
     kind: str

@@ -169,8 +169,8 @@ class Envelopes:
         """Return the envelope of an error, whose class stays readable, and the error as it comes
         back from there.
 
-        Errors must always be storable: of one that is too long, causes are left out, then arguments
-        and fields.
+        Errors must always be storable: of one that is too long, causes are left out,
+        then arguments and fields.
         """
         readable = {"type": data.get("type"), "mro": data.get("mro", [])}
         bare = {**readable, "args": [], "message": data.get("message", "")}
@@ -206,8 +206,8 @@ class Envelopes:
         Args:
             text: An input, or the payload of a message.
             what: Name of it in an error.
-            about: Context of the comparison, such as a run's key: equal texts have different hashes
-                elsewhere.
+            about: Context of the comparison, such as a run's key:
+                equal texts have different hashes elsewhere.
             defaults: An object of what counts for names that an input leaves out.
         """
         if self._codec.key_id is None:
@@ -243,8 +243,7 @@ class Envelopes:
         except Exception as error:
             raise CodecError(
                 f"{what} was encoded with key {key_id!r}, and the app's codec cannot decode it "
-                f"({type(error).__name__}): "
-                "give the codec that key again"
+                f"({type(error).__name__}): give the codec that key again"
             ) from error
 
 
@@ -259,8 +258,8 @@ def key_of(envelope: Any) -> str:
 
 
 def is_envelope(value: Any) -> bool:
-    """Return True if a value that was read from the database is an envelope: an object that begins
-    like one.
+    """Return True if a value that was read from the database is an envelope:
+    an object that begins like one.
     """
     return isinstance(value, dict) and next(iter(value), None) == "$codec"
 

@@ -106,8 +106,8 @@ def _fields(error: BaseException) -> dict[str, Any]:
 
 
 def _classes(error: BaseException) -> list[str]:
-    """Names of its classes: of a very long line the first, which are its own, and the last, which
-    are builtins.
+    """Names of its classes: of a very long line the first, which are its own,
+    and the last, which are builtins.
     """
     names = [
         _name(cls) for cls in type(error).__mro__ if cls not in (object, BaseException, Exception)
@@ -120,8 +120,8 @@ def _classes(error: BaseException) -> list[str]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exception that it was raised from, the cause of that, and so on until one
-    repeats.
+    """Yield the exception that it was raised from, the cause of that,
+    and so on until one repeats.
     """
     seen = {id(error)}
     cause = error.__cause__
@@ -241,8 +241,8 @@ def register_errors(*classes: type[Exception]) -> None:
 
 
 class ErrorClasses:
-    """The classes as which errors may be rebuilt: builtins, pgflow's own, those registered, and
-    those given.
+    """The classes as which errors may be rebuilt: builtins, pgflow's own,
+    those registered, and those given.
     """
 
     __slots__ = ("_given",)
@@ -311,8 +311,8 @@ def _instance(cls: type[Exception], data: ErrorData) -> Exception | None:
 def _make(cls: type[Exception], args: tuple[Any, ...], fields: dict[str, Any]) -> Exception | None:
     try:
         error = cls.__new__(cls, *args)
-        # The builtin class that it is made of keeps things where only its own constructor can put
-        # them.
+        # The builtin class that it is made of keeps things
+        # where only its own constructor can put them.
         builtin = next(base for base in cls.__mro__ if base.__module__ == "builtins")
         builtin.__init__(error, *args)  # type: ignore[misc]
         vars(error).update(fields)

@@ -54,8 +54,8 @@ def is_fingerprint(text: object) -> bool:
 
 
 def _with_one_kind_of_number(value: Any) -> Any:
-    """JSON whose whole numbers have no point, as languages write it that have one kind of
-    number.
+    """JSON whose whole numbers have no point,
+    as languages write it that have one kind of number.
     """
     if isinstance(value, dict):
         return {key: _with_one_kind_of_number(part) for key, part in value.items()}

@@ -50,8 +50,8 @@ class Kind:
 
 
 class StepKind:
-    """Kinds of steps, as one byte: what a unit says of the calls that began with it
-    (``starts``).
+    """Kinds of steps, as one byte:
+    what a unit says of the calls that began with it (``starts``).
     """
 
     READ: Final = "r"

@@ -1,5 +1,5 @@
-"""Opening what comes in: a claim, and the units of an answer, with every value of the user's in
-clear.
+"""Opening what comes in: a claim, and the units of an answer,
+with every value of the user's in clear.
 
 The engine and the code of workflows see clear values only. So what a run brings from the database
 is opened in one place, before anything looks at it. Where each kind of unit may hold an envelope is
@@ -18,8 +18,9 @@ from pgflow._model.kinds import Kind
 from pgflow._model.units import Unit
 
 _WHOLE = frozenset({
-    Kind.STEP_COMPLETED, Kind.STEP_RENEWED, Kind.STEP_FAILED, Kind.ATTEMPT_FAILED, Kind.DECISION_RECORDED, Kind.SIGNAL_RECEIVED,
-    Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EMITTED,
+    Kind.STEP_COMPLETED, Kind.STEP_RENEWED, Kind.STEP_FAILED, Kind.ATTEMPT_FAILED,
+    Kind.DECISION_RECORDED, Kind.SIGNAL_RECEIVED, Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED,
+    Kind.EMITTED,
 })  # fmt: skip
 """Kinds of units whose payload is a value or an error. What else replays read of a journal is never
 sealed, save results of children.
@@ -27,8 +28,8 @@ sealed, save results of children.
 
 
 def open_claim(claim: Claim, envelopes: Envelopes | None) -> None:
-    """Opens all that a claim brings, in place. An offered signal stays as it is until the code
-    takes it.
+    """Opens all that a claim brings, in place.
+    An offered signal stays as it is until the code takes it.
 
     Args:
         claim: The claim, with its whole journal.
@@ -80,8 +81,8 @@ def _opened(unit: Unit, payload: str, envelopes: Envelopes | None, key: str) -> 
 
 
 def _open_child(data: dict[str, Any], envelopes: Envelopes | None, what: str) -> str:
-    """Return the end of a child in clear: its result or error, and the effects that its parent
-    takes back.
+    """Return the end of a child in clear: its result or error,
+    and the effects that its parent takes back.
     """
     for name in ("output", "error"):
         if is_envelope(data.get(name)):

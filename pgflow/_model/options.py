@@ -103,8 +103,8 @@ class MapResult(Generic[T, R_co]):
 
     Attributes:
         values: Results of the items that succeeded, in the order of the items.
-        failed: Items that did not, each a pair of the item and its error, in the order of the
-            items.
+        failed: Items that did not, each a pair of the item and its error,
+            in the order of the items.
     """
 
     values: list[R_co] = field(default_factory=list)

@@ -33,15 +33,15 @@ class Unknown:
     SILENT: Final = "silent"
     """Recorded by ``sql/ledgers/beats.sql``."""
     ACCEPTED: Final = "accepted"
-    """The counterparty says of an effect that was silent that it still has it: beats count
-    again.
+    """The counterparty says of an effect that was silent that it still has it:
+    beats count again.
     """
     ACCEPTED_ANEW: Final = "accepted_anew"
 
 
 NOT_BEGUN: Final = "not_begun"
-"""Reason of a unit ``effect_settled`` by which pgflow itself says that an attempt has done
-nothing.
+"""Reason of a unit ``effect_settled`` by which pgflow itself says
+that an attempt has done nothing.
 """
 
 WORDS: Final[dict[str, str]] = {
@@ -66,8 +66,8 @@ WORDS: Final[dict[str, str]] = {
     Unknown.ACCEPTED_ANEW: "it is accepted under another reference",
     NOT_BEGUN: "its worker was too long out of touch to begin it",
 }
-"""Each code in words. A journal from before the codes has these: one that is in use is never
-changed.
+"""Each code in words. A journal from before the codes has these:
+one that is in use is never changed.
 """
 
 _CODES = {words: code for code, words in WORDS.items()}

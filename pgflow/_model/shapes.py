@@ -225,16 +225,22 @@ _TEXT = _constant({"is": ["string"]})
 
 _READERS: dict[str, Callable[[_Reader, dict[str, Any]], Shape]] = {
     "none": _constant({"is": ["null"]}),
-    "bool": _constant({"is": ["boolean", "number", "string"], "like": _BOOLEANS, "what": "boolean"}),
+    "bool": _constant(
+        {"is": ["boolean", "number", "string"], "like": _BOOLEANS, "what": "boolean"}
+    ),
     "int": _Reader.whole, "float": _Reader.number, "str": _Reader.text,
     "bytes": _TEXT, "uuid": _TEXT, "url": _TEXT, "multi-host-url": _TEXT,
-    "decimal": _constant({"is": ["number", "string", "boolean", "array"], "like": _NUMBERS, "what": "number"}),
+    "decimal": _constant(
+        {"is": ["number", "string", "boolean", "array"], "like": _NUMBERS, "what": "number"}
+    ),
     "date": _MOMENT, "time": _MOMENT, "datetime": _MOMENT, "timedelta": _MOMENT,
     "enum": _Reader.enum, "literal": _Reader.literal,
-    "list": _Reader.array, "set": _Reader.array, "frozenset": _Reader.array, "tuple": _constant({"is": ["array"]}), "dict": _Reader.mapping,
-    "model": _Reader.model, "dataclass": _Reader._within_class, "model-fields": _Reader.fields, "dataclass-args": _Reader.fields,
-    "typed-dict": _Reader.fields,
-    "nullable": _Reader.nullable, "union": _Reader.any_of, "tagged-union": _Reader.any_of, "default": _Reader.default,
+    "list": _Reader.array, "set": _Reader.array, "frozenset": _Reader.array,
+    "tuple": _constant({"is": ["array"]}), "dict": _Reader.mapping,
+    "model": _Reader.model, "dataclass": _Reader._within_class,
+    "model-fields": _Reader.fields, "dataclass-args": _Reader.fields, "typed-dict": _Reader.fields,
+    "nullable": _Reader.nullable, "union": _Reader.any_of, "tagged-union": _Reader.any_of,
+    "default": _Reader.default,
     "function-after": _Reader.inner, "custom-error": _Reader.inner,
     "definitions": _Reader.definitions, "definition-ref": _Reader.named,
     "lax-or-strict": lambda reader, schema: reader.read(schema["lax_schema"]),

@@ -168,8 +168,8 @@ mailbox again.
 
 
 def without_returned(units: list[Unit]) -> list[Unit]:
-    """A journal in which signals that went back to the mailbox are passed over, as if nobody had
-    taken them.
+    """A journal in which signals that went back to the mailbox are passed over,
+    as if nobody had taken them.
     """
     returned = {
         json.loads(u.payload or "{}")["seq"]

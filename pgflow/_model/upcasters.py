@@ -3,8 +3,8 @@
 A payload does not say which form it has. It is read as the class is today; only what does not fit
 is given to the class's upcasters, wherever in the value that class stands: the newest alone, then
 the last two in their order, and so on to all of them, until the class takes what comes out. So each
-turns one form into the next, and they cost nothing where nothing is old. What is recorded is never
-changed.
+turns one form into the next, and they cost nothing where nothing is old.
+What is recorded is never changed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def upcaster(target: Any, /) -> Callable[[U], U]:
 
     Tried where an input, a result of a step or child, a result of a run or the payload of a signal
     does not fit the class any more. A form that still fits is taken as it is: let what has changed
-    be a required field, or forbid what is unknown. Several for one class are a chain: declare the
-    oldest first.
+    be a required field, or forbid what is unknown. Several for one class are a chain:
+    declare the oldest first.
 
     Args:
-        target: A pydantic model, dataclass or TypedDict; or a workflow, for the object of its
-            parameters.
+        target: A pydantic model, dataclass or TypedDict;
+            or a workflow, for the object of its parameters.
 
     Raises:
         DefinitionError: Values of the target are no objects of named fields.
@@ -105,8 +105,8 @@ def _upcasters_of(cls: Any) -> list[Upcast]:
 
 
 class _Attempts:
-    """Validates as the class does, else after the newest upcaster, after the newest two, and so
-    on.
+    """Validates as the class does, else after the newest upcaster,
+    after the newest two, and so on.
     """
 
     def __init__(self, chain: list[Upcast]) -> None:
@@ -132,11 +132,6 @@ class _Attempts:
             for upcast in chain:
                 value = upcast(value)
             return handler(value), True
-        except (
-            pydantic.ValidationError,
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-        ):  # of another form
+        except (pydantic.ValidationError, LookupError, TypeError, ValueError, AttributeError):
+            # It is of another form.
             return None, False

@@ -1,3 +1,3 @@
-"""Bodies inside a transaction of the application: the protocol, and the libraries of
-connections.
+"""Bodies inside a transaction of the application:
+the protocol, and the libraries of connections.
 """

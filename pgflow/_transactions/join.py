@@ -35,8 +35,8 @@ class Adapted:
     Attributes:
         executor: Runs statements in the caller's transaction.
         is_async: True if it is for ``async def``.
-        after_commit: Registers what to do once the caller has committed; None where the library has
-            no such hook.
+        after_commit: Registers what to do once the caller has committed;
+            None where the library has no such hook.
     """
 
     executor: Executor | AsyncExecutor
@@ -88,8 +88,7 @@ def refuse_without_transaction(connection: object) -> InvalidArgument:
     """The error for a connection on which nothing could be rolled back."""
     return InvalidArgument(
         f"{type(connection).__module__}.{type(connection).__qualname__} has no open transaction, "
-        "so the start could not be part of one: "
-        "open one first, or use the app itself"
+        "so the start could not be part of one: open one first, or use the app itself"
     )
 
 

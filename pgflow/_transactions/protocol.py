@@ -44,8 +44,8 @@ log = logging.getLogger("pgflow")
 
 
 class Trouble(Exception):
-    """An attempt has ended for what is no fault of the body: it is made again, and nothing is
-    recorded.
+    """An attempt has ended for what is no fault of the body:
+    it is made again, and nothing is recorded.
 
     Attributes:
         error: Error that was raised.
@@ -150,7 +150,10 @@ def attempt(  # noqa: PLR0912 - the protocol, in its order
             if not committed:
                 _raise_from_commit(error, together=together)
             if has_hooks:
-                told = "step %s has committed, but its commit raised (%s): hooks behind it may not have run"
+                told = (
+                    "step %s has committed, but its commit raised (%s): "
+                    "hooks behind it may not have run"
+                )
                 log.warning(told, call.name, redacted(error))
     finally:
         yield Op("end", (call, flush, committed, at_us))
@@ -174,8 +177,8 @@ def _raise_from_engine(error: Exception) -> NoReturn:
 def _raise_closed(claim: Claim, call: StepCall) -> NoReturn:
     raise StepCommitted(
         f"the body of call {call.number} of run {claim.key} closed the connection of its "
-        "transaction, which has ended with it; "
-        "whether it committed something before cannot be known"
+        "transaction, which has ended with it; whether it committed something before cannot be "
+        "known"
     )
 
 
@@ -191,9 +194,8 @@ def _raise_from_commit(error: Exception, *, together: bool) -> NoReturn:
     its own, down to its triggers.
     """
     state = sqlstate_of(error) or ""
-    is_call = (
-        together and isinstance(error, psycopg.Error) and error.diag.context is None
-    )  # no trigger: the fence could not be called
+    # No trigger: the fence could not be called.
+    is_call = together and isinstance(error, psycopg.Error) and error.diag.context is None
     if (
         is_infrastructure(error)
         or is_conflict_on_unit(error)

@@ -100,8 +100,8 @@ class AsyncTransactionProvider(Protocol):
 
 
 def is_class(annotation: Any, *classes: type) -> bool:
-    """Return True if an annotation is one of these classes, with or without parameters, or a
-    subclass.
+    """Return True if an annotation is one of these classes,
+    with or without parameters, or a subclass.
     """
     origin = typing.get_origin(annotation) or annotation
     return inspect.isclass(origin) and issubclass(origin, classes)
@@ -130,10 +130,8 @@ def rolled_back_in_time(fileno: int | None, *, roll_back: Callable[[], None]) ->
         yield
     finally:
         try:
-            with (
-                suppress(Exception),
-                Limit(cord, BEGIN_SECONDS),
-            ):  # what the body came to is known by then
+            with suppress(Exception), Limit(cord, BEGIN_SECONDS):
+                # What the body came to is known by then.
                 roll_back()
         finally:
             if cord is not None:
@@ -173,7 +171,6 @@ def provider_for(step: Any, providers: Sequence[Any]) -> Any:
             return provider
     raise DefinitionError(
         f"no provider hands out what @transaction {step.name} wants as "
-        f"{step.connection_parameter!r} "
-        f"({'async' if step.is_async else 'sync'}, annotated {annotation!r}): pass one with "
-        "App(providers=[...])"
+        f"{step.connection_parameter!r} ({'async' if step.is_async else 'sync'}, annotated "
+        f"{annotation!r}): pass one with App(providers=[...])"
     )

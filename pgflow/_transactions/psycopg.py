@@ -2,8 +2,8 @@
 
 A provider hands out transactions of one library. It is picked by the annotation of the step's first
 parameter. psycopg's own connections are built in; SQLAlchemy's come with ``pgflow.sqlalchemy``,
-Django's with ``pgflow.django``. A provider knows nothing of the engine: it opens, runs a statement,
-commits.
+Django's with ``pgflow.django``. A provider knows nothing of the engine:
+it opens, runs a statement, commits.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _prepared: WeakKeyDictionary[
 
 
 class _Preparing:
-    """Switch of the engine's prepared statements on connections of a pool, which the application
-    uses too.
+    """Switch of the engine's prepared statements on connections of a pool,
+    which the application uses too.
     """
 
     def __init__(self) -> None:
@@ -108,8 +108,8 @@ class _PsycopgTransaction:
         return self.connection.fileno()
 
     def close(self) -> None:
-        """Rolls back what is still open, and gives the connection back, whatever happens
-        meanwhile.
+        """Rolls back what is still open, and gives the connection back,
+        whatever happens meanwhile.
         """
         if not self._is_ours:
             return
@@ -128,8 +128,8 @@ class _PsycopgTransaction:
             self._provider.pool.putconn(self.connection)
 
     def leave_behind(self) -> None:
-        """Its body goes on though nobody waits for it: the pool may open another connection
-        meanwhile.
+        """Its body goes on though nobody waits for it:
+        the pool may open another connection meanwhile.
         """
         self._provider.replace(self.connection, is_left=True)
 
@@ -147,9 +147,8 @@ class _PsycopgTransaction:
         has_missed, is_first = False, True
         for tries_left in reversed(range(pool.max_size + 3)):
             try:
-                with Limit(
-                    None if is_first else self.connection.fileno(), BEGIN_SECONDS
-                ):  # whoever calls has put the first down
+                with Limit(None if is_first else self.connection.fileno(), BEGIN_SECONDS):
+                    # Whoever calls has put the first down.
                     return self._wire.rows(*statements)
             except _NOT_AS_PREPARED:
                 self.connection.rollback()
@@ -195,9 +194,8 @@ class PsycopgProvider(_Preparing):
         super().__init__()
         self.pool = pool
         self._most = pool.max_size
-        self._left_behind: set[object] = (
-            set()
-        )  # connections that bodies keep for which nobody waits
+        # Connections that bodies keep for which nobody waits.
+        self._left_behind: set[object] = set()
         self._lock = threading.Lock()
 
     def replace(self, connection: object, *, is_left: bool) -> None:
@@ -260,8 +258,8 @@ class _AsyncPsycopgTransaction:
         return self.connection.fileno()
 
     async def close(self) -> None:
-        """Rolls back what is still open, and gives the connection back, whatever happens
-        meanwhile.
+        """Rolls back what is still open, and gives the connection back,
+        whatever happens meanwhile.
         """
         if not self._is_ours:
             return
@@ -274,9 +272,8 @@ class _AsyncPsycopgTransaction:
                 with Limit(self.connection.fileno(), BEGIN_SECONDS):
                     await self.connection.rollback()
         except psycopg.Error:
-            await (
-                self.connection.close()
-            )  # it was lost just now; what the body came to is known by then
+            # It was lost just now; what the body came to is known by then.
+            await self.connection.close()
         finally:
             await self._provider.pool.putconn(self.connection)
 

@@ -47,8 +47,8 @@ class _Stretch(NamedTuple):
 
 
 class Acknowledged:
-    """See the module. Runs are noted on the worker's loop; all the rest is the heart's, on its
-    thread.
+    """See the module. Runs are noted on the worker's loop;
+    all the rest is the heart's, on its thread.
     """
 
     def __init__(self) -> None:
@@ -116,8 +116,8 @@ class Acknowledged:
         )
 
     def beaten(self, answer: Beat) -> None:
-        """The answer to a beat is seen to: what was noted before it lies before the position that
-        it tells.
+        """The answer to a beat is seen to:
+        what was noted before it lies before the position that it tells.
         """
         if answer.timeline is None or answer.flushed is None:
             self._sent.clear()
@@ -162,8 +162,8 @@ class Acknowledged:
 
 
 def _fell_back(last: Beat, answer: Beat) -> bool:
-    """The same log is shorter than it was: the server was put back to an earlier state, or its disk
-    has lied.
+    """The same log is shorter than it was: the server was put back to an earlier state,
+    or its disk has lied.
     """
     return (
         last.flushed is not None

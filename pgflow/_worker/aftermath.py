@@ -124,8 +124,8 @@ class Aftermath:
             log.log(level, "run %s %s", claim.key, status, extra=log_fields(claim))
 
     def _tell_place(self, execution: Execution, flush: Flush, place: str) -> None:
-        """A run has left without an end of its own: parked, held, continued as new, or ended from
-        outside.
+        """A run has left without an end of its own:
+        parked, held, continued as new, or ended from outside.
         """
         question = flush.question or {}
         self._runs.count_left(
@@ -153,8 +153,8 @@ class Aftermath:
         self._runs.give_back(execution)
 
     def not_committed(self, execution: Execution, error: BaseException) -> None:
-        """The committer failed at a batch with this run: what is durable of it, a replay will find
-        out.
+        """The committer failed at a batch with this run:
+        what is durable of it, a replay will find out.
         """
         if self._runs.has(execution):
             self._runs.engine_failed(execution.claim, error)

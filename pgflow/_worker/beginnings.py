@@ -34,8 +34,8 @@ log = logging.getLogger("pgflow")
 
 
 class Beginnings(Part):
-    """See the module. It has the threads for the code of sync workflows, and those for checkers of
-    Refs.
+    """See the module. It has the threads for the code of sync workflows,
+    and those for checkers of Refs.
 
     Args:
         runs: Those that are here.

@@ -134,8 +134,7 @@ class Bodies:
                 self.stop(call)
         return [task for task in self._tasks.values() if isinstance(task, asyncio.Task)]
 
-    # ------------------------------------------------------------ a body that needs nothing but a
-    # task, or a thread
+    # -------------------------------------------- a body that needs nothing but a task, or a thread
 
     def _start_as_task(self, execution: Execution, call: StepCall) -> None:
         """In one coroutine around the body: each further one costs as much as its bookkeeping."""
@@ -167,8 +166,8 @@ class Bodies:
         return scope, context, self._replacements.get(step.origin) or step.fn
 
     def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> _CameTo:
-        """In its thread: what the body returned, encoded, or raised; what it hands on to the
-        loop.
+        """In its thread: what the body returned, encoded, or raised;
+        what it hands on to the loop.
         """
         try:
             value = self._calls.call_sync(call, fn, ())
@@ -206,8 +205,8 @@ class Bodies:
         scope: StepScope,
         body: Callable[..., Any] | CoroutineType[Any, Any, Any],
     ) -> None:
-        """Awaits an async body; or the rest of one that is a lambda, or a def, and has called an
-        async def.
+        """Awaits an async body; or the rest of one that is a lambda,
+        or a def, and has called an async def.
         """
         try:
             value = await (
@@ -315,9 +314,8 @@ class Bodies:
                 call.spec.effect, failed=result.error is not None, again=again
             )
         if result.error is not None:
-            kind = result.error["type"].removeprefix(
-                "builtins."
-            )  # never its text: it may quote what the run works on
+            # Never its text: it may quote what the run works on.
+            kind = result.error["type"].removeprefix("builtins.")
             then = f"tried again in {result.delay_seconds:.2f} s" if again else "not tried again"
             if isinstance(result, EffectResult):
                 then = f"its outcome is {result.verdict}"
@@ -362,8 +360,8 @@ class Bodies:
             self.returned(execution, _judge(call, error))
 
     def _cannot_be_judged(self, execution: Execution, call: StepCall, error: BaseException) -> None:
-        """Holds the run: the result of a body could not be judged, and nobody would ever hear of
-        it.
+        """Holds the run: the result of a body could not be judged,
+        and nobody would ever hear of it.
         """
         where = log_fields(execution.claim, call)
         log.error(

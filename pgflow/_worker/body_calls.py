@@ -118,9 +118,8 @@ class BodyCalls:
             raise
         if type(outcome) is _Raised:
             raise outcome.error
-        if (
-            type(outcome) is CoroutineType
-        ):  # a lambda, or a def, that hands on what an async def is to do
+        if type(outcome) is CoroutineType:
+            # A lambda, or a def, that hands on what an async def is to do.
             return await outcome
         return outcome
 

@@ -1,5 +1,5 @@
-"""The place from which a worker's claims read: the head of its lanes, or behind the last run
-claimed.
+"""The place from which a worker's claims read:
+the head of its lanes, or behind the last run claimed.
 
 At the head stand the dead rows of all runs that were claimed before, until vacuum removes them. A
 transaction that somebody holds open keeps vacuum from that, and reading past the rows of 100,000

@@ -1,5 +1,5 @@
-"""The claims of a worker: as many runs as it has room for, alone or together with a commit that
-ends some.
+"""The claims of a worker: as many runs as it has room for,
+alone or together with a commit that ends some.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ MAX_CLAIM = 128
 
 
 class Claims(Loop):
-    """See the module. No more is asked for than there is room for: what is on its way counts like
-    what is here.
+    """See the module. No more is asked for than there is room for:
+    what is on its way counts like what is here.
 
     Args:
         wanted: Set by whoever has heard of work, or made room for some.

@@ -44,8 +44,8 @@ class CommitQueue:
         self._call_up()
 
     def send_again(self, item: Item) -> None:
-        """The server was busy with this run: its flush goes with the next batch, exactly as it
-        was.
+        """The server was busy with this run:
+        its flush goes with the next batch, exactly as it was.
         """
         self._again.append(item)
 

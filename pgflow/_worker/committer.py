@@ -1,5 +1,5 @@
-"""Group commit: everything that the runs of this process have to make durable goes through two
-connections.
+"""Group commit: everything that the runs of this process have
+to make durable goes through two connections.
 
 While one batch is on its way, what other runs want committed piles up, and goes as one. At most
 half of the active runs go in one batch, and the second connection sets out only when half are
@@ -149,8 +149,8 @@ class Committer(Part):
             while not self._closing:
                 items = self._queue.take_batch()
                 if not items:
-                    # What the last batch has let go on may have something at once: bodies that wait
-                    # for nothing.
+                    # What the last batch has let go on may have something at once:
+                    # bodies that wait for nothing.
                     await (asyncio.sleep(0) if has_delivered else self._rest(line))
                     has_delivered = False
                     continue
@@ -231,8 +231,8 @@ class Committer(Part):
             self._meter.commit_failed()
 
     async def _refused(self, line: _Line, item: Item, error: Exception, *, is_data: bool) -> None:
-        """The server is well, and will not commit this: holds the run if that is for good, else
-        puts it off.
+        """The server is well, and will not commit this:
+        holds the run if that is for good, else puts it off.
         """
         flush = item[1]
         now = asyncio.get_running_loop().time()
@@ -263,8 +263,8 @@ class Committer(Part):
         """Holds a run for a person instead of what it wanted to record; False if the server will
         not have that either.
 
-        So nothing is held while the server takes nothing from anybody: what is well again goes on
-        by itself.
+        So nothing is held while the server takes nothing from anybody:
+        what is well again goes on by itself.
         """
         execution, flush = item
         held = execution.hold_instead_of(

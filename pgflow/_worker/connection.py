@@ -73,12 +73,12 @@ class WorkerConnection:
 
         Args:
             query: The query.
-            is_patient: True to wait, too, while its function is missing or forbidden, as during an
-                upgrade.
+            is_patient: True to wait, too, while its function is missing or forbidden,
+                as during an upgrade.
 
         Raises:
-            psycopg.Error: It cannot be run with these arguments, or not at all and ``is_patient``
-                is not said.
+            psycopg.Error: It cannot be run with these arguments,
+                or not at all and ``is_patient`` is not said.
             PgflowError: As :meth:`ask`.
         """
         tries = 0

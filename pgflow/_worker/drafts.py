@@ -49,8 +49,8 @@ class Drafts:
             self._sending = self._tasks.spawn(self._send(scope))
 
     async def _send(self, scope: StepScope) -> None:
-        """Sends what there is, and what has come meanwhile, as long as somebody waits for the
-        body.
+        """Sends what there is, and what has come meanwhile,
+        as long as somebody waits for the body.
         """
         execution = self._execution
         while True:

@@ -28,13 +28,13 @@ BEGIN_WITHIN = 0.5
 """Share of the time between the end of an attempt and when "absent" is believed, by which an act
 may begin later than it was licensed.
 
-The rest is for what cannot be seen: the process may stand still between the last look at the clock
-and the act.
+The rest is for what cannot be seen:
+the process may stand still between the last look at the clock and the act.
 """
 
 ASKED_BEFORE_ACT = 5
-"""Times that a precondition or an observer with trouble of its database is asked; the last error
-counts.
+"""Times that a precondition or an observer with trouble of its database is asked;
+the last error counts.
 """
 
 
@@ -133,9 +133,8 @@ class Acts:
         step: EffectStep[..., Any] = call.spec.definition.declared
         assert step.settler is not None
         answer = await self._calls.call(call, step.settler, ())
-        if isinstance(answer, Confirmed) and isinstance(
-            answer.value, Accepted
-        ):  # it was taken on, and its confirmation is to come
+        if isinstance(answer, Confirmed) and isinstance(answer.value, Accepted):
+            # It was taken on, and its confirmation is to come.
             return accepted(call, answer.value)
         if isinstance(answer, Confirmed):
             return EffectResult(

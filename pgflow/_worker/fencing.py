@@ -23,8 +23,8 @@ from pgflow._worker.threads import Answer, Posts
 
 
 class Turns:
-    """The turns of all runs. Whoever waits for one looks again whenever something of the run has
-    changed.
+    """The turns of all runs. Whoever waits for one looks again whenever something
+    of the run has changed.
 
     Args:
         runs: The runs of this worker.
@@ -93,9 +93,8 @@ async def _answered(coroutine: Coroutine[Any, Any, Any], answer: Answer) -> None
     try:
         value = await coroutine
     except asyncio.CancelledError as error:
-        answer.fail(
-            FutureCancelled(*error.args)
-        )  # the thread itself is not cancelled: to it this is an error like others
+        # The thread itself is not cancelled: to it this is an error like others.
+        answer.fail(FutureCancelled(*error.args))
         raise
     except Exception as error:  # noqa: BLE001 - raised in the thread
         answer.fail(error)
@@ -126,8 +125,8 @@ class FenceQueue:
             self._over = True
 
     def start_clock(self, seconds: float) -> None:
-        """The body in the thread begins; until it takes its turn it must not last longer than
-        this.
+        """The body in the thread begins;
+        until it takes its turn it must not last longer than this.
         """
         if self._limit is not None and not self._over:
             self._limit.reschedule(asyncio.get_running_loop().time() + seconds)
@@ -161,9 +160,8 @@ class FenceQueue:
         self._execution.end_fence(call, flush, committed=committed, at_us=at_us)
         if committed:
             self._turns.fenced(self._execution, flush.last_seq)
-        asyncio.get_running_loop().call_soon(
-            self._turns.go_on, self._execution
-        )  # once the connection is back
+        # Once the connection is back.
+        asyncio.get_running_loop().call_soon(self._turns.go_on, self._execution)
 
     async def ask_elsewhere(self, query: Query[Any]) -> Any:
         return await self._turns.ask_elsewhere(query)

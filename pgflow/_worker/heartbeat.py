@@ -1,5 +1,5 @@
-"""Signs of life, on a thread and a connection of their own: a busy loop elsewhere cannot fake a
-death.
+"""Signs of life, on a thread and a connection of their own:
+a busy loop elsewhere cannot fake a death.
 
 The thread looks after others too: after workers that may be dead (:mod:`pgflow._worker.reaper`),
 and after its own worker's loop (:mod:`pgflow._worker.watchdog`).
@@ -160,8 +160,8 @@ class Heart(Part):
 
     @property
     def is_beating(self) -> bool:
-        """True while the thread goes on: without it the worker would be taken for dead, and could
-        not say so.
+        """True while the thread goes on: without it the worker would be taken for dead,
+        and could not say so.
         """
         return self._thread.is_alive()
 
@@ -252,18 +252,17 @@ class Heart(Part):
         loss = self._acknowledged.judge(answer, self._ask)
         if loss is not None:
             self._report(loss)
-        self._acknowledged.beaten(
-            answer
-        )  # not before: what cannot be written down now is judged again after the next beat
+        # Not before: what cannot be written down now is judged again after the next beat.
+        self._acknowledged.beaten(answer)
 
     def _report(self, loss: loss_calls.Loss) -> None:
         keys = ", ".join(run["key"] for run in loss.runs[:5]) + (
             ", ..." if len(loss.runs) > 5 else ""
         )
         log.error(
-            "the server's log goes on from %X (timeline %s), and %X (timeline %s) was acknowledged "
-            "%.1f s ago: of %s runs of this worker "
-            "something is lost%s. `pgflow doctor` says more",
+            "the server's log goes on from %X (timeline %s), and %X (timeline %s) was "
+            "acknowledged %.1f s ago: of %s runs of this worker something is lost%s. `pgflow "
+            "doctor` says more",
             loss.kept,
             loss.new_timeline,
             loss.acknowledged,

@@ -1,5 +1,5 @@
-"""The host of executions (:class:`pgflow._engine.host.Host`): what a run wants of its worker, while
-it is here.
+"""The host of executions (:class:`pgflow._engine.host.Host`):
+what a run wants of its worker, while it is here.
 
 The code of a sync workflow asks from its own thread. Then the loop is told.
 """

@@ -1,5 +1,5 @@
-"""The lanes that a worker serves: those of its queues, workflows and versions that the database
-knows.
+"""The lanes that a worker serves: those of its queues,
+workflows and versions that the database knows.
 
 A start may name a new one at any time, of a version that nothing was pinned to before. So the
 worker looks for them when one is heard of, and now and then, since a lane may be committed after

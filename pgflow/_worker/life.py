@@ -21,8 +21,8 @@ class Life:
     thread, all else on the worker's loop.
 
     Args:
-        stale_after_seconds: After so long without a sign of life others might soon believe this
-            worker dead.
+        stale_after_seconds: After so long without a sign
+            of life others might soon believe this worker dead.
 
     Attributes:
         worker_id: Number under which the database knows this worker; 0 before it is registered,

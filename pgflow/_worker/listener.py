@@ -116,8 +116,8 @@ class Listener(Part):
 
 
 def payloads(lanes: set[int], mail: set[int]) -> list[str]:
-    """Return payloads for the work channel: ``r1,2;m7,8`` - lanes with ready runs, leased runs with
-    mail.
+    """Return payloads for the work channel: ``r1,2;m7,8`` - lanes with ready runs,
+    leased runs with mail.
     """
     parts = [f"r{chunk}" for chunk in chunks(lanes)] + [f"m{chunk}" for chunk in chunks(mail)]
     return [";".join(parts)] if sum(map(len, parts)) < MAX_PAYLOAD_CHARS - len(parts) else parts

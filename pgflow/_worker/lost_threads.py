@@ -23,8 +23,8 @@ from pgflow._worker.threads import DaemonThreads, Job
 log = logging.getLogger("pgflow")
 
 LEAST_LOST = 32
-"""So many threads may be lost where the options do not say, however few runs are worked on at
-once.
+"""So many threads may be lost where the options do not say,
+however few runs are worked on at once.
 """
 
 

@@ -16,8 +16,8 @@ class News:
     """See the module. It keeps nothing.
 
     Args:
-        ended: Called with the chains that have ended, for those who wait for results in this
-            process.
+        ended: Called with the chains that have ended,
+            for those who wait for results in this process.
     """
 
     def __init__(

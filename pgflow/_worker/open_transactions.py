@@ -1,5 +1,5 @@
-"""The transactions that bodies are in, and the means to cut their connections while somebody waits
-on them.
+"""The transactions that bodies are in,
+and the means to cut their connections while somebody waits on them.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class OpenTransactions(Part):
         return Cords(self._known, call, transaction)
 
     def leave_behind(self, call: StepCall) -> None:
-        """Nobody waits for the body any more: it will not commit, and what it has locked is free
-        for the next.
+        """Nobody waits for the body any more: it will not commit,
+        and what it has locked is free for the next.
         """
         known = self._known.get(call)
         if known is not None:
@@ -102,9 +102,8 @@ class Cords:
         return self._cord
 
     def _close(self) -> None:
-        if (
-            self._known.get(self._call) is self._open
-        ):  # a body that was left behind comes back when the next try has long begun
+        if self._known.get(self._call) is self._open:
+            # A body that was left behind comes back when the next try has long begun.
             self._known.pop(self._call, None)
         if self._cord is not None:
             self._cord.close()

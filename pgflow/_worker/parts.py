@@ -22,8 +22,8 @@ log = logging.getLogger("pgflow")
 
 
 class Part:
-    """A part of a worker. One that has nothing to do at one of these moments leaves the method as
-    it is here.
+    """A part of a worker. One that has nothing to do at one
+    of these moments leaves the method as it is here.
     """
 
     def start(self) -> None:
@@ -62,8 +62,8 @@ class Tasks(Part):
         return task
 
     def keep_going(self, name: str, loop: Callable[[], Awaitable[Any]]) -> None:
-        """Runs a loop, again after each failure; one that has ended before its worker is the
-        worker's end.
+        """Runs a loop, again after each failure;
+        one that has ended before its worker is the worker's end.
         """
         self.spawn(keep_going(name, loop, self._life.fail)).add_done_callback(
             partial(self._loop_ended, name)

@@ -96,8 +96,8 @@ class Progress(Part):
             )
 
     async def stop(self) -> None:
-        """Waits a little for the last beats: the next try of their body begins with what they
-        say.
+        """Waits a little for the last beats:
+        the next try of their body begins with what they say.
         """
         await asyncio.sleep(0)  # some may have been told in this turn of the loop
         if self._beats:

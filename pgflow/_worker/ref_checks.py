@@ -74,8 +74,8 @@ def make_checker(kind: str, fn: Any, timeout: Duration) -> Checker:
 
 
 def refs_in(units: list[Unit], checkers: dict[str, Checker]) -> dict[Ref, list[int]]:
-    """The Refs that these checkers know in the results that count, each with the calls that
-    returned it.
+    """The Refs that these checkers know in the results that count,
+    each with the calls that returned it.
     """
     newest = {unit.call: unit for unit in units if unit.kind in _HOLDING}
     found: dict[Ref, list[int]] = {}

@@ -1,5 +1,5 @@
-"""The registration of a worker: the database knows it by a number, with the lanes and the code that
-it serves.
+"""The registration of a worker: the database knows it by a number,
+with the lanes and the code that it serves.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Registration:
 
 
 def code_of(name: str, workflow: Workflow[..., Any]) -> calls.Code:
-    """Return the registration of a workflow that a worker serves under a name, which may be an old
-    one.
+    """Return the registration of a workflow that a worker serves under a name,
+    which may be an old one.
     """
     alias_of = workflow.name if name != workflow.name else None
     shapes = {signal.name: signal.codec.shape for signal in workflow.signals}

@@ -41,8 +41,8 @@ class Runs:
 
     Attributes:
         executions: By run. A run is in here if, and only if, this worker works on it.
-        changed: Set when a run has left or something of it is durable; cleared by whoever waits for
-            that.
+        changed: Set when a run has left or something of it is durable;
+            cleared by whoever waits for that.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class Runs:
     def poke_waiting(self) -> None:
         """Has runs look that wait for something only the database knows.
 
-        Not in a loop itself, whose variables would hold the last execution for as long as the loop
-        rests.
+        Not in a loop itself, whose variables would hold the last execution
+        for as long as the loop rests.
         """
         for execution in list(self.executions.values()):
             if execution.waits_for_database and not execution.over:
@@ -200,8 +200,8 @@ class Runs:
     # ------------------------------------------------------------ the end of the worker
 
     async def drain(self, deadline: float, may_come: Callable[[], bool]) -> None:
-        """Lets what is under way come to an end, and hands back each run that has nothing left to
-        do here.
+        """Lets what is under way come to an end,
+        and hands back each run that has nothing left to do here.
 
         Args:
             deadline: Time of the loop after which nothing is waited for any more.

@@ -51,8 +51,8 @@ class Hooks:
         or still needs them.
 
         Raises:
-            WorkerFailed: A function raised. Where that was one of ``on_start``, the worker must not
-                start.
+            WorkerFailed: A function raised. Where that was one of ``on_start``,
+                the worker must not start.
         """
         turn = self._turns.setdefault(asyncio.get_running_loop(), _Turn())
         async with turn.lock:
@@ -111,9 +111,8 @@ async def _call(hook: Hook, decorator: str) -> None:
             answer = await asyncio.wrap_future(threads.submit(hook))
         finally:
             threads.shutdown(wait=False)
-        if inspect.isawaitable(
-            answer
-        ):  # a partial of a coroutine function, or an object with an async __call__
+        if inspect.isawaitable(answer):
+            # A partial of a coroutine function, or an object with an async __call__.
             await answer
     except BaseException as error:
         if not is_its_own(error, asyncio.current_task()):

@@ -67,9 +67,8 @@ def is_own_end(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
         error: The error.
         task: The one that was running when its coroutine began.
     """
-    if isinstance(
-        error, asyncio.CancelledError
-    ):  # something in it may have been cancelled, and not the task
+    if isinstance(error, asyncio.CancelledError):
+        # Something in it may have been cancelled, and not the task.
         return task is None or task.cancelling() > 0
     if isinstance(error, GeneratorExit):  # a coroutine that is closed has no task any more
         return asyncio._get_running_loop() is None or asyncio.current_task() is not task
@@ -109,8 +108,8 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancels tasks, and waits until they have ended; their errors are nobody's any more.
 
     A cancel may be lost: ``asyncio.wait_for`` of Python 3.11, in which psycopg 3.2 waits for its
-    socket, drops one that meets the end of what it waits for (python/cpython#86296). So it is said
-    again.
+    socket, drops one that meets the end of what it waits for (python/cpython#86296).
+    So it is said again.
     """
     asked = list(tasks)
     left = set(asked)
@@ -122,8 +121,8 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def quietly(awaitable: Awaitable[Any]) -> None:
-    """Awaits what need not succeed: whatever it leaves undone, the next poll, a reaper or another
-    worker finds.
+    """Awaits what need not succeed: whatever it leaves undone, the next poll,
+    a reaper or another worker finds.
     """
     try:
         await awaitable

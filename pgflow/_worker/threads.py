@@ -94,11 +94,11 @@ class _Promised(Job):
 
 
 class DaemonThreads(Executor):
-    """An executor of daemon threads, each kept for the next job, since libraries keep connections
-    by thread.
+    """An executor of daemon threads, each kept for the next job,
+    since libraries keep connections by thread.
 
-    A thread whose job nobody waits for any more is lost to it until the job returns: another takes
-    its place.
+    A thread whose job nobody waits for any more is lost to it until the job returns:
+    another takes its place.
 
     Args:
         max_workers: Most jobs at once; more wait for one of them.
@@ -118,8 +118,8 @@ class DaemonThreads(Executor):
         self.max_lost = max_lost
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Runs a function in one of the threads, a new one if all are busy and there may be
-        more.
+        """Runs a function in one of the threads,
+        a new one if all are busy and there may be more.
         """
         future = _Promise()
         future.job = _Promised(future, lambda: fn(*args, **kwargs))
@@ -127,8 +127,8 @@ class DaemonThreads(Executor):
         return future
 
     def start(self, work: Callable[[], Any], tell: Callable[[Any], None]) -> Job:
-        """As :meth:`submit`, without a future: a good part of what a short job costs. See
-        :class:`Job`.
+        """As :meth:`submit`, without a future: a good part of what a short job costs.
+        See :class:`Job`.
         """
         job = Job(work, tell)
         self._begin(job)
@@ -270,13 +270,12 @@ class Posts:
         self._is_told = False
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Has a call made by the loop; it must not raise. Nothing happens once the loop is
-        closed.
+        """Has a call made by the loop; it must not raise.
+        Nothing happens once the loop is closed.
         """
         self._calls.append((call, args))
-        if (
-            not self._is_told
-        ):  # it is unset before the calls are counted: whoever sees it set is counted
+        if not self._is_told:
+            # It is unset before the calls are counted: whoever sees it set is counted.
             self._is_told = True
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._make)
@@ -396,9 +395,8 @@ def is_its_own(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
         task: The one that awaits the function: where a coroutine is closed that was left behind, it
             is not the current one.
     """
-    if isinstance(
-        error, asyncio.CancelledError
-    ):  # it may have awaited something that was cancelled
+    if isinstance(error, asyncio.CancelledError):
+        # It may have awaited something that was cancelled.
         return task is not None and not task.cancelling()
     if isinstance(error, GeneratorExit):
         return asyncio.current_task() is task

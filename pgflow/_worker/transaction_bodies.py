@@ -1,8 +1,8 @@
-"""Transactional bodies: one attempt at a step in a transaction of the application, whose commit is
-the step's.
+"""Transactional bodies: one attempt at a step in a transaction of the application,
+whose commit is the step's.
 
-Only the connection that the body is handed is ours. Trouble with it, or in opening it, says nothing
-of the step.
+Only the connection that the body is handed is ours. Trouble with it,
+or in opening it, says nothing of the step.
 """
 
 from __future__ import annotations
@@ -97,9 +97,8 @@ class TransactionBodies:
             if (envelopes := execution.claim.envelopes) is not None:
                 call.stored = seal_result(call, text, envelopes)
                 text = open_text(envelopes, call.stored, what)
-            call.spec.result.decode(
-                text, what
-            )  # what the workflow could not read must not be committed
+            # What the workflow could not read must not be committed.
+            call.spec.result.decode(text, what)
             scope.succeeded()
             return text
 
@@ -199,8 +198,8 @@ def _is_of(transaction: Any) -> Callable[[BaseException], bool]:
 
 
 def _has_closed(transaction: Any) -> bool:
-    """Return True if a body has closed the connection of its transaction: one that is lost is
-    broken.
+    """Return True if a body has closed the connection of its transaction:
+    one that is lost is broken.
     """
     connection = getattr(transaction, "driver_connection", None)
     return bool(getattr(connection, "closed", False)) and not getattr(connection, "broken", True)

@@ -2,8 +2,8 @@
 (``effects="compensate"``).
 
 They are known from the record only: their arguments are read by the annotations of the effect that
-has the name now. Where no such effect is found, or the arguments cannot be read, a person must take
-it back.
+has the name now. Where no such effect is found, or the arguments cannot be read,
+a person must take it back.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ async def _undo(scope: WorkflowScope, workflow: Workflow[..., Any]) -> None:
     done = [d for d in execution.dropped if d.note["compensates"] is None]
     for recalled in [EffectToUndo(scope, execution, _effect(workflow, d), d) for d in done]:
         while recalled.is_owed:
-            with contextlib.suppress(
-                asyncio.CancelledError
-            ):  # it is in the journal, and reaches the code when that goes on
+            with contextlib.suppress(asyncio.CancelledError):
+                # It is in the journal, and reaches the code when that goes on.
                 await take_back(scope, [(recalled, recalled.call)], all_of_them=True)
 
 
@@ -148,8 +147,8 @@ def _result(effect: EffectStep[..., Any], scope: WorkflowScope, dropped: Dropped
 
 
 def _effect(workflow: Workflow[..., Any], dropped: Dropped) -> EffectStep[..., Any]:
-    """The effect that a recorded one was; a stand-in if the code at hand has none of its name, or
-    several.
+    """The effect that a recorded one was;
+    a stand-in if the code at hand has none of its name, or several.
     """
     found = find_effect(dropped.name, dropped.note.get("code") or f"{workflow.fn.__module__}:")
     if found is not None:

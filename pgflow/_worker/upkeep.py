@@ -99,8 +99,8 @@ class Upkeep(Loop):
             await asyncio.sleep(STRAYS_EVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 - spreads the load
 
     def _compare_schema(self, comment: str | None) -> None:
-        """Says once what has become of the schema, and takes no further runs if this code cannot
-        work with it.
+        """Says once what has become of the schema,
+        and takes no further runs if this code cannot work with it.
         """
         if comment == self._seen_stamp:
             return
@@ -115,7 +115,10 @@ class Upkeep(Loop):
                 ours,
             )
         elif standing is Standing.BREAKING:
-            why = f"the schema is now of {comment}, with which {ours} cannot work: this worker takes no further runs"
+            why = (
+                f"the schema is now of {comment}, with which {ours} cannot work: "
+                "this worker takes no further runs"
+            )
             self._life.fail_for(WorkerFailed(why))
         elif standing is Standing.OLDER:
             log.warning(

@@ -21,8 +21,8 @@ log = logging.getLogger("pgflow")
 
 
 class Wakes:
-    """See the module. It keeps the chains that are to be woken; while there are some, one task is
-    at it.
+    """See the module. It keeps the chains that are to be woken;
+    while there are some, one task is at it.
     """
 
     def __init__(self, control: WorkerConnection, tasks: Tasks, news: News, poller: Poller) -> None:

@@ -63,9 +63,8 @@ def _culprit(frame: FrameType | None) -> tuple[str, str]:
     where = traceback.format_stack(frame)[-1].strip() if frame is not None else "?"
     while frame is not None:
         owner = frame.f_locals.get("self")
-        execution = (
-            owner.host if isinstance(owner, WorkflowLoop) else owner
-        )  # which has no frame of its own, compiled
+        # Compiled, an execution has no frame of its own.
+        execution = owner.host if isinstance(owner, WorkflowLoop) else owner
         if isinstance(execution, Execution):
             return f"the code of run {execution.claim.key!r} ({execution.claim.workflow})", where
         frame = frame.f_back

@@ -5,8 +5,8 @@ steps and workflows. The worker holds five connections: two that commit, one for
 wakes, one that listens, one of the heart; four where nothing is to do. However many runs it works
 on, it needs no more but for transactional steps, which have a pool.
 
-It is a list of parts (:mod:`pgflow._worker.parts`), and does little more than make them, start and
-stop them.
+It is a list of parts (:mod:`pgflow._worker.parts`), and does little more than make them,
+start and stop them.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Worker:
         connect: Options of its connections.
         definitions: Of the app.
         options: Its own.
-        ended: Called with the chains that have ended, for those who wait for results in this
-            process.
+        ended: Called with the chains that have ended,
+            for those who wait for results in this process.
 
     Attributes:
         parts: In the order in which they are started. They are stopped in the opposite one.
@@ -204,8 +204,8 @@ class Worker:
         self._want_claims()
 
     async def stop(self) -> None:
-        """Claims nothing more, lets running bodies finish within the grace, hands everything back,
-        and leaves.
+        """Claims nothing more, lets running bodies finish within the grace,
+        hands everything back, and leaves.
         """
         if not self._life.stop():
             return

@@ -108,8 +108,8 @@ class AsyncApp(AsyncPoolClient):
         task.add_done_callback(self._nudging.discard)
 
     async def nudge(self) -> None:
-        """Wakes what was sent or started through :meth:`using`, where the library has no hook after
-        its commit.
+        """Wakes what was sent or started through :meth:`using`,
+        where the library has no hook after its commit.
         """
         await asyncio.sleep(0)
         await self._wake_noted()
@@ -263,9 +263,8 @@ async def _ended(watching: asyncio.Task[None], worker: Worker) -> None:
     if not worker.failed.is_set():
         watching.cancel()
     await asyncio.wait([watching])
-    with contextlib.suppress(
-        asyncio.CancelledError
-    ):  # of ours, where the code in the context has not awaited since
+    with contextlib.suppress(asyncio.CancelledError):
+        # It is one of ours, where the code in the context has not awaited since.
         await asyncio.sleep(0)
 
 
@@ -280,7 +279,8 @@ def twin_of(app: AppBase, dsn: str | None, *, without_session: bool = False) -> 
     """
     twin = AsyncApp(
         dsn or app._dsn, errors=app._errors, interceptors=app._interceptors,
-        prepare_threshold=None if without_session else app._prepare_threshold, listen=app._listen and not without_session,
+        prepare_threshold=None if without_session else app._prepare_threshold,
+        listen=app._listen and not without_session,
     )  # fmt: skip
     twin.definitions, twin._envelopes = app.definitions, app._envelopes
     return twin

@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 
 class AsyncPoolClient(AppBase, AsyncClient):
-    """The part of an app that asks the database. To open the pool, to wait and to wake is each
-    colour's own.
+    """The part of an app that asks the database. To open the pool,
+    to wait and to wake is each colour's own.
     """
 
     async def _open(self) -> AsyncConnectionPool[Any]:
@@ -42,8 +42,8 @@ class AsyncPoolClient(AppBase, AsyncClient):
         raise NotImplementedError
 
     async def nudge(self) -> None:
-        """Wakes what was sent or started through :meth:`using`, where the library has no hook after
-        its commit.
+        """Wakes what was sent or started through :meth:`using`,
+        where the library has no hook after its commit.
         """
         raise NotImplementedError
 
@@ -172,9 +172,8 @@ class AsyncBoundClient(AsyncClient):
         self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None
     ) -> AsyncRun[Any]:
         del chain_id
-        return super()._run_handle(
-            key, workflow
-        )  # whether there is such a chain is decided by the caller's commit
+        # Whether there is such a chain is decided by the caller's commit.
+        return super()._run_handle(key, workflow)
 
     def _started(self, started: start.Started) -> None:
         self._wake_after_commit(started.chains, [started.lane_id])

@@ -1,5 +1,5 @@
-"""Base of the apps of both colours: the database, the app's definitions, and whom to wake after a
-commit.
+"""Base of the apps of both colours: the database, the app's definitions,
+and whom to wake after a commit.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class AppBase:
         )
 
     def ref_checker(self, kind: str, *, timeout: Duration = CHECK_TIMEOUT) -> Callable[[C], C]:
-        """Declares how it is found out whether what a :class:`pgflow.Ref` of this kind names still
-        exists.
+        """Declares how it is found out whether what a :class:`pgflow.Ref`
+        of this kind names still exists.
 
         The function, ``async def`` or ``def``, is called with the Ref and returns True or False. It
         is asked whenever a run goes on from its journal, outside any transaction; if it raises or
@@ -186,8 +186,8 @@ class AppBase:
 
         Args:
             fn: The function.
-            again_after: After how long it is called again while nothing has been done; never if not
-                given.
+            again_after: After how long it is called again while nothing has been done;
+                never if not given.
             timeout: Longest time for one call.
 
         Example::
@@ -215,8 +215,8 @@ class AppBase:
 
         Args:
             fn: The function, ``async def`` or ``def``, without parameters. An ``async def`` runs on
-                the worker's event loop, a ``def`` in a thread. Those that are declared first are
-                called first.
+                the worker's event loop, a ``def`` in a thread.
+                Those that are declared first are called first.
 
         Raises:
             DefinitionError: It cannot be called without arguments.
@@ -231,8 +231,8 @@ class AppBase:
         return fn
 
     def on_stop(self, fn: F) -> F:
-        """Declares a function that is called when the last worker of the app on an event loop has
-        ended.
+        """Declares a function that is called when the last worker
+        of the app on an event loop has ended.
 
         No step of the worker is under way then, save for ``def`` bodies that went on beyond the
         grace. Those that are declared last are called first. One that raises keeps none of the
@@ -313,8 +313,8 @@ def tell_of_pooler(dsn: str) -> None:
 
 _apps: weakref.WeakSet[AppBase] = weakref.WeakSet()
 _of_the_parent: list[Any] = []
-"""Kept for good: whoever took it apart would speak on the parent's connections, or wait for its
-threads.
+"""Kept for good: whoever took it apart would speak on the parent's connections,
+or wait for its threads.
 """
 
 
@@ -373,6 +373,6 @@ def refuse_schedules(workflows: Iterable[Workflow[..., Any]], queues: Sequence[s
         if workflow.schedule_options is not None and workflow.start_options.queue in queues:
             raise NotBuiltError(
                 f"schedules are not built yet: no worker would start {workflow.name} at "
-                f"{workflow.schedule_options['cron']!r}. "
-                "Remove @pgflow.schedule and start it from cron, or serve other queues only"
+                f"{workflow.schedule_options['cron']!r}. Remove @pgflow.schedule and start it "
+                "from cron, or serve other queues only"
             )

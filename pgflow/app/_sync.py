@@ -165,8 +165,8 @@ class App(PoolClient):
         return portal.call(background.wait(key, chain_id, timeout))
 
     def nudge(self) -> None:
-        """Wakes what was sent or started through :meth:`using`, where the library has no hook after
-        its commit.
+        """Wakes what was sent or started through :meth:`using`,
+        where the library has no hook after its commit.
         """
         self._wake_noted()
 

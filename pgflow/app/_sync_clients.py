@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 
 class PoolClient(AppBase, Client):
-    """The part of an app that asks the database. To open the pool, to wait and to wake is each
-    colour's own.
+    """The part of an app that asks the database. To open the pool,
+    to wait and to wake is each colour's own.
     """
 
     def _open(self) -> ConnectionPool[Any]:
@@ -43,8 +43,8 @@ class PoolClient(AppBase, Client):
         raise NotImplementedError
 
     def nudge(self) -> None:
-        """Wakes what was sent or started through :meth:`using`, where the library has no hook after
-        its commit.
+        """Wakes what was sent or started through :meth:`using`,
+        where the library has no hook after its commit.
         """
         raise NotImplementedError
 
@@ -69,7 +69,12 @@ class PoolClient(AppBase, Client):
                 redacted(error),
             )
 
-    def _send(self, send: Callable[[psycopg.Connection[Any], bool], T], *, once: bool = False) -> T:
+    def _send(
+        self,
+        send: Callable[[psycopg.Connection[Any], bool], T],
+        *,
+        once: bool = False,
+    ) -> T:
         """Sends something on a connection, and if that was lost, again (then with True) on another;
         but not what must be sent once.
         """
@@ -166,9 +171,8 @@ class BoundClient(Client):
         self, key: str, workflow: Workflow[..., Any], chain_id: int | None = None
     ) -> Run[Any]:
         del chain_id
-        return super()._run_handle(
-            key, workflow
-        )  # whether there is such a chain is decided by the caller's commit
+        # Whether there is such a chain is decided by the caller's commit.
+        return super()._run_handle(key, workflow)
 
     def _started(self, started: start.Started) -> None:
         self._wake_after_commit(started.chains, [started.lane_id])

@@ -7,8 +7,8 @@
 
     with transaction.atomic():
         order.save()
-        pgflow.django.app.using(connection).start(checkout.options(key=f"order-{order.pk}"),
-        order.pk)
+        options = checkout.options(key=f"order-{order.pk}")
+        pgflow.django.app.using(connection).start(options, order.pk)
 
 Settings: ``PGFLOW = {"INCLUDE": ["shop.workflows"], "DATABASE": "default", "DSN": None}``; without
 ``DSN`` the parameters of the database named are used. ``"CODEC": "shop.keys.codec"`` names a
@@ -71,8 +71,8 @@ class _DjangoTransaction(_Executor):
         """Django holds nothing back."""
 
     def commit(self) -> None:
-        """Leaves ``atomic``, which commits; what was registered with ``on_commit`` runs after
-        it.
+        """Leaves ``atomic``, which commits;
+        what was registered with ``on_commit`` runs after it.
         """
         self._is_open = (
             False  # whatever comes of it: an ``atomic`` block that fails to commit has ended too
@@ -85,9 +85,8 @@ class _DjangoTransaction(_Executor):
         self._is_open = True
         if isolation is not None:
             with self.connection.cursor() as cursor:
-                cursor.execute(
-                    f"set transaction isolation level {isolation}"
-                )  # one of three literals of ours
+                # It is one of three literals of ours.
+                cursor.execute(f"set transaction isolation level {isolation}")
 
     def close(self, error: BaseException | None) -> None:
         if self._is_open:

@@ -24,8 +24,8 @@ class PgflowConfig(AppConfig):
     verbose_name = "pgflow"
 
     def ready(self) -> None:
-        """Has ``manage.py migrate`` install pgflow's schema, in databases that Django makes for
-        tests too.
+        """Has ``manage.py migrate`` install pgflow's schema,
+        in databases that Django makes for tests too.
         """
         post_migrate.connect(_install, sender=self)
 

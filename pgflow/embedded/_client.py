@@ -40,8 +40,8 @@ class ServerStatus:
         home: The folder that was asked about.
         running: True if the server takes connections, or is about to.
         pid: Process id of its postmaster, if it runs.
-        supervisor_pid: Process id of what looks after it; None after a kill -9, until the next
-            `acquire`.
+        supervisor_pid: Process id of what looks after it;
+            None after a kill -9, until the next `acquire`.
         dsn: Its address, if it runs.
     """
 
@@ -87,8 +87,8 @@ class EmbeddedServer:
         """Say that this process no longer needs the server; a second call does nothing."""
         self._user.close()
         if is_locked(self._folder.postgres_lock) and not is_locked(self._folder.supervisor_lock):
-            # The former one was killed, and nobody else would stop the server until somebody needs
-            # it again.
+            # The former one was killed, and nobody else would stop the server
+            # until somebody needs it again.
             with suppress(EmbeddedServerError):
                 launch_supervisor(self._folder)
 
@@ -97,8 +97,8 @@ def acquire(home: Path | None = None) -> EmbeddedServer:
     """Have a server: the one that runs under `home`, or else a new one.
 
     Args:
-        home: Folder for the data. Default: ``PGFLOW_HOME``, else ``pgflow`` in the user's data
-            folder.
+        home: Folder for the data. Default: ``PGFLOW_HOME``,
+            else ``pgflow`` in the user's data folder.
 
     Returns:
         The server, which stays up until every process that acquired it has released it or ended.
@@ -197,8 +197,8 @@ def _supervisor_pid(folder: Folder) -> int | None:
 
 
 def _ensure_running(folder: Folder, deadline: float) -> State:
-    """The server that takes connections; called by one process at a time, which is a registered
-    user.
+    """The server that takes connections; called by one process at a time,
+    which is a registered user.
     """
     while time.monotonic() < deadline:
         if not is_locked(folder.supervisor_lock):
@@ -236,8 +236,8 @@ def _too_late(folder: Folder) -> EmbeddedServerError:
 
 
 def _have_database(state: State) -> None:
-    """Make our database if it is missing; an OperationalError says that the server takes no
-    connections.
+    """Make our database if it is missing;
+    an OperationalError says that the server takes no connections.
     """
     with psycopg.connect(state.dsn("postgres"), autocommit=True, connect_timeout=5) as connection:
         if (

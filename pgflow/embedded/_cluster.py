@@ -25,8 +25,8 @@ from pgflow.errors import EmbeddedServerError
 if TYPE_CHECKING:
     from pgflow.embedded._namespace import Account
 
-# Local connections are as private as the folder of the socket; by TCP anybody on this machine may
-# try.
+# Local connections are as private as the folder of the socket;
+# by TCP anybody on this machine may try.
 HOST_BASED_AUTHENTICATION = """\
 local all         all              trust
 local replication all              trust
@@ -34,8 +34,8 @@ host  all         all 127.0.0.1/32 scram-sha-256
 host  replication all 127.0.0.1/32 scram-sha-256
 """
 
-# Written into postgresql.conf once, for the developer to change. What is left out keeps Postgres'
-# default.
+# Written into postgresql.conf once, for the developer to change.
+# What is left out keeps Postgres' default.
 SETTINGS = {
     "max_connections": "100",
     "shared_buffers": "128MB",
@@ -60,15 +60,14 @@ class PidFile:
 
     @classmethod
     def read(cls, data: Path) -> PidFile | None:
-        """The file of this data folder; None without one, or while its first line is being
-        written.
+        """The file of this data folder; None without one,
+        or while its first line is being written.
         """
         try:
             lines = (data / "postmaster.pid").read_text().splitlines()
             pid = abs(int(lines[0]))  # negative while a stand-alone backend runs
-            if (
-                len(lines) < 8
-            ):  # pid, data folder, start time, port, socket folder, host, shared memory, status
+            if len(lines) < 8:
+                # Pid, data folder, start time, port, socket folder, host, shared memory, status.
                 return cls(pid)
             return cls(pid, int(lines[3]), lines[4], lines[7].strip())
         except (OSError, ValueError, IndexError):
@@ -134,8 +133,8 @@ class Cluster:
         return folder
 
     def create(self) -> None:
-        """Make the data folder if there is none; it appears under its name only when it is
-        whole.
+        """Make the data folder if there is none;
+        it appears under its name only when it is whole.
         """
         if (self.data / "PG_VERSION").exists():
             return
@@ -182,9 +181,8 @@ class Cluster:
                 raise EmbeddedServerError(f"another server uses {self.data}")
             return subprocess.Popen(  # noqa: S603  programs of our own
                 command,
-                pass_fds=[
-                    lock.descriptor
-                ],  # closing ours leaves the lock with the child and its children
+                # Closing ours leaves the lock with the child and its children.
+                pass_fds=[lock.descriptor],
                 cwd=self.data.parent,
                 stdin=subprocess.DEVNULL,
                 user=account.uid if account else None,
@@ -241,8 +239,8 @@ def process_exists(pid: int) -> bool:
 
 
 def serves(pid: int, data: Path) -> bool:
-    """Return True if this process is a Postgres of this data folder: it works in it, or was told of
-    it.
+    """Return True if this process is a Postgres of this data folder:
+    it works in it, or was told of it.
     """
     try:
         return Path(f"/proc/{pid}/cwd").samefile(data)

@@ -42,7 +42,10 @@ class State:
 
     def dsn(self, database: str) -> str:
         """The address of a database of this server, through the socket."""
-        return f"postgresql://{SUPERUSER}@/{database}?host={quote(self.socket_dir, safe='')}&port={self.port}"
+        return (
+            f"postgresql://{SUPERUSER}@/{database}"
+            f"?host={quote(self.socket_dir, safe='')}&port={self.port}"
+        )
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,8 @@ class Folder:
 
     @property
     def failure(self) -> Path:
-        """File with the reason why the last supervisor gave up, for the user process that waits for
-        it.
+        """File with the reason why the last supervisor gave up,
+        for the user process that waits for it.
         """
         return self.root / "failure.txt"
 

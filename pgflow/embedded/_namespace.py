@@ -1,10 +1,10 @@
-"""Postgres refuses to run as root; this gives root's processes another name instead of another
-account.
+"""Postgres refuses to run as root;
+this gives root's processes another name instead of another account.
 
 Inside a user namespace of its own, a process of root can be known as user 1 while its files stay
 root's outside: nothing has to be created, opened up or handed over. Where the kernel or a container
-refuses that, an account that exists anyway (`find_account`) runs the server, in a folder of its
-own.
+refuses that, an account that exists anyway (`find_account`) runs the server,
+in a folder of its own.
 
 ``python -m pgflow.embedded._namespace PROGRAM ARGUMENT...`` runs one program that way, as
 ``unshare --user --map-user=1 --map-group=1`` does.
@@ -40,8 +40,8 @@ def enter_user_namespace() -> None:
     """Make this process, which has one thread, an ordinary user to itself and to its children.
 
     Raises:
-        OSError: The kernel refuses. The process may be left half way: ask `user_namespaces_work`
-            first.
+        OSError: The kernel refuses. The process may be left half way:
+            ask `user_namespaces_work` first.
     """
     inner_uid, inner_gid = _inner_ids()
     outer_uid, outer_gid = os.geteuid(), os.getegid()
@@ -52,8 +52,8 @@ def enter_user_namespace() -> None:
 
 
 def _inner_ids() -> tuple[int, int]:
-    # initdb wants a name for its user. 1 has one nearly everywhere, and elsewhere any other account
-    # will do.
+    # initdb wants a name for its user. 1 has one nearly everywhere,
+    # and elsewhere any other account will do.
     try:
         pwd.getpwuid(1)
     except KeyError:
@@ -80,8 +80,8 @@ def user_namespaces_work() -> bool:
 
 
 def holds_inside(condition: Callable[[], bool]) -> bool:
-    """Return True if `condition` holds in a user namespace, asked by a child since entering cannot
-    be undone.
+    """Return True if `condition` holds in a user namespace,
+    asked by a child since entering cannot be undone.
     """
     child = os.fork()
     if child == 0:
@@ -107,8 +107,8 @@ def find_account() -> Account:
         return Account(entry.pw_uid, entry.pw_gid)
     raise EmbeddedServerError(
         "Postgres does not run as root, this kernel refuses user namespaces, and there is no "
-        "account "
-        f"named {' or '.join(ACCOUNTS)}: run as an ordinary user, or name a server with PGFLOW_DSN"
+        f"account named {' or '.join(ACCOUNTS)}: run as an ordinary user, or name a server with "
+        "PGFLOW_DSN"
     )
 
 

@@ -38,9 +38,8 @@ LINGER_SECONDS = 3.0
 TICK_SECONDS = 0.5
 START_ATTEMPTS = 5
 LEFTOVER_SECONDS = 60.0
-SOCKET_PATH_BYTES = (
-    107 if sys.platform == "linux" else 103
-)  # what the kernel's address structure holds
+# What the kernel's address structure holds.
+SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 
 
 def main() -> int:
@@ -53,9 +52,8 @@ def main() -> int:
     folder.failure.unlink(missing_ok=True)
     os.ftruncate(own_lock.descriptor, 0)
     if child := os.fork():
-        os.write(
-            own_lock.descriptor, str(child).encode()
-        )  # here, so that it is known who supervises before our starter goes on
+        # Here, so that it is known who supervises before our starter goes on.
+        os.write(own_lock.descriptor, str(child).encode())
         os._exit(0)  # the child's copy of the descriptor keeps the lock
     try:
         Supervisor(folder).run()
@@ -65,8 +63,8 @@ def main() -> int:
         traceback.print_exc()
         report_failure(folder, repr(error))
     finally:
-        # Before the users' lock, which ends with this process: whoever gets that one must find no
-        # supervisor.
+        # Before the users' lock, which ends with this process:
+        # whoever gets that one must find no supervisor.
         own_lock.close()
     return 0
 
@@ -88,9 +86,8 @@ class Signals:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask_to_stop)
         for number in (signal.SIGCHLD, signal.SIGHUP):
-            signal.signal(
-                number, lambda *_: None
-            )  # an ignored signal would stay ignored in our children
+            # An ignored signal would stay ignored in our children.
+            signal.signal(number, lambda *_: None)
 
     def _ask_to_stop(self, _number: int, _frame: FrameType | None) -> None:
         self.asked_to_stop = True
@@ -146,8 +143,8 @@ class Supervisor:
         return False
 
     def _adopt(self) -> Postmaster | None:
-        """The server that a killed supervisor left behind; None once no process uses the data
-        folder.
+        """The server that a killed supervisor left behind;
+        None once no process uses the data folder.
         """
         deadline = time.monotonic() + LEFTOVER_SECONDS
         while is_locked(self._cluster.lock):
@@ -211,8 +208,9 @@ def choose_socket_dir(cluster: Cluster, previous: State | None) -> Path:
     owner = cluster.data.stat().st_uid
     if previous is not None and is_private(Path(previous.socket_dir), owner):
         return Path(previous.socket_dir)
-    # Nosec B108 - a random name, made private.
-    return cluster.give(Path(tempfile.mkdtemp(prefix="pgflow-", dir="/tmp")))
+    return cluster.give(
+        Path(tempfile.mkdtemp(prefix="pgflow-", dir="/tmp"))  # nosec B108 - random, and private
+    )
 
 
 def is_private(folder: Path, owner: int) -> bool:
@@ -245,8 +243,8 @@ def find_free_port() -> int:
 def set_password(folder: Folder, server: State) -> None:
     """Give the superuser the password in its file, which is made if missing; only its hash is sent.
 
-    Without a password there is no way in by TCP, and nothing else amiss: a failure is noted and no
-    more.
+    Without a password there is no way in by TCP, and nothing else amiss:
+    a failure is noted and no more.
     """
     if not folder.password.exists():
         replace_file(folder.password, secrets.token_urlsafe(24))

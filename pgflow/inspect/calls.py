@@ -1,5 +1,5 @@
-"""Calls of a run: its steps, decisions and effects in the order of the code, many of one name as
-one group.
+"""Calls of a run: its steps, decisions and effects in the order of the code,
+many of one name as one group.
 
 A run may have made the same call a thousand times. Where there are more calls than are wanted,
 those of one name are a group, which counts them by status: "fetch x 500: 475 done, 25 failed".
@@ -29,8 +29,8 @@ class CallRow:
         status: Its status, in the words of ``pgflow.steps`` and ``pgflow.effects``; a decision is
             ``completed``.
         attempts: Number of times that it was begun, or allowed to act.
-        started_at: Time at which it was first allowed to start, or was intended; None where that is
-            not recorded.
+        started_at: Time at which it was first allowed to start, or was intended;
+            None where that is not recorded.
         ended_at: Time at which its outcome was known; None if it is open.
         idempotency_key: Its idempotency key, or the key of the decision; None for a read.
         output: Value that it came to; None unless it completed.
@@ -183,7 +183,11 @@ def _read_calls(rows: list[Row]) -> list[Call]:
 def _fold(kind: str, name: str, counts: list[_Count]) -> CallGroup:
     return CallGroup(
         call=min(count.first_call for count in counts), kind=kind, name=name,
-        counts={count.status: count.calls for count in sorted(counts, key=lambda count: -count.calls)},
+        counts={
+            count.status: count.calls for count in sorted(counts, key=lambda count: -count.calls)
+        },
         attempts=sum(count.attempts for count in counts),
-        ended_at=max((count.ended_at for count in counts if count.ended_at is not None), default=None),
+        ended_at=max(
+            (count.ended_at for count in counts if count.ended_at is not None), default=None
+        ),
     )  # fmt: skip

@@ -16,8 +16,8 @@ from pgflow.inspect.question import Question, Steps, once, question, statement
 
 
 def read_idleness() -> Question[Idleness]:
-    """Ask whether anything is to be done, and when the next timer is due. The role needs the rights
-    of a worker.
+    """Ask whether anything is to be done, and when the next timer is due.
+    The role needs the rights of a worker.
     """
     return once(idle_state())
 
@@ -70,7 +70,8 @@ from pgflow.workers w order by w.worker_id
 """
 _STRAYS: LiteralString = """
 select r.worker_id, count(*) as runs from pgflow.runs r
-where r.status = 'running' and not exists (select from pgflow.workers w where w.worker_id = r.worker_id)
+where r.status = 'running'
+  and not exists (select from pgflow.workers w where w.worker_id = r.worker_id)
 group by r.worker_id order by r.worker_id
 """
 
@@ -81,8 +82,8 @@ def check_workers() -> Question[list[WorkerHealth]]:
 
 
 def list_stray_leases() -> Question[list[StrayLeases]]:
-    """Ask for runs that are leased to workers which are gone: the next worker that looks takes them
-    over.
+    """Ask for runs that are leased to workers which are gone:
+    the next worker that looks takes them over.
     """
     return once(Query(_STRAYS, (), lambda rows: [StrayLeases(*row) for row in rows]))
 
@@ -163,13 +164,18 @@ select q.queue, q.queued, q.paused_at is not null as is_paused,
 from pgflow.queues q where q.queued > 0 order by q.queue
 """
 _UNSERVED_LANES: LiteralString = """
-select l.workflow, l.queued, l.why, extract(epoch from clock_timestamp() - l.oldest_queued_at)::float8 as seconds
+select l.workflow, l.queued, l.why,
+  extract(epoch from clock_timestamp() - l.oldest_queued_at)::float8 as seconds
 from pgflow.lanes l join pgflow.queues q on q.queue = l.queue
-where l.queued > 0 and l.why is not null and q.paused_at is null and l.oldest_queued_at < clock_timestamp() - %s * interval '1 second'
+where l.queued > 0 and l.why is not null and q.paused_at is null
+  and l.oldest_queued_at < clock_timestamp() - %s * interval '1 second'
   and exists (select from pgflow.workers w where l.queue = any(w.queues))
 order by l.queue, l.workflow, l.version
 """
-_STUCK: LiteralString = "select reason, count(*) as runs, min(key) as example from pgflow.runs where status = 'stuck' group by reason order by 2 desc"
+_STUCK: LiteralString = """
+select reason, count(*) as runs, min(key) as example
+from pgflow.runs where status = 'stuck' group by reason order by 2 desc
+"""
 _MESSAGES: LiteralString = """
 select state, count(*) as messages, min(key) as example from (
   select 'refused' as state, key from pgflow.messages where refused is not null
@@ -218,8 +224,8 @@ class LossRow:
         noticed_at: Time at which a worker noticed.
         host: Name of the machine of that worker.
         pid: Number of its process there.
-        bytes: Length of the piece of the log that is lost, at least; 0 or less if none is known to
-            be.
+        bytes: Length of the piece of the log that is lost, at least;
+            0 or less if none is known to be.
         run_count: Runs of which something is lost that this worker was told is durable.
         keys: Keys of up to five of them, with commas between; None if there is none.
     """
@@ -268,12 +274,17 @@ class Violation:
 
 _LOSSES: LiteralString = """
 select loss_id, noticed_at, host, pid, (acknowledged_lsn - kept_lsn)::bigint as bytes, run_count,
-  (select string_agg(r.run->>'key', ', ') from (select run from jsonb_array_elements(runs) run limit 5) r) as keys
+  (
+    select string_agg(r.run->>'key', ', ')
+    from (select run from jsonb_array_elements(runs) run limit 5) r
+  ) as keys
 from pgflow.losses where closed_at is null order by loss_id
 """
 _KEPT_LARGE: LiteralString = """
 select p.partition, p.units, p.kept_large, p.tries, pg_size_pretty(p.bytes) as size
-from pgflow.partitions p where p.kept_large is not null and (p.kept_large <> 'busy' or p.tries >= 3) order by p.first_run_id
+from pgflow.partitions p
+where p.kept_large is not null and (p.kept_large <> 'busy' or p.tries >= 3)
+order by p.first_run_id
 """
 
 
@@ -313,8 +324,8 @@ reads are never counted.
 
 @question
 def read_view_costs() -> Steps[dict[str, float]]:
-    """Ask for the cost of a look at each view that people look at, in the planner's units. Nothing
-    is executed.
+    """Ask for the cost of a look at each view that people look at, in the planner's units.
+    Nothing is executed.
     """
     costs: dict[str, float] = {}
     for name, look in _LOOKED_AT:

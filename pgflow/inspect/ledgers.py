@@ -1,5 +1,5 @@
-"""The ledgers: decisions, effects, what is owed, and the audit of a run, which is all of them as
-one story.
+"""The ledgers: decisions, effects, what is owed, and the audit of a run,
+which is all of them as one story.
 
 They are views over the journal, so nothing here was written for whoever reads it.
 """
@@ -58,7 +58,10 @@ class DecisionRow:
     call: int
 
 
-_DECISIONS: LiteralString = "decision, name, value, why, evidence, alternatives, policy, model, usage, decided_at, seq, call"
+_DECISIONS: LiteralString = (
+    "decision, name, value, why, evidence, alternatives, policy, model, usage, "
+    "decided_at, seq, call"
+)
 
 
 def list_decisions(
@@ -103,8 +106,8 @@ class EffectRow:
         risk: Means by which it can be taken back: ``reversible``, ``compensable`` or
             ``irreversible``.
         request: Its arguments, by name.
-        result: Value that it returned, or that came with its confirmation; None unless it is
-            confirmed.
+        result: Value that it returned, or that came with its confirmation;
+            None unless it is confirmed.
         error: Reason why it was not done; None unless it failed.
         ref: The counterparty's reference under which it was accepted; None if it was not.
         attempts: Number of times that it was allowed to act.
@@ -117,8 +120,8 @@ class EffectRow:
         closed_at: Time at which its outcome was known; None if it is open.
         seq: Place of its intent in the journal.
         call: Number of the call.
-        owed: Reason why a person must see to it: ``forced`` or ``parent_forced``; None if nobody
-            must.
+        owed: Reason why a person must see to it: ``forced`` or ``parent_forced``;
+            None if nobody must.
     """
 
     effect: str
@@ -144,8 +147,7 @@ class EffectRow:
 
 _EFFECTS: LiteralString = (
     "effect, name, status, risk, request, result, error, ref, attempts, unknowns, said_by, "
-    "decision, compensates, policy_version,"
-    " intended_at, closed_at, seq, call, owed"
+    "decision, compensates, policy_version, intended_at, closed_at, seq, call, owed"
 )
 
 
@@ -189,8 +191,8 @@ class ObligationRow:
         name: Of the effect, gate or obligation.
         state: Of an effect: ``intended``, ``unknown``, ``absent`` or ``accepted``; or
             ``uncompensated``: it was done, and nobody takes it back any more.
-        reason: Reason why a person must see to it: ``forced`` or ``parent_forced``; None if its run
-            does.
+        reason: Reason why a person must see to it: ``forced`` or ``parent_forced``;
+            None if its run does.
         opened_at: Time since which it is owed.
         due_at: Time at which the engine looks after it next, or at which it should be closed; None
             if no time is set.
@@ -228,10 +230,10 @@ class ObligationRow:
 
 
 _OBLIGATIONS: LiteralString = (
-    "select o.key, o.kind, o.name, o.state, o.reason, o.opened_at, o.due_at, o.owed_to, o.effect, "
-    "o.ref, r.status, o.paged_at,"
-    " o.run_id, o.call, o.beat_at, o.silent_at, o.beat_details"
-    " from pgflow.obligations o left join pgflow.runs r on r.run_id = o.run_id"
+    "select o.key, o.kind, o.name, o.state, o.reason, o.opened_at, o.due_at, o.owed_to, "
+    "o.effect, o.ref, r.status, o.paged_at, o.run_id, o.call, o.beat_at, o.silent_at, "
+    "o.beat_details "
+    "from pgflow.obligations o left join pgflow.runs r on r.run_id = o.run_id"
 )
 
 
@@ -290,7 +292,10 @@ def count_left(keys: Sequence[str], *, tenant: str = "") -> Question[int]:
         keys: Keys of the runs.
         tenant: Their tenant.
     """
-    sql = "select count(*) as debts from pgflow.obligations where key = any(%s::text[]) and tenant = %s and reason is not null"
+    sql = (
+        "select count(*) as debts from pgflow.obligations "
+        "where key = any(%s::text[]) and tenant = %s and reason is not null"
+    )
     return once(Query(sql, (list(keys), tenant), lambda rows: int(rows[0][0])))
 
 
@@ -305,8 +310,8 @@ class LedgerEvent:
         generation: Generation of the run in which it happened.
         seq: Its place in the journal of that generation.
         call: Number of the call.
-        event: ``decision_recorded``, ``operator``, ``continued`` or a kind that begins with
-            ``effect_``.
+        event: ``decision_recorded``, ``operator``,
+            ``continued`` or a kind that begins with ``effect_``.
         name: Name of the decision or effect; None where there is none.
         at: Time of the event.
         payload: Its payload, as it is stored.
@@ -340,7 +345,8 @@ class Audit:
 
 _EVENTS: LiteralString = """
 select t.generation, t.seq, t.call, t.event, t.name, t.at, t.payload, u.key as own_key
-from pgflow.timeline t join (select key as run_key, tenant as of_tenant from pgflow.runs where run_id = %s) r
+from pgflow.timeline t
+join (select key as run_key, tenant as of_tenant from pgflow.runs where run_id = %s) r
   on r.run_key = t.key and r.of_tenant = t.tenant
 left join lateral (
   select e.effect as key from pgflow.effects e where e.run_id = t.run_id and e.call = t.call

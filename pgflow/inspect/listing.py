@@ -1,8 +1,8 @@
 """Pages of long lists.
 
 A page ends at a place in the order of its list, and the next one begins behind that place. So a row
-that comes or goes meanwhile shifts no other. ``Listing.next`` is that place as text, for a link or
-a token.
+that comes or goes meanwhile shifts no other. ``Listing.next`` is that place as text,
+for a link or a token.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Listing(Generic[T]):
 
     Attributes:
         items: Rows of this page.
-        next: Place at which the next page begins, to be passed as ``after=``; None if this is the
-            last.
+        next: Place at which the next page begins, to be passed as ``after=``;
+            None if this is the last.
     """
 
     items: list[T]
@@ -45,8 +45,8 @@ class Listing(Generic[T]):
 
 
 def one_more(limit: int | None) -> int | None:
-    """Return the number of rows to ask for: one more than the page holds tells that there is
-    another.
+    """Return the number of rows to ask for:
+    one more than the page holds tells that there is another.
 
     Raises:
         InvalidArgument: The limit leaves no row.

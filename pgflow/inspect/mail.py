@@ -42,13 +42,16 @@ class MessageRow:
 
 _MESSAGES: LiteralString = """
 select key, message, signal, state, payload, sent_at, sent_by, why from (
-  select key, message, signal, case when refused is null then 'waiting' else 'refused' end as state, payload, sent_at, sent_by,
-    refused as why, tenant
+  select key, message, signal,
+    case when refused is null then 'waiting' else 'refused' end as state,
+    payload, sent_at, sent_by, refused as why, tenant
   from pgflow.messages
   union all
-  select key, message, signal, reason, payload, sent_at, sent_by, why, tenant from pgflow.undelivered_messages
+  select key, message, signal, reason, payload, sent_at, sent_by, why, tenant
+  from pgflow.undelivered_messages
 ) m
-where tenant = %s and case when %s::text is null then state in ('refused', 'ended') else key = %s::text end
+where tenant = %s
+  and case when %s::text is null then state in ('refused', 'ended') else key = %s::text end
 """
 
 

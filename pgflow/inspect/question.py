@@ -24,8 +24,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Steps: TypeAlias = Generator[Query[Any], Any, T]
-"""Statements of a question, one after the other, each of which is answered before the next; then
-its result.
+"""Statements of a question, one after the other, each of which is answered before the next;
+then its result.
 """
 
 STREAMED_ROWS = 1000
@@ -210,8 +210,8 @@ def stream(connection: psycopg.Connection[Any], question: Question[list[T]]) -> 
         question: A question of one statement whose answer is a list.
 
     Raises:
-        psycopg.Error: No transaction is open, the database cannot be reached, or the role may not
-            read this.
+        psycopg.Error: No transaction is open, the database cannot be reached,
+            or the role may not read this.
     """
     query = question.first
     with connection.cursor(
@@ -228,8 +228,8 @@ async def stream_async(
     """Yield the answer to a question row by row: :func:`stream` for async code.
 
     Args:
-        connection: An async connection of psycopg with an open transaction, which stays open
-            meanwhile.
+        connection: An async connection of psycopg with an open transaction,
+            which stays open meanwhile.
         question: A question of one statement whose answer is a list.
     """
     query = question.first

@@ -55,8 +55,8 @@ class LaneRow:
         workflow: Name of the workflow.
         version: Version of the code that its runs need; empty for any.
         queued: Runs that may be claimed.
-        oldest_queued_at: Time since which the oldest of them may be claimed; None if none is
-            queued.
+        oldest_queued_at: Time since which the oldest of them may be claimed;
+            None if none is queued.
         why: Reason why no worker takes queued runs; None if one does.
         why_code: That reason as a code: ``queue_paused``, ``no_worker``, ``no_workflow`` or
             ``no_version``.
@@ -74,8 +74,11 @@ class LaneRow:
 
 
 _QUEUES: LiteralString = """
-select q.queue, q.queued, q.running, q.waiting, q.paused, q.stuck, q.oldest_queued_at, q.max_running, q.max_deaths, q.paused_at,
-  q.refuses_unknown, (select count(*) from pgflow.workers w where q.queue = any(w.queues) and not w.stopping) as workers
+select q.queue, q.queued, q.running, q.waiting, q.paused, q.stuck, q.oldest_queued_at,
+  q.max_running, q.max_deaths, q.paused_at, q.refuses_unknown,
+  (
+    select count(*) from pgflow.workers w where q.queue = any(w.queues) and not w.stopping
+  ) as workers
 from pgflow.queues q where %s::text is null or q.queue = %s order by q.queue
 """
 
@@ -102,7 +105,10 @@ def list_queue_names() -> Question[list[str]]:
 
 def unknown_queues(names: Sequence[str]) -> Question[list[str]]:
     """Ask for those of these names that no queue has."""
-    sql = "select f.word from unnest(%s::text[]) f (word) where not exists (select from pgflow.queues q where q.queue = f.word)"
+    sql = (
+        "select f.word from unnest(%s::text[]) f (word) "
+        "where not exists (select from pgflow.queues q where q.queue = f.word)"
+    )
     return once(Query(sql, (list(names),), lambda rows: [row[0] for row in rows]))
 
 
@@ -113,7 +119,8 @@ def list_lanes(queue: str | None = None) -> Question[list[LaneRow]]:
         queue: Name of the only queue to ask for; None for all.
     """
     sql = """
-      select queue, workflow, version, queued, oldest_queued_at, why, why_code, lane_id from pgflow.lanes
+      select queue, workflow, version, queued, oldest_queued_at, why, why_code, lane_id
+      from pgflow.lanes
       where %s::text is null or queue = %s order by queue, workflow, version
     """
     return once(Query(sql, (queue, queue), lambda rows: [LaneRow(*row) for row in rows]))
@@ -126,10 +133,13 @@ def is_served(queue: str) -> Question[bool]:
 
 
 def why_unserved(queue: str, workflow: str) -> Question[str | None]:
-    """Ask for the reason why nobody takes runs of a workflow from a queue; None if somebody
-    does.
+    """Ask for the reason why nobody takes runs of a workflow from a queue;
+    None if somebody does.
     """
-    sql = "select why from pgflow.lanes where queue = %s and workflow = %s and version = '' and why is not null"
+    sql = (
+        "select why from pgflow.lanes "
+        "where queue = %s and workflow = %s and version = '' and why is not null"
+    )
     return once(Query(sql, (queue, workflow), lambda rows: str(rows[0][0]) if rows else None))
 
 
@@ -137,10 +147,14 @@ _MAY_READ_LANES: LiteralString = (
     "select pg_catalog.has_table_privilege('pgflow.lane', 'select') as may"
 )
 _LATEST: LiteralString = """
-select queue from (select queue, workflow, run_id from pgflow.runs order by run_id desc limit 20000) recent
+select queue
+from (select queue, workflow, run_id from pgflow.runs order by run_id desc limit 20000) recent
 where workflow = %s order by run_id desc limit 1
 """
-_LANE: LiteralString = "select queue from pgflow.lane where workflow = %s and version = '' order by queue <> 'default', lane_id limit 1"
+_LANE: LiteralString = """
+select queue from pgflow.lane where workflow = %s and version = ''
+order by queue <> 'default', lane_id limit 1
+"""
 
 
 @question

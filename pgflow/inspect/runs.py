@@ -127,7 +127,8 @@ class ChildRow:
 
 
 _WHY: LiteralString = r"""case status
-    when 'failed' then concat_ws(': ', regexp_replace(error->>'type', '^.*\.', ''), error->>'message')
+    when 'failed' then
+      concat_ws(': ', regexp_replace(error->>'type', '^.*\.', ''), error->>'message')
     when 'stuck' then concat_ws(': ', reason, error->>'message')
     else reason end as why"""
 
@@ -274,9 +275,9 @@ def list_runs(
 
     Example::
 
-        page = inspect.ask(app, inspect.list_runs(inspect.RunFilter(workflow=["checkout"]),
-        limit=20)) more = inspect.ask(app,
-        inspect.list_runs(inspect.RunFilter(workflow=["checkout"]), limit=20, after=page.next))
+        where = inspect.RunFilter(workflow=["checkout"])
+        page = inspect.ask(app, inspect.list_runs(where, limit=20))
+        more = inspect.ask(app, inspect.list_runs(where, limit=20, after=page.next))
     """
     condition, params = condition_of(where)
     if place := parse_place(after, int):
@@ -330,8 +331,8 @@ def list_chains(where: RunFilter = EVERY_RUN) -> Question[list[int]]:
 
 
 def sample_chains(workflows: Sequence[str], where: RunFilter, limit: int) -> Question[list[int]]:
-    """Ask for the numbers of some chains of each of these workflows: open ones first, then the
-    newest.
+    """Ask for the numbers of some chains of each of these workflows:
+    open ones first, then the newest.
 
     Args:
         workflows: Names of the workflows.
@@ -341,7 +342,8 @@ def sample_chains(workflows: Sequence[str], where: RunFilter, limit: int) -> Que
     condition, params = condition_of(where)
     sql = statement(
         "select c.chain_id from unnest(%s::text[]) as w (name) cross join lateral (",
-        "select chain_id from pgflow.runs where workflow = w.name and", condition, "order by finished_at is not null, run_id desc limit %s",
+        "select chain_id from pgflow.runs where workflow = w.name and", condition,
+        "order by finished_at is not null, run_id desc limit %s",
         ") c order by w.name, c.chain_id",
     )  # fmt: skip
     return once(Query(sql, (list(workflows), *params, limit), _read_numbers))
@@ -350,8 +352,8 @@ def sample_chains(workflows: Sequence[str], where: RunFilter, limit: int) -> Que
 def list_outcomes(
     chains: Sequence[int], *, stuck_since: datetime, queues: Sequence[str], workflows: Sequence[str]
 ) -> Question[list[RunRow]]:
-    """Ask for the runs of some chains, and for those that have become stuck since a time; the
-    oldest first.
+    """Ask for the runs of some chains, and for those that have become stuck since a time;
+    the oldest first.
 
     Args:
         chains: Numbers of the chains.
@@ -368,13 +370,14 @@ def list_outcomes(
 
 
 def has_queued(queues: Sequence[str], workflows: Sequence[str]) -> Question[bool]:
-    """Ask for True if a run of these workflows is queued in one of these queues that is not
-    paused.
+    """Ask for True if a run of these workflows is queued
+    in one of these queues that is not paused.
     """
     sql = """
       select exists (
         select from pgflow.runs r join pgflow.queues q on q.queue = r.queue
-        where r.status = 'queued' and r.queue = any(%s::text[]) and r.workflow = any(%s::text[]) and q.paused_at is null
+        where r.status = 'queued' and r.queue = any(%s::text[]) and r.workflow = any(%s::text[])
+          and q.paused_at is null
       )
     """
     return once(Query(sql, (list(queues), list(workflows)), lambda rows: bool(rows[0][0])))
@@ -399,8 +402,8 @@ def find_keys(beginning: str, limit: int = 30) -> Question[list[str]]:
 
 
 def _may_call(function: str) -> Query[bool]:
-    """Ask first, since an auditor reads views only, and a refusal would end the transaction that is
-    open.
+    """Ask first, since an auditor reads views only,
+    and a refusal would end the transaction that is open.
     """
     sql: LiteralString = "select pg_catalog.has_function_privilege(%s, 'execute')"
     return Query(sql, (function,), lambda rows: bool(rows[0][0]))
@@ -532,8 +535,8 @@ def read_statuses(keys: Sequence[str]) -> Question[dict[str, Status]]:
 
 @question
 def read_state(key: str, *, tenant: str = "") -> Steps[dict[str, Any] | None]:
-    """Ask for the values that a run last set with ``set_state``; None for an auditor, who reads
-    views only.
+    """Ask for the values that a run last set with ``set_state``;
+    None for an auditor, who reads views only.
 
     Args:
         key: Key of the run.

@@ -23,8 +23,8 @@ class StepRow:
             that it may have acted more than once.
         started_at: Time at which its body was first allowed to start; None where no leave is
             needed, as for a read.
-        ended_at: Time at which it returned, failed for the last time or was given up; None if it
-            has not.
+        ended_at: Time at which it returned, failed for the last time or was given up;
+            None if it has not.
         idempotency_key: Answer of ``idempotency_key()`` in its body, the same in every attempt;
             None for a read.
         output: Value that it returned; None unless it completed.
@@ -44,7 +44,10 @@ class StepRow:
     is_inherited: bool
 
 
-_COLUMNS: LiteralString = "call, step, status, attempts, started_at, ended_at, idempotency_key, output, error, is_inherited"
+_COLUMNS: LiteralString = (
+    "call, step, status, attempts, started_at, ended_at, idempotency_key, output, error, "
+    "is_inherited"
+)
 
 
 def list_steps(

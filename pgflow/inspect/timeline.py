@@ -57,7 +57,10 @@ class UnitRow:
     is_inherited: bool
 
 
-_COLUMNS: LiteralString = "t.seq, t.call, t.event, t.name, t.at, t.recorded_at, t.due_at, t.payload, t.starts, t.token, t.is_inherited"
+_COLUMNS: LiteralString = (
+    "t.seq, t.call, t.event, t.name, t.at, t.recorded_at, t.due_at, t.payload, t.starts, t.token, "
+    "t.is_inherited"
+)
 
 
 def _read_units(rows: list[Row]) -> list[UnitRow]:
@@ -109,16 +112,19 @@ it first recorded something, which is where the mark ends.
 """
 
 _KINDS = {
-    "step_started": STEP, "step_completed": STEP, "step_failed": STEP, "attempt_failed": STEP, "step_abandoned": STEP,
-    "timer_started": TIMER, "timer_fired": TIMER, "signal_received": SIGNAL, "wait_timed_out": SIGNAL,
+    "step_started": STEP, "step_completed": STEP, "step_failed": STEP,
+    "attempt_failed": STEP, "step_abandoned": STEP,
+    "timer_started": TIMER, "timer_fired": TIMER,
+    "signal_received": SIGNAL, "wait_timed_out": SIGNAL,
     "child_started": CHILD, "child_finished": CHILD, "decision_recorded": STEP,
-    "effect_intended": STEP, "effect_attempted": STEP, "effect_unknown": STEP, "effect_confirmed": STEP, "effect_failed": STEP,
-    "effect_accepted": STEP,
+    "effect_intended": STEP, "effect_attempted": STEP, "effect_unknown": STEP,
+    "effect_confirmed": STEP, "effect_failed": STEP, "effect_accepted": STEP,
 }  # fmt: skip
 _ENDS = {
-    "step_completed": "completed", "step_failed": "failed", "step_abandoned": "abandoned", "timer_fired": "fired",
-    "signal_received": "received", "wait_timed_out": "timed out", "child_finished": "finished", "call_cancelled": "given up",
-    "decision_recorded": "completed", "effect_confirmed": "completed", "effect_failed": "failed", "effect_accepted": "accepted",
+    "step_completed": "completed", "step_failed": "failed", "step_abandoned": "abandoned",
+    "timer_fired": "fired", "signal_received": "received", "wait_timed_out": "timed out",
+    "child_finished": "finished", "call_cancelled": "given up", "decision_recorded": "completed",
+    "effect_confirmed": "completed", "effect_failed": "failed", "effect_accepted": "accepted",
 }  # fmt: skip
 _WAKES = {
     "signal_received",
@@ -128,8 +134,8 @@ _WAKES = {
     "operator",
     "call_cancelled",
 }
-"""Kinds of unit with which a parked run goes on. Another lease that begins with anything else has
-taken over.
+"""Kinds of unit with which a parked run goes on.
+Another lease that begins with anything else has taken over.
 """
 
 
@@ -159,8 +165,8 @@ class Entry:
         status: Status at its end; ``open`` if it has not ended, empty for a mark.
         ended_at: Time of its end; None if it has not ended.
         failures: Failed attempts, in their order.
-        cut_off: Attempts of which nothing is known: the lease under which they began recorded no
-            end of them.
+        cut_off: Attempts of which nothing is known:
+            the lease under which they began recorded no end of them.
         due_at: Time at which a timer, or the next attempt, is due; None for none.
         payload: Payload of a mark, as it is stored.
     """
@@ -269,11 +275,8 @@ class _Folding:
             kind = SIGNAL if kind == TIMER and unit.name else kind
             self._begin(call, kind, _name(unit, kind), unit.at).due_at = unit.due_at
             return
-        if event in (
-            "step_started",
-            "effect_intended",
-            "effect_attempted",
-        ):  # the column starts says what has begun
+        if event in ("step_started", "effect_intended", "effect_attempted"):
+            # The column starts says what has begun.
             return
         draft = known or self._begin(call, kind, _name(unit, kind), self._last, is_known=False)
         if event in ("step_completed", "step_failed", "attempt_failed"):

@@ -23,8 +23,8 @@ class VersionRow:
         begun_runs: Other open runs that code may have worked on while this version was served.
         workers: Live workers that have it.
         first_at: Time at which the first worker came that had it; None if none ever did.
-        last_at: Time at which the last worker that had it went; None if one is there, or none ever
-            was.
+        last_at: Time at which the last worker that had it went;
+            None if one is there, or none ever was.
         safe_to_remove: True if no open run can depend on it.
     """
 
@@ -67,18 +67,22 @@ class PatchRow:
 
 
 _VERSIONS: LiteralString = """
-select workflow, version, pinned, pinned_runs, begun_runs, workers, first_at, last_at, safe_to_remove from pgflow.versions
+select workflow, version, pinned, pinned_runs, begun_runs, workers, first_at, last_at,
+  safe_to_remove
+from pgflow.versions
 where %s or workflow = any(%s::text[]) order by workflow, first_at nulls first, version
 """
 _PATCHES: LiteralString = """
-select workflow, patch, new_side, old_side, marked, workers, deprecated, safe_to_deprecate, safe_to_remove from pgflow.patches
+select workflow, patch, new_side, old_side, marked, workers, deprecated, safe_to_deprecate,
+  safe_to_remove
+from pgflow.patches
 where %s or workflow = any(%s::text[]) order by workflow, patch
 """
 
 
 def list_versions(workflows: Sequence[str] = ()) -> Question[list[VersionRow]]:
-    """Ask for the versions of workflows that open runs may need or workers have. It reads every
-    open run.
+    """Ask for the versions of workflows that open runs may need or workers have.
+    It reads every open run.
 
     Args:
         workflows: Names of the only workflows to ask for; empty for all.

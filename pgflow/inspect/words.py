@@ -12,8 +12,8 @@ from pgflow._model.reasons import in_words
 
 
 def encoded(value: dict[str, Any]) -> str:
-    """Return the words for a value that the codec of an app has encoded; an empty text for
-    others.
+    """Return the words for a value that the codec of an app has encoded;
+    an empty text for others.
     """
     return f"<encoded with key {value['$codec']}>" if "$codec" in value and "data" in value else ""
 
@@ -29,8 +29,8 @@ def describe_error(payload: Any) -> str:
     """Return a recorded error on one line: ``ValueError: no 7``.
 
     Args:
-        payload: The error of a run, step or effect as a row has it, or the payload of a unit that
-            records one.
+        payload: The error of a run, step or effect as a row has it,
+            or the payload of a unit that records one.
     """
     if not isinstance(payload, dict):
         return str(payload)

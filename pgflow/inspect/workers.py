@@ -50,8 +50,8 @@ class WorkerCount:
 
     Attributes:
         workers: Number of workers that count as alive.
-        silence_seconds: Time since the last sign of life of the most silent of them; None if there
-            is none.
+        silence_seconds: Time since the last sign of life of the most silent of them;
+            None if there is none.
     """
 
     workers: int
@@ -71,7 +71,10 @@ class Holder:
     beat: int | None
 
 
-_COLUMNS: LiteralString = "worker_id, host, pid, queues, concurrency, running, stopping, version, started_at, beat_at, is_outdated, lost_threads"
+_COLUMNS: LiteralString = (
+    "worker_id, host, pid, queues, concurrency, running, stopping, version, started_at, beat_at, "
+    "is_outdated, lost_threads"
+)
 
 
 def list_workers() -> Question[list[WorkerRow]]:
@@ -82,7 +85,11 @@ def list_workers() -> Question[list[WorkerRow]]:
 
 def count_workers() -> Question[WorkerCount]:
     """Ask for the number of workers, and for the longest silence among them. It reads no runs."""
-    sql = "select count(*) as workers, extract(epoch from clock_timestamp() - min(beat_at))::float8 as silence from pgflow.workers"
+    sql = """
+      select count(*) as workers,
+        extract(epoch from clock_timestamp() - min(beat_at))::float8 as silence
+      from pgflow.workers
+    """
     return once(Query(sql, (), lambda rows: WorkerCount(*rows[0])))
 
 
@@ -100,7 +107,8 @@ def list_holders(
       select h.worker_id, w.beat
       from (
         select distinct worker_id from pgflow.runs
-        where status = 'running' and queue = any(%s::text[]) and workflow = any(%s::text[]) and worker_id <> %s::int
+        where status = 'running' and queue = any(%s::text[]) and workflow = any(%s::text[])
+          and worker_id <> %s::int
       ) h left join pgflow.workers w on w.worker_id = h.worker_id
     """
     return once(

@@ -5,8 +5,8 @@ with, how it stood, and ``units``, its journal. Inputs, results and payloads are
 the recorded JSON text exactly, since a replay compares text. ``sql/ops/transfer.sql`` makes and
 reads the same lines.
 
-Nothing here holds more than one line at a time, and an export not even that: a journal goes out
-page by page.
+Nothing here holds more than one line at a time, and an export not even that:
+a journal goes out page by page.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def export_chain(connection: psycopg.Connection[Any], chain_id: int, out: IO[str
     """Writes a run with all its generations, each on a line.
 
     Args:
-        connection: Connection to its database; a repeatable-read transaction gives one moment of
-            all runs.
+        connection: Connection to its database;
+            a repeatable-read transaction gives one moment of all runs.
         chain_id: Its chain.
         out: File to write to.
 
@@ -156,8 +156,8 @@ def export_chain(connection: psycopg.Connection[Any], chain_id: int, out: IO[str
 
 
 def _pages(connection: psycopg.Connection[Any], found: transfer.Exported) -> Iterator[str]:
-    """The journal as it was when the run was looked at: what is added meanwhile is not asked
-    for.
+    """The journal as it was when the run was looked at:
+    what is added meanwhile is not asked for.
     """
     after = 0
     while after < found.last_seq:

@@ -66,8 +66,8 @@ class _Executor:
 
 
 def socket_of(connection: Connection) -> int | None:
-    """The socket below a connection, where its driver tells it: psycopg, psycopg2 and asyncpg
-    do.
+    """The socket below a connection, where its driver tells it:
+    psycopg, psycopg2 and asyncpg do.
     """
     driver: Any = connection.connection.driver_connection
     if hasattr(driver, "fileno"):
@@ -212,8 +212,8 @@ def check_connection(target: Any, connection: Connection) -> None:
     if dialect.driver not in DRIVERS:
         raise InvalidArgument(
             "pgflow reads the errors of psycopg, asyncpg and psycopg2, not those of "
-            f"{dialect.name}+{dialect.driver}: "
-            "give create_engine a URL that begins with postgresql+psycopg://"
+            f"{dialect.name}+{dialect.driver}: give create_engine a URL that begins with "
+            "postgresql+psycopg://"
         )
     if getattr(connection.connection.dbapi_connection, "autocommit", False):
         raise refuse_without_transaction(target)

@@ -371,8 +371,7 @@ def test_raises_of_a_step_counts_for_errors_of_a_database_too(
     assert ran == [1]
 
 
-# ---------------------------------------------------------------- transactions: the connection they
-# are handed is ours, no other is
+# -------------------------------- transactions: the connection they are handed is ours, no other is
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])

@@ -36,14 +36,13 @@ METHODS = [
 ]
 
 
-# ---------------------------------------------------------------- every method of a loop has an
-# answer
+# ------------------------------------------------------------- every method of a loop has an answer
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_of_an_event_loop_works_or_refuses_by_name(
-    bench: Callable[..., Bench],
-    name: str,  # noqa: F811
+    bench: Callable[..., Bench],  # noqa: F811
+    name: str,
 ) -> None:
     owner = next(cls for cls in WorkflowLoop.__mro__ if name in vars(cls))
     assert owner is not asyncio.AbstractEventLoop, (
@@ -110,8 +109,8 @@ def test_an_exception_handler_is_told_what_a_callback_raises_and_not_what_is_fou
 
 @pytest.mark.parametrize("salt", range(12))
 def test_scopes_in_a_cancelled_group_are_left_in_the_order_of_their_beginning(
-    bench: Callable[..., Bench],
-    salt: int,  # noqa: F811
+    bench: Callable[..., Bench],  # noqa: F811
+    salt: int,
 ) -> None:
     """anyio keeps them in a set, whose order is that of addresses."""
     kept: list[Any] = []

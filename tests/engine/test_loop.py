@@ -457,8 +457,7 @@ def test_a_cancel_that_is_taken_back_is_forgotten(bench):
     assert b.main.result() == "b"
 
 
-# ---------------------------------------------------------------- what tasks wait for each other
-# with
+# -------------------------------------------------------------- what tasks wait for each other with
 
 
 def test_a_queue_is_first_in_first_out(bench):

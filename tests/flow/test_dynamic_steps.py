@@ -393,8 +393,7 @@ def test_in_workflow_is_false_where_there_is_an_app_and_no_run(dsn: str) -> None
         assert not pgflow.in_workflow()
 
 
-# ---------------------------------------------------------------- helpers that a framework hands to
-# a thread
+# ------------------------------------------------------- helpers that a framework hands to a thread
 
 
 async def test_inside_inline_what_is_handed_to_a_thread_is_code_of_the_workflow(

@@ -37,6 +37,13 @@ class AsyncShop(AsyncTool):
         """Sells; `run_async` is awaited in it."""
         async with lent_async(self) as awaited:  # async in a comment stays
             return await ask("await", awaited.key)
+
+    async def keys_that_it_has_sold_and_not_yet_sent(
+        self, ask: Callable[[str], Awaitable[T]]
+    ) -> T:
+        return await ask(
+            "keys",
+        )
 '''
 
 TWIN = '''# Made by tests/colours.py from pgflow/shop/_async/things.py; edit that one.
@@ -52,6 +59,11 @@ class Shop(Tool):
         """Sells; `run` is awaited in it."""
         with lent(self) as awaited:  # async in a comment stays
             return ask("await", awaited.key)
+
+    def keys_that_it_has_sold_and_not_yet_sent(self, ask: Callable[[str], T]) -> T:
+        return ask(
+            "keys",
+        )
 '''
 
 

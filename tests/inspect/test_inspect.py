@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(90)
 
-# ---------------------------------------------------------------- a database with some of
-# everything
+# --------------------------------------------------------------- a database with some of everything
 
 
 @decision()

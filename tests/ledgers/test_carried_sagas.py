@@ -538,8 +538,7 @@ async def test_what_was_accepted_and_rejected_is_not_carried(
     assert World.calls == ["order tea", "order milk", "call back tea ref tea"]
 
 
-# ---------------------------------------------------------------- a part again, elsewhere, in the
-# books
+# ------------------------------------------------------------ a part again, elsewhere, in the books
 
 
 async def carried_run(aflow: AsyncHarness) -> Any:

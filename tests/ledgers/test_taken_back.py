@@ -228,8 +228,7 @@ def test_what_a_child_left_to_its_parent_is_not_the_childs_to_do_again(
     sound(conn)
 
 
-# ---------------------------------------------------------------- what was handed over and not
-# asked for
+# ----------------------------------------------------------- what was handed over and not asked for
 
 
 def test_what_was_handed_over_and_not_asked_for_is_taken_back(flow: Harness, conn: Conn) -> None:
@@ -295,8 +294,7 @@ def test_a_fork_of_an_older_generation_starts_a_child_anew_that_a_later_one_took
     sound(conn)
 
 
-# ---------------------------------------------------------------- cancels, and words of the
-# counterparty
+# ----------------------------------------------------------- cancels, and words of the counterparty
 
 
 @pytest.mark.parametrize("crashes", [False, True])

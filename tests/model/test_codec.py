@@ -681,8 +681,7 @@ def test_what_stays_readable_of_an_effect_is_one_of_its_parameters() -> None:
         async def pay(cents: int) -> None: ...
 
 
-# ---------------------------------------------------------------- who reads and writes beside
-# workers
+# -------------------------------------------------------------- who reads and writes beside workers
 
 
 def test_a_client_without_a_worker_reads_and_writes(

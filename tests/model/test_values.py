@@ -373,8 +373,7 @@ def test_a_model_that_was_not_built_when_it_was_defined_comes_back(annotation):
     assert there_and_back(codec_for(annotation), given) == given
 
 
-# ---------------------------------------------------------------- fields that are called as parts
-# of pydantic's schemas are
+# ---------------------------------------- fields that are called as parts of pydantic's schemas are
 
 
 AWKWARD = [

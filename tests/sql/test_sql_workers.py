@@ -332,8 +332,7 @@ def test_no_run_is_lost_while_workers_claim_die_and_finish(dsn: str, conn: Conn)
     assert count(conn, "lease") == count(conn, "ready") == 0
 
 
-# ---------------------------------------------------------------- runs that other code could not
-# replay
+# ------------------------------------------------------------ runs that other code could not replay
 
 
 def put_stuck(

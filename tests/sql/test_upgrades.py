@@ -223,8 +223,7 @@ def test_the_newest_states_of_the_history_become_a_fresh_install_and_their_runs_
     assert upgrades.upgrade_history(server_dsn, 2)[1] == []
 
 
-# ---------------------------------------------------------------- a worker that works while its
-# schema is upgraded
+# ------------------------------------------------- a worker that works while its schema is upgraded
 
 go = Signal("go", int)
 

@@ -372,8 +372,7 @@ def test_what_a_transaction_starts_shares_its_fate(
         assert flow.app.get("other", wait_for_go).result(SOON) == 3
 
 
-# ---------------------------------------------------------------- COMMIT itself, and what comes
-# behind it
+# ---------------------------------------------------------- COMMIT itself, and what comes behind it
 
 KINDS = {
     "session": take_with_session, "connection": take_with_connection,

@@ -650,8 +650,7 @@ def test_a_pooler_that_the_engine_was_not_told_of_costs_what_is_prepared_and_not
     assert len(taken) >= 22, "at most one transaction of each pool is tried again"
 
 
-# ---------------------------------------------------------------- bodies that end the transaction
-# themselves
+# ------------------------------------------------------- bodies that end the transaction themselves
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback", "commit and begin"])
@@ -689,8 +688,7 @@ def test_a_body_that_ends_its_transaction_itself_holds_the_run(
     assert events(conn, run.key) == []
 
 
-# ---------------------------------------------------------------- cancelling and losing the run
-# meanwhile
+# ---------------------------------------------------------- cancelling and losing the run meanwhile
 
 
 async def test_cancelling_never_waits_for_an_open_transaction_which_is_rolled_back(
@@ -927,8 +925,7 @@ def test_a_transaction_without_a_parameter_for_the_connection_is_refused() -> No
         def forgot() -> None: ...
 
 
-# ---------------------------------------------------------------- starting and sending inside a
-# transactional step
+# ------------------------------------------------- starting and sending inside a transactional step
 
 
 async def test_what_a_transaction_starts_and_sends_exists_once_it_commits(

@@ -63,8 +63,8 @@ class AsyncClient(AsyncMailbox):
             out is the same as its default.
 
         Raises:
-            KeyConflict: The key names another run; the message says what that is doing and what is
-                different.
+            KeyConflict: The key names another run;
+                the message says what that is doing and what is different.
             DefinitionError: Its parameters or result cannot be stored.
             NotStorable: An argument does not fit its annotation.
         """
@@ -89,8 +89,8 @@ class AsyncClient(AsyncMailbox):
                 ``pgflow.idempotency_key()`` is one.
 
         Returns:
-            What became of it: it is in the mailbox of the run, or the run had ended and will not
-            take it.
+            What became of it: it is in the mailbox of the run,
+            or the run had ended and will not take it.
 
         Raises:
             RunNotFound: No run has the key.
@@ -150,8 +150,8 @@ class AsyncClient(AsyncMailbox):
         why: str = "",
         by: str | None = None,
     ) -> None:
-        """Says what became of the effect that was accepted under a reference: for the handler of a
-        webhook.
+        """Says what became of the effect that was accepted under a reference:
+        for the handler of a webhook.
 
         Args:
             ref: The counterparty's reference, as in ``Accepted(ref)``.
@@ -168,8 +168,8 @@ class AsyncClient(AsyncMailbox):
         await self._ask(effects.confirm_effect(ref, verdict, text, why, by), wakes=True)
 
     async def beat_effect(self, ref: str, details: Any = None) -> None:
-        """Says that the effect which was accepted under a reference goes on: for whoever does the
-        work outside.
+        """Says that the effect which was accepted under a reference goes on:
+        for whoever does the work outside.
 
         Args:
             ref: The counterparty's reference, as in ``Accepted(ref, heartbeat_timeout=...)``.

@@ -77,8 +77,8 @@ class AsyncRun(Handle[AsyncSession, R_co]):
         return self._opened(await self._session.ask(result.run_state(self.key)))
 
     async def stream(self, name: str, *, offset: int = 0, live: bool = False) -> AsyncIterator[Any]:
-        """Yields what the run emits to a stream, from an offset, until the run closes it or has
-        ended.
+        """Yields what the run emits to a stream, from an offset,
+        until the run closes it or has ended.
 
         What a rewind has dropped is not yielded; a reader that is ahead of it goes on with what the
         new generation emits.

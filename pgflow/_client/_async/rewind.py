@@ -33,11 +33,11 @@ class AsyncRewinds:
         raise NotImplementedError
 
     async def retry(
-        self, key: str, *, why: str = "retried", from_step: str | None = None, attempts: int | None = None,
-        effects: DroppedEffects | None = None,
+        self, key: str, *, why: str = "retried", from_step: str | None = None,
+        attempts: int | None = None, effects: DroppedEffects | None = None,
     ) -> None:  # fmt: skip
-        """Lets a stuck run go on with a fresh budget, or does a failed one again from the step that
-        failed.
+        """Lets a stuck run go on with a fresh budget,
+        or does a failed one again from the step that failed.
 
         Args:
             key: The run.
@@ -97,8 +97,8 @@ class AsyncRewinds:
         self,
         key: str,
         *,
-        input: dict[str, Any] | None = None,
-        **options: Unpack[PlaceOptions],  # noqa: A002
+        input: dict[str, Any] | None = None,  # noqa: A002
+        **options: Unpack[PlaceOptions],
     ) -> None:
         """Begins a run anew, as the next generation of the same key.
 
@@ -116,8 +116,8 @@ class AsyncRewinds:
     async def fork(
         self, key: str, new_key: str | None = None, **options: Unpack[ForkOptions]
     ) -> str:
-        """Starts a run that begins with the journal of another and goes on by itself; the other is
-        not touched.
+        """Starts a run that begins with the journal of another and goes on by itself;
+        the other is not touched.
 
         Args:
             key: The other run, whatever it is doing.

@@ -76,8 +76,8 @@ class Run(Handle[Session, R_co]):
         return self._opened(self._session.ask(result.run_state(self.key)))
 
     def stream(self, name: str, *, offset: int = 0, live: bool = False) -> Iterator[Any]:
-        """Yields what the run emits to a stream, from an offset, until the run closes it or has
-        ended.
+        """Yields what the run emits to a stream, from an offset,
+        until the run closes it or has ended.
 
         What a rewind has dropped is not yielded; a reader that is ahead of it goes on with what the
         new generation emits.

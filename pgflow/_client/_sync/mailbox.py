@@ -45,8 +45,8 @@ class Mailbox(Rewinds):
     def replace_message(
         self, key: str, message: int, payload: Any, *, why: str = "replaced", by: str | None = None
     ) -> None:
-        """Gives a message in the mailbox of a run another payload; a run that is stuck for want of
-        it goes on.
+        """Gives a message in the mailbox of a run another payload;
+        a run that is stuck for want of it goes on.
 
         Args:
             key: The run.
@@ -71,8 +71,8 @@ class Mailbox(Rewinds):
         why: str = "requeued",
         by: str | None = None,
     ) -> int:
-        """Sends a message again, behind the others of its name; a run that is stuck for want of it
-        goes on.
+        """Sends a message again, behind the others of its name;
+        a run that is stuck for want of it goes on.
 
         Args:
             key: The run that it was for.

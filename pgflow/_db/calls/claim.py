@@ -37,7 +37,10 @@ def serve_lanes(
     """The lanes of these queues and workflows: of runs that any version may work on, and of those
     pinned to these.
     """
-    sql = "select lane_id, queue, workflow, version from pgflow.serve_lanes(%s::text[], %s::text[], %s::text[])"
+    sql = (
+        "select lane_id, queue, workflow, version "
+        "from pgflow.serve_lanes(%s::text[], %s::text[], %s::text[])"
+    )
     return Query(
         sql,
         (list(queues), list(workflows), list(versions)),
@@ -47,8 +50,7 @@ def serve_lanes(
 
 COLUMNS = (
     "run_id, token, chain_id, lane_id, generation, attempt, suspect, last_seq, key, root, input, "
-    "units, has_mail, created_us, now_us, "
-    "priority, took_us, extra"
+    "units, has_mail, created_us, now_us, priority, took_us, extra"
 )
 
 ARGUMENTS = "%s::int, %s::int[], %s::int, %s::bigint[], %s::boolean, %s::bigint[]"
@@ -67,8 +69,8 @@ class ClaimRequest(NamedTuple):
         max_runs: Most runs to claim.
         take_suspect: True if one of them may be a suspect.
         after: Only runs behind this one; None = from the head of the lanes.
-        replaces: Number of its own runs that end in the same commit, whose places the new ones
-            take.
+        replaces: Number of its own runs that end in the same commit,
+            whose places the new ones take.
     """
 
     worker_id: int
@@ -101,9 +103,9 @@ def new_tokens(count: int) -> list[int]:
 def claim_runs(request: ClaimRequest) -> Query[list[Claim]]:
     """Claims runs."""
     return Query(
-        f"select {COLUMNS} from pgflow.claim_runs({ARGUMENTS})",
+        f"select {COLUMNS} from pgflow.claim_runs({ARGUMENTS})",  # noqa: S608
         request.params(),
-        read_claims,  # noqa: S608
+        read_claims,
     )
 
 

@@ -54,7 +54,10 @@ def commit_and_claim(
 ) -> Query[tuple[CommitAnswer, list[Claim]]]:
     """Commits a batch and claims runs; ``apart``: the long values beside the document."""
     if apart:
-        sql = f"select answer, {COLUMNS} from pgflow.commit_and_claim(%s::jsonb, {ARGUMENTS}, %s::json[])"  # noqa: S608 - names of columns
+        sql = (
+            f"select answer, {COLUMNS} "  # noqa: S608 - names of columns
+            f"from pgflow.commit_and_claim(%s::jsonb, {ARGUMENTS}, %s::json[])"
+        )
         return Query(sql, (document, *request.params(), JsonTexts(apart)), _read_both)
     sql = f"select answer, {COLUMNS} from pgflow.commit_and_claim(%s::jsonb, {ARGUMENTS})"  # noqa: S608 - names of columns
     return Query(sql, (document, *request.params()), _read_both)
@@ -78,9 +81,8 @@ def commit_unit(
 ) -> Query[CommitAnswer]:
     """Commits the one unit of one run, without a document."""
     sql = (
-        'select pgflow.commit_unit(%s::bigint, %s::bigint, %s::int, %s::int, %s::"char", %s::text, '
-        "%s::json, %s::json, "
-        "%s::bigint, %s::int)"
+        "select pgflow.commit_unit(%s::bigint, %s::bigint, %s::int, %s::int, "
+        '%s::"char", %s::text, %s::json, %s::json, %s::bigint, %s::int)'
     )
 
     def read(rows: list[Row]) -> CommitAnswer:

@@ -22,8 +22,8 @@ class AgainOptions(TypedDict, total=False):
             arguments, ``"repeat"`` does them again under new keys, ``"compensate"`` takes the
             effects back, the last one first, before the run goes on; not for a fork.
         attempts: Most tries of each step from here on, whatever it declares.
-        timeout: A new deadline, from now; without it the old one holds as long as it has not
-            passed.
+        timeout: A new deadline, from now;
+            without it the old one holds as long as it has not passed.
         why: The reason, kept in the history.
         by: Name of whoever asks for it, kept beside the reason; the database role if not given.
     """
@@ -52,10 +52,10 @@ class ForkOptions(AgainOptions, total=False):
     Attributes:
         at: Number of units of the journal that it begins with: all if neither this nor
             ``from_step`` is given.
-        from_step: Begins just before the last call of this step; of the last that failed, if one
-            did.
-        edit: Another result for the last unit that is kept, which must be that of a step or a
-            decision.
+        from_step: Begins just before the last call of this step;
+            of the last that failed, if one did.
+        edit: Another result for the last unit that is kept,
+            which must be that of a step or a decision.
         input: Another input, an object of parameter names: only with ``at=0``.
         with_mail: True to give it copies of the messages that wait, and of those that the part left
             out had taken.
@@ -82,18 +82,17 @@ def fork_run(
 ) -> Query[Started]:
     """Starts a fork; ``edit`` and ``input_text`` are JSON text."""
     sql = (
-        "select run_key, run_id, is_new, lane_id from pgflow.fork_run(%s::text, %s::text, at_seq "
-        "=> %s::int, from_step => %s::text,"
-        " edit => %s::json, input => %s::json, effects => %s::text, with_mail => %s::boolean, "
-        "generation => %s::int, labels => %s::jsonb,"
-        " attempts => %s::int, timeout_seconds => %s::float8, why => %s::text, tenant => %s::text, "
-        "sent_by => %s::text)"
+        "select run_key, run_id, is_new, lane_id from pgflow.fork_run(%s::text, %s::text, "
+        "at_seq => %s::int, from_step => %s::text, edit => %s::json, input => %s::json, "
+        "effects => %s::text, with_mail => %s::boolean, generation => %s::int, "
+        "labels => %s::jsonb, attempts => %s::int, timeout_seconds => %s::float8, "
+        "why => %s::text, tenant => %s::text, sent_by => %s::text)"
     )
     labels = options.get("labels")
     params = (
-        key, new_key, options.get("at"), options.get("from_step"), edit, input_text, options.get("effects"),
-        options.get("with_mail", False), options.get("generation"), None if labels is None else json.dumps(labels),
-        *_shared(options, "forked", tenant),
+        key, new_key, options.get("at"), options.get("from_step"), edit, input_text,
+        options.get("effects"), options.get("with_mail", False), options.get("generation"),
+        None if labels is None else json.dumps(labels), *_shared(options, "forked", tenant),
     )  # fmt: skip
     return Query(sql, params, lambda rows: Started(*rows[0]))
 
@@ -108,14 +107,14 @@ def rewind_run(
 ) -> Query[Started]:
     """Rewinds a run; ``edit`` is JSON text."""
     sql = (
-        "select run_id, lane_id from pgflow.rewind_run(%s::text, to_seq => %s::int, from_step => "
-        "%s::text, edit => %s::json,"
-        " effects => %s::text, children => %s::text, attempts => %s::int, timeout_seconds => "
-        "%s::float8, why => %s::text,"
-        " tenant => %s::text, sent_by => %s::text)"
+        "select run_id, lane_id from pgflow.rewind_run(%s::text, to_seq => %s::int, "
+        "from_step => %s::text, edit => %s::json, effects => %s::text, children => %s::text, "
+        "attempts => %s::int, timeout_seconds => %s::float8, why => %s::text, "
+        "tenant => %s::text, sent_by => %s::text)"
     )
     params = (
-        key, to_seq, from_step, edit, options.get("effects"), options.get("children", "refuse"), *_shared(options, "rewound", tenant),
+        key, to_seq, from_step, edit, options.get("effects"), options.get("children", "refuse"),
+        *_shared(options, "rewound", tenant),
     )  # fmt: skip
     return Query(sql, params, lambda rows: _renewed(key, rows))
 
@@ -125,10 +124,9 @@ def restart_run(
 ) -> Query[Started]:
     """Restarts a run; ``input_text`` is JSON text."""
     sql = (
-        "select run_id, lane_id from pgflow.restart_run(%s::text, input => %s::json, effects => "
-        "%s::text, children => %s::text,"
-        " attempts => %s::int, timeout_seconds => %s::float8, why => %s::text, tenant => %s::text, "
-        "sent_by => %s::text)"
+        "select run_id, lane_id from pgflow.restart_run(%s::text, input => %s::json, "
+        "effects => %s::text, children => %s::text, attempts => %s::int, "
+        "timeout_seconds => %s::float8, why => %s::text, tenant => %s::text, sent_by => %s::text)"
     )
     params = (
         key,

@@ -22,13 +22,17 @@ def resume_queue(queue: str) -> Query[None]:
 def limit_queue(
     queue: str, max_running: int | None, max_deaths: int | None, *, keep: bool
 ) -> Query[None]:
-    """Limits runs at once, and dead workers, of a queue; ``keep``: the limit of runs stays as it
-    is.
+    """Limits runs at once, and dead workers, of a queue;
+    ``keep``: the limit of runs stays as it is.
     """
     sql = """
       select pgflow.limit_queue(
         %s::text,
-        case when %s::boolean then (select q.max_running from pgflow.queues q where q.queue = %s::text) else %s::int end,
+        case
+          when %s::boolean then
+            (select q.max_running from pgflow.queues q where q.queue = %s::text)
+          else %s::int
+        end,
         %s::int
       )
     """

@@ -47,9 +47,12 @@ def lost_runs(
 
 def report_loss(worker_id: int, host: str, pid: int, loss: Loss) -> Query[int]:
     """Writes it down."""
-    sql = "select pgflow.report_loss(%s::int, %s::text, %s::int, %s::int, %s::int, %s::bigint, %s::bigint, %s::float8, %s::int, %s::jsonb)"
+    sql = (
+        "select pgflow.report_loss(%s::int, %s::text, %s::int, %s::int, %s::int, "
+        "%s::bigint, %s::bigint, %s::float8, %s::int, %s::jsonb)"
+    )
     params = (
-        worker_id, host, pid, loss.old_timeline, loss.new_timeline, loss.acknowledged, loss.kept, loss.age_seconds, len(loss.runs),
-        json.dumps(list(loss.runs[:MAX_RUNS])),
+        worker_id, host, pid, loss.old_timeline, loss.new_timeline, loss.acknowledged, loss.kept,
+        loss.age_seconds, len(loss.runs), json.dumps(list(loss.runs[:MAX_RUNS])),
     )  # fmt: skip
     return Query(sql, params, lambda rows: int(rows[0][0]))

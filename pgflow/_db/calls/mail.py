@@ -1,5 +1,5 @@
-"""``sql/runs/signal.sql`` and ``sql/runs/control.sql``: messages to runs. Each answers whom to
-wake.
+"""``sql/runs/signal.sql`` and ``sql/runs/control.sql``:
+messages to runs. Each answers whom to wake.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def deliver_signal(
         return send_signal(key, name, payload, tenant, sent_by, idempotency_key=idempotency_key)
     sql = (
         "select chain_id, lane_id, message_id, ended_as "
-        "from pgflow.deliver_signal(%s::text, %s::text, %s::json, %s::text, %s::text, tell => "
-        "false)"
+        "from pgflow.deliver_signal("
+        "%s::text, %s::text, %s::json, %s::text, %s::text, tell => false)"
     )
     return Query(sql, (key, name, payload, tenant, sent_by), read_sent)
 
@@ -103,10 +103,14 @@ def resume_run(key: str, why: str, tenant: str = "", sent_by: str | None = None)
 
 def retry_run(
     key: str, why: str, tenant: str = "", sent_by: str | None = None, *,
-    from_step: str | None = None, attempts: int | None = None, effects: str | None = None, children: str = "refuse",
+    from_step: str | None = None, attempts: int | None = None, effects: str | None = None,
+    children: str = "refuse",
 ) -> Query[Sent]:  # fmt: skip
     """Gives a stuck run a fresh budget, or goes back to just before a step."""
-    sql = "select pgflow.retry_run(%s::text, %s::text, %s::text, %s::text, %s::text, %s::int, %s::text, %s::text)"
+    sql = (
+        "select pgflow.retry_run(%s::text, %s::text, %s::text, %s::text, "
+        "%s::text, %s::int, %s::text, %s::text)"
+    )
     return Query(
         sql, (key, why, tenant, sent_by, from_step, attempts, effects, children), read_sent
     )

@@ -10,10 +10,12 @@ from pgflow._model.messages import Message
 def find_messages(key: str | None, tenant: str = "") -> Query[list[Message]]:
     """The messages in the mailbox of a run, or of all, and those that were put aside."""
     sql = """
-        select key, message, signal, payload, 'waiting', sent_at, sent_by, refused from pgflow.messages
+        select key, message, signal, payload, 'waiting', sent_at, sent_by, refused
+        from pgflow.messages
         where tenant = %s::text and (%s::text is null or key = %s::text)
         union all
-        select key, message, signal, payload, reason, sent_at, sent_by, why from pgflow.undelivered_messages
+        select key, message, signal, payload, reason, sent_at, sent_by, why
+        from pgflow.undelivered_messages
         where tenant = %s::text and (%s::text is null or key = %s::text)
         order by 6, 2
     """
@@ -26,7 +28,10 @@ def drop_message(
     key: str, message: int, why: str, tenant: str = "", sent_by: str | None = None
 ) -> Query[Sent]:
     """Takes a message out of a mailbox."""
-    sql = "select chain_id, lane_id, message_id from pgflow.drop_message(%s::text, %s::bigint, %s::text, %s::text, %s::text)"
+    sql = (
+        "select chain_id, lane_id, message_id "
+        "from pgflow.drop_message(%s::text, %s::bigint, %s::text, %s::text, %s::text)"
+    )
     return Query(sql, (key, message, why, tenant, sent_by), read_sent)
 
 

@@ -34,12 +34,12 @@ def _nothing(_rows: list[Row]) -> None:
 
 
 def claim_pages(count: int, lease_seconds: float) -> Query[list[ClaimedPage]]:
-    """Claim up to `count` pages that a person has yet to hear of; nobody else gets them within the
-    lease.
+    """Claim up to `count` pages that a person has yet to hear of;
+    nobody else gets them within the lease.
     """
     sql = """
-      select page_id, run_id, call, kind, opened_at, key, workflow, generation, tenant, name, why, effect, tries, leased_until,
-        reason, detail
+      select page_id, run_id, call, kind, opened_at, key, workflow, generation, tenant, name, why,
+        effect, tries, leased_until, reason, detail
       from pgflow.claim_pages(%s::int, %s::float8)
     """
     return Query(sql, (count, lease_seconds), lambda rows: [ClaimedPage(*row) for row in rows])

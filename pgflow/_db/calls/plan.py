@@ -1,5 +1,5 @@
-"""``sql/ledgers/plan.sql``: what the policy says of a plan, and what a statement of one has
-written.
+"""``sql/ledgers/plan.sql``: what the policy says of a plan,
+and what a statement of one has written.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def confine(statement: timedelta, lock: timedelta) -> Query[None]:
     sql = (
         "select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), "
         "pg_catalog.set_config('standard_conforming_strings', 'on', true), "
-        "(select pg_catalog.count(pg_catalog.set_config(s.name, least(nullif(s.setting::int8, 0), "
-        "l.ms)::text, true)) "
+        "(select pg_catalog.count(pg_catalog.set_config("
+        "s.name, least(nullif(s.setting::int8, 0), l.ms)::text, true)) "
         "from (values ('statement_timeout', %s::int8), ('lock_timeout', %s::int8)) l (name, ms) "
         "join pg_catalog.pg_settings s using (name))"
     )

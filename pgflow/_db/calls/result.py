@@ -17,8 +17,8 @@ class Ended(NamedTuple):
     output: str | None
     error: str | None
     key: str | None
-    """Key of the run that has this number: where a fail-over lost the start of a run, another may
-    have it now.
+    """Key of the run that has this number: where a fail-over lost the start of a run,
+    another may have it now.
     """
 
 
@@ -67,7 +67,10 @@ def read_stream(
     def read(rows: list[Row]) -> list[Emitted]:
         return [Emitted(*row) for row in rows]
 
-    sql = "select run_id, seq, value, draft from pgflow.read_stream(%s::text, %s::text, %s::bigint, %s::int, %s::int, %s::int, %s::text)"
+    sql = (
+        "select run_id, seq, value, draft from pgflow.read_stream("
+        "%s::text, %s::text, %s::bigint, %s::int, %s::int, %s::int, %s::text)"
+    )
     return Query(sql, (key, stream, *after, skip, count, tenant), read)
 
 

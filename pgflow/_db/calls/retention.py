@@ -18,5 +18,8 @@ class DroppedHistory(NamedTuple):
 
 def drop_history(ended_before: datetime, most: int, after: int) -> Query[DroppedHistory]:
     """Removes runs that ended before a time, up to so many, from a place on."""
-    sql = "select runs, partitions, last_root from pgflow.drop_history(%s::timestamptz, %s::int, %s::bigint)"
+    sql = (
+        "select runs, partitions, last_root "
+        "from pgflow.drop_history(%s::timestamptz, %s::int, %s::bigint)"
+    )
     return Query(sql, (ended_before, most, after), lambda rows: DroppedHistory(*rows[0]))

@@ -7,5 +7,8 @@ from pgflow._db.query import Query
 
 def shrink_journal(max_units: int) -> Query[list[str]]:
     """Shrinks partitions of the journal that so many rows keep, or fewer; answers their names."""
-    sql = "select partition, bytes_before - bytes_after as freed from pgflow.shrink_journal(max_units => %s::int)"
+    sql = (
+        "select partition, bytes_before - bytes_after as freed "
+        "from pgflow.shrink_journal(max_units => %s::int)"
+    )
     return Query(sql, (max_units,), lambda rows: [str(row[0]) for row in rows])

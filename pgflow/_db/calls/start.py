@@ -27,18 +27,17 @@ class Started(NamedTuple):
 
 _START = (
     "select run_key, run_id, is_new, lane_id from pgflow.start_run(%s::text, %s::json, %s::text, "
-    "%s::text, %s::int, %s::timestamptz,"
-    " %s::float8, %s::jsonb, %s::jsonb, %s::text, null, %s::text)"
+    "%s::text, %s::int, %s::timestamptz, %s::float8, %s::jsonb, %s::jsonb, %s::text, null, "
+    "%s::text)"
 )
 _START_AS_SAID = _START.replace(
     "select run_key, run_id, is_new, lane_id", "select run_key, run_id, is_new, lane_id, replaced"
 ).replace("null, %s::text)", "null, %s::text, %s::text, %s::json, %s::uuid)")
 """With what is to be done where the key is taken; most starts say nothing of it, and send less."""
 _START_MANY = (
-    "select run_key, run_id, is_new, lane_id from pgflow.start_runs(%s::text, %s::jsonb, %s::text, "
-    "%s::int, %s::timestamptz,"
-    " %s::float8, %s::jsonb, %s::jsonb, %s::text, %s::text, %s::boolean, %s::text, %s::json, "
-    "%s::uuid)"
+    "select run_key, run_id, is_new, lane_id from pgflow.start_runs(%s::text, %s::jsonb, "
+    "%s::text, %s::int, %s::timestamptz, %s::float8, %s::jsonb, %s::jsonb, %s::text, %s::text, "
+    "%s::boolean, %s::text, %s::json, %s::uuid)"
 )
 
 
@@ -81,15 +80,15 @@ def start_run(
 
 
 def start_runs(
-    workflow: str, runs: list[tuple[str, str]], options: StartOptions, tenant: str = "", *, keys_are_new: bool = False,
-    defaults: str | None = None, start_id: str | None = None,
+    workflow: str, runs: list[tuple[str, str]], options: StartOptions, tenant: str = "", *,
+    keys_are_new: bool = False, defaults: str | None = None, start_id: str | None = None,
 ) -> Query[list[Started]]:  # fmt: skip
     """Starts many runs of one workflow, all or none: [(key, input text), ...]. New keys are UUIDs
     that were made up and not sent before.
     """
     params = (
-        workflow, json.dumps(runs), options.queue, options.priority, *_shared(options), tenant, options.version, keys_are_new,
-        options.if_taken, defaults, start_id,
+        workflow, json.dumps(runs), options.queue, options.priority, *_shared(options), tenant,
+        options.version, keys_are_new, options.if_taken, defaults, start_id,
     )  # fmt: skip
     return Query(_START_MANY, params, _read_all)
 

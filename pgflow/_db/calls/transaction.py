@@ -1,5 +1,5 @@
-"""``sql/runs/transaction.sql``: the transaction of a step, its fence, and what became of a lost
-answer.
+"""``sql/runs/transaction.sql``: the transaction of a step,
+its fence, and what became of a lost answer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def fence_step(
     None of them is to be booked: see ``Execution.may_fence``.
     """
     if apart:
-        longer: LiteralString = "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, false, %s::json[])"
+        longer: LiteralString = (
+            "select pgflow.fence_step("
+            "%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, false, %s::json[])"
+        )
         return Query(
             longer,
             (run_id, token, call, f"[{unit_rows}]", args_hash, JsonTexts(apart)),
@@ -78,7 +81,10 @@ def emit_drafts(
     emitted: list[tuple[str, str]],
 ) -> Query[bool]:
     """Store values that a running step has emitted; return False if the lease is lost."""
-    sql = "select pgflow.emit_drafts(%s::bigint, %s::bigint, %s::int, %s::text, %s::int, %s::int, %s::jsonb)"
+    sql = (
+        "select pgflow.emit_drafts("
+        "%s::bigint, %s::bigint, %s::int, %s::text, %s::int, %s::int, %s::jsonb)"
+    )
     return Query(
         sql,
         (run_id, token, call, try_id, after_seq, first, json.dumps(emitted)),

@@ -54,8 +54,8 @@ def register_worker(
 
 
 def read_stamp() -> Query[str | None]:
-    """The comment of the schema, which says what installed it; None if there is none. Any role may
-    read it.
+    """The comment of the schema, which says what installed it;
+    None if there is none. Any role may read it.
     """
     sql = "select pg_catalog.obj_description(pg_catalog.to_regnamespace('pgflow'), 'pg_namespace')"
     return Query(sql, (), lambda rows: rows[0][0])
@@ -63,7 +63,10 @@ def read_stamp() -> Query[str | None]:
 
 def beat(worker_id: int, *, stopping: bool = False) -> Query[Beat]:
     """A sign of life."""
-    sql = "select alive, mail, timeline, flushed, recovered_to, waits from pgflow.beat(%s::int, %s::boolean)"
+    sql = (
+        "select alive, mail, timeline, flushed, recovered_to, waits "
+        "from pgflow.beat(%s::int, %s::boolean)"
+    )
     return Query(sql, (worker_id, stopping), lambda rows: Beat(*rows[0]))
 
 
@@ -143,7 +146,10 @@ def shrink_journal() -> Query[list[Shrunk]]:
     """Shrinks partitions that hold little after history was removed, unless others have used them
     too much lately.
     """
-    query = "select partition, bytes_before, bytes_after, units from pgflow.shrink_journal(backing_off => true)"
+    query = (
+        "select partition, bytes_before, bytes_after, units "
+        "from pgflow.shrink_journal(backing_off => true)"
+    )
     return Query(query, (), lambda rows: [Shrunk(*row) for row in rows])
 
 

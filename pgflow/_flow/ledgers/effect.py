@@ -1,5 +1,5 @@
-"""Effects: steps that write to the outside and must not be repeated blindly, and what belongs to
-each.
+"""Effects: steps that write to the outside and must not be repeated blindly,
+and what belongs to each.
 
 An effect is declared with ``@effect``; with it may be declared how the counterparty is asked what
 became of an attempt (``settle``), how the effect is taken back (``compensate``), what must hold
@@ -138,9 +138,8 @@ class EffectStep(Step[P, R_co]):
         if settle_after is not None and settle_after < self.timeout_ + LEAST_SLACK:
             raise DefinitionError(
                 f"effect {self.name} is settled after {settle_after}, while an attempt may take "
-                f"{self.timeout_}: what is still under "
-                "way would be called absent; settle_after must be at least "
-                f"{LEAST_SLACK.total_seconds():g} s longer than timeout"
+                f"{self.timeout_}: what is still under way would be called absent; settle_after "
+                f"must be at least {LEAST_SLACK.total_seconds():g} s longer than timeout"
             )
 
     def options(
@@ -166,9 +165,8 @@ class EffectStep(Step[P, R_co]):
                 f"effect {self.name} is not retried: what settle_retries= says of it stands where "
                 "it is declared"
             )
-        is_same_step = (
-            timeout is None and admit is None
-        )  # so the engine need not learn it anew for each call
+        # The same step, so that the engine need not learn it anew for each call.
+        is_same_step = timeout is None and admit is None
         other = copy.copy(self) if is_same_step else super().options(timeout=timeout, admit=admit)
         other._check_times()
         if expect is not None:
@@ -182,8 +180,8 @@ class EffectStep(Step[P, R_co]):
 
     @property
     def declared(self) -> EffectStep[..., Any]:
-        """The effect as it was declared, with all that belongs to it, whatever options this one
-        has.
+        """The effect as it was declared, with all that belongs to it,
+        whatever options this one has.
         """
         return cast("EffectStep[..., Any]", self.origin)
 
@@ -274,10 +272,8 @@ class EffectStep(Step[P, R_co]):
                     effect.key,
                     takes_back=_awaited(effect),
                 )
-            except (
-                TypeError,
-                InvalidArgument,
-            ):  # what it would have to be called with cannot be recorded: nobody but a person can
+            except (TypeError, InvalidArgument):
+                # What it would have to be called with cannot be recorded: nobody but a person can.
                 pass
         return self.issue_by_hand(scope, effect)
 
@@ -440,8 +436,8 @@ class EffectStep(Step[P, R_co]):
 
 
 def _awaited(effect: EffectCall) -> EffectCall | None:
-    """The effect, if what takes it back has to wait until it is confirmed: it was accepted, by this
-    run.
+    """The effect, if what takes it back has to wait until it is confirmed:
+    it was accepted, by this run.
     """
     return effect if effect.was_accepted and effect.number else None
 

@@ -1,5 +1,5 @@
-"""Sagas over generations: effects that an earlier generation has done, and this one takes back if
-it fails.
+"""Sagas over generations: effects that an earlier generation has done,
+and this one takes back if it fails.
 
 A generation has them from the database: name, key, request and result of each
 (``sql/ledgers/saga.sql``). The effect itself is found in the code at hand, by where it stood when
@@ -152,7 +152,7 @@ def _call_of(entry: SagaEntry) -> EffectCall:
 
 
 def carried_effects(entries: Iterable[SagaEntry]) -> list[Enlisted]:
-    """Return the effects of earlier generations that this run must be able to take back, the first
-    one first.
+    """Return the effects of earlier generations that this run must be able to take back,
+    the first one first.
     """
     return [(InheritedEffect(e), _call_of(e)) for e in entries]

@@ -1,5 +1,5 @@
-"""Sagas: when an exception leaves a block, the effects done in it are taken back, the last one
-first.
+"""Sagas: when an exception leaves a block, the effects done in it are taken back,
+the last one first.
 
 Compensations are calls like all others, issued by the workflow's own code where the exception
 passes: a replay issues them again, so they go on wherever a crash has left them. Each is an effect
@@ -43,8 +43,8 @@ Enlisted = tuple[Reversible, EffectCall]
 
 
 class Block:
-    """A saga block. Tasks that were made in it may outlive it: what they do then belongs to the
-    block around.
+    """A saga block. Tasks that were made in it may outlive it:
+    what they do then belongs to the block around.
     """
 
     def __init__(self, around: Block | None, planning: Planning | None = None) -> None:
@@ -64,8 +64,8 @@ _NOT_AN_END = (Unwind, GeneratorExit, ContinueAsNew)
 
 
 def _enlisting(scope: WorkflowScope) -> list[Enlisted]:
-    """Return the list for effects that are asked for now: that of the innermost open block, else of
-    the run.
+    """Return the list for effects that are asked for now:
+    that of the innermost open block, else of the run.
     """
     block = _innermost.get()
     while block is not None and not block.is_open:
@@ -74,8 +74,8 @@ def _enlisting(scope: WorkflowScope) -> list[Enlisted]:
 
 
 def enlist(scope: WorkflowScope, effect: Undoable, call: EffectCall) -> None:
-    """Remembers an effect, with who is asked for a plan if nothing is declared that takes it
-    back.
+    """Remembers an effect, with who is asked for a plan
+    if nothing is declared that takes it back.
     """
     planning = None if effect.has_compensation else _planning()
     _enlisting(scope).append((effect if planning is None else Planned(effect, planning), call))
@@ -119,9 +119,8 @@ async def give_up_child(scope: WorkflowScope, call: ChildCall) -> None:
     if waiter is None:
         scope.execution.cancel_call(call)
     while waiter is not None and not waiter.done():
-        with suppress(
-            asyncio.CancelledError, Exception
-        ):  # how it ended; its parent is being cancelled already
+        with suppress(asyncio.CancelledError, Exception):
+            # How it ended; its parent is being cancelled already.
             await asyncio.shield(waiter)
     if waiter is not None and not waiter.cancelled():
         waiter.exception()  # nobody else asks for it
@@ -172,8 +171,8 @@ def saga(
         planner: A ``@decision`` that is called with an :class:`~pgflow.UndoRequest` for each effect
             without a ``compensate`` and chooses a list of :class:`~pgflow.PlannedCall` and
             :class:`~pgflow.PlannedSql`. It counts for the blocks inside that have none. A plan is
-            run if all of it may be; else, and if a step fails, the run is stuck as without a
-            planner.
+            run if all of it may be; else, and if a step fails,
+            the run is stuck as without a planner.
         steps: The steps that a plan may call by their names.
 
     Raises:
@@ -259,9 +258,8 @@ def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> No
     block.is_open = False
     if block in scope.blocks:
         scope.blocks.remove(block)
-    with suppress(
-        ValueError
-    ):  # it is left in another task than it was entered in, whose context has its own innermost
+    with suppress(ValueError):
+        # It is left in another task than it was entered in, whose context has its own innermost.
         _innermost.reset(token)
     around = block.around
     while around is not None and not around.is_open:
@@ -278,8 +276,8 @@ def _bind(block: Block) -> None:
 
 
 def _adopt(scope: WorkflowScope) -> None:
-    """The run ends, and with it the blocks that its tasks have open: what was done in them is the
-    run's now.
+    """The run ends, and with it the blocks that its tasks have open:
+    what was done in them is the run's now.
     """
     if not scope.blocks:
         return
@@ -313,8 +311,8 @@ def is_done(call: EffectCall) -> bool:
 
 
 def _last(effects: list[Enlisted], *, all_of_them: bool) -> Iterator[Enlisted]:
-    """Yield the effects to take back, the last one first. Tasks that go on meanwhile may add to
-    them.
+    """Yield the effects to take back, the last one first.
+    Tasks that go on meanwhile may add to them.
     """
     while effects:
         effect, call = effects.pop()
@@ -323,8 +321,8 @@ def _last(effects: list[Enlisted], *, all_of_them: bool) -> Iterator[Enlisted]:
 
 
 async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them: bool) -> None:
-    """Compensates effects, the last first; a cancellation on the way is raised once they are taken
-    back.
+    """Compensates effects, the last first;
+    a cancellation on the way is raised once they are taken back.
     """
     cancelled: asyncio.CancelledError | None = None
     for effect, call in _last(effects, all_of_them=all_of_them):
@@ -394,8 +392,8 @@ def _closed_sync(scope: WorkflowScope, call: StepCall) -> asyncio.CancelledError
 
 
 def _checked(scope: WorkflowScope, value: Any) -> Any:
-    """A result; one that cannot be stored is a failure while what was done can still be taken
-    back.
+    """A result; one that cannot be stored is a failure
+    while what was done can still be taken back.
     """
     if scope.effects:
         text = scope.execution.end.check_result(value)
@@ -405,8 +403,8 @@ def _checked(scope: WorkflowScope, value: Any) -> Any:
 
 
 def _check_left(scope: WorkflowScope, result: str) -> None:
-    """Refuses to leave more to the parent than a unit of its journal can hold, which could never go
-    on.
+    """Refuses to leave more to the parent than a unit of its journal can hold,
+    which could never go on.
     """
     entries = [
         _stored(scope, effect.entry_of(scope, call))[:6]
@@ -418,10 +416,10 @@ def _check_left(scope: WorkflowScope, result: str) -> None:
     )
     if size > MAX_BYTES - _ROOM_BYTES:
         raise NotStorable(
-            f"what workflow {scope.claim.workflow} did is {size:,} bytes of JSON with its result, "
-            "and its parent, which is given it to "
-            f"take it back, can hold 1 MiB: let its {len(entries)} effects take and return "
-            "references, or split it into several children"
+            f"what workflow {scope.claim.workflow} did is {size:,} bytes of JSON with its "
+            "result, and its parent, which is given it to take it back, can hold 1 MiB: let its "
+            f"{len(entries)} effects take and return references, or split it into several "
+            "children"
         )
 
 

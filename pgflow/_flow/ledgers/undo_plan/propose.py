@@ -119,8 +119,8 @@ class Judged:
 
 @dataclass(frozen=True)
 class Review:
-    """A plan's verdict: its steps as they would be run, and why none of them is; None if all may
-    be.
+    """A plan's verdict: its steps as they would be run, and why none of them is;
+    None if all may be.
     """
 
     steps: list[Judged]
@@ -379,8 +379,8 @@ async def _review(
 
 
 async def _run_sql(conn: psycopg.AsyncConnection[Any], text: str, tables: list[str]) -> int:
-    """Runs one statement of a plan; what it wrote is compared with what it may write before it is
-    committed.
+    """Runs one statement of a plan;
+    what it wrote is compared with what it may write before it is committed.
 
     Returns:
         How many rows it changed.
@@ -389,12 +389,10 @@ async def _run_sql(conn: psycopg.AsyncConnection[Any], text: str, tables: list[s
         PlanRefused: It wrote another table as well: nothing of it is done.
     """
     await run_async(conn, calls.confine(STATEMENT_LIMIT, LOCK_LIMIT))
-    cursor = await conn.execute(
-        text.encode(), binary=True
-    )  # binary: then the server takes one statement and no more
-    await conn.execute(
-        "set constraints all immediate"
-    )  # what is deferred would write after the look
+    # Binary: then the server takes one statement and no more.
+    cursor = await conn.execute(text.encode(), binary=True)
+    # What is deferred would write after the look.
+    await conn.execute("set constraints all immediate")
     written = await run_async(conn, calls.written_tables())
     strange = {Table(*one) for one in written} - set(map(table_named, tables))
     if strange:

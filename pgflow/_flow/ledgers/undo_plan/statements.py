@@ -31,8 +31,8 @@ MAX_DEPTH = 8
 """Brackets that nest deeper are refused before they are parsed."""
 
 MAX_TYPE_DEPTH = 3
-"""Most levels of types inside each other: the parser reads the inside as two things, at every
-level.
+"""Most levels of types inside each other:
+the parser reads the inside as two things, at every level.
 """
 
 MAX_NAME_BYTES = 63
@@ -122,38 +122,32 @@ def _words(text: str) -> frozenset[str]:
 
 _PARTS = _words(
     "Select From Where Join Group Having Order Ordered Limit Offset Distinct With CTE TableAlias "
-    "Alias Subquery Values Tuple "
-    "Union Except Intersect Table Schema Column Identifier Star Literal Boolean Null Var Paren And "
-    "Or Not EQ NEQ GT GTE LT LTE "
-    "Is In Between Like ILike NullSafeEQ NullSafeNEQ Exists Any All Add Sub Mul Div Mod Neg DPipe "
-    "Case If Cast DataType "
+    "Alias Subquery Values Tuple Union Except Intersect Table Schema Column Identifier Star "
+    "Literal Boolean Null Var Paren And Or Not EQ NEQ GT GTE LT LTE Is In Between Like ILike "
+    "NullSafeEQ NullSafeNEQ Exists Any All Add Sub Mul Div Mod Neg DPipe Case If Cast DataType "
     "DataTypeParam Array JSONExtract JSONExtractScalar JSONPath JSONPathRoot JSONPathKey "
-    "JSONPathSubscript "
-    "Returning OnConflict Whens When"
+    "JSONPathSubscript Returning OnConflict Whens When"
 )
 
 _FUNCTIONS = _words(
     "Coalesce Nullif Greatest Least Lower Upper Trim Length Substring Concat ConcatWs Abs Round "
-    "Ceil Floor Count Sum Avg Min Max "
-    "CurrentTimestamp CurrentDate"
+    "Ceil Floor Count Sum Avg Min Max CurrentTimestamp CurrentDate"
 )
-"""Built-in functions that only compute, as the parser calls them. Any other is refused, whoever
-wrote it.
+"""Built-in functions that only compute, as the parser calls them.
+Any other is refused, whoever wrote it.
 """
 
 _RESERVED = _words(
     "all analyse analyze and any array as asc asymmetric both case cast check collate column "
-    "constraint create current_catalog "
-    "current_date current_role current_time current_timestamp current_user default deferrable desc "
-    "distinct do else end except "
-    "false fetch for foreign from grant group having in initially intersect into lateral leading "
-    "limit localtime localtimestamp "
-    "not null offset on only or order placing primary references returning select session_user "
-    "some symmetric system_user table "
-    "then to trailing true union unique user using variadic when where window with"
+    "constraint create current_catalog current_date current_role current_time current_timestamp "
+    "current_user default deferrable desc distinct do else end except false fetch for foreign "
+    "from grant group having in initially intersect into lateral leading limit localtime "
+    "localtimestamp not null offset on only or order placing primary references returning select "
+    "session_user some symmetric system_user table then to trailing true union unique user using "
+    "variadic when where window with"
 )
-"""Words that are no name to the server unless quoted or behind a dot, even where the parser takes
-them for one.
+"""Words that are no name to the server unless quoted or behind a dot,
+even where the parser takes them for one.
 """
 
 _ANGLED = _words("ARRAY LIST LOWCARDINALITY MAP NESTED NULLABLE OBJECT RANGE STRUCT")
@@ -282,8 +276,8 @@ def _is_word(token: Any, words: frozenset[str]) -> bool:
 
 
 def _parsed(text: str) -> Any:
-    """The tree of the one statement in a text, its names as the server reads them, each marked as
-    quoted.
+    """The tree of the one statement in a text, its names as the server reads them,
+    each marked as quoted.
     """
     import sqlglot
     from sqlglot.errors import SqlglotError
@@ -380,9 +374,8 @@ def _targets(nodes: list[Any]) -> Iterator[Any]:
     """The tables that statements write, as they stand in the tree."""
     for node in nodes:
         kind = type(node).__name__
-        if (
-            kind not in _WRITES or type(node.parent).__name__ == "When"
-        ):  # a branch of MERGE writes MERGE's table
+        if kind not in _WRITES or type(node.parent).__name__ == "When":
+            # A branch of MERGE writes MERGE's table.
             continue
         if kind in ("Update", "Delete") and not node.args.get("where"):
             raise UnreadableSql(f"{kind.upper()} without WHERE would touch every row")

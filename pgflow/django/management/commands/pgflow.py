@@ -2,8 +2,8 @@
 
 For instance ``python manage.py pgflow workers``, ``... pgflow list --status stuck``, and
 ``... pgflow --database reporting doctor``: what follows the command's name is the command's.
-``workers`` and ``tick`` serve the workflows that ``PGFLOW`` includes, unless another module is
-named.
+``workers`` and ``tick`` serve the workflows that ``PGFLOW`` includes,
+unless another module is named.
 """
 
 from __future__ import annotations
