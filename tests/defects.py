@@ -1683,8 +1683,8 @@ UPGRADES = (
     Defect(
         "functions made anew where they can be replaced",
         "pgflow/schema/_shapes.py",
-        "is not distinct from (p.proargtypes",
-        "is distinct from (p.proargtypes",
+        "is not distinct from (\n          p.proargtypes",
+        "is distinct from (\n          p.proargtypes",
         "sql/test_schema.py::test_functions_that_are_applied_again_stay_the_same_ones",
     ),
     Defect(
