@@ -135,9 +135,8 @@ def note(sent: float) -> None:
     """Says how long ago it was sent, once."""
     if sent not in seen:  # pgflow: ignore[PF108] a replay says nothing again
         seen.add(sent)
-        kit.say(
-            late=time.time() - sent
-        )  # pgflow: ignore[PF101] said once, by what the process has seen
+        late = time.time() - sent  # pgflow: ignore[PF101] said once, by what the process has seen
+        kit.say(late=late)
 
 
 @workflow
