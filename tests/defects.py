@@ -308,8 +308,8 @@ LOCKS = (
     ),
     Defect(
         "fence with a signal that is still in the mailbox",
-        "pgflow/_engine/execution.py",
-        "or self.buffer.has_mail\n",
+        "pgflow/_engine/flushing.py",
+        "or self._buffer.has_mail\n",
         "\n",
         "engine/test_engine_offers.py::test_a_transaction_waits_until_the_signal_before_it_is_recorded",
     ),
@@ -674,10 +674,10 @@ REPLAY = (
     ),
     Defect(
         "fence before the last outcome is released",
-        "pgflow/_engine/execution.py",
-        "not (\n            self.locked\n            or self.release.decided\n"
-        "            or self.buffer.has_mail\n            or self.buffer.has_ledger\n"
-        "            or self.code.driver.busy\n        )",
+        "pgflow/_engine/flushing.py",
+        "not (\n            self.locked\n            or self._release.decided\n"
+        "            or self._buffer.has_mail\n            or self._buffer.has_ledger\n"
+        "            or self._code.driver.busy\n        )",
         "not self.locked",
         "engine/test_engine_order.py::test_what_a_fence_answers_is_released_before_the_next_fence",
     ),
@@ -923,8 +923,8 @@ STEPS = (
     Defect(
         "bodies begun while the worker stops",
         "pgflow/_engine/execution.py",
-        "is_held_back = self.pausing or self.draining or",
-        "is_held_back = self.pausing or",
+        "is_held_back = flushing.pausing or flushing.draining or",
+        "is_held_back = flushing.pausing or",
         "engine/test_engine_order.py::test_a_draining_run_starts_no_read_either",
     ),
     Defect(
@@ -1444,7 +1444,7 @@ SHOWN = (
     ),
     Defect(
         "transaction without its key",
-        "pgflow/_engine/execution.py",
+        "pgflow/_engine/flushing.py",
         "text,\n            key=call.key or str(call.ordinal),",
         "text,",
         "transactions/test_transactions.py::test_a_transaction_is_found_by_the_key_that_its_body_had",
@@ -1531,8 +1531,8 @@ SERVERS = (
     Defect(
         "hole left by a batch on a server that lacks what was acknowledged",
         "pgflow/_worker/committer.py",
-        "execution.told_at < opened_at",
-        "execution.told_at < 0",
+        "flushing.told_at < opened_at",
+        "flushing.told_at < 0",
         "worker/test_losses.py::test_a_run_goes_on_from_what_is_left_after_a_failover_has_lost_what_was_acknowledged[after another run]",
     ),
     Defect(
@@ -1661,9 +1661,9 @@ UPGRADES = (
     ),
     Defect(
         "ledger booked by the snapshot of a transaction",
-        "pgflow/_engine/execution.py",
-        "or self.buffer.has_ledger\n            or self.code.driver.busy",
-        "or self.code.driver.busy",
+        "pgflow/_engine/flushing.py",
+        "or self._buffer.has_ledger\n            or self._code.driver.busy",
+        "or self._code.driver.busy",
         "engine/test_engine_order.py::test_no_fence_takes_along_what_is_to_be_booked",
     ),
     Defect(

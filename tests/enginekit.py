@@ -366,7 +366,7 @@ class Worker:
         moves += [
             (f"send {e.run_id}", lambda e=e: self._send(e))
             for e in self.wanting.values()
-            if e.inflight is None and not e.locked
+            if e.flushing.inflight is None and not e.flushing.locked
         ]
         moves += [
             ("advance", lambda callback=callback: self._advance(callback))
@@ -622,8 +622,8 @@ class Worker:
             if (
                 execution.oldest_unflushed_us is not None
                 and execution.run_id not in self.wanting
-                and execution.inflight is None
-                and not execution.locked
+                and execution.flushing.inflight is None
+                and not execution.flushing.locked
             ):
                 self.store.now_us = max(self.store.now_us, execution.oldest_unflushed_us + 100_000)
                 self.want_flush(execution)

@@ -11,7 +11,6 @@ from pgflow._engine.flush import Ending
 from pgflow._engine.history import History
 from pgflow._engine.host import ContinueAsNew
 from pgflow._engine.questions import stuck
-from pgflow._engine.renewal import Renewal
 from pgflow._engine.values import Values
 from pgflow._model.claims import Claim
 from pgflow._model.codecs import Codec
@@ -27,14 +26,13 @@ class End:
 
     def __init__(
         self, claim: Claim, agenda: Agenda, code: Code, history: History, values: Values,
-        renewal: Renewal, result: Codec[Any], code_hash: str,
+        result: Codec[Any], code_hash: str,
     ) -> None:  # fmt: skip
         self._claim = claim
         self._agenda = agenda
         self._code = code
         self._history = history
         self._values = values
-        self._renewal = renewal
         self._result = result
         self.code_hash = code_hash
         self.ending: Ending | None = None
@@ -95,7 +93,6 @@ class End:
                 history.diverge(f"the code ends where the journal goes on with {unit}", unit=unit)
             history.check_starts()
             history.end_replay()
-            self._renewal.record()
         self._agenda.forget_plans()
         if isinstance(error, ContinueAsNew):
             self.continue_input = error.input_text

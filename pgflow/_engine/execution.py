@@ -16,17 +16,16 @@ agenda      the open calls, and the lists that they stand in
 code        the driver
 history     the journal, as far as it is repeated, and how the code has parted from it
 values      texts of values, sealed by the app's codec
-renewal     lost results, made anew
 end         how it ends
 keys        idempotency keys
 steps, timers, signals, children, notes, ledger
             what the code asks for, by kind; the ledger is of effects
-release     what is decided and not released yet
+release     what is decided and not released yet; its renewal makes lost results anew
+flushing    what is on its way to the database and back: flushes, questions and fences
 ==========  ========================================================================================
 
-Sequence numbers are given at release, by the buffer alone. While a transactional step is between
-its fence and its acknowledgement, or a question is with the database, the next numbers are not
-known, so nothing is released (`locked`).
+Sequence numbers are given at release, by the buffer alone. While the next ones are not known,
+nothing is released (`Flushing.locked`).
 
 One answer of the database may decide several calls: their units stand side by side in the journal
 before any of them is released, and what the code notes in between comes after them all. A replay
@@ -49,15 +48,14 @@ from pgflow._engine.drivers import Driver
 from pgflow._engine.effects import EffectCall
 from pgflow._engine.end import End
 from pgflow._engine.flush import Ending, Flush
+from pgflow._engine.flushing import Flushing
 from pgflow._engine.history import History
 from pgflow._engine.host import Host, Line, StepResult
 from pgflow._engine.keys import Keys, Resting
 from pgflow._engine.ledger import Ledger
 from pgflow._engine.loop import Unwind
 from pgflow._engine.notes import Notes
-from pgflow._engine.questions import child_row, intent_of, owed_detail, stuck
 from pgflow._engine.release import Release
-from pgflow._engine.renewal import Renewal
 from pgflow._engine.signals import Signals
 from pgflow._engine.steps import Steps
 from pgflow._engine.timers import Timers
@@ -65,28 +63,12 @@ from pgflow._engine.values import Values
 from pgflow._model.claims import Claim
 from pgflow._model.codecs import ANYTHING, Codec
 from pgflow._model.kinds import ClosePolicy, Kind, StepKind
-from pgflow._model.units import Unit
 from pgflow.errors import NonDeterminismError
-
-LINGER_TIMER_US = 1_000_000
-"""A timer or a retry due within this is waited for in memory:
-parking would cost more than it saves.
-"""
-
-LINGER_CHILDREN_US = 50_000
-"""Microseconds that a parent waits in memory for children that have just started, or for more
-results after one.
-"""
-
-LINGER_CHILDREN_US_A_UNIT = 50
-"""Further microseconds for each unit of its journal: about the time of a replay, should it park."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Execution:
-    """Owns what is under way between it and the worker: the flush in flight, and whether it pauses,
-    drains or is over.
-    """
+    """Owns whether it is over, and its parts."""
 
     def __init__(
         self,
@@ -107,11 +89,11 @@ class Execution:
         self.code = code = Code(agenda)
         self.history = history = History(claim, buffer, agenda, code, is_undoing=is_undoing)
         self.values = values = Values(claim, history)
-        self.renewal = renewal = Renewal(claim, buffer, agenda, code, history, values)
-        self.end = end = End(claim, agenda, code, history, values, renewal, result, code_hash)
-        self.release = Release(
-            claim, clock, buffer, agenda, code, history, values, renewal, end, self._find_ledger
+        self.end = end = End(claim, agenda, code, history, values, result, code_hash)
+        self.release = release = Release(
+            claim, clock, buffer, agenda, code, history, values, end, self._find_ledger
         )
+        self.flushing = Flushing(claim, line, clock, buffer, agenda, code, history, end, release)
         self._is_undoing = is_undoing
         self._keys: Keys | None = None
         self._steps: Steps | None = None
@@ -121,22 +103,8 @@ class Execution:
         self._notes: Notes | None = None
         self._ledger: Ledger | None = None
         self.over = False
-        self.locked = False
-        self.pausing = False
-        self.draining = False
         self.beat = False
         """True if a step has reported progress: rows that the end of the run removes."""
-        self.inflight: Flush | None = None
-        self.durable_seq = claim.last_seq
-        """The last unit that was acknowledged."""
-        self.told_at = 0.0
-        """Time of the host's own clock at which it last heard how much is durable."""
-        self.told_by: Any = None
-        """Server that said so; None if it is not known."""
-        self._linger_until_us = 0
-        self._fenced_text = ""  # what the transaction that has the turn came to
-        # A cancel that waits must not come too late for a body that gets the run stuck again.
-        self._has_looked = not claim.has_mail
         history.once_live(self._go_live)
         code.drive_by(make_driver(self))
 
@@ -189,17 +157,9 @@ class Execution:
     def ledger(self) -> Ledger:
         """Effects that the code asks for."""
         if self._ledger is None:
-            parts = (
-                self.clock,
-                self.buffer,
-                self.agenda,
-                self.code,
-                self.history,
-                self.values,
-                self.keys,
-                self.steps,
-            )
-            self._ledger = Ledger(self.claim, *parts, is_undoing=self._is_undoing)
+            parts = self.clock, self.buffer, self.agenda, self.code, self.history, self.values
+            own = self.keys, self.steps
+            self._ledger = Ledger(self.claim, *parts, *own, is_undoing=self._is_undoing)
         return self._ledger
 
     def _find_ledger(self) -> Ledger:
@@ -223,15 +183,11 @@ class Execution:
     def advance(self) -> None:
         """Releases outcomes while there are any, then goes idle."""
         release, history, agenda, code = self.release, self.history, self.agenda, self.code
-        while (
-            release.decided
-            or agenda.inbox
-            or history.replaying
-            or self.renewal.renewing is not None
-        ):
+        flushing = self.flushing
+        while release.decided or agenda.inbox or history.replaying:
             if (
                 code.driver.busy
-                or self.locked
+                or flushing.locked
                 or self.over
                 or history.divergence
                 or self._is_finished()
@@ -239,7 +195,7 @@ class Execution:
                 break
             if not self._guarded(release.release_one):
                 break
-        if code.driver.busy or self.locked or self.over:
+        if code.driver.busy or flushing.locked or self.over:
             return
         if history.divergence is not None or self._is_finished():
             self._conclude()
@@ -268,7 +224,7 @@ class Execution:
 
     def _go_live(self) -> None:
         """Everything recorded has been repeated: what the code has asked for is brought on."""
-        self.renewal.record()
+        self.release.record_renewed()
         for call in list(self.agenda.open.values()):
             if call.state == "pending":
                 self._bring_on(call)
@@ -298,73 +254,35 @@ class Execution:
                 self._guarded(self.end.judge)
             if self.history.divergence is not None:
                 self.end.hold_diverged()
+            else:
+                self.release.record_renewed()
         self.line.want_flush()
 
     # ================================================================ settling
 
     def _go_idle(self) -> None:
         """Nothing is left to release: start what may start, flush what must be durable."""
-        is_held_back = self.pausing or self.draining or not self._has_looked
+        flushing = self.flushing
+        is_held_back = flushing.pausing or flushing.draining or not flushing.has_looked
         if not is_held_back and self.release.take_offer():
             self.advance()
             return
-        if self.renewal.renewing is not None:
+        if self.history.replaying and self.release.is_renewing:
             # The past must be repeated before anything can be looked at.
-            is_held_back = self.draining
+            is_held_back = flushing.draining
         if self.agenda.startable:
             self.agenda.start_bodies(is_held_back=is_held_back)
-        if self.release.misfits and self.end.hold is None and self.is_idle and not is_held_back:
+        if self.release.misfits and self.end.hold is None and flushing.is_idle and not is_held_back:
             self.release.hold_misfit()
-        if self._must_flush():
+        if flushing.must_flush():
             self.line.want_flush()
-
-    def _must_flush(self) -> bool:
-        if self.renewal.renewing is not None:
-            return False
-        if self.end.hold is not None or self.end.ending is not None:
-            return True
-        if self.draining:
-            return bool(self.buffer.rows)
-        agenda = self.agenda
-        if agenda.wants_look or agenda.unwanted:
-            return True
-        if (agenda.unlicensed or agenda.new_children or agenda.new_effects) and not self.pausing:
-            return True
-        return self.is_idle and self._may_leave()
-
-    @property
-    def is_idle(self) -> bool:
-        """True if no body runs and none could start: only the database can bring the run on."""
-        agenda = self.agenda
-        if agenda.running or agenda.inbox or self.release.decided:
-            return False
-        return self.pausing or not (
-            agenda.unlicensed or agenda.startable or agenda.new_children or agenda.new_effects
-        )
-
-    def _may_leave(self) -> bool:
-        """Return True if an idle run should park now;
-        if something is due soon, arrange a look instead.
-        """
-        if self.pausing:
-            return True
-        now_us = self.clock.estimate_us()
-        soon_us = now_us + LINGER_TIMER_US
-        calls = self.agenda.beside_children()
-        looks = [due_us for c in calls if (due_us := c.looked_at_us) and due_us < soon_us]
-        if self._linger_until_us > now_us and self.line.has_room():
-            looks.append(self._linger_until_us)
-        if looks:
-            self.line.look_later(max(0, min(looks) - now_us) / 1e6 + 0.0002)
-            return False
-        return not any(c.is_tried_before(soon_us) for c in calls)
 
     # ================================================================ what the worker tells
 
     def poke(self) -> None:
         """There may be mail, or a timer may be due: look, when the code next stands still."""
         self.agenda.look()
-        if not (self.over or self.locked):
+        if not (self.over or self.flushing.locked):
             self.advance()
 
     def step_returned(self, result: StepResult) -> None:
@@ -377,9 +295,8 @@ class Execution:
         if not self.agenda.is_open(call) or call.state != "backoff" or self.over:
             return
         if isinstance(call, EffectCall):
-            if (
-                call.retry_due_us or 0
-            ) > self.clock.estimate_us() + 20_000:  # the timer of a wait before this one
+            due_us = call.retry_due_us or 0
+            if due_us > self.clock.estimate_us() + 20_000:  # the timer of a wait before this one
                 return
             self.ledger.do(call, call.come_due())
         else:
@@ -393,14 +310,12 @@ class Execution:
 
     def drain(self) -> None:
         """Starts nothing more; what runs may finish, and is flushed."""
-        self.draining = True
-        if not self.code.driver.busy and not self.locked:
+        self.flushing.drain()
+        if not self.code.driver.busy and not self.flushing.locked:
             self.advance()
 
     def hold_for(self, reason: str, detail: dict[str, Any], code_hash: str | None = None) -> None:
-        """Holds the run for a person, as soon as what is on its way has arrived; or for a worker
-        with other code than this.
-        """
+        """Holds the run for a person, or a worker with other code, once nothing is on its way."""
         self.end.hold_for(reason, detail, code_hash)
         self.line.want_flush()
 
@@ -409,28 +324,6 @@ class Execution:
         self.hold_for("definition", {"message": message}, self.end.code_hash)
         raise Unwind
 
-    def hold_instead_of(self, flush: Flush, detail: dict[str, Any]) -> Flush:
-        """Return a flush that holds the run for a person, in place of one that the server refuses;
-        durable units stay.
-
-        Nothing is changed by it before :meth:`refused` says that it was committed.
-        """
-        units = [str(row.kind) for row in flush.rows]
-        held = Flush(self.run_id, flush.token, flush.chain_id, flush.expected_seq, [])
-        held.question = {
-            **self._address(held),
-            "hold": stuck("refused", {**detail, "units": units}),
-        }
-        return held
-
-    def refused(self, held: Flush) -> None:
-        """The run was held by this instead of going on:
-        what its code did since is nobody's history.
-        """
-        self.inflight = held
-        self.locked = True
-        self._discard(held.last_seq)
-
     def close(self) -> None:
         """Takes the code apart: the run goes on elsewhere or later, or has ended."""
         self.over = True
@@ -438,6 +331,35 @@ class Execution:
         self.history.close()
         self.release.close()
         self.line.cut()
+
+    # ================================================================ what leaves and comes back
+
+    def take_flush(self) -> Flush | None:
+        """Return the flush to commit now; see :meth:`Flushing.take`."""
+        flush = None if self.over else self.flushing.take()
+        if flush is not None and flush.ending is not None:
+            flush.has_kin = self.beat or self.claim.has_kin or self._has_children
+        return flush
+
+    def flush_committed(self, flush: Flush, answer: dict[str, Any] | None) -> None:
+        """A flush is durable; the answer to its question, if it had one."""
+        self.flushing.committed(flush)
+        if self.code.closing:
+            # It was taken apart meanwhile: whoever has the run next reads this in the journal.
+            return
+        if flush.ending is not None:
+            self.over = True
+            return
+        if flush.starts:
+            self.agenda.licensed(flush.starts)
+        if answer is not None:
+            self.flushing.take_answer(answer)
+            self.over = answer["place"] != "leased"
+        self.advance()
+
+    def begin_fence(self, call: StepCall, text: str) -> Flush | None:
+        """A transactional body is done; see :meth:`Flushing.begin_fence`."""
+        return None if self.over else self.flushing.begin_fence(call, text)
 
     # ================================================================ what the worker asks
 
@@ -483,16 +405,10 @@ class Execution:
 
     @property
     def is_drained(self) -> bool:
-        """True if nothing of it runs or is on its way:
-        it can be handed back without losing work.
-        """
-        return not (
-            self.agenda.running
-            or self.inflight
-            or self.locked
-            or self.buffer.rows
-            or self.code.driver.busy
-        )
+        """True if nothing of it runs or is on its way: handed back, it loses no work."""
+        flushing = self.flushing
+        is_flushed = not (flushing.inflight or flushing.locked or self.buffer.rows)
+        return is_flushed and not (self.agenda.running or self.code.driver.busy)
 
     @property
     def oldest_unflushed_us(self) -> int | None:
@@ -581,204 +497,3 @@ class Execution:
             if unit is not None and unit.call == call.number and unit.name in call.aliases
             else call.name
         )
-
-    # ================================================================ fences
-
-    @property
-    def may_fence(self) -> bool:
-        """True if the next seq is known and everything that was decided before is released.
-
-        And nothing is to be booked: a transaction may be older than the row that is to change,
-        which its snapshot has not.
-        """
-        return self.inflight is None and not (
-            self.locked
-            or self.release.decided
-            or self.buffer.has_mail
-            or self.buffer.has_ledger
-            or self.code.driver.busy
-        )
-
-    def begin_fence(self, call: StepCall, text: str) -> Flush | None:
-        """A transactional body is done: what its transaction must append,
-        or None if nobody wants it any more.
-
-        The caller has made sure that :attr:`may_fence`. Until ``end_fence`` nothing is released.
-        """
-        if self.over or self.code.closing or not self.agenda.is_open(call):
-            return None
-        assert self.may_fence
-        self.locked = True
-        call.fencing = True
-        emitted = self.buffer.record_emitted(call)
-        self._fenced_text = text
-        self.buffer.record(
-            call.number,
-            Kind.STEP_COMPLETED,
-            call.name,
-            call.stored or text,
-            key=call.key or str(call.ordinal),
-        )
-        self.inflight = self._flush_of_buffer()
-        self.inflight.own_rows = emitted + 1
-        return self.inflight
-
-    def end_fence(self, call: StepCall, flush: Flush, *, committed: bool, at_us: int = 0) -> None:
-        """The transaction is over: released if it was committed,
-        forgotten if it was rolled back.
-        """
-        self.locked = False
-        self.inflight = None
-        call.fencing = False
-        if committed:
-            row = flush.rows[-1]
-            self.clock.sync(at_us)
-            self.durable_seq = row.seq
-            self.agenda.returned(call)
-            self.agenda.licensed(flush.starts)
-            self.release.decide_fenced(
-                Unit(
-                    row.seq, row.call, row.kind, row.name, self._fenced_text, None, row.at_us, None
-                )
-            )
-        else:
-            self.buffer.put_back(flush)
-            self.agenda.put_back(flush.starts)
-
-    # ================================================================ flushing
-
-    def take_flush(self) -> Flush | None:
-        """Return the flush to commit now; None if there is nothing to commit, or the last flush is
-        still on its way.
-        """
-        if (
-            self.inflight is not None
-            or self.locked
-            or self.over
-            or self.code.driver.busy
-            or self.release.decided
-        ):
-            return None
-        divergence = self.history.divergence
-        if self.renewal.renewing is not None and divergence is None:
-            return None
-        # Held before its code has come to the end of the journal.
-        is_held_early = self.end.hold is not None and self.history.replaying
-        if divergence is not None or is_held_early:
-            # What the code did after that is nobody's history.
-            self._discard(self.durable_seq)
-        flush = self._flush_of_buffer()
-        flush.question = self._question(flush)
-        if flush.question is None and self.end.ending is not None:
-            flush.ending = self.end.ending
-            flush.has_kin = self._has_children or self.beat or self.claim.has_kin
-        if not flush.rows and flush.question is None and flush.ending is None:
-            return None
-        self.inflight = flush
-        self.locked = flush.question is not None
-        return flush
-
-    def _discard(self, seq: int) -> None:
-        self.buffer.discard(seq)
-        self.agenda.forget_licences()
-
-    def _flush_of_buffer(self) -> Flush:
-        return self.buffer.pack(
-            [] if self.pausing or self.draining else self.agenda.take_licences()
-        )
-
-    def _question(self, flush: Flush) -> dict[str, Any] | None:
-        """Return the question that goes to the database with this flush;
-        None if there is nothing to ask.
-        """
-        end, agenda = self.end, self.agenda
-        if end.hold is not None:
-            misfits = self.release.misfits.values()
-            refused = (
-                {"refused": [[m.name, m.error, end.code_hash] for m in misfits]} if misfits else {}
-            )
-            return {**self._address(flush), "hold": end.hold, **refused}
-        if end.continue_input is not None:
-            return {**self._address(flush), **end.in_question()}
-        if end.ending is not None or self.draining:
-            return None
-        idle = self.is_idle and not flush.starts
-        leaving = idle and self._may_leave()
-        wants = not self.pausing and (agenda.new_children or agenda.new_effects)
-        if not (agenda.wants_look or wants or agenda.unwanted or leaving):
-            return None
-        asked = agenda.take_look()
-        children = [] if self.pausing else agenda.take_children()
-        effects = [] if self.pausing else agenda.take_effects()
-        question = self._address(flush)
-        self.claim.offer = None  # the answer may take it
-        waits = agenda.waits()
-        if waits.keys() == {"open_effects"} and (
-            owed := [c for c in agenda.effects if c.state == "owed"]
-        ):
-            question["stuck"] = stuck("effect", owed_detail(owed))
-        if unwanted := agenda.take_unwanted():
-            question["unwanted"] = unwanted
-        if effects:
-            question["effects"] = [intent_of(call) for call in effects]
-        if children:
-            question["children"] = [child_row(call) for call in children]
-        elif waits and not (self.pausing or effects):
-            # A pause holds, if it still stands; if not, there may be more to do than to wait.
-            question["park"] = leaving
-        elif not (self.pausing or asked or effects or unwanted):
-            detail = {
-                "message": "the workflow waits for something that nothing can bring",
-                "where": self.code.driver.where(),
-            }
-            return {**question, "hold": stuck("deadlock", detail)}
-        return {**question, **waits, "idle": idle, "cancelled": end.cancel_request is not None}
-
-    def _address(self, flush: Flush) -> dict[str, Any]:
-        """Return the beginning of every question: run, token, chain and last seq."""
-        return {
-            "run": self.run_id,
-            "token": self.claim.token,
-            "chain": self.claim.chain_id,
-            "seq": flush.last_seq,
-        }
-
-    def flush_committed(self, flush: Flush, answer: dict[str, Any] | None) -> None:
-        """A flush is durable; the answer to its question, if it had one."""
-        assert self.inflight is flush
-        self.inflight = None
-        self.locked = False
-        self.durable_seq = flush.last_seq
-        if self.code.closing:
-            # It was taken apart meanwhile: whoever has the run next reads this in the journal.
-            return
-        if flush.ending is not None:
-            self.over = True
-            return
-        self.agenda.licensed(flush.starts)
-        if answer is not None:
-            self._take_answer(answer)
-        self.advance()
-
-    def _take_answer(self, answer: dict[str, Any]) -> None:
-        at_us = answer["at"]
-        self._has_looked = True
-        self.clock.sync(at_us)
-        self.pausing = bool(answer.get("pause"))
-        has_children = False
-        for seq, number, kind, name, payload, *due_us in answer["units"]:
-            self.buffer.go_to(seq)
-            self.durable_seq = seq
-            if self.release.decide(
-                Unit(seq, number, kind, name, payload, None, at_us, due_us[0] if due_us else None)
-            ):
-                has_children = True
-        if has_children:
-            self._linger_until_us = (
-                self.clock.estimate_us()
-                + LINGER_CHILDREN_US
-                + self.buffer.seq * LINGER_CHILDREN_US_A_UNIT
-            )
-        for number, version, stale in answer.get("refused") or ():
-            self.ledger.refuse(number, version, stale)
-        self.over = answer["place"] != "leased"

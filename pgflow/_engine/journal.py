@@ -59,6 +59,12 @@ class Journal:
         self._next += 1
         return unit
 
+    def newest(self, unit: Unit) -> Unit:
+        """An outcome with the newest result of its call."""
+        if unit.kind == Kind.STEP_COMPLETED and unit.call in self.renewed:
+            return unit._replace(payload=self.renewed[unit.call])
+        return unit
+
     @property
     def is_told(self) -> bool:
         """True if nothing is left that the code or the ledger has a part in."""

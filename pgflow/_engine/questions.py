@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from pgflow._engine.calls import Call, ChildCall
 from pgflow._engine.effects import EffectCall
+from pgflow._engine.flush import Flush, Misfit
 from pgflow._model.kinds import Ground
+
+
+def address_of(flush: Flush) -> dict[str, Any]:
+    """The beginning of every question: run, token, chain and last seq."""
+    return {
+        "run": flush.run_id,
+        "token": flush.token,
+        "chain": flush.chain_id,
+        "seq": flush.last_seq,
+    }
 
 
 def child_row(call: ChildCall) -> list[Any]:
@@ -75,6 +86,17 @@ def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
         "message": f"nobody knows what became of {keys}: settle it{reasons}",
         "effects": effects,
     }
+
+
+def refusals(misfits: Collection[Misfit], code_hash: str) -> dict[str, Any]:
+    """The messages that this code cannot take, beside a hold; nothing if there are none."""
+    return {"refused": [[m.name, m.error, code_hash] for m in misfits]} if misfits else {}
+
+
+def deadlock(where: list[str]) -> list[Any]:
+    """The hold of a run that waits for nothing."""
+    message = "the workflow waits for something that nothing can bring"
+    return stuck("deadlock", {"message": message, "where": where})
 
 
 def stuck(reason: str, detail: dict[str, Any], code_hash: str | None = None) -> list[Any]:

@@ -31,14 +31,13 @@ from pgflow.errors import CodecError, NotStorable
 
 
 class Release:
-    """Owns the outcomes that have a seq and are not released yet,
-    and the messages that the code cannot take.
+    """Owns the outcomes that have a seq and are not released yet, the messages that the code cannot
+    take, and the renewal of lost results, which is made when the first one comes.
     """
 
     def __init__(
         self, claim: Claim, clock: Clock, buffer: Buffer, agenda: Agenda, code: Code,
-        history: History, values: Values, renewal: Renewal, end: End,
-        find_ledger: Callable[[], Ledger],
+        history: History, values: Values, end: End, find_ledger: Callable[[], Ledger],
     ) -> None:  # fmt: skip
         self._claim = claim
         self._clock = clock
@@ -48,7 +47,7 @@ class Release:
         self._history = history
         self._values = values
         self._find_ledger: Callable[[], Ledger] | None = find_ledger
-        self._renewal = renewal
+        self._renewal: Renewal | None = None
         self._end = end
         self.decided: deque[Unit] = deque()
         self.misfits: dict[int, Misfit] = {}
@@ -67,10 +66,11 @@ class Release:
 
     def release_one(self) -> bool:
         """Releases what is next; False if there is nothing."""
-        if self._renewal.renewing is not None:
-            return self._renewal.take()
-        if self._history.replaying and not self.decided:
-            self._read_group()
+        if self._history.replaying:
+            if self._renewal is not None and self._renewal.renewing is not None:
+                return self._renewal.take()
+            if not self.decided:
+                self._read_group()
         if self.decided:
             self._release(self.decided.popleft())
             return True
@@ -78,6 +78,18 @@ class Release:
             if self._record_result(result):
                 return True
         return False
+
+    @property
+    def is_renewing(self) -> bool:
+        """True while a lost result is made anew, which only a replay does: nothing else is
+        released.
+        """
+        return self._renewal is not None and self._renewal.renewing is not None
+
+    def record_renewed(self) -> None:
+        """Everything recorded has been repeated: what was made anew meanwhile is added."""
+        if self._renewal is not None:
+            self._renewal.record()
 
     def forget(self) -> None:
         """Other outcomes that were decided are released to nobody."""
@@ -137,9 +149,17 @@ class Release:
         elif not call.fits(unit):
             history.diverge(f"the journal has {unit}", code=f"the code asks for {call}", unit=unit)
         elif call.number in self._claim.lost and isinstance(call, StepCall) and history.replaying:
-            self._renewal.begin(call, unit)
+            self._renew(call, unit)
         else:
-            self._hand_out(call, self._renewal.newest(unit))
+            self._hand_out(call, history.journal.newest(unit) if history.journal.renewed else unit)
+
+    def _renew(self, call: StepCall, unit: Unit) -> None:
+        """Has a lost result made anew."""
+        if self._renewal is None:
+            self._renewal = Renewal(
+                self._claim, self._buffer, self._agenda, self._code, self._history, self._values
+            )
+        self._renewal.begin(call, unit)
 
     def _hand_out(self, call: Call, unit: Unit) -> None:
         try:
@@ -265,7 +285,7 @@ class Release:
         and nothing that rests on it leaves the process before the flush that records it.
         """
         offer = self._claim.offer
-        if offer is None or self._history.replaying or self._renewal.renewing is not None:
+        if offer is None or self._history.replaying:
             return False
         waits = [c for c in self._agenda.open.values() if c.state == "pending"]
         if any(c.looked_at_us and c.looked_at_us <= offer.sent_us for c in waits):

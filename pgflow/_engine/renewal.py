@@ -49,13 +49,6 @@ class Renewal:
         """While it is there, nothing else is released."""
         self._made: list[tuple[StepCall, str]] = []
 
-    def newest(self, unit: Unit) -> Unit:
-        """Return an outcome with the newest result of its call."""
-        renewed = self._history.journal.renewed
-        if renewed and unit.kind == Kind.STEP_COMPLETED and unit.call in renewed:
-            return unit._replace(payload=renewed[unit.call])
-        return unit
-
     def begin(self, call: StepCall, unit: Unit) -> None:
         """Run the body again, if it may, since the thing that its result names is gone; release
         nothing else until it has come back.

@@ -18,7 +18,6 @@ from pgflow._engine.calls import StepSpec
 from pgflow._engine.drivers import Driver
 from pgflow._engine.effects import EffectCall
 from pgflow._engine.execution import Execution
-from pgflow._engine.flush import Flush
 from pgflow._engine.history import NEVER
 from pgflow._engine.host import Host
 from pgflow._engine.keys import Resting
@@ -131,6 +130,7 @@ class Undoing(Execution):
             super()._conclude()
         elif not self._is_noted:
             self._is_noted = True
+            self.flushing.ask_no_more()
             self.history.end_replay()
             keys = [dropped.key for dropped in self.dropped if not dropped.note["compensates"]]
             self.buffer.record(0, Kind.OPERATOR, "compensated", json.dumps({"effects": keys}))
@@ -141,8 +141,3 @@ class Undoing(Execution):
 
     def _described(self, error: BaseException) -> str:
         return self.values.told(error) if self.values.are_sealed else repr(error)
-
-    def _question(self, flush: Flush) -> dict[str, Any] | None:
-        if self.code.driver.done and self.divergence is None and self.end.hold is None:
-            return None
-        return super()._question(flush)

@@ -75,7 +75,7 @@ class Aftermath:
     def committed(self, execution: Execution, flush: Flush, answer: dict[str, Any] | None) -> None:
         """A flush is durable."""
         claim = execution.claim
-        execution.told_at = time.monotonic()
+        execution.flushing.heard_at(time.monotonic())
         if flush.rows or flush.ending is not None:
             seq = flush.last_seq if flush.rows else 0
             self._acknowledged.note(

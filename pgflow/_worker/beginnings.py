@@ -119,7 +119,7 @@ class Beginnings(Part):
             execution = Execution(
                 claim, self._host, lambda e: self._driver(e, workflow), result, workflow.code_hash
             )
-        execution.told_at = time.monotonic()
+        execution.flushing.heard_at(time.monotonic())
         self._runs.add(execution)
         if misfit is None:
             self._start(execution)
@@ -147,7 +147,7 @@ class Beginnings(Part):
             else {}
         )
         if refs:
-            execution.locked = True
+            execution.flushing.lock()
             self._tasks.spawn(self._check_and_start(execution, refs))
         else:
             self._runs.guard(execution, execution.start)
@@ -160,17 +160,17 @@ class Beginnings(Part):
                 refs,
                 checkers,
                 self._checks,
-                lambda: not (execution.over or execution.draining),
+                lambda: not (execution.over or execution.flushing.draining),
             )
         except BaseException:
             if self._runs.has(execution):
                 self._runs.give_back(execution)
             raise
-        if execution.draining and self._runs.has(execution):
+        if execution.flushing.draining and self._runs.has(execution):
             self._runs.give_back(execution)
         elif not execution.over:
             execution.claim.lost = lost
-            execution.locked = False
+            execution.flushing.unlock()
             self._runs.guard(execution, execution.start)
 
     def _driver(self, execution: Execution, workflow: Workflow[..., Any]) -> Driver:

@@ -267,7 +267,7 @@ class Committer(Part):
         what is well again goes on by itself.
         """
         execution, flush = item
-        held = execution.hold_instead_of(
+        held = execution.flushing.hold_instead_of(
             flush, {"message": clean(str(error)), "sqlstate": sqlstate_of(error)}
         )
         tries = 0
@@ -286,7 +286,7 @@ class Committer(Part):
         if answer.bad and answer.bad.get(execution.run_id) == "busy":
             return False
         if not answer.bad:
-            execution.refused(held)
+            execution.flushing.refused(held)
             self._aftermath.refused(execution, error)
         self._spread([(execution, held)], answer, server_of(wire.connection))
         return True
@@ -358,7 +358,7 @@ class Committer(Part):
         """Tells each run what became of its flush."""
         ended = []
         for execution, flush in items:
-            execution.told_by = server
+            execution.flushing.heard_from(server)
             verdict = answer.bad.get(execution.run_id) if answer.bad else None
             if verdict is None or (verdict == "already" and flush.question is None):
                 if flush.ending is not None:
@@ -386,8 +386,8 @@ def _may_lack(wire: OwnWire, items: list[Item]) -> bool:
     """
     opened_at, server = getattr(wire.connection, "opened_at", 0.0), server_of(wire.connection)
     return any(
-        execution.told_at < opened_at or execution.told_by not in (None, server)
-        for execution, _ in items
+        flushing.told_at < opened_at or flushing.told_by not in (None, server)
+        for flushing in (execution.flushing for execution, _ in items)
     )
 
 

@@ -70,7 +70,7 @@ class Drafts:
                 execution.claim.token,
                 scope.call.number,
                 self._try_id,
-                execution.durable_seq,
+                execution.flushing.durable_seq,
                 self._sent,
                 values,
             )

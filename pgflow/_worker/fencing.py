@@ -49,7 +49,7 @@ class Turns:
     @staticmethod
     def is_free(execution: Execution) -> bool:
         """Return True if a step of the run may fence at once, or its run is over."""
-        return execution.over or execution.may_fence
+        return execution.over or execution.flushing.may_fence
 
     async def wait_for(self, execution: Execution) -> None:
         """Waits until a step of the run may fence."""
@@ -67,7 +67,7 @@ class Turns:
     def fenced(self, execution: Execution, seq: int) -> None:
         """A transaction of the run is committed: its units up to this seq are durable."""
         self._suspects.got_on(execution)
-        execution.told_at = time.monotonic()
+        execution.flushing.heard_at(time.monotonic())
         self._acknowledged.note(
             execution.run_id, execution.claim.token, seq, execution.claim.key, has_ended=False
         )
@@ -157,7 +157,7 @@ class FenceQueue:
 
     def turn_ended(self, call: StepCall, flush: Flush, committed: bool, at_us: int) -> None:
         """The turn is over."""
-        self._execution.end_fence(call, flush, committed=committed, at_us=at_us)
+        self._execution.flushing.end_fence(call, flush, committed=committed, at_us=at_us)
         if committed:
             self._turns.fenced(self._execution, flush.last_seq)
         # Once the connection is back.

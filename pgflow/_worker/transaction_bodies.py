@@ -104,7 +104,7 @@ class TransactionBodies:
 
         def body(connection: Any) -> Any:
             scope.connection = connection
-            execution.told_by = server_of(connection)
+            execution.flushing.heard_from(server_of(connection))
             return self._calls.call(call, fn, (connection,) if takes_connection else ())
 
         if step.is_async:
@@ -152,7 +152,7 @@ class TransactionBodies:
             scope.connection = connection
             if call.spec.timeout_seconds is not None:
                 self._posts.post(queue.start_clock, call.spec.timeout_seconds)
-            execution.told_by = server_of(connection)
+            execution.flushing.heard_from(server_of(connection))
             return self._calls.call_sync(call, fn, (connection,) if takes_connection else ())
 
         try:
@@ -180,7 +180,7 @@ class TransactionBodies:
             is_ours=_is_of(transaction),
             has_closed=partial(_has_closed, transaction),
             has_hooks=getattr(transaction, "has_hooks", True),
-            durable_seq=execution.durable_seq,
+            durable_seq=execution.flushing.durable_seq,
             idle_ms=self._idle_ms,
         )
 

@@ -723,9 +723,9 @@ def test_a_commit_that_the_server_refuses_holds_the_run_and_keeps_what_was_durab
     worker.settle()
     worker.play("body add 1", "send 1")
     execution, flush, _ = worker.on_the_way.pop()
-    held = execution.hold_instead_of(flush, {"message": "no room"})
-    assert execution.inflight is flush, "nothing has changed before the hold is durable"
-    execution.refused(held)
+    held = execution.flushing.hold_instead_of(flush, {"message": "no room"})
+    assert execution.flushing.inflight is flush, "nothing has changed before the hold is durable"
+    execution.flushing.refused(held)
     worker.on_the_way.append((execution, held, document_of(held, execution.estimate_us)))
     worker.settle()
     assert run.kinds() == "s"

@@ -333,7 +333,7 @@ def test_the_engine_does_no_input_or_output():
 
 PARTS = {
     "line", "clock", "buffer", "agenda", "code", "history", "values", "keys", "steps", "timers", "signals", "children", "notes", "ledger",
-    "renewal", "end", "release",
+    "renewal", "end", "release", "flushing",
 }  # fmt: skip
 """Parts of an execution, by the names under which they refer to each other."""
 MUTATORS = {

@@ -36,7 +36,7 @@ def fence_step(
     """Fences the lease and appends units, immediately before COMMIT: the database's time in
     microseconds. ``apart``: their long values.
 
-    None of them is to be booked: see ``Execution.may_fence``.
+    None of them is to be booked: see ``Flushing.may_fence``.
     """
     if apart:
         longer: LiteralString = (

@@ -1,0 +1,347 @@
+"""What leaves a run and what comes back: flushes, the questions that go with them, and fences.
+
+One flush is on its way at a time. While a transactional step is between its fence and its
+acknowledgement, or a question is with the database, the next sequence numbers are not known, so
+nothing is released (`locked`).
+
+A question names the run's open waits, and what it wants of the database: children, leave for
+effects, a hold, the next generation, or to park. The answer's units are handed to
+:mod:`pgflow._engine.release`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pgflow._engine.agenda import Agenda
+from pgflow._engine.buffer import Buffer
+from pgflow._engine.calls import StepCall
+from pgflow._engine.clock import Clock
+from pgflow._engine.code import Code
+from pgflow._engine.end import End
+from pgflow._engine.flush import Flush
+from pgflow._engine.history import History
+from pgflow._engine.host import Line
+from pgflow._engine.questions import (
+    address_of,
+    child_row,
+    deadlock,
+    intent_of,
+    owed_detail,
+    refusals,
+    stuck,
+)
+from pgflow._engine.release import Release
+from pgflow._model.claims import Claim
+from pgflow._model.kinds import Kind
+from pgflow._model.units import Unit
+
+LINGER_TIMER_US = 1_000_000
+"""A timer or a retry due within this is waited for in memory: parking would cost more."""
+
+LINGER_CHILDREN_US = 50_000
+"""Microseconds that a parent waits in memory for children that have just started, or for more
+results after one.
+"""
+
+LINGER_CHILDREN_US_A_UNIT = 50
+"""Further microseconds for each unit of its journal: about the time of a replay, should it park."""
+
+
+class Flushing:
+    """Owns what is under way between the run and the database: the flush in flight, how much is
+    durable and who said so, and whether the run is locked, pauses or drains.
+    """
+
+    def __init__(
+        self, claim: Claim, line: Line, clock: Clock, buffer: Buffer, agenda: Agenda, code: Code,
+        history: History, end: End, release: Release,
+    ) -> None:  # fmt: skip
+        self._claim = claim
+        self._line = line
+        self._clock = clock
+        self._buffer = buffer
+        self._agenda = agenda
+        self._code = code
+        self._history = history
+        self._end = end
+        self._release = release
+        self.inflight: Flush | None = None
+        """The flush or the transaction that is on its way."""
+        self.locked = False
+        """True while the next sequence number is not known, or the code may not begin yet."""
+        self.pausing = False
+        """True while a pause of the run waits for it to stand still."""
+        self.draining = False
+        """True once nothing more is started."""
+        # A cancel that waits must not come too late for a body that gets the run stuck again.
+        self.has_looked = not claim.has_mail
+        """True once the database has been asked for what the run has had in its mailbox."""
+        self.durable_seq = claim.last_seq
+        """The last unit that was acknowledged."""
+        self.told_at = 0.0
+        """Time of the host's own clock at which it last heard how much is durable."""
+        self.told_by: Any = None
+        """Server that said so; None if it is not known."""
+        self._asks_no_more = False
+        self._linger_until_us = 0
+        self._fenced_text = ""  # what the transaction that has the turn came to
+
+    # ================================================================ what the host tells
+
+    def lock(self) -> None:
+        """The code may not begin yet."""
+        self.locked = True
+
+    def unlock(self) -> None:
+        """It may begin."""
+        self.locked = False
+
+    def drain(self) -> None:
+        """Nothing more is started or asked: what there is leaves, and then the run."""
+        self.draining = True
+
+    def heard_at(self, seconds: float) -> None:
+        """The host was told at this time of its own clock how much is durable."""
+        self.told_at = seconds
+
+    def heard_from(self, server: Any) -> None:
+        """This server answers for the run, as far as it is known; None if it is not."""
+        self.told_by = server
+
+    def ask_no_more(self) -> None:
+        """There is nothing that the database could still bring: only units leave, or a hold."""
+        self._asks_no_more = True
+
+    # ================================================================ when to leave
+
+    def must_flush(self) -> bool:
+        """Return True if an idle run has something to record or to ask now."""
+        if self._history.replaying and self._release.is_renewing:
+            return False
+        end, agenda = self._end, self._agenda
+        if end.hold is not None or end.ending is not None:
+            return True
+        if self.draining:
+            return bool(self._buffer.rows)
+        if agenda.wants_look or agenda.unwanted:
+            return True
+        if (agenda.unlicensed or agenda.new_children or agenda.new_effects) and not self.pausing:
+            return True
+        return self.is_idle and self._may_leave()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no body runs and none could start: only the database can bring the run on."""
+        agenda = self._agenda
+        if agenda.running or agenda.inbox or self._release.decided:
+            return False
+        return self.pausing or not (
+            agenda.unlicensed or agenda.startable or agenda.new_children or agenda.new_effects
+        )
+
+    def _may_leave(self) -> bool:
+        """Return True if an idle run should park now;
+        if something is due soon, arrange a look instead.
+        """
+        if self.pausing:
+            return True
+        now_us = self._clock.estimate_us()
+        soon_us = now_us + LINGER_TIMER_US
+        calls = self._agenda.beside_children()
+        looks = [due_us for c in calls if (due_us := c.looked_at_us) and due_us < soon_us]
+        if self._linger_until_us > now_us and self._line.has_room():
+            looks.append(self._linger_until_us)
+        if looks:
+            self._line.look_later(max(0, min(looks) - now_us) / 1e6 + 0.0002)
+            return False
+        return not any(c.is_tried_before(soon_us) for c in calls)
+
+    # ================================================================ flushes
+
+    def take(self) -> Flush | None:
+        """Return the flush to commit now; None if there is nothing to commit, or the last flush is
+        still on its way.
+        """
+        end, history, release = self._end, self._history, self._release
+        if self.inflight or self.locked or self._code.driver.busy or release.decided:
+            return None
+        divergence = history.divergence
+        if history.replaying and divergence is None and release.is_renewing:
+            return None
+        # Held before its code has come to the end of the journal.
+        is_held_early = end.hold is not None and history.replaying
+        if divergence is not None or is_held_early:
+            # What the code did after that is nobody's history.
+            self._discard(self.durable_seq)
+        flush = self._flush_of_buffer()
+        if end.ending is not None and end.hold is None:
+            flush.ending = end.ending
+        else:
+            flush.question = self._question(flush)
+            if flush.question is not None:
+                self.locked = True
+            elif not flush.rows:
+                return None
+        self.inflight = flush
+        return flush
+
+    def _flush_of_buffer(self) -> Flush:
+        agenda = self._agenda
+        wants = agenda.unlicensed and not (self.pausing or self.draining)
+        return self._buffer.pack(agenda.take_licences() if wants else [])
+
+    def _discard(self, seq: int) -> None:
+        self._buffer.discard(seq)
+        self._agenda.forget_licences()
+
+    def committed(self, flush: Flush) -> None:
+        """The flush in flight is durable."""
+        assert self.inflight is flush
+        self.inflight = None
+        self.locked = False
+        self.durable_seq = flush.last_seq
+
+    def hold_instead_of(self, flush: Flush, detail: dict[str, Any]) -> Flush:
+        """Return a flush that holds the run for a person, in place of one that the server refuses;
+        durable units stay.
+
+        Nothing is changed by it before :meth:`refused` says that it was committed.
+        """
+        units = [str(row.kind) for row in flush.rows]
+        held = Flush(self._claim.run_id, flush.token, flush.chain_id, flush.expected_seq, [])
+        hold = stuck("refused", {**detail, "units": units})
+        held.question = {**address_of(held), "hold": hold}
+        return held
+
+    def refused(self, held: Flush) -> None:
+        """The run was held by this: what its code did since is nobody's history."""
+        self.inflight = held
+        self.locked = True
+        self._discard(held.last_seq)
+
+    # ================================================================ questions and their answers
+
+    def _question(self, flush: Flush) -> dict[str, Any] | None:
+        """Return the question that goes to the database with this flush;
+        None if there is nothing to ask.
+        """
+        end, agenda = self._end, self._agenda
+        if end.hold is not None:
+            misfits = self._release.misfits.values()
+            return {**address_of(flush), "hold": end.hold, **refusals(misfits, end.code_hash)}
+        if end.continue_input is not None:
+            return {**address_of(flush), **end.in_question()}
+        if self.draining or self._asks_no_more:
+            return None
+        idle = self.is_idle and not flush.starts
+        leaving = idle and self._may_leave()
+        wants = not self.pausing and (agenda.new_children or agenda.new_effects)
+        if not (agenda.wants_look or wants or agenda.unwanted or leaving):
+            return None
+        asked = agenda.take_look()
+        children = [] if self.pausing else agenda.take_children()
+        effects = [] if self.pausing else agenda.take_effects()
+        question = address_of(flush)
+        self._claim.offer = None  # the answer may take it
+        waits = agenda.waits()
+        if waits.keys() == {"open_effects"} and (
+            owed := [c for c in agenda.effects if c.state == "owed"]
+        ):
+            question["stuck"] = stuck("effect", owed_detail(owed))
+        if unwanted := agenda.take_unwanted():
+            question["unwanted"] = unwanted
+        if effects:
+            question["effects"] = [intent_of(call) for call in effects]
+        if children:
+            question["children"] = [child_row(call) for call in children]
+        elif waits and not (self.pausing or effects):
+            # A pause holds, if it still stands; if not, there may be more to do than to wait.
+            question["park"] = leaving
+        elif not (self.pausing or asked or effects or unwanted):
+            return {**question, "hold": deadlock(self._code.driver.where())}
+        return {**question, **waits, "idle": idle, "cancelled": end.cancel_request is not None}
+
+    def take_answer(self, answer: dict[str, Any]) -> None:
+        """Takes what the database has decided upon a question: it is released next."""
+        at_us = answer["at"]
+        self.has_looked = True
+        self._clock.sync(at_us)
+        self.pausing = bool(answer.get("pause"))
+        has_children = False
+        for seq, number, kind, name, payload, *due_us in answer["units"]:
+            self._buffer.go_to(seq)
+            self.durable_seq = seq
+            if self._release.decide(
+                Unit(seq, number, kind, name, payload, None, at_us, due_us[0] if due_us else None)
+            ):
+                has_children = True
+        if has_children:
+            self._linger_until_us = (
+                self._clock.estimate_us()
+                + LINGER_CHILDREN_US
+                + self._buffer.seq * LINGER_CHILDREN_US_A_UNIT
+            )
+        for number, version, stale in answer.get("refused") or ():
+            self._release.ledger.refuse(number, version, stale)
+
+    # ================================================================ fences
+
+    @property
+    def may_fence(self) -> bool:
+        """True if the next seq is known and everything that was decided before is released.
+
+        And nothing is to be booked: a transaction may be older than the row that is to change,
+        which its snapshot has not.
+        """
+        return self.inflight is None and not (
+            self.locked
+            or self._release.decided
+            or self._buffer.has_mail
+            or self._buffer.has_ledger
+            or self._code.driver.busy
+        )
+
+    def begin_fence(self, call: StepCall, text: str) -> Flush | None:
+        """A transactional body is done: what its transaction must append,
+        or None if nobody wants it any more.
+
+        The caller has made sure that :attr:`may_fence`. Until ``end_fence`` nothing is released.
+        """
+        if self._code.closing or not self._agenda.is_open(call):
+            return None
+        assert self.may_fence
+        self.locked = True
+        call.fencing = True
+        emitted = self._buffer.record_emitted(call)
+        self._fenced_text = text
+        self._buffer.record(
+            call.number,
+            Kind.STEP_COMPLETED,
+            call.name,
+            call.stored or text,
+            key=call.key or str(call.ordinal),
+        )
+        self.inflight = self._flush_of_buffer()
+        self.inflight.own_rows = emitted + 1
+        return self.inflight
+
+    def end_fence(self, call: StepCall, flush: Flush, *, committed: bool, at_us: int = 0) -> None:
+        """The transaction is over: its outcome is released if committed, else forgotten."""
+        self.locked = False
+        self.inflight = None
+        call.fencing = False
+        if committed:
+            row = flush.rows[-1]
+            self._clock.sync(at_us)
+            self.durable_seq = row.seq
+            self._agenda.returned(call)
+            self._agenda.licensed(flush.starts)
+            self._release.decide_fenced(
+                Unit(
+                    row.seq, row.call, row.kind, row.name, self._fenced_text, None, row.at_us, None
+                )
+            )
+        else:
+            self._buffer.put_back(flush)
+            self._agenda.put_back(flush.starts)
