@@ -809,7 +809,7 @@ STEPS = (
     ),
     Defect(
         "a signal of the command line that fails where nobody could be woken",
-        "cli/pgflow_cli/mail.py",
+        "cli/pgflow_cli/look/mail.py",
         "    except psycopg.Error as error:\n        note(",
         "    except psycopg.OperationalError as error:\n        note(",
         "db/test_infrastructure.py::test_a_signal_of_the_command_line_is_sent_though_nobody_could_be_woken",
@@ -1269,7 +1269,7 @@ EFFECTS = (
     ),
     Defect(
         "command for a shell that quotes nothing",
-        "cli/pgflow_cli/showing.py",
+        "cli/pgflow_cli/runs/showing.py",
         "{shlex.quote(run['reason_detail']['signals'][0])}",
         "{run['reason_detail']['signals'][0]}",
         "cli/test_cli_list.py::test_what_to_do_is_a_command_that_a_shell_takes_as_it_stands",
@@ -1582,7 +1582,7 @@ SERVERS = (
     ),
     Defect(
         "commits that are believed to reach a standby which is not here",
-        "cli/pgflow_cli/checks/server.py",
+        "cli/pgflow_cli/ops/checks/server.py",
         'if waits and row["behind"] < row["standbys"]:',
         "if waits:",
         "proof/test_failover.py::test_doctor_says_what_a_failover_to_an_asynchronous_standby_would_lose",
@@ -2046,7 +2046,7 @@ TEXTS = (
     ),
     Defect(
         "terminal that obeys the name of a run",
-        "cli/pgflow_cli/output.py",
+        "cli/pgflow_cli/look/output.py",
         "    from pgflow import texts\n\n    return texts.printable(text, keep=keep)",
         "    return text",
         "cli/test_cli_list.py::test_what_others_have_named_reaches_a_terminal_harmless[list-table]",

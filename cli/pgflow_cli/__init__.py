@@ -1,11 +1,13 @@
 """The ``pgflow`` command.
 
-Each module is a command or a group of them (`commands` lists them), or something that they share:
-`help` how they explain themselves, `output` the forms of an answer, `failures` exit codes and
-mistakes, `selection` which runs are meant, `parsing` what was typed, `targets` what code is meant,
-`database` which database. ``treasury`` is the main example, which ``pgflow demo`` runs.
+Each module is a command or a group of them, and `commands` lists them: ``runs`` has those on runs,
+``ledgers`` those on effects and decisions, ``files`` those on workflow files and code, ``ops``
+those on a database and its workers. ``look`` has what they share: `help` how they explain
+themselves, `output` the forms of an answer, `failures` exit codes and mistakes, `selection` which
+runs are meant, `parsing` what was typed, `targets` what code is meant, `database` which database.
+``treasury`` is the main example, which ``pgflow demo`` runs.
 
-Exit codes, the same for every command, are in `failures`. A user's mistake gives one line on
+Exit codes, the same for every command, are in `look.failures`. A user's mistake gives one line on
 standard error, never a traceback; ``PGFLOW_TRACEBACK=1`` shows it all the same.
 """
 

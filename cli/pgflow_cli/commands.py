@@ -16,76 +16,91 @@ from typing import Any
 import typer
 from typer.main import get_command, get_group
 
-from pgflow_cli import failures
-from pgflow_cli.help import PLAIN, Command, Group
+from pgflow_cli.look import failures
+from pgflow_cli.look.help import PLAIN, Command, Group
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Begin": {
         "demo": ("demo:demo", "Kills workers, and proves that the books still balance."),
-        "init": ("schema:init", "Begins a project: installs the schema, writes flows.py."),
-        "doctor": ("doctor:doctor", "Examines a database, and says what to do."),
-        "bench": ("bench:bench", "Measures pgflow on a database, and says what limits it."),
+        "init": ("ops.schema:init", "Begins a project: installs the schema, writes flows.py."),
+        "doctor": ("ops.doctor:doctor", "Examines a database, and says what to do."),
+        "bench": ("ops.bench:bench", "Measures pgflow on a database, and says what limits it."),
         "install-skill": (
             "skill:install_skill",
             "Writes the skill for coding assistants, or renews it.",
         ),
     },
     "Start and work": {
-        "start": ("starting:start", "Starts a run; workers do the rest."),
-        "run": ("starting:run", "Starts a run, works on it here, and waits for its result."),
-        "workers": ("workers:workers", "Works on runs until SIGTERM, or lists the workers."),
-        "tick": ("tick:tick", "Drains queues once, for cron: ends when nothing is ready."),
+        "start": ("runs.starting:start", "Starts a run; workers do the rest."),
+        "run": ("runs.starting:run", "Starts a run, works on it here, and waits for its result."),
+        "workers": ("ops.workers:workers", "Works on runs until SIGTERM, or lists the workers."),
+        "tick": ("ops.tick:tick", "Drains queues once, for cron: ends when nothing is ready."),
     },
     "Write": {
-        "check": ("checking:check", "Finds what a replay would not repeat in workflow code."),
+        "check": ("files.checking:check", "Finds what a replay would not repeat in workflow code."),
     },
     "Declared workflows": {
-        "validate": ("validating:validate", "Says everything that is wrong with workflow files."),
-        "dry-run": ("dryrun:dry_run", "Tells what a run would do; nothing is run."),
-        "compile": ("compiling:compile_workflow", "Prints the graph of a workflow, or draws it."),
-        "icm": ("icm:icm", "Makes the prose of an ICM workspace executable."),
+        "validate": (
+            "files.validating:validate",
+            "Says everything that is wrong with workflow files.",
+        ),
+        "dry-run": ("files.dryrun:dry_run", "Tells what a run would do; nothing is run."),
+        "compile": (
+            "files.compiling:compile_workflow",
+            "Prints the graph of a workflow, or draws it.",
+        ),
+        "icm": ("files.icm:icm", "Makes the prose of an ICM workspace executable."),
     },
     "Look": {
-        "list": ("listing:list_runs", "Lists runs, the newest first."),
-        "show": ("showing:show", "Shows a run: where it is and why, input, result, calls."),
-        "wait": ("waiting:wait", "Waits until runs have ended, or are stuck."),
-        "result": ("waiting:result", "Waits for a run, and prints its result as JSON."),
-        "logs": ("following:logs", "Tells what happened to a run, line by line."),
-        "timeline": ("timeline:timeline", "Draws what a run did and waited for."),
-        "owed": ("owing:owed", "Lists what is owed: effects that are not closed."),
-        "audit": ("auditing:audit", "Tells what a run decided and did, why, and what it owes."),
-        "queues": ("queues:queues", "Shows queues, or pauses, resumes and limits one."),
-        "sql": ("reading:sql", "Asks the database a question; it can change nothing."),
+        "list": ("runs.listing:list_runs", "Lists runs, the newest first."),
+        "show": ("runs.showing:show", "Shows a run: where it is and why, input, result, calls."),
+        "wait": ("runs.waiting:wait", "Waits until runs have ended, or are stuck."),
+        "result": ("runs.waiting:result", "Waits for a run, and prints its result as JSON."),
+        "logs": ("runs.following:logs", "Tells what happened to a run, line by line."),
+        "timeline": ("runs.timeline:timeline", "Draws what a run did and waited for."),
+        "owed": ("ledgers.owing:owed", "Lists what is owed: effects that are not closed."),
+        "audit": (
+            "ledgers.auditing:audit",
+            "Tells what a run decided and did, why, and what it owes.",
+        ),
+        "queues": ("ops.queues:queues", "Shows queues, or pauses, resumes and limits one."),
+        "sql": ("ops.reading:sql", "Asks the database a question; it can change nothing."),
     },
     "Change code": {
-        "replay": ("replaying:replay", "Replays recorded runs against the code at hand."),
+        "replay": ("ops.replaying:replay", "Replays recorded runs against the code at hand."),
         "versions": (
-            "versions:versions",
+            "ops.versions:versions",
             "Shows which versions open runs need, and who serves them.",
         ),
-        "patches": ("versions:patches", "Shows patches, and whether their old sides may go."),
-        "export": ("transfer:export", "Writes runs with their journals as JSON Lines."),
+        "patches": ("ops.versions:patches", "Shows patches, and whether their old sides may go."),
+        "export": ("ops.transfer:export", "Writes runs with their journals as JSON Lines."),
         "import": (
-            "transfer:import_runs",
+            "ops.transfer:import_runs",
             "Inserts exported runs as history that nothing can run.",
         ),
     },
     "Act": {
-        "signal": ("signals:signal", "Sends a signal to a run."),
-        "messages": ("messages:messages", "Lists signals that no run has taken, or mends one."),
-        "settle": ("owing:settle", "Says what became of an effect whose outcome is unknown."),
-        "cancel": ("orders:cancel", "Cancels runs: their code may clean up first."),
-        "pause": ("orders:pause", "Holds runs until they are resumed."),
-        "resume": ("orders:resume", "Lets paused or stuck runs go on."),
-        "retry": ("orders:retry", "Lets stuck or failed runs try again."),
-        "rewind": ("rewinding:rewind", "Takes a run back to an earlier point."),
-        "restart": ("rewinding:restart", "Begins a run anew, with its key."),
-        "fork": ("rewinding:fork", "Starts a run that begins with another's journal."),
+        "signal": ("runs.signals:signal", "Sends a signal to a run."),
+        "messages": (
+            "runs.messages:messages",
+            "Lists signals that no run has taken, or mends one.",
+        ),
+        "settle": (
+            "ledgers.owing:settle",
+            "Says what became of an effect whose outcome is unknown.",
+        ),
+        "cancel": ("runs.orders:cancel", "Cancels runs: their code may clean up first."),
+        "pause": ("runs.orders:pause", "Holds runs until they are resumed."),
+        "resume": ("runs.orders:resume", "Lets paused or stuck runs go on."),
+        "retry": ("runs.orders:retry", "Lets stuck or failed runs try again."),
+        "rewind": ("runs.rewinding:rewind", "Takes a run back to an earlier point."),
+        "restart": ("runs.rewinding:restart", "Begins a run anew, with its key."),
+        "fork": ("runs.rewinding:fork", "Starts a run that begins with another's journal."),
     },
     "Database": {
-        "migrate": ("schema:migrate", "Installs the schema, or brings it up to date."),
-        "prune": ("pruning:prune", "Removes runs that ended long ago."),
-        "pg": ("embedded:pg", "The embedded Postgres server, for development."),
+        "migrate": ("ops.schema:migrate", "Installs the schema, or brings it up to date."),
+        "prune": ("ops.pruning:prune", "Removes runs that ended long ago."),
+        "pg": ("ops.embedded:pg", "The embedded Postgres server, for development."),
     },
 }
 """Commands by section, each with its place and its line of help, so that a list of all of them
@@ -231,7 +246,7 @@ def _unread() -> int:
 
 
 def _fail(error: Exception) -> int:
-    from pgflow_cli.output import printable
+    from pgflow_cli.look.output import printable
 
     if hasattr(error, "format_message"):
         return _misused(error)
@@ -265,7 +280,7 @@ def _misused(error: Any) -> int:
 
 def failures_say(line: str, *, below: bool = False) -> None:
     """Says what went wrong; below the ^C that a terminal shows."""
-    from pgflow_cli.output import shown
+    from pgflow_cli.look.output import shown
 
     print(
         f"{chr(10) if below and sys.stderr.isatty() else ''}pgflow: {shown(line)}", file=sys.stderr

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgflow_cli.database import Dsn
-from pgflow_cli.failures import FAILED, Ended, Mistake
-from pgflow_cli.output import console
+from pgflow_cli.look.database import Dsn
+from pgflow_cli.look.failures import FAILED, Ended, Mistake
+from pgflow_cli.look.output import console
 
 if TYPE_CHECKING:
     from pgflow_cli.treasury.quarter import Options, Report
@@ -97,7 +97,7 @@ def _run(options: Options) -> bool:
     began = time.monotonic()
     with database(options.dsn, _say_plainly) as dsn:
         if sys.stdout.isatty():
-            from pgflow_cli.stage import Stage
+            from pgflow_cli.treasury.stage import Stage
 
             with Stage(console(), options) as stage:
                 report = close_quarter(dsn, options, stage.say, stage.look)
@@ -150,8 +150,8 @@ def _show_proofs(report: Report) -> None:
 def _show_killed_run(dsn: str, report: Report) -> None:
     """The timeline of a run whose worker was killed."""
     from pgflow.inspect import read_history
-    from pgflow_cli.database import connect, fetch
-    from pgflow_cli.timeline import draw
+    from pgflow_cli.look.database import connect, fetch
+    from pgflow_cli.runs.timeline import draw
 
     held = [key for kill in report.kills for key in kill.held]
     if not held:

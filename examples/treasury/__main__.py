@@ -13,7 +13,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pgflow_cli.failures import FAILED, USAGE, explain
+from pgflow_cli.look.failures import FAILED, USAGE, explain
 from pgflow_cli.treasury.quarter import Options, TreasuryError, prove_only, run_quarter
 
 FAST = Options(days=15, latency_ms=20.0)

@@ -12,7 +12,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-import pgflow_cli.workers
+import pgflow_cli.ops.workers
 
 from pgflow import App
 from pgflow._worker.heartbeat import Rhythm
@@ -66,7 +66,7 @@ def _mislead(offset_seconds: float) -> None:
 
 def command(dsn: str, **options: Any) -> None:
     """`pgflow workers`, which ends the process itself."""
-    pgflow_cli.workers.workers(
+    pgflow_cli.ops.workers.workers(
         "tests.campaigns.jobs", dsn=dsn, log_level="error", dead_after=1.0, poll=0.1, **options
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 from clikit import as_role, pgflow
-from pgflow_cli import selftest
+from pgflow_cli.ops import selftest
 
 FIGURES = {
     "commit_ms": 5.0,

@@ -9,9 +9,9 @@ import time
 import psycopg
 import pytest
 from clikit import finish, pgflow, process
-from pgflow_cli.stage import Stage
 from pgflow_cli.treasury.chaos import Kill
 from pgflow_cli.treasury.quarter import Options, Progress
+from pgflow_cli.treasury.stage import Stage
 from processes import eventually, one
 
 pytestmark = pytest.mark.timeout(150)

@@ -13,8 +13,8 @@ import pytest
 import servers
 from clikit import finish, make_stuck, pgflow, process
 from declarekit import write_examples
-from pgflow_cli import failures
 from pgflow_cli.commands import app
+from pgflow_cli.look import failures
 from test_cli_help import commands
 from typer.main import get_command
 

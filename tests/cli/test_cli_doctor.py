@@ -8,9 +8,9 @@ import secrets
 import psycopg
 import pytest
 from clikit import as_role, make_stuck, pgflow
-from pgflow_cli import doctor as doctor_module
-from pgflow_cli.checks import server
-from pgflow_cli.checks.finding import Finding
+from pgflow_cli.ops import doctor as doctor_module
+from pgflow_cli.ops.checks import server
+from pgflow_cli.ops.checks.finding import Finding
 from poolers import bouncer
 
 CHECKS = {*doctor_module.SERVER, *doctor_module.WITH_SCHEMA}

@@ -10,7 +10,7 @@ import sys
 import pytest
 from clikit import TESTS, environment, pgflow
 from pgflow_cli.commands import SECTIONS, app
-from pgflow_cli.selection import complete_key, complete_status
+from pgflow_cli.look.selection import complete_key, complete_status
 
 HEAVY = {
     "psycopg",
@@ -67,7 +67,8 @@ def test_help_imports_nothing_heavy(command):
         name
         for name in imported
         if name.startswith("pgflow_cli.")
-        and name.split(".")[1] not in ("commands", "failures", "help")
+        and name.removeprefix("pgflow_cli.")
+        not in ("commands", "look", "look.failures", "look.help")
     ]
 
 

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 import servers
 from clikit import pgflow
-from pgflow_cli.output import duration
+from pgflow_cli.look.output import duration
 
 from pgflow import Signal, workflow
 from pgflow.inspect import UnitRow, fold

@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 
 import clikit
+import pgflow_cli
 import psycopg
 import pytest
 import servers
 from clikit import as_role, pgflow
-from pgflow_cli import failures
 from pgflow_cli.commands import app
-from pgflow_cli.failures import Mistake, explain, hide_secrets
+from pgflow_cli.look import failures
+from pgflow_cli.look.failures import Mistake, explain, hide_secrets
 from psycopg import sql
 from typer.main import get_command
 
@@ -276,7 +277,7 @@ def test_nothing_at_all_shows_the_help():
 
 
 def test_a_bug_of_ours_keeps_its_traceback(shared_dsn, monkeypatch):
-    monkeypatch.setattr("pgflow_cli.listing._list", lambda *_: 1 // 0)
+    monkeypatch.setattr("pgflow_cli.runs.listing._list", lambda *_: 1 // 0)
     answer = pgflow(shared_dsn, "list")
     assert answer.code == 1
     assert "ZeroDivisionError" in answer.err
@@ -366,7 +367,7 @@ def test_ctrl_c_at_a_question_does_nothing(dsn, conn, monkeypatch):
 
 
 def test_no_command_knows_a_password_of_its_own():
-    sources = Path(failures.__file__).parent.rglob("*.py")
+    sources = Path(pgflow_cli.__file__).parent.rglob("*.py")
     assert not [
         path
         for path in sources

@@ -116,7 +116,7 @@ def test_a_function_that_writes_is_stopped_by_the_transaction(sandbox, statement
 )
 def test_the_transaction_alone_would_do(sandbox, statement, monkeypatch):
     """Whatever sqlglot thinks of a statement, Postgres takes one only, and takes no writes."""
-    monkeypatch.setattr("pgflow_cli.reading.check_reads", lambda _text: None)
+    monkeypatch.setattr("pgflow_cli.ops.reading.check_reads", lambda _text: None)
     assert pgflow(sandbox, "sql", statement).code == 2
     assert_untouched(sandbox)
 

@@ -11,8 +11,8 @@ import clikit
 import psycopg
 import pytest
 from clikit import finish, pgflow, process, statuses
-from pgflow_cli.github import annotate, markdown
-from pgflow_cli.serving import GARBAGE_THRESHOLD
+from pgflow_cli.look.github import annotate, markdown
+from pgflow_cli.ops.serving import GARBAGE_THRESHOLD
 from processes import eventually, one
 
 FAST = ("--dead-after", "1", "--grace", "2s")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import servers
 from clikit import pgflow
-from pgflow_cli import failures
+from pgflow_cli.look import failures
 from ruamel.yaml import YAML
 
 SKILL = servers.REPOSITORY / "cli" / "pgflow_cli" / "skill" / "SKILL.md"

@@ -69,7 +69,7 @@ PUBLIC_ALL_THE_SAME = {"_fields"}  # of a named tuple, as documented
 
 MAY = {
     ("cli/pgflow_cli/commands.py", "import_module"): "modules of ours, from a table in the code",
-    ("cli/pgflow_cli/targets.py", "import_module"): "the module that the command line names",
+    ("cli/pgflow_cli/look/targets.py", "import_module"): "the module that the command line names",
     ("cli/pgflow_cli/treasury/attended.py", "runpy"): "starts a module of ours as `python -m` does",
     (
         "cli/pgflow_cli/treasury/attended.py",

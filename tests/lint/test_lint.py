@@ -1411,6 +1411,6 @@ def test_the_workflows_of_the_docs_are_clean():
 
 
 def test_the_starter_that_init_writes_is_clean():
-    text = (servers.REPOSITORY / "cli" / "pgflow_cli" / "starter.py.txt").read_text()
+    text = (servers.REPOSITORY / "cli" / "pgflow_cli" / "ops" / "starter.py.txt").read_text()
     module, findings = check_source(Source("flows.py", text))
     assert (len(module.definitions.workflows()), findings) == (2, [])

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from pgflow_cli.failures import Mistake
-from pgflow_cli.output import AsJson, choose_form, plain, print_one
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.output import AsJson, choose_form, plain, print_one
 
 OURS = "---\nname: pgflow\n"
 """Beginning of the file, in every version of it."""

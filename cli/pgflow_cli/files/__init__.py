@@ -1,0 +1,1 @@
+"""Commands on files: declared workflows, and workflow code."""

@@ -1,0 +1,218 @@
+"""``pgflow check``: a lint of workflow code.
+
+Findings are lines, ``file:line:column CODE message``, into a pipe too: editors and other tools read
+these. In GitHub Actions they are annotations at the lines as well.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.look import github
+from pgflow_cli.look.failures import FAILED, USAGE, Ended, Mistake
+from pgflow_cli.look.output import console, many, note, print_json_rows, shown
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from pgflow.lint import Finding, Report, Rule
+
+Targets = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="MODULE...", help="Files, folders, or names of modules.", show_default=False
+    ),
+]
+
+
+def check(
+    targets: Targets = None,
+    *,
+    select: Annotated[
+        str, typer.Option(metavar="CODES", help="Only these rules: PF101,PF2.", show_default=False)
+    ] = "",
+    ignore: Annotated[
+        str, typer.Option(metavar="CODES", help="All rules but these.", show_default=False)
+    ] = "",
+    imports: Annotated[
+        bool,
+        typer.Option(
+            "--import", help="Also import the modules, and ask for the codec of every annotation."
+        ),
+    ] = False,
+    annotate: Annotated[
+        bool,
+        typer.Option("--github", help="Also annotate for GitHub; the default in GitHub Actions."),
+    ] = False,
+    rules: Annotated[bool, typer.Option("--rules", help="List the rules instead.")] = False,
+    explain: Annotated[
+        str, typer.Option(metavar="CODE", help="Explain one rule instead.", show_default=False)
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
+) -> None:
+    """Finds what a replay would not repeat in workflow code.
+
+    It reads the code and runs none of it. A finding that is well considered is allowed by a
+    comment on its line: # pgflow: ignore[PF101]. Exit code 1 if something is found, 2 if a
+    file cannot be read.
+    """
+    if rules or explain:
+        _say_rules([explain] if explain else [], as_json=as_json)
+        return
+    if not targets:
+        raise Mistake(
+            "nothing to check: name files, folders or modules, as in `pgflow check flows.py`"
+        )
+    report = _checked(targets, _codes(select), _codes(ignore), imports=imports)
+    _say(report, as_json=as_json, annotated=annotate or os.environ.get("GITHUB_ACTIONS") == "true")
+    if report.unreadable:
+        raise Ended(USAGE)
+    if report.findings:
+        raise Ended(FAILED)
+
+
+def _codes(text: str) -> list[str]:
+    return [code.strip() for code in text.split(",") if code.strip()]
+
+
+def _checked(
+    targets: Sequence[str], select: Sequence[str], ignore: Sequence[str], *, imports: bool
+) -> Report:
+    from pgflow.lint import UnknownTarget
+    from pgflow.lint import check as find
+
+    try:
+        with _known_codes():
+            return find(*targets, select=select, ignore=ignore, load=_load if imports else None)
+    except UnknownTarget as error:
+        raise Mistake(str(error)) from error
+
+
+@contextmanager
+def _known_codes() -> Iterator[None]:
+    """Makes a mistake of a code that no rule has."""
+    from pgflow.lint import BY_CODE, UnknownCode
+
+    try:
+        yield
+    except UnknownCode as error:
+        close = difflib.get_close_matches(str(error).upper(), BY_CODE, 1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise Mistake(
+            f"no rule is called {error}{hint}: `pgflow check --rules` lists them"
+        ) from error
+
+
+def _load(path: Path) -> ModuleType:
+    """Imports a file; another one of the same name may have been imported before."""
+    from pgflow_cli.look.targets import load_module
+
+    module = load_module(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links, and so find another name
+    if module.__file__ is None or not os.path.samefile(module.__file__, path):  # noqa: PTH121
+        raise Mistake(
+            f"{path} is module {module.__name__}, and so is {module.__file__}: "
+            "check them one by one"
+        )
+    return module
+
+
+# ---------------------------------------------------------------- saying it
+
+
+def _say(report: Report, *, as_json: bool, annotated: bool) -> None:
+    if as_json:
+        print_json_rows([_row(finding) for finding in report.findings])
+    else:
+        _say_lines(report)
+    for line in report.unreadable:
+        note(f"pgflow: {shown(line)}")
+    if annotated:
+        github.annotate_lines(
+            [
+                {**_row(finding), "title": f"{finding.code} {_titles()[finding.code]}"}
+                for finding in report.findings
+            ]
+        )
+    note(_summary(report))
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    return {
+        "file": finding.file, "line": finding.line, "column": finding.column, "code": finding.code,
+        "title": _titles()[finding.code], "message": finding.message,
+    }  # fmt: skip
+
+
+def _titles() -> dict[str, str]:
+    from pgflow.lint import BY_CODE
+
+    return {code: rule.title for code, rule in BY_CODE.items()}
+
+
+def _say_lines(report: Report) -> None:
+    from rich.text import Text
+
+    out = console()
+    for found in report.findings:
+        place = shown(f"{found.file}:{found.line}:{found.column}")
+        out.print(
+            Text.assemble((place, "bold"), " ", (found.code, "red"), " ", shown(found.message)),
+            soft_wrap=True,
+        )
+
+
+def _summary(report: Report) -> str:
+    looked = f"{many(report.workflows, 'workflow')} in {many(report.files, 'file')}"
+    unread = f", {many(len(report.unreadable), 'file')} not read" if report.unreadable else ""
+    return (
+        f"{looked}: "
+        f"{many(len(report.findings), 'finding') if report.findings else 'nothing found'}{unread}"
+    )
+
+
+def _say_rules(codes: Sequence[str], *, as_json: bool) -> None:
+    """All rules, a line each; or those of some codes, each with its examples."""
+    from pgflow.lint.checking import choose_rules
+
+    with _known_codes():
+        chosen = choose_rules(codes)
+    if as_json:
+        print_json_rows(
+            [
+                {
+                    name: getattr(rule, name)
+                    for name in ("code", "title", "why", "instead", "bad", "good")
+                }
+                for rule in chosen
+            ]
+        )
+        return
+    for rule in chosen:
+        _say_rule(rule, with_examples=bool(codes))
+
+
+def _say_rule(rule: Rule, *, with_examples: bool) -> None:
+    from rich.text import Text
+
+    out = console()
+    out.print(
+        Text.assemble((rule.code, "bold"), f" {rule.title}: {rule.why}; {rule.instead}"),
+        soft_wrap=True,
+    )
+    for title, style, text in (
+        (("This has a finding:", "red", rule.bad), ("This has none:", "green", rule.good))
+        if with_examples
+        else ()
+    ):
+        out.print(
+            Text.assemble("\n", (title, style), "\n\n", textwrap.indent(text.rstrip(), "    ")),
+            soft_wrap=True,
+        )

@@ -1,0 +1,69 @@
+"""``pgflow compile``: the graph that a declared workflow is,
+as JSON, as Mermaid text or as a picture.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgflow_cli.files.declared import File, read_graph, write_text
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.output import note
+
+if TYPE_CHECKING:
+    from pgflow.declare import Graph
+
+
+def compile_workflow(
+    file: File,
+    *,
+    mermaid: Annotated[
+        bool, typer.Option("--mermaid", help="As Mermaid text, which GitHub and many sites draw.")
+    ] = False,
+    svg: Annotated[
+        bool, typer.Option("--svg", help="As an SVG picture; needs the extra draw.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write it to this file instead of standard output."),
+    ] = None,
+) -> None:
+    """Prints the graph of a workflow, or draws it."""
+    if mermaid and svg:
+        raise Mistake("--mermaid and --svg exclude each other: pass one of them")
+    text = _text(read_graph(file), mermaid=mermaid, svg=svg)
+    if output is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        write_text(output, text)
+        note(f"Wrote {output}")
+
+
+def _text(graph: Graph, *, mermaid: bool, svg: bool) -> str:
+    from pgflow.declare import draw_mermaid, draw_svg
+    from pgflow.errors import InvalidArgument
+
+    if mermaid:
+        return draw_mermaid(graph)
+    if not svg:
+        return _json(graph)
+    try:
+        return draw_svg(graph)
+    except (ImportError, InvalidArgument) as error:
+        raise Mistake(str(error)) from error
+
+
+def _json(graph: Graph) -> str:
+    value = graph.model_dump(mode="json")
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=2)
+    return f"{text}\n"

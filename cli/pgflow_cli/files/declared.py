@@ -1,0 +1,125 @@
+"""Shared parts of the commands on declared workflows: reading one,
+and showing the problems of files.
+
+Files come from anywhere. What is quoted from them is shown without control characters, which could
+play with the terminal; and JSON falls back to escapes where a text cannot be written as UTF-8.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.look.failures import FAILED, Ended, Mistake
+from pgflow_cli.look.output import console, dump, shown
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from pgflow.declare import Graph, Problem, Verdict
+
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="A workflow (.yaml, .sop.md), or the folder of a workspace.",
+        show_default=False,
+    ),
+]
+
+
+def read_graph(path: Path) -> Graph:
+    """The graph of one file or workspace.
+
+    Raises:
+        Mistake: There is no such file.
+        Ended: The file has errors, and they have been said.
+    """
+    from pgflow.declare.reading import read_one
+
+    verdict = read_one(path)
+    if verdict.graph is not None and verdict.ok:
+        return verdict.graph
+    if any(problem.kind == "read_error" for problem in verdict.errors):
+        raise Mistake(f"{shown(verdict.file)}: {'; '.join(map(_sentence, verdict.errors))}")
+    say_problems(verdict)
+    raise Ended(FAILED)
+
+
+def say_problems(verdict: Verdict) -> None:
+    """Print the problems of a file that was to be used, on standard error."""
+    err = console(error=True)
+    for line in problem_lines(verdict):
+        err.print(line, soft_wrap=True)
+
+
+def problem_lines(verdict: Verdict) -> Iterator[Text]:
+    """Every problem of a file as compilers say it (``file:line:column: error: message``), and what
+    to do below it.
+
+    What a sound file takes from files that are not there is a note.
+    """
+    from rich.text import Text
+
+    for kind, style, problem in _kinds(verdict):
+        file, message = _file_and_message(verdict, problem)
+        place = "".join(
+            f":{number}" for number in (file, problem.line, problem.column) if number is not None
+        )[1:]
+        yield Text.assemble((f"{place}: ", "bold"), (f"{kind}: ", style), message)
+        if problem.hint:
+            yield Text(f"    {shown(problem.hint)}", style="bright_black")
+
+
+def _kinds(verdict: Verdict) -> Iterator[tuple[str, str, Problem]]:
+    for kind, style, problems in (
+        ("error", "bold red", verdict.errors),
+        ("warning", "yellow", verdict.warnings),
+        ("note", "cyan", verdict.unresolved),
+    ):
+        for problem in problems:
+            yield kind, style, problem
+
+
+def _file_and_message(verdict: Verdict, problem: Problem) -> tuple[str, str]:
+    """Return the place and the message of a problem; of a workspace the file that the message
+    begins with, so that editors find it.
+    """
+    name, separator, rest = problem.message.partition(": ")
+    path = os.path.join(verdict.file, name)  # noqa: PTH118
+    if separator and problem.line is not None and os.path.isfile(path):  # noqa: PTH113 - a name may be any text
+        return shown(path), shown(rest)
+    return shown(verdict.file), shown(problem.message)
+
+
+def _sentence(problem: Problem) -> str:
+    return shown(problem.message) + (f" ({shown(problem.hint)})" if problem.hint else "")
+
+
+def say_json(value: Any, *, indent: int | None = None) -> None:
+    """A value as JSON on standard output."""
+    text = dump(value, indent=indent)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a pair, as from a name of a file that is not UTF-8
+        text = json.dumps(value, indent=indent)
+    typer.echo(text)
+
+
+def write_text(path: Path, text: str) -> None:
+    """A whole file.
+
+    Raises:
+        Mistake: It cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except (OSError, ValueError) as error:
+        raise Mistake(
+            f"{path} cannot be written: {getattr(error, 'strerror', None) or error}"
+        ) from error

@@ -1,0 +1,90 @@
+"""``pgflow icm``: what belongs to ICM workspaces alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.files.declared import problem_lines, say_json
+from pgflow_cli.look.failures import FAILED, Ended, Mistake
+from pgflow_cli.look.help import Command, make_group
+from pgflow_cli.look.output import AsJson, Form, choose_form, console, many, note, shown
+
+if TYPE_CHECKING:
+    from pgflow.declare.icm import Plan
+
+icm = make_group("icm", "Makes the prose of an ICM workspace executable.")
+
+
+@icm.callback()
+def _group() -> None:
+    """Makes the prose of an ICM workspace executable."""
+
+
+@icm.command("init", cls=Command)
+def init(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="The workspace.", show_default=False)
+    ],
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")
+    ] = False,
+    as_json: AsJson = None,
+) -> None:
+    """Writes the workflow.yaml and frontmatter that are missing."""
+    from pgflow.declare.icm import plan_missing, write_missing
+
+    form = choose_form(as_json=as_json)
+    if not directory.is_dir():
+        raise Mistake(f"{directory} is not a directory: name the folder of an ICM workspace")
+    try:
+        plan = plan_missing(directory) if dry_run else write_missing(directory)
+    except OSError as error:
+        raise Mistake(
+            f"{error.filename or directory} cannot be written: {error.strerror or error}"
+        ) from error
+    if form is Form.JSON:
+        say_json(_object(plan, is_written=not dry_run))
+    else:
+        _say(plan, is_written=not dry_run)
+    if not plan.verdict.ok:
+        raise Ended(FAILED)
+
+
+def _object(plan: Plan, *, is_written: bool) -> dict[str, Any]:
+    verdict = plan.verdict
+    problems = {
+        name: [{"message": p.message, "line": p.line, "column": p.column} for p in found]
+        for name, found in (("errors", verdict.errors), ("warnings", verdict.warnings))
+    }
+    files = [{"path": file.path, "exists": file.exists} for file in plan.files]
+    return {
+        "directory": plan.directory,
+        "ok": verdict.ok,
+        "written": is_written and bool(files),
+        "files": files,
+        **problems,
+    }
+
+
+def _say(plan: Plan, *, is_written: bool) -> None:
+    from rich.text import Text
+
+    out, err = console(), console(error=True)
+    for line in problem_lines(plan.verdict):
+        err.print(line, soft_wrap=True)
+    for file in plan.files:
+        what = "frontmatter before the prose" if file.exists else "new"
+        out.print(Text.assemble((shown(file.path), "bold"), f": {what}"), soft_wrap=True)
+    if not plan.verdict.ok:
+        note("nothing was written: mend the errors first")
+    elif not plan.files:
+        note("nothing is missing")
+    else:
+        note(
+            f"{many(len(plan.files), 'file')} {'written' if is_written else 'would be written'}; "
+            "the prose stays as it is"
+        )

@@ -1,0 +1,111 @@
+"""``pgflow validate``: everything that is wrong with files of declared workflows.
+
+Verdicts are said as they come, so that of many files the first is seen at once. As JSON they are
+one object a line and no array.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.files.declared import problem_lines, say_json
+from pgflow_cli.look.failures import FAILED, Ended
+from pgflow_cli.look.output import AsJson, Form, choose_form, console, many, note, shown
+
+if TYPE_CHECKING:
+    from pgflow.declare import Problem, Verdict
+
+Paths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE_OR_DIR...",
+        help="Workflows (.yaml, .sop.md), ICM workspaces, or folders of them.",
+        show_default=False,
+    ),
+]
+
+
+def validate(paths: Paths, *, as_json: AsJson = None) -> None:
+    """Says everything that is wrong with workflow files."""
+    from pgflow.declare import validate as verdicts_on
+
+    say = _say_object if choose_form(as_json=as_json) is Form.JSON else _Human()
+    count = _Count()
+    for verdict in count.counted(verdicts_on(*paths)):
+        say(verdict)
+        sys.stdout.flush()
+    if say is not _say_object:
+        note(count.summary())
+    if count.bad:
+        raise Ended(FAILED)
+
+
+@dataclass
+class _Count:
+    """Count of files, and of their errors and warnings."""
+
+    files: int = 0
+    bad: int = 0
+    errors: int = 0
+    warnings: int = 0
+
+    def counted(self, verdicts: Iterator[Verdict]) -> Iterator[Verdict]:
+        for verdict in verdicts:
+            self.files += 1
+            self.bad += not verdict.ok
+            self.errors += len(verdict.errors)
+            self.warnings += len(verdict.warnings)
+            yield verdict
+
+    def summary(self) -> str:
+        found = ", ".join(
+            many(number, noun)
+            for number, noun in ((self.errors, "error"), (self.warnings, "warning"))
+            if number
+        )
+        state = (
+            f"{self.bad} of {many(self.files, 'file')} cannot be used"
+            if self.bad
+            else f"{many(self.files, 'file')} ok"
+        )
+        return f"{state}: {found}" if found else state
+
+
+class _Human:
+    """Says a verdict to a person."""
+
+    def __init__(self) -> None:
+        self._out = console()
+
+    def __call__(self, verdict: Verdict) -> None:
+        from rich.text import Text
+
+        for line in problem_lines(verdict):
+            self._out.print(line, soft_wrap=True)
+        if verdict.ok:
+            nodes = (
+                many(len(verdict.graph.nodes), "node")
+                if verdict.graph is not None
+                else "but there is no graph of it here"
+            )
+            self._out.print(
+                Text.assemble((shown(verdict.file), "bold"), ": ", ("ok", "green"), f", {nodes}"),
+                soft_wrap=True,
+            )
+
+
+def _say_object(verdict: Verdict) -> None:
+    said = {
+        "errors": [_object(p) for p in verdict.errors],
+        "warnings": [_object(p) for p in verdict.warnings],
+    }
+    say_json({"file": verdict.file, "ok": verdict.ok, **said})
+
+
+def _object(problem: Problem) -> dict[str, Any]:
+    return {"message": problem.message, "line": problem.line, "column": problem.column}

@@ -1,0 +1,1 @@
+"""Commands on ledgers: what is owed, and why it was done."""

@@ -1,0 +1,269 @@
+"""``pgflow audit``: the story of a run, from its ledgers: what it decided and why, what it did,
+what it owes.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.look.database import Dsn, as_row, opened
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.output import AsJson, Form, choose_form, console, dump, plain, when
+from pgflow_cli.look.selection import Key, find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    import psycopg
+
+_RUN = (
+    "key",
+    "status",
+    "workflow",
+    "run_id",
+    "generation",
+    "created_at",
+    "finished_at",
+    "output",
+    "error",
+    "why",
+)
+_OWED = ("name", "state", "opened_at", "effect", "ref")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the story.
+
+    Attributes:
+        at: Time of the event.
+        what: decided, intended, unknown, confirmed and so on.
+        name: Of the decision or effect.
+        text: Text to print of it.
+        key: Key of the decision or effect.
+        generation: Of the run.
+        seq: Place in its journal.
+    """
+
+    at: datetime
+    what: str
+    name: str
+    text: str
+    key: str
+    generation: int
+    seq: int
+
+    def as_row(self) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "at": self.at, "what": self.what, "name": self.name, "text": self.text, "key": self.key,
+            "generation": self.generation, "seq": self.seq,
+        }  # fmt: skip
+
+
+def _short(value: Any, most: int = 200) -> str:
+    from pgflow.inspect import readable
+
+    text = json.dumps(readable(value), ensure_ascii=False)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _decided(p: Mapping[str, Any]) -> str:
+    from pgflow.inspect import encoded
+
+    parts = [encoded(dict(p)) or f"{_short(p['value'])}, because {p['why']}"]
+    for label, name in (("evidence", "evidence"), ("instead of", "alternatives")):
+        if p.get(name):
+            parts.append(f"{label} {', '.join(map(str, p[name]))}")
+    parts += [f"{name} {p[name]}" for name in ("policy", "model") if p.get(name)]
+    return "; ".join(parts)
+
+
+def _intended(p: Mapping[str, Any]) -> str:
+    parts = [_short(p["request"]), str(p["risk"])]
+    if p.get("decision"):
+        parts.append(f"rests on {p['decision']}")
+    if p.get("compensates"):
+        parts.append(f"takes back {p['compensates']}")
+    if p.get("policy"):
+        parts.append(f"policy {p['policy']}")
+    return "; ".join(parts)
+
+
+def _settled(p: Mapping[str, Any]) -> str:
+    from pgflow._model.reasons import in_words
+
+    words = in_words(p)
+    return f"{p['verdict']}, says {p['by']}" + (f": {words}" if words else "")
+
+
+def _error(p: Any) -> str:
+    from pgflow.inspect import describe_error
+
+    return describe_error(p)
+
+
+_GROUNDS = {
+    "w": "the counterparty still knows the key",
+    "a": "it was absent",
+    "p": "a person said that nothing was done",
+}
+
+_TELLING: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "decision_recorded": ("decided", _decided),
+    "effect_intended": ("intended", _intended),
+    "effect_attempted": ("again", lambda p: _GROUNDS.get(p["ground"], "")),
+    "effect_unknown": ("unknown", lambda p: _error(p).removeprefix("unknown: ")),
+    "effect_settled": ("settled", _settled),
+    "effect_confirmed": ("confirmed", _short),
+    "effect_failed": ("failed", _error),
+    "effect_accepted": ("accepted", lambda p: f"under {p['ref']}"),
+    "operator": (
+        "person",
+        lambda p: ", ".join(f"{name}: {value}" for name, value in p.items() if value is not None),
+    ),
+    "continued": ("continued", lambda _: "as the next generation"),
+}
+
+
+def read_story(connection: psycopg.Connection[Any], key: str) -> dict[str, Any]:
+    """A run, its events in order, and what it owes.
+
+    Raises:
+        Mistake: There is no such run.
+    """
+    from pgflow.inspect import read_audit
+
+    found = find(connection, key, read_audit(key))
+    events = []
+    for event in found.events:
+        what, tell = _TELLING[event.event]
+        payload = event.payload if event.payload is not None or what == "confirmed" else {}
+        events.append(
+            Event(
+                event.at,
+                what,
+                event.name or "",
+                tell(payload),
+                event.own_key or "",
+                event.generation,
+                event.seq,
+            )
+        )
+    return {
+        "run": as_row(found.run, _RUN),
+        "events": events,
+        "owed": [as_row(debt, _OWED) for debt in found.owed],
+    }
+
+
+def audit(
+    key: Key,
+    *,
+    as_html: Annotated[
+        bool, typer.Option("--html", help="Answer with a page for the browser.")
+    ] = False,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Tells what a run decided and did, why, and what it owes.
+
+    Every line is a unit of the run's journal: nothing of it was written for this story, and nothing
+    of it can be changed.
+    """
+    if as_html and as_json is not None:
+        raise Mistake(
+            f"--html and --{'json' if as_json else 'table'} exclude each other: pass one of them"
+        )
+    with opened(dsn) as connection:
+        story = read_story(connection, key)
+    if as_html:
+        typer.echo(page(story))
+    elif choose_form(as_json=as_json) is Form.JSON:
+        typer.echo(dump({**story, "events": [event.as_row() for event in story["events"]]}))
+    else:
+        _print(story)
+
+
+def _headline(run: Mapping[str, Any]) -> str:
+    why = f": {run['why']}" if run["why"] else ""
+    return f"{run['key']}  {run['workflow']}  {run['status']}{why}"
+
+
+def _print(story: Mapping[str, Any]) -> None:
+    from rich.text import Text
+
+    def line(*cells: str) -> Text:
+        return Text("  ").join(
+            [Text(cells[0].ljust(9)), *(plain(cell) for cell in cells[1:] if cell)]
+        )
+
+    out = console()
+    out.print(plain(_headline(story["run"])), soft_wrap=True)
+    out.print(plain(f"started {when(story['run']['created_at'])}"))
+    if not story["events"]:
+        out.print(plain("It decided nothing and has done nothing that cannot be repeated."))
+    for event in story["events"]:
+        out.print(
+            line(f"{event.at:%H:%M:%S}", event.what.ljust(9), event.name, event.text),
+            soft_wrap=True,
+        )
+    for debt in story["owed"]:
+        out.print(
+            line(
+                "owes",
+                f"{debt['name']}: {debt['state']} since {when(debt['opened_at'])}, "
+                f"{debt['effect']}",
+            ),
+            soft_wrap=True,
+        )
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">\
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title><style>
+:root {{ color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }}
+body {{ max-width: 64rem; margin: 2rem auto; padding: 0 1rem }}
+table {{ border-collapse: collapse; width: 100% }}
+td, th {{ text-align: left; vertical-align: top; padding: .3rem .6rem }}
+tr {{ border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent) }}
+td.text {{ overflow-wrap: anywhere }}
+td.at {{ white-space: nowrap; opacity: .7 }}
+tr.unknown td, tr.owed td, tr.failed td {{ color: #c2410c }}
+tr.confirmed td.what, tr.decided td.what {{ font-weight: 600 }} \
+code {{ font-size: .85em; opacity: .75; overflow-wrap: anywhere }}
+</style></head><body><h1>{title}</h1><p>{status}</p>
+<table><thead><tr><th>When</th><th>What</th><th>Name</th><th>Story</th></tr></thead><tbody>
+{rows}
+</tbody></table></body></html>"""
+
+
+def page(story: Mapping[str, Any]) -> str:
+    """The story as one HTML page that needs nothing else."""
+
+    def row(at: Any, what: str, name: str, text: str, key: str) -> str:
+        cells = (
+            f'<td class="at">{at:%Y-%m-%d %H:%M:%S}</td>'
+            f'<td class="what">{html.escape(what)}</td><td>{html.escape(name)}</td>'
+        )
+        return (
+            f'<tr class="{html.escape(what)}">{cells}<td class="text">'
+            f"{html.escape(text)}<br><code>{html.escape(key)}</code></td></tr>"
+        )
+
+    rows = [row(e.at, e.what, e.name, e.text, e.key) for e in story["events"]]
+    rows += [
+        row(d["opened_at"], "owed", d["name"], f"{d['state']} since then", d["effect"] or "")
+        for d in story["owed"]
+    ]
+    run = story["run"]
+    return _PAGE.format(
+        title=html.escape(f"{run['key']}"), status=html.escape(_headline(run)), rows="\n".join(rows)
+    )

@@ -1,0 +1,182 @@
+"""``pgflow owed`` and ``pgflow settle``: effects whose outcome is open,
+and a person's word on one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from pgflow_cli.look.database import Dsn, as_row, database_now, fetch, opened
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.mail import operator, wake
+from pgflow_cli.look.output import (
+    AsCsv,
+    AsJson,
+    Column,
+    choose_form,
+    dump,
+    duration,
+    plain,
+    print_one,
+    print_rows,
+)
+from pgflow_cli.look.parsing import parse_json
+
+STATES = ("intended", "unknown", "absent", "accepted", "uncompensated")
+
+
+def owed(
+    *,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            help="Only effects that are intended, unknown, absent, accepted or uncompensated."
+        ),
+    ] = None,
+    as_json: AsJson = None,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
+    """Lists what is owed: effects that are not closed.
+
+    unknown: nobody knows whether it was done; the engine asks again at the time shown, or waits for
+    a person. accepted: the counterparty will confirm it. uncompensated: it was done, and its run
+    was ended by force before taking it back; WHY says forced, or parent_forced where that was the
+    run's parent. Where the app has a pager, PAGED says how long ago a person was told.
+    """
+    if state is not None and state not in STATES:
+        raise Mistake(f"an open effect is {', '.join(STATES[:-1])} or {STATES[-1]}, not {state!r}")
+    form = choose_form(as_json=as_json, as_csv=as_csv)
+    names = (
+        "key",
+        "kind",
+        "name",
+        "state",
+        "reason",
+        "opened_at",
+        "due_at",
+        "owed_to",
+        "effect",
+        "ref",
+        "status",
+        "paged_at",
+    )
+    with opened(dsn) as connection:
+        from pgflow.inspect import list_obligations
+
+        rows = [
+            as_row(debt, names)
+            for debt in fetch(connection, list_obligations(state=state, limit=None))
+        ]
+        now = database_now(connection)
+
+    def until(row: Any) -> str:
+        return (
+            "a person"
+            if row["due_at"] is None
+            else "in " + duration(max(0.0, (row["due_at"] - now).total_seconds()))
+        )
+
+    def ago(at: Any) -> str:
+        return "" if at is None else duration((now - at).total_seconds())
+
+    columns = [
+        Column("RUN", lambda row: plain(row["key"])),
+        Column("NAME", lambda row: plain(row["name"])),
+        Column("STATE", lambda row: plain(row["state"] or "")),
+        Column(
+            "SINCE",
+            lambda row: plain(duration((now - row["opened_at"]).total_seconds())),
+            right=True,
+        ),
+        Column("NEXT", lambda row: plain(until(row) if row["state"] == "unknown" else "")),
+        Column("EFFECT", lambda row: plain(row["effect"] or ""), takes_rest=True, most=120),
+    ]
+    if any(row["reason"] for row in rows):
+        columns.insert(-1, Column("WHY", lambda row: plain(row["reason"] or "")))
+    if any(row["paged_at"] for row in rows):
+        columns.insert(-1, Column("PAGED", lambda row: plain(ago(row["paged_at"])), right=True))
+    print_rows(form, columns, rows, names=names, empty="Nothing is owed.")
+
+
+def settle(
+    effect: Annotated[
+        str,
+        typer.Argument(
+            metavar="EFFECT",
+            help="Key of the effect, as `pgflow owed` shows it.",
+            show_default=False,
+        ),
+    ],
+    *,
+    confirmed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="It was done; its result in JSON, @FILE, or - for standard input."
+        ),
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="It was not done and will not be.")
+    ] = False,
+    absent: Annotated[
+        bool, typer.Option("--absent", help="It was not done: it may be tried again.")
+    ] = False,
+    taken_back: Annotated[
+        bool,
+        typer.Option(
+            "--taken-back", help="It is uncompensated: somebody has taken it back by other means."
+        ),
+    ] = False,
+    stands: Annotated[
+        bool, typer.Option("--stands", help="It is uncompensated: it need not be taken back.")
+    ] = False,
+    why: Annotated[str | None, typer.Option(help="How this is known; kept in the ledger.")] = None,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Says what became of an effect whose outcome is unknown.
+
+    Or of one that was accepted. The run goes on with the result, with the error EffectFailed, or
+    with another attempt under the same key. Of an effect that is uncompensated, since its run was
+    ended by force, say --taken-back or --stands.
+    """
+    said = {
+        "confirmed": confirmed is not None,
+        "failed": failed,
+        "absent": absent,
+        "taken_back": taken_back,
+        "stands": stands,
+    }
+    verdicts = [name for name, is_said in said.items() if is_said]
+    if len(verdicts) != 1:
+        raise Mistake(
+            "say what became of it: pass one of --confirmed JSON, --failed, "
+            "--absent, --taken-back and --stands"
+        )
+    (verdict,) = verdicts
+    value = parse_json(confirmed, "the result") if confirmed is not None else None
+    with opened(dsn) as connection:
+        from pgflow._db.calls import effects
+        from pgflow._db.query import run
+        from pgflow.inspect import find_newest
+
+        sent = run(
+            connection, effects.settle_effect(effect, verdict, dump(value), why or "", operator())
+        )
+        wake(connection, sent.chains, sent.lanes)
+        run_now = fetch(connection, find_newest(sent.chain_id))
+        assert run_now is not None
+    answer = {
+        "effect": effect,
+        "verdict": verdict,
+        "value": value,
+        "key": run_now.key,
+        "status": run_now.status,
+    }
+    print_one(
+        choose_form(as_json=as_json),
+        answer,
+        lambda: plain(f"Settled {effect} as {verdict}: run {run_now.key} is {run_now.status}."),
+    )

@@ -1,0 +1,143 @@
+"""The database that a command works on."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from pgflow_cli.look.parsing import refuse_empty
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
+
+    import psycopg
+
+    from pgflow.inspect import Question
+
+T = TypeVar("T")
+
+Dsn = Annotated[
+    str | None,
+    typer.Option(
+        callback=refuse_empty,
+        help="Connection string; else PGFLOW_DSN, else DATABASE_URL, else the embedded server.",
+        show_default=False,
+    ),
+]
+
+
+def find_dsn(dsn: str | None, *, migrate: bool = True) -> str:
+    """The database that a command works on; starts the embedded server where none is named.
+
+    Args:
+        dsn: Connection string that the command was given.
+        migrate: True to install the schema in the embedded server's database, if it lacks it.
+    """
+    from pgflow._db.dsn import resolve_dsn
+
+    found = resolve_dsn(dsn)
+    if found is not None:
+        return found
+    from pgflow.embedded import acquire
+
+    server = acquire()
+    if migrate:
+        from pgflow.schema import migrate_dsn
+
+        migrate_dsn(server.dsn)
+    return server.dsn
+
+
+def connect(dsn: str) -> psycopg.Connection[Any]:
+    """A connection in autocommit mode, to a server that takes writes unless the connection string
+    says otherwise.
+
+    It may be through a pooler. Texts and times come as they are read here. Its server must answer,
+    or at least be there: a command waits for a long query, and not for a server that is frozen.
+    """
+    from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions
+    from pgflow._db.connect import connect as connect_patiently
+
+    return connect_patiently(
+        ConnectOptions(dsn, prepare_threshold=None), "pgflow cli", PATIENCE_SECONDS
+    )
+
+
+def connect_to_any(dsn: str) -> psycopg.Connection[Any]:
+    """The same; where no server takes writes, a connection to one that does not, for who wants to
+    know why.
+    """
+    import psycopg
+    from psycopg.conninfo import make_conninfo
+
+    try:
+        return connect(dsn)
+    except psycopg.OperationalError as error:
+        if not is_refused_as_standby(error):
+            raise
+    return connect(make_conninfo(dsn, target_session_attrs="any"))
+
+
+def is_refused_as_standby(error: BaseException) -> bool:
+    """Return True if a server was reached, and passed over because it takes no writes: libpq says
+    so itself, in these words.
+    """
+    return "session is read-only" in str(error) or "server is in hot standby mode" in str(error)
+
+
+def name_of(connection: psycopg.Connection[Any]) -> str:
+    """Return the target of a connection, without anything secret: ``app@db:5432/orders``."""
+    info = connection.info
+    return f"{info.user}@{info.host}:{info.port}/{info.dbname}"
+
+
+@contextmanager
+def opened(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to a database that has our schema.
+
+    Raises:
+        SetupError: The schema is missing, foreign, or of another version.
+        psycopg.Error: The database cannot be reached.
+    """
+    from pgflow.schema import require_schema
+
+    with connect(find_dsn(dsn)) as connection:
+        require_schema(connection)
+        yield connection
+
+
+def fetch(connection: psycopg.Connection[Any], question: Question[T]) -> T:
+    """The answer to a question about what pgflow has; the commands hold no statements of their own
+    on it.
+    """
+    from pgflow.inspect import ask
+
+    return ask(connection, question)
+
+
+def as_row(thing: object, names: Iterable[str] = ()) -> dict[str, Any]:
+    """A typed row as a dictionary, for machines and tables:
+    these columns of it in this order, else all.
+    """
+    values = vars(thing)
+    return {name: values[name] for name in names} if names else dict(values)
+
+
+def fetch_dicts(
+    connection: psycopg.Connection[Any], query: str, params: Any = None
+) -> list[dict[str, Any]]:
+    """Rows of a query to the server itself as dictionaries."""
+    from psycopg.rows import dict_row
+
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(query.encode(), params).fetchall()
+
+
+def database_now(connection: psycopg.Connection[Any]) -> datetime:
+    """The time on the database's clock: ages are told by it."""
+    from pgflow.inspect import database_now as now
+
+    return fetch(connection, now())

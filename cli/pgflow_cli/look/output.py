@@ -1,0 +1,316 @@
+"""Output of a command: a table for people, JSON and CSV for machines.
+
+For people the default is a table (`readers`), for programs JSON. JSON is an array with one row a
+line, so that both ``jq`` and ``grep`` work; a single thing is one object. What is not the answer -
+notes, progress, questions - goes to standard error, so that the answer can always be piped.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.look.failures import Mistake
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+AsJson = Annotated[
+    bool | None,
+    typer.Option(
+        "--json/--table", show_default=False,
+        help="Answer in JSON or in a table; else people get a table (a terminal, a log of GitHub "
+             "Actions, cron's mail), programs JSON.",
+    ),
+]  # fmt: skip
+AsCsv = Annotated[bool, typer.Option("--csv", help="Answer in CSV.")]
+LogLevel = Annotated[str, typer.Option(help="How much to log: debug, info, warning or error.")]
+LogFormat = Annotated[str, typer.Option(help="How to log: text, or json, one object a line.")]
+
+Row = Mapping[str, Any]
+
+STYLES = {
+    "queued": "cyan", "running": "yellow", "waiting": "blue", "paused": "magenta",
+    "stuck": "bold red", "completed": "green", "failed": "red", "cancelled": "bright_black",
+}  # fmt: skip
+
+
+class Form(StrEnum):
+    """The form of an answer."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+def choose_form(*, as_json: bool | None = None, as_csv: bool = False) -> Form:
+    """Return the form that was asked for, else the one that fits whoever reads the answer."""
+    if as_csv and as_json is not None:
+        raise Mistake(
+            f"--{'json' if as_json else 'table'} and --csv exclude each other: pass one of them"
+        )
+    if as_csv:
+        return Form.CSV
+    if as_json is None:
+        from pgflow_cli.look import readers
+
+        as_json = not readers.is_person()
+    return Form.JSON if as_json else Form.TABLE
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table for people.
+
+    Attributes:
+        title: Its heading.
+        show: The cell of a row.
+        from_width: Left out on terminals that are narrower than this.
+        right: True if it is aligned to the right.
+        most: No wider than this; longer cells end in an ellipsis.
+        takes_rest: True if it has all the room that the others leave.
+    """
+
+    title: str
+    show: Callable[[Row], Text]
+    from_width: int = 0
+    right: bool = False
+    most: int = 60
+    takes_rest: bool = False
+
+
+def console(*, error: bool = False) -> Console:
+    """Return the console to draw on: standard output,
+    or standard error for all that is not the answer.
+    """
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Harmless(Console):
+        """A console on which no text of somebody else is obeyed by the terminal,
+        wherever it comes from.
+        """
+
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                yield (
+                    segment if segment.control else Segment(printable(segment.text), segment.style)
+                )
+
+    out = Harmless(stderr=error, highlight=False, soft_wrap=False)
+    if not out.is_terminal and not os.environ.get("COLUMNS"):
+        out.width = LOG_WIDTH  # a log and a mail have no width of their own
+    return out
+
+
+def note(text: str) -> None:
+    """Says something that is not the answer."""
+    typer.echo(printable(text), err=True)
+
+
+def shown(text: str) -> str:
+    """A text of somebody else on one line, without what a terminal would obey."""
+    return " ".join(printable(text, keep="").split())
+
+
+def printable(text: str, *, keep: str = "\n") -> str:
+    """The same on as many lines as it has."""
+    if text.isprintable() or (keep and all(line.isprintable() for line in text.split("\n"))):
+        return text
+    from pgflow import texts
+
+    return texts.printable(text, keep=keep)
+
+
+GAP = 2
+LEAST = 10
+LOG_WIDTH = 140
+"""Width of tables that go to no terminal."""
+
+
+def make_table(columns: Sequence[Column], rows: Iterable[Row], width: int) -> Table:
+    """Rows as a table without lines, which stays readable when it is copied: one row, one line."""
+    from rich.table import Table
+
+    shown = [column for column in columns if width >= column.from_width]
+    cells = [[column.show(row) for column in shown] for row in rows]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    for column, room in zip(shown, _widths(shown, cells, width), strict=True):
+        justify: JustifyMethod = "right" if column.right else "left"
+        table.add_column(
+            column.title, justify=justify, no_wrap=True, overflow="ellipsis", width=room
+        )
+    for row_cells in cells:
+        table.add_row(*row_cells)
+    return table
+
+
+def column_widths(columns: Sequence[Column], rows: Iterable[Row], width: int) -> list[int]:
+    """Return the widths of the columns of a table, in characters."""
+    return _widths(columns, [[column.show(row) for column in columns] for row in rows], width)
+
+
+def _widths(columns: Sequence[Column], cells: list[list[Text]], width: int) -> list[int]:
+    """Each column as wide as its cells; what is left, or missing, falls to the one that takes the
+    rest, then to the widest.
+    """
+    widths = [
+        min(column.most, max([len(column.title), *(row[number].cell_len for row in cells)]))
+        for number, column in enumerate(columns)
+    ]
+    too_much = sum(widths) + GAP * (len(widths) - 1) - width
+    rest = next((number for number, column in enumerate(columns) if column.takes_rest), None)
+    if rest is not None:
+        widths[rest] = min(widths[rest], max(LEAST, widths[rest] - max(too_much, 0)))
+    while (too_much := sum(widths) + GAP * (len(widths) - 1) - width) > 0 and max(
+        widths, default=0
+    ) > LEAST:
+        widest = widths.index(max(widths))
+        widths[widest] = max(LEAST, widths[widest] - max(1, too_much // 4))
+    return widths
+
+
+def print_rows(
+    form: Form,
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    *,
+    names: Sequence[str] = (),
+    empty: str = "nothing found",
+) -> None:
+    """Prints rows.
+
+    Args:
+        form: Table, JSON or CSV.
+        columns: Of the table; JSON and CSV have everything that is in the rows.
+        rows: Rows to print.
+        names: Of the columns of CSV, where there may be no row to tell.
+        empty: Sentence for a person where there are no rows.
+    """
+    if form is Form.JSON:
+        print_json_rows(rows)
+    elif form is Form.CSV:
+        print_csv(list(rows[0]) if rows else list(names), rows)
+    elif rows:
+        out = console()
+        out.print(make_table(columns, rows, out.width))
+    else:
+        note(empty)
+
+
+def print_json_rows(rows: Sequence[Row]) -> None:
+    """Rows as a JSON array, one a line."""
+    typer.echo("[" + ",".join(f"\n{dump(row)}" for row in rows) + ("\n]" if rows else "]"))
+
+
+def print_csv(names: Sequence[str], rows: Iterable[Row]) -> None:
+    """Rows as CSV with a heading. Programs get texts as they are, a terminal gets them harmless."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    show = printable if sys.stdout.isatty() else str
+    writer.writerows([_cell(row.get(name), show) for name in names] for row in rows)
+
+
+def _cell(value: Any, show: Callable[[str], str]) -> Any:
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        return show(value)
+    return value.isoformat() if isinstance(value, (date, datetime)) else dump(value).strip('"')
+
+
+def print_one(form: Form, row: Row, text: Callable[[], RenderableType]) -> None:
+    """Prints one thing: as an object, a CSV of one row, or as people read it."""
+    if form is Form.JSON:
+        typer.echo(dump(row, indent=2 if sys.stdout.isatty() else None))
+    elif form is Form.CSV:
+        print_csv(list(row), [row])
+    else:
+        console().print(text())
+
+
+def dump(value: Any, *, indent: int | None = None) -> str:
+    """A value as JSON; times as ISO 8601, and what JSON does not know as text. What cannot be seen
+    is escaped.
+    """
+    text = json.dumps(value, ensure_ascii=False, default=_plain, indent=indent)
+    if all(line.isprintable() for line in text.split("\n")):
+        return text
+    return "".join(
+        char if char == "\n" or char.isprintable() else json.dumps(char)[1:-1] for char in text
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).hex()
+    return str(value)
+
+
+# ---------------------------------------------------------------- words for people
+
+
+def many(number: int, noun: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def styled_status(status: str) -> Text:
+    """A status in its colour."""
+    from rich.text import Text
+
+    return Text(status, style=STYLES.get(status, ""))
+
+
+def plain(value: Any) -> Text:
+    """Any value as text that means nothing to rich, on one line."""
+    from rich.text import Text
+
+    return Text("" if value is None else shown(str(value)))
+
+
+def short_json(value: Any) -> Text:
+    """A value as JSON on one line."""
+    from pgflow.inspect import readable
+
+    return plain("" if value is None else dump(readable(value)))
+
+
+def age(since: datetime | None, now: datetime) -> str:
+    """Return the time since something, in short: ``42s``, ``3m``, ``2h``, ``5d``."""
+    return "" if since is None else duration((now - since).total_seconds())
+
+
+def duration(seconds: float) -> str:
+    """A duration in its two or three leading digits: ``12 ms`` is ``12ms``, ``80 s`` is ``80s``."""
+    seconds = max(seconds, 0.0)
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    for size, unit, limit in ((1, "s", 100), (60, "m", 100), (3600, "h", 48), (86400, "d", None)):
+        if limit is None or seconds / size < limit - 0.5:
+            return f"{seconds / size:.0f}{unit}"
+    raise AssertionError("unreachable")
+
+
+def when(moment: datetime | None) -> str:
+    """A moment as people write it down, in UTC."""
+    return "" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,0 +1,164 @@
+"""Typed texts as values: durations, moments, labels, JSON, inputs of workflows."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from pgflow_cli.look.failures import Mistake
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+
+
+def refuse_empty(param: typer.CallbackParam, value: str | None) -> str | None:
+    """For options whose absence means something else than was meant where a shell's variable was
+    not set.
+
+    Raises:
+        Mistake: It was given, and is empty.
+    """
+    if value == "":
+        raise Mistake(f"{param.opts[0]} is empty: pass one, or leave it out")
+    return value
+
+
+def parse_duration(text: str, what: str = "a duration") -> timedelta:
+    """Reads ``90s``, ``10m``, ``1h30m``, or plain seconds.
+
+    Raises:
+        Mistake: It is not one.
+    """
+    if not _is_duration(text):
+        raise Mistake(f"{what} is written like 90s, 10m, 1h30m or 7d, not {text!r}")
+    parts = _DURATION.findall(text) or [(text, "s")]
+    try:
+        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+    except OverflowError:
+        raise Mistake(f"{what} is longer than anybody waits: {text}") from None
+
+
+def _is_duration(text: str) -> bool:
+    return re.fullmatch(rf"(?:{_DURATION.pattern})+|\d+(\.\d+)?", text) is not None
+
+
+def parse_moment(text: str, what: str) -> datetime | timedelta:
+    """Reads a time with a zone, or a duration, which means that long from now.
+
+    The clock that says what "now" is, is the database's: so a duration stays one here.
+
+    Raises:
+        Mistake: It is neither.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        if not _is_duration(text):
+            raise Mistake(
+                f"{what} is a time, like 2026-03-01T09:30Z, or a duration, like 90s, 10m, 1h30m or "
+                f"7d, not {text!r}"
+            ) from None
+        return parse_duration(text, what)
+    if moment.tzinfo is None and re.fullmatch(r"[\d-]+", text):
+        raise Mistake(
+            f"{what} needs a time of day and a time zone: {text}T00:00Z or {text}T00:00+02:00"
+        )
+    if moment.tzinfo is None:
+        raise Mistake(f"{what} needs a time zone: {text}Z or {text}+02:00")
+    return moment
+
+
+def parse_pairs(texts: list[str] | None, what: str) -> dict[str, str]:
+    """Reads ``name=value`` texts.
+
+    Raises:
+        Mistake: One has no ``=``.
+    """
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise Mistake(f"{what} is written NAME=VALUE, not {text!r}")
+        if name in pairs:
+            raise Mistake(f"{what} {name} is given twice: {name}={pairs[name]} and {text}")
+        pairs[name] = value
+    return pairs
+
+
+def read_standard_input(what: str) -> str:
+    """All of standard input.
+
+    Raises:
+        Mistake: It is no text.
+    """
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise Mistake(f"{what} cannot be read: {error}") from error
+
+
+def parse_json(text: str, what: str) -> Any:
+    """Reads JSON: the text itself, ``@FILE``, or ``-`` for standard input.
+
+    Raises:
+        Mistake: It is not JSON, or the file cannot be read.
+    """
+    if text == "-":
+        source, text = "standard input", read_standard_input(what)
+    elif text.startswith("@"):
+        source = text[1:]
+        try:
+            text = Path(source).read_text()
+        except (OSError, ValueError) as error:  # no such file, no name of one, or no text in it
+            raise Mistake(f"{what} cannot be read: {error}") from error
+    else:
+        source = ""
+    where = f" (in {source})" if source else ""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise Mistake(f"{what} is nested too deeply{where}: 200 levels can be stored") from None
+    except ValueError as error:
+        example = f'"{text}"' if re.fullmatch(r"[\w.@ -]+", text) else '{"name": "Ada"}'
+        raise Mistake(
+            f"{what} is not JSON: {error}{where}. Strings need double quotes, as in '{example}'"
+        ) from error
+
+
+def parse_input(words: list[str] | None, text: str | None) -> dict[str, Any]:
+    """The input of a run: an object in JSON, and single parameters beside or instead of it.
+
+    Args:
+        words: ``name=text`` for a string, ``name:=json`` for anything else.
+        text: As in `parse_json`.
+
+    Raises:
+        Mistake: Something cannot be read, or the JSON is no object.
+    """
+    value = {} if text is None else parse_json(text, "--input")
+    if not isinstance(value, dict):
+        raise Mistake(
+            f"--input must be an object of the workflow's parameters, such as '{{\"name\": "
+            f'"Ada"}}\', not {json.dumps(value)[:40]}'
+        )
+    by_name: dict[str, str] = {}
+    for word in words or ():
+        name, equals, rest = word.partition("=")
+        is_text = not name.endswith(":")
+        name = name.removesuffix(":")
+        if not equals or not name:
+            raise Mistake(f"a parameter is written NAME=TEXT or NAME:=JSON, not {word!r}")
+        if name in by_name:
+            raise Mistake(
+                f"parameter {name} is given twice, as {by_name[name]} and {word}: a list is "
+                f"{name}:='[...]'"
+            )
+        by_name[name] = word
+        value[name] = rest if is_text else parse_json(rest, f"parameter {name}")
+    return value

@@ -1,0 +1,201 @@
+"""Selection of runs: filters as options, and the run that a key names."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from pgflow_cli.look.database import fetch
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.parsing import parse_moment, parse_pairs
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from pgflow.inspect import Question, RunDetail, RunFilter, RunRow
+
+T = TypeVar("T")
+
+OPEN = ("queued", "running", "waiting", "paused", "stuck")
+ENDED = ("completed", "failed", "cancelled")
+STATUSES = (*OPEN, *ENDED)
+
+
+def complete_status(incomplete: str) -> list[str]:
+    """Statuses that begin so, for the shell."""
+    return [status for status in STATUSES if status.startswith(incomplete)]
+
+
+Statuses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--status",
+        "-s",
+        help="Only runs of this status; may be given again.",
+        autocompletion=complete_status,
+    ),
+]
+WorkflowNames = Annotated[
+    list[str] | None,
+    typer.Option("--workflow", "-w", help="Only runs of this workflow; may be given again."),
+]
+Queues = Annotated[
+    list[str] | None,
+    typer.Option("--queue", "-q", help="Only runs of this queue; may be given again."),
+]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label", "-l", metavar="NAME=VALUE", help="Only runs with this label; may be given again."
+    ),
+]
+KeyPatterns = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY]...",
+        help="Only runs with these keys; * stands for anything.",
+        show_default=False,
+    ),
+]
+KeyPattern = Annotated[
+    str | None,
+    typer.Option("--key", "-k", help="Only runs whose key is this; * stands for anything."),
+]
+Since = Annotated[str | None, typer.Option(help="Only runs created since: 2h, 7d, or a time.")]
+Until = Annotated[str | None, typer.Option(help="Only runs created until: 2h (ago), or a time.")]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Filters that were asked for; nothing set means every run."""
+
+    status: list[str] | None = None
+    workflow: list[str] | None = None
+    queue: list[str] | None = None
+    label: list[str] | None = None
+    key: str | None = None
+    since: str | None = None
+    until: str | None = None
+    keys: list[str] = field(default_factory=list)
+    patterns: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Return True if anything was asked for."""
+        return any(vars(self).values())
+
+    def chosen(self, *, tenant: str | None = None) -> RunFilter:
+        """The runs that are meant, as the readers take them.
+
+        Args:
+            tenant: Only runs of this tenant.
+
+        Raises:
+            Mistake: Something that was typed means nothing.
+        """
+        from pgflow.inspect import RunFilter
+
+        return RunFilter(
+            status=_known_statuses(self.status or []), workflow=self.workflow or (),
+            queue=self.queue or (), labels=parse_pairs(self.label, "--label"),
+            key=self.key, keys=self.patterns,
+            since=None if self.since is None else parse_moment(self.since, "--since"),
+            until=None if self.until is None else parse_moment(self.until, "--until"),
+            tenant=tenant,
+        )  # fmt: skip
+
+
+def _known_statuses(statuses: list[str]) -> list[str]:
+    words = [word for status in statuses for word in status.split(",")]
+    for word in words:
+        if word not in STATUSES:
+            close = difflib.get_close_matches(word, STATUSES, 1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            raise Mistake(f"there is no status {word!r}.{hint} There are {', '.join(STATUSES)}")
+    return words
+
+
+def find(connection: psycopg.Connection[Any], key: str, question: Question[T]) -> T:
+    """The answer to a question about the run that a key names.
+
+    Raises:
+        Mistake: There is none; says which keys are like it.
+    """
+    from pgflow.errors import RunNotFound
+
+    try:
+        return fetch(connection, question)
+    except RunNotFound:
+        raise Mistake(f"no run has the key {key!r}{_similar_keys(connection, key)}") from None
+
+
+def find_run(connection: psycopg.Connection[Any], key: str) -> RunRow:
+    """The run that a key names.
+
+    Raises:
+        Mistake: There is none; says which keys are like it.
+    """
+    from pgflow.inspect import find_run as run_of
+
+    return find(connection, key, run_of(key))
+
+
+def find_detail(connection: psycopg.Connection[Any], key: str) -> RunDetail:
+    """The run that a key names, with its values.
+
+    Raises:
+        Mistake: There is none; says which keys are like it.
+    """
+    from pgflow.inspect import find_detail as detail_of
+
+    return find(connection, key, detail_of(key))
+
+
+def _similar_keys(connection: psycopg.Connection[Any], key: str) -> str:
+    from pgflow.inspect import find_keys
+
+    keys = fetch(connection, find_keys(key[: max(1, len(key) // 2)], 500))
+    close = difflib.get_close_matches(key, keys, 3)
+    return (
+        f": there {'is' if len(close) == 1 else 'are'} {', '.join(close)}"
+        if close
+        else ": `pgflow list` shows those there are"
+    )
+
+
+def complete_key(incomplete: str) -> list[str]:
+    """Keys that begin so, for the shell; nothing where no database is named or it does not answer
+    at once.
+    """
+    import os
+
+    dsn = os.environ.get("PGFLOW_DSN") or os.environ.get("DATABASE_URL")
+    if not dsn:
+        return []
+    import psycopg
+
+    from pgflow._db.connect import ConnectOptions, connect
+    from pgflow.errors import InvalidArgument
+    from pgflow.inspect import find_keys
+
+    try:
+        with connect(
+            ConnectOptions(dsn, connect_timeout_seconds=2), "pgflow cli", 2.0
+        ) as connection:
+            return fetch(connection, find_keys(incomplete))
+    except (
+        psycopg.Error,
+        InvalidArgument,
+        UnicodeEncodeError,
+    ):  # the latter two: what is typed so far is no text
+        return []
+
+
+Key = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY", help="Key of the run.", autocompletion=complete_key, show_default=False
+    ),
+]

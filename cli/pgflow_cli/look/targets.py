@@ -1,0 +1,177 @@
+"""Targets in the form ``MODULE[:NAME]``: code to import, the app in it, a workflow in it."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pgflow_cli.look.failures import Mistake
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import ModuleType
+
+    from pgflow._flow.workflow import Workflow
+    from pgflow.app import AppBase, AsyncApp
+
+
+def load_module(target: str) -> ModuleType:
+    """Imports a module by its dotted name or by its file, as seen from the working directory.
+
+    Raises:
+        Mistake: There is none, or it fails when it is imported; says where.
+    """
+    name, folder = _place_of(target)
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name + ".").startswith(error.name + "."):
+            raise Mistake(
+                f"{target} imports {error.name}, which is not installed here{_where(error)}"
+            ) from error
+        raise Mistake(
+            f"there is no module {name!r} here: pass MODULE or FILE.py, importable from {folder}"
+        ) from error
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        raise Mistake(f"{target} cannot be imported: {text}{_where(error)}") from error
+
+
+def _place_of(target: str) -> tuple[str, Path]:
+    """The dotted name of a module and the folder it is imported from."""
+    if not target.endswith(".py") and os.sep not in target:
+        return target, Path.cwd()
+    path = Path(target).resolve()
+    if not path.is_file():
+        raise Mistake(f"there is no file {target}")
+    parts, folder = [path.stem], path.parent
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(parts), folder
+
+
+def _where(error: BaseException) -> str:
+    """File and line of the user's code at which an import failed."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and __file__ != frame.filename
+    ]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+
+
+def load_app(target: str, dsn: str | None, *, without_session: bool = False) -> AsyncApp:
+    """The app of ``MODULE[:APP]``: the one named, the only one of the module, or one made of the
+    module's workflows.
+
+    Args:
+        target: Text that was typed.
+        dsn: The database, if one was named.
+        without_session: True if it must do without LISTEN and prepared statements.
+
+    Raises:
+        Mistake: The module cannot be imported, or there is nothing in it to work on.
+    """
+    name, _, attribute = target.partition(":")
+    return _as_async(_pick_app(load_module(name), attribute), dsn, without_session=without_session)
+
+
+def _pick_app(module: ModuleType, attribute: str) -> AppBase:
+    from pgflow.app import AppBase, AsyncApp
+
+    if attribute:
+        found = getattr(module, attribute, None)
+        if isinstance(found, AppBase):
+            return found
+        raise Mistake(
+            f"{module.__name__}:{attribute} is not an App or "
+            f"AsyncApp{_did_you_mean(attribute, _apps(module))}"
+        )
+    apps = _apps(module)
+    if len(apps) == 1:
+        return next(iter(apps.values()))
+    if apps:
+        raise Mistake(
+            f"module {module.__name__} holds {len(apps)} apps: name one, as in "
+            f"{module.__name__}:{next(iter(apps))}"
+        )
+    if _workflows(module):
+        return AsyncApp(include=[module])
+    raise Mistake(f"module {module.__name__} holds no App, AsyncApp or @workflow")
+
+
+def load_workflow(target: str, dsn: str | None) -> tuple[AsyncApp, Workflow[..., Any]]:
+    """The workflow of ``MODULE[:WORKFLOW]``, and the app it belongs to.
+
+    Raises:
+        Mistake: The module cannot be imported, or it does not say which workflow.
+    """
+    name, _, wanted = target.partition(":")
+    module = load_module(name)
+    known = _workflows(module)
+    if not wanted and len(known) == 1:
+        workflow = next(iter(known.values()))
+    elif wanted in known:
+        workflow = known[wanted]
+    elif not known:
+        raise Mistake(f"module {module.__name__} holds no @workflow")
+    elif not wanted:
+        raise Mistake(
+            f"which workflow? {module.__name__} has {', '.join(known)}: say "
+            f"{name}:{next(iter(known))}"
+        )
+    else:
+        raise Mistake(
+            f"module {module.__name__} has no workflow {wanted!r}{_did_you_mean(wanted, known)}"
+        )
+    return _as_async(_app_of(module, workflow), dsn), workflow
+
+
+def _app_of(module: ModuleType, workflow: Workflow[..., Any]) -> AppBase:
+    from pgflow.app import AsyncApp
+
+    holding = [app for app in _apps(module).values() if workflow.name in app.definitions.workflows]
+    return holding[0] if holding else AsyncApp(include=[module])
+
+
+def _apps(module: ModuleType) -> dict[str, AppBase]:
+    from pgflow.app import AppBase
+
+    return {name: value for name, value in vars(module).items() if isinstance(value, AppBase)}
+
+
+def _workflows(module: ModuleType) -> dict[str, Workflow[..., Any]]:
+    """By the name in the module and by the name in the database; those of the module's apps too."""
+    from pgflow._flow.workflow import Workflow
+
+    here = {name: value for name, value in vars(module).items() if isinstance(value, Workflow)}
+    of_apps = {
+        name: w for app in _apps(module).values() for name, w in app.definitions.workflows.items()
+    }
+    named = {w.name: w for w in here.values()}
+    return (
+        {**of_apps, **named, **here}
+        if len({id(w) for w in (*of_apps.values(), *here.values())}) > 1
+        else here or of_apps
+    )
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str:
+    known = list(known)
+    close = difflib.get_close_matches(word, known, 1)
+    if close:
+        return f": did you mean {close[0]}?"
+    return f": it has {', '.join(known)}" if known else ""
+
+
+def _as_async(app: AppBase, dsn: str | None, *, without_session: bool = False) -> AsyncApp:
+    from pgflow.app import twin_of
+
+    return twin_of(app, dsn, without_session=without_session)

@@ -1,0 +1,1 @@
+"""Commands on a database and its workers."""

@@ -1,0 +1,62 @@
+"""``pgflow bench``: how fast pgflow is on one's own database, and what limits it there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.look.database import Dsn, find_dsn
+from pgflow_cli.look.output import AsCsv, AsJson, choose_form, note, plain, print_one
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SAYS = {
+    "steps_per_second": ("steps a second, 100 runs at once", "{:,.0f}"),
+    "steps_per_second_alone": ("steps a second, one run at a time", "{:,.0f}"),
+    "starts_per_second": ("starts a second, in batches", "{:,.0f}"),
+    "start_latency_p50_ms": ("start to first line, median", "{:.1f} ms"),
+    "start_latency_p99_ms": ("start to first line, 99 of 100", "{:.1f} ms"),
+    "commit_ms": ("a commit", "{:.2f} ms"),
+    "sync_ms": ("of which it waits for the disk", "{:.2f} ms"),
+    "round_trip_ms": ("a round trip", "{:.2f} ms"),
+    "client_busy": ("this process computes, 100 runs at once", "{:.0%}"),
+    "fsync": ("fsync", "{}"),
+    "synchronous_commit": ("synchronous_commit", "{}"),
+}
+
+
+def bench(
+    *,
+    seconds: Annotated[
+        float, typer.Option(min=0.5, max=600, help="How long to measure, in all.")
+    ] = 10.0,
+    as_json: AsJson = None,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
+    """Measures pgflow on a database, and says what limits it.
+
+    It works in a database of its own beside the one that is named, which is dropped afterwards. The
+    role must be allowed to make one.
+    """
+    form = choose_form(as_json=as_json, as_csv=as_csv)
+    found = find_dsn(dsn, migrate=False)
+    from pgflow_cli.ops.selftest import measure
+
+    figures = measure(found, seconds, lambda what: note(f"measuring {what} ..."))
+    print_one(form, figures, lambda: _table(figures))
+
+
+def _table(figures: dict[str, Any]) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for name, (says, form) in SAYS.items():
+        table.add_row(plain(says), plain(form.format(figures[name])))
+    return Group(table, Text(), Text(figures["verdict"]))

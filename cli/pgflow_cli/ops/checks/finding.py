@@ -1,0 +1,65 @@
+"""The answer of a check, and what a check is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pgflow_cli.look.database import connect_to_any, fetch, fetch_dicts
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from pgflow.inspect import Question
+
+T = TypeVar("T")
+Level = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One result of a check.
+
+    Attributes:
+        level: ``ok``; ``warn``: it works, and will hurt; ``fail``: it does not work.
+        found: The state it found.
+        do: The remedy; empty where all is well.
+    """
+
+    level: Level
+    found: str
+    do: str = ""
+
+
+class Patient:
+    """The database that is examined.
+
+    Attributes:
+        dsn: Its connection string.
+        connection: A connection to it, in autocommit mode.
+    """
+
+    def __init__(self, dsn: str, connection: psycopg.Connection[Any]) -> None:
+        self.dsn = dsn
+        self.connection = connection
+
+    def ask(self, question: Question[T]) -> T:
+        """The answer to a question about what pgflow has."""
+        return fetch(self.connection, question)
+
+    def rows(self, query: str, params: Any = None) -> list[dict[str, Any]]:
+        """Rows of a query to the server itself, of its settings, its catalogs and its activity."""
+        return fetch_dicts(self.connection, query, params)
+
+    def row(self, query: str, params: Any = None) -> dict[str, Any]:
+        """The only row of such a query."""
+        return self.rows(query, params)[0]
+
+    def second_connection(self) -> psycopg.Connection[Any]:
+        """Another connection to the same database."""
+        return connect_to_any(self.dsn)
+
+
+def count_of(number: int, what: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,228 @@
+"""Checks of the schema: whether it is installed, whether somebody has changed it, and the rights of
+the role.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pgflow_cli.ops.checks.finding import Finding, Patient, count_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+def check_schema(patient: Patient) -> Iterator[Finding]:
+    """Ours, and of this version."""
+    from pgflow.errors import SchemaMissing, SchemaOutdated, SetupError
+    from pgflow.schema import own_assets, require_schema
+
+    stamp = own_assets().stamp
+    try:
+        require_schema(patient.connection)
+    except (SchemaMissing, SchemaOutdated) as error:
+        yield Finding("fail", str(error).partition(": run ")[0], "pgflow migrate")
+    except SetupError as error:
+        found, _, remedy = str(error).rpartition(": ")
+        yield Finding("fail", found or str(error), remedy)
+    else:
+        if _is_newer(patient):
+            yield Finding(
+                "warn",
+                f"the schema is newer than this version, which is {stamp}",
+                "upgrade pgflow-engine here",
+            )
+        else:
+            yield Finding("ok", f"the schema is of {stamp}")
+
+
+def _is_newer(patient: Patient) -> bool:
+    from pgflow.schema import Standing, compare_stamp
+
+    return compare_stamp(patient.row(_STAMP)["stamp"]) is Standing.NEWER
+
+
+_STAMP = "select obj_description(to_regnamespace('pgflow'), 'pg_namespace') as stamp"
+
+
+_BODY = re.compile(
+    r"create (?:or replace )?(?:function|procedure) pgflow\.(\w+)(?:(?!create (?:or replace "
+    r")?function).)*?\bas \$\$(.*?)\$\$",
+    re.DOTALL,
+)
+_PARSED_BODY = re.compile(
+    r"create (?:or replace )?function pgflow\.(\w+)(?:(?!create (?:or replace )?function|\bas "
+    r"\$\$).)*?\nreturn ",
+    re.DOTALL,
+)
+_TABLE = re.compile(r"^create table (?:if not exists )?pgflow\.(\w+)", re.MULTILINE)
+_DROPPED_TABLE = re.compile(r"^drop table (?:if exists )?pgflow\.(\w+)", re.MULTILINE)
+_INDEX = re.compile(r"^create (?:unique )?index (?:if not exists )?(\w+)", re.MULTILINE)
+_DROPPED_INDEX = re.compile(r"^drop index (?:if exists )?pgflow\.(\w+)", re.MULTILINE)
+_VIEW = re.compile(r"^create (?:or replace )?view pgflow\.(\w+)", re.MULTILINE)
+
+_FUNCTIONS = """
+select p.proname as name, p.prosrc as body from pg_proc p
+where p.pronamespace = to_regnamespace('pgflow') and p.proname !~ '^former_\\d+$' order by 1
+"""
+_RELATIONS = """
+select c.relname as name,
+  case when c.relkind in ('r', 'p') then 'table' when c.relkind = 'v' then 'view' else 'index' end
+    as kind,
+  case when i.indexrelid is not null then not i.indisvalid else false end as is_invalid
+from pg_class c left join pg_index i on i.indexrelid = c.oid
+where c.relnamespace = to_regnamespace('pgflow') and c.relkind in ('r', 'p', 'v', 'i', 'I')
+order by 1
+"""
+
+
+def check_drift(patient: Patient) -> Iterator[Finding]:
+    """The functions, tables, views and indexes that are there are those of this version,
+    word for word.
+
+    Of a function whose body is parsed when it is made the server keeps no words: it must be there,
+    and be such a one.
+    """
+    from pgflow.schema import own_assets
+
+    if _is_newer(patient):
+        yield Finding("ok", "not compared: the schema is newer than this version")
+        return
+    assets = own_assets()
+    sources = "\n".join(file.text for file in assets.sources)
+    migrations = "\n".join(file.text for file in assets.migrations)
+    relations = patient.rows(_RELATIONS)
+    there = {
+        kind: {row["name"] for row in relations if row["kind"] == kind}
+        for kind in ("table", "view", "index")
+    }
+    wanted = {
+        "table": set(_TABLE.findall(migrations)) - set(_DROPPED_TABLE.findall(migrations)),
+        "index": set(_INDEX.findall(migrations)) - set(_DROPPED_INDEX.findall(migrations)),
+        "view": set(_VIEW.findall(sources)),
+    }
+    ours = _BODY.findall(sources) + [(name, "") for name in _PARSED_BODY.findall(sources)]
+    findings = [*_functions(ours, [(row["name"], row["body"]) for row in patient.rows(_FUNCTIONS)])]
+    for kind, names in wanted.items():
+        findings += [
+            Finding(
+                "fail",
+                f"{kind} pgflow.{name} is missing",
+                "restore it from a backup, or from `pgflow migrate --sql` of an empty database",
+            )
+            for name in sorted(names - there[kind])
+        ]
+    findings += [
+        Finding(
+            "fail",
+            f"index pgflow.{row['name']} is invalid",
+            f"reindex index concurrently pgflow.{row['name']}",
+        )
+        for row in relations
+        if row["is_invalid"]
+    ]
+    yield from findings
+    if not findings:
+        yield Finding("ok", "functions, tables, views and indexes are as they were installed")
+
+
+def _functions(
+    ours: Iterable[tuple[str, str]], theirs: Iterable[tuple[str, str]]
+) -> Iterator[Finding]:
+    """Functions that are missing, changed, or not ours.
+    The clock may be another one in a test database.
+    """
+    wanted, found = _by_name(ours), _by_name(theirs)
+    remedy = (
+        "pgflow migrate applies a file whose text has changed: "
+        "delete its row in pgflow.source first, to have this one applied again"
+    )
+    for name in sorted(wanted.keys() | found.keys()):
+        if name not in found:
+            yield Finding("fail", f"function pgflow.{name} is missing", remedy)
+        elif name not in wanted:
+            yield Finding(
+                "warn",
+                f"function pgflow.{name} is not of this version",
+                "drop it, or give it another schema",
+            )
+        elif wanted[name] != found[name]:
+            yield Finding("fail", f"function pgflow.{name} was changed by hand", remedy)
+
+
+def _by_name(functions: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    bodies: dict[str, set[str]] = {}
+    for name, body in functions:
+        bodies.setdefault(name, set()).add(body.strip())
+    return bodies
+
+
+_ROLES = {
+    "start and signal runs": ("start_run", "send_signal", "cancel_run", "result", "wake"),
+    "work on runs": ("claim_runs", "commit_units", "register_worker", "beat", "poll"),
+    "pause, resume and retry runs": ("pause_run", "resume_run", "retry_run", "pause_queue"),
+    "audit": ("check",),
+}
+
+_MAY = """
+select p.proname as name, bool_and(has_function_privilege(p.oid, 'execute')) as may
+from pg_proc p where p.pronamespace = to_regnamespace('pgflow') group by p.proname
+"""
+
+_WHO = """
+select current_user as name, r.rolsuper as is_superuser,
+  has_schema_privilege('pgflow', 'usage') as may_use,
+  (select bool_and(has_table_privilege(c.oid, 'select')) from pg_class c
+    where c.relnamespace = to_regnamespace('pgflow') and c.relkind = 'v') as may_read
+from pg_roles r where r.rolname = current_user
+"""
+
+
+def check_privileges(patient: Patient) -> Iterator[Finding]:
+    """Check the rights of this role."""
+    who = patient.row(_WHO)
+    name = who["name"]
+    if not who["may_use"] or not who["may_read"]:
+        yield Finding(
+            "fail",
+            f"{name} may not use pgflow here",
+            f"grant pgflow_client (or _worker, _operator, _auditor) to {name}",
+        )
+        return
+    may = {row["name"]: row["may"] for row in patient.rows(_MAY)}
+    can = [
+        what
+        for what, functions in _ROLES.items()
+        if all(may.get(function) for function in functions)
+    ]
+    if who["is_superuser"]:
+        yield Finding(
+            "ok",
+            f"{name} is a superuser and may do everything; workers need no more than pgflow_worker",
+        )
+    else:
+        cannot = [what for what in _ROLES if what not in can]
+        yield Finding(
+            "ok",
+            f"{name} may read{''.join(', ' + what for what in can)}"
+            + (f"; not {', '.join(cannot)}" if cannot else ""),
+        )
+    missing = patient.rows(
+        "select n from unnest(%s::text[]) n "
+        "where n not in (select rolname from pg_roles) order by n",
+        (list(_GRANTEES),),
+    )
+    if missing:
+        names = [row["n"] for row in missing]
+        yield Finding(
+            "warn",
+            f"{count_of(len(names), 'role')} to grant from {'is' if len(names) == 1 else 'are'} "
+            f"missing: {', '.join(names)}",
+            "as a database administrator: "
+            + " ".join(f"create role {n} nologin;" for n in names)
+            + " then pgflow migrate",
+        )
+
+
+_GRANTEES = ("pgflow_client", "pgflow_worker", "pgflow_operator", "pgflow_auditor")

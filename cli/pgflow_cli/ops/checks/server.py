@@ -1,0 +1,372 @@
+"""The server, and the way to it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+from pgflow_cli.look.output import duration
+from pgflow_cli.ops.checks.finding import Finding, Patient, count_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+OLDEST, NEWEST = 15, 18
+LONG_SECONDS = 300
+CLOCK_SECONDS = 2.0
+LISTEN_SECONDS = 3.0
+CONNECTIONS_OF_A_WORKER = 9
+"""Five, and four for transactional steps, unless it was told otherwise."""
+
+
+def check_version(patient: Patient) -> Iterator[Finding]:
+    """Postgres 15 to 18."""
+    row = patient.row(
+        "select current_setting('server_version') as version, "
+        "current_setting('server_version_num')::int / 10000 as major"
+    )
+    if row["major"] < OLDEST:
+        yield Finding(
+            "fail",
+            f"Postgres {row['version']}",
+            f"pgflow needs Postgres {OLDEST} or newer: upgrade the server",
+        )
+    elif row["major"] > NEWEST:
+        yield Finding(
+            "warn",
+            f"Postgres {row['version']}, newer than this version of pgflow was tested with",
+            "upgrade pgflow-engine, if there is a newer one",
+        )
+    else:
+        yield Finding("ok", f"Postgres {row['version']}")
+
+
+def check_durability(patient: Patient) -> Iterator[Finding]:
+    """Check that commits survive a power cut."""
+    settings = patient.rows(
+        "select name, setting from pg_settings where name in ('fsync', 'full_page_writes', "
+        "'synchronous_commit') and setting = 'off'"
+    )
+    for row in settings:
+        yield Finding(
+            "warn",
+            f"{row['name']} is off: what was committed may be lost with the power",
+            f"alter system set {row['name']} = on; select pg_reload_conf()",
+        )
+    if patient.row("select pg_is_in_recovery() as standby")["standby"]:
+        yield Finding(
+            "fail",
+            "this server is a standby, which takes no writes",
+            "name the primary in the connection string, or several hosts with "
+            "target_session_attrs=read-write",
+        )
+    if not settings:
+        yield Finding("ok", "commits survive a power cut")
+
+
+_STANDBYS = """
+select count(*) as standbys, current_setting('synchronous_standby_names') <> '' as has_synchronous,
+  current_setting('synchronous_commit') as synchronous_commit,
+  count(*) filter (where r.sync_state in ('async', 'potential')) as behind,
+  max(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), r.flush_lsn))::bigint as behind_bytes,
+  extract(epoch from max(r.flush_lag))::float8 as behind_seconds
+from pg_stat_replication r
+where r.state is distinct from 'backup'
+  and not exists (
+    select from pg_replication_slots s where s.active_pid = r.pid and s.slot_type = 'logical'
+  )
+"""
+
+
+def check_replication(patient: Patient) -> Iterator[Finding]:
+    """Check which commits a fail-over would lose."""
+    if patient.row("select pg_is_in_recovery() as standby")["standby"]:
+        yield Finding(
+            "fail", "a standby cannot be asked this", "name the primary in the connection string"
+        )
+        return
+    row = patient.row(_STANDBYS)
+    if not row["standbys"]:
+        yield Finding("ok", "no standby follows: there is nothing to fail over to")
+        return
+    standbys = count_of(row["standbys"], "standby")
+    waits = row["has_synchronous"] and row["synchronous_commit"] not in ("off", "local")
+    if waits and row["behind"] < row["standbys"]:
+        others = f", one to any of the {row['behind']} others may" if row["behind"] else ""
+        yield Finding(
+            "ok",
+            f"commits wait for a standby ({standbys}): a fail-over to it loses nothing{others}",
+        )
+        return
+    if waits:
+        yield Finding(
+            "warn",
+            f"no standby is synchronous, though synchronous_standby_names has some ({standbys}): "
+            "commits wait for one that is not here",
+            "start that standby, or name one that follows (pg_stat_replication.application_name)",
+        )
+        return
+    behind = (
+        ""
+        if row["behind_bytes"] is None
+        else f" (now {row['behind_bytes']:,} bytes, {duration(row['behind_seconds'] or 0.0)})"
+    )
+    yield Finding(
+        "warn",
+        f"commits do not wait for the {standbys}: a fail-over loses what had not reached "
+        f"it{behind}, your rows and pgflow's alike",
+        "alter system set synchronous_standby_names = 'ANY 1 (*)'; select pg_reload_conf() "
+        "- or accept it: workers notice such a loss and `pgflow doctor` names the runs",
+    )
+
+
+def check_clock(patient: Patient) -> Iterator[Finding]:
+    """The database's clock decides; one here that differs only misleads readers of logs."""
+    before = time.time()
+    theirs = float(
+        patient.row("select extract(epoch from clock_timestamp())::float8 as now")["now"]
+    )
+    offset = theirs - (before + time.time()) / 2
+    text = (
+        f"the database is {duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} "
+        "this machine"
+    )
+    if abs(offset) > CLOCK_SECONDS:
+        yield Finding(
+            "warn", text, "run NTP on both: due times go by the database's clock, logs by this one"
+        )
+    else:
+        yield Finding("ok", text)
+
+
+def check_pooler(patient: Patient) -> Iterator[Finding]:
+    """PgBouncer and its like: a pooler answers with a process id of its own, and lends one server
+    process to many.
+    """
+    pid = patient.row("select pg_backend_pid() as pid")["pid"]
+    if pid == patient.connection.info.backend_pid:
+        yield Finding("ok", "a direct connection, no pooler")
+    elif _shares_a_backend(patient):
+        yield Finding(
+            "warn",
+            "a pooler in transaction mode is in between: LISTEN and prepared statements may not "
+            "work through it",
+            "App(listen=False, prepare_threshold=None), or name the server itself in PGFLOW_DSN "
+            "for workers; `pgflow tick` needs neither",
+        )
+    else:
+        yield Finding("ok", "a pooler in session mode is in between")
+
+
+def _shares_a_backend(patient: Patient) -> bool:
+    """Tell whether one server process serves two connections that are open at once."""
+    query = "select pg_backend_pid() as pid"
+    with patient.second_connection() as other:
+        for _ in range(5):
+            mine = patient.row(query)["pid"]
+            if other.execute(query).fetchone() == (mine,):
+                return True
+    return False
+
+
+def check_listen(patient: Patient) -> Iterator[Finding]:
+    """Check that a notification arrives. Without, work is found by polling."""
+    from psycopg import sql
+
+    channel = f"pgflow_doctor_{secrets.token_hex(6)}"
+    with patient.second_connection() as ear:
+        ear.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+        began = time.monotonic()
+        patient.connection.execute("select pg_notify(%s, 'hello')", (channel,))
+        heard = _hears(ear, channel)
+    if heard:
+        yield Finding(
+            "ok", f"LISTEN works, a notification took {duration(time.monotonic() - began)}"
+        )
+    else:
+        yield Finding(
+            "warn",
+            "no notification arrived: workers find work by polling, up to a second later",
+            "connect workers to the server itself, or App(listen=False) to stop trying",
+        )
+
+
+def _hears(connection: psycopg.Connection[Any], channel: str) -> bool:
+    return any(
+        notification.channel == channel
+        for notification in connection.notifies(timeout=LISTEN_SECONDS, stop_after=1)
+    )
+
+
+_AUTOVACUUM = """
+select name, setting from pg_settings
+where name in ('autovacuum', 'track_counts') and setting = 'off'
+"""
+
+_HOT = """
+select c.relname as table, s.n_dead_tup as dead, c.reloptions as options,
+  coalesce(
+    (select o.option_value::bigint from pg_options_to_table(c.reloptions) o
+      where o.option_name = 'autovacuum_vacuum_threshold'),
+    50
+  ) as threshold,
+  coalesce(
+    (select o.option_value from pg_options_to_table(c.reloptions) o
+      where o.option_name = 'autovacuum_enabled'),
+    'true'
+  ) as enabled
+from pg_class c join pg_stat_all_tables s on s.relid = c.oid
+where c.relnamespace = to_regnamespace('pgflow') and c.relkind = 'r'
+  and c.relname in ('ready', 'lease', 'parked', 'timer', 'wait', 'signal', 'nudge', 'worker')
+order by c.relname
+"""
+
+
+def check_autovacuum(patient: Patient) -> Iterator[Finding]:
+    """Places and mail live for milliseconds: without vacuum, claims step over the dead."""
+    wrong = False
+    for row in patient.rows(_AUTOVACUUM):
+        wrong = True
+        yield Finding(
+            "fail",
+            f"{row['name']} is off: tables that are written all the time will only grow",
+            f"alter system set {row['name']} = on; select pg_reload_conf()",
+        )
+    for row in patient.rows(_HOT):
+        table = f"pgflow.{row['table']}"
+        if row["options"] is None or row["enabled"] in ("false", "off"):
+            wrong = True
+            yield Finding(
+                "warn",
+                f"{table} has lost its vacuum settings",
+                f"alter table {table} set (autovacuum_enabled = true, "
+                "autovacuum_vacuum_threshold = 2000)",
+            )
+        elif row["dead"] > 20 * max(row["threshold"], 1000):
+            wrong = True
+            yield Finding(
+                "warn",
+                f"{table} holds {row['dead']:,} dead rows",
+                f"vacuum {table}; then see which transaction keeps them (below)",
+            )
+    if not wrong:
+        yield Finding("ok", "autovacuum is on, hot tables are clean")
+
+
+_LONG = """
+select 'process ' || a.pid as who, a.usename as role,
+  coalesce(nullif(a.application_name, ''), '?') as application, a.state,
+  extract(epoch from clock_timestamp() - a.xact_start)::float8 as seconds,
+  format('select pg_terminate_backend(%%s)', a.pid) as remedy
+from pg_stat_activity a
+where a.xact_start < clock_timestamp() - make_interval(secs => %(limit)s)
+  and a.pid <> pg_backend_pid()
+  and (a.backend_xmin is not null or a.backend_xid is not null)
+  and a.backend_type = 'client backend'
+union all
+select 'prepared transaction ' || p.gid, p.owner, '?', 'prepared',
+  extract(epoch from clock_timestamp() - p.prepared),
+  format('rollback prepared %%L', p.gid)
+from pg_prepared_xacts p where p.prepared < clock_timestamp() - make_interval(secs => %(limit)s)
+union all
+select 'replication slot ' || s.slot_name, null, '?',
+  case when s.active then 'active' else 'inactive' end, null,
+  format('select pg_drop_replication_slot(%%L)', s.slot_name)
+from pg_replication_slots s where age(coalesce(s.xmin, s.catalog_xmin)) > 1000000
+order by seconds desc nulls last
+"""
+
+
+def check_long_transactions(patient: Patient) -> Iterator[Finding]:
+    """An old snapshot keeps every dead row alive; claims read on past them, but what is worked on
+    slows and tables grow.
+    """
+    rows = patient.rows(_LONG, {"limit": LONG_SECONDS})
+    for row in rows:
+        since = f" for {duration(row['seconds'])}" if row["seconds"] is not None else ""
+        whose = f" of {row['role']} ({row['application']})" if row["role"] else ""
+        yield Finding(
+            "warn",
+            f"{row['who']}{whose}, {row['state']}, has kept a snapshot{since}: "
+            "dead rows cannot be removed",
+            f"end it: {row['remedy']}",
+        )
+    if not rows:
+        yield Finding("ok", f"no transaction is older than {duration(LONG_SECONDS)}")
+
+
+_ROOM = """
+select
+  current_setting('max_connections')::int
+    - current_setting('superuser_reserved_connections')::int as room,
+  count(*) as used,
+  count(*) filter (
+    where datname = current_database()
+      and application_name in (
+        'pgflow worker', 'pgflow committer', 'pgflow listener', 'pgflow heart', 'pgflow step'
+      )
+  ) as of_workers,
+  to_regclass('pgflow.workers') is not null as has_workers
+from pg_stat_activity where backend_type = 'client backend'
+"""
+
+
+def check_connections(patient: Patient) -> Iterator[Finding]:
+    """Workers open connections as they need them: whether there is room if all do at once."""
+    from pgflow.inspect import count_workers
+
+    row = patient.row(_ROOM)
+    workers = patient.ask(count_workers()).workers if row["has_workers"] else 0
+    most = workers * CONNECTIONS_OF_A_WORKER
+    text = f"{count_of(row['used'], 'connection')} of {row['room']} in use"
+    remedy = "raise max_connections, or put a pooler in front of the application"
+    if row["used"] > 0.9 * row["room"]:
+        yield Finding("warn", text, remedy)
+    elif row["used"] - row["of_workers"] + most > row["room"]:
+        yield Finding(
+            "warn",
+            f"{text}; {count_of(workers, 'worker')} may want {most}, up to "
+            f"{CONNECTIONS_OF_A_WORKER} each",
+            f"{remedy}, or `pgflow workers --transactions` with less than 4",
+        )
+    else:
+        yield Finding("ok", text)
+
+
+_JIT = """
+select pg_jit_available() and reset_val = 'on' as is_on,
+  current_setting('jit_above_cost')::float8 as above
+from pg_settings where name = 'jit'
+"""
+"""`reset_val` is how sessions of this role begin; our own does without, and is told then that it is
+not available.
+"""
+
+
+def check_compiling(patient: Patient) -> Iterator[Finding]:
+    """Check whether a look at a view is compiled first. What pgflow itself says never is."""
+    from pgflow.inspect import read_view_costs
+
+    with patient.connection.transaction():
+        patient.connection.execute("set local jit = on")
+        row = patient.row(_JIT)
+    if not row["is_on"] or row["above"] < 0:
+        yield Finding("ok", "this server compiles nothing (jit)")
+        return
+    dear = [name for name, cost in patient.ask(read_view_costs()).items() if cost > row["above"]]
+    if dear:
+        yield Finding(
+            "warn",
+            "psql and dashboards wait for a compiler (jit) before they see "
+            f"{', '.join(f'pgflow.{name}' for name in dear)}",
+            "alter role NAME set jit = off, for the role that looks; if these tables have just "
+            "been filled: vacuum analyze",
+        )
+    else:
+        yield Finding(
+            "ok",
+            "looks at runs, steps, effects, decisions, queues and workers are not compiled (jit)",
+        )

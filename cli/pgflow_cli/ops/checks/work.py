@@ -1,0 +1,209 @@
+"""Workers and runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pgflow_cli.look.output import duration
+from pgflow_cli.ops.checks.finding import Finding, Patient, count_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pgflow.inspect import WorkerHealth
+
+SILENT_SECONDS = 15
+
+
+def check_workers(patient: Patient) -> Iterator[Finding]:
+    """Workers that have gone silent, that an upgrade has left behind or that lose threads, and runs
+    that are leased to nobody.
+    """
+    from pgflow.inspect import health
+
+    workers = patient.ask(health.check_workers())
+    alive = [worker for worker in workers if worker.silent_seconds <= SILENT_SECONDS]
+    lost = [worker for worker in workers if worker.silent_seconds > SILENT_SECONDS]
+    remedy = "any live worker, or `pgflow tick MODULE`, finds it dead and goes on with its runs"
+    for worker in lost:
+        silence, held = duration(worker.silent_seconds), count_of(worker.running, "run")
+        yield Finding("warn", f"{_who(worker)} is silent for {silence} and holds {held}", remedy)
+    for stray in patient.ask(health.list_stray_leases()):
+        yield Finding(
+            "warn",
+            f"{count_of(stray.runs, 'run')} leased to worker {stray.worker_id}, which is gone",
+            remedy,
+        )
+    left_behind = [worker for worker in alive if worker.is_outdated]
+    for worker in left_behind:
+        yield Finding(
+            "warn",
+            f"{_who(worker)} has the code of an older schema ({worker.version})",
+            "it goes on; start a worker of the version that migrated, then stop it with SIGTERM",
+        )
+    hung = [worker for worker in alive if worker.lost_threads]
+    for worker in hung:
+        threads = count_of(worker.lost_threads, "thread")
+        yield Finding(
+            "warn",
+            f"{_who(worker)} has {threads} at bodies of steps that go "
+            "on though nobody waits for them",
+            "its log names the steps: give what they wait for a time-out of its own; it hands its "
+            "runs back when it has lost too many",
+        )
+    if not lost and not left_behind and not hung:
+        yield Finding("ok", f"{count_of(len(alive), 'worker')} alive, none lost")
+
+
+def _who(worker: WorkerHealth) -> str:
+    return f"worker {worker.worker_id} (pid {worker.pid} on {worker.host})"
+
+
+def check_queues(patient: Patient) -> Iterator[Finding]:
+    """Runs that nobody will take."""
+    from pgflow.inspect import health
+
+    wrong = False
+    for queue in patient.ask(health.list_waiting_queues()):
+        if queue.is_paused:
+            wrong = True
+            yield Finding(
+                "warn",
+                f"queue {queue.queue} is paused with {count_of(queue.queued, 'run')} queued",
+                f"pgflow queues resume {queue.queue}",
+            )
+        elif not queue.is_served and queue.seconds > SILENT_SECONDS:
+            wrong = True
+            yield Finding(
+                "warn",
+                f"queue {queue.queue} has {count_of(queue.queued, 'run')} queued for up to "
+                f"{duration(queue.seconds)}, and no worker",
+                "pgflow workers MODULE, or pgflow tick MODULE from cron",
+            )
+    for lane in patient.ask(health.list_unserved_lanes(SILENT_SECONDS)):
+        wrong = True
+        yield Finding(
+            "warn",
+            f"{lane.why}: {count_of(lane.queued, 'run')} queued for up to {duration(lane.seconds)}",
+            "start a worker that has it, or, if the name is wrong, "
+            "pgflow cancel --status queued --workflow " + lane.workflow,
+        )
+    if not wrong:
+        yield Finding("ok", "every queue with work is served")
+
+
+def check_stuck(patient: Patient) -> Iterator[Finding]:
+    """Runs that need a person."""
+    from pgflow.inspect import health
+
+    found = patient.ask(health.count_stuck())
+    for stuck in found:
+        yield Finding(
+            "warn",
+            f"{count_of(stuck.runs, 'run')} stuck: {stuck.reason}",
+            f"pgflow show {stuck.example}; mend the cause, then pgflow retry --status stuck",
+        )
+    if not found:
+        yield Finding("ok", "no run is stuck")
+
+
+_LEFT = {
+    "refused": ("that the code of its run could not take", "--replace, --drop or --requeue"),
+    "ended": ("for a run that had ended", "--drop or --requeue"),
+}
+
+
+def check_messages(patient: Patient) -> Iterator[Finding]:
+    """Signals that runs could not take, or had ended before they came."""
+    from pgflow.inspect import health
+
+    found = patient.ask(health.count_left_messages())
+    for left in found:
+        what, verbs = _LEFT[left.state]
+        yield Finding(
+            "warn",
+            f"{count_of(left.messages, 'signal')} {what}",
+            f"pgflow messages {left.example}; then {verbs} it",
+        )
+    if not found:
+        yield Finding("ok", "every signal was taken, or waits to be")
+
+
+def check_losses(patient: Patient) -> Iterator[Finding]:
+    """Check for fail-overs that lost units which workers were told are durable."""
+    from pgflow.inspect import health
+
+    losses = patient.ask(health.list_losses())
+    for loss in losses:
+        runs = "no run that it remembers lacks anything"
+        if loss.run_count:
+            runs = (
+                f"something of {count_of(loss.run_count, 'run')} is lost: "
+                f"{loss.keys}{', ...' if loss.run_count > 5 else ''}"
+            )
+        piece = f", {loss.bytes:,} bytes of the log" if loss.bytes > 0 else ""
+        yield Finding(
+            "fail",
+            f"loss {loss.loss_id}: a fail-over lost what was acknowledged to worker "
+            f"{loss.host}/{loss.pid}{piece}; {runs}",
+            "compare what was done outside with what is left, then: select "
+            f"pgflow.close_loss({loss.loss_id}, 'why')",
+        )
+    if not losses:
+        yield Finding("ok", "no fail-over has lost anything that workers know of")
+
+
+def check_journal(patient: Patient) -> Iterator[Finding]:
+    """Partitions of the journal that stay large though history was removed from them."""
+    from pgflow.inspect import health
+
+    partitions = patient.ask(health.list_large_partitions())
+    for partition in partitions:
+        name, rows = partition.partition, partition.units or 0
+        why, remedy = {
+            "busy": (
+                f"its lock was not to be had in {partition.tries} tries",
+                (
+                    "workers try again; look for a transaction that reads the journal for long "
+                    "(pg_stat_activity)"
+                ),
+            ),
+            "units": (
+                "too many to be moved while everybody waits",
+                (
+                    f"when it is quiet, call pgflow.shrink_journal(max_units => {max(rows, 1)}, "
+                    "max_bytes => null)"
+                ),
+            ),
+            "vacuum": (
+                "rows that were removed are still in its file",
+                (
+                    f"vacuum pgflow.{name}, and look for a transaction that is held open; "
+                    "workers shrink it then"
+                ),
+            ),
+        }[partition.kept_large]
+        yield Finding(
+            "warn",
+            f"partition {name} of the journal has {partition.size} for {count_of(rows, 'unit')}: "
+            f"{why}",
+            remedy,
+        )
+    if not partitions:
+        yield Finding("ok", "no partition of the journal is larger than what it holds")
+
+
+def check_books(patient: Patient) -> Iterator[Finding]:
+    """The engine's own audit: reads everything, hence only when asked for."""
+    from pgflow.inspect import health
+
+    violations = patient.ask(health.check_books())
+    for violation in violations:
+        found = f"{violation.invariant}: {violation.detail}"
+        yield Finding(
+            "fail",
+            found,
+            "this is a bug, or somebody wrote to pgflow's tables: keep a dump and report it",
+        )
+    if not violations:
+        yield Finding("ok", "every invariant holds")

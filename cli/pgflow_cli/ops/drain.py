@@ -1,0 +1,176 @@
+"""A worker for cron: it takes what is ready,
+and ends when there is nothing more that it could take.
+
+Idle means: no run here, nothing that could be claimed, nothing due, and no lease of a worker that
+may be dead. A worker counts as possibly dead until its beat has moved since we first saw it: one
+that is alive shows it within a beat, one that is not is found dead by the heart, and its runs
+become ready. So the runs of a runner that was killed are taken up by the next tick, and a busy
+fleet elsewhere does not keep this one.
+
+It needs no session: no LISTEN, no prepared statements, no session locks.
+So it works through any pooler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pgflow.inspect import Holder, ask_async, has_queued, list_holders, read_idleness
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pgflow._worker.options import WorkerOptions
+    from pgflow._worker.worker import Worker
+    from pgflow.app import AsyncApp
+    from pgflow_cli.ops.serving import Stop
+
+LOOK_SECONDS = 0.05
+SILENCE_LOOK_SECONDS = 0.25
+
+
+@dataclass
+class Silence:
+    """Silence of workers, which may be dead: their beat has not moved since it was first seen."""
+
+    first: dict[int, int | None] = field(default_factory=dict)
+    alive: set[int] = field(default_factory=set)
+
+    def look(self, holders: list[Holder]) -> bool:
+        """Return True if one of these workers may be dead."""
+        for holder in holders:
+            if (
+                holder.beat is not None
+                and self.first.setdefault(holder.worker_id, holder.beat) != holder.beat
+            ):
+                self.alive.add(holder.worker_id)
+        return any(holder.worker_id not in self.alive for holder in holders)
+
+
+class Drain:
+    """Drains the queues of an app with a worker of it.
+
+    Attributes:
+        worker: The worker that does it.
+    """
+
+    def __init__(self, app: AsyncApp, worker: Worker, linger_seconds: float) -> None:
+        self.worker = worker
+        self._app = app
+        self._linger = linger_seconds
+        self._silence = Silence()
+
+    async def until_idle(self) -> str:
+        """Works until there is nothing to do, or as many runs were taken as may be: answers
+        ``idle`` or ``full``.
+        """
+        while True:
+            if not self.worker.is_busy and (ending := await self._is_over()):
+                return ending
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _is_over(self) -> str | None:
+        tally = self.worker.options.tally
+        if tally is not None and tally.is_full:
+            return "full"
+        # In this order: what a worker that is found dead in between has held
+        # is ready by the time of the claim.
+        may_be_dead = await self._someone_may_be_dead()
+        swept = await self.worker.sweep()
+        if not swept.was_dry or self.worker.is_busy:
+            return None
+        if may_be_dead:
+            await asyncio.sleep(SILENCE_LOOK_SECONDS)
+            return None
+        return (
+            None
+            if swept.next_due_seconds is not None and swept.next_due_seconds <= self._linger
+            else "idle"
+        )
+
+    async def _someone_may_be_dead(self) -> bool:
+        return self._silence.look(
+            await ask_async(self._app, list_holders(*self._mine(), but=self.worker.worker_id))
+        )
+
+    async def work_left(self) -> bool:
+        """Return True if there is something ready."""
+        return await ask_async(self._app, has_queued(*self._mine()))
+
+    async def next_wake_at(self) -> datetime | None:
+        """Return the time of the next timer, or None."""
+        return (await ask_async(self._app, read_idleness())).next_due_at
+
+    def _mine(self) -> tuple[list[str], list[str]]:
+        """The queues and the workflows of its worker."""
+        return list(self.worker.options.queues), list(self.worker.definitions.workflows)
+
+
+# ---------------------------------------------------------------- once
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a drain, in seconds."""
+
+    runtime: float
+    grace: float
+    linger: float
+
+
+@dataclass(frozen=True)
+class Drained:
+    """End of a drain.
+
+    Attributes:
+        outcome: ``idle``, ``full``, ``out of time``, ``stopped`` by a signal, or ``broken``.
+        seconds: Time that it took.
+        taken: The chains of the runs that were taken.
+        work_left: True if something is ready.
+        next_wake_at: Time at which the next timer is due.
+    """
+
+    outcome: str
+    seconds: float
+    taken: set[int]
+    work_left: bool
+    next_wake_at: datetime | None
+
+
+def drain_once(app: AsyncApp, options: WorkerOptions, limits: Limits, stop: Stop) -> Drained:
+    """Drains the queues of an app until there is nothing to do, or a limit or a signal ends it."""
+    return asyncio.run(_drain(app, options, limits, stop))
+
+
+async def _drain(app: AsyncApp, options: WorkerOptions, limits: Limits, stop: Stop) -> Drained:
+    began = time.monotonic()
+    asked = stop.event()
+    async with app:
+        async with app._work(options) as worker:
+            drain = Drain(app, worker, limits.linger)
+            outcome = await _until(drain, asked, limits.runtime - limits.grace)
+        left, next_wake_at = await drain.work_left(), await drain.next_wake_at()
+    taken = set() if options.tally is None else options.tally.chains
+    return Drained(outcome, time.monotonic() - began, taken, left, next_wake_at)
+
+
+async def _until(drain: Drain, asked: asyncio.Event, seconds: float) -> str:
+    """Lets it work until it is idle or full, is asked to stop, runs out of time, or breaks."""
+    waits = {
+        asyncio.ensure_future(drain.until_idle()): None,
+        asyncio.ensure_future(asked.wait()): "stopped",
+        asyncio.ensure_future(drain.worker.failed.wait()): "broken",
+    }
+    done, pending = await asyncio.wait(
+        waits, timeout=max(seconds, 0), return_when=asyncio.FIRST_COMPLETED
+    )
+    for wait in pending:
+        wait.cancel()
+    await asyncio.gather(*pending, return_exceptions=True)
+    if not done:
+        return "out of time"
+    first = done.pop()
+    return waits[first] or str(first.result())

@@ -1,0 +1,136 @@
+"""A process that works: the signals that end it, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pgflow_cli.look.failures import Mistake
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pgflow._worker.options import WorkerOptions
+    from pgflow._worker.worker import Worker
+    from pgflow.app import AsyncApp
+
+GARBAGE_THRESHOLD = 5_000
+"""Objects more than there were, at which the collector looks at the newest: 128 runs that begin at
+once make about so many.
+"""
+
+
+def leave(code: int) -> None:
+    """Ends the process: a thread that a step never gives back must not keep it."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def spare_what_is_loaded() -> None:
+    """Takes all that is there out of the garbage collector's sight, and lets it come less often;
+    for a process that only works.
+
+    Code stays as long as the process does. That the collector went through it again and again was a
+    third of what a run that does nothing cost.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD)
+
+
+class Stop:
+    """Remembers a signal from the first moment on: one that comes during the start is not lost."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event: asyncio.Event | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._received)
+
+    def _received(self, _number: int, _frame: object) -> None:
+        if self._asked:
+            os._exit(1)
+        self._asked = True
+        if self._loop is not None and self._event is not None:
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    def event(self) -> asyncio.Event:
+        """Set once a signal has come."""
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        if self._asked:
+            self._event.set()
+        return self._event
+
+
+def serve(
+    app: AsyncApp, options: WorkerOptions, stop: Stop, metrics_at: tuple[str, int] | None = None
+) -> int:
+    """Works until a signal asks to stop; answers the exit code.
+
+    Raises:
+        Mistake: There can be no metrics at this address, or not without another package.
+    """
+    return asyncio.run(_serve(app, options, stop, metrics_at))
+
+
+async def _serve(
+    app: AsyncApp, options: WorkerOptions, stop: Stop, metrics_at: tuple[str, int] | None
+) -> int:
+    asked = stop.event()
+    async with app:
+        with _metrics(app, options, metrics_at):
+            async with app._work(options) as worker:
+                logging.getLogger("pgflow").info(
+                    "worker %s serves %s", worker.worker_id, ", ".join(options.queues)
+                )
+                return await _until_asked(asked, worker)
+
+
+@contextmanager
+def _metrics(
+    app: AsyncApp, options: WorkerOptions, address: tuple[str, int] | None
+) -> Iterator[None]:
+    """Serves the figures of the worker with these options, if an address is given."""
+    if address is None:
+        yield
+        return
+    try:
+        from pgflow import prometheus
+    except ImportError as error:
+        raise Mistake(f"--metrics-port: {error}") from None
+    from pgflow.meter import Meter
+
+    host, port = address
+    options.meter = Meter()
+    try:
+        server = prometheus.serve(options.meter, app.dsn, port=port, host=host)
+    except (OSError, UnicodeError) as error:  # the latter: no name of a host
+        raise Mistake(
+            f"no metrics at {host}:{port}: {getattr(error, 'strerror', None) or error}"
+        ) from None
+    logging.getLogger("pgflow").info("metrics at %s", server.url)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+async def _until_asked(asked: asyncio.Event, worker: Worker) -> int:
+    """0 once a signal asks; 1 if a part of the worker has died,
+    so that whoever watches starts another.
+    """
+    waits = [asyncio.ensure_future(asked.wait()), asyncio.ensure_future(worker.failed.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    return 1 if worker.failed.is_set() else 0

@@ -1,0 +1,1 @@
+"""Commands on runs: starting, showing, waiting, and orders to them."""

@@ -1,0 +1,103 @@
+"""``pgflow logs``: what happens to a run, line by line as it is recorded."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.look.database import Dsn, as_row, fetch, opened
+from pgflow_cli.look.output import AsJson, Form, choose_form, dump, shown, when
+from pgflow_cli.look.selection import ENDED, Key, find_run
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from pgflow.inspect import UnitRow
+
+_NAMES = ("seq", "call", "event", "name", "at", "payload")
+LONGEST = 200
+"""Characters of a payload on a line."""
+
+
+def logs(
+    key: Key,
+    *,
+    tail: Annotated[
+        int | None,
+        typer.Option("--tail", "-n", min=0, help="Only so many lines of those there are."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run has ended, or Ctrl-C.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, help="With --follow: seconds between looks.")
+    ] = 0.5,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Tells what happened to a run, line by line.
+
+    Each line is a unit of its journal. Log records of your own code are where its workers write
+    them; each carries the key of its run.
+    """
+    form = choose_form(as_json=as_json)
+    with opened(dsn) as connection:
+        from pgflow.inspect import last_seq
+
+        run = find_run(connection, key)
+        seq = 0 if tail is None else max(0, fetch(connection, last_seq(run.run_id)) - tail)
+        while True:
+            newest = find_run(connection, key)
+            seq = _tell(connection, run.run_id, seq, form)
+            if newest.run_id != run.run_id:
+                run, seq = newest, 0
+                continue
+            if newest.status in ENDED and follow and form is Form.TABLE:
+                typer.echo(shown(f"{newest.status}{': ' + newest.why if newest.why else ''}"))
+            if newest.status in ENDED or not follow:
+                return
+            time.sleep(every)
+
+
+def _tell(connection: psycopg.Connection[Any], run_id: int, seq: int, form: Form) -> int:
+    """Print the units after one, and return the number of the last."""
+    from pgflow.inspect import list_units
+
+    while True:
+        units = fetch(connection, list_units(run_id, after=seq))
+        for unit in units:
+            typer.echo(dump(as_row(unit, _NAMES)) if form is Form.JSON else _line(unit))
+            seq = unit.seq
+        sys.stdout.flush()
+        if units.next is None:
+            return seq
+
+
+def _line(unit: UnitRow) -> str:
+    """One unit as people read it: when, which call, what, with what."""
+    from pgflow.inspect import describe_error, readable
+
+    call = f"#{unit.call}" if unit.call else ""
+    payload = unit.payload
+    said = (
+        ""
+        if payload is None
+        else describe_error(payload)
+        if _is_error(payload)
+        else dump(readable(payload))
+    )
+    text = shown(f"{unit.event.replace('_', ' ')} {unit.name or ''} {said}")
+    return (
+        f"{when(unit.at)} {call:>5} {text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}"
+    )
+
+
+def _is_error(payload: Any) -> bool:
+    return (
+        isinstance(payload, dict)
+        and "type" in payload
+        and ("message" in payload or "$codec" in payload)
+    )

@@ -1,0 +1,332 @@
+"""``pgflow start`` and ``pgflow run``: a run begins, elsewhere or right here."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.look.database import Dsn, database_now, fetch, find_dsn, opened
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.mail import wake
+from pgflow_cli.look.output import AsJson, Form, choose_form, dump, note, plain, print_one
+from pgflow_cli.look.parsing import (
+    parse_duration,
+    parse_input,
+    parse_moment,
+    parse_pairs,
+    refuse_empty,
+)
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from pgflow import StartOptions, Workflow
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="NAME=TEXT|NAME:=JSON", help="Parameters of the workflow.", show_default=False
+    ),
+]
+Input = Annotated[
+    str | None,
+    typer.Option(
+        "--input", "-i", help="All parameters as a JSON object, @FILE, or - for standard input."
+    ),
+]
+RunKey = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        "-k",
+        callback=refuse_empty,
+        help="Idempotency key: a second start with it is the same run.",
+    ),
+]
+RunLabels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        "-l",
+        metavar="NAME=VALUE",
+        help="A label to find the run by; may be given again.",
+    ),
+]
+RunTimeout = Annotated[
+    str | None,
+    typer.Option("--deadline", help="Cancel the run if it is not over after 90s, 10m, 7d..."),
+]
+
+
+# ---------------------------------------------------------------- start
+
+
+class IfTaken(StrEnum):
+    """Action of `start` where a run has the key."""
+
+    MATCH = "match"
+    REJECT = "reject"
+    ATTACH = "attach"
+    REPLACE = "replace"
+
+
+def start(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="WORKFLOW",
+            help="Name of a workflow that the database knows, or MODULE:WORKFLOW.",
+            show_default=False,
+        ),
+    ],
+    words: Words = None,
+    *,
+    text: Input = None,
+    key: RunKey = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", "-q", help="Queue to wait in; else the workflow's own.")
+    ] = None,
+    priority: Annotated[
+        int, typer.Option(min=-32768, max=32767, help="Lower numbers go first.")
+    ] = 0,
+    at: Annotated[
+        str | None, typer.Option(help="Not before: a time with zone, or 10m (from now).")
+    ] = None,
+    deadline: RunTimeout = None,
+    label: RunLabels = None,
+    if_taken: Annotated[
+        IfTaken,
+        typer.Option(
+            "--if-taken",
+            help="With --key: what to do if a run has it. match: the same input is the same run.",
+        ),
+    ] = IfTaken.MATCH,
+    new: Annotated[
+        bool,
+        typer.Option("--new", help="The name is right although the database has never seen it."),
+    ] = False,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Starts a run; workers do the rest."""
+    form = choose_form(as_json=as_json)
+    value = parse_input(words, text)
+    labels = parse_pairs(label, "--label")
+    if if_taken is not IfTaken.MATCH and key is None:
+        raise Mistake(f"--if-taken {if_taken.value} is said of a key: pass --key too")
+    workflow = _load(target, dsn) if ":" in target or target.endswith(".py") else None
+    with opened(dsn) as connection:
+        from pgflow.inspect import is_served, why_unserved
+
+        name = target if workflow is None else workflow.name
+        own_queue = (
+            _find_queue(connection, name, queue, new=new)
+            if workflow is None
+            else workflow.start_options.queue
+        )
+        if workflow is not None:
+            check_input(workflow, value)
+        options = _options(
+            connection,
+            key,
+            own_queue if queue is None else queue,
+            priority,
+            at,
+            deadline,
+            labels,
+            workflow,
+        )
+        options = replace(options, if_taken=if_taken.value)
+        started = _start(
+            connection, name, value, options, None if workflow is None else workflow.defaults_text
+        )
+        served, why = (
+            fetch(connection, is_served(options.queue)),
+            fetch(connection, why_unserved(options.queue, name)),
+        )
+    print_one(form, started, lambda: plain(_say_started(started)))
+    if not served and form is Form.TABLE:
+        note(
+            f"No worker serves the queue {options.queue!r} now: it begins once one does (`pgflow "
+            "workers MODULE`)."
+        )
+    elif why is not None and form is Form.TABLE:
+        note(f"It is not taken now: {why}.")
+
+
+def _load(target: str, dsn: str | None) -> Workflow[..., Any]:
+    from pgflow_cli.look.targets import load_workflow
+
+    return load_workflow(target, dsn)[1]
+
+
+def check_input(workflow: Workflow[..., Any], value: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as the workflow's annotations say.
+
+    Raises:
+        Mistake: They do not fit.
+    """
+    import inspect
+
+    from pgflow.errors import NotStorable
+
+    parameters = inspect.signature(workflow.fn).parameters
+    takes = f"it takes ({', '.join(str(parameter) for parameter in parameters.values())})".replace(
+        "'", ""
+    )
+    for name in value:
+        if name not in parameters:
+            raise Mistake(f"{workflow.name} has no parameter {name!r}: {takes}")
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and name not in value:
+            raise Mistake(f"{workflow.name} needs parameter {name!r}: {takes}")
+    try:
+        return workflow.input_codec.decode(dump(value), f"the input of {workflow.name}")
+    except NotStorable as error:
+        problem = " ".join(str(error).split()).rpartition(f"the parameters of {workflow.name}: ")[2]
+        raise Mistake(f"the input of {workflow.name} does not fit: {problem}; {takes}") from error
+
+
+def _options(
+    connection: psycopg.Connection[Any],
+    key: str | None,
+    queue: str,
+    priority: int,
+    at: str | None,
+    deadline: str | None,
+    labels: dict[str, str],
+    workflow: Workflow[..., Any] | None,
+) -> StartOptions:
+    from pgflow._client.starts import new_keys
+    from pgflow._model.options import StartOptions
+
+    moment = None if at is None else parse_moment(at, "--at")
+    if isinstance(moment, timedelta):
+        moment = database_now(connection) + moment
+    own = None if workflow is None else workflow.start_options.timeout
+    timeout = own if deadline is None else parse_duration(deadline, "--deadline")
+    return StartOptions(
+        key=key or new_keys(1)[0],
+        queue=queue,
+        priority=priority,
+        run_at=moment,
+        timeout=timeout,
+        labels=labels,
+    )
+
+
+def _start(
+    connection: psycopg.Connection[Any],
+    name: str,
+    value: dict[str, Any],
+    options: StartOptions,
+    defaults: str | None,
+) -> dict[str, Any]:
+    from pgflow._db.calls.start import start_run
+    from pgflow._db.query import run
+
+    started = run(connection, start_run(name, dump(value), options, defaults=defaults))
+    if started.is_new:
+        wake(connection, started.chains, [started.lane_id])
+    said = {"key": started.key, "workflow": name, "queue": options.queue, "new": started.is_new}
+    return said if started.replaced is None else {**said, "replaced": True}
+
+
+def _say_started(started: dict[str, Any]) -> str:
+    if started.get("replaced"):
+        return (
+            f"Started {started['key']} ({started['workflow']}, queue {started['queue']}): "
+            "the run that had the key is cancelled first"
+        )
+    if started["new"]:
+        return f"Started {started['key']} ({started['workflow']}, queue {started['queue']})"
+    return f"{started['key']} is the same run as before: nothing new was started."
+
+
+def _find_queue(
+    connection: psycopg.Connection[Any], name: str, queue: str | None, *, new: bool
+) -> str:
+    """The queue of a workflow that is known by name only: that of its latest run, else one that
+    workers serve for it.
+
+    Raises:
+        Mistake: No run and no worker has ever named the workflow: a run of it would wait for ever.
+    """
+    from pgflow.inspect import find_queue, list_workflows
+
+    found = fetch(connection, find_queue(name))
+    if found is not None:
+        return found
+    if new:
+        return queue or "default"
+    import difflib
+
+    close = difflib.get_close_matches(name, fetch(connection, list_workflows()), 1)
+    hint = (
+        f"did you mean {close[0]}?" if close else "name it MODULE:WORKFLOW to take it from its code"
+    )
+    raise Mistake(
+        f"no run and no worker has named a workflow {name!r}: {hint} (--new starts it all the same)"
+    )
+
+
+# ---------------------------------------------------------------- run
+
+
+def run(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE[:WORKFLOW]",
+            help="The workflow: MODULE:NAME or FILE.py:NAME.",
+            show_default=False,
+        ),
+    ],
+    words: Words = None,
+    *,
+    text: Input = None,
+    key: RunKey = None,
+    deadline: RunTimeout = None,
+    label: RunLabels = None,
+    max_runtime: Annotated[
+        str | None,
+        typer.Option(
+            help="Stop waiting after 90s, 10m...: exit code 3, "
+            "and the run goes on with the next worker."
+        ),
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Starts a run, works on it here, and waits for its result.
+
+    The process serves the workflow's queue until the run is over; what else it has taken by then,
+    it hands back.
+    """
+    from pgflow_cli.look.logs import set_up_logging
+    from pgflow_cli.look.targets import load_workflow
+    from pgflow_cli.runs.running import run_here
+
+    form = choose_form(as_json=as_json)
+    set_up_logging(log_level)
+    limit = (
+        None
+        if max_runtime is None
+        else parse_duration(max_runtime, "--max-runtime").total_seconds()
+    )
+    app, workflow = load_workflow(target, find_dsn(dsn))
+    arguments = check_input(workflow, parse_input(words, text))
+    timeout = None if deadline is None else parse_duration(deadline, "--deadline")
+    prepared = workflow.options(
+        key=key, timeout=timeout, labels=parse_pairs(label, "--label") or None
+    )
+    answer = run_here(
+        app, prepared, arguments, limit, shows_progress=form is Form.TABLE and sys.stderr.isatty()
+    )
+    print_one(form, answer, lambda: plain(f"{answer['key']} completed: {dump(answer['output'])}"))

@@ -1,0 +1,282 @@
+"""``pgflow timeline``: what a run did and waited for, as a waterfall."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.look.database import Dsn, as_row, opened
+from pgflow_cli.look.output import (
+    GAP,
+    AsCsv,
+    AsJson,
+    Column,
+    Form,
+    choose_form,
+    column_widths,
+    console,
+    duration,
+    make_table,
+    plain,
+    print_rows,
+    shown,
+    styled_status,
+    when,
+)
+from pgflow_cli.look.selection import ENDED, Key, find
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from pgflow.inspect import Entry, History
+
+_UNIT_NAMES = ("seq", "call", "event", "name", "at", "is_inherited")
+_UNIT_COLUMNS = [
+    Column("UNIT", lambda row: plain(row["seq"]), right=True),
+    Column("CALL", lambda row: plain(row["call"] or ""), right=True),
+    Column("EVENT", lambda row: plain(row["event"].replace("_", " "))),
+    Column("NAME", lambda row: plain(row["name"] or ""), takes_rest=True),
+    Column("AT", lambda row: plain(when(row["at"])), from_width=90),
+    Column("FROM", lambda row: plain("its origin" if row["is_inherited"] else ""), from_width=110),
+]
+
+NARROW = 100
+"""Below so many columns a name gets less room, and the bars the rest."""
+
+
+def timeline(
+    key: Key,
+    *,
+    generation: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="An earlier one of a run that was continued as new; else the newest."
+        ),
+    ] = None,
+    units: Annotated[
+        bool,
+        typer.Option(
+            "--units", help="The units of its journal, as they are numbered for fork and rewind."
+        ),
+    ] = False,
+    as_json: AsJson = None,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
+    """Draws what a run did and waited for.
+
+    Full bars are steps whose beginning is recorded; of reads and transactions only the end is, so
+    their lighter bar begins with the entry before. Lines are waits, crosses failed attempts.
+    "recovered" says that another worker went on from the journal.
+    """
+    form = choose_form(as_json=as_json, as_csv=as_csv)
+    with opened(dsn) as connection:
+        from pgflow.inspect import read_history
+
+        history = find(connection, key, read_history(key, generation))
+    if units:
+        print_rows(form, _UNIT_COLUMNS, [as_row(unit, _UNIT_NAMES) for unit in history.units])
+    elif form is Form.TABLE:
+        out = console()
+        for part in draw(history, out.width, is_unicode=out.encoding.lower().startswith("utf")):
+            out.print(part)
+    else:
+        print_rows(form, [], [entry_row(entry) for entry in history.entries], names=_ENTRY_NAMES)
+
+
+_ENTRY_NAMES = (
+    "call", "kind", "name", "status", "began_at", "began_is_recorded", "ended_at", "seconds",
+    "attempts", "errors", "due_at", "detail",
+)  # fmt: skip
+
+
+def entry_row(entry: Entry) -> dict[str, Any]:
+    """An entry for machines."""
+    from pgflow.inspect import describe_error
+
+    values = (
+        entry.call, entry.kind, entry.name, entry.status, entry.began_at, entry.is_known,
+        entry.ended_at, None if entry.seconds is None else round(entry.seconds, 6), entry.attempts,
+        [describe_error(failure.error) for failure in entry.failures], entry.due_at, detail(entry),
+    )  # fmt: skip
+    return dict(zip(_ENTRY_NAMES, values, strict=True))
+
+
+def detail(entry: Entry) -> str:
+    """The text of a mark: what its payload says."""
+    from pgflow.inspect import readable
+    from pgflow.inspect.timeline import MARK, RECOVERED
+
+    if entry.kind == MARK and entry.name == RECOVERED:
+        return "another lease goes on from the journal"
+    payload = readable(entry.payload)
+    if isinstance(payload, dict):
+        return ", ".join(f"{name}: {value}" for name, value in payload.items() if value is not None)
+    return "" if payload is None else str(payload)
+
+
+# ---------------------------------------------------------------- drawing
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Characters that bars are made of."""
+
+    work: str = "█"
+    guess: str = "▒"
+    wait: str = "─"
+    point: str = "◆"
+    failure: str = "✗"
+    open: str = "▸"
+
+
+ASCII = Marks("#", "=", "-", "*", "x", ">")
+_COLOURS = {"failed": "red", "abandoned": "red", "given up": "bright_black", "open": "yellow"}
+
+
+def draw(history: History, width: int, *, is_unicode: bool = True) -> list[RenderableType]:
+    """The picture: a line on the run, the bars, what is left to say."""
+    begin, end = history.began_at, history.seen_until
+    bars = Bars(begin, max((end - begin).total_seconds(), 0.001), Marks() if is_unicode else ASCII)
+    rows = [{"entry": entry} for entry in history.entries]
+    name_room = 24 if width < NARROW else 40
+    columns = [
+        Column("CALL", lambda row: plain(row["entry"].call or ""), right=True),
+        Column("WHAT", lambda row: _what(row["entry"]), most=name_room),
+        Column(
+            "AT",
+            lambda row: plain("+" + duration((row["entry"].began_at - begin).total_seconds())),
+            right=True,
+        ),
+        Column("TOOK", lambda row: plain(_took(row["entry"])), right=True),
+        Column("TRIES", lambda row: plain(row["entry"].attempts or ""), right=True),
+    ]
+    bar_room = max(10, width - sum(column_widths(columns, rows, width)) - GAP * len(columns))
+    columns.append(
+        Column("", lambda row: bars.draw(row["entry"], bar_room, history.now), most=bar_room)
+    )
+    return [
+        _headline(history),
+        "",
+        make_table(columns, rows, width),
+        *_errors(history.entries),
+        *_tail(history),
+    ]
+
+
+def _headline(history: History) -> RenderableType:
+    from rich.text import Text
+
+    run = history.run
+    line = Text.assemble((shown(run.key), "bold"), "  ", shown(run.workflow), "  ")
+    line.append_text(styled_status(history.status))
+    generation = f", generation {history.generation}" if history.generation > 1 else ""
+    took = duration((history.seen_until - history.began_at).total_seconds())
+    line.append(f"  started {when(history.began_at)}, {took} in all{generation}")
+    return line
+
+
+def _what(entry: Entry) -> Text:
+    from rich.text import Text
+
+    from pgflow.inspect.timeline import MARK, RECOVERED
+
+    if entry.kind == MARK:
+        if entry.name == RECOVERED:
+            return Text(RECOVERED, style="bold magenta")
+        return Text(
+            f"· {entry.name}" + (f" ({said})" if (said := detail(entry)) else ""),
+            style="bright_black",
+        )
+    prefix = {"timer": "sleep: ", "signal": "signal: ", "child": "child: "}.get(entry.kind, "")
+    return Text((prefix if not entry.name.startswith("sleep") else "") + entry.name)
+
+
+def _took(entry: Entry) -> str:
+    from pgflow.inspect.timeline import MARK
+
+    if entry.kind == MARK:
+        return ""
+    return (
+        "…"
+        if entry.ended_at is None
+        else duration((entry.ended_at - entry.began_at).total_seconds())
+    )
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Draws entries on one scale of time.
+
+    Attributes:
+        begin: The left edge.
+        seconds: Time that the picture covers.
+        marks: Characters that bars are made of.
+    """
+
+    begin: datetime
+    seconds: float
+    marks: Marks
+
+    def draw(self, entry: Entry, room: int, now: datetime) -> Text:
+        """The bar of an entry, so many cells wide at most."""
+        from rich.text import Text
+
+        from pgflow.inspect.timeline import MARK, STEP
+
+        left = self._cell(entry.began_at, room)
+        right = max(left, self._cell(entry.ended_at or now, room))
+        if entry.kind == MARK:
+            return Text(" " * left + self.marks.point, style="bright_black")
+        cells = [self._fill(entry)] * (right - left + 1)
+        for failure in entry.failures:
+            cells[min(max(self._cell(failure.at, room) - left, 0), len(cells) - 1)] = (
+                self.marks.failure
+            )
+        if entry.ended_at is None:
+            cells[-1] = self.marks.open
+        style = _COLOURS.get(entry.status, "green" if entry.kind == STEP else "blue")
+        bar = Text(" " * left)
+        for cell in cells:
+            bar.append(cell, style="bold red" if cell == self.marks.failure else style)
+        return bar
+
+    def _fill(self, entry: Entry) -> str:
+        from pgflow.inspect.timeline import STEP
+
+        if entry.kind != STEP:
+            return self.marks.wait
+        return self.marks.work if entry.is_known else self.marks.guess
+
+    def _cell(self, at: datetime, room: int) -> int:
+        share = (at - self.begin).total_seconds() / self.seconds
+        return min(room - 1, max(0, int(share * room)))
+
+
+def _errors(entries: Sequence[Entry]) -> list[RenderableType]:
+    """The failed attempts in words."""
+    from pgflow.inspect import describe_error
+
+    lines: list[RenderableType] = []
+    for entry in entries:
+        for number, failure in enumerate(entry.failures, 1):
+            lines.append(
+                plain(
+                    f"call {entry.call} {entry.name}, try {number}: {describe_error(failure.error)}"
+                )
+            )
+    return ["", *lines] if lines else []
+
+
+def _tail(history: History) -> list[RenderableType]:
+    """Return the status of the run and the reason for it; nothing if it ended without one."""
+    if history.status in ENDED and not history.why:
+        return []
+    why = f": {history.why}" if history.why else ""
+    return ["", plain(f"{history.status}{why}")]
