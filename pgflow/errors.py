@@ -214,7 +214,7 @@ class InvalidWorkflow(DefinitionError):
 
     Attributes:
         problems: Everything that is wrong with it, in the order of the file:
-            `pgflow.declare.problems.Problem`.
+            `pgflow.declare.Problem`.
     """
 
     def __init__(self, message: str, problems: Sequence[Any] = ()) -> None:

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 from pgflow.declare.graph import Constraint, Graph
-from pgflow.declare.problems import Verdict
+from pgflow.declare.graph.problems import Verdict
 from pgflow.declare.sop import read_text
 
 CORPUS = Path(__file__).parent / "corpus" / "sop"

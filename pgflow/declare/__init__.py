@@ -12,9 +12,9 @@ take them::
 from __future__ import annotations
 
 from pgflow.declare.drawing import draw_mermaid, draw_svg
-from pgflow.declare.dryrun import DryRun, dry_run
 from pgflow.declare.graph import Graph
-from pgflow.declare.problems import Problem, Verdict
+from pgflow.declare.graph.problems import Problem, Verdict
+from pgflow.declare.play.dryrun import DryRun, dry_run
 from pgflow.declare.reading import discover_workflows, parse_workflow, validate
 
 __all__ = [

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from pgflow.declare.graph import Graph
-from pgflow.declare.problems import Problem, Verdict
+from pgflow.declare.graph.problems import Problem, Verdict
 from pgflow.errors import InvalidWorkflow
 
 Family = Literal["dag", "sop", "icm"]

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from pgflow.declare.yamlfile import MAX_BYTES, YamlError, decode, read_bytes, read_yaml
+from pgflow.declare.text.yamlfile import MAX_BYTES, YamlError, decode, read_bytes, read_yaml
 from tests.dagkit import rows
 
 CASES = rows("yaml_cases.jsonl")

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from pgflow.declare.conditions import holds, parse_condition
 from pgflow.declare.graph import Atom, Position, Unparsed
-from pgflow.declare.outputs import Output, UnresolvableReference
+from pgflow.declare.text.conditions import holds, parse_condition
+from pgflow.declare.text.outputs import Output, UnresolvableReference
 
 OUTPUTS = {
     "a": Output("completed", "X"),

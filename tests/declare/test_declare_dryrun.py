@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from pgflow.declare.conditions import parse_condition
-from pgflow.declare.dryrun import DryRun, EndlessDryRun, dry_run
 from pgflow.declare.graph import (
     Approval,
     Bash,
@@ -25,7 +23,9 @@ from pgflow.declare.graph import (
     Script,
     Until,
 )
-from pgflow.declare.interpreter import CommandUnavailable
+from pgflow.declare.play.dryrun import DryRun, EndlessDryRun, dry_run
+from pgflow.declare.play.interpreter import CommandUnavailable
+from pgflow.declare.text.conditions import parse_condition
 
 
 def prompt(node_id: str, *depends_on: str, text: str = "go", **more: Any) -> Node:
@@ -383,7 +383,7 @@ def test_a_cancel_in_a_group_ends_the_run_without_ending_the_group() -> None:
 
 
 def test_a_group_that_goes_on_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgflow.declare.dryrun._LONGEST_TRACE", 1000)
+    monkeypatch.setattr("pgflow.declare.play.dryrun._LONGEST_TRACE", 1000)
     inside = (prompt("x"),)
     endless = Node(
         id="g", body=Group(until=Until(max_iterations=10**9, signal="DONE"), nodes=inside)

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from pgflow.declare.conditions import holds, parse_condition
-from pgflow.declare.failures import classify
-from pgflow.declare.outputs import Inputs, Output, Outputs, UnresolvableReference, completed
-from pgflow.declare.scripts import is_inline
-from pgflow.declare.signals import has_signal, without_signal_tags
-from pgflow.declare.templates import Variables, resolve, takes_context
-from pgflow.declare.triggers import is_triggered
+from pgflow.declare.play.failures import classify
+from pgflow.declare.play.signals import has_signal, without_signal_tags
+from pgflow.declare.play.triggers import is_triggered
+from pgflow.declare.text.conditions import holds, parse_condition
+from pgflow.declare.text.outputs import Inputs, Output, Outputs, UnresolvableReference, completed
+from pgflow.declare.text.scripts import is_inline
+from pgflow.declare.text.templates import Variables, resolve, takes_context
 
 CASES = [
     json.loads(line)

@@ -6,19 +6,6 @@ from typing import Any
 
 import pytest
 
-from pgflow.declare.approvals import (
-    NoSuchDecision,
-    Refused,
-    Rework,
-    approve,
-    asks_after_turn,
-    reject,
-    respond,
-)
-from pgflow.declare.bindings import bound
-from pgflow.declare.conditions import parse_condition
-from pgflow.declare.failures import classify, retry_delay_ms
-from pgflow.declare.fanout import Child, ChildCall, child_calls, items_of, joined
 from pgflow.declare.graph import (
     Approval,
     Bash,
@@ -38,7 +25,19 @@ from pgflow.declare.graph import (
     Until,
 )
 from pgflow.declare.graph import Rework as ReworkText
-from pgflow.declare.interpreter import (
+from pgflow.declare.play.approvals import (
+    NoSuchDecision,
+    Refused,
+    Rework,
+    approve,
+    asks_after_turn,
+    reject,
+    respond,
+)
+from pgflow.declare.play.bindings import bound
+from pgflow.declare.play.failures import classify, retry_delay_ms
+from pgflow.declare.play.fanout import Child, ChildCall, child_calls, items_of, joined
+from pgflow.declare.play.interpreter import (
     CommandUnavailable,
     NextRound,
     Settled,
@@ -55,8 +54,9 @@ from pgflow.declare.interpreter import (
     run_state,
     until_met,
 )
-from pgflow.declare.outputs import Output, UnresolvableReference, completed
-from pgflow.declare.templates import Variables
+from pgflow.declare.text.conditions import parse_condition
+from pgflow.declare.text.outputs import Output, UnresolvableReference, completed
+from pgflow.declare.text.templates import Variables
 
 RUN = Variables("run-1", "hello", "/art", "/state", "main", inputs={"mode": "fast"})
 

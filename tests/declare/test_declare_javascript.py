@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgflow.declare.javascript import json_text, number_text, parse_float, parse_json, trim
+from pgflow.declare.text.javascript import json_text, number_text, parse_float, parse_json, trim
 
 JSON_VALUES = st.recursive(
     st.none()

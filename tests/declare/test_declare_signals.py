@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pgflow.declare.signals import has_signal, without_signal_tags
+from pgflow.declare.play.signals import has_signal, without_signal_tags
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgflow.declare.spelling import similar
+from pgflow.declare.text.spelling import similar
 
 
 @pytest.mark.parametrize(

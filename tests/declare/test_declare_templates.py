@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgflow.declare.outputs import Output, UnresolvableReference, completed
-from pgflow.declare.templates import (
+from pgflow.declare.text.outputs import Output, UnresolvableReference, completed
+from pgflow.declare.text.templates import (
     Previous,
     Spill,
     Surface,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pgflow.declare.dag import read_file
-from pgflow.declare.dryrun import dry_run
+from pgflow.declare.play.dryrun import dry_run
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "dag"
 MESSAGE = "do $1 & 'thing' $ARGUMENTS"

@@ -12,7 +12,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pgflow.declare.conditions import parse_condition
 from pgflow.declare.drawing import draw_mermaid, draw_svg
 from pgflow.declare.drawing.card import make_card
 from pgflow.declare.drawing.layout import MAX_EDGES, MAX_NODES, Box, Rect, Wire, place
@@ -43,6 +42,7 @@ from pgflow.declare.graph import (
     Script,
     Until,
 )
+from pgflow.declare.text.conditions import parse_condition
 from pgflow.errors import InvalidArgument
 from pgflow.texts import visible
 

@@ -9,9 +9,9 @@ from textwrap import dedent
 import pytest
 
 from pgflow.declare import icm
-from pgflow.declare.dryrun import dry_run
 from pgflow.declare.graph import Graph
-from pgflow.declare.problems import Verdict
+from pgflow.declare.graph.problems import Verdict
+from pgflow.declare.play.dryrun import dry_run
 from tests.icmkit import CONTRACT, workspace
 
 STATE = """

@@ -10,7 +10,7 @@ from itertools import groupby
 
 import pytest
 
-from pgflow.declare.dryrun import dry_run
+from pgflow.declare.play.dryrun import dry_run
 from pgflow.declare.sop import read_file
 from tests.sopkit import CORPUS, COUNTS, FILES, constraints, prompts
 

@@ -59,7 +59,7 @@ def dry_run(
 ) -> None:
     """Tells what a run would do; nothing is run."""
     from pgflow.declare import dry_run as play
-    from pgflow.declare.dryrun import EndlessDryRun
+    from pgflow.declare.play.dryrun import EndlessDryRun
 
     form = choose_form(as_json=as_json)
     graph = read_graph(file)
@@ -134,7 +134,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _parse_yaml(text: str, source: str) -> Any:
-    from pgflow.declare.yamlfile import YamlError, read_yaml
+    from pgflow.declare.text.yamlfile import YamlError, read_yaml
 
     try:
         return read_yaml(text).value

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pgflow.declare.conditions import parse_condition
 from pgflow.declare.dag.drafts import OF_AGENTS, Draft
 from pgflow.declare.dag.workflow import Options
 from pgflow.declare.graph import (
@@ -31,8 +30,9 @@ from pgflow.declare.graph import (
     Script,
     Until,
 )
-from pgflow.declare.scripts import is_inline
-from pgflow.declare.yamlfile import Marked, Steps
+from pgflow.declare.text.conditions import parse_condition
+from pgflow.declare.text.scripts import is_inline
+from pgflow.declare.text.yamlfile import Marked, Steps
 
 
 class Places:

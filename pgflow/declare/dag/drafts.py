@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from pgflow.declare.dag.noderules import NODE, given_modes
 from pgflow.declare.dag.shapes import Flaw, problems_of
-from pgflow.declare.javascript import trim
-from pgflow.declare.yamlfile import Steps
-from pgflow.declare.yamlvalues import as_text
+from pgflow.declare.text.javascript import trim
+from pgflow.declare.text.yamlfile import Steps
+from pgflow.declare.text.yamlvalues import as_text
 
 _STRUCTURE = frozenset({"id", "description", "depends_on", "when", "trigger_rule"})
 _SCHEDULE = frozenset({"idle_timeout", "always_run", "output_type"})

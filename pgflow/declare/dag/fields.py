@@ -23,7 +23,7 @@ from pgflow.declare.dag.shapes import (
     boolean,
     refuse,
 )
-from pgflow.declare.yamlfile import Steps
+from pgflow.declare.text.yamlfile import Steps
 
 KEBAB: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 EFFORTS: Final = ("minimal", "low", "medium", "high", "xhigh", "max")

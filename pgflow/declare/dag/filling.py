@@ -8,13 +8,13 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from pgflow.declare.conditions import parse_condition
 from pgflow.declare.dag.drafts import Draft
 from pgflow.declare.dag.loading import Loaded
 from pgflow.declare.dag.surfaces import changed
 from pgflow.declare.graph import Unparsed
-from pgflow.declare.javascript import json_text, trim
-from pgflow.declare.yamlfile import Steps
+from pgflow.declare.text.conditions import parse_condition
+from pgflow.declare.text.javascript import json_text, trim
+from pgflow.declare.text.yamlfile import Steps
 
 MAX_FILLED: Final = 10_000_000
 """Characters that may be put in the place of inputs, in all."""

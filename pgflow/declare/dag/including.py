@@ -23,10 +23,10 @@ from pgflow.declare.dag.noderules import environment_name
 from pgflow.declare.dag.structure import Scope, check
 from pgflow.declare.dag.surfaces import changed
 from pgflow.declare.dag.workflow import wrong_outcome
-from pgflow.declare.javascript import trim
-from pgflow.declare.scripts import is_inline
-from pgflow.declare.templates import references
-from pgflow.declare.yamlfile import Marked
+from pgflow.declare.text.javascript import trim
+from pgflow.declare.text.scripts import is_inline
+from pgflow.declare.text.templates import references
+from pgflow.declare.text.yamlfile import Marked
 
 MAX_DEPTH: Final = 3
 """Most includes inside one another."""

@@ -23,8 +23,8 @@ from pgflow.declare.dag.fields import (
     RETRY,
 )
 from pgflow.declare.dag.noderules import GROUP, NODE
-from pgflow.declare.spelling import similar
-from pgflow.declare.yamlfile import Steps
+from pgflow.declare.text.spelling import similar
+from pgflow.declare.text.yamlfile import Steps
 
 WORKFLOW_KEYS: Final = (
     "name",

@@ -28,10 +28,10 @@ from pgflow.declare.dag.noderules import NODE
 from pgflow.declare.dag.shapes import Flaw
 from pgflow.declare.dag.structure import Finding, Scope, check
 from pgflow.declare.dag.workflow import Options, check_head, check_providers, read_options
-from pgflow.declare.problems import Problem
-from pgflow.declare.scripts import is_inline
-from pgflow.declare.spelling import similar
-from pgflow.declare.yamlfile import Marked, Steps, YamlError, decode, read_bytes, read_yaml
+from pgflow.declare.graph.problems import Problem
+from pgflow.declare.text.scripts import is_inline
+from pgflow.declare.text.spelling import similar
+from pgflow.declare.text.yamlfile import Marked, Steps, YamlError, decode, read_bytes, read_yaml
 
 MAX_PROBLEMS: Final = 200
 """Most errors of one file that are told."""

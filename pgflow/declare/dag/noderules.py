@@ -18,8 +18,8 @@ from pgflow.declare.dag.fields import (
     modes,
 )
 from pgflow.declare.dag.shapes import Fields, Flaws, Text, is_json, problems_of
-from pgflow.declare.javascript import trim
-from pgflow.declare.yamlfile import Steps
+from pgflow.declare.text.javascript import trim
+from pgflow.declare.text.yamlfile import Steps
 
 INPUT_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_-]*")
 _WHOLE_REFERENCE = re.compile(r"\$[a-zA-Z_][a-zA-Z0-9_-]*\.output(?:\.[a-zA-Z_][a-zA-Z0-9_]*)?")

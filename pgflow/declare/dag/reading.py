@@ -17,7 +17,7 @@ from pgflow.declare.dag.including import TRAVELS, Shelf, Whole, expand, includes
 from pgflow.declare.dag.loading import Loaded, load_text
 from pgflow.declare.dag.shelf import Tree, tree_of, workflow_files
 from pgflow.declare.graph import Graph
-from pgflow.declare.problems import Problem, Verdict
+from pgflow.declare.graph.problems import Problem, Verdict
 
 _LAYOUT = Path(".archon/workflows")
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pgflow.declare.javascript import trim
-from pgflow.declare.yamlfile import Steps
+from pgflow.declare.text.javascript import trim
+from pgflow.declare.text.yamlfile import Steps
 
 MISSING: Final = object()
 """Value of a field that is not there; a field that says nothing has None."""

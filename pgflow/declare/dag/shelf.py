@@ -16,7 +16,7 @@ from typing import Final
 
 from pgflow.declare.dag.fields import is_plain_name
 from pgflow.declare.dag.loading import Loaded, load_file
-from pgflow.declare.yamlfile import YamlError, decode, read_bytes
+from pgflow.declare.text.yamlfile import YamlError, decode, read_bytes
 
 MAX_FILES: Final = 20_000
 """Most files of a tree that are looked at."""

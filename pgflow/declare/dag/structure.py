@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from pgflow.declare.conditions import parse_condition
 from pgflow.declare.dag.drafts import Draft
 from pgflow.declare.dag.surfaces import texts
 from pgflow.declare.graph import Atom
-from pgflow.declare.spelling import similar
-from pgflow.declare.templates import references
-from pgflow.declare.yamlfile import Steps
+from pgflow.declare.text.conditions import parse_condition
+from pgflow.declare.text.spelling import similar
+from pgflow.declare.text.templates import references
+from pgflow.declare.text.yamlfile import Steps
 
 _WHEN = re.compile(r"\$([a-zA-Z_][a-zA-Z0-9_-]*)\.([a-zA-Z_][a-zA-Z0-9_]*)")
 _INPUTS = "INPUTS"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from pgflow.declare.dag.drafts import Draft
-from pgflow.declare.yamlfile import Steps
+from pgflow.declare.text.yamlfile import Steps
 
 _OWN: dict[str, tuple[Steps, ...]] = {
     "prompt": (("prompt",),),

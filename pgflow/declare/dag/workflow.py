@@ -18,8 +18,8 @@ from pgflow.declare.dag.keys import Warned
 from pgflow.declare.dag.noderules import INPUT_NAME, environment_name
 from pgflow.declare.dag.shapes import Fields, Shape, Text, anything, boolean, is_json, problems_of
 from pgflow.declare.dag.structure import Finding
-from pgflow.declare.javascript import trim
-from pgflow.declare.yamlfile import Steps
+from pgflow.declare.text.javascript import trim
+from pgflow.declare.text.yamlfile import Steps
 
 PROVIDERS: Final = ("claude", "codex", "pi", "copilot", "opencode")
 _FORKING = frozenset({"claude", "pi"})

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pgflow.declare.graph.problems import Problem, Verdict
 from pgflow.declare.icm.compiling import read_text, read_workspace
 from pgflow.declare.icm.folders import (
     WORKFLOWS,
@@ -25,7 +26,6 @@ from pgflow.declare.icm.folders import (
 )
 from pgflow.declare.icm.workflow import is_workflow
 from pgflow.declare.icm.writing import Plan, Planned, plan_missing, write_missing
-from pgflow.declare.problems import Problem, Verdict
 
 __all__ = [
     "Plan",

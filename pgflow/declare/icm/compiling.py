@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgflow.declare.graph import Artifact, Compensation, Gate, Graph, Node, Position, Prompt, Use
+from pgflow.declare.graph.problems import Verdict
 from pgflow.declare.icm.contracts import Contract, Entry
 from pgflow.declare.icm.findings import Findings
 from pgflow.declare.icm.flow import Wiring, wire
@@ -43,7 +44,6 @@ from pgflow.declare.icm.sources import Places, StageSource, derive_state, place,
 from pgflow.declare.icm.stagefields import STAGE_KEYS, StageFields, combine, read_stage_fields
 from pgflow.declare.icm.state import entry_of
 from pgflow.declare.icm.workflow import Declared, Workflow, read_workflow
-from pgflow.declare.problems import Verdict
 
 _FRONTMATTER_KEYS = STAGE_KEYS | {"stage_id"}
 _UP = "../../"  # from a stage's folder to the workspace

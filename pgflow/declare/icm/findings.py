@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pgflow.declare.graph import Position
-from pgflow.declare.problems import Problem
+from pgflow.declare.graph.problems import Problem
 
 _MOST_OF_A_KIND = 200  # a verdict is read by people; one that is longer says less
 

@@ -20,12 +20,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from pgflow.declare.conditions import parse_condition
 from pgflow.declare.graph import Atom, Condition, Position, TriggerRule, Unparsed
 from pgflow.declare.icm.findings import Findings
 from pgflow.declare.icm.given import Given
 from pgflow.declare.icm.state import State, check_path
 from pgflow.declare.icm.workflow import END, Arrow, Declared
+from pgflow.declare.text.conditions import parse_condition
 
 Clause = tuple[Atom, ...]
 Ways = tuple[Clause, ...]

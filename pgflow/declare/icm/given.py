@@ -1,8 +1,8 @@
 """The values of a YAML file as a workspace gives them: asked for by type, and complained of with
 their place.
 
-`pgflow.declare.yamlfile` reads and bounds the text. Here each value knows where it stands, so that
-the readers of workflow.yaml and of frontmatter say what they expect and nothing else.
+`pgflow.declare.text.yamlfile` reads and bounds the text. Here each value knows where it stands, so
+that the readers of workflow.yaml and of frontmatter say what they expect and nothing else.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pydantic import JsonValue
 
 from pgflow.declare.graph import Position
 from pgflow.declare.icm.findings import Findings
-from pgflow.declare.spelling import similar
-from pgflow.declare.yamlfile import Marked
+from pgflow.declare.text.spelling import similar
+from pgflow.declare.text.yamlfile import Marked
 
 _DURATION = re.compile(r"(?P<amount>\d{1,12}(?:\.\d{1,9})?)\s*(?P<unit>ms|s|m|h|d)")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

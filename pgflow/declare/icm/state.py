@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from pgflow.declare.graph import Artifact
 from pgflow.declare.icm.folders import Folder, leads_out, resolve
 from pgflow.declare.icm.given import Given
-from pgflow.declare.spelling import similar
+from pgflow.declare.text.spelling import similar
 
 State = Mapping[str, Artifact]
 

@@ -38,7 +38,7 @@ from pgflow.declare.icm.stagefields import (
     read_stage_fields,
 )
 from pgflow.declare.icm.state import State, read_state
-from pgflow.declare.yamlfile import YamlError, read_yaml
+from pgflow.declare.text.yamlfile import YamlError, read_yaml
 
 END: Final = "END"
 ELSE: Final = frozenset({"else", "otherwise", "default"})

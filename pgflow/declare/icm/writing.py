@@ -25,12 +25,12 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScalarString
 
 from pgflow.declare.graph import Artifact, Graph, Node
+from pgflow.declare.graph.problems import Problem, Verdict
 from pgflow.declare.icm.compiling import Stage, Workspace, load, read_workspace
 from pgflow.declare.icm.findings import Findings
 from pgflow.declare.icm.folders import BOM, WORKFLOWS, Folder
 from pgflow.declare.icm.stagefields import StageFields
 from pgflow.declare.icm.workflow import END
-from pgflow.declare.problems import Problem, Verdict
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*(?: [A-Za-z0-9_./-]+)*")
 _WIDTH = 10_000  # a long list stays in its line

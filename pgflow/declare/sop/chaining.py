@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pgflow.declare.problems import Problem
+from pgflow.declare.graph.problems import Problem
 from pgflow.declare.sop.page import Page
 
 SUFFIXES: Final = (".sop.md", ".script.md")

@@ -23,7 +23,7 @@ from pgflow.declare.graph import (
     Substep,
     Use,
 )
-from pgflow.declare.problems import Problem
+from pgflow.declare.graph.problems import Problem
 from pgflow.declare.sop import steps
 from pgflow.declare.sop.chaining import Mention, by_name, mentions
 from pgflow.declare.sop.constraints import Block

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
-from pgflow.declare.problems import Problem
+from pgflow.declare.graph.problems import Problem
 from pgflow.declare.sop.constraints import Rule
 from pgflow.declare.sop.numbering import order_of
 from pgflow.declare.sop.outline import Outline

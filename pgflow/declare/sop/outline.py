@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pgflow.declare.problems import Problem
+from pgflow.declare.graph.problems import Problem
 from pgflow.declare.sop.constraints import Block, is_acquisition, is_constraints, read_blocks
 from pgflow.declare.sop.page import Heading, Page, between
 from pgflow.declare.sop.parameters import Parameter, read_parameters

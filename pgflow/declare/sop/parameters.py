@@ -20,7 +20,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from pgflow.declare.problems import Problem
+from pgflow.declare.graph.problems import Problem
 from pgflow.declare.sop.constraints import Block, without_marker
 from pgflow.declare.sop.page import Item, Page, Row, bare, between, last_before, name_of
 

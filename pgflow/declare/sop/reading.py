@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from pgflow.declare.problems import Problem, Verdict
+from pgflow.declare.graph.problems import Problem, Verdict
 from pgflow.declare.sop.chaining import SUFFIXES, stem
 from pgflow.declare.sop.compiling import TooMuchText, compile_outline
 from pgflow.declare.sop.lint import remarks

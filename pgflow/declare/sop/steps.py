@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
-from pgflow.declare.problems import Problem
+from pgflow.declare.graph.problems import Problem
 from pgflow.declare.sop.constraints import Block, is_constraints, read_blocks
 from pgflow.declare.sop.numbering import read_number
 from pgflow.declare.sop.page import MARKER, Heading, Page, after, between, name_of

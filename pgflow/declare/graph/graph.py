@@ -7,8 +7,8 @@ from: drawing, the dry run and the durable interpreter see nodes, the edges and 
 them, what they read and write, which acts touch the outside world, and where a person is asked.
 
 Texts keep their templates (``$node.output``, ``$ARGUMENTS``, ``$INPUTS.name``): they are resolved
-when a node is about to run, by `pgflow.declare.templates`. Durations are in milliseconds where the
-originals say milliseconds; the unit is in the name.
+when a node is about to run, by `pgflow.declare.text.templates`. Durations are in milliseconds where
+the originals say milliseconds; the unit is in the name.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The scanner under `pgflow.declare.yamlfile`: ruamel.yaml's, with the rules on white space and
-indentation that Bun's has.
+"""The scanner under `pgflow.declare.text.yamlfile`: ruamel.yaml's, with the rules on white space
+and indentation that Bun's has.
 
 ruamel.yaml refuses tabs between tokens, control characters anywhere and (as YAML 1.1 did) takes no
 heed of indentation inside quotes and brackets. Bun does the opposite of each. Which of the two is

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pgflow.declare.graph import NodeId
-from pgflow.declare.outputs import Output, Outputs
-from pgflow.declare.plan import Place, Plan
+from pgflow.declare.graph.plan import Place, Plan
+from pgflow.declare.text.outputs import Output, Outputs
 
 
 @dataclass(frozen=True, slots=True)

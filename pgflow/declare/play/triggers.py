@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from pgflow.declare.graph import TriggerRule
-from pgflow.declare.outputs import NodeState
+from pgflow.declare.text.outputs import NodeState
 
 
 def is_triggered(rule: TriggerRule, states: Collection[NodeState]) -> bool:

@@ -18,8 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pgflow.declare.bindings import bound
-from pgflow.declare.conditions import holds
 from pgflow.declare.graph import (
     Approval,
     Bash,
@@ -35,10 +33,9 @@ from pgflow.declare.graph import (
     Until,
     every_node,
 )
-from pgflow.declare.javascript import trim
-from pgflow.declare.outputs import NodeState, Output, Outputs, UnresolvableReference
-from pgflow.declare.plan import Place, Plan, make_plan
-from pgflow.declare.progress import (
+from pgflow.declare.graph.plan import Place, Plan, make_plan
+from pgflow.declare.play.bindings import bound
+from pgflow.declare.play.progress import (
     Change,
     NextRound,
     Round,
@@ -51,9 +48,12 @@ from pgflow.declare.progress import (
     scope_at,
     visible,
 )
-from pgflow.declare.signals import has_signal
-from pgflow.declare.templates import Previous, Spill, Surface, Variables, resolve
-from pgflow.declare.triggers import is_triggered
+from pgflow.declare.play.signals import has_signal
+from pgflow.declare.play.triggers import is_triggered
+from pgflow.declare.text.conditions import holds
+from pgflow.declare.text.javascript import trim
+from pgflow.declare.text.outputs import NodeState, Output, Outputs, UnresolvableReference
+from pgflow.declare.text.templates import Previous, Spill, Surface, Variables, resolve
 
 __all__ = [
     "Change",

@@ -22,8 +22,8 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from pgflow.declare.javascript import number_text
-from pgflow.declare.outputs import (
+from pgflow.declare.text.javascript import number_text
+from pgflow.declare.text.outputs import (
     Inputs,
     Output,
     Outputs,

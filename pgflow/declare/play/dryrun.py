@@ -3,8 +3,8 @@ is shown.
 
 Approvals and gates count as answered, checks of loops that would run a shell as passed, and no
 child runs. The rest is decided by the same functions that decide a real run
-(`pgflow.declare.interpreter`), so that the trace shows which nodes run, with which texts, and why
-the others do not.
+(`pgflow.declare.play.interpreter`), so that the trace shows which nodes run, with which texts, and
+why the others do not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import JsonValue
 
 from pgflow.declare.graph import Approval, Call, Cancel, Gate, Graph, Group, Loop, Node, Until
-from pgflow.declare.interpreter import (
+from pgflow.declare.play.interpreter import (
     Change,
     Channel,
     NextRound,
@@ -35,8 +35,8 @@ from pgflow.declare.interpreter import (
     round_at,
     until_met,
 )
-from pgflow.declare.outputs import Output, completed
-from pgflow.declare.templates import Variables
+from pgflow.declare.text.outputs import Output, completed
+from pgflow.declare.text.templates import Variables
 
 _LONGEST_TRACE = 100_000
 """Entries: far more than anyone reads."""

@@ -10,11 +10,11 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from pgflow.declare.bindings import arguments
 from pgflow.declare.graph import Call, FanOut, Node
-from pgflow.declare.javascript import json_text, parse_json
-from pgflow.declare.outputs import Inputs, Output, Outputs, UnresolvableReference, value_text
-from pgflow.declare.templates import Variables, resolve
+from pgflow.declare.play.bindings import arguments
+from pgflow.declare.text.javascript import json_text, parse_json
+from pgflow.declare.text.outputs import Inputs, Output, Outputs, UnresolvableReference, value_text
+from pgflow.declare.text.templates import Variables, resolve
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pydantic import JsonValue
 
 from pgflow.declare.graph import Binding, Node, NodeId
-from pgflow.declare.javascript import trim
-from pgflow.declare.outputs import (
+from pgflow.declare.text.javascript import trim
+from pgflow.declare.text.outputs import (
     Output,
     Outputs,
     UnresolvableReference,
@@ -22,7 +22,7 @@ from pgflow.declare.outputs import (
     read_field,
     read_input,
 )
-from pgflow.declare.templates import Reference, Variables, references, resolve
+from pgflow.declare.text.templates import Reference, Variables, references, resolve
 
 _INPUT = re.compile(r"\$INPUTS\.([a-zA-Z_][a-zA-Z0-9_-]*)")
 

@@ -11,7 +11,7 @@ import re
 
 from pydantic import JsonValue
 
-from pgflow.declare.javascript import number_text
+from pgflow.declare.text.javascript import number_text
 
 _NULLS = frozenset(("", "~", "null", "Null", "NULL"))
 _BOOLEANS = {word: word[0] in "tT" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgflow.declare.graph import Approval, Group, Loop
-from pgflow.declare.javascript import trim
-from pgflow.declare.outputs import Output, completed
+from pgflow.declare.text.javascript import trim
+from pgflow.declare.text.outputs import Output, completed
 
 
 @dataclass(frozen=True, slots=True)

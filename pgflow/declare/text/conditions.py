@@ -16,8 +16,8 @@ from operator import ge, gt, le, lt
 from typing import cast
 
 from pgflow.declare.graph import Atom, Condition, Operator, Position, Unparsed
-from pgflow.declare.javascript import SPACE, parse_float, trim
-from pgflow.declare.outputs import (
+from pgflow.declare.text.javascript import SPACE, parse_float, trim
+from pgflow.declare.text.outputs import (
     Inputs,
     Outputs,
     UnresolvableReference,

@@ -33,8 +33,8 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
-from pgflow.declare.yamlscan import Reader, Scanner, WrongYaml
-from pgflow.declare.yamlvalues import as_text, resolve
+from pgflow.declare.text.yamlscan import Reader, Scanner, WrongYaml
+from pgflow.declare.text.yamlvalues import as_text, resolve
 
 MAX_BYTES: Final = 1 << 20
 """The largest file that is read, in bytes.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from pgflow.declare.javascript import SPACE, WHITE_SPACE, trim
+from pgflow.declare.text.javascript import SPACE, WHITE_SPACE, trim
 
 _LINE_ENDS = "\n\r\u2028\u2029"
 _BLANKS = WHITE_SPACE.translate({ord(end): None for end in _LINE_ENDS})

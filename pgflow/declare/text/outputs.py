@@ -16,8 +16,8 @@ from typing import Literal
 from pydantic import JsonValue
 
 from pgflow.declare.graph import NodeId
-from pgflow.declare.javascript import WHITE_SPACE, json_text, parse_json
-from pgflow.declare.spelling import similar
+from pgflow.declare.text.javascript import WHITE_SPACE, json_text, parse_json
+from pgflow.declare.text.spelling import similar
 
 NodeState = Literal["pending", "running", "completed", "failed", "skipped"]
 

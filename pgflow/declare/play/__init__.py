@@ -1,0 +1,1 @@
+"""Play of a graph: what happens next, as pure functions, and the dry run over stubs."""
