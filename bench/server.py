@@ -112,7 +112,7 @@ def open_server(dsn: str | None, spec: str | None = None) -> Iterator[Server]:
         yield Server(dsn)
         return
     if spec is not None:
-        sys.path.append(str(Path(__file__).parents[1] / "tests"))
+        sys.path.append(str(Path(__file__).parents[1] / "tests" / "kits"))
         from ownserver import OwnServer
 
         wanted, *settings = spec.split(",")

@@ -5,7 +5,7 @@ The server says that a statement is complete and commits only then. What it rais
 comes behind the answer, and an engine that stops reading there takes a failed commit for a commit.
 A deferred constraint trigger on every table of the engine raises it: each SQLSTATE below, or the
 end of the session, in the n-th transaction of a role that writes. The paths are those of
-`tests/wirepaths.py`, and so are the judges: the work of each key must be done, once, and nothing of
+`tests/kits/wirepaths.py`, and so are the judges: the work of each key must be done, once, and nothing of
 the fault may be in a journal. A path on which no commit was refused proves nothing, and makes the
 whole void.
 """
@@ -26,10 +26,10 @@ import psycopg
 
 import pgflow._worker.upkeep
 from pgflow.app._sync import Portal
-from tests import servers
-from tests.evidence import Evidence, Findings
+from tests.kits import servers
+from tests.kits.evidence import Evidence, Findings
+from tests.kits.wirepaths import HEART, PATHS, SCHEMA, Path, Stage, judge
 from tests.wirecut import AT_ONCE, PATIENCE_SECONDS, STRAYS
-from tests.wirepaths import HEART, PATHS, SCHEMA, Path, Stage, judge
 
 ENDS_SESSION = "ends"
 REFUSALS = ("40001", "40P01", "53100", "53200", "55P03", "57P01", "08006", ENDS_SESSION)

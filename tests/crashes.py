@@ -37,7 +37,7 @@ from pgflow._worker.heartbeat import Rhythm
 from pgflow._worker.options import WorkerOptions
 from pgflow.app import AsyncApp
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
 import servers
 from evidence import Evidence, Findings

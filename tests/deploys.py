@@ -28,6 +28,7 @@ import pgflow
 from pgflow import App, AsyncApp, Signal, step, workflow
 from pgflow._worker.options import WorkerOptions
 
+sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import servers

@@ -35,6 +35,7 @@ from pgflow._worker.committer import Committer
 from pgflow._worker.options import WorkerOptions
 from pgflow.app import AsyncApp
 
+sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import crashes

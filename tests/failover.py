@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "kits"))
+sys.path.insert(0, str(Path(__file__).parent / "apps"))
 
 import failover_jobs
 import psycopg
@@ -182,7 +183,7 @@ def play(synchronous: bool, fault: str, wanted: str | None = None) -> Round:
 
 def work(dsn: str, log: Path) -> subprocess.Popen[bytes]:
     """A worker process; it says more than a pipe would hold."""
-    here = Path(__file__).parent
+    here = Path(__file__).parent / "apps"
     environment = {
         **os.environ,
         "PGFLOW_DSN": dsn,

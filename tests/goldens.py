@@ -14,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import servers
-from exampleflows import EXAMPLES, Example, charged_child
-from ledgerflows import LEDGERS, is_on_shelf
 
 from pgflow.replay.histories import export_chain
 from pgflow.testing import AsyncHarness
+
+sys.path.insert(0, str(Path(__file__).parent / "kits"))
+sys.path.insert(0, str(Path(__file__).parent / "apps"))
+
+import servers
+from exampleflows import EXAMPLES, Example, charged_child
+from ledgerflows import LEDGERS, is_on_shelf
 
 FOLDER = Path(__file__).with_name("histories")
 

@@ -26,7 +26,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.defects import DEFECTS, Defect
-from tests.evidence import Evidence, Findings
+from tests.kits.evidence import Evidence, Findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -136,7 +136,9 @@ class Copy:
         """A database with the schema as it is without a defect, for all whose defect is not in the
         schema.
         """
-        prologue = "import sys; sys.path.insert(0, 'tests'); import servers; dsn = sys.argv[1]; "
+        prologue = (
+            "import sys; sys.path.insert(0, 'tests/kits'); import servers; dsn = sys.argv[1]; "
+        )
         dsn = self._environment["PGFLOW_TEST_DSN"]
         name = self._run(prologue + MAKE_TEMPLATE, dsn).strip()
         try:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
 import servers
 from evidence import Evidence, Findings

@@ -44,7 +44,7 @@ from pgflow import (
     workflow,
 )
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
 import servers
 from evidence import Evidence, Findings

@@ -27,6 +27,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import crashes

@@ -28,6 +28,8 @@ from typing import IO, TYPE_CHECKING, Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+sys.path.insert(0, str(Path(__file__).parent / "kits"))
+sys.path.insert(0, str(Path(__file__).parent / "apps"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import servers
@@ -44,7 +46,7 @@ from pgflow.errors import PgflowError, SetupError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TESTS = Path(__file__).parent
+APPS = Path(__file__).parent / "apps"
 RUNS = 40
 QUICK_SECONDS = 60.0
 HISTORY_QUICK, HISTORY_FULL = 3, 200
@@ -92,7 +94,7 @@ class Fleet:
                 "PYTHONPATH": f"{states.REPOSITORY}:{states.REPOSITORY / 'cli'}",
             }
         )
-        return {**base, "PGFLOW_DSN": self.dsn, "PYTHONPATH": f"{base['PYTHONPATH']}:{TESTS}"}
+        return {**base, "PGFLOW_DSN": self.dsn, "PYTHONPATH": f"{base['PYTHONPATH']}:{APPS}"}
 
     def add(self, *, is_old: bool) -> None:
         """Starts a worker."""
@@ -110,7 +112,7 @@ class Fleet:
             "8",
         ]
         process = subprocess.Popen(
-            command, env=self._environment(is_old=is_old), cwd=TESTS, stdout=self.log, stderr=self.log,
+            command, env=self._environment(is_old=is_old), cwd=APPS, stdout=self.log, stderr=self.log,
         )  # fmt: skip
         (self.old if is_old else self.new).append(process)
 
@@ -118,7 +120,7 @@ class Fleet:
         """A client that starts or signals these runs."""
         command = [
             sys.executable,
-            str(TESTS / "landed_jobs.py"),
+            str(APPS / "landed_jobs.py"),
             self.dsn,
             act,
             str(numbers.start),
@@ -127,7 +129,7 @@ class Fleet:
         return subprocess.Popen(
             command,
             env=self._environment(is_old=is_old),
-            cwd=TESTS,
+            cwd=APPS,
             stdout=self.log,
             stderr=self.log,
         )

@@ -1,7 +1,7 @@
 """Cuts the wire at every message of every path through the API: `python -m tests.wirecut DSN
 [--seconds N] [--seed S] [--path NAME]`.
 
-A path (`tests/wirepaths.py`) is gone once with nothing cut, which shows its messages. Then it is
+A path (`tests/kits/wirepaths.py`) is gone once with nothing cut, which shows its messages. Then it is
 gone again for each of them and for either side - before the server saw it, after the server ran it
 - and the line cut there, gracefully or with a reset; a COMMIT also while it runs. Afterwards
   everything passes. The work of
@@ -28,10 +28,10 @@ import psycopg
 
 import pgflow._worker.upkeep
 from pgflow.app._sync import Portal
-from tests import servers
-from tests.evidence import Evidence, Findings
-from tests.wire import ROUND_TRIPS, Cut, Side
-from tests.wirepaths import HEART, PATHS, SCHEMA, Path, Stage, judge, single
+from tests.kits import servers
+from tests.kits.evidence import Evidence, Findings
+from tests.kits.wire import ROUND_TRIPS, Cut, Side
+from tests.kits.wirepaths import HEART, PATHS, SCHEMA, Path, Stage, judge, single
 
 PATIENCE_SECONDS = 30.0
 SECONDS_FOR_EVERY_CUT = 120.0

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.evidence import Findings
+    from tests.kits.evidence import Findings
 
 # The helpers of the tests know each other by bare names.
-sys.path[:0] = [path for path in (str(Path(__file__).parents[1]),) if path not in sys.path]
+ROOMS = [str(Path(__file__).parents[1] / room) for room in ("", "kits", "apps")]
+sys.path[:0] = [path for path in ROOMS if path not in sys.path]
 
 
 def prove(

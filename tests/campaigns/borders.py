@@ -14,11 +14,11 @@ from sqlalchemy.orm import Session, sessionmaker
 import pgflow.sqlalchemy
 from pgflow import App, Signal, transaction, workflow
 from pgflow.errors import PgflowError
-from tests import clikit
 from tests.campaigns import jobs
 from tests.campaigns.ground import audit, drain
-from tests.evidence import Evidence
-from tests.processes import eventually, one
+from tests.kits import clikit
+from tests.kits.evidence import Evidence
+from tests.kits.processes import eventually, one
 
 if TYPE_CHECKING:
     from collections.abc import Callable

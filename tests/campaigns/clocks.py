@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from tests import servers
 from tests.campaigns.ground import Fleet, audit, booked, drain, not_completed, spread, start
 from tests.campaigns.nursery import Nursery
-from tests.evidence import Evidence
-from tests.processes import one
+from tests.kits import servers
+from tests.kits.evidence import Evidence
+from tests.kits.processes import one
 
 if TYPE_CHECKING:
     from tests.campaigns.ground import Ground

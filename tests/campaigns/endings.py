@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from pgflow import App, RunCancelled
-from tests import servers, sqlkit
 from tests.campaigns import jobs
 from tests.campaigns.ground import at_once, audit, drain, start
-from tests.evidence import Evidence
-from tests.processes import eventually, one
+from tests.kits import servers, sqlkit
+from tests.kits.evidence import Evidence
+from tests.kits.processes import eventually, one
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from tests import servers
 from tests.campaigns.ground import Feed, audit, booked, drain, not_completed, start, start_bookings
 from tests.campaigns.scratch import MAX_CONNECTIONS
-from tests.evidence import Evidence
-from tests.processes import eventually, one
+from tests.kits import servers
+from tests.kits.evidence import Evidence
+from tests.kits.processes import eventually, one
 
 if TYPE_CHECKING:
     from tests.campaigns.ground import Ground

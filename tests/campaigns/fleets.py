@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from tests import servers
 from tests.campaigns.ground import (
     Feed,
     Stall,
@@ -22,8 +21,9 @@ from tests.campaigns.ground import (
     start,
     start_bookings,
 )
-from tests.evidence import Evidence
-from tests.processes import eventually, one
+from tests.kits import servers
+from tests.kits.evidence import Evidence
+from tests.kits.processes import eventually, one
 
 if TYPE_CHECKING:
     from tests.campaigns.ground import Fleet, Ground

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
 
-from tests import servers
 from tests.campaigns import jobs
-from tests.processes import eventually, one
+from tests.kits import servers
+from tests.kits.processes import eventually, one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

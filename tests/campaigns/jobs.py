@@ -12,7 +12,7 @@ import psycopg
 
 import pgflow
 from pgflow import AsyncApp, Retries, Signal, read, step, transaction, workflow
-from tests import servers
+from tests.kits import servers
 
 SCHEMA = """
 create schema app;

@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
-from tests.processes import eventually
+from tests.kits.processes import eventually
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,6 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests import servers
 from tests.campaigns import (
     borders,
     clocks,
@@ -24,7 +23,8 @@ from tests.campaigns import (
 )
 from tests.campaigns.nursery import Nursery
 from tests.campaigns.scratch import Scratch, starting
-from tests.evidence import Evidence, Findings
+from tests.kits import servers
+from tests.kits.evidence import Evidence, Findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

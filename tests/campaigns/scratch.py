@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import psycopg
 
 from pgflow.embedded._binaries import find_programs
-from tests import servers
 from tests.campaigns.ground import prepare_template
-from tests.ownserver import OwnServer
+from tests.kits import servers
+from tests.kits.ownserver import OwnServer
 
 MAX_CONNECTIONS = 150
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from pgflow import App, KeyConflict
-from tests import servers
 from tests.campaigns import jobs
 from tests.campaigns.ground import at_once, audit, drain, start
-from tests.evidence import Evidence
-from tests.processes import one
+from tests.kits import servers
+from tests.kits.evidence import Evidence
+from tests.kits.processes import one
 
 if TYPE_CHECKING:
     from tests.campaigns.ground import Ground

@@ -20,8 +20,8 @@ from tests.campaigns.ground import (
     start,
     start_bookings,
 )
-from tests.evidence import Evidence
-from tests.processes import eventually, one
+from tests.kits.evidence import Evidence
+from tests.kits.processes import eventually, one
 
 if TYPE_CHECKING:
     import psycopg

@@ -12,12 +12,12 @@ from pgflow import App, testing
 from pgflow._db.calls.claim import load_units
 from pgflow._db.query import run as ask
 from pgflow._model.codecs import Codec, codec_for
-from tests import sqlkit
 from tests.campaigns import jobs
 from tests.campaigns.ground import audit, drain, not_completed, start
-from tests.evidence import Evidence
+from tests.kits import sqlkit
+from tests.kits.evidence import Evidence
+from tests.kits.processes import eventually, one
 from tests.model.test_values import ANNOTATED, json_values, plain_values
-from tests.processes import eventually, one
 
 if TYPE_CHECKING:
     import psycopg

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from clikit import TESTS, environment, pgflow
+from clikit import APPS, environment, pgflow
 from pgflow_cli.commands import SECTIONS, app
 from pgflow_cli.look.selection import complete_key, complete_status
 
@@ -59,7 +59,7 @@ def test_every_command_explains_itself_and_its_options(command):
 def test_help_imports_nothing_heavy(command):
     code = f"import sys; from pgflow_cli.commands import run; run({[*command, '--help']!r}); print(*sorted(sys.modules), file=sys.stderr)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=TESTS, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=APPS, check=True
     )
     imported = done.stderr.split()
     assert {name.split(".")[0] for name in imported} & HEAVY == set()
@@ -127,7 +127,7 @@ def test_the_shell_completes_commands():
         env=env,
         capture_output=True,
         text=True,
-        cwd=TESTS,
+        cwd=APPS,
         check=False,
     )
     assert set(done.stdout.split()) == {"tick", "timeline"}

@@ -231,7 +231,7 @@ def test_bytes_that_are_no_text_are_named(dsn, name, words):
         "--key",
         name,
     ]
-    done = subprocess.run(program, capture_output=True, text=True, cwd=clikit.TESTS, check=False)
+    done = subprocess.run(program, capture_output=True, text=True, cwd=clikit.APPS, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (
         2,
         "",
@@ -254,7 +254,7 @@ def test_standard_input_that_is_no_text(dsn, arguments):
         program,
         input=b'"caf\xe9"',
         capture_output=True,
-        cwd=clikit.TESTS,
+        cwd=clikit.APPS,
         env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
         check=False,
     )
@@ -347,7 +347,7 @@ def test_ctrl_c_before_there_is_a_command_is_no_traceback():
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        cwd=clikit.TESTS,
+        cwd=clikit.APPS,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -22,7 +22,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import servers
-from clikit import ANSI, TESTS, statuses
+from clikit import ANSI, APPS, statuses
 from processes import eventually, interruptible
 
 PAGE = servers.REPOSITORY / "docs" / "session.md"
@@ -151,7 +151,7 @@ def _read(descriptor: int) -> bytes:
 
 def play(dsn: str, folder: Path) -> str:
     """The session, as a page."""
-    (folder / "shop.py").write_text((TESTS / "session_shop.py").read_text())
+    (folder / "shop.py").write_text((APPS / "session_shop.py").read_text())
     shell = Shell(dsn, folder)
     lines = [
         "# A session at the terminal",

@@ -15,7 +15,7 @@ from pathlib import Path
 import cli_jobs
 import clikit
 import pytest
-from clikit import TESTS, pgflow
+from clikit import APPS, pgflow
 
 import pgflow as flow
 from pgflow import AsyncApp, Choice, decision, effect, step, workflow
@@ -227,7 +227,7 @@ def in_a_shell(dsn: str, script: str, **variables: str) -> str:
     done = subprocess.run(
         ["bash", "-c", command],
         env=env | {"PGFLOW_DSN": dsn} | variables,
-        cwd=TESTS,
+        cwd=APPS,
         capture_output=True,
         text=True,
         timeout=80,
@@ -284,6 +284,6 @@ def test_the_mail_of_cron_gets_a_table(begun, tmp_path):
     env = {**os.environ, "PGFLOW_DSN": begun}
     env.pop("GITHUB_ACTIONS", None)
     mail = subprocess.run(
-        [cron, command], env=env, cwd=TESTS, capture_output=True, text=True, timeout=80, check=True
+        [cron, command], env=env, cwd=APPS, capture_output=True, text=True, timeout=80, check=True
     ).stdout
     assert re.match(r"QUEUE .*\ndefault .*\n\[\n", mail)

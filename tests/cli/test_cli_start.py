@@ -9,13 +9,13 @@ import sys
 
 import clikit
 import pytest
-from clikit import TESTS, pgflow, statuses
+from clikit import APPS, pgflow, statuses
 from processes import eventually, one
 
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch):
-    monkeypatch.chdir(TESTS)
+    monkeypatch.chdir(APPS)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
 

@@ -157,7 +157,7 @@ def test_a_run_that_becomes_stuck_is_exit_code_four(dsn, conn, tmp_path):
             str(tmp_path / "fragile.py"),
             *FAST,
             GITHUB_ACTIONS="true",
-            PYTHONPATH=str(clikit.TESTS),
+            PYTHONPATH=str(clikit.APPS),
         )
     )
     assert (answer.code, answer.data["stuck"]) == (4, 1)

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from pgflow.declare.dag import discover, read_file
-from tests.dagkit import workflow
+from tests.kits.dagkit import workflow
 
 FINE = workflow("- {id: a, bash: x}")
 

@@ -23,7 +23,7 @@ from pgflow.declare.graph import (
     Script,
     Until,
 )
-from tests.dagkit import graph, node, workflow
+from tests.kits.dagkit import graph, node, workflow
 
 BODIES = {
     "prompt: '  hello '": Prompt(text="hello"),

@@ -6,7 +6,7 @@ import pytest
 
 from pgflow.declare.dag import read_file
 from pgflow.declare.graph import Group, Loop, Prompt, Script
-from tests.dagkit import CORPUS, workflow
+from tests.kits.dagkit import CORPUS, workflow
 
 BLOCK = workflow(
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from pgflow.declare.dag import read_text
-from tests.dagkit import HEAD, errors, workflow
+from tests.kits.dagkit import HEAD, errors, workflow
 
 COMPOSED = "In a composed workflow, pass caller data through declared 'inputs:' and caller 'with:' instead of referencing a caller node directly"
 BOTH = "- {id: a, bash: x}\n- {id: b, bash: y, depends_on: [a]"

@@ -10,7 +10,7 @@ from pgflow.declare.dag import read_file
 from pgflow.declare.dag.loading import load_file
 from pgflow.declare.dag.noderules import NODE
 from pgflow.declare.dag.shapes import problems_of
-from tests.dagkit import CORPUS, errors, rows
+from tests.kits.dagkit import CORPUS, errors, rows
 
 VERDICTS = rows("loader_verdicts.jsonl")
 MADE_HERE = {"README.md", "SOURCES.tsv", "LICENSE"}

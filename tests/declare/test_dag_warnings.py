@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pgflow.declare.dag import read_text
-from tests.dagkit import graph, warnings, workflow
+from tests.kits.dagkit import graph, warnings, workflow
 
 BASH = "- {id: a, bash: x}"
 LOOP = "loop: {prompt: p, until: X, max_iterations: 2, interactive: true, gate_message: m}"

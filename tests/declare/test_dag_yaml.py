@@ -8,7 +8,7 @@ import math
 import pytest
 
 from pgflow.declare.text.yamlfile import MAX_BYTES, YamlError, decode, read_bytes, read_yaml
-from tests.dagkit import rows
+from tests.kits.dagkit import rows
 
 CASES = rows("yaml_cases.jsonl")
 STRICTER = {"dup", "dupn", "numkey"}

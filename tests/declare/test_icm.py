@@ -11,7 +11,7 @@ import pytest
 
 from pgflow.declare import icm
 from pgflow.declare.graph import Graph, Node, Prompt
-from tests.icmkit import CORPUS
+from tests.kits.icmkit import CORPUS
 
 # Read by eye from the files: rows of Inputs, of Outputs, of Checkpoints (or review gates), of Audit
 # (or bullets of Verify).

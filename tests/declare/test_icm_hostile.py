@@ -12,7 +12,7 @@ import pytest
 
 from pgflow.declare import icm
 from pgflow.declare.icm.folders import MAX_BYTES
-from tests.icmkit import CONTRACT, workspace
+from tests.kits.icmkit import CONTRACT, workspace
 
 FLOW = """
     name: hostile

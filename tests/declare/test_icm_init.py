@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pgflow.declare import icm
 from pgflow.declare.icm.writing import without_places
-from tests.icmkit import CONTRACT, CORPUS, workspace
+from tests.kits.icmkit import CONTRACT, CORPUS, workspace
 
 WORKSPACES = [path.relative_to(CORPUS).as_posix() for path in icm.find_workspaces(CORPUS)]
 

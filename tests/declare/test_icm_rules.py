@@ -11,7 +11,7 @@ from textwrap import dedent
 import pytest
 
 from pgflow.declare import icm
-from tests.icmkit import CONTRACT, CORPUS, workspace
+from tests.kits.icmkit import CONTRACT, CORPUS, workspace
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pgflow.declare import icm
 from pgflow.declare.graph import Graph
 from pgflow.declare.graph.problems import Verdict
 from pgflow.declare.play.dryrun import dry_run
-from tests.icmkit import CONTRACT, workspace
+from tests.kits.icmkit import CONTRACT, workspace
 
 STATE = """
 name: tested

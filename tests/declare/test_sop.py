@@ -12,7 +12,7 @@ import pytest
 
 from pgflow.declare.play.dryrun import dry_run
 from pgflow.declare.sop import read_file
-from tests.sopkit import CORPUS, COUNTS, FILES, constraints, prompts
+from tests.kits.sopkit import CORPUS, COUNTS, FILES, constraints, prompts
 
 KEYWORD = re.compile(r"\b(MUST|SHOULD|MAY|SHALL|REQUIRED|RECOMMENDED|OPTIONAL)\b")
 OVERVIEW = re.compile(r"## Overview\s*\n(.*?)(?=\n##|\n#|\Z)", re.DOTALL)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from pgflow.declare.sop import read_file
-from tests.sopkit import PARAMETERS, STEPS, constraints, graph, messages, prompts, read, sop
+from tests.kits.sopkit import PARAMETERS, STEPS, constraints, graph, messages, prompts, read, sop
 
 RULES = "\n\n**Constraints:**\n- You MUST do it"
 

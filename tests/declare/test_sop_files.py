@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pgflow.declare.sop import read_file, read_text
 from pgflow.declare.sop.reading import LINE_LIMIT, SIZE_LIMIT_BYTES
-from tests.sopkit import CORPUS, graph, prompts, sop
+from tests.kits.sopkit import CORPUS, graph, prompts, sop
 
 HEAD = "# T\n\n## Overview\n\nx\n\n## Parameters\n\n"
 STEP = "\n\n## Steps\n\n### 1. A\n\n"

@@ -106,7 +106,10 @@ def test_thirty_executions_in_one_process_take_one_course(seed):
 
 SEEDS = 4
 LOOK = "import sys, pydantic, psycopg, psycopg_pool; print('%d.%d' % sys.version_info[:2])"
-PATHS = os.pathsep.join(str(Path(__file__).parents[n]) for n in range(3))
+TESTS = Path(__file__).parents[1]
+PATHS = os.pathsep.join(
+    map(str, (Path(__file__).parent, *(TESTS / room for room in ("kits", "apps", ".."))))
+)
 
 
 def candidates() -> list[str]:

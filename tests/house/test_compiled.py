@@ -101,9 +101,9 @@ def test_the_compiled_engine_passes_the_tests_of_the_engine(tmp_path: Path):
     assert (Path(where).is_relative_to(tmp_path), answer) == (True, "True")
     assert run(python, "-P", "-m", "pgflow_cli", "--version").endswith("(compiled)\n")
     assert "Everything that was started is stopped." in run(python, "-P", TRY_WHEEL, wheel.name)
-    # Without `pythonpath`, which would put the repository before what is installed.
+    # Without the repository in `pythonpath`, which would come before what is installed.
     said = run(
-        python, "-P", "-m", "pytest", "-o", "pythonpath=", "-n", "0", "-p", "no:cacheprovider",
+        python, "-P", "-m", "pytest", "-o", "pythonpath=tests/kits tests/apps", "-n", "0", "-p", "no:cacheprovider",
         *(f"tests/{name}" for name in ENGINE_TESTS),
     )  # fmt: skip
     assert f"engine: compiled, {Path(where).parent}\n" in said

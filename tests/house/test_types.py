@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
     from pgflow.testing import AsyncHarness
 
-TESTS = Path(__file__).parents[1]
-PROGRAMS, WRONG = TESTS / "typing_programs.py", TESTS / "typing_wrong.py"
+APPS = Path(__file__).parents[1] / "apps"
+PROGRAMS, WRONG = APPS / "typing_programs.py", APPS / "typing_wrong.py"
 
 
 def check(*command: str) -> str:
     ran = subprocess.run(
         [sys.executable, "-m", *command],
-        cwd=TESTS,
+        cwd=APPS,
         capture_output=True,
         text=True,
         check=False,

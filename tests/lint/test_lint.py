@@ -1376,8 +1376,8 @@ def test_an_ignore_for_a_rule_that_is_not_checked_is_not_called_needless(folder)
 
 
 OURS = [
-    "examples", "cli", "bench", "tests/campaigns", "tests/cli_jobs.py", "tests/crashes.py", "tests/exampleflows.py", "tests/ledgerflows.py",
-    "tests/otel_jobs.py", "tests/programs.py", "tests/session_shop.py", "tests/wirepaths.py", "tests/worker_jobs.py",
+    "examples", "cli", "bench", "tests/campaigns", "tests/apps/cli_jobs.py", "tests/crashes.py", "tests/apps/exampleflows.py", "tests/apps/ledgerflows.py",
+    "tests/apps/otel_jobs.py", "tests/programs.py", "tests/apps/session_shop.py", "tests/kits/wirepaths.py", "tests/apps/worker_jobs.py",
 ]  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "kits"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from evidence import Findings

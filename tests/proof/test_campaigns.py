@@ -12,7 +12,7 @@ import pytest
 from tests.campaigns import plan, prove
 
 if TYPE_CHECKING:
-    from tests.evidence import Findings
+    from tests.kits.evidence import Findings
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from pgflow import App, AsyncApp, Signal, workflow
 from pgflow._db.failures import is_ambiguous, is_infrastructure
 from pgflow.app._sync import Portal
 from tests import wirecut
-from tests.wire import Cut, Framer, Proxy, statement_name
-from tests.wirepaths import PATHS
+from tests.kits.wire import Cut, Framer, Proxy, statement_name
+from tests.kits.wirepaths import PATHS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from tests import servers
+from tests.kits import servers
 from tests.simulator.wire import Wire
 
 T0_US = 1_900_000_000_000_000

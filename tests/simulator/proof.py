@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tests.evidence import Evidence, Findings
+from tests.kits.evidence import Evidence, Findings
 from tests.simulator.campaign import Order, Totals, play_many
 
 PROCESSES = min(2, os.cpu_count() or 1)

@@ -27,7 +27,7 @@ from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls import worker as worker_calls
 from pgflow._db.query import run as ask
 
-TESTS = Path(__file__).parent
+APPS = Path(__file__).parents[1] / "apps"
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -115,7 +115,7 @@ def process(dsn: str | None, *arguments: str, **variables: str) -> subprocess.Po
         return subprocess.Popen(
             command,
             env=env | variables,
-            cwd=TESTS,
+            cwd=APPS,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

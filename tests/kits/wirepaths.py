@@ -39,8 +39,8 @@ from pgflow._worker.threads import DaemonThreads
 from pgflow.app._sync import Portal
 from pgflow.sqlalchemy import EngineProvider, SessionProvider
 from pgflow.sqlalchemy.asyncio import AsyncEngineProvider, AsyncSessionProvider
-from tests import servers
-from tests.wire import Proxy
+from tests.kits import servers
+from tests.kits.wire import Proxy
 
 T = TypeVar("T")
 
@@ -650,7 +650,7 @@ async def _start_in_async_session(stage: Stage, key: str) -> None:
 
 
 async def _with_django(stage: Stage) -> None:
-    sys.path.insert(0, str(FilePath(__file__).parent))
+    sys.path.insert(0, str(FilePath(__file__).parents[1] / "apps"))
     import django_project
     from django.db import connections
 
@@ -751,7 +751,7 @@ async def _book_in_thread(stage: Stage, key: str) -> None:
 
 
 def _django_workflows() -> list[Any]:
-    sys.path.insert(0, str(FilePath(__file__).parent))
+    sys.path.insert(0, str(FilePath(__file__).parents[1] / "apps"))
     import django_project  # noqa: F401  settings first
     from django.db import connection
 

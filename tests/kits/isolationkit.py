@@ -37,7 +37,7 @@ from pgflow.embedded._binaries import PACKAGE, find_programs
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-HERE = Path(__file__).parent / "isolation"
+HERE = Path(__file__).parents[1] / "isolation"
 SPECS = HERE / "specs"
 EXPECTED = HERE / "expected"
 TESTER = "isolationtester"

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import dedent
 
-CORPUS = Path(__file__).parent / "corpus" / "icm"
+CORPUS = Path(__file__).parents[1] / "corpus" / "icm"
 
 CONTRACT = """
     # A stage

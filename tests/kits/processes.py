@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import servers
 
-TESTS = Path(__file__).parent
+APPS = Path(__file__).parents[1] / "apps"
 
 
 def eventually(condition: Callable[[], Any], what: str, timeout_seconds: float = 30.0) -> Any:
@@ -63,11 +63,11 @@ class WorkerProcess:
         environment = {
             **os.environ,
             "PGFLOW_DSN": dsn,
-            "PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "PYTHONPATH": f"{APPS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
         }
         self._dsn = dsn
         self.process = subprocess.Popen(
-            command, env=environment, cwd=TESTS, stderr=subprocess.PIPE, text=True
+            command, env=environment, cwd=APPS, stderr=subprocess.PIPE, text=True
         )
         self.pid = self.process.pid
 

@@ -10,7 +10,7 @@ from textwrap import dedent, indent
 
 from pgflow.declare.dag import read_text
 
-CORPUS = Path(__file__).parent / "corpus" / "dag"
+CORPUS = Path(__file__).parents[1] / "corpus" / "dag"
 HEAD = "name: w\ndescription: d\n"
 
 

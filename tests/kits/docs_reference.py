@@ -21,7 +21,7 @@ from pgflow import inspect as readers
 from pgflow._transactions import provider
 from pgflow._worker import options
 
-MADE = "<!-- Made by tests/docs_reference.py; do not edit. -->\n"
+MADE = "<!-- Made by tests/kits/docs_reference.py; do not edit. -->\n"
 
 # ---------------------------------------------------------------- Python
 
