@@ -107,52 +107,48 @@ def test_running_out_of_time_is_exit_code_three(dsn, conn):
     assert statuses(conn) == {"nap-1": "waiting"}
 
 
-def test_what_was_typed_is_checked_against_the_annotations(dsn, conn):
-    cases = {
-        ("cli_jobs:greet",): "greet needs parameter 'name': it takes (name: str, times: int = 1)",
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("cli_jobs:greet", "greet needs parameter 'name': it takes (name: str, times: int = 1)"),
         (
-            "cli_jobs:greet",
-            "name=Ada",
-            "times=many",
-        ): "the input of greet does not fit: times: Input should be a valid integer",
-        ("cli_jobs:greet", "nme=Ada"): "greet has no parameter 'nme': it takes",
+            "cli_jobs:greet name=Ada times=many",
+            "the input of greet does not fit: times: Input should be a valid integer",
+        ),
+        ("cli_jobs:greet nme=Ada", "greet has no parameter 'nme': it takes"),
         (
-            "cli_jobs:greet",
-            "name=Ada",
-            "name=Eve",
-        ): "parameter name is given twice, as name=Ada and name=Eve: a list is name:='[...]'",
+            "cli_jobs:greet name=Ada name=Eve",
+            "parameter name is given twice, as name=Ada and name=Eve: a list is name:='[...]'",
+        ),
         (
-            "cli_jobs:greet",
-            "name=Ada",
-            "name:=1",
-        ): "parameter name is given twice, as name=Ada and name:=1",
+            "cli_jobs:greet name=Ada name:=1",
+            "parameter name is given twice, as name=Ada and name:=1",
+        ),
         (
-            "cli_jobs:greet",
-            "name=Ada",
-            "--label",
-            "a=1",
-            "--label",
-            "a=2",
-        ): "--label a is given twice: a=1 and a=2",
+            "cli_jobs:greet name=Ada --label a=1 --label a=2",
+            "--label a is given twice: a=1 and a=2",
+        ),
         (
-            "cli_jobs:greet",
-            "name:=" + "[" * 50_000,
-        ): "parameter name is nested too deeply: 200 levels can be stored",
-        ("cli_jobs:greet", "Ada"): "a parameter is written NAME=TEXT or NAME:=JSON, not 'Ada'",
-        ("cli_jobs:greet", "name:=Ada"): "parameter name is not JSON",
-        ("cli_jobs:greet", "-i", "[1]"): "--input must be an object of the workflow's parameters",
-        ("cli_jobs:greet", "-i", "@nowhere.json"): "--input cannot be read: ",
-        ("cli_jobs:great",): "module cli_jobs has no workflow 'great': did you mean greet?",
-        ("cli_jobs",): "which workflow? cli_jobs has ",
-        ("nowhere:greet",): "there is no module 'nowhere' here",
-        ("nowhere.py:greet",): "there is no file nowhere.py",
-        ("json:dumps",): "module json holds no @workflow",
-    }
-    for arguments, line in cases.items():
-        answer = pgflow(dsn, "run", *arguments)
-        assert (answer.code, answer.out) == (2, ""), arguments
-        assert line in answer.err
-        assert answer.err.count("\n") == 1
+            f"cli_jobs:greet name:={'[' * 50_000}",
+            "parameter name is nested too deeply: 200 levels can be stored",
+        ),
+        ("cli_jobs:greet Ada", "a parameter is written NAME=TEXT or NAME:=JSON, not 'Ada'"),
+        ("cli_jobs:greet name:=Ada", "parameter name is not JSON"),
+        ("cli_jobs:greet -i [1]", "--input must be an object of the workflow's parameters"),
+        ("cli_jobs:greet -i @nowhere.json", "--input cannot be read: "),
+        ("cli_jobs:great", "module cli_jobs has no workflow 'great': did you mean greet?"),
+        ("cli_jobs", "which workflow? cli_jobs has "),
+        ("nowhere:greet", "there is no module 'nowhere' here"),
+        ("nowhere.py:greet", "there is no file nowhere.py"),
+        ("json:dumps", "module json holds no @workflow"),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_what_was_typed_is_checked_against_the_annotations(dsn, conn, typed, line):
+    answer = pgflow(dsn, "run", *typed.split())
+    assert (answer.code, answer.out) == (2, "")
+    assert line in answer.err
+    assert answer.err.count("\n") == 1
     assert statuses(conn) == {}
 
 

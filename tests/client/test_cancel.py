@@ -195,47 +195,60 @@ async def test_a_run_that_has_recorded_nothing_but_waits_may_clean_up_too(
 # ---------------------------------------------------------------- cleaning up
 
 
+class Tidying:
+    """A workflow that cleans up in a finally: with a step, a sleep, and a step that hangs."""
+
+    def __init__(self) -> None:
+        self.cleaned: list[int] = []
+        self.hanging = asyncio.Event()
+
+        @step
+        async def clean(n: int) -> None:
+            self.cleaned.append(n)
+            if self.cleaned == [1, 2]:
+                self.hanging.set()
+                await asyncio.Event().wait()
+
+        @workflow
+        async def tidy() -> None:
+            try:
+                await note("begun")
+                await go.wait()
+            finally:
+                await clean(1)
+                await pgflow.sleep(HOUR)
+                await clean(2)
+
+        self.tidy = tidy
+
+    async def cancel(self, aflow: AsyncHarness) -> Any:
+        """A run of it that is cancelled, and sleeps in its finally."""
+        aflow.include(self.tidy)
+        run = await aflow.start(self.tidy)
+        await aflow.until_idle()
+        await run.cancel()
+        await aflow.until_idle()
+        assert await run.status() == "waiting"
+        return run
+
+
 async def test_durable_calls_work_in_a_finally_and_survive_a_crash_there(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
-    cleaned = []
-    hanging = asyncio.Event()
-
-    @step
-    async def clean(n: int) -> None:
-        cleaned.append(n)
-        if cleaned == [1, 2]:
-            hanging.set()
-            await asyncio.Event().wait()
-
-    @workflow
-    async def tidy() -> None:
-        try:
-            await note("begun")
-            await go.wait()
-        finally:
-            await clean(1)
-            await pgflow.sleep(HOUR)
-            await clean(2)
-
-    aflow.include(tidy)
-    run = await aflow.start(tidy)
-    await aflow.until_idle()
+    tidying = Tidying()
+    run = await tidying.cancel(aflow)
     await run.cancel()
     await aflow.until_idle()
-    assert await run.status() == "waiting"
-    await run.cancel()
-    await aflow.until_idle()
-    assert await run.status() == "waiting"
+    assert await run.status() == "waiting", "once is enough"
     clock = asyncio.create_task(aflow.skip(HOUR))
-    await hanging.wait()
+    await tidying.hanging.wait()
     clock.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await clock
     await aflow.crash()
     await aflow.until_idle()
     await assert_cancelled(run)
-    assert cleaned == [1, 2, 2]
+    assert tidying.cleaned == [1, 2, 2]
     assert steps(conn, run.key) == [
         ("note", "completed", 1),
         ("clean", "completed", 1),

@@ -414,6 +414,34 @@ RAISE = "select set_config('raised.state', %s, true)"
 RAISED = "do $$ begin raise exception using errcode = current_setting('raised.state'); end $$"
 
 
+async def fail_there(connection: AsyncConnection, where: str) -> None:
+    """Has a statement fail at this place of a body."""
+    if where == "plainly":
+        await connection.execute(RAISED)
+    elif where == "in a savepoint":
+        async with connection.transaction():
+            await connection.execute(RAISED)
+    else:
+        try:
+            await connection.execute(RAISED)
+        except psycopg.Error as error:
+            raise KeyError("mine") from error
+
+
+def fail_there_sync(connection: Connection, where: str) -> None:
+    """As `fail_there` does."""
+    if where == "plainly":
+        connection.execute(RAISED)
+    elif where == "in a savepoint":
+        with connection.transaction():
+            connection.execute(RAISED)
+    else:
+        try:
+            connection.execute(RAISED)
+        except psycopg.Error as error:
+            raise KeyError("mine") from error
+
+
 @pytest.mark.parametrize("where", ["plainly", "in a savepoint", "and passed on as the body's own"])
 @pytest.mark.parametrize("state", ["40001", "40P01", "55P03", "53200", "57P01", "25P03"])
 @pytest.mark.parametrize("colour", ["async", "sync"])
@@ -427,16 +455,7 @@ def test_trouble_of_the_transaction_s_connection_is_waited_out(
         ran.append(1)
         if wanted := state_of():
             await connection.execute(RAISE, (wanted,))
-            if where == "plainly":
-                await connection.execute(RAISED)
-            elif where == "in a savepoint":
-                async with connection.transaction():
-                    await connection.execute(RAISED)
-            else:
-                try:
-                    await connection.execute(RAISED)
-                except psycopg.Error as error:
-                    raise KeyError("mine") from error
+            await fail_there(connection, where)
         return len(ran)
 
     @transaction(raises=[ValueError])
@@ -444,16 +463,7 @@ def test_trouble_of_the_transaction_s_connection_is_waited_out(
         ran.append(1)
         if wanted := state_of():
             connection.execute(RAISE, (wanted,))
-            if where == "plainly":
-                connection.execute(RAISED)
-            elif where == "in a savepoint":
-                with connection.transaction():
-                    connection.execute(RAISED)
-            else:
-                try:
-                    connection.execute(RAISED)
-                except psycopg.Error as error:
-                    raise KeyError("mine") from error
+            fail_there_sync(connection, where)
         return len(ran)
 
     @workflow
@@ -638,13 +648,8 @@ def test_a_transaction_that_loses_every_conflict_for_long_is_held_and_one_that_w
         assert run.result(SOON) == 5
 
 
-@pytest.mark.parametrize("colour", ["async", "sync"])
-def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body_s_failure(
-    dsn: str, conn: psycopg.Connection, colour: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The fence sets a time-out of its own for what comes after it: a client that stands still
-    there loses its session (25P03).
-    """
+def stand_still_before_the_first_commit(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the first COMMIT behind a fence wait until the server has ended the session."""
     from pgflow._transactions.psycopg import _AsyncPsycopgTransaction, _PsycopgTransaction
 
     stood_still = []
@@ -678,6 +683,16 @@ def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body
 
     monkeypatch.setattr(_PsycopgTransaction, "commit", commit_late)
     monkeypatch.setattr(_AsyncPsycopgTransaction, "execute_and_commit", fence_and_commit_late)
+
+
+@pytest.mark.parametrize("colour", ["async", "sync"])
+def test_a_session_that_the_server_ends_between_fence_and_commit_is_not_the_body_s_failure(
+    dsn: str, conn: psycopg.Connection, colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fence sets a time-out of its own for what comes after it: a client that stands still
+    there loses its session (25P03).
+    """
+    stand_still_before_the_first_commit(dsn, monkeypatch)
     conn.execute("create table booked (n int)")
 
     @transaction

@@ -1185,14 +1185,14 @@ def test_a_step_whose_name_is_too_long_is_refused() -> None:
             step(name=name)(add.fn)
 
 
-async def test_a_long_name_is_recorded_whole_and_stands_in_keys_by_its_beginning_and_a_hash(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    """Counterparties that deduplicate by key take some 255 characters. Two long names that begin
-    alike have different keys.
+LONG_NAMES = [f"tool:{'x' * 240}{n}" for n in range(2)]
+LONGEST_NAME = "ä" * 127
+
+
+async def call_by_long_names(aflow: AsyncHarness) -> tuple[str, list[str]]:
+    """A run that calls steps of long names, two of which begin alike, and an effect; its key, and
+    the idempotency keys of the bodies.
     """
-    names = [f"tool:{'x' * 240}{n}" for n in range(2)]
-    longest = "ä" * 127
     keys: list[str] = []
 
     async def body() -> None:
@@ -1200,16 +1200,16 @@ async def test_a_long_name_is_recorded_whole_and_stands_in_keys_by_its_beginning
         if len(keys) == 1:
             raise ConnectionError("again")
 
-    once = step(name=longest, retries=Retries(2, first_delay=AT_ONCE))(body)
+    once = step(name=LONGEST_NAME, retries=Retries(2, first_delay=AT_ONCE))(body)
 
-    @pgflow.effect(risk="reversible", name=names[0])
+    @pgflow.effect(risk="reversible", name=LONG_NAMES[0])
     async def act() -> None:
         keys.append(pgflow.idempotency_key())
 
     @workflow
     async def flow() -> str:
         await once()
-        for name in [*names, names[0]]:
+        for name in [*LONG_NAMES, LONG_NAMES[0]]:
             await pgflow.call(name, body)
         await act()
         await go.wait()
@@ -1222,14 +1222,24 @@ async def test_a_long_name_is_recorded_whole_and_stands_in_keys_by_its_beginning
     await run.send(go, 1)
     await aflow.until_idle()
     assert await run.result(SOON) == "done"
+    return run.key, keys
+
+
+async def test_a_long_name_is_recorded_whole(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    key, keys = await call_by_long_names(aflow)
     called = conn.execute(
-        "select step, idempotency_key from pgflow.steps where key = %s order by call", (run.key,)
+        "select step, idempotency_key from pgflow.steps where key = %s order by call", (key,)
     ).fetchall()
-    (owned,) = conn.execute(
-        "select effect from pgflow.effects where key = %s", (run.key,)
-    ).fetchone()
-    assert [name for name, _ in called] == [longest, *names, names[0]]
+    (owned,) = conn.execute("select effect from pgflow.effects where key = %s", (key,)).fetchone()
+    assert [name for name, _ in called] == [LONGEST_NAME, *LONG_NAMES, LONG_NAMES[0]]
     assert keys == [called[0][1], *(key for _, key in called), owned]
+
+
+async def test_a_long_name_stands_in_keys_by_its_beginning_and_a_hash(aflow: AsyncHarness) -> None:
+    """Counterparties that deduplicate by key take some 255 characters. Two long names that begin
+    alike have different keys.
+    """
+    _, keys = await call_by_long_names(aflow)
     assert len({*keys}) == 5
     assert all(len(key) <= 125 for key in keys)
     assert [key.rpartition("/")[2] for key in keys] == ["1", "1", "1", "1", "2", "3"]

@@ -457,12 +457,17 @@ def test_calls_of_one_name_are_folded_where_there_are_many(
     assert bought.calls[0].output == "lamp"
 
 
-def test_ledgers_tell_what_was_decided_done_and_owed(
-    ask: Ask, look: psycopg.Connection[Any]
-) -> None:
+def entries(ask: Ask, look: psycopg.Connection[Any]) -> tuple[int, Any, Any, Any]:
+    """The one run with a ledger, its decision, its effect, and the debt that this is."""
     number = run_id(look, "shop-1")
     (chosen,) = ask(inspect.list_decisions(number))
     (act,) = ask(inspect.list_effects(number))
+    (debt,) = ask(inspect.list_obligations())
+    return number, chosen, act, debt
+
+
+def test_ledgers_tell_what_was_decided_and_done(ask: Ask, look: psycopg.Connection[Any]) -> None:
+    number, chosen, act, _ = entries(ask, look)
     assert (chosen.value, chosen.why, chosen.evidence) == ("lamp", "it is dark", ["meter-3"])
     assert (act.status, act.request, act.decision, act.risk) == (
         "unknown",
@@ -470,7 +475,15 @@ def test_ledgers_tell_what_was_decided_done_and_owed(
         chosen.decision,
         "irreversible",
     )
-    (debt,) = ask(inspect.list_obligations())
+    assert (
+        ask(inspect.list_effects(number, after=act.call)).items
+        == ask(inspect.list_decisions(number, after=chosen.call)).items
+        == []
+    )
+
+
+def test_ledgers_tell_what_is_owed(ask: Ask, look: psycopg.Connection[Any]) -> None:
+    number, _, act, debt = entries(ask, look)
     assert (debt.key, debt.state, debt.effect, debt.status) == (
         "shop-1",
         "unknown",
@@ -483,20 +496,15 @@ def test_ledgers_tell_what_was_decided_done_and_owed(
         == [debt]
     )
     assert ask(inspect.list_obligations(state="accepted")).items == []
-    assert (
-        ask(
-            inspect.list_obligations(
-                after=f"{debt.opened_at.isoformat()}~{debt.run_id}~{debt.call}"
-            )
-        ).items
-        == []
-    )
-    assert (
-        ask(inspect.list_effects(number, after=act.call)).items
-        == ask(inspect.list_decisions(number, after=chosen.call)).items
-        == []
-    )
+    behind = f"{debt.opened_at.isoformat()}~{debt.run_id}~{debt.call}"
+    assert ask(inspect.list_obligations(after=behind)).items == []
     assert ask(inspect.count_left(["shop-1"])) == 0
+
+
+def test_an_audit_tells_decisions_effects_and_debts(
+    ask: Ask, look: psycopg.Connection[Any]
+) -> None:
+    _, chosen, act, debt = entries(ask, look)
     audit = ask(inspect.read_audit("shop-1"))
     assert [event.event for event in audit.events] == [
         "decision_recorded",

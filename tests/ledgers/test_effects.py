@@ -267,9 +267,10 @@ async def test_absent_is_believed_only_when_no_attempt_can_be_under_way(
     assert effects(conn, "status, attempts, said_by") == [("confirmed", 2, "settle")]
 
 
-async def test_a_counterparty_that_cannot_say_is_asked_again_and_at_last_a_person(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
-) -> None:
+async def hope_until_stuck(aflow: AsyncHarness, bank: Bank) -> Any:
+    """A run that is stuck, since the counterparty that lost its reply could not say what became
+    of it, four times.
+    """
     bank.lose = lambda _: True
 
     @effect(risk="compensable", settle_retries=SLOWLY)
@@ -303,11 +304,25 @@ async def test_a_counterparty_that_cannot_say_is_asked_again_and_at_last_a_perso
         await aflow.skip(timedelta(minutes=2))
     assert await run.status() == "stuck"
     assert answers == []
+    return run
+
+
+async def test_a_counterparty_that_cannot_say_is_asked_again_and_at_last_a_person(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
+    run = await hope_until_stuck(aflow, bank)
     ((key, detail),) = conn.execute(
         "select effect, detail->>'state' from pgflow.obligations"
     ).fetchall()
     assert detail == "unknown"
     assert key in run_row(conn, run.key, "error->>'message'")[0]
+
+
+async def test_a_person_says_what_no_counterparty_could(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank
+) -> None:
+    run = await hope_until_stuck(aflow, bank)
+    ((key,),) = conn.execute("select effect from pgflow.obligations").fetchall()
     await aflow.app.settle_effect(
         key, "confirmed", "seen on the statement", why="statement of May", by="ada"
     )

@@ -259,11 +259,10 @@ async def test_a_word_that_came_before_a_forced_end_is_kept(
 # ---------------------------------------------------------------- what is asked, and when
 
 
-@pytest.mark.parametrize("is_keyed", [True, False])
-async def test_absent_counts_by_when_it_was_asked_not_by_when_it_is_recorded(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank, is_keyed: bool
-) -> None:
-    asking, may_answer = asyncio.Event(), asyncio.Event()
+def absent_in_time(
+    conn: psycopg.Connection, asking: asyncio.Event, may_answer: asyncio.Event, *, is_keyed: bool
+) -> Any:
+    """A workflow with an effect that is lost once; asked, the bank takes its time to say no."""
 
     @effect(
         risk="compensable", settle_retries=SLOWLY, timeout=timedelta(seconds=20), keyed=is_keyed
@@ -286,36 +285,39 @@ async def test_absent_counts_by_when_it_was_asked_not_by_when_it_is_recorded(
     async def asker() -> str:
         return await act(5)
 
+    return asker
+
+
+@pytest.mark.parametrize("is_keyed", [True, False])
+async def test_absent_counts_by_when_it_was_asked_not_by_when_it_is_recorded(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank, is_keyed: bool
+) -> None:
+    asking, may_answer = asyncio.Event(), asyncio.Event()
+    asker = absent_in_time(conn, asking, may_answer, is_keyed=is_keyed)
     aflow.include(asker)
     run = await aflow.start(asker)
+
+    async def until_status(*wanted: str) -> str:
+        def status() -> str:
+            return run_row(conn, run.key, "status")[0]
+
+        await settled(aflow, conn, lambda: status() in wanted, f"it is {wanted}")
+        return status()
+
     await asyncio.wait_for(asking.wait(), 10)
     conn.execute("select pgflow.pause_run(%s)", (run.key,))
     set_clock(aflow._dsn, timedelta(hours=2))
     may_answer.set()
-    await settled(
-        aflow, conn, lambda: run_row(conn, run.key, "status")[0] == "paused", "it is paused"
-    )
+    await until_status("paused")
     assert len(bank.calls) == 1
     conn.execute("select pgflow.resume_run(%s)", (run.key,))
-    await settled(
-        aflow,
-        conn,
-        lambda: run_row(conn, run.key, "status")[0] in ("completed", "stuck"),
-        "it goes on",
-    )
+    status = await until_status("completed", "stuck")
     assert len(bank.asked) == 2, "what was absent at once is asked again"
-    assert (len(bank.calls), run_row(conn, run.key, "status")[0]) == (
-        (2, "completed") if is_keyed else (1, "stuck")
-    )
+    assert (len(bank.calls), status) == ((2, "completed") if is_keyed else (1, "stuck"))
 
 
-@pytest.mark.parametrize(
-    "has_codes", [True, False], ids=["a journal of now", "a journal from before the codes"]
-)
-async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
-    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank, has_codes: bool
-) -> None:
-    bank.lose = lambda n: n == 1
+def travelling() -> Any:
+    """A workflow with an effect whose precondition its own first attempt spoils."""
 
     @effect(risk="compensable", dedup_window=HOUR, settle_retries=SLOWLY)
     async def seat(cents: int) -> str:
@@ -338,6 +340,17 @@ async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
         except Stale:
             return "nothing was done"
 
+    return traveller
+
+
+@pytest.mark.parametrize(
+    "has_codes", [True, False], ids=["a journal of now", "a journal from before the codes"]
+)
+async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
+    aflow: AsyncHarness, conn: psycopg.Connection, bank: Bank, has_codes: bool
+) -> None:
+    bank.lose = lambda n: n == 1
+    traveller = travelling()
     aflow.include(traveller)
     run = await aflow.start(traveller)
     await aflow.until_idle()

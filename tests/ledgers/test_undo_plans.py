@@ -175,9 +175,10 @@ async def stays_owed(
 # ---------------------------------------------------------------- a plan that is run
 
 
-async def test_a_plan_is_run_step_by_step_and_the_planner_knows_what_was_done_and_why(
-    aflow: AsyncHarness, shop: psycopg.Connection[Any]
-) -> None:
+async def undo_by_plan(aflow: AsyncHarness) -> Any:
+    """Has an outing fail that a plan of four calls takes back; the answer is what the planner was
+    told.
+    """
     World.plan = [
         PlannedCall("return_seat", {"seat": 1}),
         PlannedSql(GIVE_BACK),
@@ -187,6 +188,13 @@ async def test_a_plan_is_run_step_by_step_and_the_planner_knows_what_was_done_an
     aflow.include(outing)
     await end_failed(await aflow.start(outing))
     (told,) = World.told
+    return told
+
+
+async def test_the_planner_knows_what_was_done_and_why(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any]
+) -> None:
+    told = await undo_by_plan(aflow)
     assert (told.effect, told.request, told.reply, told.risk) == (
         "take_seat",
         {"seat": 1, "name": "ada"},
@@ -202,8 +210,14 @@ async def test_a_plan_is_run_step_by_step_and_the_planner_knows_what_was_done_an
     assert told.steps["return_seat"].endswith(": Gives a seat back.")
     assert told.steps["note"] == "note(cents: 'int') -> 'None'"
     assert told.tables == ("shop.seats",)
-    assert [name for name, _ in World.acts] == ["take", "return", "tell sorry"]
     assert told.key == World.acts[0][1]
+
+
+async def test_a_plan_is_run_step_by_step(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any]
+) -> None:
+    await undo_by_plan(aflow)
+    assert [name for name, _ in World.acts] == ["take", "return", "tell sorry"]
     (plan_key,) = shop.execute(
         "select decision from pgflow.decisions where name = 'propose'"
     ).fetchone() or ("",)
@@ -212,6 +226,12 @@ async def test_a_plan_is_run_step_by_step_and_the_planner_knows_what_was_done_an
         free(shop),
         shop.execute("select cents from pgflow.effects, shop.money limit 1").fetchone(),
     ) == (10, (105,))
+
+
+async def test_the_ledgers_tell_of_a_plan_that_was_run(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any]
+) -> None:
+    told = await undo_by_plan(aflow)
     assert shop.execute(
         "select name, status, compensates from pgflow.effects order by call"
     ).fetchall() == [

@@ -309,9 +309,8 @@ EXPECTED = [
 ]  # fmt: skip
 
 
-async def test_no_value_of_a_run_is_readable_in_the_database(
-    aflow: AsyncHarness, conn: psycopg.Connection[Any]
-) -> None:
+async def run_everything(aflow: AsyncHarness, conn: psycopg.Connection[Any]) -> None:
+    """Runs that leave a value in every place there is, and read what they have left."""
     app = aflow(codec=Cipher(), errors=[LostError]).app
     aflow.include(everything, helper, unhelpful, lost, again)
     run = await aflow.start(
@@ -337,8 +336,19 @@ async def test_no_value_of_a_run_is_readable_in_the_database(
     with pytest.raises(RunFailed):
         await anew.result(SOON)
     assert [value async for value in run.stream("lines")] == [f"line {CANARY}", f"step {CANARY}"]
+
+
+async def test_no_value_of_a_run_is_readable_in_the_database(
+    aflow: AsyncHarness, conn: psycopg.Connection[Any]
+) -> None:
+    await run_everything(aflow, conn)
     assert tables_with(conn, CANARY) == set()
-    # What SQL branches on, and what people look for, is there.
+
+
+async def test_what_sql_branches_on_and_people_look_for_is_readable(
+    aflow: AsyncHarness, conn: psycopg.Connection[Any]
+) -> None:
+    await run_everything(aflow, conn)
     assert run_row(conn, "lost", "error->>'type', error->>'message'") == (
         "test_codec.LostError",
         None,

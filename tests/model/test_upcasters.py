@@ -143,71 +143,84 @@ def test_only_objects_of_named_fields_are_upcast(target: Any) -> None:
 # ---------------------------------------------------------------- in runs
 
 
-async def test_inputs_results_signals_children_and_outputs_of_an_older_form(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    """A run is begun by code that knows the first form, and ended by code that knows the last."""
-    is_new = [False]
-    old_order, order = Signal("order", dict), Signal("order", Order)
+OLD_ORDER, ORDER = Signal("order", dict), Signal("order", Order)
 
+
+def shop_of_the_first_form() -> tuple[Any, Any]:
+    """A workflow and its child, as the code was that knew the first form alone."""
+
+    @step(name="price")
     async def price(n: int) -> dict[str, str]:
         return {"item": f"priced {n}"}
 
-    old_price = step(name="price")(price)
-
-    @step(name="price")
-    async def new_price(n: int) -> Order:
-        return LAMP
-
-    async def child_body() -> dict[str, str]:
+    @workflow(name="child")
+    async def child() -> dict[str, str]:
         return {"item": "from a child"}
 
-    old_child = workflow(name="child")(child_body)
+    @workflow(name="shop")
+    async def shop(item: dict) -> dict[str, str]:
+        await price(1)
+        await pgflow.run_child(child)
+        await OLD_ORDER.wait()
+        await OLD_ORDER.wait()
+        return {"item": "out"}
+
+    return shop, child
+
+
+def shop_of_the_last_form(called: list[str]) -> tuple[Any, Any]:
+    """The same two, as the code is that knows the last form."""
+
+    @step(name="price")
+    async def price(n: int) -> Order:
+        return LAMP
 
     @workflow(name="child")
-    async def new_child() -> Order:
+    async def child() -> Order:
         return Order(lines=[("from a child", 1)])
 
     @workflow(name="shop")
-    async def old_shop(item: dict) -> dict[str, str]:
-        await old_price(1)
-        await pgflow.run_child(old_child)
-        await old_order.wait()
-        await old_order.wait()
-        return {"item": "out"}
+    async def shop(bought: Order) -> list[Order]:
+        called.append("shop")
+        answers = [bought, await price(1), await pgflow.run_child(child)]
+        return [*answers, await ORDER.wait(), await ORDER.wait()]
 
-    @workflow(name="shop")
-    async def new_shop(bought: Order) -> list[Order]:
-        is_new[0] = True
-        return [
-            bought,
-            await new_price(1),
-            await pgflow.run_child(new_child),
-            await order.wait(),
-            await order.wait(),
-        ]
-
-    @upcaster(new_shop)
+    @upcaster(shop)
     def a_parameter_was_renamed(old: dict[str, Any]) -> dict[str, Any]:
         return {"bought": old["item"]}
 
+    return shop, child
+
+
+async def shop_across_forms(aflow: AsyncHarness) -> list[str]:
+    """Items of a run that is begun by code of the first form, and ended by code of the last."""
+    called: list[str] = []
+    (old_shop, old_child), (new_shop, new_child) = (
+        shop_of_the_first_form(),
+        shop_of_the_last_form(called),
+    )
     aflow.include(old_shop, old_child)
     run = await aflow.start(old_shop, {"item": "in"})
     await aflow.until_idle()
-    await aflow.app.send(run.key, old_order, {"item": "first"})
+    await aflow.app.send(run.key, OLD_ORDER, {"item": "first"})
     await aflow.until_idle()
     aflow.app.definitions.workflows.update({"shop": new_shop, "child": new_child})
-    await aflow.app.send(run.key, old_order, {"items": ["second"]})
+    await aflow.app.send(run.key, OLD_ORDER, {"items": ["second"]})
     await aflow.until_idle()
-    assert is_new == [True]
-    ended = aflow.app.get(run.key, new_shop)
-    assert [o.lines[0][0] for o in await ended.result(SOON)] == [
-        "in",
-        "priced 1",
-        "from a child",
-        "first",
-        "second",
-    ]
+    assert called == ["shop"]
+    return [o.lines[0][0] for o in await aflow.app.get(run.key, new_shop).result(SOON)]
+
+
+async def test_inputs_results_signals_children_and_outputs_of_an_older_form(
+    aflow: AsyncHarness,
+) -> None:
+    assert await shop_across_forms(aflow) == ["in", "priced 1", "from a child", "first", "second"]
+
+
+async def test_what_is_recorded_keeps_its_form(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    await shop_across_forms(aflow)
     assert conn.execute(
         "select payload->>'item' from pgflow.timeline where event = 'step_completed' and name = "
         "'price'"

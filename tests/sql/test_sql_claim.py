@@ -103,7 +103,8 @@ def test_a_claim_takes_only_from_the_lanes_it_names(db: Conn) -> None:
     assert run_ids(claim(db, 5, lanes=[lane_of(db, "b"), lane_of(db, "b")])) == [b]
 
 
-def test_a_claim_tells_what_a_worker_must_know(db: Conn) -> None:
+def claim_one_with_everything(db: Conn) -> tuple[Any, Any, Any]:
+    """A run with all that a start can say, claimed; the start, the worker and the claim."""
     sqlkit.set_clock(db, T0)
     started = start(
         db,
@@ -116,7 +117,11 @@ def test_a_claim_tells_what_a_worker_must_know(db: Conn) -> None:
         queue="q",
     )
     worker = register(db)
-    claimed = claim_one(db, worker=worker)
+    return started, worker, claim_one(db, worker=worker)
+
+
+def test_a_claim_tells_what_a_worker_must_know(db: Conn) -> None:
+    started, _, claimed = claim_one_with_everything(db)
     assert (claimed.run_id, claimed.chain_id, claimed.lane_id, claimed.generation) == (
         started.run_id,
         started.run_id,
@@ -137,18 +142,26 @@ def test_a_claim_tells_what_a_worker_must_know(db: Conn) -> None:
         sqlkit.micros(T0),
     )
     assert claimed.root == one(db, "select root::text from pgflow.run_key")
+
+
+def test_a_claim_tells_what_few_runs_have_and_nothing_of_a_plain_one(db: Conn) -> None:
+    _, _, claimed = claim_one_with_everything(db)
     assert claimed.extra == {
         "labels": {"x": "y"}, "metadata": {"m": [None]}, "parent_run_id": None, "leaves_saga": None, "tenant": "t", "deadline_us": sqlkit.micros(T0) + 9_000_000,
         "beats": False, "heritage": None, "saga": None, "offer": None,
     }  # fmt: skip
+    start(db, key="plain")
+    assert claim_one(db).extra is None
+
+
+def test_a_claim_leaves_a_lease_with_its_worker(db: Conn) -> None:
+    started, worker, claimed = claim_one_with_everything(db)
     assert one(db, "select token, worker_id, lane_id, attempt from pgflow.lease") == (
         claimed.token,
         worker,
         started.lane_id,
         1,
     )
-    start(db, key="plain")
-    assert claim_one(db).extra is None
 
 
 def test_a_claim_tells_of_mail_that_cannot_wait(db: Conn) -> None:

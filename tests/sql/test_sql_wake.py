@@ -991,7 +991,14 @@ def test_a_deadline_that_passes_while_the_run_ends_changes_nothing(dsn: str, con
 # ---------------------------------------------------------------- children
 
 
-def test_a_child_inherits_what_its_start_does_not_say(db: Conn) -> None:
+START_OF_A_CHILD = """
+  select tenant, metadata, deadline_at, root_run_id, parent_run_id, parent_call, close_policy, run_at, pgflow.status_(run_id)
+  from pgflow.run where parent_call = %s
+"""
+
+
+def begin_two_children(db: Conn) -> tuple[Any, Any]:
+    """A run with a child that says nothing of itself and one that says all; it and the answer."""
     set_clock(db, T0)
     top = begin(db, "top", key="top", tenant="t", metadata='{"trace": [1]}', timeout_seconds=100)
     answer = commit(
@@ -1003,36 +1010,27 @@ def test_a_child_inherits_what_its_start_does_not_say(db: Conn) -> None:
     )  # fmt: skip
     assert [u[1:4] for u in answer.units_of(top)] == [[1, "k", "plain"], [2, "k", "own"]]
     assert len(answer.lanes) == 2
-    query = """
-      select tenant, metadata, deadline_at, root_run_id, parent_run_id, parent_call, close_policy, run_at, pgflow.status_(run_id)
-      from pgflow.run where parent_call = %s
-    """
-    assert one(db, query, 1) == (
-        "t",
-        {"trace": [1]},
-        T0 + seconds(100),
-        top.run_id,
-        top.run_id,
-        1,
-        "c",
-        None,
-        "queued",
-    )
-    assert one(db, query, 2) == (
-        "t",
-        {"other": 1},
-        T0 + seconds(15),
-        top.run_id,
-        top.run_id,
-        2,
-        "a",
-        T0 + seconds(10),
-        "waiting",
-    )
+    return top, answer
+
+
+def test_a_child_inherits_what_its_start_does_not_say(db: Conn) -> None:
+    top, _ = begin_two_children(db)
+    inherited = ("t", {"trace": [1]}, T0 + seconds(100), top.run_id, top.run_id)
+    assert one(db, START_OF_A_CHILD, 1) == (*inherited, 1, "c", None, "queued")
+
+
+def test_a_child_has_what_its_start_says(db: Conn) -> None:
+    top, answer = begin_two_children(db)
+    own = ("t", {"other": 1}, T0 + seconds(15), top.run_id, top.run_id)
+    assert one(db, START_OF_A_CHILD, 2) == (*own, 2, "a", T0 + seconds(10), "waiting")
     assert json.loads(answer.units_of(top)[1][4]) == {
         "run_id": one(db, "select run_id from pgflow.run where parent_call = 2"),
         "key": "mine",
     }
+
+
+def test_a_grandchild_has_the_root_of_its_family(db: Conn) -> None:
+    top, _ = begin_two_children(db)
     plain = claim_one(db)
     commit(db, flush(plain, children=[child(1, "grandchild")]))
     assert (

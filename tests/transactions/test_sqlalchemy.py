@@ -45,7 +45,7 @@ from pgflow.sqlalchemy import EngineProvider, SessionProvider
 from pgflow.sqlalchemy.asyncio import AsyncEngineProvider, AsyncSessionProvider
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pgflow.testing import AsyncHarness, Harness
 
@@ -232,6 +232,50 @@ def test_a_body_that_raises_leaves_nothing(
     assert left(conn) == 10
 
 
+LEVEL = text("show transaction_isolation")
+
+
+def taking_one(interfere: Callable[[], None]) -> dict[str, Any]:
+    """Bodies that take one of a stock, by what they are given; each tells its level."""
+
+    @transaction(isolation="repeatable read")
+    def with_session(session: Session) -> str:
+        level = session.execute(LEVEL).scalar_one()
+        stock = session.get_one(Stock, "a")
+        interfere()
+        stock.n -= 1
+        return level
+
+    @transaction(isolation="repeatable read")
+    def with_connection(connection: Connection) -> str:
+        level = connection.execute(LEVEL).scalar_one()
+        interfere()
+        connection.execute(TAKE, {"n": 1, "sku": "a"})
+        return level
+
+    @transaction(isolation="repeatable read")
+    async def with_async_session(session: AsyncSession) -> str:
+        level = (await session.execute(LEVEL)).scalar_one()
+        stock = await session.get_one(Stock, "a")
+        interfere()
+        stock.n -= 1
+        return level
+
+    @transaction(isolation="repeatable read")
+    async def with_async_connection(connection: AsyncConnection) -> str:
+        level = (await connection.execute(LEVEL)).scalar_one()
+        interfere()
+        await connection.execute(TAKE, {"n": 1, "sku": "a"})
+        return level
+
+    return {
+        "session": with_session.aio,
+        "connection": with_connection.aio,
+        "async session": with_async_session,
+        "async connection": with_async_connection,
+    }
+
+
 @pytest.mark.parametrize("kind", ["session", "connection", "async session", "async connection"])
 def test_a_serialization_failure_is_tried_again_and_not_recorded(
     flow: Harness, engine: Engine, async_engine: AsyncEngine, conn: psycopg.Connection, kind: str
@@ -243,47 +287,11 @@ def test_a_serialization_failure_is_tried_again_and_not_recorded(
         if len(bodies) == 1:
             conn.execute("update stock set n = n - 1")
 
-    @transaction(isolation="repeatable read")
-    def with_session(session: Session) -> str:
-        level = session.execute(text("show transaction_isolation")).scalar_one()
-        stock = session.get_one(Stock, "a")
-        interfere()
-        stock.n -= 1
-        return level
-
-    @transaction(isolation="repeatable read")
-    def with_connection(connection: Connection) -> str:
-        level = connection.execute(text("show transaction_isolation")).scalar_one()
-        interfere()
-        connection.execute(TAKE, {"n": 1, "sku": "a"})
-        return level
-
-    @transaction(isolation="repeatable read")
-    async def with_async_session(session: AsyncSession) -> str:
-        level = (await session.execute(text("show transaction_isolation"))).scalar_one()
-        stock = await session.get_one(Stock, "a")
-        interfere()
-        stock.n -= 1
-        return level
-
-    @transaction(isolation="repeatable read")
-    async def with_async_connection(connection: AsyncConnection) -> str:
-        level = (await connection.execute(text("show transaction_isolation"))).scalar_one()
-        interfere()
-        await connection.execute(TAKE, {"n": 1, "sku": "a"})
-        return level
+    body = taking_one(interfere)[kind]
 
     @workflow
     async def contended() -> str:
-        match kind:
-            case "session":
-                return await with_session.aio()
-            case "connection":
-                return await with_connection.aio()
-            case "async session":
-                return await with_async_session()
-            case _:
-                return await with_async_connection()
+        return await body()
 
     provide_all(flow, engine, async_engine)
     flow.include(contended)
@@ -545,42 +553,44 @@ def test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit(
     assert [event for event, _ in events(conn, run.key)] == ["step_completed"]
 
 
+async def occupy(
+    pool: Engine | AsyncEngine, is_taken: asyncio.Event, is_free: asyncio.Event
+) -> None:
+    """Keeps a connection of a pool until it is to be free."""
+    if isinstance(pool, AsyncEngine):
+        async with pool.connect():
+            is_taken.set()
+            await is_free.wait()
+    else:
+        with pool.connect():
+            is_taken.set()
+            await is_free.wait()
+
+
 @pytest.mark.parametrize("colour", ["async", "sync"])
 def test_a_pool_that_has_no_connection_in_time_is_waited_out(
     dsn: str, url: str, engine: Engine, conn: psycopg.Connection, colour: str
 ) -> None:
-    narrow = create_engine(url, pool_size=1, max_overflow=0, pool_timeout=0.05)
-    async_narrow = create_async_engine(
-        async_of(url), pool_size=1, max_overflow=0, pool_timeout=0.05
+    options: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 0.05}
+    narrow, async_narrow = (
+        create_engine(url, **options),
+        create_async_engine(async_of(url), **options),
     )
-    providers = [EngineProvider(narrow), AsyncEngineProvider(async_narrow)]
-    is_free, is_taken = asyncio.Event(), asyncio.Event()
+    body = take_with_async_connection if colour == "async" else take_with_connection.aio
 
     @workflow
     async def order_one() -> int:
-        return await (
-            take_with_async_connection("a", 1)
-            if colour == "async"
-            else take_with_connection.aio("a", 1)
-        )
-
-    async def occupy() -> None:
-        if colour == "sync":
-            with narrow.connect():
-                is_taken.set()
-                await is_free.wait()
-            return
-        async with async_narrow.connect():
-            is_taken.set()
-            await is_free.wait()
+        return await body("a", 1)
 
     async def main() -> tuple[int, list[tuple[str, str | None]]]:
-        meter = Meter()
+        meter, is_free, is_taken = Meter(), asyncio.Event(), asyncio.Event()
+        providers = [EngineProvider(narrow), AsyncEngineProvider(async_narrow)]
         async with (
             pgflow.AsyncApp(dsn, include=[order_one], providers=providers) as app,
             app.worker(meter=meter),
         ):
-            occupied = asyncio.create_task(occupy())
+            pool = async_narrow if colour == "async" else narrow
+            occupied = asyncio.create_task(occupy(pool, is_taken, is_free))
             await is_taken.wait()
             run = await app.start(order_one)
             await eventually(
@@ -592,10 +602,8 @@ def test_a_pool_that_has_no_connection_in_time_is_waited_out(
             await async_narrow.dispose()
             return answer, await asyncio.to_thread(events, conn, run.key)
 
-    assert asyncio.run(main()) == (
-        9,
-        [("step_completed", f"take_with_{'async_' * (colour == 'async')}connection")],
-    )
+    name = f"take_with_{'async_' * (colour == 'async')}connection"
+    assert asyncio.run(main()) == (9, [("step_completed", name)])
     narrow.dispose()
 
 

@@ -493,26 +493,25 @@ def test_a_failure_to_serialize_at_commit_is_tried_again_too(
     assert events(conn, run.key) == [("step_completed", "skewed")]
 
 
+@contextmanager
+def somebody_who_locks(
+    dsn: str, conn: psycopg.Connection, first: str, second: str
+) -> Iterator[None]:
+    """Another session that has locked one stock, and waits for the second that we hold."""
+    with psycopg.connect(dsn) as other:
+        other.execute(TAKE, (1, first))
+        thread = threading.Thread(target=lambda: other.execute(TAKE, (1, second)))
+        thread.start()
+        waits = f"pid = {other.info.backend_pid} and wait_event_type = 'Lock'"
+        wait_until(lambda: count(conn, "pg_stat_activity", waits), "the other waits for us")
+        yield
+        thread.join()
+
+
 def test_a_deadlock_is_tried_again_and_not_recorded(
     flow: Harness, conn: psycopg.Connection, dsn: str
 ) -> None:
     bodies = []
-
-    @contextmanager
-    def somebody_who_locks(first: str, second: str) -> Iterator[None]:
-        with psycopg.connect(dsn) as other:
-            other.execute(TAKE, (1, first))
-            thread = threading.Thread(target=lambda: other.execute(TAKE, (1, second)))
-            thread.start()
-            pid = other.info.backend_pid
-            wait_until(
-                lambda: count(
-                    conn, "pg_stat_activity", f"pid = {pid} and wait_event_type = 'Lock'"
-                ),
-                "the other waits for us",
-            )
-            yield
-            thread.join()
 
     @transaction
     def unlucky(mine: Connection) -> int:
@@ -522,7 +521,7 @@ def test_a_deadlock_is_tried_again_and_not_recorded(
         if len(bodies) > 1:
             return mine.execute(TAKE, (1, "b")).fetchone()[0]
         deadlock = None
-        with somebody_who_locks("b", "a"):
+        with somebody_who_locks(dsn, conn, "b", "a"):
             try:
                 mine.execute(TAKE, (1, "b"))
             except psycopg.errors.DeadlockDetected as error:

@@ -617,34 +617,27 @@ def test_aliases_are_names(aliases: Any) -> None:
         step(aliases=aliases)(note.fn)
 
 
-@pytest.mark.parametrize("crash", [False, True])
-async def test_a_step_under_a_new_name_goes_on_with_the_old_key(
-    aflow: AsyncHarness, conn: psycopg.Connection, crash: bool
-) -> None:
-    """Finished, under way with a failed attempt, and not yet begun when the code changes."""
+async def pay_under_a_new_name(aflow: AsyncHarness, *, crash: bool) -> list[tuple[int, str]]:
+    """Deploys a new name of a step under a run that has it finished, under way with a failed
+    attempt, and not yet begun; the answer are the keys of its attempts.
+    """
     is_new, works, keys = [False], asyncio.Event(), []
+    retries = pgflow.Retries(5, first_delay=seconds(2))
 
-    @step(name="pay", retries=pgflow.Retries(5, first_delay=seconds(2)))
+    @step(name="pay", retries=retries)
     async def pay(n: int) -> str:
         keys.append((n, pgflow.idempotency_key()))
         if n == 2 and not works.is_set():
             raise ConnectionError("not yet")
         return f"paid {n}"
 
-    new_pay = step(
-        name="charge", aliases=["pay"], retries=pgflow.Retries(5, first_delay=seconds(2))
-    )(pay.fn)
+    new_pay = step(name="charge", aliases=["pay"], retries=retries)(pay.fn)
     own = step(name="charge")(pay.fn)
 
     @workflow
     async def paying() -> list[str]:
         first = new_pay if is_new[0] else pay
-        return [
-            await (new_pay if is_new[0] else own)(0),
-            await first(1),
-            await first(2),
-            await first(3),
-        ]
+        return [await (new_pay if is_new[0] else own)(0), *[await first(n) for n in (1, 2, 3)]]
 
     aflow.include(paying)
     run = await aflow.start(paying)
@@ -655,6 +648,14 @@ async def test_a_step_under_a_new_name_goes_on_with_the_old_key(
         await aflow.crash()
     await aflow.skip(seconds(60))
     assert await run.result(SOON) == [f"paid {n}" for n in range(4)]
+    return keys
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_a_step_under_a_new_name_goes_on_with_the_old_key(
+    aflow: AsyncHarness, crash: bool
+) -> None:
+    keys = await pay_under_a_new_name(aflow, crash=crash)
     stem = keys[0][1].partition("/")[0]
     assert keys == [
         (0, f"{stem}/charge/1"),
@@ -665,10 +666,8 @@ async def test_a_step_under_a_new_name_goes_on_with_the_old_key(
     ]
 
 
-async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(
-    aflow: AsyncHarness,
-) -> None:
-    is_new = [False]
+def read_write_and_stall(suffix: str = "", *, aliased: bool = False) -> tuple[Any, Any, Any]:
+    """A read, a transaction and a step that never ends well; aliased, with their old names too."""
 
     async def body(n: int) -> int:
         return n
@@ -679,21 +678,26 @@ async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(
     async def forever() -> None:
         raise ConnectionError("never")
 
-    retries = pgflow.Retries(9, first_delay=seconds(30))
-    old = (
-        pgflow.read(name="look")(body),
-        pgflow.transaction(write),
-        step(name="stall", retries=retries)(forever),
+    def aliases(name: str) -> list[str]:
+        return [name] if aliased else []
+
+    write.__name__ = f"write{suffix}"
+    return (
+        pgflow.read(name=f"look{suffix}", aliases=aliases("look"))(body),
+        pgflow.transaction(aliases=aliases("write"))(write),
+        step(
+            name=f"stall{suffix}",
+            aliases=aliases("stall"),
+            retries=pgflow.Retries(9, first_delay=seconds(30)),
+        )(forever),
     )
 
-    async def write_anew(conn: psycopg.AsyncConnection, n: int) -> int:
-        return n
 
-    new = (
-        pgflow.read(name="see", aliases=["look"])(body),
-        pgflow.transaction(aliases=["write"])(write_anew),
-        step(name="linger", aliases=["stall"], retries=retries)(forever),
-    )
+async def test_reads_transactions_and_given_up_steps_fit_under_a_new_name(
+    aflow: AsyncHarness,
+) -> None:
+    is_new = [False]
+    old, new = read_write_and_stall(), read_write_and_stall("_anew", aliased=True)
 
     @workflow
     async def mixed() -> list[Any]:
@@ -760,29 +764,34 @@ def test_a_name_that_is_no_alias_still_diverges(flow: Harness) -> None:
     is_new[0] = False
 
 
-async def test_effects_and_decisions_under_new_names_keep_their_keys(
-    aflow: AsyncHarness, conn: psycopg.Connection
-) -> None:
-    """Done, unknown and not yet intended when the code changes."""
-    is_new, is_known, keys = [False], [False], []
+class Deploy:
+    """Code of two effects and a decision that is deployed with new names for them; the keys under
+    which its bodies were called, settling ones with a negative number.
+    """
 
-    async def pay(n: int) -> str:
-        keys.append((n, pgflow.idempotency_key()))
-        if n == 2 and len(keys) == 2:
-            raise ConnectionError("no reply")
-        return f"paid {n}"
+    def __init__(self) -> None:
+        self.is_new = self.is_known = False
+        self.keys: list[tuple[int, str]] = []
+        self.old = (self._effect("pay"), self._decision("pick"))
+        self.new = (self._effect("charge", "pay"), self._decision("choose", "pick"))
 
-    async def ask(n: int) -> pgflow.Confirmed[str] | pgflow.Absent | pgflow.StillUnknown:
-        keys.append((-n, pgflow.idempotency_key()))
-        return pgflow.Confirmed("paid 2") if is_known[0] else pgflow.StillUnknown()
+    def _note(self, n: int) -> None:
+        self.keys.append((n, pgflow.idempotency_key()))
 
-    async def take_back(receipt: str, n: int) -> None:
-        keys.append((n, pgflow.idempotency_key()))
+    def _effect(self, name: str, *aliases: str) -> Any:
+        async def pay(n: int) -> str:
+            self._note(n)
+            if n == 2 and len(self.keys) == 2:
+                raise ConnectionError("no reply")
+            return f"paid {n}"
 
-    async def pick(n: int) -> pgflow.Choice[int]:
-        return pgflow.Choice(n, why="asked")
+        async def ask(n: int) -> pgflow.Confirmed[str] | pgflow.Absent | pgflow.StillUnknown:
+            self._note(-n)
+            return pgflow.Confirmed("paid 2") if self.is_known else pgflow.StillUnknown()
 
-    def declared(name: str, *aliases: str) -> Any:
+        async def take_back(receipt: str, n: int) -> None:
+            self._note(n)
+
         retries = pgflow.Retries(9, first_delay=seconds(30), backoff=1)
         made = pgflow.effect(
             risk="compensable", name=name, aliases=aliases, settle_retries=retries
@@ -792,42 +801,61 @@ async def test_effects_and_decisions_under_new_names_keep_their_keys(
         made.compensate(take_back)
         return made
 
-    old_pay, new_pay = declared("pay"), declared("charge", "pay")
-    old_pick = pgflow.decision()(pick)
-    pick.__name__ = "choose"
-    new_pick = pgflow.decision(aliases=["pick"])(pick)
+    @staticmethod
+    def _decision(name: str, *aliases: str) -> Any:
+        async def pick(n: int) -> pgflow.Choice[int]:
+            return pgflow.Choice(n, why="asked")
 
-    @workflow
-    async def paying() -> str:
-        act, decide = (new_pay, new_pick) if is_new[0] else (old_pay, old_pick)
-        chosen = await decide(1)
-        said = [await act.because(chosen)(1)]
-        try:
-            async with pgflow.saga():
-                said += [await act(2), await act(3)]
-                await decide(2)
-                raise LookupError
-        except LookupError:
-            return ", ".join(said)
+        pick.__name__ = name
+        return pgflow.decision(aliases=aliases)(pick)
 
-    aflow.include(paying)
-    run = await aflow.start(paying)
-    await aflow.until_idle()
-    assert [n for n, _ in keys] == [1, 2, -2]
-    is_new[0] = is_known[0] = True
-    await aflow.crash()
-    await aflow.skip(seconds(60))
-    assert await run.result(SOON) == "paid 1, paid 2, paid 3"
-    stem = keys[1][1].partition("/")[0]
-    assert keys[0] == (1, f"{stem}/pick/1/pay/1")
-    assert {key for n, key in keys[1:] if abs(n) == 2 and "compensate" not in key} == {
+    async def under_way(self, aflow: AsyncHarness) -> str:
+        """Deploys under a run whose effects are done, unknown and not yet intended, and a
+        decision not yet made; the answer is the stem of its keys.
+        """
+
+        @workflow
+        async def paying() -> str:
+            act, decide = self.new if self.is_new else self.old
+            chosen = await decide(1)
+            said = [await act.because(chosen)(1)]
+            try:
+                async with pgflow.saga():
+                    said += [await act(2), await act(3)]
+                    await decide(2)
+                    raise LookupError
+            except LookupError:
+                return ", ".join(said)
+
+        aflow.include(paying)
+        run = await aflow.start(paying)
+        await aflow.until_idle()
+        assert [n for n, _ in self.keys] == [1, 2, -2]
+        self.is_new = self.is_known = True
+        await aflow.crash()
+        await aflow.skip(seconds(60))
+        assert await run.result(SOON) == "paid 1, paid 2, paid 3"
+        return self.keys[1][1].partition("/")[0]
+
+
+async def test_effects_under_new_names_keep_their_keys(aflow: AsyncHarness) -> None:
+    deploy = Deploy()
+    stem = await deploy.under_way(aflow)
+    assert deploy.keys[0] == (1, f"{stem}/pick/1/pay/1")
+    assert {key for n, key in deploy.keys[1:] if abs(n) == 2 and "compensate" not in key} == {
         f"{stem}/pay/1"
     }
-    assert [key.removeprefix(f"{stem}/") for _, key in keys[-3:]] == [
+    assert [key.removeprefix(f"{stem}/") for _, key in deploy.keys[-3:]] == [
         "charge/1",
         "charge/1/charge.compensate/1",
         "pay/1/charge.compensate/1",
     ]
+
+
+async def test_decisions_under_new_names_keep_their_keys(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    stem = await Deploy().under_way(aflow)
     assert conn.execute("select decision from pgflow.decisions order by seq").fetchall() == [
         (f"{stem}/pick/1",),
         (f"{stem}/choose/1",),
