@@ -264,7 +264,7 @@ class Execution:
         """Nothing is left to release: start what may start, flush what must be durable."""
         flushing = self.flushing
         is_held_back = flushing.pausing or flushing.draining or not flushing.has_looked
-        if not is_held_back and self.release.take_offer():
+        if self.claim.offer is not None and not is_held_back and self.release.take_offer():
             self.advance()
             return
         if self.history.replaying and self.release.is_renewing:

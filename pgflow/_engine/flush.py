@@ -149,6 +149,11 @@ class Flush:
             f"{_quoted(row.key)},{number or 'null'}]"
         )
 
+    def taken_rows(self) -> list[str]:
+        """The rows of ``m``."""
+        address = f"{self.run_id},{self.chain_id}"
+        return [f"[{address},{quote_json(o.name)},{o.signal_id}]" for o in self.taken]
+
     def ending_row(self, apart: list[str]) -> str:
         """The row of ``o``; ``apart`` takes a long output."""
         assert self.ending is not None
@@ -208,11 +213,9 @@ def batch_document(
             endings.append(flush.ending_row(apart))
             if flush.has_kin:
                 kin.append(str(flush.run_id))
-        taken += [
-            f"[{flush.run_id},{flush.chain_id},{quote_json(o.name)},{o.signal_id}]"
-            for o in flush.taken
-        ]
-        returned += [json.dumps([flush.run_id, flush.chain_id, *back]) for back in flush.returned]
+        if flush.taken or flush.returned:
+            taken += flush.taken_rows()
+            returned += [json.dumps([flush.run_id, flush.chain_id, *r]) for r in flush.returned]
         if flush.question is not None:
             questions.append(json.dumps(flush.question))
     parts = [f'"w":{worker_id},"r":[{",".join(runs)}],"u":[{",".join(units)}]']

@@ -1,4 +1,4 @@
-"""What leaves a run and what comes back: flushes, the questions that go with them, and fences.
+"""Flushes, the questions that go with them, their answers, and fences.
 
 One flush is on its way at a time. While a transactional step is between its fence and its
 acknowledgement, or a question is with the database, the next sequence numbers are not known, so

@@ -62,8 +62,8 @@ class StepScope:
     attempt: int
     beat: Callable[[Any], None]
     last_details: Any = None
-    chains_to_wake: list[int] = field(default_factory=list)
-    lanes_made_ready: set[int] = field(default_factory=set)
+    chains_to_wake: tuple[int, ...] = ()
+    lanes_made_ready: frozenset[int] = frozenset()
     connection: Any = None
     tell: Callable[[StepScope], None] = lambda _scope: None
     """Is called when the body has emitted something. Does not refer to the scope, which is gone
@@ -111,21 +111,13 @@ Scope = WorkflowScope | StepScope
 current: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("pgflow_scope", default=None)
 
 
-_OURS = 2
-"""Most context variables of a workflow that are pgflow's own."""
-
-
 def variables() -> tuple[tuple[contextvars.ContextVar[Any], Any], ...]:
     """The context variables of the code that calls, without pgflow's own. A context would refer to
     the run, and that to its calls.
     """
     context = contextvars.copy_context()
-    if len(context) <= _OURS:
-        for var in context:
-            if var is not current and var is not resting:
-                break
-        else:
-            return ()
+    if len(context) == (current in context) + (resting in context):
+        return ()
     return tuple(
         (var, value) for var, value in context.items() if var is not current and var is not resting
     )

@@ -417,7 +417,7 @@ def _arguments_text(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) ->
             return f"[{','.join([_SCALARS[type(value)](value) for value in args])}]"
         except (KeyError, ValueError):  # the latter: a number too long to be written
             pass
-    return canonical_text([args, kwargs] if kwargs else args, what)
+    return canonical_text([args, kwargs] if kwargs else args, f"an argument of {what}")
 
 
 def hash_arguments(
@@ -436,7 +436,7 @@ def hash_arguments(
     Raises:
         NotStorable: An argument has no form that could be compared.
     """
-    text = _arguments_text(args, kwargs, f"an argument of {what}")
+    text = _arguments_text(args, kwargs, what)
     digest = (
         hashlib.blake2b(text.encode(), digest_size=8)
         if key is None

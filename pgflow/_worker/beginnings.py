@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import Any
 
 from pgflow._engine.drivers import Driver
@@ -174,9 +175,6 @@ class Beginnings(Part):
             self._runs.guard(execution, execution.start)
 
     def _driver(self, execution: Execution, workflow: Workflow[..., Any]) -> Driver:
-        def yield_control() -> None:
-            self._posts.post(self._thread_stands, execution)
-
         definitions = self._definitions
         return make_driver(
             execution,
@@ -184,7 +182,9 @@ class Beginnings(Part):
             definitions.errors,
             definitions.interceptors,
             self._code_threads.run,
-            yield_control,
+            None
+            if workflow.is_async
+            else partial(self._posts.post, self._thread_stands, execution),
         )
 
     def _thread_stands(self, execution: Execution) -> None:

@@ -88,8 +88,7 @@ class TransactionBodies:
         takes_connection = step.connection_parameter is not None
         fn: Callable[..., Any] = self._replacements.get(step.origin) or step.fn
         queue = FenceQueue(self._turns, execution)
-        scope.chains_to_wake.clear()
-        scope.lanes_made_ready.clear()
+        scope.chains_to_wake, scope.lanes_made_ready = (), frozenset()
 
         def encode(value: Any) -> str:
             what = f"the result of step {call.name}"

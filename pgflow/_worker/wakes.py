@@ -6,7 +6,7 @@ None of it is needed for correctness: what is not woken is found by the next pol
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import psycopg
 
@@ -32,7 +32,7 @@ class Wakes:
         self._poller = poller
         self._chains: set[int] = set()
 
-    def wake_soon(self, chains: Iterable[int], lanes: set[int]) -> None:
+    def wake_soon(self, chains: Iterable[int], lanes: Collection[int]) -> None:
         """Wakes runs, many in one transaction; lanes have ready runs already."""
         if lanes:
             self._news.woken(list(lanes), [])

@@ -180,8 +180,8 @@ class BoundClient(Client):
     def _wake_after_commit(self, chains: Iterable[int] = (), lanes: Iterable[int] = ()) -> None:
         scope = step_scope_of(self._connection)
         if scope is not None:
-            scope.chains_to_wake.extend(chains)
-            scope.lanes_made_ready.update(lanes)
+            scope.chains_to_wake += tuple(chains)
+            scope.lanes_made_ready |= frozenset(lanes)
             return
         self._app._note(chains, lanes)
         if self._adapted.after_commit is not None:

@@ -16,6 +16,7 @@ import psycopg
 import servers
 
 APPS = Path(__file__).parents[1] / "apps"
+KITS = Path(__file__).parent
 
 
 def eventually(condition: Callable[[], Any], what: str, timeout_seconds: float = 30.0) -> Any:
@@ -63,7 +64,7 @@ class WorkerProcess:
         environment = {
             **os.environ,
             "PGFLOW_DSN": dsn,
-            "PYTHONPATH": f"{APPS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "PYTHONPATH": os.pathsep.join([str(APPS), str(KITS), os.environ.get("PYTHONPATH", "")]),
         }
         self._dsn = dsn
         self.process = subprocess.Popen(
