@@ -773,6 +773,13 @@ STEPS = (
         "transactions/test_sqlalchemy.py::test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit[psycopg-OperationalError]",
     ),
     Defect(
+        "context of a body that ended",
+        "pgflow/_worker/bodies.py",
+        "context = self._context.copy()",
+        "context = contextvars.copy_context()",
+        "flow/test_context_variables.py::test_a_body_that_begins_when_another_ends_does_not_see_what_that_has_set",
+    ),
+    Defect(
         "a transaction held for its first trouble",
         "pgflow/_worker/bodies.py",
         "elif not is_passing(trouble.error) and now - failing_since",

@@ -85,6 +85,8 @@ class Bodies:
         self._tells_errors = definitions.envelopes is None
         self._meter = options.meter
         self._loop = asyncio.get_running_loop()
+        # A body that another one's end brings on must not see the variables that that one has set.
+        self._context = contextvars.copy_context()
         self._tasks: dict[StepCall, asyncio.Task[None] | Job] = {}
         self._stopped = False
         runs.when_leaving(self._stop_those_of)
@@ -95,7 +97,9 @@ class Bodies:
     def start(self, execution: Execution, call: StepCall) -> None:
         """Runs a body."""
         if not _is_plain(execution, call):
-            self._tasks[call] = self._loop.create_task(self._run(execution, call))
+            self._tasks[call] = self._loop.create_task(
+                self._run(execution, call), context=self._context.copy()
+            )
         elif call.spec.definition.is_async:
             self._start_as_task(execution, call)
         else:
@@ -159,7 +163,7 @@ class Bodies:
         """The scope of a first try, the context that the body runs in, and its function."""
         scope = self._progress.scope_of(execution, call, 1)
         step: Step[Any, Any] = call.spec.definition
-        context = contextvars.copy_context()
+        context = self._context.copy()
         context.run(current.set, scope)
         for variable, value in call.variables:
             context.run(variable.set, value)
@@ -421,7 +425,8 @@ def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:
             f"decision {call.name} must return a pgflow.Choice, not {type(value).__name__}"
         )
     text = call.spec.result.encode(value, f"the result of step {call.name}")
-    scope.succeeded()
+    if scope.emitted:
+        scope.succeeded()
     return StepResult(call, text, None)
 
 

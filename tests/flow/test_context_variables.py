@@ -173,6 +173,32 @@ async def test_runs_do_not_see_those_of_each_other(aflow: AsyncHarness) -> None:
     assert [await run.result(SOON) for run in runs] == [["nobody", name] for name in "abc"]
 
 
+@read
+async def sets_one() -> str:
+    tenant.set("of another body")
+    return tenant.get()
+
+
+@step(timeout=60)
+async def of_timed_step() -> str:
+    return tenant.get()
+
+
+async def test_a_body_that_begins_when_another_ends_does_not_see_what_that_has_set(
+    aflow: AsyncHarness,
+) -> None:
+    @workflow
+    async def flow() -> list[str]:
+        seen = []
+        for body in (of_read, of_step, of_timed_step, of_transaction, of_effect):
+            await sets_one()
+            seen.append(await body())
+        return seen
+
+    aflow.include(flow)
+    assert await (await aflow.start(flow)).result(SOON) == ["nobody"] * 5
+
+
 class Sets(Interceptor):
     @contextmanager
     def around_workflow(self, info: pgflow.RunInfo) -> Iterator[None]:
