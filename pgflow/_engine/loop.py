@@ -233,15 +233,18 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             if self._cancelled:  # a cancel of the run comes from outside
                 self._order_cancelled()
             self._run_ready()
-            for _ in range(MAX_REPEATS):
-                if not self._repeating:
-                    break
-                self._ready, self._repeating = self._repeating, self._ready
-                if not self._run_ready():
-                    break
+            if self._repeating:
+                self._repeat()
         finally:
             self._running = None
             _leave(before)
+
+    def _repeat(self) -> None:
+        """Runs callbacks that append themselves again, for as long as something comes of it."""
+        for _ in range(MAX_REPEATS):
+            self._ready, self._repeating = self._repeating, self._ready
+            if not self._run_ready() or not self._repeating:
+                return
 
     def _run_ready(self) -> bool:
         """Run the ready callbacks; return True if there were more of them than at the start."""

@@ -176,9 +176,9 @@ def test_a_worker_remembers_what_it_was_told_and_where_the_log_was(dsn: str) -> 
         told = worker._acknowledged
         wait_until(
             lambda: any(
-                one.key == run.key and one.has_ended
+                key == run.key and has_ended
                 for part in told._stretches
-                for one in part.told.values()
+                for _, _, has_ended, key in part.told.values()
             ),
             "a beat comes",
             10,
