@@ -17,6 +17,8 @@ import servers
 
 APPS = Path(__file__).parents[1] / "apps"
 KITS = Path(__file__).parent
+FOLDERS = (APPS, KITS, KITS.parent)
+"""Those in which a worker finds the modules of tests: the programs of the proof stand beside rooms."""
 
 
 def eventually(condition: Callable[[], Any], what: str, timeout_seconds: float = 30.0) -> Any:
@@ -64,7 +66,7 @@ class WorkerProcess:
         environment = {
             **os.environ,
             "PGFLOW_DSN": dsn,
-            "PYTHONPATH": os.pathsep.join([str(APPS), str(KITS), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONPATH": os.pathsep.join([*map(str, FOLDERS), os.environ.get("PYTHONPATH", "")]),
         }
         self._dsn = dsn
         self.process = subprocess.Popen(
