@@ -8,6 +8,10 @@ slices: between two of them everything else of the loop has its turn.
 After each look the processor is offered to whoever wants it (``sched_yield``), the server's own
 process not least. Being awake is for nothing where answers take longer, and does harm where others
 keep the processor busy. Both are noticed, and then it is only tried now and then.
+
+By measurement: without the offer the server's process sometimes queued behind the one that waited
+for it, and half of the figures came out slower than at rest. With both cores busy, staying awake
+made a lone run 0.7 times as fast.
 """
 
 from __future__ import annotations

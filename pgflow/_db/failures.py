@@ -1,5 +1,9 @@
 """Errors of the database, and their meaning: who is to blame, and whether to try again. It is
 decided here and nowhere else.
+
+A call that failed for its own data (:func:`is_of_the_data`) would fail again, so it is not
+repeated. All other calls are: claims and polls with the next turn, questions by
+``WorkerConnection.insist``, commits by the committer.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 One flush is on its way at a time. While a transactional step is between its fence and its
 acknowledgement, or a question is with the database, the next sequence numbers are not known, so
-nothing is released (`locked`).
+nothing is released (`locked`). A transactional step fences only once everything decided before it
+is released and the code stands still, so its unit never comes between units of one answer.
 
 A question names the run's open waits, and what it wants of the database: children, leave for
 effects, a hold, the next generation, or to park. The answer's units are handed to

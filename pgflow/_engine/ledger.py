@@ -7,6 +7,10 @@ three things can bring it on: the same key again, as long as the counterparty re
 the counterparty; and a person. Which of them, and when, is said by :meth:`EffectCall.plan`; whether
 the time for it has come is the database's to say (``sql/ledgers/effects.sql``).
 
+The compensation of an effect that was only accepted waits here until that is settled. If the effect
+is confirmed, the compensation asks for leave to act. If it failed, a unit ``compensated`` closes
+the compensation.
+
 The units of an effect, save its outcome, are marks: they stand beside the code, which a replay does
 not expect to produce them.
 """

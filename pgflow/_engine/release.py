@@ -282,7 +282,9 @@ class Release:
         before it was sent.
 
         That needs no commit of its own: nobody else can take it while this worker holds the run,
-        and nothing that rests on it leaves the process before the flush that records it.
+        and nothing that rests on it leaves the process before the flush that records it, mostly
+        with the next step's licence. That commit deletes the message, so a worker that dies before
+        leaves it in place. A question to the database in between voids the offer.
         """
         offer = self._claim.offer
         if offer is None or self._history.replaying:

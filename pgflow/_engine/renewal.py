@@ -4,8 +4,8 @@ Before a replay begins, the worker has the Refs in the journal checked (`pgflow.
 and says which are lost. When the replay comes to a result with one of those, it stands still. A
 read or a step, which may always run again under the same key, does so; the code gets the new result
 in place of the old, and once everything recorded has been repeated, that is added to the journal as
-a unit of its own: the newest counts in every replay from then on. If the worker is lost before,
-nothing is: the next one finds the same Refs lost.
+a unit of its own (``step_renewed``): the newest counts in every replay from then on. If the worker
+is lost before, nothing is: the next one finds the same Refs lost.
 
 An effect, a decision and a transaction are never made again: the run is held.
 """

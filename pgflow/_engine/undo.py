@@ -4,8 +4,8 @@ A run that is rewound with ``effects="compensate"`` has first an execution of th
 not the workflow's: it settles each dropped effect that is open, and compensates what was done, the
 last one first (:mod:`pgflow._worker.undoing`). Its calls have numbers of their own, and its units
 stand between the inherited part of the journal and what the code adds; the unit ``compensated``
-says that it is over. What cannot be settled or taken back leaves the run stuck, with the debt in
-``owed``, and the code waits.
+says that it is over. A replay of the code passes over all of these. What cannot be settled or taken
+back leaves the run stuck, with the debt in ``owed``, and the code waits.
 """
 
 from __future__ import annotations

@@ -10,10 +10,11 @@ is kept where nothing is to do, and the other closed after a while.
 A batch whose answer is lost is sent again, exactly as it was, on a new connection: the careful path
 on the server says what is there already. Nothing that rests on it starts before that is known.
 
-A batch that the server refuses is sent again too, and soon run by run. Data that cannot be stored
-hold their run for a person at once. Anything else - a time-out, a function that is missing during
-an upgrade - is sent again with growing pauses, and holds up no other run; if it is refused for long
-while the server would take it that the run is held, the run is held.
+A batch that the server refuses is sent again too, after three tries run by run. Data that cannot be
+stored hold their run for a person at once. Anything else - a time-out, a function that is missing
+during an upgrade - is sent again with growing pauses, and holds up no other run; if it is refused
+for long while the server would take it that the run is held, the run is held. A server that takes
+nothing does not take the hold either, so an outage holds nobody.
 """
 
 from __future__ import annotations

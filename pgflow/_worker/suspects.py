@@ -1,5 +1,5 @@
 """Suspects: runs whose worker died with no unit since its claim. A worker has one at a time, so
-that only the guilty run's count grows.
+that only the guilty run's count grows, and takes the next once a body of it has returned.
 """
 
 from __future__ import annotations

@@ -7,6 +7,20 @@ on, it needs no more but for transactional steps, which have a pool.
 
 It is a list of parts (:mod:`pgflow._worker.parts`), and does little more than make them,
 start and stop them.
+
+A worker that stops does this in order:
+
+1. It claims nothing more, and each beat says so.
+2. Runs start no further bodies. One that stands still and has nothing left to commit is handed
+   back. This lasts for the grace at most.
+3. Bodies that still run are cancelled. What is left is handed back.
+4. The pager looks once more.
+5. The parts stop, the last one first. So notifications leave before the loops end, and the heart
+   beats until the committer has ended.
+6. The worker leaves the table of workers, and closes its last connection.
+
+A worker that fails is told so by ``Life.fail``, whichever part it was. Whoever runs it stops it
+then, in the same order.
 """
 
 from __future__ import annotations

@@ -12,7 +12,11 @@
 --
 -- Locks: `pgflow.retention`, shared, so that nothing here is removed meanwhile; then one for each chain, against
 -- two that rewind it at once; then the run's place, waited for, as nothing else is held that anybody waits for.
--- A claim skips the row. The keys of children that are given up are freed last.
+-- A claim skips the row. A run with a lease is refused, which is only seen. Locked rows of others are skipped: the
+-- deadline, and the parent's mailbox. Only children that go on as the run's own are waited for, place or lease, in the
+-- order of their numbers. The keys of children that are given up are freed last. A fork takes the first of these locks
+-- and a key. A wake that puts an ended run's mail aside shares the `outcome`, SKIP LOCKED, so no message is put aside
+-- while the run is taken up again.
 
 create or replace function pgflow.lock_chain_(chain bigint)
 returns void

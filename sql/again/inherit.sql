@@ -5,13 +5,15 @@
 -- removed; `run.origin_run_id` and `origin_seq` say which ones these are. What comes after the cut is the
 -- *dropped* part. It is not undone: it stays in the origin's journal, and what it did outside has been done.
 --
--- Licences of bodies whose outcome is not in the copy are left out of it: the new run asks for its own.
+-- Licences of bodies whose outcome is not in the copy are left out of it: the new run asks for its own, under the key
+-- that is carried or one of its own.
 --
 -- Random numbers, and keys that workflow code makes itself, come from a stem. In the copied part the code
 -- must draw what it drew then, so `heritage.seeds` says up to which seq which stem holds: [[seq, stem], ...].
 -- `heritage.keys` says the same of the idempotency keys of the steps there. The two differ where a generation
 -- takes over what the dropped part knew (`carried`): there the code goes on to draw what it drew before, asks
--- for the same steps, and is given their outcomes or keys.
+-- for the same steps (name and arguments), and is given the results of those that had completed, without running their
+-- bodies, or the keys.
 
 create or replace function pgflow.own_stem_(root uuid, generation int)
 returns text

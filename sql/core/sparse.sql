@@ -9,9 +9,11 @@
 -- whoever reads with a snapshot from before - a transaction at repeatable read, a dump, a claim that is
 -- just under way - would find an empty journal. It is one transaction: a kill leaves the old file.
 --
--- Everybody who reads the journal waits while the lock is held, so the copy must be short. We look first,
--- without the lock, at what the index still points to, dead or alive, and refuse more than `max_units`
--- rows or `max_bytes`. We take the lock only if it is to be had within 100 ms, and back off if not.
+-- Everybody who reads the journal waits while the lock is held, so the copy must be short. We look first, without the
+-- lock, at what the index still points to, dead or alive, and refuse more than `max_units` rows or `max_bytes`. We take
+-- the lock (`access exclusive`) only if it is to be had within 100 ms, in which readers of the journal wait behind us,
+-- and while we hold nothing that anybody waits for. If we give up, workers try again after 1, 2, 4 and at most 60
+-- minutes. Only one shrinks at a time: others just try its advisory lock (`pgflow.shrink_journal`).
 
 drop view if exists pgflow.partitions;
 create view pgflow.partitions as

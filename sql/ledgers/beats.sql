@@ -1,5 +1,6 @@
 -- Beats of accepted effects. Whoever took an effect on may have promised a sign of life at least so often
 -- (heartbeat_timeout of Accepted). Each beat is noted in `effect_beat`; no run is woken for it and no journal grows.
+-- The commits that open, close or hand on the debt keep these rows equal to `owed`.
 --
 -- Once no beat has come for that long, by this clock, the effect is silent: its outcome is unknown. That is for good,
 -- so a beat that comes later is refused, whether or not anybody has noticed. It goes like this:
@@ -8,8 +9,8 @@
 --   poll          finds what is to be looked at by its index. Where a beat has come it looks again later; where
 --                 none has, it posts mail of kind e, verdict `silent`, once, and does not look again;
 --   the run       takes that where it takes what people say of its effects: a unit `effect_unknown`, reason
---                 `silent`, and `owed` says unknown. Nobody acts again; the counterparty is asked, else a person is
---                 needed.
+--                 `silent`, and `owed` says unknown. The engine takes the call up again beside its acceptance, which
+--                 the code has had. Nobody acts again; the counterparty is asked, else a person is needed.
 --
 -- What is confirmed meanwhile closes the effect, whichever comes first: the other then finds no debt. The counterparty
 -- may say, when it is asked, that it still has the effect: a unit `effect_unknown`, reason `accepted`, and beats count

@@ -32,7 +32,8 @@
 --   is_undo       whether it is a step of a plan that takes effects back
 --
 -- Whoever knows what became of an effect - a person, a webhook - posts mail of kind e, which the run takes
--- like any other: between look and commit it holds the lease, so the books and the journal change as one.
+-- like any other: between look and commit it holds the lease, so the books and the journal change as one. A run that
+-- was stuck without it is revived by `wake`.
 
 create or replace function pgflow.intend_(q jsonb, t timestamptz, inout seq int, out units jsonb, out refused jsonb)
 language plpgsql

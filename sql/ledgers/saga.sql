@@ -6,7 +6,8 @@
 -- had taken it back is rewound or restarted, the row says so (`taken_back_in`), and is none of the next one's.
 --
 -- The effects of a child that has completed are its parent's to take back: they come with its result, in the unit
--- `child_finished`, and say of which chain. Those of a child that may outlive its parent stay its own.
+-- `child_finished` (`look_all_`), and say of which chain. So the parent's journal alone tells what its saga holds, and
+-- no rows of a second run are locked. Those of a child that may outlive its parent stay its own.
 --
 -- Generation 0 stands for the origin of a fork, whose journal the fork repeats. A fork never takes back what its
 -- origin did; it needs the rows only to repeat compensations that are in the copied part.

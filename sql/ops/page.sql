@@ -5,6 +5,9 @@
 -- while before the hook is called and marked after it, so that a crash in between tells twice and never
 -- not at all; the end of the lease is the token without which nothing is marked. A row goes once nobody
 -- is needed any more, and what needs somebody again later is told again, under an id of its own.
+--
+-- `claim_pages` works one call at a time, under an advisory lock that nobody waits for (`pgflow.page`). Nobody else
+-- touches rows of `page`.
 
 create or replace function pgflow.needs_person_()
 returns table (run_id bigint, call int, kind text, opened_at timestamptz, name text, detail json, effect text)

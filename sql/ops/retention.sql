@@ -5,6 +5,10 @@
 -- much to do; and a partition of the journal of which no run is left is dropped as a table, which leaves
 -- nothing to vacuum at all. What has ended is written by nobody, so no run is locked. A message that a
 -- sender was just posting to such a run finds nobody any more, and is removed by the last call.
+--
+-- `sweep_keys` and `drop_history` run one after the other (an advisory lock, `pgflow.retention`). A start under a key
+-- that is being freed finds the old run, as if it had come first. A start that replaces frees a key too, and takes it
+-- at once.
 
 create or replace function pgflow.sweep_keys(max int default 1000, wait boolean default true)
 returns int

@@ -2,6 +2,10 @@
 -- counter that moves. Nobody's clock says that a worker is late: another worker watches the counter
 -- through its own observations and, when it has not moved for the whole time-out, asks for the death
 -- here, where the counter is compared once more under a lock.
+--
+-- Batches of runs that go on or end share an advisory lock of their worker (`pgflow.worker` and its number), and nobody
+-- waits for them. `reap_worker` takes it alone, and takes no run if it cannot have it at once; leases it locks with
+-- SKIP LOCKED. `release_runs` takes it alone too, and waits for it and for the leases.
 
 create or replace function pgflow.register_worker(
   host text, pid int, queues text[], concurrency int, version text, stamp text default null

@@ -12,18 +12,23 @@
 --   m  [[run_id, chain_id, name, signal_id], ...]   signals that are taken: each has its unit among `u`
 --   b  [[run_id, chain_id, call, seq, error], ...]   signals that were taken and go back: see put_signals_back_
 --   w  the worker      whose leases they are
--- Long payloads and outputs travel beside the document, in `payloads`: their element is null, and `apart` is
--- their place there. So nobody escapes them or reads them as part of another text.
--- The leases are locked first, in the order of run_id and skipping what is locked elsewhere: `busy`,
--- to be tried in the next batch. Everything else happens in later statements, which see what was
--- committed while a lock was waited for. No other run is locked, nor the lease of another holder: a
--- batch may wait for a key that a step of that holder has taken, and the step for its lease.
+-- Long payloads and outputs travel beside the document, in `payloads`: their element is null, and `apart` is their
+-- place there. So nobody escapes them or reads them as part of another text.
 --
--- A run that only goes on needs no lock of its own, which would write its lease anew with every step: all
--- that must not happen before the batch is committed is that the run is given away. So the batch shares the
--- lock of its worker (see share_worker_) and reads such leases; who gives runs away takes that lock alone.
--- So a holder has one batch of a run under way, and resolves a lost answer before the next: two at once
--- are told apart by the key of their first unit, and an outcome has none.
+-- The leases of runs that end, and all of a batch with questions, are locked first, in the order of run_id and skipping
+-- what is locked elsewhere: `busy`, to be tried in the next batch. Everything else happens in later statements, which
+-- see what was committed while a lock was waited for. No other run is locked, nor the lease of another holder: a batch
+-- may wait for a key that a step of that holder has taken, and the step for its lease. Only four lock a lease: whoever
+-- shows its token, a reaper, a wake (for runs with mail), and a rewind that takes over its child. So a batch may wait
+-- under its leases for the needs of its children. Of those who hold a key until they commit, only a step of the same
+-- holder would wait for these leases, and that step stands in line with the batch.
+--
+-- A run that only goes on needs no lock of its own, which would write its lease anew with every step, an eighth of a
+-- step's WAL: all that must not happen before the batch is committed is that the run is given away. So the batch shares
+-- the lock of its worker (see share_worker_) and reads such leases in a later statement, which sees whatever was given
+-- away before; who gives runs away takes that lock alone. So a holder has one batch of a run under way, and resolves a
+-- lost answer before the next: two at once are told apart by the key of their first unit, and an outcome has none.
+-- Where one snapshot serves the whole transaction, leases are locked one by one.
 --
 -- Fast path: every lease is ours, so the units are inserted plainly; their primary key is the
 -- compare-and-swap, and a duplicate (23505) makes the client send the batch again as careful. The

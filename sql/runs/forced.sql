@@ -3,7 +3,8 @@
 -- Effects that are open stay in `owed` as they are. What was done and would have been taken back is owed too,
 -- in state `uncompensated`, unless what takes it back has begun, which is then owed itself. The journal says the same:
 -- a unit `owed` of the operator opens such a debt, a unit `discharged` closes it, each naming the effect by its key.
--- Both may come after the outcome, since an ended run takes no mail and no worker claims it.
+-- Both may come after the outcome, since an ended run takes no mail and no worker claims it. Whoever writes into the
+-- journal of an ended run holds the lock of its chain.
 --
 --   reason    forced           the run was ended by force
 --             parent_forced    the run has completed, and its parent, which would take its effects back, was ended

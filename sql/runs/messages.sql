@@ -2,16 +2,16 @@
 -- took.
 --
 -- A message whose payload does not fit the type that the code waits for is not consumed: the run is held as stuck,
--- reason
--- `signal`, and the message stays where it was, with the error in `refusal`. If it had been recorded already, the next
--- unit of the journal gives it back (`signal_returned`), and a replay passes over both.
+-- reason `signal`, and the message stays where it was, with the error in `refusal`. If it had been recorded already,
+-- the next unit of the journal gives it back (`signal_returned`), before all others of its name, and a replay passes
+-- over both. All of that is found out where the message is handed to the code. The hold waits until nothing else of the
+-- run can go on, and a message that is marked so is looked at after all others.
 --
 -- These verbs mend it: drop the message, replace its payload, or requeue it behind the others of its name. They take
 -- the place of the run while they look, so no worker takes the message meanwhile, and refuse while a worker holds the
 -- run. A run that is stuck for want of it goes on, with a unit that says who did what and why. What is taken out of a
--- mailbox is kept in
--- `undelivered`, beside what came for runs that had ended, and can be requeued from there: to its run once that is open
--- again, or to another.
+-- mailbox is kept in `undelivered`, beside what came for runs that had ended, and can be requeued from there: to its
+-- run once that is open again, or to another.
 --
 -- Locks: those of a rewind, the chain and then the place of its newest run.
 

@@ -1,7 +1,8 @@
--- A transactional step: its result, the application's writes and whatever it sends or starts commit
--- together or not at all. The lease is checked without a lock at the beginning and fenced immediately
--- before COMMIT: engine locks come last, since an application that locks its own rows first and then
--- calls us would deadlock with one of us that locked the lease first.
+-- A transactional step: its result, the application's writes and whatever it sends or starts commit together or not at
+-- all. The lease is checked without a lock at the beginning and fenced immediately before COMMIT: engine locks come
+-- last, since an application that locks its own rows first and then calls us would deadlock with one of us that locked
+-- the lease first. The fence waits for the lease, since it is the last thing before COMMIT. `beat_step` shares the
+-- lease of its own run until it commits, so that the run's end finds the beat.
 
 create or replace function pgflow.begin_step(
   run_id bigint, token bigint, call int, idle_timeout_ms int default 0, durable_seq int default 0

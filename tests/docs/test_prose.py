@@ -17,6 +17,7 @@ import servers
 WHAT_PER_100 = 5
 SEMICOLONS_PER_100 = 8
 MEDIAN_WORDS = 17
+ARCHITECTURE_LINES = 250
 
 GENERATED = {"python.md", "inspect.md", "sql.md", "errors.md", "checks.md", "GUARANTEES.md"}
 """Names of pages made from docstrings, comments and the record of the proof."""
@@ -40,7 +41,10 @@ QUESTION_WORDS = {
 CODE = ("pgflow", "cli", "bench", "examples", "tests")
 
 PAGES = [
-    *(servers.REPOSITORY / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
+    *(
+        servers.REPOSITORY / name
+        for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "bench/TIME.md")
+    ),
     *sorted(
         page for page in (servers.REPOSITORY / "docs").rglob("*.md") if page.name not in GENERATED
     ),
@@ -88,6 +92,11 @@ def complaints(said: list[str]) -> list[str]:
 )
 def test_a_page_is_plain(page: Path):
     assert complaints(sentences(page.read_text())) == []
+
+
+def test_the_architecture_is_a_tour_and_leaves_depth_to_the_files_that_it_names():
+    lines = (servers.REPOSITORY / "ARCHITECTURE.md").read_text().splitlines()
+    assert len(lines) <= ARCHITECTURE_LINES
 
 
 def test_wordy_pages_are_found():

@@ -1,9 +1,11 @@
 """Planned compensation: the planner is asked, its plan is judged, and its steps are run in turn.
 
 Choice, verdict and each step are units of the journal, so a crash goes on where it was and never
-asks the planner again. Only when every step is confirmed is the effect said to be taken back. In
-any other case - the planner fails, proposes nothing or nonsense, a step is refused or fails - it
-stays owed, with the plan beside it, until a person has said that it is taken back.
+asks the planner again. The verdict is a transaction's (``pgflow.review``), so no other code judges
+it again. Each step has a key that names the decision. Only when every step is confirmed is the
+effect said to be taken back. In any other case - the planner fails, proposes nothing or nonsense, a
+step is refused or fails - it stays owed, with the plan beside it, until a person has said that it
+is taken back.
 """
 
 from __future__ import annotations
