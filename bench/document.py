@@ -23,7 +23,7 @@ from bench.runner import Results
 from pgflow._version import __version__
 
 INTRODUCTION = """\
-Made by `python -m bench`: every engine in turn on the same Postgres, each in its own environment. pgflow is what the command of README installs, pgflow_compiled the same after the C compiler; \
+Made by `python -m bench`: every engine in turn on the same Postgres, each in its own environment. pgflow is what the command of README installs, or compiled where the versions say so, pgflow_compiled the same after the C compiler; \
 dbos and the other peers have their defaults, dbos_tuned what its documentation offers for throughput; \
 in each program what is loaded is kept out of the garbage collector's sight, as `pgflow workers` does. Medians of the alternations, ± half of the range; in brackets how many times as good pgflow is. Sizes in the \
 descriptions are those of a full run. Compare figures of one run with each other, not with those of another day."""

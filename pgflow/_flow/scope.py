@@ -116,7 +116,7 @@ def variables() -> tuple[tuple[contextvars.ContextVar[Any], Any], ...]:
     the run, and that to its calls.
     """
     context = contextvars.copy_context()
-    if len(context) == 1 or len(context) == (current in context) + (resting in context):
+    if len(context) == (current in context) + (resting in context):
         return ()
     return tuple(
         (var, value) for var, value in context.items() if var is not current and var is not resting
