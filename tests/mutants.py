@@ -57,6 +57,11 @@ HANGS_AFTER_SECONDS = 100
 any test.
 """
 
+SHOW_ALL_OF_A_DIFFERENCE = ("CI", "BUILD_NUMBER")
+"""Variables by which pytest knows CI's machines. There it shows all of a difference, which takes
+longer than a test may where two long lists differ, and nobody reads it here.
+"""
+
 PYTEST = (
     sys.executable,
     "-m",
@@ -107,9 +112,11 @@ class Copy:
             else:
                 shutil.copy2(source / name, folder / name)
         path = os.pathsep.join([str(folder), str(folder / "cli")])
-        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {
-            "PYTHONPATH": path
-        }
+        self._environment = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith("PYTEST_") and k not in SHOW_ALL_OF_A_DIFFERENCE
+        } | {"PYTHONPATH": path}
         if server_dsn is not None:
             self._environment["PGFLOW_TEST_DSN"] = server_dsn
         self._check_that_it_is_what_runs()
