@@ -775,8 +775,8 @@ STEPS = (
     Defect(
         "context of a body that ended",
         "pgflow/_worker/bodies.py",
-        "context = self._context.copy()",
-        "context = contextvars.copy_context()",
+        "            context=self._context.copy(),\n",
+        "            context=contextvars.copy_context(),\n",
         "flow/test_context_variables.py::test_a_body_that_begins_when_another_ends_does_not_see_what_that_has_set",
     ),
     Defect(
@@ -1189,6 +1189,8 @@ EFFECTS = (
         "effect attempted before its intent is durable",
         "pgflow/_engine/agenda.py",
         """        call.state = "unlicensed"
+        if self.new_effects is None:
+            self.new_effects = []
         self.new_effects.append(call)
 """,
         """        call.stage, call.attempts = "attempted", call.attempts + 1

@@ -11,7 +11,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import psycopg
 
@@ -51,17 +51,16 @@ def _awake() -> BusyPoll:
 
 @asynccontextmanager
 async def _worker(
-    dsn: str, workflow: str
-) -> AsyncIterator[tuple[OwnWire, claim_calls.ClaimRequest, Claim]]:
-    """A worker's connection, what it asks for one run with, and the first run."""
+    dsn: str, workflow: str, at_once: int = 1
+) -> AsyncIterator[tuple[OwnWire, claim_calls.ClaimRequest, list[Claim]]]:
+    """A worker's connection, what it asks for so many runs with, and the first of them."""
     wire = await open_wire(ConnectOptions(dsn), "bench", 30.0, _awake())
     worker_id = await wire.ask(worker_calls.register_worker("bench", 1, ["default"], 1, "0"))
     lanes = [
         lane.lane_id for lane in await wire.ask(claim_calls.serve_lanes(["default"], [workflow]))
     ]
-    request = claim_calls.ClaimRequest(worker_id, lanes, 1)
-    (claimed,) = await wire.ask(claim_calls.claim_runs(request))
-    yield wire, request, claimed
+    request = claim_calls.ClaimRequest(worker_id, lanes, at_once)
+    yield wire, request, await wire.ask(claim_calls.claim_runs(request))
     await wire.close()
 
 
@@ -107,7 +106,7 @@ async def steps(
     """Runs of ten steps, one at a time; there are as many. What a step returns comes from
     ``value``.
     """
-    async with _worker(dsn, workflow) as (wire, request, first):
+    async with _worker(dsn, workflow) as (wire, request, (first,)):
         with kit.Span() as span:
             run: Claim | None = first
             for left in reversed(range(runs)):
@@ -160,12 +159,64 @@ def _licence(call: int) -> str:
     return f'[[{call},"s","small",{call},7]]'
 
 
+async def steps_of_many(dsn: str, workflow: str, runs: int, at_once: int) -> kit.Span:
+    """Runs of ten steps, so many at once: half of them in each commit, as a worker does, on two
+    connections. Each claims the next runs with the ends of its last.
+    """
+    share = at_once // 2
+    size, rest = divmod(runs, at_once)
+    assert not rest, "a whole number of rounds"
+    async with AsyncExitStack() as stack:
+        workers = [await stack.enter_async_context(_worker(dsn, workflow, share)) for _ in "12"]
+        with kit.Span() as span:
+            await asyncio.gather(
+                *(_rounds(wire, request, first, size) for wire, request, first in workers)
+            )
+    return span
+
+
+async def _rounds(
+    wire: OwnWire, request: claim_calls.ClaimRequest, claims: list[Claim], rounds: int
+) -> None:
+    """Works off the runs of so many claims, a step of each in a commit."""
+    worker_id = request.worker_id
+    for left in reversed(range(rounds)):
+        runs = sorted((claim.run_id, claim.token, claim.now_us) for claim in claims)
+        for seq in range(1, STEPS_A_RUN + 1):
+            heads = ",".join([f"[{run_id},{token},{seq - 1}]" for run_id, token, _ in runs])
+            rest = (
+                f'{seq},{seq - 1},"c","small",{_RESULT},{json.dumps(_licence(seq))}'
+                if seq > 1
+                else f'1,1,"s","small",null,{json.dumps(_licence(1))}'
+            )
+            units = ",".join(
+                [f"[{run_id},{rest},{at_us},null,{token}]" for run_id, token, at_us in runs]
+            )
+            await wire.ask(commit_units(f'{{"w":{worker_id},"r":[{heads}],"u":[{units}]}}'))
+        ends = [
+            Flush(
+                claim.run_id, claim.token, claim.chain_id, STEPS_A_RUN,
+                [Row(STEPS_A_RUN + 1, STEPS_A_RUN, "c", "small", '{"i": 1}', claim.now_us, None)],
+                ending=Ending("completed", None, "10", None),
+            )
+            for claim in claims
+        ]  # fmt: skip
+        document = batch_document(worker_id, [(end, lambda: 0) for end in ends], [])
+        if left:
+            _, claims = await wire.ask(commit_and_claim(document, request))
+        else:
+            await wire.ask(commit_units(document))
+
+
+_RESULT = json.dumps('{"i": 1}')
+
+
 async def transactions(dsn: str, workflow: str, runs: int) -> kit.Span:
     """Runs of ten transactional steps, one at a time; there are as many."""
     connection = await connect_async(ConnectOptions(dsn), "bench")
     application = Wire(connection, prepares=True, busy_poll=_awake())
     idle_ms = round(WorkerOptions().transaction_idle_seconds * 1000)
-    async with _worker(dsn, workflow) as (wire, request, first):
+    async with _worker(dsn, workflow) as (wire, request, (first,)):
         with kit.Span() as span:
             run: Claim | None = first
             for left in reversed(range(runs)):

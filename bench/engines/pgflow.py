@@ -298,17 +298,25 @@ def floor(bench: kit.Bench) -> kit.Figures:
     """Measure the engine's own calls, one run at a time, and the rows of runs that are started, by
     a bare loop.
     """
-    runs, starts = bench["runs"], bench["starts"]
+    runs, many, starts = bench["runs"], bench["runs_at_128"], bench["starts"]
 
     async def fill() -> None:
         async with app_of(bench) as app:
-            for flow in (ten_steps, ten_steps, ten_transactions):
-                await start_all(app, flow, [(i,) for i in range(runs)])
+            for flow, count in (
+                (ten_steps, many),
+                (ten_steps, runs),
+                (ten_steps, runs),
+                (ten_transactions, runs),
+            ):
+                await start_all(app, flow, [(i,) for i in range(count)])
 
     asyncio.run(fill())
+    steps_of_many = asyncio.run(floors.steps_of_many(bench.dsn, ten_steps.name, many, 128))
+    bench.check("steps recorded", STEPS_RECORDED, many * 10)
+    bench.counted.clear()
     steps = asyncio.run(floors.steps(bench.dsn, ten_steps.name, runs))
     with_bodies = asyncio.run(floors.steps(bench.dsn, ten_steps.name, runs, floors.of_a_task))
-    bench.check("steps recorded", STEPS_RECORDED, runs * 20)
+    bench.check("steps recorded", STEPS_RECORDED, (many + runs * 2) * 10)
     transactions = asyncio.run(floors.transactions(bench.dsn, ten_transactions.name, runs))
     bench.check("rows of the application", "select count(*) from bench_app", runs * 10)
     lane_id = int(
@@ -318,6 +326,10 @@ def floor(bench: kit.Bench) -> kit.Figures:
         rows = floors.starts(conn, lane_id, starts)
     bench.check("rows of starts", "select count(*) from pgflow.ready", starts)
     return {
+        "steps_per_second_of_protocol_at_128": many * 10 / steps_of_many.seconds,
+        "client_cpu_seconds_per_1000_steps_of_protocol_at_128": (
+            steps_of_many.cpu_seconds / many * 100
+        ),
         "steps_per_second_of_protocol_at_1": runs * 10 / steps.seconds,
         "steps_per_second_of_protocol_and_bodies_at_1": runs * 10 / with_bodies.seconds,
         "transactional_steps_per_second_of_protocol": runs * 10 / transactions.seconds,

@@ -13,6 +13,8 @@ from pgflow._engine.host import Line, StepResult
 from pgflow._model.claims import Claim
 from pgflow._model.units import Unit
 
+_NO_CALLS: frozenset[int] = frozenset()
+
 
 class Agenda:
     """Owns the table of open calls and the lists that they stand in; a call that is not open any
@@ -34,15 +36,16 @@ class Agenda:
         self.accepted: dict[int, EffectCall] = (
             {} if claim.heritage is None else still_accepted(claim)
         )
-        self.left_behind: set[int] = set()
+        self.left_behind: frozenset[int] = _NO_CALLS
         """Calls that were open when the code ended, while an effect goes on."""
         self.unlicensed: list[StepCall] = []
         self.startable: list[StepCall] = []
         self.running: set[int] = set()
         self.inbox: deque[StepResult] = deque()
-        self.new_children: list[ChildCall] = []
-        self.new_effects: list[EffectCall] = []
-        self.unwanted: list[int] = []
+        # Most runs have none of these, and each empty list is one more for the garbage collector.
+        self.new_children: list[ChildCall] | None = None
+        self.new_effects: list[EffectCall] | None = None
+        self.unwanted: list[int] | None = None
         """Chains of children that the next flush asks to end."""
         self.wants_look = claim.has_mail
         """True if the next flush asks the database for whatever there may be."""
@@ -71,7 +74,7 @@ class Agenda:
         self.open.pop(call.number, None)
         if isinstance(call, ChildCall):
             self.children.pop(call.number, None)
-            if not call.chain_id and call in self.new_children:
+            if not call.chain_id and self.new_children and call in self.new_children:
                 self.new_children.remove(call)
         elif isinstance(call, StepCall):
             if call in self.unlicensed:
@@ -117,11 +120,14 @@ class Agenda:
 
     def drop_all_but_effects(self) -> None:
         """The code has ended: of what it asked for, only the effects that were intended go on."""
-        for call in list(self.open.values()):
-            if isinstance(call, EffectCall) and call.attempts > 0:
-                continue
+        dropped = [
+            call
+            for call in self.open.values()
+            if not (isinstance(call, EffectCall) and call.attempts > 0)
+        ]
+        self.left_behind |= {call.number for call in dropped}
+        for call in dropped:
             self.drop(call)
-            self.left_behind.add(call.number)
             if call.number in self.running:
                 assert isinstance(call, StepCall)
                 self.stop(call)
@@ -130,8 +136,7 @@ class Agenda:
         """The code has ended: nothing more begins."""
         self.unlicensed.clear()
         self.startable.clear()
-        self.new_children.clear()
-        self.new_effects.clear()
+        self.new_children = self.new_effects = None
 
     # ================================================================ bodies
 
@@ -207,11 +212,13 @@ class Agenda:
     def ask_leave(self, call: EffectCall) -> None:
         """The next flush asks whether it may act, for the first time or again."""
         call.state = "unlicensed"
+        if self.new_effects is None:
+            self.new_effects = []
         self.new_effects.append(call)
 
     def ask_no_more(self, call: EffectCall) -> None:
         """It is decided, whatever it wanted leave for."""
-        if call in self.new_effects:
+        if self.new_effects and call in self.new_effects:
             self.new_effects.remove(call)
 
     def stop_asking(self, call: EffectCall) -> None:
@@ -276,10 +283,14 @@ class Agenda:
 
     def start_child(self, call: ChildCall) -> None:
         """The next flush starts it."""
+        if self.new_children is None:
+            self.new_children = []
         self.new_children.append(call)
 
     def unwant(self, call: ChildCall) -> None:
         """The next flush asks it to end."""
+        if self.unwanted is None:
+            self.unwanted = []
         self.unwanted.append(call.chain_id)
 
     def take_look(self) -> bool:
@@ -289,19 +300,20 @@ class Agenda:
 
     def take_unwanted(self) -> list[int]:
         """Return the chains of children that a flush asks to end."""
-        unwanted, self.unwanted = self.unwanted, []
-        return unwanted
+        unwanted, self.unwanted = self.unwanted, None
+        return unwanted or []
 
     def take_children(self) -> list[ChildCall]:
         """Return the children that a flush starts."""
-        children = self.new_children[:MAX_FLUSH_CHILDREN]
+        waiting = self.new_children or []
+        children = waiting[:MAX_FLUSH_CHILDREN]
         if children:
-            self.new_children = self.new_children[len(children) :]
+            self.new_children = waiting[len(children) :]
         return children
 
     def take_effects(self) -> list[EffectCall]:
         """Return the effects that a flush asks leave for."""
-        effects, self.new_effects = self.new_effects, []
+        effects, self.new_effects = self.new_effects or [], None
         for call in effects:
             call.state = "pending"
         return effects

@@ -29,8 +29,8 @@ class Buffer:
         """Number of the last unit."""
         self.has_ledger = False
         """True if its units change a ledger."""
-        self._taken: list[Offer] = []
-        self._returned: list[Returned] = []
+        self._taken: list[Offer] | None = None
+        self._returned: list[Returned] | None = None
 
     # ================================================================ what there is
 
@@ -92,10 +92,14 @@ class Buffer:
 
     def take_signal(self, offer: Offer) -> None:
         """A signal is in one of its units, and leaves the mailbox with it."""
+        if self._taken is None:
+            self._taken = []
         self._taken.append(offer)
 
     def give_back(self, returned: Returned) -> None:
         """A signal goes back to the mailbox, which one of its units says."""
+        if self._returned is None:
+            self._returned = []
         self._returned.append(returned)
 
     # ================================================================ leaving
@@ -114,8 +118,8 @@ class Buffer:
             rows,
             starts,
             has_ledger=self.has_ledger,
-            taken=self._taken,
-            returned=self._returned,
+            taken=self._taken or (),
+            returned=self._returned or (),
             size_bytes=self.size_bytes,
         )
         self.rows, self.size_bytes = [], 0
@@ -141,8 +145,8 @@ class Buffer:
             [],
             0,
             False,
-            [],
-            [],
+            None,
+            None,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from pgflow._engine.agenda import Agenda
@@ -40,8 +41,8 @@ class End:
         self.continue_input: str | None = None
         self.cancel_request: dict[str, Any] | None = None
         self._late_cancel: dict[str, Any] | None = None
-        self._handed_on: list[tuple[int, str]] = []
-        self._of_children: list[str] = []
+        self._handed_on: Sequence[tuple[int, str]] = ()
+        self._of_children: Sequence[str] = ()
 
     @property
     def is_known(self) -> bool:

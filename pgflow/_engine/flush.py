@@ -9,7 +9,7 @@ inside it they would be escaped here and read twice by the server.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -86,9 +86,9 @@ class Flush:
     has_kin: bool = False
     tries: int = 0
     has_ledger: bool = False
-    taken: list[Offer] = field(default_factory=list)
+    taken: Sequence[Offer] = ()
     """Signals whose units are among its rows, to be deleted from the mailbox."""
-    returned: list[Returned] = field(default_factory=list)
+    returned: Sequence[Returned] = ()
     """Signals that go back to the mailbox: a unit among its rows says so of each."""
     size_bytes: int = 0
     """About how much its units take."""

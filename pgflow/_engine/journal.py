@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 
 from pgflow._model.kinds import Kind
 from pgflow._model.units import OUTCOMES, Start, Unit
+
+_NO_CALLS: frozenset[int] = frozenset()
 
 
 class Journal:
@@ -17,27 +20,33 @@ class Journal:
         self._next = 0
         self._called: frozenset[int] | None = None
         self.starts: dict[int, Start] = {}
-        self.ended: set[int] = set()
-        self.given_up: set[int] = set()
+        self.ended: AbstractSet[int] = _NO_CALLS
+        self.given_up: AbstractSet[int] = _NO_CALLS
         self.names: dict[int, str | None] = {}
         self.renewed: dict[int, str] = {}
         self.needless: dict[int, str] = {}
         """By call: the effect that there was no need to take back."""
-        for unit in units:
+        if units:
+            self._index()
+
+    def _index(self) -> None:
+        ended, given_up = set(), set()
+        for unit in self._units:
             for start in unit.starts or ():
                 self.starts[start[0]] = Start(*start)
                 self.names[start[0]] = start[2]
             if unit.kind in OUTCOMES:
-                self.ended.add(unit.call)
+                ended.add(unit.call)
                 self.names[unit.call] = unit.name
                 if unit.kind == Kind.COMPENSATED:
                     self.needless[unit.call] = json.loads(unit.payload or "{}").get(
                         "compensates", ""
                     )
             elif unit.kind in (Kind.CALL_CANCELLED, Kind.STEP_ABANDONED):
-                self.given_up.add(unit.call)
+                given_up.add(unit.call)
             elif unit.kind == Kind.STEP_RENEWED:
                 self.renewed[unit.call] = unit.payload or "null"
+        self.ended, self.given_up = ended, given_up
 
     @property
     def called(self) -> frozenset[int]:

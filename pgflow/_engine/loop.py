@@ -207,7 +207,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         self.host = host
         self._ready: deque[asyncio.Handle] = deque()
         self._tasks: list[WorkflowTask[Any]] = []
-        self._generators: list[tuple[AsyncGenerator[Any, Any], contextvars.Context]] = []
+        # Most runs have none of these, and each empty list is one more for the garbage collector.
+        self._generators: list[tuple[AsyncGenerator[Any, Any], contextvars.Context]] | None = None
         self._crowded = 64  # so many tasks are gone through for those that are done
         self._ordinals = 0
         self._task_names = 0
@@ -216,9 +217,9 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         self._ordinal_base = (host.run_id & 0x1FFFFF) << 40
         self._closing = False
         self._running: asyncio.Handle | None = None
-        self._repeating: deque[asyncio.Handle] = deque()
+        self._repeating: deque[asyncio.Handle] | None = None
         self._cancelling: int | None = None  # the ordinal of the task
-        self._cancelled: list[tuple[int, asyncio.Handle]] = []
+        self._cancelled: list[tuple[int, asyncio.Handle]] | None = None
         self._exception_handler: (
             Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None
         ) = None
@@ -242,6 +243,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
     def _repeat(self) -> None:
         """Runs callbacks that append themselves again, for as long as something comes of it."""
         for _ in range(MAX_REPEATS):
+            assert self._repeating is not None
             self._ready, self._repeating = self._repeating, self._ready
             if not self._run_ready() or not self._repeating:
                 return
@@ -270,8 +272,9 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
         """Tasks that were cancelled together, perhaps from a set that has no order, go on in the
         order of their creation.
         """
+        assert self._cancelled is not None
         ordinals = {id(handle): ordinal for ordinal, handle in self._cancelled}
-        self._cancelled.clear()
+        self._cancelled = None
         if len(ordinals) > 1:
             in_order = iter(
                 sorted(
@@ -289,11 +292,11 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             raise NotInWorkflowError("workflow code cannot close the loop that runs it")
         self._closing = True
         self._ready.clear()
-        self._repeating.clear()
+        self._repeating = None
         if self._generators or self._is_suspended():
             self._take_apart()
         self._tasks.clear()
-        self._generators.clear()
+        self._generators = None
         self._ready.clear()
 
     def _is_suspended(self) -> bool:
@@ -311,7 +314,7 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     self._unwind(task)
-            for generator, context in self._generators:
+            for generator, context in self._generators or ():
                 context.run(self._throw, generator.athrow(Unwind()).__await__())
         finally:
             _leave(before)
@@ -368,10 +371,14 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
             and self._running is not None
             and self._running._callback == callback  # type: ignore[attr-defined]
         ):
+            if self._repeating is None:
+                self._repeating = deque()
             self._repeating.append(handle)
             return handle
         self._ready.append(handle)
         if self._cancelling is not None:
+            if self._cancelled is None:
+                self._cancelled = []
             self._cancelled.append((self._cancelling, handle))
         return handle
 
@@ -452,6 +459,8 @@ class WorkflowLoop(_RefusingLoop):  # type: ignore[misc]
 
     def _keep_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         task = asyncio.current_task(self)
+        if self._generators is None:
+            self._generators = []
         self._generators.append(
             (
                 generator,

@@ -166,7 +166,7 @@ def close_stream(stream: str) -> None:
         )
     if stream not in scope.closed_streams:
         scope.execution.notes.close_stream(stream)
-        scope.closed_streams.add(stream)
+        scope.closed_streams |= {stream}
 
 
 def continue_as_new(*args: Any, **kwargs: Any) -> Never:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextvars
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from pgflow._engine.calls import StepCall
 from pgflow._engine.drivers import ThreadDriver
@@ -42,9 +42,9 @@ class WorkflowScope:
     """
     decisions: dict[str, Any] = field(default_factory=dict)
     """Decisions on which something was asked to rest, by their keys: why an effect was done."""
-    blocks: list[Any] = field(default_factory=list)
+    blocks: Sequence[Any] = ()
     """The saga blocks that are open."""
-    closed_streams: set[str] = field(default_factory=set)
+    closed_streams: frozenset[str] = frozenset()
     """Streams that the code has closed."""
 
     @property
@@ -53,35 +53,61 @@ class WorkflowScope:
         return self.execution.claim
 
 
-@dataclass(eq=False)
-class StepScope:
-    """The body of a step."""
+class Reporter(Protocol):
+    """Takes what the body of a step reports while it runs."""
 
-    claim: Claim
-    call: StepCall
-    attempt: int
-    beat: Callable[[Any], None]
+    def beat(self, scope: StepScope, details: Any) -> None:
+        """The body is alive, and has come so far."""
+
+    def tell(self, scope: StepScope) -> None:
+        """The body has emitted something."""
+
+
+class StepScope:
+    """The body of a step. Most need nothing but the first attributes: the others are of the class
+    until they are set, since a scope is made for each body.
+
+    Attributes:
+        claim: The run.
+        execution: Its activation.
+        call: The call.
+        attempt: Number of the try, from 1.
+        last_details: The last word of the try before.
+        chains_to_wake: Chains that the transaction has given a reason to look.
+        lanes_made_ready: Lanes in which it has made runs ready.
+        connection: That of the transaction.
+        drafts: Takes what the body emits to those who read along; made by its first emit.
+        emitted: Values that this try has emitted, as (stream, JSON text).
+        try_id: Made by its first emit.
+    """
+
     last_details: Any = None
     chains_to_wake: tuple[int, ...] = ()
     lanes_made_ready: frozenset[int] = frozenset()
     connection: Any = None
-    tell: Callable[[StepScope], None] = lambda _scope: None
-    """Is called when the body has emitted something. Does not refer to the scope, which is gone
-    without the garbage collector.
-    """
     drafts: Any = None
-    """Takes what the body emits to those who read along; made by its first emit."""
-    emitted: list[tuple[str, str]] = field(default_factory=list)
-    """Values that this try has emitted, as (stream, JSON text)."""
     try_id: str = ""
-    """Made by its first emit."""
+
+    def __init__(
+        self, execution: Execution, call: StepCall, attempt: int, reporter: Reporter
+    ) -> None:
+        self.claim = execution.claim
+        self.execution = execution
+        self.call = call
+        self.attempt = attempt
+        self.emitted: list[tuple[str, str]] = []
+        self._reporter = reporter
+
+    def beat(self, details: Any) -> None:
+        """Reports that the body is alive, and how far it has come."""
+        self._reporter.beat(self, details)
 
     def emit(self, stream: str, text: str) -> None:
         """Takes what the body emits: a stream, and a value as JSON text."""
         if not self.try_id:
             self.try_id = uuid.uuid4().hex[:16]
         self.emitted.append((stream, text))
-        self.tell(self)
+        self._reporter.tell(self)
 
     def begin_try(self) -> None:
         """Begin a try: drop the values that an earlier one emitted."""

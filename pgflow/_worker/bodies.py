@@ -142,38 +142,30 @@ class Bodies:
 
     def _start_as_task(self, execution: Execution, call: StepCall) -> None:
         """In one coroutine around the body: each further one costs as much as its bookkeeping."""
-        scope, context, fn = self._prepared(execution, call)
+        step: Step[Any, Any] = call.spec.definition
         self._tasks[call] = self._loop.create_task(
-            self._come_back(execution, call, scope, fn), context=context
+            self._first_try(execution, call, self._replacements.get(step.origin) or step.fn),
+            context=self._context.copy(),
         )
 
     def _start_in_thread(self, execution: Execution, call: StepCall) -> None:
         """Without a task of the loop, which would cost more than the thread: what the body comes to
         is told by its thread.
         """
-        scope, context, fn = self._prepared(execution, call)
+        scope, context = self._progress.scope_of(execution, call, 1), self._context.copy()
+        step: Step[Any, Any] = call.spec.definition
+        fn = self._replacements.get(step.origin) or step.fn
         self._tasks[call] = self._threads.start(
             lambda: context.run(self._come_to, call, scope, fn),
             partial(self._posts.post, self._body_ended, execution, call, scope, context),
         )
-
-    def _prepared(
-        self, execution: Execution, call: StepCall
-    ) -> tuple[StepScope, contextvars.Context, Callable[..., Any]]:
-        """The scope of a first try, the context that the body runs in, and its function."""
-        scope = self._progress.scope_of(execution, call, 1)
-        step: Step[Any, Any] = call.spec.definition
-        context = self._context.copy()
-        context.run(current.set, scope)
-        for variable, value in call.variables:
-            context.run(variable.set, value)
-        return scope, context, self._replacements.get(step.origin) or step.fn
 
     def _come_to(self, call: StepCall, scope: StepScope, fn: Callable[..., Any]) -> _CameTo:
         """In its thread: what the body returned, encoded, or raised;
         what it hands on to the loop.
         """
         try:
+            _enter(call, scope)
             value = self._calls.call_sync(call, fn, ())
             return value if type(value) is CoroutineType else _encoded(call, scope, value)
         except BaseException as error:  # noqa: BLE001 - whatever a body raises is its outcome
@@ -202,22 +194,32 @@ class Bodies:
             return
         self._judge_raised(execution, call, as_raised(outcome))
 
+    async def _first_try(
+        self, execution: Execution, call: StepCall, fn: Callable[..., Any]
+    ) -> None:
+        """Awaits an async body."""
+        try:
+            scope = self._progress.scope_of(execution, call, 1)
+            _enter(call, scope)
+            value = await self._calls.call_untimed(call, fn, ())
+            self.returned(execution, _encoded(call, scope, value))
+        except BaseException as error:
+            if self._is_stopped(execution, call, error) or self._is_the_end(call, error):
+                raise
+            self._judge_raised(execution, call, as_raised(error))
+        finally:
+            self._tasks.pop(call, None)
+
     async def _come_back(
         self,
         execution: Execution,
         call: StepCall,
         scope: StepScope,
-        body: Callable[..., Any] | CoroutineType[Any, Any, Any],
+        rest: CoroutineType[Any, Any, Any],
     ) -> None:
-        """Awaits an async body; or the rest of one that is a lambda,
-        or a def, and has called an async def.
-        """
+        """Awaits the rest of a body that is a lambda, or a def, and has called an async def."""
         try:
-            value = await (
-                body
-                if isinstance(body, CoroutineType)
-                else self._calls.call_untimed(call, body, ())
-            )
+            value = await rest
             self.returned(execution, _encoded(call, scope, value))
         except BaseException as error:
             if self._is_stopped(execution, call, error) or self._is_the_end(call, error):
@@ -241,9 +243,7 @@ class Bodies:
     async def _try_until_judged(self, execution: Execution, call: StepCall) -> None:
         attempt = call.attempts if isinstance(call, EffectCall) else call.failed_attempts + 1
         scope = self._progress.scope_of(execution, call, attempt)
-        current.set(scope)
-        for variable, value in call.variables:
-            variable.set(value)
+        _enter(call, scope)
         if call.failed_attempts > 0 or execution.claim.has_beats or call.details is not None:
             scope.last_details = await self._progress.last_details(execution, call)
         if isinstance(call, EffectCall):
@@ -417,6 +417,15 @@ def _is_plain(execution: Execution, call: StepCall) -> bool:
         type(call) is StepCall and call.spec.effect != "t" and call.spec.timeout_seconds is None
         and call.failed_attempts == 0 and not execution.claim.has_beats
     )  # fmt: skip
+
+
+def _enter(call: StepCall, scope: StepScope) -> None:
+    """From here on the code is the body of a step, and sees the context variables of the workflow's
+    code.
+    """
+    current.set(scope)
+    for variable, value in call.variables:
+        variable.set(value)
 
 
 def _encoded(call: StepCall, scope: StepScope, value: Any) -> StepResult:

@@ -60,10 +60,9 @@ class CommitQueue:
 
     def _call_up(self) -> None:
         """Calls a line that rests, if none is about to look anyway and what waits is worth it."""
-        waits = self._due or (
-            self._pending and (not self._awake or len(self._pending) >= self._limit)
-        )
-        if self._resting and not self._looking and waits:
+        if not self._resting or self._looking:
+            return
+        if self._due or (self._pending and (not self._awake or len(self._pending) >= self._limit)):
             self._awake += 1
             self._looking += 1
             self._resting.pop().set_result(None)

@@ -386,10 +386,11 @@ def _may_lack(wire: OwnWire, items: list[Item]) -> bool:
     whether the last unit is there.
     """
     opened_at, server = getattr(wire.connection, "opened_at", 0.0), server_of(wire.connection)
-    return any(
-        flushing.told_at < opened_at or flushing.told_by not in (None, server)
-        for flushing in (execution.flushing for execution, _ in items)
-    )
+    for execution, _ in items:
+        flushing = execution.flushing
+        if flushing.told_at < opened_at or flushing.told_by not in (None, server):
+            return True
+    return False
 
 
 class _Line:

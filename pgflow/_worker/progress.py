@@ -46,13 +46,7 @@ class Progress(Part):
 
     def scope_of(self, execution: Execution, call: StepCall, attempt: int) -> StepScope:
         """Return the scope of one try, through which its body reports."""
-        return StepScope(
-            execution.claim,
-            call,
-            attempt,
-            lambda details: self._beat(execution, call, details),
-            tell=lambda scope: self._tell(execution, scope),
-        )
+        return StepScope(execution, call, attempt, self)
 
     async def last_details(self, execution: Execution, call: StepCall) -> Any:
         """Read what the try before has reported last."""
@@ -64,16 +58,20 @@ class Progress(Part):
             execution.claim.envelopes, details, f"what step {call.name} said of its progress"
         )
 
-    def _tell(self, execution: Execution, scope: StepScope) -> None:
+    def tell(self, scope: StepScope) -> None:
+        """The body has emitted something: readers get it before the step completes."""
         with self._making_drafts:  # a body may emit in several threads
             if scope.drafts is None:
-                scope.drafts = Drafts(self._control, self._runs, self._tasks, execution)
+                scope.drafts = Drafts(self._control, self._runs, self._tasks, scope.execution)
         scope.drafts.tell(scope)
 
-    def _beat(self, execution: Execution, call: StepCall, details: str) -> None:
-        execution.beat = True
-        call.details = details
-        self._tasks.loop.call_soon_threadsafe(self._begin_beat, execution, call, details)
+    def beat(self, scope: StepScope, details: str) -> None:
+        """The body is alive, and has come so far, as JSON text."""
+        scope.execution.beat = True
+        scope.call.details = details
+        self._tasks.loop.call_soon_threadsafe(
+            self._begin_beat, scope.execution, scope.call, details
+        )
 
     def _begin_beat(self, execution: Execution, call: StepCall, details: str) -> None:
         beat = self._tasks.spawn(self._send_beat(execution, call, details))

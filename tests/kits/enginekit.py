@@ -459,7 +459,7 @@ class Worker:
 
     def _run(self, body: Body) -> StepResult:
         call = body.call
-        scope = StepScope(body.execution.claim, call, body.attempt, lambda _: None)
+        scope = StepScope(body.execution, call, body.attempt, Silent())
         assert scope.key == body.key
         self.bodies_run.append((body.execution.run_id, call.name, body.key))
         try:
@@ -702,6 +702,16 @@ def _call_in(
 
 
 # ================================================================ replays
+
+
+class Silent:
+    """A reporter that nobody hears."""
+
+    def beat(self, scope: StepScope, details: Any) -> None:
+        pass
+
+    def tell(self, scope: StepScope) -> None:
+        pass
 
 
 class NoHost:

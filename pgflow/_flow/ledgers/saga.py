@@ -249,15 +249,14 @@ def _sync_saga(scope: WorkflowScope, planning: Planning | None) -> Iterator[None
 
 def _enter(scope: WorkflowScope, planning: Planning | None) -> tuple[Block, Token[Block | None]]:
     block = Block(_innermost.get(), planning)
-    scope.blocks.append(block)
+    scope.blocks = [*scope.blocks, block]
     return block, _innermost.set(block)
 
 
 def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> None:
     """Closes a block, and hands on what is left in it."""
     block.is_open = False
-    if block in scope.blocks:
-        scope.blocks.remove(block)
+    scope.blocks = [other for other in scope.blocks if other is not block]
     with suppress(ValueError):
         # It is left in another task than it was entered in, whose context has its own innermost.
         _innermost.reset(token)
@@ -281,8 +280,8 @@ def _adopt(scope: WorkflowScope) -> None:
     """
     if not scope.blocks:
         return
-    while scope.blocks:
-        block = scope.blocks.pop()
+    blocks, scope.blocks = scope.blocks, ()
+    for block in reversed(blocks):
         block.is_open = False
         _bind(block)
         scope.effects.extend(block.effects)
