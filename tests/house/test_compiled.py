@@ -88,6 +88,14 @@ def install(wheel: Path, folder: Path) -> str:
     return str(python)
 
 
+def try_wheel(python: str, wheel: Path, folder: Path) -> None:
+    """Try what is installed on a server of its own: that of the user has the schema of another
+    version.
+    """
+    said = run(python, "-P", TRY_WHEEL, wheel.name, XDG_DATA_HOME=str(folder / "data"))
+    assert "Everything that was started is stopped." in said
+
+
 @pytest.mark.skipif(ourselves.compiler() is None, reason="there is no C compiler")
 def test_the_compiled_engine_passes_the_tests_of_the_engine(tmp_path: Path):
     wheel = build(tmp_path, HATCH_BUILD_HOOKS_ENABLE="1")
@@ -100,7 +108,7 @@ def test_the_compiled_engine_passes_the_tests_of_the_engine(tmp_path: Path):
     where, answer = run(python, "-P", "-c", WHICH).split()
     assert (Path(where).is_relative_to(tmp_path), answer) == (True, "True")
     assert run(python, "-P", "-m", "pgflow_cli", "--version").endswith("(compiled)\n")
-    assert "Everything that was started is stopped." in run(python, "-P", TRY_WHEEL, wheel.name)
+    try_wheel(python, wheel, tmp_path)
     # Without the repository in `pythonpath`, which would come before what is installed.
     said = run(
         python, "-P", "-m", "pytest", "-o", "pythonpath=tests/kits tests/apps", "-n", "0", "-p", "no:cacheprovider",
@@ -118,4 +126,4 @@ def test_any_other_build_needs_no_compiler_and_has_none_of_it(tmp_path: Path):
     python = install(wheel, tmp_path / "venv")
     where, answer = run(python, "-P", "-c", WHICH).split()
     assert (Path(where).is_relative_to(tmp_path), answer) == (True, "False")
-    assert "Everything that was started is stopped." in run(python, "-P", TRY_WHEEL, wheel.name)
+    try_wheel(python, wheel, tmp_path)
