@@ -115,17 +115,26 @@ SCENARIOS = (
         work=("runs_at_128", "runs_at_32", "runs_at_1"),
     ),
     Scenario(
-        "floor", {"runs_at_128": 2560, "runs": 200, "starts": 40_000}, None,
+        "floor",
+        {
+            "runs_at_128": 2560, "runs": 200, "starts": 40_000, "single_starts": 2000,
+            "runs_that_sleep": 1280, "parents": 512, "runs_that_park": 10_000,
+        },
+        None,
         (
             rate("steps_per_second_of_protocol_at_128", "steps", "what the engine asks of the server for runs of 10 steps, 128 at once"),
             cost("client_cpu_seconds_per_1000_steps_of_protocol_at_128", "s", "client CPU per 1,000 of these"),
             rate("steps_per_second_of_protocol_at_1", "steps", "what the engine asks of the server "
                                                                "for runs of 10 steps, one at a time"),
             rate("steps_per_second_of_protocol_and_bodies_at_1", "steps", "the same, with each step's body run as a task of the event loop"),
+            rate("sleeps_per_second_of_protocol", "sleeps", "what the engine asks for runs of 10 sleeps, 128 at once"),
+            rate("parks_per_second_of_protocol", "runs", "what the engine asks for runs that park, 200 at once"),
+            rate("children_in_turn_per_second_of_protocol", "runs", "what the engine asks for children one after the other, of 128 parents that stay in memory"),
             rate("transactional_steps_per_second_of_protocol", "steps", "what the engine asks for transactional steps, with the application's insert"),
             rate("batched_starts_per_second_of_rows", "runs", "the rows of runs that are started, "
                                                               "with their inputs, 500 a commit, by "
                                                               "bare inserts"),
+            rate("single_starts_per_second_of_rows", "runs", "the same, one a commit"),
         ),
     ),
     Scenario(

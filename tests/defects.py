@@ -773,6 +773,13 @@ STEPS = (
         "transactions/test_sqlalchemy.py::test_an_error_of_what_listens_to_the_commit_is_none_of_the_commit[psycopg-OperationalError]",
     ),
     Defect(
+        "look arranged while a question is on its way",
+        "pgflow/_engine/flushing.py",
+        "        leaving = idle and self._may_leave()\n",
+        "        leaving = idle and self._may_leave()\n        self._look_later()\n",
+        "engine/test_engine_objects.py::test_a_run_arranges_no_look_while_its_question_is_on_its_way",
+    ),
+    Defect(
         "context of a body that ended",
         "pgflow/_worker/bodies.py",
         "            context=self._context.copy(),\n",

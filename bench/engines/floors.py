@@ -50,7 +50,7 @@ def _awake() -> BusyPoll:
 
 
 @asynccontextmanager
-async def _worker(
+async def worker(
     dsn: str, workflow: str, at_once: int = 1
 ) -> AsyncIterator[tuple[OwnWire, claim_calls.ClaimRequest, list[Claim]]]:
     """A worker's connection, what it asks for so many runs with, and the first of them."""
@@ -106,7 +106,7 @@ async def steps(
     """Runs of ten steps, one at a time; there are as many. What a step returns comes from
     ``value``.
     """
-    async with _worker(dsn, workflow) as (wire, request, (first,)):
+    async with worker(dsn, workflow) as (wire, request, (first,)):
         with kit.Span() as span:
             run: Claim | None = first
             for left in reversed(range(runs)):
@@ -167,7 +167,7 @@ async def steps_of_many(dsn: str, workflow: str, runs: int, at_once: int) -> kit
     size, rest = divmod(runs, at_once)
     assert not rest, "a whole number of rounds"
     async with AsyncExitStack() as stack:
-        workers = [await stack.enter_async_context(_worker(dsn, workflow, share)) for _ in "12"]
+        workers = [await stack.enter_async_context(worker(dsn, workflow, share)) for _ in "12"]
         with kit.Span() as span:
             await asyncio.gather(
                 *(_rounds(wire, request, first, size) for wire, request, first in workers)
@@ -216,7 +216,7 @@ async def transactions(dsn: str, workflow: str, runs: int) -> kit.Span:
     connection = await connect_async(ConnectOptions(dsn), "bench")
     application = Wire(connection, prepares=True, busy_poll=_awake())
     idle_ms = round(WorkerOptions().transaction_idle_seconds * 1000)
-    async with _worker(dsn, workflow) as (wire, request, (first,)):
+    async with worker(dsn, workflow) as (wire, request, (first,)):
         with kit.Span() as span:
             run: Claim | None = first
             for left in reversed(range(runs)):
@@ -233,18 +233,16 @@ async def transactions(dsn: str, workflow: str, runs: int) -> kit.Span:
     return span
 
 
-def starts(conn: psycopg.Connection, lane_id: int, count: int) -> kit.Span:
-    """The rows of runs that are started, as many at once as the engine's batches have, each with
-    its input written as JSON.
-    """
+def starts(conn: psycopg.Connection, lane_id: int, count: int, batch: int = BATCH) -> kit.Span:
+    """The rows of runs that are started, so many a commit, each with its input written as JSON."""
     row = conn.execute(
         "select setval('pgflow.run_id_seq', nextval('pgflow.run_id_seq') + %s)", (count,)
     ).fetchone()
     assert row is not None
     ids = range(row[0] - count, row[0])
     batches = [
-        [(n, str(uuid.UUID(int=n))) for n in ids[first : first + BATCH]]
-        for first in range(0, count, BATCH)
+        [(n, str(uuid.UUID(int=n))) for n in ids[first : first + batch]]
+        for first in range(0, count, batch)
     ]
     with kit.Span() as span:
         for batch in batches:

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 import pgflow
-from bench.engines import floors, jobs, kit
+from bench.engines import floors, jobs, kit, wait_floors
 from bench.engines.claims import WARM, Claims
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
 from pgflow._engine import is_compiled
@@ -298,7 +298,8 @@ def floor(bench: kit.Bench) -> kit.Figures:
     """Measure the engine's own calls, one run at a time, and the rows of runs that are started, by
     a bare loop.
     """
-    runs, many, starts = bench["runs"], bench["runs_at_128"], bench["starts"]
+    runs, many = bench["runs"], bench["runs_at_128"]
+    starts, singles = bench["starts"], bench["single_starts"]
 
     async def fill() -> None:
         async with app_of(bench) as app:
@@ -324,8 +325,11 @@ def floor(bench: kit.Bench) -> kit.Figures:
     )
     with bench.connect() as conn:
         rows = floors.starts(conn, lane_id, starts)
-    bench.check("rows of starts", "select count(*) from pgflow.ready", starts)
+        single_rows = floors.starts(conn, lane_id, singles, 1)
+    bench.check("rows of starts", "select count(*) from pgflow.ready", starts + singles)
+    waits = _floors_of_waits(bench)
     return {
+        **waits,
         "steps_per_second_of_protocol_at_128": many * 10 / steps_of_many.seconds,
         "client_cpu_seconds_per_1000_steps_of_protocol_at_128": (
             steps_of_many.cpu_seconds / many * 100
@@ -334,6 +338,31 @@ def floor(bench: kit.Bench) -> kit.Figures:
         "steps_per_second_of_protocol_and_bodies_at_1": runs * 10 / with_bodies.seconds,
         "transactional_steps_per_second_of_protocol": runs * 10 / transactions.seconds,
         "batched_starts_per_second_of_rows": starts / rows.seconds,
+        "single_starts_per_second_of_rows": singles / single_rows.seconds,
+    }
+
+
+def _floors_of_waits(bench: kit.Bench) -> kit.Figures:
+    """Measure the same of runs that wait, half of which are on each of two connections."""
+    naps, parents, parked = bench["runs_that_sleep"], bench["parents"], bench["runs_that_park"]
+
+    async def fill() -> None:
+        async with app_of(bench) as app:
+            for flow, count in ((ten_naps, naps), (ten_children, parents), (waiting, parked)):
+                await start_all(app, flow, [(i,) for i in range(count)])
+
+    def work_off(flow: Any, runs: int, at_once: int, play: wait_floors.Play) -> kit.Span:
+        return asyncio.run(wait_floors.measure(bench.dsn, flow.name, runs, at_once, play))
+
+    asyncio.run(fill())
+    sleeps = work_off(ten_naps, naps, 128, wait_floors.sleeps)
+    children = work_off(ten_children, parents, 128, wait_floors.children)
+    parks = work_off(waiting, parked, 200, wait_floors.parks)
+    bench.check("runs parked", "select count(*) from pgflow.parked", parked)
+    return {
+        "sleeps_per_second_of_protocol": naps * 10 / sleeps.seconds,
+        "children_in_turn_per_second_of_protocol": parents * 10 / children.seconds,
+        "parks_per_second_of_protocol": parked / parks.seconds,
     }
 
 

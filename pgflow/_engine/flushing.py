@@ -129,7 +129,12 @@ class Flushing:
             return True
         if (agenda.unlicensed or agenda.new_children or agenda.new_effects) and not self.pausing:
             return True
-        return self.is_idle and self._may_leave()
+        if not self.is_idle:
+            return False
+        if self._may_leave():
+            return True
+        self._look_later()
+        return False
 
     @property
     def is_idle(self) -> bool:
@@ -142,21 +147,33 @@ class Flushing:
         )
 
     def _may_leave(self) -> bool:
-        """Return True if an idle run should park now;
-        if something is due soon, arrange a look instead.
-        """
+        """Return True if an idle run should park now: nothing is due soon."""
         if self.pausing:
             return True
+        if self._next_look_us() is not None:
+            return False
+        soon_us = self._clock.estimate_us() + LINGER_TIMER_US
+        return not any(c.is_tried_before(soon_us) for c in self._agenda.beside_children())
+
+    def _next_look_us(self) -> int | None:
+        """Return the time at which to ask the database, if an idle run waits for it in memory."""
         now_us = self._clock.estimate_us()
         soon_us = now_us + LINGER_TIMER_US
         calls = self._agenda.beside_children()
         looks = [due_us for c in calls if (due_us := c.looked_at_us) and due_us < soon_us]
         if self._linger_until_us > now_us and self._line.has_room():
             looks.append(self._linger_until_us)
-        if looks:
-            self._line.look_later(max(0, min(looks) - now_us) / 1e6 + 0.0002)
-            return False
-        return not any(c.is_tried_before(soon_us) for c in calls)
+        return min(looks) if looks else None
+
+    def _look_later(self) -> None:
+        """Arranges that look.
+
+        Not where a question leaves: the look would come while that is on its way, and what the code
+        asks for upon the answer would be asked for at once, before it is due.
+        """
+        look_us = self._next_look_us()
+        if look_us is not None:
+            self._line.look_later(max(0, look_us - self._clock.estimate_us()) / 1e6 + 0.0002)
 
     # ================================================================ flushes
 
@@ -239,6 +256,8 @@ class Flushing:
         leaving = idle and self._may_leave()
         wants = not self.pausing and (agenda.new_children or agenda.new_effects)
         if not (agenda.wants_look or wants or agenda.unwanted or leaving):
+            if idle and not flush.rows:
+                self._look_later()
             return None
         asked = agenda.take_look()
         children = [] if self.pausing else agenda.take_children()

@@ -98,3 +98,35 @@ def test_an_execution_that_holds_itself_is_collected():
 
 def _executions() -> int:
     return sum(type(found) is Execution for found in gc.get_objects())
+
+
+class Looks(NoHost):
+    """A host that keeps the looks that it is asked for."""
+
+    def __init__(self) -> None:
+        self.delays: list[float] = []
+
+    def look_later(self, execution: Execution, delay_seconds: float) -> None:
+        self.delays.append(delay_seconds)
+
+
+@workflow
+async def dozing() -> None:
+    await asyncio.sleep(0.5)
+
+
+def test_a_run_arranges_no_look_while_its_question_is_on_its_way():
+    """A look that came meanwhile would have the next sleep asked for before it is due."""
+    host = Looks()
+    claim = Store(dozing).start(dozing).claim(0, 0)
+    execution = Execution(claim, host, lambda e: make_driver(e, dozing), dozing.result_codec)
+    execution.start()
+    assert len(host.delays) == 1
+    assert 0.5 <= host.delays[0] < 0.6
+    execution.poke()
+    flush = execution.take_flush()
+    assert flush is not None
+    assert flush.question is not None
+    assert flush.question["timers"] == [[1, 1, Kind.TIMER_FIRED]]
+    assert len(host.delays) == 1
+    execution.close()

@@ -1,0 +1,148 @@
+"""What runs that wait ask of the server, from a bare loop: see :mod:`bench.engines.floors`.
+
+Half of the runs are on each of two connections, and each commit is one of all of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, TypeAlias
+
+from bench.engines import floors, kit
+from pgflow._db.calls import claim as claim_calls
+from pgflow._db.calls.commit import CommitAnswer, commit_and_claim, commit_units
+from pgflow._db.calls.wake import wake
+from pgflow._db.wire import OwnWire
+from pgflow._model.claims import Claim
+
+WAITS_A_RUN = 10
+
+Play: TypeAlias = (
+    "Callable[[OwnWire, claim_calls.ClaimRequest, list[Claim], str], Awaitable[str | None]]"
+)
+"""Plays the waits of claimed runs; returns the document that ends them, or None if they have left.
+The text is a queue of its own.
+"""
+
+
+async def measure(dsn: str, workflow: str, runs: int, at_once: int, play: Play) -> kit.Span:
+    """Work off so many runs, so many at once."""
+    rounds, rest = divmod(runs, at_once)
+    assert not rest, "a whole number of rounds"
+    async with AsyncExitStack() as stack:
+        workers = [
+            await stack.enter_async_context(floors.worker(dsn, workflow, at_once // 2))
+            for _ in range(2)
+        ]
+        with kit.Span() as span:
+            await asyncio.gather(
+                *(_rounds(*worker, f"bench-{n}", rounds, play) for n, worker in enumerate(workers))
+            )
+    return span
+
+
+async def _rounds(
+    wire: OwnWire,
+    request: claim_calls.ClaimRequest,
+    claims: list[Claim],
+    queue: str,
+    rounds: int,
+    play: Play,
+) -> None:
+    for left in reversed(range(rounds)):
+        document = await play(wire, request, claims, queue)
+        if document is None:
+            if left:
+                claims = await wire.ask(claim_calls.claim_runs(request))
+        elif left:
+            _, claims = await wire.ask(commit_and_claim(document, request))
+        else:
+            await wire.ask(commit_units(document))
+
+
+async def sleeps(
+    wire: OwnWire, request: claim_calls.ClaimRequest, claims: list[Claim], _queue: str
+) -> str:
+    """Ten sleeps that are due when they are asked for."""
+    for call in range(1, WAITS_A_RUN + 1):
+        seq = 2 * call - 1
+        units = [
+            f'[{c.run_id},{seq},{call},"t",null,"0.001",null,{c.now_us},0,{c.token}]'
+            for c in claims
+        ]
+        asked = {"park": False, "timers": [[call, seq, "T"]], "idle": True}
+        answer = await _ask(wire, request, claims, seq - 1, units, asked, seq)
+        assert all(len(settled["units"]) == 1 for settled in answer.settled.values())
+    return _ends(request, claims, 2 * WAITS_A_RUN)
+
+
+async def parks(
+    wire: OwnWire, request: claim_calls.ClaimRequest, claims: list[Claim], _queue: str
+) -> None:
+    """A wait for a signal, which parks the run."""
+    asked = {"park": True, "signals": [[1, "word"]], "idle": True}
+    answer = await _ask(wire, request, claims, 0, [], asked, 0)
+    assert all(settled["place"] == "parked" for settled in answer.settled.values())
+
+
+async def children(
+    wire: OwnWire, request: claim_calls.ClaimRequest, claims: list[Claim], queue: str
+) -> str:
+    """Ten children one after the other, of parents that stay in memory."""
+    lanes = [lane.lane_id for lane in await wire.ask(claim_calls.serve_lanes([queue], ["child"]))]
+    of_children = request._replace(lanes=lanes)
+    for call in range(1, WAITS_A_RUN + 1):
+        seq = 2 * (call - 1)
+        calls = f"{{[{call},{call}]}}"
+        child = [call, "child", queue, '{"x":1}', None, 0, None, None, None, None, "c"]
+        asked = {"children": [child], "child_calls": calls, "idle": False}
+        await _ask(wire, request, claims, seq, [], asked, seq)
+        started = await wire.ask(claim_calls.claim_runs(of_children))
+        assert len(started) == len(claims)
+        answer = await wire.ask(commit_units(_ends(request, started, 0, has_kin=True)))
+        await wire.ask(wake(answer.wake, tell=False))
+        asked = {"park": False, "child_calls": calls, "idle": True}
+        answer = await _ask(wire, request, claims, seq + 1, [], asked, seq + 1)
+        assert all(len(settled["units"]) == 1 for settled in answer.settled.values())
+    return _ends(request, claims, 2 * WAITS_A_RUN, has_kin=True)
+
+
+async def _ask(
+    wire: OwnWire,
+    request: claim_calls.ClaimRequest,
+    claims: list[Claim],
+    expected_seq: int,
+    units: list[str],
+    asked: dict[str, Any],
+    seq: int,
+) -> CommitAnswer:
+    """Commit units, and ask the same of each run."""
+    rest = json.dumps({**asked, "cancelled": False})[1:]
+    questions = [
+        f'{{"run":{c.run_id},"token":{c.token},"chain":{c.chain_id},"seq":{seq},{rest}'
+        for c in claims
+    ]
+    document = (
+        f'{{"w":{request.worker_id},"r":[{_heads(claims, expected_seq)}],'
+        f'"u":[{",".join(units)}],"x":[{",".join(questions)}]}}'
+    )
+    answer = await wire.ask(commit_units(document))
+    assert not answer.bad
+    return answer
+
+
+def _heads(claims: list[Claim], seq: int) -> str:
+    return ",".join([f"[{c.run_id},{c.token},{seq}]" for c in claims])
+
+
+def _ends(
+    request: claim_calls.ClaimRequest, claims: list[Claim], seq: int, *, has_kin: bool = False
+) -> str:
+    ends = ",".join(
+        [f'[{c.run_id},"completed",null,"1",null,{c.chain_id},{c.token}]' for c in claims]
+    )
+    kin = f',"f":[{",".join([str(c.run_id) for c in claims])}]' if has_kin else ""
+    return f'{{"w":{request.worker_id},"r":[{_heads(claims, seq)}],"u":[],"o":[{ends}]{kin}}}'
