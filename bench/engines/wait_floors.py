@@ -1,4 +1,4 @@
-"""What runs that wait ask of the server, from a bare loop: see :mod:`bench.engines.floors`.
+"""The calls of runs that wait, from a bare loop: see :mod:`bench.engines.floors`.
 
 Half of the runs are on each of two connections, and each commit is one of all of these.
 """
