@@ -34,10 +34,8 @@ from pairs import Pair
 
 from pgflow import App
 
-GOING_ON_SECONDS = 20.0
-"""After the promotion: starts, steps and results go on. A frozen server costs a connection ten
-seconds, and a client may meet two of its pool that have not been used since, one after the other.
-"""
+GOING_ON_SECONDS = 15.0
+"""After the promotion: starts, steps and results go on."""
 
 WORK_SECONDS = 2.0
 UNNOTICED_SECONDS = 2.0
