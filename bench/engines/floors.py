@@ -11,7 +11,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import psycopg
 
@@ -122,7 +122,7 @@ async def steps(
                         "s",
                         "small",
                         None,
-                        _licence(1),
+                        licence(1),
                         at_us,
                     )
                 )
@@ -138,7 +138,7 @@ async def steps(
                             "c",
                             "small",
                             text,
-                            _licence(call + 1),
+                            licence(call + 1),
                             at_us,
                         )
                     )
@@ -155,60 +155,9 @@ async def steps(
     return span
 
 
-def _licence(call: int) -> str:
+def licence(call: int) -> str:
+    """The licence of a body, as a unit carries it."""
     return f'[[{call},"s","small",{call},7]]'
-
-
-async def steps_of_many(dsn: str, workflow: str, runs: int, at_once: int) -> kit.Span:
-    """Runs of ten steps, so many at once: half of them in each commit, as a worker does, on two
-    connections. Each claims the next runs with the ends of its last.
-    """
-    share = at_once // 2
-    size, rest = divmod(runs, at_once)
-    assert not rest, "a whole number of rounds"
-    async with AsyncExitStack() as stack:
-        workers = [await stack.enter_async_context(worker(dsn, workflow, share)) for _ in "12"]
-        with kit.Span() as span:
-            await asyncio.gather(
-                *(_rounds(wire, request, first, size) for wire, request, first in workers)
-            )
-    return span
-
-
-async def _rounds(
-    wire: OwnWire, request: claim_calls.ClaimRequest, claims: list[Claim], rounds: int
-) -> None:
-    """Works off the runs of so many claims, a step of each in a commit."""
-    worker_id = request.worker_id
-    for left in reversed(range(rounds)):
-        runs = sorted((claim.run_id, claim.token, claim.now_us) for claim in claims)
-        for seq in range(1, STEPS_A_RUN + 1):
-            heads = ",".join([f"[{run_id},{token},{seq - 1}]" for run_id, token, _ in runs])
-            rest = (
-                f'{seq},{seq - 1},"c","small",{_RESULT},{json.dumps(_licence(seq))}'
-                if seq > 1
-                else f'1,1,"s","small",null,{json.dumps(_licence(1))}'
-            )
-            units = ",".join(
-                [f"[{run_id},{rest},{at_us},null,{token}]" for run_id, token, at_us in runs]
-            )
-            await wire.ask(commit_units(f'{{"w":{worker_id},"r":[{heads}],"u":[{units}]}}'))
-        ends = [
-            Flush(
-                claim.run_id, claim.token, claim.chain_id, STEPS_A_RUN,
-                [Row(STEPS_A_RUN + 1, STEPS_A_RUN, "c", "small", '{"i": 1}', claim.now_us, None)],
-                ending=Ending("completed", None, "10", None),
-            )
-            for claim in claims
-        ]  # fmt: skip
-        document = batch_document(worker_id, [(end, lambda: 0) for end in ends], [])
-        if left:
-            _, claims = await wire.ask(commit_and_claim(document, request))
-        else:
-            await wire.ask(commit_units(document))
-
-
-_RESULT = json.dumps('{"i": 1}')
 
 
 async def transactions(dsn: str, workflow: str, runs: int) -> kit.Span:

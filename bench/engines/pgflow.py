@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 import pgflow
-from bench.engines import floors, jobs, kit, wait_floors
+from bench.engines import floors, jobs, kit, many_floors
 from bench.engines.claims import WARM, Claims
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
 from pgflow._engine import is_compiled
@@ -312,7 +312,9 @@ def floor(bench: kit.Bench) -> kit.Figures:
                 await start_all(app, flow, [(i,) for i in range(count)])
 
     asyncio.run(fill())
-    steps_of_many = asyncio.run(floors.steps_of_many(bench.dsn, ten_steps.name, many, 128))
+    steps_of_many = asyncio.run(
+        many_floors.measure(bench.dsn, ten_steps.name, many, 128, many_floors.steps)
+    )
     bench.check("steps recorded", STEPS_RECORDED, many * 10)
     bench.counted.clear()
     steps = asyncio.run(floors.steps(bench.dsn, ten_steps.name, runs))
@@ -351,13 +353,13 @@ def _floors_of_waits(bench: kit.Bench) -> kit.Figures:
             for flow, count in ((ten_naps, naps), (ten_children, parents), (waiting, parked)):
                 await start_all(app, flow, [(i,) for i in range(count)])
 
-    def work_off(flow: Any, runs: int, at_once: int, play: wait_floors.Play) -> kit.Span:
-        return asyncio.run(wait_floors.measure(bench.dsn, flow.name, runs, at_once, play))
+    def work_off(flow: Any, runs: int, at_once: int, play: many_floors.Play) -> kit.Span:
+        return asyncio.run(many_floors.measure(bench.dsn, flow.name, runs, at_once, play))
 
     asyncio.run(fill())
-    sleeps = work_off(ten_naps, naps, 128, wait_floors.sleeps)
-    children = work_off(ten_children, parents, 128, wait_floors.children)
-    parks = work_off(waiting, parked, 200, wait_floors.parks)
+    sleeps = work_off(ten_naps, naps, 128, many_floors.sleeps)
+    children = work_off(ten_children, parents, 128, many_floors.children)
+    parks = work_off(waiting, parked, 200, many_floors.parks)
     bench.check("runs parked", "select count(*) from pgflow.parked", parked)
     return {
         "sleeps_per_second_of_protocol": naps * 10 / sleeps.seconds,

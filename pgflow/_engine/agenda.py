@@ -13,8 +13,6 @@ from pgflow._engine.host import Line, StepResult
 from pgflow._model.claims import Claim
 from pgflow._model.units import Unit
 
-_NO_CALLS: frozenset[int] = frozenset()
-
 
 class Agenda:
     """Owns the table of open calls and the lists that they stand in; a call that is not open any
@@ -36,7 +34,7 @@ class Agenda:
         self.accepted: dict[int, EffectCall] = (
             {} if claim.heritage is None else still_accepted(claim)
         )
-        self.left_behind: frozenset[int] = _NO_CALLS
+        self.left_behind: frozenset[int] = frozenset()
         """Calls that were open when the code ended, while an effect goes on."""
         self.unlicensed: list[StepCall] = []
         self.startable: list[StepCall] = []

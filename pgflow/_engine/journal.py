@@ -9,8 +9,6 @@ from collections.abc import Set as AbstractSet
 from pgflow._model.kinds import Kind
 from pgflow._model.units import OUTCOMES, Start, Unit
 
-_NO_CALLS: frozenset[int] = frozenset()
-
 
 class Journal:
     """The units of a run with a pointer: how far the replay has come."""
@@ -20,8 +18,8 @@ class Journal:
         self._next = 0
         self._called: frozenset[int] | None = None
         self.starts: dict[int, Start] = {}
-        self.ended: AbstractSet[int] = _NO_CALLS
-        self.given_up: AbstractSet[int] = _NO_CALLS
+        self.ended: AbstractSet[int] = frozenset()
+        self.given_up: AbstractSet[int] = frozenset()
         self.names: dict[int, str | None] = {}
         self.renewed: dict[int, str] = {}
         self.needless: dict[int, str] = {}

@@ -144,7 +144,12 @@ class Bodies:
         """In one coroutine around the body: each further one costs as much as its bookkeeping."""
         step: Step[Any, Any] = call.spec.definition
         self._tasks[call] = self._loop.create_task(
-            self._first_try(execution, call, self._replacements.get(step.origin) or step.fn),
+            self._come_back(
+                execution,
+                call,
+                self._progress.scope_of(execution, call, 1),
+                self._replacements.get(step.origin) or step.fn,
+            ),
             context=self._context.copy(),
         )
 
@@ -194,32 +199,22 @@ class Bodies:
             return
         self._judge_raised(execution, call, as_raised(outcome))
 
-    async def _first_try(
-        self, execution: Execution, call: StepCall, fn: Callable[..., Any]
-    ) -> None:
-        """Awaits an async body."""
-        try:
-            scope = self._progress.scope_of(execution, call, 1)
-            _enter(call, scope)
-            value = await self._calls.call_untimed(call, fn, ())
-            self.returned(execution, _encoded(call, scope, value))
-        except BaseException as error:
-            if self._is_stopped(execution, call, error) or self._is_the_end(call, error):
-                raise
-            self._judge_raised(execution, call, as_raised(error))
-        finally:
-            self._tasks.pop(call, None)
-
     async def _come_back(
         self,
         execution: Execution,
         call: StepCall,
         scope: StepScope,
-        rest: CoroutineType[Any, Any, Any],
+        body: Callable[..., Any] | CoroutineType[Any, Any, Any],
     ) -> None:
-        """Awaits the rest of a body that is a lambda, or a def, and has called an async def."""
+        """Awaits an async body; or the rest of one that is a lambda, or a def, and has called an
+        async def.
+        """
         try:
-            value = await rest
+            if isinstance(body, CoroutineType):
+                value = await body
+            else:
+                _enter(call, scope)
+                value = await self._calls.call_untimed(call, body, ())
             self.returned(execution, _encoded(call, scope, value))
         except BaseException as error:
             if self._is_stopped(execution, call, error) or self._is_the_end(call, error):

@@ -1,4 +1,4 @@
-"""The calls of runs that wait, from a bare loop: see :mod:`bench.engines.floors`.
+"""The calls of many runs at once, from a bare loop: see :mod:`bench.engines.floors`.
 
 Half of the runs are on each of two connections, and each commit is one of all of these.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeAlias
 
@@ -19,11 +19,12 @@ from pgflow._db.wire import OwnWire
 from pgflow._model.claims import Claim
 
 WAITS_A_RUN = 10
+RESULT = json.dumps('{"i": 1}')
 
 Play: TypeAlias = (
     "Callable[[OwnWire, claim_calls.ClaimRequest, list[Claim], str], Awaitable[str | None]]"
 )
-"""Plays the waits of claimed runs; returns the document that ends them, or None if they have left.
+"""Plays claimed runs; returns the document that ends them, or None if they have left.
 The text is a queue of its own.
 """
 
@@ -61,6 +62,28 @@ async def _rounds(
             _, claims = await wire.ask(commit_and_claim(document, request))
         else:
             await wire.ask(commit_units(document))
+
+
+async def steps(
+    wire: OwnWire, request: claim_calls.ClaimRequest, claims: list[Claim], _queue: str
+) -> str:
+    """Ten steps: the result of the last goes with the end."""
+    for seq in range(1, floors.STEPS_A_RUN + 1):
+        rest = _step(seq, floors.licence(seq))
+        units = [f"[{c.run_id},{rest},{c.now_us},null,{c.token}]" for c in claims]
+        document = (
+            f'{{"w":{request.worker_id},"r":[{_heads(claims, seq - 1)}],"u":[{",".join(units)}]}}'
+        )
+        await wire.ask(commit_units(document))
+    rest = _step(floors.STEPS_A_RUN + 1, None)
+    units = [f"[{c.run_id},{rest},{c.now_us},null,{c.token}]" for c in claims]
+    return _ends(request, claims, floors.STEPS_A_RUN, units=units)
+
+
+def _step(seq: int, licence: str | None) -> str:
+    """The middle of a unit: the first licenses the first body, each other has a result."""
+    first = f'{seq},{max(1, seq - 1)},"{"s" if seq == 1 else "c"}","small"'
+    return f"{first},{'null' if seq == 1 else RESULT},{json.dumps(licence)}"
 
 
 async def sleeps(
@@ -139,10 +162,15 @@ def _heads(claims: list[Claim], seq: int) -> str:
 
 
 def _ends(
-    request: claim_calls.ClaimRequest, claims: list[Claim], seq: int, *, has_kin: bool = False
+    request: claim_calls.ClaimRequest,
+    claims: list[Claim],
+    seq: int,
+    *,
+    has_kin: bool = False,
+    units: Sequence[str] = (),
 ) -> str:
     ends = ",".join(
         [f'[{c.run_id},"completed",null,"1",null,{c.chain_id},{c.token}]' for c in claims]
     )
     kin = f',"f":[{",".join([str(c.run_id) for c in claims])}]' if has_kin else ""
-    return f'{{"w":{request.worker_id},"r":[{_heads(claims, seq)}],"u":[],"o":[{ends}]{kin}}}'
+    return f'{{"w":{request.worker_id},"r":[{_heads(claims, seq)}],"u":[{",".join(units)}],"o":[{ends}]{kin}}}'
