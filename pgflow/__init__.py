@@ -10,7 +10,9 @@ from pgflow._client._async.client import AsyncClient
 from pgflow._client._async.handles import AsyncRun
 from pgflow._client._sync.client import Client
 from pgflow._client._sync.handles import Run
-from pgflow._flow.authority import Verdict, charge, gate, owe
+from pgflow._flow.authority.budget import charge
+from pgflow._flow.authority.gate import Verdict, gate
+from pgflow._flow.authority.obligation import discharge, owe, transfer, waive
 from pgflow._flow.body import heartbeat, heartbeat_details
 from pgflow._flow.children import Child, SyncChild, run_child, start_child
 from pgflow._flow.decorators import Connection, decision, effect, read, step, transaction
@@ -58,6 +60,7 @@ from pgflow._model.gates import (
 )
 from pgflow._model.kinds import Status
 from pgflow._model.messages import Delivery, Message
+from pgflow._model.obligations import Obligation
 from pgflow._model.options import Admit, MapResult, Retries, Slot, StartOptions
 from pgflow._model.pages import Page
 from pgflow._model.upcasters import upcaster
@@ -109,16 +112,16 @@ __all__ = [
     "EffectFailed", "Escalate", "Escalated", "Expired", "GateRequest", "HasActed", "Interceptor",
     "InvalidArgument", "KeyConflict", "LeaseLost", "MapResult", "Message", "NeedsGate",
     "NonDeterminismError", "NotAllowed", "NotBuiltError", "NotInRunError", "NotInWorkflowError",
-    "NotStorable", "Page", "PayloadCodec", "PgflowError", "PlannedCall", "PlannedSql", "Ref",
-    "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo",
+    "NotStorable", "Obligation", "Page", "PayloadCodec", "PgflowError", "PlannedCall", "PlannedSql",
+    "Ref", "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo",
     "RunNotFound", "RunStuck", "SetupError", "Signal", "Slot", "Stale", "StartOptions", "Status",
     "Step", "StepCommitted", "StepFailed", "StillUnknown", "SyncChild", "SyncEffect", "SyncSignal",
     "SyncStep", "TooManyFailures", "Transaction", "TransactionProvider", "UndoRequest", "Usage",
     "Verdict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState", "__version__",
     "as_completed", "because", "call", "charge", "close_stream", "continue_as_new", "decision",
-    "deprecate_patch", "effect", "emit", "fingerprint", "gate", "heartbeat", "heartbeat_details",
-    "idempotency_key", "in_workflow", "inline", "logger", "map", "now", "owe", "patched", "random",
-    "read", "register_errors", "run_child", "run_info", "saga", "schedule", "set_labels",
-    "set_state", "sleep", "start_child", "step", "sync", "transaction", "upcaster", "uuid",
-    "workflow",
+    "deprecate_patch", "discharge", "effect", "emit", "fingerprint", "gate", "heartbeat",
+    "heartbeat_details", "idempotency_key", "in_workflow", "inline", "logger", "map", "now", "owe",
+    "patched", "random", "read", "register_errors", "run_child", "run_info", "saga", "schedule",
+    "set_labels", "set_state", "sleep", "start_child", "step", "sync", "transaction", "transfer",
+    "upcaster", "uuid", "waive", "workflow",
 ]  # fmt: skip

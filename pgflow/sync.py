@@ -9,7 +9,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, TypeVarTuple, cast, overloa
 
 from pgflow._engine.calls import Call, ChildCall
 from pgflow._flow import dynamic
-from pgflow._flow.authority import Verdict
+from pgflow._flow.authority.gate import Verdict
 from pgflow._flow.children import SyncChild, issue_child
 from pgflow._flow.ledgers.saga import give_up_child_sync, sync_saga
 from pgflow._flow.many import Tally

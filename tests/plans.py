@@ -209,6 +209,11 @@ insert into pgflow.owed (run_id, call, opened_at, kind, name, detail)
 select i, 3, now(), 'effect', 'render', jsonb_build_object('state', 'accepted', 'key', 'key-' || i, 'ref', 'ref-' || i)
 from generate_series({parked}, {leased} - 1) i where i % 5 < 4;
 
+insert into pgflow.owed (run_id, call, opened_at, due_at, kind, name, owed_to, detail)
+select i, 9, now(), {base} + interval '60 days', 'obligation', 'refund', 'ada',
+  jsonb_build_object('state', 'open', 'key', 'obligation-' || i, 'outlives', true)
+from generate_series({finished}, {finished} + 99) i;
+
 insert into pgflow.effect_beat (run_id, call, look_at, beat_at, timeout_seconds, can_ask)
 select i, 3, {base} + interval '60 days' + i * interval '1 ms', now(), 1e7, false from generate_series({parked}, {leased} - 1) i where i % 5 < 4;
 
@@ -828,7 +833,7 @@ CASES = [
         "select * from pgflow.poll(1000)",
         lambda _: (),
         120,
-        uses="deadline_due_idx effect_beat_look_idx nudge_pkey timer_due_idx",
+        uses="deadline_due_idx effect_beat_look_idx nudge_pkey owed_due_idx timer_due_idx",
         before=(LONG_AGO, "delete from pgflow.nudge"),
     ),
     Case(
@@ -836,8 +841,8 @@ CASES = [
         "select * from pgflow.poll(100)",
         lambda _: (),
         3500,
-        uses="deadline_due_idx effect_beat_look_idx nudge_pkey parked_pkey timer_due_idx "
-        "timer_pkey wait_pkey",
+        uses="deadline_due_idx effect_beat_look_idx nudge_pkey owed_due_idx parked_pkey "
+        "timer_due_idx timer_pkey wait_pkey",
         before=("delete from pgflow.nudge", "delete from pgflow.deadline where due_at <= now()"),
     ),
     Case(
@@ -846,7 +851,7 @@ CASES = [
         lambda _: (),
         17000,
         uses="deadline_due_idx effect_beat_look_idx held_pkey lease_pkey nudge_pkey outcome_pkey "
-        "parked_pkey ready_run_id_key run_generation_key run_pkey signal_pkey timer_due_idx "
+        "owed_due_idx parked_pkey ready_run_id_key run_generation_key run_pkey signal_pkey timer_due_idx "
         "timer_pkey wait_pkey",
         before=("delete from pgflow.nudge",),
     ),
@@ -856,8 +861,8 @@ CASES = [
         lambda _: (),
         6000,
         uses="deadline_due_idx effect_beat_look_idx effect_beat_pkey held_pkey lease_pkey "
-        "nudge_pkey outcome_pkey owed_pkey parked_pkey ready_run_id_key run_generation_key "
-        "run_pkey signal_pkey timer_due_idx timer_pkey wait_pkey",
+        "nudge_pkey outcome_pkey owed_due_idx owed_pkey parked_pkey ready_run_id_key "
+        "run_generation_key run_pkey signal_pkey timer_due_idx timer_pkey wait_pkey",
         before=(
             LONG_AGO,
             "delete from pgflow.nudge",
@@ -873,6 +878,34 @@ CASES = [
         lambda ids: (f"ref-{ids.parked + 7000}",),
         160,
         uses="effect_beat_pkey outcome_pkey owed_opened_idx owed_pkey owed_ref_idx run_pkey",
+    ),
+    Case(
+        "poll that breaches 100 obligations",
+        "select * from pgflow.poll(100)",
+        lambda _: (),
+        9000,
+        uses="deadline_due_idx effect_beat_look_idx nudge_pkey outcome_pkey owed_due_idx "
+        "owed_pkey run_pkey timer_due_idx unit_pkey",
+        before=(
+            LONG_AGO,
+            "delete from pgflow.nudge",
+            "update pgflow.owed set due_at = {base} - interval '2 years' where kind = 'obligation'",
+        ),
+    ),
+    Case(
+        "discharge of an obligation that has outlived its run",
+        "select pgflow.discharge(%s::text)",
+        lambda ids: (f"obligation-{ids.finished + 50}",),
+        160,
+        uses="outcome_pkey owed_obligation_idx owed_pkey run_pkey unit_pkey",
+    ),
+    Case(
+        "first page of 100 obligations",
+        "select * from pgflow.obligations where kind = 'obligation' order by opened_at limit 50",
+        lambda _: (),
+        900,
+        uses="effect_beat_pkey owed_opened_idx page_pkey run_pkey",
+        by_people=True,
     ),
     Case(
         "announcement of a worker",

@@ -241,12 +241,15 @@ table pgflow.owed, owner pgflow_owner
   kind text not null -- effect, gate or obligation
   name text not null -- Of the effect, gate or obligation
   owed_to text -- To whom; null = nobody is named
-  detail jsonb -- Notice for whoever closes it; null = none
+  detail jsonb -- Notice for whoever closes it, its key and its state; null = none. sql/ledgers/obligations.sql has its members
   constraint owed_kind_check CHECK ((kind = ANY (ARRAY['effect'::text, 'gate'::text, 'obligation'::text])))
   constraint owed_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint owed_pkey PRIMARY KEY (run_id, call, kind)
+  CREATE INDEX owed_due_idx ON pgflow.owed USING btree (due_at) WHERE ((kind = 'obligation'::text) AND ((detail ->> 'state'::text) = 'open'::text))
   CREATE INDEX owed_key_idx ON pgflow.owed USING btree (((detail ->> 'key'::text))) WHERE (kind = 'effect'::text)
+  CREATE INDEX owed_obligation_idx ON pgflow.owed USING btree (((detail ->> 'key'::text))) WHERE (kind = 'obligation'::text)
   CREATE INDEX owed_opened_idx ON pgflow.owed USING btree (kind, opened_at)
+  CREATE INDEX owed_person_idx ON pgflow.owed USING btree (run_id) WHERE ((kind = 'obligation'::text) AND (detail ? 'since'::text))
   CREATE INDEX owed_ref_idx ON pgflow.owed USING btree (((detail ->> 'ref'::text))) WHERE (detail ? 'ref'::text)
 
 table pgflow.page, owner pgflow_owner
@@ -257,9 +260,9 @@ table pgflow.page, owner pgflow_owner
   paged_at timestamp with time zone -- Time at which somebody was last told; null = nobody yet
   call integer not null -- Number of the call that it is about; 0 = the run itself
   tries integer not null -- Number of tries since somebody was last told
-  kind text not null -- stuck or effect
+  kind text not null -- stuck, effect or obligation
   last_error text -- Class of the error with which the last try failed; null = it did not
-  constraint page_kind_check CHECK ((kind = ANY (ARRAY['stuck'::text, 'effect'::text])))
+  constraint page_kind_check CHECK ((kind = ANY (ARRAY['stuck'::text, 'effect'::text, 'gate'::text, 'obligation'::text])))
   constraint page_last_error_check CHECK ((char_length(last_error) <= 255))
   constraint page_pkey PRIMARY KEY (run_id, call, kind)
 
@@ -542,7 +545,7 @@ table pgflow.wait, owner pgflow_owner
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
   run_id bigint not null -- The parked run
   call integer not null -- Number of the call that waits; of children, the first of those calls
-  kind "char" not null -- s = for a signal, c = for the result of a child, e = for word of an effect
+  kind "char" not null -- s = for a signal, c = for the result of a child, e = for word of an effect or obligation
   name text not null -- Name of the signal, or child
   calls integer[] -- Numbers of the calls that wait for a child; null where it is for a signal
   constraint wait_check CHECK (((kind = 'c'::"char") = (calls IS NOT NULL)))
@@ -681,25 +684,27 @@ view pgflow.messages, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.obligations, owner pgflow_owner
-  -- Owed: effects that are not closed, and what else is open
+  -- Owed: effects that are not closed, obligations that are neither discharged nor waived, and what else is open
   key text -- Key of the run
   kind text -- effect, gate or obligation
   name text -- Of the effect, gate or obligation
-  state text -- Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any more
+  state text -- Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any more. Of an obligation: open, or breached once it was due
   opened_at timestamp with time zone -- Since when it is owed
   due_at timestamp with time zone -- Time at which the engine looks after it next, or it should be closed; null = no time is set
   owed_to text -- To whom; null = nobody is named
-  effect text -- Idempotency key of the effect: what settle_effect takes
+  effect text -- Key of the effect or obligation: what settle_effect takes, and discharge
   ref text -- The counterparty's reference: what confirm_effect takes
-  detail jsonb -- Notice for whoever closes it
+  detail jsonb -- Notice for whoever closes it; of an obligation, what its code says of it
   tenant text -- Tenant of the run; empty where there is only one
   call integer -- Number of the call
   run_id bigint -- The number of that generation
   paged_at timestamp with time zone -- Time at which somebody was last told of it (app.pager); null = nobody, or nobody is needed
-  reason text -- Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force); null = its run does
+  reason text -- Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force), failed or cancelled (its run ended so, and owes it still); null = its run does
   beat_at timestamp with time zone -- Time of the last beat of an accepted effect, or of its acceptance; null = it has promised none
   beat_details json -- Progress that the last beat with details told; null = none did
   silent_at timestamp with time zone -- Time from which its outcome is unknown if no further beat comes; null = it has promised none
+  holder text -- Whom it was transferred to, outside of the run; null = the run holds it
+  outlives boolean -- True if its run need not wait until it is closed
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -825,8 +830,8 @@ view pgflow.runs, owner pgflow_owner
   origin_generation integer -- Generation of that run
   origin_seq integer -- Number of units it has from there; null = it began empty
   origin_run_id bigint -- The number of that generation
-  reason_code text -- Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; signal, effect, child, timer or replacement of a waiting one; paused; the trouble of a stuck one; asked, deadline, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled one; null = nothing to say
-  reason_detail json -- Detail of that reason: signals, children, effects and until of the waits; deaths of a suspect run; by of a pause or cancel, and force; the facts of the trouble
+  reason_code text -- Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; signal, effect, owes (obligations only), child, timer or replacement of a waiting one; paused; the trouble of a stuck one; asked, deadline, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled one; null = nothing to say
+  reason_detail json -- Detail of that reason: signals, children, effects, obligations and until of the waits; deaths of a suspect run; by of a pause or cancel, and force; the facts of the trouble
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -931,6 +936,12 @@ view pgflow.workers, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+function pgflow.act_on_breach_(debt pgflow.owed, is_over boolean, t timestamp with time zone) returns jsonb, owner pgflow_owner
+  -- Does what was agreed on for the breach of an obligation; answers what is to be noted with it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 bd6b0e226be7b7c165d5be35bb526275
+
 function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, what text, name text, state text, key text, args_hash bigint, payload json), owner pgflow_owner
   -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
@@ -957,12 +968,19 @@ function pgflow.adopt_effects_(origin bigint, cut integer, heir bigint, chain bi
   set search_path=pg_catalog, pg_temp
   md5 f15a56a63b65adfa1f8c671285e3a0c7
 
+function pgflow.adopt_obligations_(origin bigint, cut integer, heir bigint, token bigint, is_rewind boolean, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
+  -- Hands to a generation what the dropped part of another's journal has opened and not closed, and tells it what that part has closed; answers its last seq
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 d18b4e0a06bcb13aa3d5b74c0d08d314
+
 function pgflow.answer_all_(questions jsonb, t timestamp with time zone, OUT answers jsonb, OUT to_wake bigint[], OUT lanes integer[]) returns record, owner pgflow_owner
   -- Answers the questions of the runs of a batch and changes their places, within commit_units
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 21bfdcbd9fd53fe034c0238496afd73c
+  md5 05d392818d5b277bce87b39ce9893b4d
 
 function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Appends one unit that the database decided
@@ -1062,11 +1080,18 @@ function pgflow.book_beats_(units jsonb, t timestamp with time zone) returns voi
   set enable_seqscan=off
   md5 553caea65d37e26aa44dd413c544d97f
 
+function pgflow.book_obligations_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Keeps what is owed equal to the obligations that the code opens and closes by the units of a commit
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 de4cf85936056b124ca22ddd941382c4
+
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 8e9e297109aa87c61b0d8dca093dfb52
+  md5 fc2df91e8b2e77e1b9068c61e50a0f0e
 
 function pgflow.calls_of_(calls jsonb) returns int4multirange, owner pgflow_owner
   -- Numbers of calls as a worker names them: ranges as text, or [call, ...]
@@ -1168,7 +1193,7 @@ function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a history that no run can have had
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 05c281f4ffb59b1beeee299fce3f6b66
+  md5 034a6c612e0c3eeca53ef8c134b41efd
 
 function pgflow.check_if_taken_(if_taken text, start_id uuid, run_at timestamp with time zone, key text, defaults json) returns void, owner pgflow_owner
   -- Refuses (PF003) what cannot be said of a key that may be taken
@@ -1186,7 +1211,7 @@ function pgflow.check_journal_() returns TABLE(invariant text, detail text), own
   -- A journal is dense, and ends with its run
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a5ff2ea9d404bbe7a89acddd1a5370ec
+  md5 34b4a9d20ebb75dc748cd08956be45d3
 
 function pgflow.check_json_(value json, what text) returns void, owner pgflow_owner
   -- Refuses (PF003) a value too long, too deep or too large to be read back by every client
@@ -1210,13 +1235,19 @@ function pgflow.check_mail_() returns TABLE(invariant text, detail text), owner 
   -- Mail has a chain, and somebody who will look at it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4d59c5ca34bc18361bc82515a2fa9132
+  md5 fc422d83c4816063ed5b490b53109c92
 
 function pgflow.check_may_force_(key text) returns void, owner pgflow_owner
   -- Refuses (PF021) a caller without the right to force_cancel_run
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 357a628e7415a94321a615d3d10159b1
+
+function pgflow.check_may_settle_(effect_key text) returns void, owner pgflow_owner
+  -- Refuses (PF021) a caller without the right to settle_effect
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 05121467f7c7ce7775d902e9304a17ee
 
 function pgflow.check_name_(name text, what text, max_bytes integer DEFAULT 255) returns void, owner pgflow_owner
   -- Refuses (PF003) a name that is missing, empty or too long
@@ -1229,6 +1260,12 @@ function pgflow.check_object_(value jsonb, what text) returns void, owner pgflow
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 2db6e6e75838ddae8e773eef3d2749e1
+
+function pgflow.check_obligations_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Every obligation that was opened is closed, or stands in what is owed; a completed run has left none behind
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 52332e7c3f866ddd06fc66fc46342565
 
 function pgflow.check_origins_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Forks and later generations begin with the journal of their origin
@@ -1283,7 +1320,7 @@ function pgflow.check_waits_() returns TABLE(invariant text, detail text), owner
   -- A parked run waits for something that can come, and has not come
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 0e191c7ae01a024e3f11b52ab56d9eaa
+  md5 98cba82b1089039fb1ebcb6abff843ab
 
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
   -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
@@ -1309,7 +1346,7 @@ function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precisi
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 eab152b8fb2ee14bd95e79e1b5d33139
+  md5 f748fbb25fe8aa7919076948c080dbd6
   grant execute to pgflow_worker
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
@@ -1329,6 +1366,20 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
   md5 331d6d45c4bb6b7347d52d826b76dc33
+
+function pgflow.close_by_word_(me bigint, payload json, sent_by text, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
+  -- Records what somebody said of an obligation, or that it was breached, if it is still open
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 c7f0032c598798bb1fb46d9519e8a20d
+
+function pgflow.close_debt_(me bigint, said jsonb) returns void, owner pgflow_owner
+  -- Removes an obligation from what a run owes, or notes who holds it now; no effect if it is closed
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 161736062fed34b9eefdcaecf8c4aef7
 
 function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USER) returns boolean, owner pgflow_owner
   -- Somebody has seen to a loss: doctor does not show it any more; false if there is none of this number that is open
@@ -1362,7 +1413,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 ed67b609350130e1fab7ad0ee929abbf
+  md5 9bcdc74a85a276210e40b5dbddca7079
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -1385,7 +1436,7 @@ function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) retu
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 6521721d1295c23741f7f20f8a507b78
+  md5 d8c37f312193b369f64a69745e66ffa8
 
 function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) returns void, owner pgflow_owner
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
@@ -1420,6 +1471,16 @@ function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null':
   set enable_seqscan=off
   set jit=off
   md5 3acdb0a75dc1d273314c3a5bccd33cde
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.discharge(obligation_key text, evidence json DEFAULT NULL::json, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Closes an obligation: it was done, as the evidence shows. Also closes the debt of an effect that is uncompensated: somebody has taken it back. PF001 if nothing that is owed has the key
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 5b39431666a6d518c99286008cacadaa
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1607,7 +1668,7 @@ function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with ti
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 0c3664764613c42604968b2748d76ccf
+  md5 9773c2ba1945f9bf2e40fe3c6a20ab96
 
 function pgflow.from_micros_(us bigint) returns timestamp with time zone, owner pgflow_owner
   -- The time that a number of microseconds since 1970 stands for
@@ -1647,6 +1708,13 @@ function pgflow.hear_(questions jsonb, mailed integer[]) returns integer[], owne
   set enable_seqscan=off
   md5 9485781f0c9eb25af2d0f672f187f04d
 
+function pgflow.hear_late_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
+  -- Takes what was said of obligations to runs that have ended meanwhile; what another is writing into stays for the next wake
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 179cab8fec95559af9ca84f1bfc4bb00
+
 function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, attempts integer, timeout_seconds double precision, t timestamp with time zone) returns pgflow.run, owner pgflow_owner
   -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
   plpgsql volatile
@@ -1677,7 +1745,7 @@ function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp w
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 92b95c774d026bebf76c4b1ec6ef477f
+  md5 d02c39ddf092a0eeea1eb620ef11fcb4
   grant execute to pgflow_worker
 
 function pgflow.import_run(history json) returns bigint, owner pgflow_owner
@@ -1828,6 +1896,13 @@ function pgflow.leave_keys_(q jsonb) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 c5ae4098cfb014c11690361276b9eb04
 
+function pgflow.leave_obligations_(run_ids bigint[], t timestamp with time zone) returns void, owner pgflow_owner
+  -- Leaves to people what runs owe that have failed or were cancelled
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 9a36e433357b7703d35c1b86970fffab
+
 function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   -- A worker that holds nothing any more takes its leave
   plpgsql volatile security definer
@@ -1920,7 +1995,7 @@ function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void
   -- Hands what was owed before a cut to the new generation; the rest stays owed by the old one
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 bf28691239fe438e1748596e12c847ff
+  md5 54462dc93da1bfe18c686e2a1dd4e4bc
 
 function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Hands what was said of open effects, and not yet taken, to whoever owes them now; of those that the old generation keeps it is recorded there
@@ -1935,16 +2010,22 @@ function pgflow.needs_(name text, risk text, request jsonb, OUT version integer,
   md5 b6b1833730d61f18c734d8dbd5199f7c
 
 function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, detail json, effect text), owner pgflow_owner
-  -- Needs for a person, each with its time: runs that are stuck, and effects that nobody looks after
+  -- Needs for a person, each with its time: runs that are stuck, and effects and obligations that nobody looks after
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 73cc4334d08d54f8ede3db145965c6ed
+  md5 d5482b0ed159855884cc467892f9c3b0
 
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 ba29c7a4a08060400ab914b36d401e70
+
+function pgflow.note_breach_(me bigint, call integer, name text, obligation text, due_us bigint, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
+  -- Records that an obligation was due and not discharged
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 68ce30879b7db7e169d638b02b6955d4
 
 function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT last_seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Turns requests to pause or go on, up to the last one seen, into units that say who did what and why
@@ -1971,6 +2052,14 @@ function pgflow.note_taken_back_(chain bigint, origin bigint, generation integer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 b83eca3c4d83566c9d4a807cce7e64a6
+
+function pgflow.notice_breaches_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
+  -- Finds obligations that are due, notes that they are breached and does, once, what was agreed on; answers the lanes of workflows that it has started
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  md5 c1e994841abe93f4947b41702acb531e
 
 function pgflow.notice_silence_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Tells runs whose accepted effects have had no beat in time; of those that have ended, it is recorded
@@ -2009,7 +2098,7 @@ function pgflow.owe_by_force_(me bigint, chain bigint, t timestamp with time zon
   -- Before a run is ended by force: takes what was said of its effects, and opens a debt for each that is left done
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 323cf0c0a29c236290a67b3e66ad7f3d
+  md5 ae83f64600771d4bb1d0894fd621b53f
 
 function pgflow.owe_for_parent_(children bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Opens debts for what completed children did, if their parent was ended by force before it had their results
@@ -2102,12 +2191,12 @@ function pgflow.places_() returns TABLE(run_id bigint, place text, last_seq inte
   md5 0faafa01b91b83555db7b2940dec1fdb
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
-  -- The sweep of every worker: expired runs, effects without a beat, nudges, due timers; also says in how many seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves
+  -- The sweep of every worker: expired runs, effects without a beat, obligations that are due, nudges, due timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one that it serves
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 9f7f59cee75321defecda9d18d54f035
+  md5 a3e59768fd53367885b06e86e66a3b92
   grant execute to pgflow_worker
 
 function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text) returns bigint, owner pgflow_owner
@@ -2139,10 +2228,10 @@ function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain big
   md5 d0f8b67f0601bb0666167558beb4d1fb
 
 function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
-  -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving
+  -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving; what was said of obligations is recorded
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 05b782760fd6ebf587853d569bd8949f
+  md5 ebc5504c06e9c360dc079a8d8871627a
 
 function pgflow.put_signals_back_(returned jsonb) returns void, owner pgflow_owner
   -- Puts messages back into their mailboxes that were recorded and that the code could not take: [[run_id, chain_id, call, seq, error], ...]
@@ -2192,6 +2281,12 @@ function pgflow.refuse_unknown_(workflow text, version text, queue text) returns
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 ca87dba69164a5647b412d4c66de6ffc
+
+function pgflow.refuse_unowed_(obligation_key text) returns void, owner pgflow_owner
+  -- Says (PF001) that no open obligation has a key
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 2a22fdd7e832a1a67b0d701bd919639f
 
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
   -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}], ...]
@@ -2372,6 +2467,12 @@ function pgflow.same_input_(one json, other json, defaults json) returns boolean
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 cf199b886e5930c97c862c5a1f3b8ef1
+
+function pgflow.say_of_obligation_(obligation_key text, said json, sent_by text) returns bigint, owner pgflow_owner
+  -- Tells a run what became of one of its obligations, or records it if the run has ended; answers the chain, null if no open obligation has the key
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 e0428c03a227b40dabd1432a9da14e90
 
 function pgflow.segments_(known jsonb, own text, cut integer) returns jsonb, owner pgflow_owner
   -- The segments of an origin, its own stem among them, as far as a cut
@@ -2589,11 +2690,11 @@ function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint
   md5 2dddfe9ea8b73d80bfd70543b639a826
 
 function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
-  -- Takes what people and webhooks have said of the effects of a run, and records it
+  -- Takes what people and webhooks have said of the effects and obligations of a run, and records it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 1fed1c162cd93dc11db438dab3c1fbcf
+  md5 397aec5b32503e18c225665aa0dfff80
 
 function pgflow.tell_parents_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts the outcome of finished children to their parents that are still open; answers the parents' chains
@@ -2619,6 +2720,16 @@ function pgflow.transaction_status(xid text) returns text, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 5e3fdd69d2dc2b5367569cabc2e569db
+  grant execute to pgflow_worker
+
+function pgflow.transfer_obligation(obligation_key text, holder text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Hands an obligation to somebody outside: it stays owed, and its run need not wait for it. PF001 if no open obligation has the key
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 d74d4c3ce588ad7c25adbe8ef254c350
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.unasked_(run_id bigint) returns SETOF pgflow.carried, owner pgflow_owner
@@ -2656,6 +2767,16 @@ function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected integer, is
   set enable_seqscan=off
   md5 c01b8c74fb5170d5e3d679f62c9c560d
 
+function pgflow.waive_obligation(obligation_key text, why text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Closes an obligation that need not be done, with who says so and why. PF001 if no open obligation has the key
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 fb0daa191e33102a9f7a9002a9dfc822
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT 1000, tell boolean DEFAULT true) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer), owner pgflow_owner
   -- Looks at the runs of these chains, or of all nudged ones, moves those with a reason to go on, and tells the workers unless told not to; answers lanes made ready, leased runs with mail, and runs ended
   plpgsql volatile security definer
@@ -2663,7 +2784,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 7c2b1990e4da5b94b5d98ee5fb20ce36
+  md5 520f2ae3bd7fec4aae82cd3c1c068054
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2723,17 +2844,20 @@ type pgflow.tenant_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of 
 
 type pgflow.unit_call as integer CHECK ((VALUE >= 0)) -- Number of a durable call; 0 = of the run itself
 
-type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char", 'r'::"char", 'y'::"char"]))) NOT VALID -- Kind of a unit: see pgflow.unit_kind
+type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char", 'r'::"char", 'y'::"char", 'O'::"char", 'D'::"char", 'B'::"char"]))) NOT VALID -- Kind of a unit: see pgflow.unit_kind
 
 type pgflow.unit_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of a call, or its idempotency key: at most 255 bytes
 
 type pgflow.unit_payload as json CHECK ((octet_length((VALUE)::text) <= 1114112)) -- What a unit holds: a value of 1 MiB, and 64 KiB around it
 
 unit kind A effect_accepted, terminal: commit_units: the counterparty took an effect on, and will confirm it later
+unit kind B obligation_breached: note_breach_: it was due and not discharged
 unit kind C effect_confirmed, terminal: commit_units, look: an effect was done; its result
+unit kind D obligation_closed: commit_units: discharge(), waive(), transfer(); close_by_word_: said by others; adopt_obligations_: handed on
 unit kind E effect_settled: commit_units, look: who said what became of an effect
 unit kind F effect_failed, terminal: commit_units, look: the counterparty refused, or nothing was done
 unit kind K child_finished, terminal: settle: the result of a child, or why it could not be started
+unit kind O obligation_opened: commit_units: owe(); adopt_obligations_: one that another generation had opened
 unit kind R compensated, terminal: commit_units: there was nothing to take back, since what had been accepted was not done
 unit kind S signal_received, terminal: settle: the database chose and deleted a message
 unit kind T timer_fired, terminal: settle: the database found a sleep due

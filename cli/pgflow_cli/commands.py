@@ -58,7 +58,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "result": ("runs.waiting:result", "Waits for a run, and prints its result as JSON."),
         "logs": ("runs.following:logs", "Tells what happened to a run, line by line."),
         "timeline": ("runs.timeline:timeline", "Draws what a run did and waited for."),
-        "owed": ("ledgers.owing:owed", "Lists what is owed: effects that are not closed."),
+        "owed": ("ledgers.owing:owed", "Lists what is owed: effects and obligations."),
         "audit": (
             "ledgers.auditing:audit",
             "Tells what a run decided and did, why, and what it owes.",
@@ -89,6 +89,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "ledgers.owing:settle",
             "Says what became of an effect whose outcome is unknown.",
         ),
+        "discharge": ("ledgers.owing:discharge", "Closes an obligation: it was done."),
+        "transfer": ("ledgers.owing:transfer", "Hands an obligation to somebody outside."),
+        "waive": ("ledgers.owing:waive", "Closes an obligation that need not be done."),
         "cancel": ("runs.orders:cancel", "Cancels runs: their code may clean up first."),
         "pause": ("runs.orders:pause", "Holds runs until they are resumed."),
         "resume": ("runs.orders:resume", "Lets paused or stuck runs go on."),

@@ -10,6 +10,7 @@ from pgflow._engine.calls import Call, ChildCall, StepCall, Waits
 from pgflow._engine.effects import EffectCall, still_accepted
 from pgflow._engine.flush import MAX_FLUSH_CHILDREN, MAX_FLUSH_STARTS
 from pgflow._engine.host import Line, StepResult
+from pgflow._engine.owed import Owed, read_obligation
 from pgflow._model.claims import Claim
 from pgflow._model.units import Unit
 
@@ -21,7 +22,7 @@ class Agenda:
     A step is *unlicensed* until the next flush may write its licence ahead, then *startable*, then
     it *runs*, and its result comes into the *inbox*. An effect is among the *new* ones while it
     wants leave to act, a child until it is started. *Accepted* effects are not open for the code,
-    and owed by the run.
+    and owed by the run. *Obligations* are no calls: the run owes them from one note to the next.
     """
 
     def __init__(self, claim: Claim, line: Line) -> None:
@@ -34,6 +35,7 @@ class Agenda:
         self.accepted: dict[int, EffectCall] = (
             {} if claim.heritage is None else still_accepted(claim)
         )
+        self._obligations: dict[str, Owed] | None = None
         self.left_behind: frozenset[int] = frozenset()
         """Calls that were open when the code ended, while an effect goes on."""
         self.unlicensed: list[StepCall] = []
@@ -45,6 +47,7 @@ class Agenda:
         self.new_effects: list[EffectCall] | None = None
         self.unwanted: list[int] | None = None
         """Chains of children that the next flush asks to end."""
+        self._has_ended = False
         self.wants_look = claim.has_mail
         """True if the next flush asks the database for whatever there may be."""
 
@@ -114,10 +117,15 @@ class Agenda:
     @property
     def waits_for_database(self) -> bool:
         """True if a call waits for something that only the database can bring."""
-        return bool(self.accepted) or any(call.waits_for_database for call in self.open.values())
+        return (
+            bool(self.accepted)
+            or any(call.waits_for_database for call in self.open.values())
+            or (self._has_ended and self.is_held_open)
+        )
 
     def drop_all_but_effects(self) -> None:
         """The code has ended: of what it asked for, only the effects that were intended go on."""
+        self._has_ended = True
         dropped = [
             call
             for call in self.open.values()
@@ -135,6 +143,33 @@ class Agenda:
         self.unlicensed.clear()
         self.startable.clear()
         self.new_children = self.new_effects = None
+
+    # ================================================================ obligations
+
+    @property
+    def obligations(self) -> dict[str, Owed]:
+        """By its key, what the run has promised."""
+        if self._obligations is None:
+            self._obligations = {}
+        return self._obligations
+
+    @property
+    def is_held_open(self) -> bool:
+        """True if the run owes something that must be closed before it may complete."""
+        return self._obligations is not None and any(o.holds for o in self._obligations.values())
+
+    @property
+    def leaves_obligations(self) -> bool:
+        """True if something is owed, whether or not the run waits for it."""
+        return self._obligations is not None and any(o.is_open for o in self._obligations.values())
+
+    def promise(self, owed: Owed) -> None:
+        """The code has opened an obligation."""
+        self.obligations[owed.key] = owed
+
+    def read_obligation(self, unit: Unit) -> None:
+        """Learns what others have said of an obligation."""
+        read_obligation(self.obligations, unit)
 
     # ================================================================ bodies
 
@@ -318,7 +353,12 @@ class Agenda:
 
     def waits(self) -> dict[str, Any]:
         """Return the open waits that only the database can end."""
-        waits = Waits(self.accepted)
+        owed = (
+            [o.call for o in self._obligations.values() if o.holds]
+            if self._has_ended and self._obligations
+            else ()
+        )
+        waits = Waits([*self.accepted, *owed] if owed else self.accepted)
         for call in self.beside_children():
             if call.state not in ("decided", "misfit"):
                 call.wait(waits)

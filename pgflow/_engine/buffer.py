@@ -29,6 +29,8 @@ class Buffer:
         """Number of the last unit."""
         self.has_ledger = False
         """True if its units change a ledger."""
+        self.has_obligations = False
+        """True if its units open or close obligations."""
         self._taken: list[Offer] | None = None
         self._returned: list[Returned] | None = None
 
@@ -90,6 +92,11 @@ class Buffer:
         self.has_ledger = True
         self._line.want_flush()
 
+    def owe(self) -> None:
+        """The newest unit opens or closes an obligation: it is flushed soon."""
+        self.has_obligations = True
+        self.book()
+
     def take_signal(self, offer: Offer) -> None:
         """A signal is in one of its units, and leaves the mailbox with it."""
         if self._taken is None:
@@ -118,6 +125,7 @@ class Buffer:
             rows,
             starts,
             has_ledger=self.has_ledger,
+            has_obligations=self.has_obligations,
             taken=self._taken or (),
             returned=self._returned or (),
             size_bytes=self.size_bytes,
@@ -141,13 +149,8 @@ class Buffer:
         self.seq = seq
 
     def _empty(self) -> None:
-        self.rows, self.size_bytes, self.has_ledger, self._taken, self._returned = (
-            [],
-            0,
-            False,
-            None,
-            None,
-        )
+        self.rows, self.size_bytes, self._taken, self._returned = [], 0, None, None
+        self.has_ledger = self.has_obligations = False
 
 
 def size_of(row: Row) -> int:

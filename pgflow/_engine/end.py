@@ -49,6 +49,17 @@ class End:
         """True if the next flush ends or holds the run."""
         return self.hold is not None or self.ending is not None or self.continue_input is not None
 
+    @property
+    def awaits_discharge(self) -> bool:
+        """True if the code has ended well and owes what must be closed first, and nobody cancels
+        the run.
+        """
+        return (
+            self._agenda.is_held_open
+            and self._late_cancel is None
+            and self._code.driver.outcome()[1] is None
+        )
+
     def hold_for(self, reason: str, detail: dict[str, Any], code_hash: str | None = None) -> None:
         """Holds the run for a person; or also for a worker with other code than this."""
         self.hold = stuck(reason, detail, code_hash)
@@ -79,6 +90,8 @@ class End:
             said["of_children"] = self._of_children
         if self._late_cancel is not None:
             said["cancel"] = self._late_cancel
+        if self._agenda.leaves_obligations:
+            said["owes"] = True
         return said
 
     def judge(self) -> None:
@@ -104,6 +117,9 @@ class End:
             self.ending = Ending("cancelled", clean(str(why), 4096), None, None)
         elif error is not None:
             self.ending = Ending("failed", None, None, self._values.error_text(encode_error(error)))
+        elif self._late_cancel is not None and self._agenda.is_held_open:
+            why = self._late_cancel.get("why") or "cancelled while it owed"
+            self.ending = Ending("cancelled", clean(str(why), 4096), None, None)
         else:
             self.ending = self._encode(value)
 

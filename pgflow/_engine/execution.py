@@ -18,7 +18,7 @@ history     the journal, as far as it is repeated, and how the code has parted f
 values      texts of values, sealed by the app's codec
 end         how it ends
 keys        idempotency keys
-steps, timers, signals, children, notes, ledger
+steps, timers, signals, children, notes, ledger, obligations
             what the code asks for, by kind; the ledger is of effects
 release     what is decided and not released yet; its renewal makes lost results anew
 flushing    what is on its way to the database and back: flushes, questions and fences
@@ -55,6 +55,7 @@ from pgflow._engine.keys import Keys, Resting
 from pgflow._engine.ledger import Ledger
 from pgflow._engine.loop import Unwind
 from pgflow._engine.notes import Notes
+from pgflow._engine.obligations import Obligations
 from pgflow._engine.release import Release
 from pgflow._engine.signals import Signals
 from pgflow._engine.steps import Steps
@@ -102,6 +103,7 @@ class Execution:
         self._children: Children | None = None
         self._notes: Notes | None = None
         self._ledger: Ledger | None = None
+        self._obligations: Obligations | None = None
         self.over = False
         self.beat = False
         """True if a step has reported progress: rows that the end of the run removes."""
@@ -162,6 +164,14 @@ class Execution:
             self._ledger = Ledger(self.claim, *parts, *own, is_undoing=self._is_undoing)
         return self._ledger
 
+    @property
+    def obligations(self) -> Obligations:
+        """Obligations that the code opens and closes."""
+        if self._obligations is None:
+            parts = self.buffer, self.agenda, self.history, self.values, self.keys
+            self._obligations = Obligations(self.claim, *parts)
+        return self._obligations
+
     def _find_ledger(self) -> Ledger:
         return self.ledger
 
@@ -212,12 +222,14 @@ class Execution:
             return None
 
     def _is_finished(self) -> bool:
-        """Return True if the code has ended and no effect of it is open."""
+        """Return True if the code has ended and nothing of it is open: no effect, and no obligation
+        that must be closed before the run completes.
+        """
         if not self.code.driver.done:
             return False
         if self.history.replaying and not self.code.has_ended:
             self._guarded(self.history.skip_marks)  # which say what was intended
-        if not self.agenda.owes:
+        if not self.agenda.owes and (self._is_undoing or not self.end.awaits_discharge):
             return True
         self.code.end()
         return False

@@ -86,6 +86,8 @@ class Flush:
     has_kin: bool = False
     tries: int = 0
     has_ledger: bool = False
+    has_obligations: bool = False
+    """True if its units open or close obligations, or its ending leaves some to people."""
     taken: Sequence[Offer] = ()
     """Signals whose units are among its rows, to be deleted from the mailbox."""
     returned: Sequence[Returned] = ()
@@ -203,12 +205,13 @@ def batch_document(
         apart: Takes the long values, which travel beside the document.
     """
     runs, units, endings, kin, questions, taken, returned = [], [], [], [], [], [], []
-    has_ledger = False
+    has_ledger = has_obligations = False
     for flush, now_us in sorted(flushes, key=lambda pair: pair[0].run_id):
         runs.append(f"[{flush.run_id},{flush.token},{flush.expected_seq}]")
         if flush.rows:
             units.append(flush.unit_rows(now_us, apart))
             has_ledger = has_ledger or flush.has_ledger
+        has_obligations = has_obligations or flush.has_obligations
         if flush.ending is not None:
             endings.append(flush.ending_row(apart))
             if flush.has_kin:
@@ -219,8 +222,8 @@ def batch_document(
         if flush.question is not None:
             questions.append(json.dumps(flush.question))
     parts = [f'"w":{worker_id},"r":[{",".join(runs)}],"u":[{",".join(units)}]']
-    if has_ledger:
-        parts.append('"l":true')
+    if has_ledger or has_obligations:
+        parts.append('"l":true,"p":true' if has_obligations else '"l":true')
     if taken:
         parts.append(f'"m":[{",".join(taken)}]')
     if returned:

@@ -195,6 +195,8 @@ class Flushing:
         flush = self._flush_of_buffer()
         if end.ending is not None and end.hold is None:
             flush.ending = end.ending
+            if end.ending.status != "completed" and self._agenda.leaves_obligations:
+                flush.has_obligations = True
         else:
             flush.question = self._question(flush)
             if flush.question is not None:

@@ -22,6 +22,7 @@ from pgflow._model.units import (
     CALL_MARKS,
     EFFECT_MARKS,
     KIND_NAMES,
+    OBLIGATION_MARKS,
     Unit,
     beside_code,
     without_returned,
@@ -178,7 +179,9 @@ class History:
         while (
             (unit := journal.peek()) is not None
             and unit.is_mark
-            and not (only_of_known and not self._knows(unit.call))
+            and not (
+                only_of_known and unit.kind not in OBLIGATION_MARKS and not self._knows(unit.call)
+            )
         ):
             if self.is_start(unit):
                 return
@@ -187,6 +190,8 @@ class History:
             self.take()
             if unit.kind in CALL_MARKS:
                 self._read_mark(unit)
+            elif unit.kind in OBLIGATION_MARKS:
+                self._agenda.read_obligation(unit)
             elif (unit.kind, unit.name) == (Kind.OPERATOR, "retry"):
                 self._agenda.grant_fresh_budgets()
 

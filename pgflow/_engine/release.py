@@ -26,7 +26,7 @@ from pgflow._model.claims import Claim
 from pgflow._model.envelopes import open_text
 from pgflow._model.exceptions import clean
 from pgflow._model.kinds import Kind, StepKind
-from pgflow._model.units import EFFECT_MARKS, RETURNED, Unit
+from pgflow._model.units import EFFECT_MARKS, OBLIGATION_MARKS, RETURNED, Unit
 from pgflow.errors import CodecError, NotStorable
 
 
@@ -203,6 +203,9 @@ class Release:
         call = self._agenda.open.get(unit.call)
         if unit.kind in EFFECT_MARKS:
             self.ledger.take_mark(unit)
+            return False
+        if unit.kind in OBLIGATION_MARKS:
+            self._agenda.read_obligation(unit)
             return False
         if unit.kind == Kind.CHILD_STARTED:
             assert isinstance(call, ChildCall)

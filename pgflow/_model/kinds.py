@@ -47,6 +47,9 @@ class Kind:
     COMPENSATED: Final = "R"
     STEP_RENEWED: Final = "r"
     LABELS_SET: Final = "y"
+    OBLIGATION_OPENED: Final = "O"
+    OBLIGATION_CLOSED: Final = "D"
+    OBLIGATION_BREACHED: Final = "B"
 
 
 class StepKind:

@@ -78,6 +78,24 @@ def reason_of(payload: Mapping[str, Any]) -> str:
     return str(payload.get("reason") or _CODES.get(payload.get("why") or "", ""))
 
 
+OWED_WORDS: Final[dict[str, str]] = {
+    "breached": "it was due, and is owed all the same",
+    "failed": "its run has failed, and owes it still",
+    "cancelled": "its run was cancelled, and owes it still",
+}
+"""Reasons why a person is told of an obligation, in words."""
+
+
+def debt_in_words(detail: Mapping[str, Any]) -> str:
+    """Return why a person is told of an obligation, to whom it is owed and since when it is due."""
+    parts = [OWED_WORDS.get(detail.get("reason") or "", str(detail.get("reason") or ""))]
+    parts += [f"to {detail['to']}"] if detail.get("to") else []
+    parts += [f"due at {detail['due_at']}"] if detail.get("due_at") else []
+    if detail.get("trouble"):
+        parts.append(f"what was agreed on for a breach was refused (SQLSTATE {detail['trouble']})")
+    return ", ".join(parts)
+
+
 def in_words(payload: Mapping[str, Any]) -> str:
     """Return a recorded reason in words: those that somebody gave, else those of its code."""
     if payload.get("why"):

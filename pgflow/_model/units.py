@@ -35,7 +35,20 @@ EFFECT_MARKS = frozenset(
 )
 CALL_MARKS = EFFECT_MARKS | {Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED}
 """Marks that say something of a call that the code has asked for."""
-MARKS = CALL_MARKS | {Kind.STEP_STARTED, Kind.OPERATOR, Kind.STEP_RENEWED}
+MARKS = CALL_MARKS | {
+    Kind.STEP_STARTED,
+    Kind.OPERATOR,
+    Kind.STEP_RENEWED,
+    Kind.OBLIGATION_BREACHED,
+}
+OBLIGATION_MARKS = frozenset(
+    {Kind.OBLIGATION_OPENED, Kind.OBLIGATION_CLOSED, Kind.OBLIGATION_BREACHED}
+)
+"""Kinds of what others say of an obligation, whichever call it is about; the first two are also
+notes of the code.
+"""
+_SAID_BY_OTHERS = {Kind.OBLIGATION_OPENED: '{"carried"', Kind.OBLIGATION_CLOSED: '{"word"'}
+"""Beginnings of the payloads of those that are no notes (``sql/ledgers/obligations.sql``)."""
 
 KIND_NAMES = {
     Kind.STEP_STARTED: "step started",
@@ -67,6 +80,9 @@ KIND_NAMES = {
     Kind.COMPENSATED: "compensated",
     Kind.STEP_RENEWED: "step renewed",
     Kind.LABELS_SET: "labels set",
+    Kind.OBLIGATION_OPENED: "obligation opened",
+    Kind.OBLIGATION_CLOSED: "obligation closed",
+    Kind.OBLIGATION_BREACHED: "obligation breached",
 }
 
 
@@ -94,7 +110,14 @@ class Unit(NamedTuple):
         """True if a replay reads it without expecting it of the code. At call 0 these are patches
         once deprecated, and values that a step's body emitted.
         """
-        return self.kind in MARKS or (self.call == 0 and self.kind in (Kind.PATCHED, Kind.EMITTED))
+        return (
+            self.kind in MARKS
+            or (self.call == 0 and self.kind in (Kind.PATCHED, Kind.EMITTED))
+            or (
+                self.kind in _SAID_BY_OTHERS
+                and (self.payload or "").startswith(_SAID_BY_OTHERS[self.kind])
+            )
+        )
 
     @property
     def is_outcome(self) -> bool:

@@ -21,7 +21,7 @@ import psycopg
 from pgflow._db.calls import page as calls
 from pgflow._model.durations import Duration, duration
 from pgflow._model.pages import Page, PageKind
-from pgflow._model.reasons import in_words, reason_of
+from pgflow._model.reasons import debt_in_words, in_words, reason_of
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.parts import Loop, Tasks
 from pgflow._worker.supervision import quietly
@@ -139,13 +139,14 @@ class Pager(Loop):
 def page_of(claimed: calls.ClaimedPage) -> Page:
     """Return the page for the hook."""
     detail = claimed.detail or {}
+    words = debt_in_words(detail) if claimed.kind == "obligation" else in_words(detail)
     return Page(
         id=claimed.page_id,
         kind=cast("PageKind", claimed.kind),
         run=claimed.key,
         workflow=claimed.workflow,
         name=claimed.name,
-        why=claimed.why or in_words(detail),
+        why=claimed.why or words,
         since=claimed.opened_at,
         attempt=claimed.tries,
         effect=claimed.effect,

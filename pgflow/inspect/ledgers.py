@@ -17,8 +17,10 @@ from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
 from pgflow.inspect.question import Question, Steps, once, question, statement
 from pgflow.inspect.runs import RunDetail, find_detail
 
-DebtState = Literal["intended", "unknown", "absent", "accepted", "uncompensated"]
-"""State of an effect that is owed."""
+DebtState = Literal[
+    "intended", "unknown", "absent", "accepted", "uncompensated", "open", "breached"
+]
+"""State of what is owed: the last two are of an obligation, the others of an effect."""
 
 DEBT_STATES: tuple[str, ...] = get_args(DebtState)
 
@@ -190,14 +192,15 @@ class ObligationRow:
         kind: ``effect``, ``gate`` or ``obligation``.
         name: Of the effect, gate or obligation.
         state: Of an effect: ``intended``, ``unknown``, ``absent`` or ``accepted``; or
-            ``uncompensated``: it was done, and nobody takes it back any more.
-        reason: Reason why a person must see to it: ``forced`` or ``parent_forced``;
-            None if its run does.
+            ``uncompensated``: it was done, and nobody takes it back any more. Of an obligation:
+            ``open``, or ``breached`` once it was due.
+        reason: Reason why a person must see to it: ``forced``, ``parent_forced``, ``failed`` or
+            ``cancelled``; None if its run does.
         opened_at: Time since which it is owed.
         due_at: Time at which the engine looks after it next, or at which it should be closed; None
             if no time is set.
         owed_to: To whom; None if nobody is named.
-        effect: Idempotency key of the effect: what ``settle`` takes.
+        effect: Key of the effect or obligation: what ``settle`` takes, and ``discharge``.
         ref: The counterparty's reference: what ``confirm`` takes.
         status: Status of the run; None if that generation is not the newest.
         paged_at: Time at which somebody was last told of it; None if nobody was.
@@ -208,6 +211,9 @@ class ObligationRow:
         silent_at: Time from which its outcome is unknown if no further beat comes; None if it has
             promised none.
         beat_details: Progress that the last beat with details told; None if none did.
+        holder: Whom it was transferred to, outside of the run; None if the run holds it.
+        outlives: True if its run need not wait until it is closed.
+        detail: Facts that its code has recorded, or a notice for whoever closes it; None for none.
     """
 
     key: str
@@ -227,13 +233,16 @@ class ObligationRow:
     beat_at: datetime | None
     silent_at: datetime | None
     beat_details: Any
+    holder: str | None
+    outlives: bool
+    detail: Any
 
 
 _OBLIGATIONS: LiteralString = (
-    "select o.key, o.kind, o.name, o.state, o.reason, o.opened_at, o.due_at, o.owed_to, "
-    "o.effect, o.ref, r.status, o.paged_at, o.run_id, o.call, o.beat_at, o.silent_at, "
-    "o.beat_details "
-    "from pgflow.obligations o left join pgflow.runs r on r.run_id = o.run_id"
+    "select o.key, o.kind, o.name, o.state, o.reason, o.opened_at, o.due_at, o.owed_to, o.effect, "
+    "o.ref, r.status, o.paged_at,"
+    " o.run_id, o.call, o.beat_at, o.silent_at, o.beat_details, o.holder, o.outlives, o.detail"
+    " from pgflow.obligations o left join pgflow.runs r on r.run_id = o.run_id"
 )
 
 
@@ -247,7 +256,7 @@ def list_obligations(
     """Ask for a page of what is owed, that which is owed for longest first.
 
     Args:
-        state: Only effects in this state; None for all that is owed.
+        state: Only what is in this state; None for all that is owed.
         tenant: Tenant of the runs.
         after: ``next`` of the page before; None for the first.
         limit: Most rows of a page; None for all.
@@ -257,7 +266,7 @@ def list_obligations(
     """
     if state is not None and state not in DEBT_STATES:
         raise InvalidArgument(
-            f"state: an open effect is {', '.join(DEBT_STATES[:-1])} or {DEBT_STATES[-1]}, not "
+            f"state: what is owed is {', '.join(DEBT_STATES[:-1])} or {DEBT_STATES[-1]}, not "
             f"{state!r}"
         )
     place = parse_place(after, datetime.fromisoformat, int, int)
@@ -293,8 +302,8 @@ def count_left(keys: Sequence[str], *, tenant: str = "") -> Question[int]:
         tenant: Their tenant.
     """
     sql = (
-        "select count(*) as debts from pgflow.obligations "
-        "where key = any(%s::text[]) and tenant = %s and reason is not null"
+        "select count(*) as debts from pgflow.obligations where key = any(%s::text[])"
+        " and tenant = %s and reason is not null and kind = 'effect'"
     )
     return once(Query(sql, (list(keys), tenant), lambda rows: int(rows[0][0])))
 
@@ -310,12 +319,12 @@ class LedgerEvent:
         generation: Generation of the run in which it happened.
         seq: Its place in the journal of that generation.
         call: Number of the call.
-        event: ``decision_recorded``, ``operator``,
-            ``continued`` or a kind that begins with ``effect_``.
-        name: Name of the decision or effect; None where there is none.
+        event: ``decision_recorded``, ``operator``, ``continued`` or a kind that begins with
+            ``effect_`` or ``obligation_``.
+        name: Name of the decision, effect or obligation; None where there is none.
         at: Time of the event.
         payload: Its payload, as it is stored.
-        own_key: Key of the decision or effect; None where there is none.
+        own_key: Key of the decision, effect or obligation; None where there is none.
     """
 
     generation: int
@@ -351,8 +360,10 @@ join (select key as run_key, tenant as of_tenant from pgflow.runs where run_id =
 left join lateral (
   select e.effect as key from pgflow.effects e where e.run_id = t.run_id and e.call = t.call
   union all select d.decision from pgflow.decisions d where d.run_id = t.run_id and d.call = t.call
+  union all select t.payload->>'key' where starts_with(t.event, 'obligation_')
 ) u on true
 where t.event in ('decision_recorded', 'operator', 'continued') or starts_with(t.event, 'effect_')
+  or starts_with(t.event, 'obligation_')
 order by t.generation, t.seq
 """
 

@@ -415,6 +415,7 @@ PGFLOW = frozenset(
         "Choice",
     }
     | {"Absent", "Accepted", "Confirmed", "Decision", "StillUnknown", "deprecate_patch", "upcaster"}
+    | {"Obligation", "discharge", "transfer", "waive"}
 )
 
 WAITING = frozenset(
@@ -432,7 +433,7 @@ WAITING = frozenset(
         "pgflow._flow.many.map",
         "pgflow._flow.timers.sleep",
         "pgflow._flow.children.run_child",
-        "pgflow._flow.authority.gate",
+        "pgflow._flow.authority.gate.gate",
     }
     | {"pgflow._flow.signals.Signal().wait"}
     | {"asyncio.sleep", "asyncio.wait", "asyncio.wait_for"}

@@ -234,7 +234,10 @@ as $$
     returning o.*
   )
   insert into pgflow.owed (run_id, call, opened_at, due_at, kind, name, owed_to, detail)
-  select heir, call, opened_at, due_at, kind, name, owed_to, detail - 'reason' from gone;
+  select heir, call, opened_at, due_at, kind, name, owed_to,
+    case when kind = 'obligation' and detail->>'state' = 'open' then detail - 'reason' - 'since'
+      else detail - 'reason' end
+  from gone;
   select pgflow.move_beats_(origin, o.call, heir, o.call) from pgflow.owed o
   where o.run_id = heir and o.kind = 'effect' and o.detail ? 'ref'
 $$;
@@ -326,6 +329,9 @@ begin
     last_seq := pgflow.adopt_children_(heir.origin_run_id, cut, heir, t, last_seq);
   elsif note->>'said' = 'compensate' then
     last_seq := pgflow.adopt_effects_(heir.origin_run_id, cut, heir.run_id, heir.chain_id, t, last_seq);
+  end if;
+  if heir.generation > 1 then
+    last_seq := pgflow.adopt_obligations_(heir.origin_run_id, cut, heir.run_id, 0, true, t, last_seq);
   end if;
   if heir.deadline_at is not null then
     insert into pgflow.deadline (run_id, due_at) values (heir.run_id, heir.deadline_at);

@@ -265,18 +265,29 @@ begin
   units := '[]';
   for word in
     with gone as (
-      delete from pgflow.signal s where s.chain_id = chain and s.kind = 'e' and s.run_id = me returning s.*
+      delete from pgflow.signal s
+      where s.chain_id = chain and s.kind = 'e' and case when s.payload->>'obligation' is null then s.run_id = me
+        else not exists ( -- a later generation has it now, and takes the word
+          select from pgflow.owed o where o.kind = 'obligation' and o.detail->>'key' = s.payload->>'obligation'
+            and o.run_id > me
+        ) end
+      returning s.*
     )
     select * from gone order by signal_id
   loop
-    select w.seq, w.units into seq, said
-    from pgflow.settle_by_word_(me, word.call, word.payload, word.sent_by, token, t, is_over, seq) w;
+    if word.payload->>'obligation' is not null then
+      select w.seq, w.units into seq, said
+      from pgflow.close_by_word_(me, word.payload, word.sent_by, token, t, seq) w;
+    else
+      select w.seq, w.units into seq, said
+      from pgflow.settle_by_word_(me, word.call, word.payload, word.sent_by, token, t, is_over, seq) w;
+    end if;
     units := units || said;
   end loop;
 end
 $$;
 comment on function pgflow.take_words_(bigint, bigint, bigint, timestamptz, boolean, int)
-  is 'Takes what people and webhooks have said of the effects of a run, and records it';
+  is 'Takes what people and webhooks have said of the effects and obligations of a run, and records it';
 
 create or replace function pgflow.effect_error_(name text, said_by text, why text)
 returns json
@@ -517,4 +528,5 @@ comment on column pgflow.owed.due_at is 'Time at which it should be closed; null
 comment on column pgflow.owed.kind is 'effect, gate or obligation';
 comment on column pgflow.owed.name is 'Of the effect, gate or obligation';
 comment on column pgflow.owed.owed_to is 'To whom; null = nobody is named';
-comment on column pgflow.owed.detail is 'Notice for whoever closes it; null = none';
+comment on column pgflow.owed.detail
+  is 'Notice for whoever closes it, its key and its state; null = none. sql/ledgers/obligations.sql has its members';

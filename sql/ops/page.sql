@@ -33,9 +33,13 @@ as $$
     end as since
   ) n
   where o.kind = 'effect' and n.since is not null
+  union all
+  select o.run_id, o.call, o.kind, timestamptz 'epoch' + (o.detail->>'since')::bigint * interval '1 microsecond',
+    o.name, null, o.detail->>'key'
+  from pgflow.owed o where o.kind = 'obligation' and o.detail ? 'since'
 $$;
 comment on function pgflow.needs_person_()
-  is 'Needs for a person, each with its time: runs that are stuck, and effects that nobody looks after';
+  is 'Needs for a person, each with its time: runs that are stuck, and effects and obligations that nobody looks after';
 
 create or replace function pgflow.claim_pages(max int default 20, lease_seconds float8 default 60)
 returns table (
@@ -80,7 +84,8 @@ begin
       || pgflow.micros_(n.opened_at),
     n.run_id, n.call, n.kind, n.opened_at, r.key, l.workflow, r.generation, r.tenant, n.name,
     case n.kind when 'effect' then d.detail->>'why' else d.detail->>'message' end,
-    n.effect, k.tries, k.next_at, case n.kind when 'effect' then d.detail->>'reason' else n.name end, d.detail
+    n.effect, k.tries, k.next_at, case when n.kind in ('effect', 'obligation') then d.detail->>'reason' else n.name end,
+    d.detail
   from taken k
   join pgflow.needs_person_() n on n.run_id = k.run_id and n.call = k.call and n.kind = k.kind
   join pgflow.run r on r.run_id = n.run_id
@@ -89,6 +94,10 @@ begin
     select case n.kind when 'effect' then (
       select u.payload::json from pgflow.unit u where u.run_id = n.run_id and u.call = n.call and u.kind = 'U'
       order by u.seq desc limit 1
+    ) when 'obligation' then (
+      select json_build_object('reason', coalesce(o.detail->>'reason', o.detail->>'state'), 'to', o.owed_to,
+        'due_at', o.due_at, 'trouble', o.detail->'trouble')
+      from pgflow.owed o where o.run_id = n.run_id and o.call = n.call and o.kind = 'obligation'
     ) else n.detail end as detail
   ) d
   order by n.opened_at;
@@ -146,5 +155,5 @@ comment on column pgflow.page.next_at
 comment on column pgflow.page.paged_at is 'Time at which somebody was last told; null = nobody yet';
 comment on column pgflow.page.call is 'Number of the call that it is about; 0 = the run itself';
 comment on column pgflow.page.tries is 'Number of tries since somebody was last told';
-comment on column pgflow.page.kind is 'stuck or effect';
+comment on column pgflow.page.kind is 'stuck, effect or obligation';
 comment on column pgflow.page.last_error is 'Class of the error with which the last try failed; null = it did not';

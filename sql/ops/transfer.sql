@@ -151,10 +151,11 @@ begin
   if strange is not null then
     raise exception using errcode = 'PF003', message = format('the journal of %s is not sound: %s', whose, strange);
   end if;
-  -- Save what somebody said, afterwards, of an effect that a run ended by force had left open.
+  -- Save what became, afterwards, of effects that a run ended by force had left open, or done, and of what it owed.
   if (
     select max((u->>8)::bigint) from jsonb_array_elements(history->'units') u
-    where not (u->>9 = '0' and u->>2 in ('E', 'C', 'F'))
+    where not (u->>9 = '0' and (u->>2 in ('U', 'E', 'C', 'F', 'D', 'B')
+      or u->>2 = 'o' and u->>3 in ('owed', 'discharged')))
   ) > (history->>'ended_us')::bigint then
     raise exception using errcode = 'PF003',
       message = format('the journal of %s is not sound: it goes on after the end of the run', whose);

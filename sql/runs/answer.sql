@@ -33,7 +33,9 @@
 --   cancel                {why, by, reason} of a cancel that was taken after the code had ended, for the next
 --                         generation
 --   effects               [{call, name, key, ...}, ...]   intents and further attempts, see intend_
---   open_effects          [call, ...]                 effects that whoever knows may settle while the run is parked
+--   open_effects          [call, ...]                 effects that whoever knows may settle while the run is parked,
+--                         and obligations that it waits for before it ends
+--   owes                  of `continue`: true if obligations are open
 -- and the answer:
 --   refused               [[call, version of the policy, name of a read that is too old], ...]
 --   run
@@ -353,7 +355,12 @@ declare
   next_id bigint := nextval('pgflow.run_id_seq');
   next_generation int;
   lane int;
+  begins_at int := 0;
 begin
+  if q ? 'owes' then
+    begins_at := pgflow.adopt_obligations_(me, 0, next_id, (q->'token')::bigint, false, t, 0);
+    seq := (select max(u.seq) from pgflow.unit u where u.run_id = me);
+  end if;
   perform pgflow.append_(me, seq + 1, 0, 'n', null, json_build_object('run_id', next_id), (q->'token')::bigint, t, t);
   insert into pgflow.run (
     run_id, chain_id, root_run_id, parent_run_id, created_at, deadline_at, root, generation, lane_id, parent_call,
@@ -381,7 +388,7 @@ begin
   )
   -- What has something to take back is never ended without its code.
   insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, has_begun)
-  select next_id, t, lane_id, 0, 0, priority,
+  select next_id, t, lane_id, begins_at, 0, priority,
     case when pgflow.carried_saga_((q->'chain')::bigint, next_generation) is not null then true end from gone;
   return lane;
 end
@@ -474,7 +481,7 @@ begin
       from jsonb_array_elements(questions) with ordinality as a (q, pos)
       where a.pos = any(looking) and a.pos = any(mailed)
         and exists (select from pgflow.signal s where s.chain_id = (a.q->'chain')::bigint and s.kind = 'e'
-          and s.run_id = (a.q->'run')::bigint offset 0)
+          and (s.run_id = (a.q->'run')::bigint or s.payload->>'obligation' is not null) offset 0)
       order by a.pos
     loop
       select w.seq, w.units into done

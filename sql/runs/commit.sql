@@ -8,6 +8,7 @@
 --   o  [[run_id, status, reason, output, error, chain_id, token, apart], ...]   runs that end
 --   f  [run_id, ...]   those of `o` that have a parent, children, a deadline or beats of steps
 --   l  true            if units of the effect ledger are among `u`
+--   p  true            if units of obligations are among `u`, or a run of `o` leaves some open
 --   x  [{...}, ...]    runs with a question or a change of place: see answer_all_
 --   m  [[run_id, chain_id, name, signal_id], ...]   signals that are taken: each has its unit among `u`
 --   b  [[run_id, chain_id, call, seq, error], ...]   signals that were taken and go back: see put_signals_back_
@@ -189,6 +190,7 @@ begin
           ('o', (select jsonb_agg(e) from jsonb_array_elements(batch->'o') e where (e->0)::bigint = any(good))),
           ('f', (select jsonb_agg(e) from jsonb_array_elements(batch->'f') e where e::bigint = any(good))),
           ('l', batch->'l'),
+          ('p', batch->'p'),
           ('m', (select jsonb_agg(e) from jsonb_array_elements(batch->'m') e where (e->0)::bigint = any(good))),
           ('b', (select jsonb_agg(e) from jsonb_array_elements(batch->'b') e where (e->0)::bigint = any(good))),
           ('x', (select jsonb_agg(e) from jsonb_array_elements(batch->'x') e where (e->'run')::bigint = any(good)))
@@ -205,6 +207,9 @@ begin
   from jsonb_array_elements(batch->'u') e;
   if batch ? 'l' then
     perform pgflow.book_(batch->'u', t);
+  end if;
+  if batch ? 'p' then
+    perform pgflow.book_obligations_(batch->'u', t);
   end if;
 
   if batch ? 'm' then
@@ -232,6 +237,9 @@ begin
     from jsonb_array_elements(batch->'o') e;
     select array_agg((e->0)::bigint), array_agg((e->5)::bigint) into ended, chains
     from jsonb_array_elements(batch->'o') e;
+    if batch ? 'p' then
+      perform pgflow.leave_obligations_(ended, t);
+    end if;
     delete from pgflow.lease where run_id = any(ended);
     if exists (select from pgflow.signal s where s.chain_id = any(chains)) then
       perform pgflow.put_mail_aside_(chains, t);
@@ -362,10 +370,11 @@ begin
   from terminal t where t.n > 1
   union all
   select 'nothing is recorded after the outcome', format('run %s', o.run_id)
-  -- Save what became, afterwards, of effects that a run ended by force had left open, or done.
+  -- Save what became, afterwards, of effects that a run ended by force had left open, or done, and of what it owed.
   from pgflow.outcome o where exists (
     select from pgflow.unit u where u.run_id = o.run_id and u.recorded_at > o.finished_at
-      and not (u.token = 0 and (u.kind in ('U', 'E', 'C', 'F') or u.kind = 'o' and u.name in ('owed', 'discharged')))
+      and not (u.token = 0 and (u.kind in ('U', 'E', 'C', 'F', 'D', 'B')
+        or u.kind = 'o' and u.name in ('owed', 'discharged')))
   );
 end
 $$;

@@ -64,9 +64,11 @@ language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
+  select pgflow.hear_late_(chains, t) where chains <> '{}';
   with gone as (
     delete from pgflow.signal s where s.ctid = any(array(
-      select k.ctid from pgflow.signal k where k.chain_id = any(chains) for update skip locked
+      select k.ctid from pgflow.signal k
+      where k.chain_id = any(chains) and (k.kind <> 'e' or k.payload->>'obligation' is null) for update skip locked
     )) and s.chain_id = any(chains) returning s.*
   )
   insert into pgflow.undelivered (signal_id, chain_id, run_id, sent_at, moved_at, call, kind, name, sent_by,
@@ -79,7 +81,8 @@ as $$
   having count(*) > 0
 $$;
 comment on function pgflow.put_mail_aside_(bigint[], timestamptz)
-  is 'Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving';
+  is 'Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving; what '
+     'was said of obligations is recorded';
 
 create or replace function pgflow.wind_up_(run_ids bigint[], t timestamptz)
 returns bigint[]

@@ -148,6 +148,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   update pgflow.owed o set detail = o.detail || '{"reason": "forced"}' where o.run_id = me and o.kind = 'effect';
+  update pgflow.owed o
+  set detail = o.detail || jsonb_build_object('reason', 'cancelled',
+    'since', coalesce(o.detail->'since', to_jsonb(pgflow.micros_(t))))
+  where o.run_id = me and o.kind = 'obligation' and not o.detail ? 'outlives';
   select w.seq into seq from pgflow.take_words_(me, chain, 0, t, true, seq) w;
   select o.seq into seq from pgflow.owe_left_(me, 'forced', t, seq) o;
 end

@@ -285,8 +285,8 @@ begin
       where (r.run_id = s.chain_id or r.chain_id = s.chain_id and r.generation > 1) and (
           -- A cancel that has brought a run on, which got stuck again before it could take it, rests until the run goes
           -- on.
-          p.place = 'parked' and (s.kind <> 'e' or s.run_id = p.run_id) or p.place = 'held'
-            and s.has_had_its_try is not true
+          p.place = 'parked' and (s.kind <> 'e' or s.run_id = p.run_id or s.payload->>'obligation' is not null)
+          or p.place = 'held' and s.has_had_its_try is not true
           and (s.kind <> 'e' or exists (select from pgflow.held h where h.run_id = p.run_id and h.state = 'stuck'
             and h.reason = 'effect'))
         )

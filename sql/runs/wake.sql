@@ -218,7 +218,8 @@ begin
       delete from pgflow.held h where h.run_id = any(array(
         select k.run_id from unnest(chains, ids) as s (c, i) join pgflow.held k on k.run_id = s.i
         where k.state = 'stuck' and k.reason = 'effect'
-          and exists (select from pgflow.signal m where m.chain_id = s.c and m.kind = 'e' and m.run_id = s.i offset 0)
+          and exists (select from pgflow.signal m where m.chain_id = s.c and m.kind = 'e'
+            and (m.run_id = s.i or m.payload->>'obligation' is not null) offset 0)
         order by k.run_id for update of k skip locked
       )) returning h.*
     )
@@ -335,7 +336,7 @@ begin
         offset 0
       )
       or exists (select from pgflow.signal s where s.chain_id = p.chain_id and s.kind = 'e'
-        and s.run_id = p.run_id offset 0)
+        and (s.run_id = p.run_id or s.payload->>'obligation' is not null) offset 0)
     )
   );
   select lanes || coalesce(array_agg(w.lane_id), '{}') into lanes from pgflow.wake_parked_(ready_ids, t) w;
@@ -470,24 +471,30 @@ as $$
 declare
   t timestamptz := pgflow.now_();
   next_due timestamptz;
+  breached int[];
 begin
   perform set_config('synchronous_commit', 'off', true);
   perform pgflow.expire_runs_(max, t);
   perform pgflow.notice_silence_(max, t);
+  breached := pgflow.notice_breaches_(max, t);
   select w.lanes, w.mail, w.ended, w.busy into lanes, mail, ended, busy from pgflow.wake(null, max, false) w;
-  lanes := lanes || pgflow.wake_due_(max, t) || pgflow.begin_replacements_(max, t);
+  lanes := lanes || breached || pgflow.wake_due_(max, t) || pgflow.begin_replacements_(max, t);
   select least(
     (select m.due_at from pgflow.timer m order by m.due_at limit 1), (select d.due_at from pgflow.deadline d
       order by d.due_at limit 1),
-    (select b.look_at from pgflow.effect_beat b order by b.look_at limit 1)
+    (select b.look_at from pgflow.effect_beat b order by b.look_at limit 1),
+    -- One that is due already was locked, perhaps for long: it is found again by a later poll.
+    (select o.due_at from pgflow.owed o where o.kind = 'obligation' and o.detail->>'state' = 'open' and o.due_at > t
+      order by o.due_at limit 1)
   ), (select l.lane_id from pgflow.lane l order by l.lane_id desc limit 1) into next_due, newest_lane;
   next_due_seconds := extract(epoch from next_due - pgflow.now_());
   return next;
 end
 $$;
 comment on function pgflow.poll(int)
-  is 'The sweep of every worker: expired runs, effects without a beat, nudges, due timers; also says in how many '
-     'seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves';
+  is 'The sweep of every worker: expired runs, effects without a beat, obligations that are due, nudges, due timers; '
+     'also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one '
+     'that it serves';
 --! grant poll to pgflow_worker
 
 create or replace function pgflow.check_waits_()
@@ -519,7 +526,7 @@ begin
     select from pgflow.wait w join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
     where w.run_id = p.run_id and (
       w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name
-      or w.kind = 'e' and s.run_id = p.run_id and s.call = w.call
+      or w.kind = 'e' and (s.run_id = p.run_id and s.call = w.call or s.payload->>'obligation' is not null)
     )
   ) and not exists (select from pgflow.nudge n where n.chain_id = p.chain_id);
 end
@@ -528,7 +535,8 @@ comment on function pgflow.check_waits_() is 'A parked run waits for something t
 
 comment on column pgflow.wait.run_id is 'The parked run';
 comment on column pgflow.wait.call is 'Number of the call that waits; of children, the first of those calls';
-comment on column pgflow.wait.kind is 's = for a signal, c = for the result of a child, e = for word of an effect';
+comment on column pgflow.wait.kind
+  is 's = for a signal, c = for the result of a child, e = for word of an effect or obligation';
 comment on column pgflow.wait.name is 'Name of the signal, or child';
 comment on column pgflow.wait.calls is 'Numbers of the calls that wait for a child; null where it is for a signal';
 

@@ -113,39 +113,47 @@ comment on column pgflow.effects.owed
 
 create view pgflow.obligations as
 select r.key, o.kind, o.name, o.detail->>'state' as state, o.opened_at, o.due_at, o.owed_to, o.detail->>'key' as effect,
-  o.detail->>'ref' as ref, o.detail, r.tenant, o.call, o.run_id, p.paged_at,
+  o.detail->>'ref' as ref, case o.kind when 'obligation' then o.detail->'detail' else o.detail end as detail, r.tenant,
+  o.call, o.run_id, p.paged_at,
   o.detail->>'reason' as reason, b.beat_at, b.details as beat_details,
-  b.beat_at + b.timeout_seconds * interval '1 second' as silent_at
+  b.beat_at + b.timeout_seconds * interval '1 second' as silent_at,
+  o.detail->>'holder' as holder, coalesce((o.detail->>'outlives')::boolean, false) as outlives
 from pgflow.owed o
 join pgflow.run r on r.run_id = o.run_id
 left join pgflow.effect_beat b on b.run_id = o.run_id and b.call = o.call and o.kind = 'effect'
 left join pgflow.page p on p.run_id = o.run_id and p.call = o.call and p.kind = o.kind;
-comment on view pgflow.obligations is 'Owed: effects that are not closed, and what else is open';
+comment on view pgflow.obligations
+  is 'Owed: effects that are not closed, obligations that are neither discharged nor waived, and what else is open';
 --! grant obligations to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.obligations.key is 'Key of the run';
 comment on column pgflow.obligations.kind is 'effect, gate or obligation';
 comment on column pgflow.obligations.name is 'Of the effect, gate or obligation';
 comment on column pgflow.obligations.state
   is 'Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any '
-     'more';
+     'more. Of an obligation: open, or breached once it was due';
 comment on column pgflow.obligations.opened_at is 'Since when it is owed';
 comment on column pgflow.obligations.due_at
   is 'Time at which the engine looks after it next, or it should be closed; null = no time is set';
 comment on column pgflow.obligations.owed_to is 'To whom; null = nobody is named';
-comment on column pgflow.obligations.effect is 'Idempotency key of the effect: what settle_effect takes';
+comment on column pgflow.obligations.effect
+  is 'Key of the effect or obligation: what settle_effect takes, and discharge';
 comment on column pgflow.obligations.ref is 'The counterparty''s reference: what confirm_effect takes';
-comment on column pgflow.obligations.detail is 'Notice for whoever closes it';
+comment on column pgflow.obligations.detail
+  is 'Notice for whoever closes it; of an obligation, what its code says of it';
 comment on column pgflow.obligations.tenant is 'Tenant of the run; empty where there is only one';
 comment on column pgflow.obligations.call is 'Number of the call';
 comment on column pgflow.obligations.run_id is 'The number of that generation';
 comment on column pgflow.obligations.reason
   is 'Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, '
-     'its parent was ended by force); null = its run does';
+     'its parent was ended by force), failed or cancelled (its run ended so, and owes it still); null = its run does';
 comment on column pgflow.obligations.beat_at
   is 'Time of the last beat of an accepted effect, or of its acceptance; null = it has promised none';
 comment on column pgflow.obligations.beat_details is 'Progress that the last beat with details told; null = none did';
 comment on column pgflow.obligations.silent_at
   is 'Time from which its outcome is unknown if no further beat comes; null = it has promised none';
+comment on column pgflow.obligations.holder
+  is 'Whom it was transferred to, outside of the run; null = the run holds it';
+comment on column pgflow.obligations.outlives is 'True if its run need not wait until it is closed';
 comment on column pgflow.obligations.paged_at
   is 'Time at which somebody was last told of it (app.pager); null = nobody, or nobody is needed';
 

@@ -90,7 +90,9 @@ from (
         where exists (select from pgflow.replacement where run_id = k.run_id)
       ) w
     ), k.parked_at, null, null, null, null, null, (
-      select case min(case w.kind when 's' then 1 when 'e' then 2 else 3 end) when 1 then 'signal' when 2 then 'effect'
+      select case min(case w.kind when 's' then 1 when 'e' then 2 else 3 end) when 1 then 'signal'
+      when 2 then case when exists (select from pgflow.owed o where o.run_id = k.run_id and o.kind = 'effect')
+        then 'effect' else 'owes' end
       when 3 then 'child'
         else case
           when exists (select from pgflow.timer t where t.run_id = k.run_id) then 'timer'
@@ -102,7 +104,10 @@ from (
       select json_strip_nulls(json_build_object(
         'signals', json_agg(distinct w.name) filter (where w.kind = 's'),
         'children', nullif(count(*) filter (where w.kind not in ('s', 'e')), 0),
-        'effects', nullif(count(*) filter (where w.kind = 'e'), 0),
+        'effects', nullif(count(*) filter (where w.kind = 'e' and not exists (select from pgflow.owed o
+          where o.run_id = w.run_id and o.call = w.call and o.kind = 'obligation')), 0),
+        'obligations', nullif(count(*) filter (where w.kind = 'e' and exists (select from pgflow.owed o
+          where o.run_id = w.run_id and o.call = w.call and o.kind = 'obligation')), 0),
         'until', (select min(t.due_at) from pgflow.timer t where t.run_id = k.run_id group by t.run_id)
       ))
       from pgflow.wait w where w.run_id = k.run_id
@@ -145,12 +150,12 @@ comment on column pgflow.runs.reason
      'nothing to say';
 comment on column pgflow.runs.reason_code
   is 'Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; signal, '
-     'effect, child, timer or replacement of a waiting one; paused; the trouble of a stuck one; asked, deadline, '
-     'replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled one; null = nothing to '
-     'say';
+     'effect, owes (obligations only), child, timer or replacement of a waiting one; paused; the trouble of a stuck '
+     'one; asked, deadline, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled '
+     'one; null = nothing to say';
 comment on column pgflow.runs.reason_detail
-  is 'Detail of that reason: signals, children, effects and until of the waits; deaths of a suspect run; by of a pause '
-     'or cancel, and force; the facts of the trouble';
+  is 'Detail of that reason: signals, children, effects, obligations and until of the waits; deaths of a suspect run; '
+     'by of a pause or cancel, and force; the facts of the trouble';
 comment on column pgflow.runs.priority is 'Lower numbers are claimed first, among runs of one workflow and queue';
 comment on column pgflow.runs.created_at is 'Time of the start';
 comment on column pgflow.runs.since is 'Time since which it has this status';

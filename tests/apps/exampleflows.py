@@ -450,6 +450,17 @@ async def enduring(n: int) -> list[Any]:
     return heard
 
 
+@workflow
+async def owing(n: int) -> str:
+    made = [pgflow.owe(f"thing {i}", to="ada", detail={"n": i}) for i in range(n)]
+    pgflow.discharge(made[0], evidence=[1, 2])
+    said = await news.wait()
+    pgflow.transfer(made[1].key, "bob")
+    await add(1, 2)
+    pgflow.waive(made[2], by="ada", why=said)
+    return said
+
+
 # ---------------------------------------------------------------- what is known of them
 
 
@@ -497,6 +508,20 @@ def _resume(store: Store) -> None:
     store.resume(store.runs[1])
 
 
+def _discharge(what: str) -> Callable[[Store], None]:
+    """Discharges an obligation of the first run, as soon as it has opened it."""
+
+    def say(store: Store) -> None:
+        run = store.runs[1]
+        keys = [key for key, unit in run.owed().items() if unit.name == what]
+        if keys:
+            store.discharge(run, keys[0])
+        elif run.place != "ended":
+            store.coming.append(say)
+
+    return say
+
+
 EXAMPLES = [
     Example(
         in_sequence,
@@ -531,6 +556,12 @@ EXAMPLES = [
     Example(writing, 2, [1000, 1001, 1050, 1051, 2]),
     Example(writing_and_telling, 3, 3003),
     Example(passing_on, 4, [10, 11, 12, 13]),
+    Example(
+        owing,
+        4,
+        "good",
+        events=(_send("news", "good"), _discharge("thing 3"), _discharge("thing 2")),
+    ),
     Example(choosing, 3, 3, children=(charged_child,)),
     Example(cancelled_in_a_thread, 2, events=(_cancel,), status="cancelled"),
     Example(giving_up_writes, 3, events=(_send("paid", 1), _send("paid", 2), _send("paid", 3))),

@@ -99,8 +99,8 @@ def test_what_is_owed_is_listed_with_its_key(stuck: str, conn: psycopg.Connectio
     assert pgflow(stuck, "owed", "--state", "accepted").data == []
     assert (
         pgflow(stuck, "owed", "--state", "late").err
-        == "pgflow: an open effect is intended, unknown, absent, accepted or uncompensated, not "
-        "'late'\n"
+        == "pgflow: what is owed is intended, unknown, absent, accepted, uncompensated, open or "
+        "breached, not 'late'\n"
     )
 
 

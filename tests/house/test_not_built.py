@@ -22,7 +22,6 @@ from pgflow import (
     Slot,
     decision,
     effect,
-    owe,
     step,
     workflow,
 )
@@ -66,7 +65,6 @@ PLAIN: dict[str, Callable[[], Any]] = {
         usd=Decimal("0.03"), tokens=9
     ),
     "budgets are not built yet: options(admit=...)": lambda: act.options(admit=Admit(tokens=1)),
-    "obligations are not built yet: owe('a refund'": lambda: pgflow.owe("a refund", to="ada"),
     "the outbox is not built yet: publish('orders'": lambda: App("").publish("orders", {}),
     "the outbox is not built yet: publish('bills'": lambda: asyncio.run(
         AsyncApp("").publish("bills", {})
@@ -118,11 +116,6 @@ def gated_sync() -> str:
     return str(pgflow.sync.gate("approve", 1))
 
 
-@workflow
-async def owing() -> None:
-    owe("a refund")
-
-
 @step
 async def paid() -> None:
     pgflow.charge(tokens=3)
@@ -154,7 +147,7 @@ async def built() -> int:
     return gate[0]
 
 
-UNBUILT = [gated, gated_sync, owing, charging, admitted, of_gated, scheduled]
+UNBUILT = [gated, gated_sync, charging, admitted, of_gated, scheduled]
 
 
 @pytest.mark.parametrize("unbuilt", UNBUILT, ids=lambda w: w.name)

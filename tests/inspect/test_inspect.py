@@ -226,7 +226,7 @@ def test_what_means_nothing_is_refused_before_anything_is_asked() -> None:
         with pytest.raises(InvalidArgument, match=f"after='{after}' is no place in this list"):
             inspect.list_runs(after=after)
     with pytest.raises(
-        InvalidArgument, match="state: an open effect is intended, .* or uncompensated, not 'late'"
+        InvalidArgument, match="state: what is owed is intended, .* or breached, not 'late'"
     ):
         inspect.list_obligations(state="late")
 

@@ -89,6 +89,18 @@ VERBS = {
         Verb("start_later", "a start with its key and a time to begin", of="start"),
         Verb("start_many", "a batch of starts with its key among them", of="start"),
         Verb("start_child", "a start with the key of the child", of="start"),
+        Verb("discharge", "word that what the run owes was done", of="signal"),
+        Verb(
+            "discharge_rr",
+            "the same word from REPEATABLE READ",
+            isolation=REPEATABLE,
+            of="signal",
+        ),
+        Verb("keep", "its holder's code closing what it owes", of="flush"),
+        Verb("hand_on", "its continuing as a new generation that owes it then", of="continue"),
+        Verb("wait_owing", "its holder parking it, since it owes", of="park"),
+        Verb("fail", "its failing while it owes", of="complete"),
+        Verb("restart", "a restart", of="retry"),
         Verb("flush_both", "a batch with flushes of both runs", of="flush"),
         Verb("release_both", "both runs being handed back, in the wrong order", of="release"),
         Verb("wake_both", "a wake of both chains", of="wake"),
@@ -150,6 +162,12 @@ WAITS: dict[str, set[str]] = {
     "children": {"children", "children_back"},
     "children_back": {"children", "children_back"},
     "batch": {"starting_step"},
+    # A sweep has the rows of what is due; into the journal of a run that has ended one after the
+    # other writes.
+    **dict.fromkeys(("keep", "hand_on", "fail"), {"poll"}),
+    **dict.fromkeys(
+        ("discharge", "discharge_rr", "restart"), {"discharge", "discharge_rr", "restart", "poll"}
+    ),
 }
 
 
@@ -327,6 +345,9 @@ PLACES = {
     "retried": "the run is stuck, and somebody has asked to retry it",
     "family": "run k and its child l are both held, by two workers",
     "two": "one worker holds the runs k and l",
+    "owing": "a worker holds the run, which owes a refund",
+    "breached": "a worker holds the run, which owes a refund that is due",
+    "outlived": "the run has completed, and what outlives it is due",
     "split": "one worker holds the runs k and l, but k was handed back and is held by another",
 }
 
@@ -431,6 +452,14 @@ def all_specs() -> list[Spec]:
         meet("stuck", "deliver", ("patch", *LOOKERS)),
         meet("parked", "deliver", ("deliver", *LOOKERS), gated=True),
         meet("leased", "park", ("deliver",), gated=True, suffix="-deliver"),
+    ]
+    closing = ("keep", "hand_on", "wait_owing", "fail")
+    specs += [
+        meet("owing", "discharge", ("discharge", "discharge_rr", *closing, *LOOKERS, "force")),
+        meet("owing", "discharge", ("hand_on", "wait_owing", "fail"), gated=True),
+        meet("breached", "poll", ("poll", "wake", "discharge", *closing, "force")),
+        meet("outlived", "discharge", ("discharge", "discharge_rr", "restart", *LOOKERS)),
+        meet("outlived", "poll", ("poll", "restart")),
     ]
     return [*specs, *family(), *several(), *three()]
 

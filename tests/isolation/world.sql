@@ -92,6 +92,9 @@ begin
     batch := batch || jsonb_build_object('o', jsonb_build_array(jsonb_build_array(me.run_id) || outcome || jsonb_build_array(me.chain_id, by_token)),
       'f', jsonb_build_array(me.run_id));
   end if;
+  if exists (select from pgflow.owed o where o.run_id = me.run_id) or units @? 'strict $[*] ? (@[1] == "O")' then
+    batch := batch || '{"l": true, "p": true}';
+  end if;
   begin
     answer := pgflow.commit_units(batch);
   exception when unique_violation then -- an earlier try was not answered, and yet committed
@@ -102,6 +105,11 @@ begin
     (select ', took ' || string_agg(u->>3, ' and ') from jsonb_array_elements(answer->'x'->0->'units') u where u->>2 in ('S', 'x', 'K', 'T', 'W')), '');
 end
 $$;
+
+create function scene.debt_(of text)
+returns text
+language sql
+as $$ select r.root || '/owe/refund/1' from pgflow.run r where r.key = of and r.generation = 1 $$;
 
 create function scene.units_(me scene.run, by_token bigint, units jsonb)
 returns jsonb
@@ -118,6 +126,7 @@ as $$
   delete from pgflow.ready; delete from pgflow.lease; delete from pgflow.parked; delete from pgflow.held;
   delete from pgflow.wait; delete from pgflow.timer; delete from pgflow.signal; delete from pgflow.undelivered;
   delete from pgflow.nudge; delete from pgflow.unit; delete from pgflow.worker; delete from pgflow.step_beat;
+  delete from pgflow.owed;
   delete from pgflow.lane where workflow like 'new%';
   delete from scene.run; delete from scene.said; delete from scene.sent; delete from scene.app; delete from scene.complaint;
   select setval('pgflow.run_id_seq', 1, false), setval('pgflow.worker_worker_id_seq', 1, false);
@@ -191,6 +200,17 @@ begin
       insert into scene.run (name, run_id, chain_id, seq, lane_id)
       select 'l', r.run_id, r.chain_id, 0, r.lane_id from pgflow.run r where r.key = 'l';
       perform scene.take_('l', 'second', 201);
+    when 'owing', 'breached', 'outlived' then
+      perform scene.start_('k'), scene.take_('k', 'first', 101);
+      perform scene.commit_('k', 101, jsonb_build_array(jsonb_build_array(1, 'O', 'refund',
+        json_strip_nulls(json_build_object('key', scene.debt_('k'), 'outlives', case place when 'outlived' then true end))::text, 3600)));
+      update scene.run set seq = 1;
+      if place = 'outlived' then
+        perform scene.commit_('k', 101, '[]', outcome => '["completed", null, "1", null]');
+      end if;
+      if place <> 'owing' then
+        update pgflow.owed set due_at = due_at - interval '2 hours';
+      end if;
     when 'two' then
       perform scene.start_('k'), scene.start_('l'), scene.take_('k', 'first', 101), scene.take_('l', 'second', 201);
       update pgflow.lease set worker_id = (select r.worker_id from scene.run r where r.name = 'k');
@@ -240,6 +260,15 @@ begin
       answer := scene.commit_(of, by_token, '[[2, "c", "complete", "1", null]]', outcome => '["completed", null, "1", null]');
     when 'continue' then
       answer := scene.commit_(of, by_token, '[[2, "c", "continue", "1", null]]', '{"continue": "{}"}');
+    when 'keep' then
+      answer := scene.commit_(of, by_token, jsonb_build_array(jsonb_build_array(2, 'D', 'refund',
+        json_build_object('key', scene.debt_(of), 'verdict', 'discharged')::text, null)));
+    when 'hand_on' then
+      answer := scene.commit_(of, by_token, '[[2, "c", "hand_on", "1", null]]', '{"continue": "{}", "owes": true}');
+    when 'wait_owing' then
+      answer := scene.commit_(of, by_token, '[[2, "c", "wait_owing", "1", null]]', '{"open_effects": [1], "park": true, "idle": true}');
+    when 'fail' then
+      answer := scene.commit_(of, by_token, '[[2, "c", "fail", "1", null]]', outcome => '["failed", null, null, "{}"]');
     when 'hold' then
       answer := scene.commit_(of, by_token, '[[2, "c", "hold", "1", null]]', '{"hold": ["stuck", "nondeterminism", "old", null, "pgflow"]}');
     when 'child' then
@@ -301,6 +330,15 @@ begin
     when 'deliver', 'deliver_rr' then
       insert into scene.sent (name, payload) values (of, verb);
       select case when lane_id is null then 'sent' else 'woke' end into answer from pgflow.deliver_signal(of, 'go', to_json(verb));
+    when 'discharge', 'discharge_rr' then
+      begin
+        perform pgflow.discharge(scene.debt_(of), sent_by => 'someone');
+        answer := 'sent';
+      exception when sqlstate 'PF001' then
+        answer := 'closed';
+      end;
+    when 'restart' then
+      select 'generation ' || r.generation into answer from pgflow.restart_run(of, sent_by => 'someone') r;
     when 'cancel', 'cancel_rr' then
       perform pgflow.cancel_run(of, sent_by => 'someone');
       answer := 'sent';
@@ -394,7 +432,7 @@ cross join lateral (
   select count(*) as times from pgflow.unit u join pgflow.run r on r.run_id = u.run_id
   where r.chain_id = k.chain_id and u.name = s.verb and u.token = s.token and u.kind in ('c', 't', 'x')
 ) f
-where s.verb in ('flush', 'park', 'await', 'give_up', 'complete', 'continue', 'hold', 'child', 'fence')
+where s.verb in ('flush', 'park', 'await', 'give_up', 'complete', 'continue', 'hold', 'child', 'fence', 'hand_on', 'wait_owing', 'fail')
 group by s.verb, s.name, s.token
 union all
 -- the application's rows and the step's unit stand and fall together
@@ -407,7 +445,17 @@ union all
 -- after the poll nobody waits for what is there
 select 'wake-up', count(distinct w.run_id)::int, 0
 from pgflow.wait w join pgflow.parked p on p.run_id = w.run_id join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
-where w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name
+where w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name or w.kind = 'e'
+union all
+-- word of an obligation is on record once, or in the mailbox of whoever owes it; and it is breached once
+select 'obligation', (s.is_said and u.closed = 0 and not exists (select from pgflow.signal m where m.kind = 'e'))::int,
+  (greatest(u.words - 1, 0) + greatest(u.breaches - 1, 0))::int + (u.closed > 0 and exists (select from pgflow.owed))::int
+from (select bool_or(answer = 'sent') is true as is_said from scene.said where verb in ('discharge', 'discharge_rr')) s
+cross join (
+  select count(*) filter (where kind = 'B') as breaches, count(*) filter (where payload->>'verdict' = 'discharged') as closed,
+    count(*) filter (where payload->>'verdict' = 'discharged' and payload->>'word' is not null) as words
+  from pgflow.unit where kind in ('D', 'B')
+) u
 union all
 select 'timer', count(distinct p.run_id)::int, 0 from pgflow.parked p join pgflow.timer m on m.run_id = p.run_id where m.due_at <= clock_timestamp()
 union all

@@ -36,10 +36,11 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("In workflow code: what does not", "Plain calls in both colours.", [pgflow.now, pgflow.random, pgflow.uuid, pgflow.patched, pgflow.deprecate_patch, pgflow.set_state, pgflow.set_labels, pgflow.emit, pgflow.close_stream, pgflow.run_info, pgflow.RunInfo, pgflow.in_workflow, pgflow.inline]),
     ("In a step", "`idempotency_key` and `run_info` work in workflow code too.", [pgflow.idempotency_key, pgflow.heartbeat, pgflow.heartbeat_details]),
     ("Effects and decisions", "See [Charge, book, send](../how-to/effects.md).", [pgflow.effect, pgflow.AsyncEffect, pgflow.Accepted, pgflow.Confirmed, pgflow.Absent, pgflow.StillUnknown, pgflow.fingerprint, pgflow.Ref, pgflow.Page, pgflow.saga, pgflow.UndoRequest, pgflow.PlannedCall, pgflow.PlannedSql, pgflow.decision, pgflow.Choice, pgflow.Decision, pgflow.Usage, pgflow.because]),
+    ("Obligations", "See [Owe, discharge, transfer, waive](../how-to/obligations.md).", [pgflow.owe, pgflow.Obligation, pgflow.discharge, pgflow.transfer, pgflow.waive]),
     ("Around runs", "", [pgflow.Interceptor, pgflow.register_errors, provider.TransactionProvider, provider.AsyncTransactionProvider]),
     ("Testing", "See [Test workflows](../how-to/testing.md).", [testing.AsyncHarness, testing.Harness, testing.ReplayHistories]),
     ("Declared, not built yet", ("Each raises `NotBuiltError` when it is used, or, for a schedule, "
-                                "when a worker would have to keep it."), [pgflow.schedule, pgflow.gate, pgflow.charge, pgflow.owe]),
+                                "when a worker would have to keep it."), [pgflow.schedule, pgflow.gate, pgflow.charge]),
 ]  # fmt: skip
 
 

@@ -27,7 +27,9 @@ SECOND = 1_000_000
 
 
 class Mail(NamedTuple):
-    """A row of a mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume."""
+    """A row of a mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, e =
+    word of an obligation.
+    """
 
     mail_id: int
     chain_id: int
@@ -82,6 +84,18 @@ class StoredRun:
     def licensed(self) -> dict[int, list[Any]]:
         """Return the licences in ``starts`` of its units, by call."""
         return {start[0]: start for unit in self.units for start in unit.starts or ()}
+
+    def owed(self) -> dict[str, Unit]:
+        """Return the obligations that its journal leaves open, by their keys: how each began."""
+        opened: dict[str, Unit] = {}
+        for unit in self.units:
+            if unit.kind == Kind.OBLIGATION_OPENED:
+                opened[json.loads(unit.payload or "{}")["key"]] = unit
+            elif unit.kind == Kind.OBLIGATION_CLOSED:
+                said = json.loads(unit.payload or "{}")
+                if said["verdict"] != "transferred":
+                    opened.pop(said["key"], None)
+        return opened
 
     def result(self) -> Any:
         """Return the workflow's result, or raise its error."""
@@ -209,6 +223,12 @@ class Store:
         """Lets a run go on."""
         self._post(run.chain_id, "r", "resume", json.dumps({"why": "resumed"}), sent_by="a person")
 
+    def discharge(self, run: StoredRun, key: str) -> None:
+        """Says that an obligation of an open run was done."""
+        opened = run.owed()[key]
+        said = json.dumps({"obligation": key, "verdict": "discharged"})
+        self._post(run.chain_id, "e", opened.name or "", said, run.run_id, opened.call, "a person")
+
     def newest(self, run: StoredRun) -> StoredRun:
         """The newest generation of its chain."""
         return max(
@@ -254,7 +274,7 @@ class Store:
         self._tokens += 1
         run.place, run.token, run.attempt = "leased", self._tokens, run.attempt + 1
         mailbox = [m for m in self.mail if m.chain_id == run.chain_id]
-        claim = run.claim(run.token, self.now_us, has_mail=any(m.kind in "xp" for m in mailbox))
+        claim = run.claim(run.token, self.now_us, has_mail=any(m.kind in "xpe" for m in mailbox))
         if [m.kind for m in mailbox] == ["s"]:
             (only,) = mailbox
             claim.offer = Offer(only.mail_id, only.name, only.payload or "null", only.sent_us)
@@ -298,7 +318,7 @@ class Store:
     def _has_reason(self, run: StoredRun) -> bool:
         names = {name for _, name in run.waits.get("signals", ())}
         mine = [m for m in self.mail if m.chain_id == run.chain_id]
-        if any(m.kind == "x" for m in mine):
+        if any(m.kind == "x" or m.kind == "e" and m.run_id == run.run_id for m in mine):
             return True
         return any(
             m.kind == "s"
@@ -406,7 +426,9 @@ class Store:
             self._continue(run, q["continue"])
             place = "ended"
         else:
+            words = self._take_words(run)
             more, pause = self._look(run, q)
+            more = words + more
             units += more
             if not more and pause and q["idle"]:
                 self._pause(run)
@@ -421,6 +443,27 @@ class Store:
             "at": self.now_us,
             "pause": pause,
         }
+
+    def _take_words(self, run: StoredRun) -> list[list[Any]]:
+        """Record what somebody has said of obligations that are open."""
+        units = []
+        for m in [m for m in self.mail if m.kind == "e" and m.run_id == run.run_id]:
+            self.mail.remove(m)
+            key = json.loads(m.payload or "{}")["obligation"]
+            opened = run.owed().get(key)
+            if opened is not None:
+                said = {"word": True, "key": key, "verdict": "discharged", "by": m.sent_by}
+                said |= {"why": None, "to": None, "evidence": None}
+                units.append(
+                    self._decide(
+                        run,
+                        opened.call,
+                        Kind.OBLIGATION_CLOSED,
+                        opened.name,
+                        json.dumps(said),
+                    )
+                )
+        return units
 
     def _decide(
         self, run: StoredRun, call: int, kind: str, name: str | None, payload: str | None
@@ -527,7 +570,9 @@ class Store:
 
     def _park(self, run: StoredRun, q: dict[str, Any]) -> None:
         run.place = "parked"
-        run.waits = {name: q[name] for name in ("signals", "child_calls") if q.get(name)}
+        run.waits = {
+            name: q[name] for name in ("signals", "child_calls", "open_effects") if q.get(name)
+        }
         run.due_us = [
             run.units[w[1] - 1].due_us for w in [*q.get("timers", ()), *q.get("retries", ())]
         ]

@@ -115,6 +115,11 @@ class Twin(Store):
         super().resume(run)
         self.compare()
 
+    def discharge(self, run: StoredRun, key: str) -> None:
+        self._one("select pgflow.discharge(%s, sent_by => 'a person')", key)
+        super().discharge(run, key)
+        self.compare()
+
     # ------------------------------------------------------------ places
 
     def claim(self, run: StoredRun) -> Claim:

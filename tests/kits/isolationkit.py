@@ -180,7 +180,7 @@ ALLOWED = (
     (
         "a caller with an old snapshot tries again",
         r"\w+_(rr|ser)(_2)?",
-        r"could not serialize access due to .*",
+        r"could not serialize access due to .*|run \d+ was written into meanwhile: try again",
     ),
     (
         "a step whose run was taken or handed back",

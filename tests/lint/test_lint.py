@@ -761,7 +761,7 @@ CASES: dict[str, str] = {
             return made
     """,
     "what is declared and not built": """
-        from pgflow import gate, owe as owes, Admit
+        from pgflow import gate, owe, Admit
 
         @pgflow.schedule("* * * * *")  # <- PF306
         @workflow
@@ -774,7 +774,7 @@ CASES: dict[str, str] = {
         @workflow
         async def flow() -> None:
             await gate("a", 1)  # <- PF306
-            owes("a refund")  # <- PF306
+            pgflow.discharge(owe("a refund"))
             await act.options(admit=Admit(tokens=3))()  # <- PF306
             await act.options(retries=3)()
 

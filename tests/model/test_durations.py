@@ -89,11 +89,11 @@ IN_SECONDS: dict[str, Callable[[Any], Any]] = {
 
 IN_RUNS = {
     "sleep.delay", "sync.sleep.delay", "Signal.wait.timeout", "SyncSignal.wait.timeout", "Run.result.timeout", "AsyncRun.result.timeout",
-    "Harness.skip.by", "AsyncHarness.skip.by",
+    "Harness.skip.by", "AsyncHarness.skip.by", "owe.due",
 }  # fmt: skip
 """Durations that need a run; tested below."""
 
-NOT_BUILT = {"gate.timeout", "sync.gate.timeout", "owe.by"}
+NOT_BUILT = {"gate.timeout", "sync.gate.timeout"}
 INTERNAL = {
     "App.wait.timeout", "AsyncApp.wait.timeout", "StartOptions.timeout", "Step.timeout", "SyncStep.timeout", "AsyncStep.timeout",
     "SyncEffect.timeout", "AsyncEffect.timeout", "Workflow.timeout",

@@ -189,6 +189,18 @@ OUTCOME = (
 
 CARRIED = "insert into pgflow.saga_effect (chain_id, generation, call, name, key, code, request) values ({chain}, 1, {call}, 's', '{key}', 'm:s', '{{}}')"
 
+PROMISE = """
+  insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)
+  select run_id, 1, %(t)s, %(t)s, {seq}, 9, 'O', 'refund', json_build_object('key', root || '/owe/refund/1')
+  from pgflow.run where run_id = {run}
+"""
+OWED = """
+  insert into pgflow.owed (run_id, call, opened_at, kind, name, detail)
+  select run_id, 9, %(t)s, 'obligation', 'refund',
+    jsonb_build_object('key', root || '/owe/refund/1', 'state', '{state}'::text)
+  from pgflow.run where run_id = {run}
+"""
+
 # invariant -> ways to break it, each of one or more statements
 MUTATIONS: dict[str, list[list[str]]] = {
     "an open run has exactly one place": [
@@ -392,6 +404,22 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ],
         [UNIT.format(run="%(leased)s", seq=6, call=3, kind="C")],
         [UNIT.format(run="%(leased)s", seq=6, call=6, kind="i")],
+    ],
+    "opened obligations are closed or owed": [
+        [PROMISE.format(run="%(leased)s", seq=6)],
+        [OWED.format(run="%(leased)s", state="open")],
+    ],
+    "a run that has completed owes only what outlives it": [
+        [
+            PROMISE.format(run="%(done)s", seq=2),
+            OWED.format(run="%(done)s", state="open"),
+        ],
+    ],
+    "what was breached is recorded": [
+        [
+            PROMISE.format(run="%(leased)s", seq=6),
+            OWED.format(run="%(leased)s", state="breached"),
+        ],
     ],
 }
 

@@ -103,6 +103,25 @@ def _settled(p: Mapping[str, Any]) -> str:
     return f"{p['verdict']}, says {p['by']}" + (f": {words}" if words else "")
 
 
+def _promised(p: Mapping[str, Any]) -> str:
+    parts = [f"to {p['to']}"] if p.get("to") else []
+    if p.get("detail") is not None:
+        parts.append(_short(p["detail"]))
+    if p.get("carried"):
+        parts.append("handed on by an earlier generation")
+    return "; ".join(parts)
+
+
+def _closed(p: Mapping[str, Any]) -> str:
+    said = f"{p['verdict']}, says {p['by']}" if p.get("by") else str(p["verdict"])
+    parts = [said + (f" to {p['to']}" if p.get("to") else "")]
+    if p.get("why"):
+        parts.append(str(p["why"]))
+    if p.get("evidence") is not None:
+        parts.append(f"evidence {_short(p['evidence'])}")
+    return "; ".join(parts)
+
+
 def _error(p: Any) -> str:
     from pgflow.inspect import describe_error
 
@@ -124,6 +143,9 @@ _TELLING: dict[str, tuple[str, Callable[[Any], str]]] = {
     "effect_confirmed": ("confirmed", _short),
     "effect_failed": ("failed", _error),
     "effect_accepted": ("accepted", lambda p: f"under {p['ref']}"),
+    "obligation_opened": ("promised", _promised),
+    "obligation_closed": ("closed", _closed),
+    "obligation_breached": ("breached", lambda _: "it was due, and is owed all the same"),
     "operator": (
         "person",
         lambda p: ", ".join(f"{name}: {value}" for name, value in p.items() if value is not None),

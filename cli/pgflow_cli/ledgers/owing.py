@@ -1,5 +1,5 @@
-"""``pgflow owed`` and ``pgflow settle``: effects whose outcome is open,
-and a person's word on one.
+"""``pgflow owed``, ``settle``, ``discharge``, ``transfer`` and ``waive``: what is owed, and a
+person's word on it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pgflow_cli.look.output import (
 )
 from pgflow_cli.look.parsing import parse_json
 
-STATES = ("intended", "unknown", "absent", "accepted", "uncompensated")
+STATES = ("intended", "unknown", "absent", "accepted", "uncompensated", "open", "breached")
 
 
 def owed(
@@ -32,22 +32,25 @@ def owed(
     state: Annotated[
         str | None,
         typer.Option(
-            help="Only effects that are intended, unknown, absent, accepted or uncompensated."
+            help="Only effects that are intended, unknown, absent, accepted or uncompensated, "
+            "or obligations that are open or breached."
         ),
     ] = None,
     as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
-    """Lists what is owed: effects that are not closed.
+    """Lists what is owed: effects and obligations.
 
     unknown: nobody knows whether it was done; the engine asks again at the time shown, or waits for
     a person. accepted: the counterparty will confirm it. uncompensated: it was done, and its run
     was ended by force before taking it back; WHY says forced, or parent_forced where that was the
-    run's parent. Where the app has a pager, PAGED says how long ago a person was told.
+    run's parent. open: an obligation that is neither discharged nor waived; breached: it was due at
+    the time shown. WHY says failed or cancelled if its run has ended so. Where the app has a pager,
+    PAGED says how long ago a person was told.
     """
     if state is not None and state not in STATES:
-        raise Mistake(f"an open effect is {', '.join(STATES[:-1])} or {STATES[-1]}, not {state!r}")
+        raise Mistake(f"what is owed is {', '.join(STATES[:-1])} or {STATES[-1]}, not {state!r}")
     form = choose_form(as_json=as_json, as_csv=as_csv)
     names = (
         "key",
@@ -62,6 +65,9 @@ def owed(
         "ref",
         "status",
         "paged_at",
+        "holder",
+        "outlives",
+        "detail",
     )
     with opened(dsn) as connection:
         from pgflow.inspect import list_obligations
@@ -73,11 +79,12 @@ def owed(
         now = database_now(connection)
 
     def until(row: Any) -> str:
-        return (
-            "a person"
-            if row["due_at"] is None
-            else "in " + duration(max(0.0, (row["due_at"] - now).total_seconds()))
-        )
+        if row["due_at"] is None:
+            return "a person" if row["state"] == "unknown" else ""
+        seconds = (row["due_at"] - now).total_seconds()
+        if row["kind"] == "obligation" and seconds < 0:
+            return duration(-seconds) + " late"
+        return "in " + duration(max(0.0, seconds))
 
     def ago(at: Any) -> str:
         return "" if at is None else duration((now - at).total_seconds())
@@ -91,9 +98,18 @@ def owed(
             lambda row: plain(duration((now - row["opened_at"]).total_seconds())),
             right=True,
         ),
-        Column("NEXT", lambda row: plain(until(row) if row["state"] == "unknown" else "")),
-        Column("EFFECT", lambda row: plain(row["effect"] or ""), takes_rest=True, most=120),
+        Column(
+            "NEXT",
+            lambda row: plain(
+                until(row) if row["state"] == "unknown" or row["kind"] == "obligation" else ""
+            ),
+        ),
+        Column("KEY", lambda row: plain(row["effect"] or ""), takes_rest=True, most=120),
     ]
+    if any(row["owed_to"] for row in rows):
+        columns.insert(-1, Column("TO", lambda row: plain(row["owed_to"] or "")))
+    if any(row["holder"] for row in rows):
+        columns.insert(-1, Column("HOLDER", lambda row: plain(row["holder"] or "")))
     if any(row["reason"] for row in rows):
         columns.insert(-1, Column("WHY", lambda row: plain(row["reason"] or "")))
     if any(row["paged_at"] for row in rows):
@@ -179,4 +195,94 @@ def settle(
         choose_form(as_json=as_json),
         answer,
         lambda: plain(f"Settled {effect} as {verdict}: run {run_now.key} is {run_now.status}."),
+    )
+
+
+ObligationKey = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY",
+        help="Key of the obligation, as `pgflow owed` shows it.",
+        show_default=False,
+    ),
+]
+By = Annotated[str | None, typer.Option(help="Name of whoever says so; you, if nobody is named.")]
+
+
+def discharge(
+    key: ObligationKey,
+    *,
+    evidence: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help="What shows that it was done: JSON, @FILE, or - for standard input.",
+        ),
+    ] = None,
+    by: By = None,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Closes an obligation: it was done.
+
+    Also closes the debt of an effect that is uncompensated: somebody has taken it back.
+    """
+    from pgflow._db.calls import obligations
+
+    value = parse_json(evidence, "the evidence") if evidence is not None else None
+    text = None if evidence is None else dump(value)
+    _say(key, "discharged", obligations.discharge(key, text, by or operator()), as_json, dsn)
+
+
+def transfer(
+    key: ObligationKey,
+    to: Annotated[
+        str, typer.Argument(metavar="HOLDER", help="Who holds it now.", show_default=False)
+    ],
+    *,
+    why: Annotated[str | None, typer.Option(help="Reason; kept in the ledger.")] = None,
+    by: By = None,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Hands an obligation to somebody outside.
+
+    It stays owed. Its run need not wait for it any more.
+    """
+    from pgflow._db.calls import obligations
+
+    query = obligations.transfer_obligation(key, to, why, by or operator())
+    _say(key, "transferred", query, as_json, dsn)
+
+
+def waive(
+    key: ObligationKey,
+    *,
+    why: Annotated[str, typer.Option(help="Reason; kept in the ledger.", show_default=False)],
+    by: By = None,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Closes an obligation that need not be done."""
+    from pgflow._db.calls import obligations
+
+    query = obligations.waive_obligation(key, why, by or operator())
+    _say(key, "waived", query, as_json, dsn)
+
+
+def _say(key: str, verdict: str, query: Any, as_json: bool | None, dsn: str | None) -> None:
+    """Tells the run of an obligation, and prints what has become of it."""
+    with opened(dsn) as connection:
+        from pgflow._db.query import run
+        from pgflow.inspect import find_newest
+
+        sent = run(connection, query)
+        wake(connection, sent.chains, sent.lanes)
+        run_now = fetch(connection, find_newest(sent.chain_id))
+        assert run_now is not None
+    answer = {"obligation": key, "verdict": verdict, "key": run_now.key, "status": run_now.status}
+    print_one(
+        choose_form(as_json=as_json),
+        answer,
+        lambda: plain(f"{verdict.capitalize()} {key}: run {run_now.key} is {run_now.status}."),
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from pgflow._client._async.handles import AsyncRun, AsyncSession
-from pgflow._client._async.mailbox import AsyncMailbox
+from pgflow._client._async.obligations import AsyncObligations
 from pgflow._client.handles import Outcome, delivery_of, signal_query
 from pgflow._client.starts import start_query
 from pgflow._client.values import stored_value
@@ -29,7 +29,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncMailbox):
+class AsyncClient(AsyncObligations):
     """Starts and signals runs; one bound to a connection does so in its open transaction."""
 
     _interceptors: list[Interceptor]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from pgflow._client._sync.handles import Run, Session
-from pgflow._client._sync.mailbox import Mailbox
+from pgflow._client._sync.obligations import Obligations
 from pgflow._client.handles import Outcome, delivery_of, signal_query
 from pgflow._client.starts import start_query
 from pgflow._client.values import stored_value
@@ -30,7 +30,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Client(Mailbox):
+class Client(Obligations):
     """Starts and signals runs; one bound to a connection does so in its open transaction."""
 
     _interceptors: list[Interceptor]

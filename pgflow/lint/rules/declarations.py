@@ -212,9 +212,10 @@ async def fulfil(order: int) -> str:
 
 
 NOT_BUILT = {
-    **dict.fromkeys(("pgflow.gate", "pgflow.sync.gate", "pgflow._flow.authority.gate"), "gates"),
-    **dict.fromkeys(("pgflow.charge", "pgflow._flow.authority.charge"), "budgets"),
-    **dict.fromkeys(("pgflow.owe", "pgflow._flow.authority.owe"), "obligations"),
+    **dict.fromkeys(
+        ("pgflow.gate", "pgflow.sync.gate", "pgflow._flow.authority.gate.gate"), "gates"
+    ),
+    **dict.fromkeys(("pgflow.charge", "pgflow._flow.authority.budget.charge"), "budgets"),
     **dict.fromkeys(("pgflow.schedule", "pgflow._flow.workflow.schedule"), "schedules"),
 }
 """Parts of the surface that are declared and not built, by dotted path."""

@@ -1,9 +1,8 @@
-"""Gates, budgets and obligations."""
+"""Gates: waits for an authorised answer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any, Literal, TypeVar, overload
 
 from pgflow._flow.step import Step
@@ -47,18 +46,3 @@ async def gate(
 async def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the surface stands, the gate does not
     """Waits for an authorised answer. Declared now; gates are not built yet."""
     raise NotBuiltError(f"gates are not built yet: gate({name!r})")
-
-
-# ---------------------------------------------------------------- declared, not built
-
-
-@declared_only("budgets")
-def charge(*, usd: Decimal = Decimal(0), tokens: int = 0) -> None:
-    """Charges a budget. Declared now; budgets are not built yet."""
-    raise NotBuiltError(f"budgets are not built yet: charge(usd={usd}, tokens={tokens})")
-
-
-@declared_only("obligations")
-def owe(what: str, *, to: str = "", by: Duration | None = None) -> None:
-    """Opens an obligation. Declared now; obligations are not built yet."""
-    raise NotBuiltError(f"obligations are not built yet: owe({what!r}, to={to!r}, by={by})")

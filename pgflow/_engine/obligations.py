@@ -1,0 +1,173 @@
+"""Obligations: what the code promises, and how it closes that.
+
+Both are notes. Others may close an obligation too, which the database records beside the code
+(``sql/ledgers/obligations.sql``), so a note that closes what is closed already has no effect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from pgflow._engine import mypyc_attr
+from pgflow._engine.agenda import Agenda
+from pgflow._engine.buffer import Buffer
+from pgflow._engine.history import History
+from pgflow._engine.keys import Keys, name_in_key
+from pgflow._engine.owed import Owed
+from pgflow._engine.values import Values
+from pgflow._model.claims import Claim
+from pgflow._model.codecs import quote_json
+from pgflow._model.kinds import Kind
+from pgflow.errors import InvalidArgument
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Obligations:
+    """Owns nothing: what is owed stands in the agenda, since the journal has word of it too."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        buffer: Buffer,
+        agenda: Agenda,
+        history: History,
+        values: Values,
+        keys: Keys,
+    ) -> None:
+        self._claim = claim
+        self._buffer = buffer
+        self._agenda = agenda
+        self._history = history
+        self._values = values
+        self._keys = keys
+
+    def open(
+        self,
+        what: str,
+        to: str,
+        *,
+        delay_seconds: float | None,
+        due_us: int | None,
+        outlives: bool,
+        detail: str | None,
+        agree: Callable[[str], dict[str, str]],
+    ) -> str:
+        """Records an obligation, and returns its key.
+
+        Args:
+            what: Name of what is owed.
+            to: To whom; empty for nobody.
+            delay_seconds: Time from now until it is due; None for none.
+            due_us: Time at which it is due, in microseconds; None for none.
+            outlives: True if the run may complete before it is closed.
+            detail: Facts on it, as JSON; None for none.
+            agree: Takes the key, and says what is done on a breach: JSON by member.
+        """
+        history = self._history
+        number = history.next_call()
+        noted = history.next_noted()  # reads what the run was handed
+        place = f"/owe/{name_in_key(what)}/{self._keys.next_ordinal(f'owe/{what}')}"
+        known = self._dropped(place, to)
+        key = self._claim.stem + place if known is None else known.key
+        agreed = agree(key)
+        text = ""
+        if noted is None or noted.kind != Kind.OBLIGATION_OPENED:
+            text = self._text(
+                key, to, due_us, detail, agreed, outlives=outlives, is_again=known is not None
+            )
+        unit = history.note(number, Kind.OBLIGATION_OPENED, what, text, delay_seconds)
+        if unit is None:
+            self._buffer.owe()
+        else:
+            key = json.loads(unit.payload or "{}")["key"]
+            known = self._agenda.obligations.get(key)
+        if known is not None:  # it goes on as it was
+            known.call = number
+        else:  # a fork only repeats what its origin owes
+            is_own = key.startswith(self._claim.root)
+            self._agenda.promise(
+                Owed(key, what, to, number, holds=is_own and not outlives, is_open=is_own)
+            )
+        return key
+
+    def _dropped(self, place: str, to: str) -> Owed | None:
+        """Return the obligation that a dropped part of the journal has opened at the same place."""
+        for owed in self._agenda.obligations.values():
+            if owed.is_dropped and owed.key.endswith(place) and owed.to == to:
+                return owed
+        return None
+
+    def _text(
+        self,
+        key: str,
+        to: str,
+        due_us: int | None,
+        detail: str | None,
+        agreed: dict[str, str],
+        *,
+        outlives: bool,
+        is_again: bool,
+    ) -> str:
+        members = [f'"key":{quote_json(key)}']
+        if is_again:
+            members.append('"again":true')
+        if to:
+            members.append(f'"to":{quote_json(to)}')
+        if due_us is not None:
+            members.append(f'"due_us":{due_us}')
+        if outlives:
+            members.append('"outlives":true')
+        if agreed:
+            what = "what is sent or started on a breach"
+            sealed = {
+                name: self._values.sealed(text, what) if name in ("payload", "input") else text
+                for name, text in agreed.items()
+            }
+            pairs = ",".join(f"{quote_json(name)}:{text}" for name, text in sealed.items())
+            members.append(f'"on_breach":{{{pairs}}}')
+        if detail is not None:
+            members.append(f'"detail":{self._values.sealed(detail, "the detail of an obligation")}')
+        return "{" + ",".join(members) + "}"
+
+    def close(
+        self, key: str, verdict: str, said: dict[str, Any], evidence: str | None = None
+    ) -> None:
+        """Records that an obligation is closed, or that somebody outside has it now.
+
+        Args:
+            key: Its key.
+            verdict: A member of :class:`pgflow._engine.owed.Closing`.
+            said: Further facts: who says so, why, and who has it now.
+            evidence: Evidence, as JSON; None for none.
+
+        Raises:
+            InvalidArgument: The run has never opened it.
+        """
+        history = self._history
+        history.check_open()
+        history.next_noted()  # reads what the run was handed
+        owed = self._agenda.obligations.get(key)
+        if owed is None:
+            raise InvalidArgument(
+                f"{key!r} is no obligation of this run: close another run's in a step, with the "
+                "app's client"
+            )
+        number = history.next_call()
+        text = json.dumps({"key": key, "verdict": verdict, **said})
+        if evidence is not None and history.next_noted() is None:
+            sealed = self._values.sealed(evidence, "the evidence of a discharge")
+            text = f'{text[:-1]},"evidence":{sealed}}}'
+        unit = history.note(number, Kind.OBLIGATION_CLOSED, owed.what, text)
+        if unit is None:
+            self._buffer.owe()
+        else:
+            was = json.loads(unit.payload or "{}")
+            if (was.get("key"), was.get("verdict")) != (key, verdict):
+                history.diverge(
+                    f"in the journal obligation {was.get('key')} was {was.get('verdict')} here",
+                    code=f"the code says that {key} is {verdict}",
+                    unit=unit,
+                )
+        owed.close(verdict)

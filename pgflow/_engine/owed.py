@@ -1,0 +1,58 @@
+"""Promises of a run, as its journal tells: notes of its code, and marks by others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from pgflow._model.kinds import Kind
+from pgflow._model.units import Unit
+
+
+class Closing:
+    """Verdicts of a unit ``obligation_closed``."""
+
+    DISCHARGED: Final = "discharged"
+    WAIVED: Final = "waived"
+    TRANSFERRED: Final = "transferred"
+    HANDED_ON: Final = "handed_on"
+
+
+@dataclass
+class Owed:
+    """An obligation that the run has opened, or was handed."""
+
+    key: str
+    what: str
+    to: str
+    call: int
+    holds: bool
+    """True if the run must not complete before it is closed."""
+    is_open: bool = True
+    is_dropped: bool = False
+    """True if a dropped part of the journal has opened it: the code may ask for it again."""
+
+    def close(self, verdict: str) -> None:
+        """It is closed, or somebody outside has it now."""
+        self.holds = False
+        self.is_open = self.is_open and verdict == Closing.TRANSFERRED
+
+
+def read_obligation(obligations: dict[str, Owed], unit: Unit) -> None:
+    """Learns what others have said of an obligation, by a mark of the journal."""
+    if unit.kind == Kind.OBLIGATION_BREACHED:
+        return
+    said = json.loads(unit.payload or "{}")
+    key = said["key"]
+    if unit.kind == Kind.OBLIGATION_OPENED:
+        obligations[key] = Owed(
+            key,
+            unit.name or "",
+            said["to"] or "",
+            unit.call,
+            not said["outlives"],
+            is_dropped=said["carried"] == "again",
+        )
+    elif key in obligations:
+        obligations[key].close(said["verdict"])

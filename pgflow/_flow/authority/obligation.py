@@ -1,0 +1,194 @@
+"""Obligations: promises that a run must keep, or that somebody must take over.
+
+They are plain calls in both colours: none of them waits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from pgflow._engine.owed import Closing
+from pgflow._flow.scope import workflow_scope
+from pgflow._flow.signals import Signal
+from pgflow._flow.workflow import Workflow
+from pgflow._model.codecs import encode_plain
+from pgflow._model.durations import Duration, duration
+from pgflow._model.exceptions import clean
+from pgflow._model.names import is_name
+from pgflow._model.obligations import Obligation, key_of
+from pgflow.errors import InvalidArgument
+
+MAX_DETAIL_BYTES = 65_536
+MAX_WHY_CHARS = 4_096
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+OnBreach = Signal[Obligation] | Workflow[[Obligation], Any] | Literal["page"]
+"""Act that follows once an obligation is due and not discharged."""
+
+
+def owe(
+    what: str,
+    *,
+    to: str = "",
+    due: Duration | datetime | None = None,
+    on_breach: OnBreach | None = None,
+    outlives: bool = False,
+    detail: Any = None,
+) -> Obligation:
+    """Opens an obligation: something that this run owes from now on.
+
+    The run does not complete before it is closed: it waits, reason ``owes``, until somebody
+    discharges, transfers or waives it, here or by a client. A run that fails or is cancelled ends,
+    and a person is told of what it owed.
+
+    Args:
+        what: Name of what is owed, as ``refund``.
+        to: To whom.
+        due: Time by which it must be discharged, or a duration from now; by the database's clock.
+        on_breach: Act that follows then, once: a signal to this run and a workflow get the
+            obligation, and ``"page"`` has the app's pager tell a person. The workflow starts under
+            the key of the obligation with ``/breach`` behind it. It stays owed in any case.
+        outlives: Let the run complete all the same. The obligation lives on under its key.
+        detail: Facts for whoever discharges it; anything JSON, at most 64 KiB.
+
+    Returns:
+        The obligation. Its ``key`` is all that anybody needs to close it.
+
+    Raises:
+        InvalidArgument: An argument is none that can be recorded.
+        NotStorable: The detail is not JSON; or the signal or workflow takes no obligation.
+
+    Example::
+
+        refund = pgflow.owe("refund", to=order.customer, due=timedelta(days=5), on_breach="page")
+        receipt = await pay_back(order)
+        pgflow.discharge(refund, evidence=receipt)
+    """
+    scope = workflow_scope("pgflow.owe()")
+    if not is_name(what):
+        raise InvalidArgument(
+            f"what is owed must be a text of 1 to 255 bytes without NUL, not {what!r}"
+        )
+    if to and not is_name(to):
+        raise InvalidArgument(
+            f"to of owe({what!r}) must be a text of at most 255 bytes, not {to!r}"
+        )
+    delay_seconds, due_us = _due(what, due)
+    text = None if detail is None else encode_plain(detail, f"the detail of owe({what!r})")
+    if text is not None and len(text.encode()) > MAX_DETAIL_BYTES:
+        raise InvalidArgument(
+            f"the detail of owe({what!r}) is {len(text.encode())} bytes long; the limit is 64 KiB"
+        )
+    plain = None if text is None else json.loads(text)
+    key = scope.execution.obligations.open(
+        what,
+        to,
+        delay_seconds=delay_seconds,
+        due_us=due_us,
+        outlives=outlives,
+        detail=text,
+        agree=lambda key: _agreed(what, on_breach, Obligation(key, what, to, plain)),
+    )
+    return Obligation(key, what, to, plain)
+
+
+def discharge(obligation: Obligation | str, evidence: Any = None) -> None:
+    """Closes an obligation of this run: it was done.
+
+    Closing what is closed already has no effect, whoever was first.
+
+    Args:
+        obligation: The obligation, or its key.
+        evidence: Proof that it was done; anything JSON.
+
+    Raises:
+        InvalidArgument: This run has not opened it. Another run's is closed in a step, by the
+            client's ``discharge``.
+    """
+    scope = workflow_scope("pgflow.discharge()")
+    text = None if evidence is None else encode_plain(evidence, "the evidence of a discharge")
+    scope.execution.obligations.close(key_of(obligation), Closing.DISCHARGED, {}, text)
+
+
+def transfer(obligation: Obligation | str, to: str, *, why: str = "") -> None:
+    """Hands an obligation of this run to somebody outside: it stays owed, and the run need not wait
+    for it.
+
+    Args:
+        obligation: The obligation, or its key.
+        to: Name of who holds it from now on.
+        why: Reason for it.
+
+    Raises:
+        InvalidArgument: This run has not opened it, or nobody is named.
+    """
+    scope = workflow_scope("pgflow.transfer()")
+    if not is_name(to):
+        raise InvalidArgument(
+            f"who holds an obligation must be a text of 1 to 255 bytes without NUL, not {to!r}"
+        )
+    said = {"to": to, "why": clean(why, MAX_WHY_CHARS)} if why else {"to": to}
+    scope.execution.obligations.close(key_of(obligation), Closing.TRANSFERRED, said)
+
+
+def waive(obligation: Obligation | str, *, by: str, why: str) -> None:
+    """Closes an obligation of this run that need not be done.
+
+    Args:
+        obligation: The obligation, or its key.
+        by: Name of who says so.
+        why: Reason for it.
+
+    Raises:
+        InvalidArgument: This run has not opened it; or nobody is named, or no reason given.
+    """
+    scope = workflow_scope("pgflow.waive()")
+    if not by or not why:
+        raise InvalidArgument("an obligation is waived by somebody, for a reason: say by= and why=")
+    scope.execution.obligations.close(
+        key_of(obligation),
+        Closing.WAIVED,
+        {"by": clean(by, 255), "why": clean(why, MAX_WHY_CHARS)},
+    )
+
+
+def _due(what: str, due: Duration | datetime | None) -> tuple[float | None, int | None]:
+    """Return the seconds until it is due, or the time in microseconds."""
+    if isinstance(due, datetime):
+        if due.tzinfo is None:
+            raise InvalidArgument(f"due of owe({what!r}) must have a time zone, not {due!r}")
+        return None, (due - _EPOCH) // timedelta(microseconds=1)
+    patience = duration(due, f"due of owe({what!r})", least_seconds=-math.inf)
+    return None if patience is None else patience.total_seconds(), None
+
+
+def _agreed(what: str, on_breach: Any, obligation: Obligation) -> dict[str, str]:
+    """Return what is done on a breach, as JSON by member (``sql/ledgers/obligations.sql``)."""
+    if on_breach is None:
+        return {}
+    if on_breach == "page":
+        return {"page": "true"}
+    if isinstance(on_breach, Signal):
+        payload = f"the payload of signal {on_breach.name!r}"
+        text = on_breach.codec.encode(obligation, payload)
+        on_breach.codec.decode(text, payload)
+        return {"signal": json.dumps(on_breach.name), "payload": text}
+    if isinstance(on_breach, Workflow):
+        on_breach.check_built()
+        options = on_breach.start_options
+        said = {
+            "workflow": on_breach.name,
+            "queue": options.queue,
+            "priority": options.priority,
+            "version": options.version,
+        }
+        return {
+            **{name: json.dumps(value) for name, value in said.items() if value},
+            "input": on_breach.encode_input((obligation,), {}),
+        }
+    raise InvalidArgument(
+        f'on_breach of owe({what!r}) must be a signal, a workflow or "page", not {on_breach!r}'
+    )
