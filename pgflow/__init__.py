@@ -42,6 +42,7 @@ from pgflow._flow.signals import Signal, SyncSignal
 from pgflow._flow.step import AsyncStep, Step, SyncStep
 from pgflow._flow.timers import sleep
 from pgflow._flow.workflow import Workflow, schedule, workflow
+from pgflow._model.budgets import Admit, Pool
 from pgflow._model.decisions import Choice, Decision, Usage
 from pgflow._model.effects import Absent, Accepted, Confirmed, Ref, Risk, StillUnknown
 from pgflow._model.envelopes import PayloadCodec
@@ -61,7 +62,7 @@ from pgflow._model.gates import (
 from pgflow._model.kinds import Status
 from pgflow._model.messages import Delivery, Message
 from pgflow._model.obligations import Obligation
-from pgflow._model.options import Admit, MapResult, Retries, Slot, StartOptions
+from pgflow._model.options import MapResult, Retries, Slot, StartOptions
 from pgflow._model.pages import Page
 from pgflow._model.upcasters import upcaster
 from pgflow._transactions.provider import (
@@ -113,6 +114,7 @@ __all__ = [
     "InvalidArgument", "KeyConflict", "LeaseLost", "MapResult", "Message", "NeedsGate",
     "NonDeterminismError", "NotAllowed", "NotBuiltError", "NotInRunError", "NotInWorkflowError",
     "NotStorable", "Obligation", "Page", "PayloadCodec", "PgflowError", "PlannedCall", "PlannedSql",
+    "Pool",
     "Ref", "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo",
     "RunNotFound", "RunStuck", "SetupError", "Signal", "Slot", "Stale", "StartOptions", "Status",
     "Step", "StepCommitted", "StepFailed", "StillUnknown", "SyncChild", "SyncEffect", "SyncSignal",

@@ -28,7 +28,7 @@
         ├── DefinitionError              a workflow or step that cannot work
         │   └── InvalidWorkflow              a file of a declared workflow that cannot be used
         ├── NotBuiltError                part of the surface, not of this version
-        ├── BudgetExceeded               a budget refused to admit the call
+        ├── BudgetExceeded               a pool did not admit the call, which was not made
         ├── CodecError                   a value that the app's codec cannot encode or decode
         └── SetupError                   the database is not ready for pgflow
             ├── SchemaMissing            nothing is installed
@@ -45,6 +45,7 @@ happened, to which run or step, and what to do next.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, ClassVar
 
 
@@ -227,7 +228,47 @@ class NotBuiltError(PgflowError, NotImplementedError):
 
 
 class BudgetExceeded(PgflowError):
-    """A budget refused to admit the call."""
+    """A pool did not admit a call, so the call was not made.
+
+    Attributes:
+        reason: ``used_up``, ``revoked`` or ``no_pool``.
+        pool: The pool that lacks something; None if the run has none.
+        unit: The unit that it lacks; None if it is revoked.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "used_up",
+        pool: str | None = None,
+        unit: str | None = None,
+        amounts: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.pool = pool
+        self.unit = unit
+        self.amounts = amounts or {}
+
+    @property
+    def limit(self) -> Decimal | None:
+        """Limit of the unit in this period; None if it is not about one."""
+        return self._amount("limit")
+
+    @property
+    def left(self) -> Decimal | None:
+        """Amount that could still be admitted."""
+        return self._amount("left")
+
+    @property
+    def asked(self) -> Decimal | None:
+        """Amount that the call asked for."""
+        return self._amount("asked")
+
+    def _amount(self, name: str) -> Decimal | None:
+        text = self.amounts.get(name)
+        return None if text is None else Decimal(text)
 
 
 class CodecError(PgflowError):

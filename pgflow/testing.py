@@ -29,7 +29,7 @@ import contextlib
 import inspect
 import os
 import uuid
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -47,6 +47,7 @@ from pgflow._db.calls import worker as worker_calls
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.step import AsyncStep, Step, SyncStep
 from pgflow._flow.workflow import Workflow
+from pgflow._model.budgets import Pool
 from pgflow._model.durations import Duration, duration
 from pgflow._model.envelopes import PayloadCodec, envelopes_of
 from pgflow._worker.options import Definitions, WorkerOptions
@@ -97,6 +98,7 @@ class AsyncHarness:
         interceptors: Sequence[Interceptor] = (),
         providers: Sequence[Any] = (),
         codec: PayloadCodec | None = None,
+        pools: Iterable[Pool] = (),
     ) -> Self:
         """Gives the app more of what it could have been made with, before anything is started.
 
@@ -105,6 +107,7 @@ class AsyncHarness:
             interceptors: As ``interceptors=`` of an app, inside those that it has.
             providers: As ``providers=`` of an app.
             codec: As ``codec=`` of an app.
+            pools: As ``pools=`` of an app: budgets for the runs of the test.
 
         Returns:
             The harness itself.
@@ -114,11 +117,12 @@ class AsyncHarness:
         """
         if self._worker is not None:
             raise WrongState(
-                "the harness is at work: give it errors, interceptors, providers and a codec "
-                "before the first start()"
+                "the harness is at work: give it errors, interceptors, providers, pools and a "
+                "codec before the first start()"
             )
         _equip(self.app, errors, interceptors, codec)
         self.app.definitions.providers.extend(providers)
+        self.app.definitions.pools.extend(pools)
         return self
 
     def include(self, *things: Workflow[..., Any] | ModuleType) -> None:
@@ -227,11 +231,18 @@ class Harness:
         interceptors: Sequence[Interceptor] = (),
         providers: Sequence[Any] = (),
         codec: PayloadCodec | None = None,
+        pools: Iterable[Pool] = (),
     ) -> Self:
         """Gives the app more of what it could have been made with, before anything is started; see
         :class:`AsyncHarness`.
         """
-        self._harness(errors=errors, interceptors=interceptors, providers=providers, codec=codec)
+        self._harness(
+            errors=errors,
+            interceptors=interceptors,
+            providers=providers,
+            codec=codec,
+            pools=pools,
+        )
         _equip(self.app, errors, interceptors, codec)
         return self
 

@@ -677,7 +677,7 @@ REPLAY = (
         "pgflow/_engine/flushing.py",
         "not (\n            self.locked\n            or self._release.decided\n"
         "            or self._buffer.has_mail\n            or self._buffer.has_ledger\n"
-        "            or self._code.driver.busy\n        )",
+        "            or self._code.driver.busy\n            or self._buffer.has_draws\n        )",
         "not self.locked",
         "engine/test_engine_order.py::test_what_a_fence_answers_is_released_before_the_next_fence",
     ),
@@ -1247,6 +1247,20 @@ EFFECTS = (
         "if not self.agenda.owes and (self._is_undoing or not self.end.awaits_discharge):",
         "if not self.agenda.owes:",
         "obligations/test_obligations.py::test_a_run_that_owes_does_not_complete_until_it_is_discharged",
+    ),
+    Defect(
+        "what the end of the code leaves behind stays reserved",
+        "pgflow/_engine/agenda.py",
+        "if isinstance(call, EffectCall) or call.number in self.left_behind",
+        "if isinstance(call, EffectCall)",
+        "obligations/test_obligations.py::test_what_the_end_of_the_code_leaves_behind_reserves_nothing_while_the_run_owes",
+    ),
+    Defect(
+        "a batch has pools before what a sweep may hold",
+        "sql/ledgers/budgets.sql",
+        "and o.kind = 'obligation'\n  order by o.run_id, o.call for update;",
+        "and false;",
+        "obligations/test_obligations.py::test_a_batch_that_draws_has_the_rows_of_obligations_before_those_of_pools",
     ),
     Defect(
         "what is owed is dropped by the next generation",
@@ -2188,7 +2202,124 @@ TEXTS = (
     ),
 )
 
+BUDGETS = (
+    Defect(
+        "pools that are not locked",
+        "sql/ledgers/budgets.sql",
+        'order by p.name collate "C" for no key update;',
+        'order by p.name collate "C";',
+        "budgets/test_budget_drawers.py::test_two_hundred_drawers_never_overdraw_and_can_spend_nearly_all[one pool]",
+    ),
+    Defect(
+        "a pool that looks at itself alone",
+        "sql/ledgers/budgets.sql",
+        "      select l.* into short from pgflow.lacking_(names, periods, amounts) l;",
+        "      select l.* into short from pgflow.lacking_(names[1:1], periods, amounts) l;",
+        "budgets/test_budget_sql.py::test_a_pool_that_is_revoked_admits_nothing_below_it_until_it_is_restored",
+    ),
+    Defect(
+        "a reservation that outlives its call",
+        "pgflow/_engine/agenda.py",
+        "                self.over.append(call)\n",
+        "                pass\n",
+        "budgets/test_budgets.py::test_calls_are_admitted_until_the_pool_lacks_what_the_next_one_may_cost",
+    ),
+    Defect(
+        "charges of failed tries that are forgotten",
+        "pgflow/_engine/release.py",
+        "            buffer.record_charges(call)\n",
+        "            call.charges = call.charges if result.delay_seconds is None else None\n"
+        "            buffer.record_charges(call)\n",
+        "budgets/test_budgets.py::test_failed_tries_share_the_reservation_and_their_charges_are_kept",
+    ),
+    Defect(
+        "a rolled back body that cost nothing",
+        "pgflow/_engine/flushing.py",
+        "            call.charges, call.began_us = self._fenced_spending",
+        "            call.charges, call.began_us = None, self._fenced_spending[1]",
+        "budgets/test_budgets.py::test_a_commit_that_fails_keeps_what_the_body_has_spent",
+    ),
+    Defect(
+        "an overrun that is never covered",
+        "sql/ledgers/budgets.sql",
+        "    overrun = s.overrun - least(s.overrun, coalesce(s.allowed - s.charged - s.reserved + g.amount, 0))",
+        "    overrun = s.overrun",
+        "budgets/test_budget_sql.py::test_an_overrun_fills_the_pool_and_is_covered_before_anything_else_is_admitted",
+    ),
+    Defect(
+        "a period by the clock of no zone",
+        "sql/ledgers/budgets.sql",
+        "date_trunc(per, t, tz)",
+        "date_trunc(per, t, 'UTC')",
+        "budgets/test_budget_sql.py::test_a_period_is_full_again_when_the_calendar_of_its_zone_says_so",
+    ),
+    Defect(
+        "a reservation that a run ended by force keeps",
+        "sql/runs/wake.sql",
+        "    perform pgflow.return_reservations_(ended);\n",
+        "    null;\n",
+        "budgets/test_budget_sql.py::test_runs_ended_together_by_force_return_what_they_have_in_one_order",
+    ),
+    Defect(
+        "a reservation that a leased run ended by force keeps",
+        "sql/runs/answer.sql",
+        "      perform pgflow.return_reservations_(array[one.me]);\n",
+        "",
+        "budgets/test_budget_sql.py::test_a_run_that_is_ended_by_force_returns_all_that_it_has_reserved",
+    ),
+    Defect(
+        "an inherited admission",
+        "pgflow/_engine/history.py",
+        "            if heritage is not None and unit.seq <= heritage.cut:\n",
+        "            if False:\n",
+        "budgets/test_budgets.py::test_a_fork_asks_again_for_a_call_that_it_has_inherited",
+    ),
+    Defect(
+        "a run that keeps what it has reserved when it ends in its journal",
+        "pgflow/_engine/history.py",
+        "            self._agenda.note_drawn()\n",
+        "",
+        "budgets/test_budgets.py::test_a_run_that_ends_while_it_still_repeats_its_journal_returns_what_is_left",
+    ),
+    Defect(
+        "a reservation of an effect that the database has closed",
+        "pgflow/_engine/agenda.py",
+        "if isinstance(call, EffectCall) or call.number in self.left_behind",
+        "if call.number in self.left_behind",
+        "budgets/test_budgets.py::test_what_the_database_has_closed_returns_what_is_left_though_the_worker_was_lost",
+    ),
+    Defect(
+        "a result made anew that cost nothing",
+        "pgflow/_engine/renewal.py",
+        "            if call.has_spent:\n",
+        "            if False:\n",
+        "budgets/test_budgets.py::test_what_a_result_costs_that_is_made_anew_is_charged",
+    ),
+    Defect(
+        "a call that is given up and does not count",
+        "pgflow/_engine/execution.py",
+        "        if isinstance(call, StepCall) and call.has_spent:\n",
+        "        if isinstance(call, StepCall) and call.charges is not None:\n",
+        "budgets/test_budgets.py::test_a_call_that_is_given_up_counts_though_its_body_said_nothing",
+    ),
+    Defect(
+        "a charge of more units than its row has room for",
+        "pgflow/_model/budgets.py",
+        "MOST_UNITS = 32\n",
+        "MOST_UNITS = 3200\n",
+        "budgets/test_budgets.py::test_a_body_may_charge_more_units_than_one_charge_has_room_for",
+    ),
+    Defect(
+        "a pool that nobody has made and that admits all",
+        "sql/ledgers/budgets.sql",
+        "  where p.name is null or p.revoked_at is not null order by x.n limit 1;",
+        "  where p.revoked_at is not null order by x.n limit 1;",
+        "budgets/test_budget_sql.py::test_a_child_under_a_pool_that_nobody_has_made_is_admitted_nothing",
+    ),
+)
+
 DEFECTS = (
     *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *SERVERS,
     *UPGRADES, *SHOWN, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION, *TEXTS,
+    *BUDGETS,
 )  # fmt: skip

@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 
+from pgflow import Pool
 from pgflow.replay.histories import export_chain
 from pgflow.testing import AsyncHarness
 
@@ -22,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent / "apps"))
 
 import servers
+from enginestore import PURSE
 from exampleflows import EXAMPLES, Example, charged_child
 from ledgerflows import LEDGERS, is_on_shelf
 
@@ -93,7 +95,9 @@ async def play(flow: AsyncHarness, example: Example) -> str:
 async def record(dsn: str, example: Example, folder: Path) -> None:
     """Plays an example in a database of its own, and exports it with its children."""
     async with AsyncHarness(dsn) as flow:
-        flow.include(*{example.workflow, *example.children, charged_child})
+        flow(pools=[Pool("purse", usd=PURSE, soft=None)]).include(
+            *{example.workflow, *example.children, charged_child}
+        )
         flow.app.ref_checker("shelf")(is_on_shelf)
         await play(flow, example)
         with (

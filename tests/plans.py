@@ -123,7 +123,7 @@ insert into pgflow.code_signal (code_id, signal, shape) select code_id, 'go', '{
 # first leased ones.
 PLACES = """
 insert into pgflow.run (
-  run_id, chain_id, root_run_id, parent_run_id, parent_call, close_policy, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels
+  run_id, chain_id, root_run_id, parent_run_id, parent_call, close_policy, created_at, run_at, deadline_at, root, generation, lane_id, priority, tenant, key, input, labels, pool
 )
 select i, case when c.is_next then i - {ready} + {finished} else i end, case when c.is_child then i - {ready} - {kin} + {leased} else i end,
   case when c.is_child then i - {ready} - {kin} + {leased} end, case when c.is_child then 2 end, case when c.is_child then 'c' end::"char",
@@ -135,7 +135,8 @@ select i, case when c.is_next then i - {ready} + {finished} else i end, case whe
     when i % 100 = 7 and i >= {ready} and i < {parked} or i >= {leased} and i < {held} and i % 20 = 7 then 11
     when i % 5000 = 7 then 12
     else i % 8 + 1 end,
-  0, '', 'key-' || case when c.is_next then i - {ready} + {finished} else i end, '{{"n": 1}}', case when i % 10 = 0 then jsonb_build_object('customer', 'c' || i / 10 % 5000) end
+  0, '', 'key-' || case when c.is_next then i - {ready} + {finished} else i end, '{{"n": 1}}', case when i % 10 = 0 then jsonb_build_object('customer', 'c' || i / 10 % 5000) end,
+  case when i >= {leased} + 4000 and i < {held} then 'user-' || i - {leased} + {ready} end
 from generate_series({finished}, {end} - 1) i
 cross join lateral (select i >= {ready} and i < {ready} + {kin} as is_next, i >= {ready} + {kin} and i < {ready} + 2 * {kin} as is_child) c;
 
@@ -216,6 +217,34 @@ from generate_series({finished}, {finished} + 99) i;
 
 insert into pgflow.effect_beat (run_id, call, look_at, beat_at, timeout_seconds, can_ask)
 select i, 3, {base} + interval '60 days' + i * interval '1 ms', now(), 1e7, false from generate_series({parked}, {leased} - 1) i where i % 5 < 4;
+
+-- Pools under one; the last leased runs draw on them and have reserved for a call, and some finished ones have spent.
+insert into pgflow.pool (made_at, soft, is_hard, name, pools, tz, limits)
+select now(), 0.8, false, 'user-' || i, array['user-' || i, 'tenant'], 'UTC', '{{"usd": 10}}' from generate_series({ready}, {parked} - 1) i;
+
+insert into pgflow.pool (made_at, soft, is_hard, name, pools, tz, limits) values (now(), 0.8, false, 'tenant', '{{tenant}}', 'UTC', '{{"usd": 1000000000}}')
+on conflict do nothing;
+
+insert into pgflow.reservation (run_id, reserved_at, call, pools, periods, amounts)
+select i, now(), 2, array['user-' || i - {leased} + {ready}, 'tenant'], '{{-infinity,-infinity}}', '{{"usd": 1}}' from generate_series({leased} + 4000, {held} - 1) i;
+
+insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)
+select i, i * 1000 + 7, now(), now(), 2, 2, 'm', 'ask', '{{"amounts": {{"usd": 1}}}}' from generate_series({leased} + 4000, {held} - 1) i;
+
+insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)
+select i, i * 1000 + 7, {base} + i * interval '1 ms', {base} + i * interval '1 ms', 3, 0, 'M', 'ask', '{{"call": 1, "amounts": {{"usd": "1"}}}}' from generate_series({finished}, {unclaimable} - 1) i where i % 5 = 0;
+
+insert into pgflow.charge (run_id, charged_at, seq, call, name, pools, periods, amounts)
+select i, now(), 3, 1, 'ask', '{{tenant}}', '{{-infinity}}', '{{"usd": 1}}' from generate_series({finished}, {unclaimable} - 1) i where i % 5 = 0;
+
+insert into pgflow.spend (period_at, pool, unit, allowed, admitted, reserved)
+select '-infinity', 'user-' || i, 'usd', 10, r.n, r.n from generate_series({ready}, {parked} - 1) i
+cross join lateral (select case when i - {ready} + {leased} < {held} and i - {ready} >= 4000 then 1 else 0 end as n) r;
+
+insert into pgflow.spend as s (period_at, pool, unit, allowed, admitted, charged, reserved)
+select '-infinity', 'tenant', 'usd', 1000000000, c.n + r.n, c.n, r.n
+from (select count(*) as n from pgflow.charge) c, (select count(*) as n from pgflow.reservation) r
+on conflict (pool, period_at, unit) do update set admitted = excluded.admitted, charged = excluded.charged, reserved = excluded.reserved;
 
 insert into pgflow.step_beat (run_id, call, attempt, beat_at) select i, 2, 1, now() from generate_series({leased}, {held} - 1) i where i % 3 > 0;
 """
@@ -362,6 +391,34 @@ def parked_key(ids: Ids, rest: int) -> str:
 
 def number(key: str) -> int:
     return int(key.removeprefix("key-"))
+
+
+def asking(ids: Ids, first: int, count: int) -> str:
+    """Return a document in which so many leased runs end a call and ask their pools for another."""
+
+    def question(_: int) -> dict[str, Any]:
+        return {"admits": [{"call": 10, "name": "ask", "amounts": {"usd": "1"}}], "idle": False}
+
+    told = json.loads(batch(ids, first, count, seq=2, question=question))
+    told["p"] = [[run, 2] for run, *_ in told["r"]]
+    return json.dumps(told)
+
+
+def spending(ids: Ids, first: int, count: int) -> str:
+    """Return a document in which calls of so many leased runs are over, with what they cost."""
+    told = json.loads(batch(ids, first, count, seq=3))
+    cost = json.dumps({"call": 2, "amounts": {"usd": "0.5"}})
+    told["u"] = [
+        row
+        for run, seq, _, *rest in told["u"]
+        for row in (
+            [run, seq - 1, 0, "M", "ask", cost, None, 0, None, run * 1000 + 7],
+            [run, seq, 2, *rest],
+        )
+    ]
+    told["r"] = [[run, token, 2] for run, token, _ in told["r"]]
+    told["p"] = [[run, 2] for run, *_ in told["r"]]
+    return json.dumps(told)
 
 
 CLAIM = "select * from pgflow.claim_runs(%s::int, %s::int[], 10, %s::bigint[], true)"
@@ -651,12 +708,28 @@ CASES = [
         "step_beat_pkey",
     ),
     Case(
+        "admission of ten calls, each by a pool and one above it",
+        "select pgflow.commit_units(%s::jsonb)",
+        lambda ids: (asking(ids, 5001, 10),),
+        1900,
+        uses="lease_pkey outcome_pkey owed_pkey pool_pkey reservation_pkey run_pkey signal_pkey "
+        "spend_pkey unit_pkey",
+    ),
+    Case(
+        "charges of ten calls, each to a pool and one above it",
+        "select pgflow.commit_units(%s::jsonb)",
+        lambda ids: (spending(ids, 5001, 10),),
+        1700,
+        uses="lease_pkey outcome_pkey owed_pkey pool_pkey reservation_pkey run_pkey signal_pkey "
+        "spend_pkey unit_pkey",
+    ),
+    Case(
         "forced end of a leased run",
         "select pgflow.commit_units(%s::jsonb)",
         lambda ids: (batch(ids, 1, 1, seq=2, question=lambda _: {"park": True}),),
         160,
-        uses="deadline_pkey lease_pkey outcome_pkey owed_pkey run_generation_key run_parent_idx "
-        "run_pkey signal_pkey step_beat_pkey unit_pkey",
+        uses="deadline_pkey lease_pkey outcome_pkey owed_pkey reservation_pkey run_generation_key "
+        "run_parent_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
         before=("select pgflow.cancel_run('key-' || ({leased} + 1), force => true)",),
     ),
     Case(
@@ -798,7 +871,7 @@ CASES = [
         lambda ids: ([ids.ready + 5002],),
         160,
         uses="deadline_pkey held_pkey lease_pkey nudge_pkey outcome_pkey owed_pkey parked_pkey "
-        "ready_run_id_key run_generation_key run_parent_idx run_pkey signal_pkey "
+        "ready_run_id_key reservation_pkey run_generation_key run_parent_idx run_pkey signal_pkey "
         "step_beat_pkey timer_pkey unit_pkey wait_pkey",
         before=("select pgflow.cancel_run('key-' || ({ready} + 5002))",),
     ),

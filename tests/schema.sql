@@ -49,6 +49,21 @@ table pgflow.carried, owner pgflow_owner
   constraint carried_pkey PRIMARY KEY (run_id, seq, call)
   constraint carried_what_check CHECK ((what = ANY (ARRAY['step'::text, 'effect'::text, 'child'::text, 'undo'::text])))
 
+table pgflow.charge, owner pgflow_owner
+  -- What runs have spent, append only: a row beside each unit budget_charged
+  run_id bigint not null -- The run
+  charged_at timestamp with time zone not null -- Time of the commit that recorded it
+  seq integer not null -- Place of its unit in the journal
+  call integer not null -- Number of the call whose body spent it, or of the call of charge() itself
+  name text -- Name of that step; null = the code of the workflow spent it
+  model text -- The model that was paid; null = none is named
+  decision text -- Key of the decision that it was spent on, or that it rests on; null = none
+  pools text[] not null -- The pools that it was drawn on; empty = the run has none
+  periods timestamp with time zone[] not null -- The period of each
+  amounts pgflow.amounts not null -- What was spent, by unit
+  constraint charge_pkey PRIMARY KEY (run_id, seq)
+  CREATE INDEX charge_time_idx ON pgflow.charge USING btree (charged_at)
+
 table pgflow.code, owner pgflow_owner
   -- What code workers have had of each workflow, and when: written by workers as they come and go, never by a run
   code_id integer not null generated always as identity -- The number of this code
@@ -241,15 +256,12 @@ table pgflow.owed, owner pgflow_owner
   kind text not null -- effect, gate or obligation
   name text not null -- Of the effect, gate or obligation
   owed_to text -- To whom; null = nobody is named
-  detail jsonb -- Notice for whoever closes it, its key and its state; null = none. sql/ledgers/obligations.sql has its members
+  detail jsonb -- Notice for whoever closes it; null = none
   constraint owed_kind_check CHECK ((kind = ANY (ARRAY['effect'::text, 'gate'::text, 'obligation'::text])))
   constraint owed_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint owed_pkey PRIMARY KEY (run_id, call, kind)
-  CREATE INDEX owed_due_idx ON pgflow.owed USING btree (due_at) WHERE ((kind = 'obligation'::text) AND ((detail ->> 'state'::text) = 'open'::text))
   CREATE INDEX owed_key_idx ON pgflow.owed USING btree (((detail ->> 'key'::text))) WHERE (kind = 'effect'::text)
-  CREATE INDEX owed_obligation_idx ON pgflow.owed USING btree (((detail ->> 'key'::text))) WHERE (kind = 'obligation'::text)
   CREATE INDEX owed_opened_idx ON pgflow.owed USING btree (kind, opened_at)
-  CREATE INDEX owed_person_idx ON pgflow.owed USING btree (run_id) WHERE ((kind = 'obligation'::text) AND (detail ? 'since'::text))
   CREATE INDEX owed_ref_idx ON pgflow.owed USING btree (((detail ->> 'ref'::text))) WHERE (detail ? 'ref'::text)
 
 table pgflow.page, owner pgflow_owner
@@ -260,9 +272,9 @@ table pgflow.page, owner pgflow_owner
   paged_at timestamp with time zone -- Time at which somebody was last told; null = nobody yet
   call integer not null -- Number of the call that it is about; 0 = the run itself
   tries integer not null -- Number of tries since somebody was last told
-  kind text not null -- stuck, effect or obligation
+  kind text not null -- stuck or effect
   last_error text -- Class of the error with which the last try failed; null = it did not
-  constraint page_kind_check CHECK ((kind = ANY (ARRAY['stuck'::text, 'effect'::text, 'gate'::text, 'obligation'::text])))
+  constraint page_kind_check CHECK ((kind = ANY (ARRAY['stuck'::text, 'effect'::text])))
   constraint page_last_error_check CHECK ((char_length(last_error) <= 255))
   constraint page_pkey PRIMARY KEY (run_id, call, kind)
 
@@ -306,6 +318,38 @@ table pgflow.policy_rule, owner pgflow_owner
   constraint policy_rule_risk_check CHECK ((risk = ANY (ARRAY['reversible'::text, 'compensable'::text, 'irreversible'::text])))
   constraint policy_rule_version_fkey FOREIGN KEY (version) REFERENCES pgflow.policy(version)
 
+table pgflow.pool, owner pgflow_owner
+  -- Pools that runs draw on: what may be spent, by unit, in each period
+  made_at timestamp with time zone not null -- Time at which it was made
+  revoked_at timestamp with time zone -- Time since which it admits nothing; null = it does
+  soft numeric -- Part of a limit from which on a run that draws is told; null = none is
+  is_hard boolean not null -- True if no step at all of a run under it is licensed once it is used up or revoked
+  name text not null -- Its name
+  pools text[] not null -- Itself, its parent, the parent of that, and so on: what is drawn on it is drawn on all of them
+  per text -- Calendar period after which it is full again; null = never
+  tz text not null -- Time zone of that calendar
+  limits pgflow.amounts not null -- What may be spent in a period, by unit; a unit that is not named has no limit
+  revoked_by text -- Who revoked it
+  revoked_why text -- The reason given
+  declared jsonb -- What the code of an app last declared of it; null = no app declares it
+  constraint pool_check CHECK (((pools[1] = name) AND (cardinality(pools) <= 8)))
+  constraint pool_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
+  constraint pool_per_check CHECK ((per = ANY (ARRAY['hour'::text, 'day'::text, 'week'::text, 'month'::text, 'quarter'::text, 'year'::text])))
+  constraint pool_pkey PRIMARY KEY (name)
+  constraint pool_soft_check CHECK (((soft > (0)::numeric) AND (soft <= (1)::numeric)))
+  CREATE INDEX pool_parent_idx ON pgflow.pool USING btree ((pools[2])) WHERE (pools[2] IS NOT NULL)
+
+table pgflow.pool_change, owner pgflow_owner
+  -- What was said of pools, append only: who allowed what, when and why
+  changed_at timestamp with time zone not null -- Time at which it was said
+  pool text not null -- The pool
+  what text not null -- set, granted, revoked or restored
+  said jsonb not null -- The limits and options that were set, or the amounts that were granted
+  why text -- The reason given
+  changed_by text not null -- Who said it
+  constraint pool_change_what_check CHECK ((what = ANY (ARRAY['set'::text, 'granted'::text, 'revoked'::text, 'restored'::text])))
+  CREATE INDEX pool_change_idx ON pgflow.pool_change USING btree (pool, changed_at)
+
 table pgflow.queue, owner pgflow_owner
   -- Limits and policy of a queue; a row appears when a queue is first named
   queue text not null -- Name of the queue
@@ -346,6 +390,17 @@ table pgflow.replacement, owner pgflow_owner
   waits_for bigint not null -- A chain that has had its key
   constraint replacement_pkey PRIMARY KEY (run_id, waits_for)
 
+table pgflow.reservation, owner pgflow_owner
+  -- What open calls have reserved and not spent yet
+  with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  run_id bigint not null -- The run
+  reserved_at timestamp with time zone not null -- Time at which the call was admitted
+  call integer not null -- Number of the call
+  pools text[] not null -- The pools that it draws on
+  periods timestamp with time zone[] not null -- The period of each
+  amounts pgflow.amounts not null -- What is left of it, by unit
+  constraint reservation_pkey PRIMARY KEY (run_id, call)
+
 table pgflow.run, owner pgflow_owner
   -- One execution of a workflow; insert only, but for labels that it changes. A chain is a run and the generations that continued it
   run_id bigint not null -- The number of the run
@@ -370,12 +425,14 @@ table pgflow.run, owner pgflow_owner
   origin_seq integer -- Number of units it has from there: those with a seq up to this one
   heritage jsonb -- Other inheritance from there: the stems of keys and of random numbers, the beginning of its time, the tries that steps have; and the request that made it
   start_id uuid -- Made up by whoever sent a start that must not find a run of somebody else under its key: sent again, it finds its own
+  pool text -- The pool that it draws on; null = none
   constraint run_check CHECK ((((generation > 1) OR ((generation = 1) AND (chain_id = run_id))) AND ((parent_run_id IS NULL) = (parent_call IS NULL)) AND ((parent_run_id IS NULL) = (close_policy IS NULL)) AND ((close_policy IS NULL) OR (close_policy = ANY (ARRAY['c'::"char", 'a'::"char"])))))
   constraint run_pkey PRIMARY KEY (run_id)
   CREATE UNIQUE INDEX run_generation_key ON pgflow.run USING btree (chain_id, generation) WHERE (generation > 1)
   CREATE INDEX run_key_idx ON pgflow.run USING btree (key)
   CREATE INDEX run_labels_idx ON pgflow.run USING gin (labels jsonb_path_ops) WHERE (labels IS NOT NULL)
   CREATE INDEX run_parent_idx ON pgflow.run USING btree (parent_run_id) WHERE (parent_run_id IS NOT NULL)
+  CREATE INDEX run_pool_idx ON pgflow.run USING btree (pool) WHERE (pool IS NOT NULL)
 
 table pgflow.run_key, owner pgflow_owner
   -- Which chain a public key names; while the row is here, a second start with this key is the same run or a conflict
@@ -451,6 +508,28 @@ table pgflow.sparse_partition, owner pgflow_owner
   reason text not null -- busy = its lock was not to be had in time; units = too many rows to copy under a lock; vacuum = its dead rows are still there
   constraint sparse_partition_pkey PRIMARY KEY (name)
   constraint sparse_partition_reason_check CHECK ((reason = ANY (ARRAY['busy'::text, 'units'::text, 'vacuum'::text])))
+
+table pgflow.spend, owner pgflow_owner
+  -- What a pool has let in and what was spent, by period and unit
+  with fillfactor=50, autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  period_at timestamp with time zone not null -- Beginning of the period; -infinity for a pool without
+  soft_at timestamp with time zone -- Time at which it passed its soft threshold; null = it has not
+  pool text not null -- The pool
+  unit text not null -- The unit: usd, tokens, calls, seconds or another
+  allowed numeric -- What may be spent in this period; null = any amount
+  granted numeric not null default 0 -- The part of it that was granted for this period alone
+  admitted numeric not null default 0 -- What was ever let in: charged, returned and reserved together
+  charged numeric not null default 0 -- What was spent, within what is allowed
+  returned numeric not null default 0 -- What was reserved and not spent
+  reserved numeric not null default 0 -- What open calls have reserved and not spent yet
+  overrun numeric not null default 0 -- What was spent beyond what is allowed, since a call cost more than it had reserved
+  forgotten numeric not null default 0 -- What was spent by runs whose history has been removed
+  constraint spend_balances CHECK ((admitted = ((charged + returned) + reserved)))
+  constraint spend_is_bounded CHECK (((allowed IS NULL) OR ((charged + reserved) <= allowed)))
+  constraint spend_is_full_before_it_overruns CHECK (((overrun = (0)::numeric) OR ((charged + reserved) = allowed)))
+  constraint spend_is_positive CHECK ((LEAST(allowed, charged, returned, reserved, overrun, forgotten) >= (0)::numeric))
+  constraint spend_pkey PRIMARY KEY (pool, period_at, unit)
+  constraint spend_unit_check CHECK (((octet_length(unit) >= 1) AND (octet_length(unit) <= 63)))
 
 table pgflow.step_beat, owner pgflow_owner
   -- Last sign of life of a long step, with details for its next attempt; gone when the run ends
@@ -545,7 +624,7 @@ table pgflow.wait, owner pgflow_owner
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
   run_id bigint not null -- The parked run
   call integer not null -- Number of the call that waits; of children, the first of those calls
-  kind "char" not null -- s = for a signal, c = for the result of a child, e = for word of an effect or obligation
+  kind "char" not null -- s = for a signal, c = for the result of a child, e = for word of an effect
   name text not null -- Name of the signal, or child
   calls integer[] -- Numbers of the calls that wait for a child; null where it is for a signal
   constraint wait_check CHECK (((kind = 'c'::"char") = (calls IS NOT NULL)))
@@ -575,6 +654,55 @@ table pgflow.worker_code, owner pgflow_owner
   worker_id integer not null -- The worker
   code_id integer not null -- The code that it has
   constraint worker_code_pkey PRIMARY KEY (worker_id, code_id)
+
+view pgflow.budgets, owner pgflow_owner
+  -- Budgets: what each pool allows in its current period, and what of that is spent or reserved, by unit
+  pool text -- Name of the pool
+  unit text -- The unit: usd, tokens, calls, seconds or another
+  period_at timestamp with time zone -- Beginning of the period; null = nothing was drawn in it yet, or the pool has no periods
+  per text -- Calendar period after which it is full again; null = never
+  tz text -- Time zone of that calendar
+  allowed numeric -- Most that may be spent in the period; null = any amount
+  charged numeric -- Amount that was spent
+  reserved numeric -- Amount that open calls have reserved and not spent yet
+  remaining numeric -- Amount that can still be admitted; null = any amount
+  overrun numeric -- Part of the charges that is beyond the limit, since calls cost more than they had reserved
+  returned numeric -- Amount that was reserved and not spent
+  parent text -- The pool that it draws on; null = none
+  is_hard boolean -- True if no step of a run under it is licensed once it is used up or revoked
+  soft numeric -- Part of the limit from which on runs are told; null = none are
+  soft_at timestamp with time zone -- Time at which it passed that part; null = it has not
+  revoked_at timestamp with time zone -- Time since which it admits nothing; null = it does
+  revoked_by text -- Name of whoever revoked it
+  revoked_why text -- The reason given
+  made_at timestamp with time zone -- Time at which it was made
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.charges, owner pgflow_owner
+  -- Charges: what runs have spent, on which step, decision and model, and out of which pool
+  key text -- Key of the run
+  charged_at timestamp with time zone -- Time of the commit that recorded it
+  step text -- Name of the step whose body spent it; null = the code of the workflow did
+  call integer -- Number of the call, in the order in which the code made them
+  model text -- The model that was paid; null = none is named
+  decision text -- Key of the decision that it was spent on, or that its step rests on; null = none
+  pool text -- The pool that it was drawn on; null = the run has none
+  pools text[] -- That pool and those above it
+  usd numeric -- Dollars; null = none
+  tokens numeric -- Tokens; null = none
+  amounts jsonb -- All of it, by unit
+  workflow text -- Name of the workflow
+  generation integer -- Generation of the run that spent it
+  tenant text -- Tenant of the run; empty where there is only one
+  run_id bigint -- The number of that generation
+  seq integer -- Place of its unit in the journal
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
 
 view pgflow.decisions, owner pgflow_owner
   -- Decisions: each choice with its reasons, as it was recorded once
@@ -684,27 +812,25 @@ view pgflow.messages, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.obligations, owner pgflow_owner
-  -- Owed: effects that are not closed, obligations that are neither discharged nor waived, and what else is open
+  -- Owed: effects that are not closed, and what else is open
   key text -- Key of the run
   kind text -- effect, gate or obligation
   name text -- Of the effect, gate or obligation
-  state text -- Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any more. Of an obligation: open, or breached once it was due
+  state text -- Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any more
   opened_at timestamp with time zone -- Since when it is owed
   due_at timestamp with time zone -- Time at which the engine looks after it next, or it should be closed; null = no time is set
   owed_to text -- To whom; null = nobody is named
-  effect text -- Key of the effect or obligation: what settle_effect takes, and discharge
+  effect text -- Idempotency key of the effect: what settle_effect takes
   ref text -- The counterparty's reference: what confirm_effect takes
-  detail jsonb -- Notice for whoever closes it; of an obligation, what its code says of it
+  detail jsonb -- Notice for whoever closes it
   tenant text -- Tenant of the run; empty where there is only one
   call integer -- Number of the call
   run_id bigint -- The number of that generation
   paged_at timestamp with time zone -- Time at which somebody was last told of it (app.pager); null = nobody, or nobody is needed
-  reason text -- Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force), failed or cancelled (its run ended so, and owes it still); null = its run does
+  reason text -- Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force); null = its run does
   beat_at timestamp with time zone -- Time of the last beat of an accepted effect, or of its acceptance; null = it has promised none
   beat_details json -- Progress that the last beat with details told; null = none did
   silent_at timestamp with time zone -- Time from which its outcome is unknown if no further beat comes; null = it has promised none
-  holder text -- Whom it was transferred to, outside of the run; null = the run holds it
-  outlives boolean -- True if its run need not wait until it is closed
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -830,8 +956,8 @@ view pgflow.runs, owner pgflow_owner
   origin_generation integer -- Generation of that run
   origin_seq integer -- Number of units it has from there; null = it began empty
   origin_run_id bigint -- The number of that generation
-  reason_code text -- Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; signal, effect, owes (obligations only), child, timer or replacement of a waiting one; paused; the trouble of a stuck one; asked, deadline, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled one; null = nothing to say
-  reason_detail json -- Detail of that reason: signals, children, effects, obligations and until of the waits; deaths of a suspect run; by of a pause or cancel, and force; the facts of the trouble
+  reason_code text -- Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; signal, effect, child, timer or replacement of a waiting one; paused; the trouble of a stuck one; asked, deadline, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled one; null = nothing to say
+  reason_detail json -- Detail of that reason: signals, children, effects and until of the waits; deaths of a suspect run; by of a pause or cancel, and force; the facts of the trouble
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -936,12 +1062,6 @@ view pgflow.workers, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
-function pgflow.act_on_breach_(debt pgflow.owed, is_over boolean, t timestamp with time zone) returns jsonb, owner pgflow_owner
-  -- Does what was agreed on for the breach of an obligation; answers what is to be noted with it
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 bd6b0e226be7b7c165d5be35bb526275
-
 function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, what text, name text, state text, key text, args_hash bigint, payload json), owner pgflow_owner
   -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
@@ -956,6 +1076,13 @@ function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAUL
   md5 b6faf52ff16dae1f8dde8f6179463d94
   grant execute to pgflow_worker
 
+function pgflow.admit_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
+  -- Admits the calls that runs of a batch ask for, or refuses them, one after the other: of each position the last seq then, and its units. The pools are locked
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 808a78ecbdb964302270f83685291afc
+
 function pgflow.adopt_children_(origin bigint, cut integer, heir pgflow.run, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Hands to a run the children of the dropped part that have completed, with their results, or still go on; answers its last seq
   plpgsql volatile
@@ -968,19 +1095,18 @@ function pgflow.adopt_effects_(origin bigint, cut integer, heir bigint, chain bi
   set search_path=pg_catalog, pg_temp
   md5 f15a56a63b65adfa1f8c671285e3a0c7
 
-function pgflow.adopt_obligations_(origin bigint, cut integer, heir bigint, token bigint, is_rewind boolean, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
-  -- Hands to a generation what the dropped part of another's journal has opened and not closed, and tells it what that part has closed; answers its last seq
+function pgflow.allow_(pool text, period_at timestamp with time zone, unit text, allowed numeric) returns void, owner pgflow_owner
+  -- Sets what may be spent of a unit in a period, and what of the charges is beyond it; PF006 if open calls have reserved more. The pool is locked
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  set enable_seqscan=off
-  md5 d18b4e0a06bcb13aa3d5b74c0d08d314
+  md5 131a074a27b603d3eb42e4acafc3bcb2
 
 function pgflow.answer_all_(questions jsonb, t timestamp with time zone, OUT answers jsonb, OUT to_wake bigint[], OUT lanes integer[]) returns record, owner pgflow_owner
   -- Answers the questions of the runs of a batch and changes their places, within commit_units
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 05d392818d5b277bce87b39ce9893b4d
+  md5 cc26bc0fafa6255cf7ba251877d1d1fc
 
 function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Appends one unit that the database decided
@@ -1049,7 +1175,7 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 aa582f8b086e0266c28fcc62f5a01566
+  md5 09c7199a651f21b7262fd6a44765e53c
 
 function pgflow.begin_replacements_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs whose predecessors under their key have ended
@@ -1080,18 +1206,11 @@ function pgflow.book_beats_(units jsonb, t timestamp with time zone) returns voi
   set enable_seqscan=off
   md5 553caea65d37e26aa44dd413c544d97f
 
-function pgflow.book_obligations_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Keeps what is owed equal to the obligations that the code opens and closes by the units of a commit
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  set enable_seqscan=off
-  md5 de4cf85936056b124ca22ddd941382c4
-
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 fc2df91e8b2e77e1b9068c61e50a0f0e
+  md5 8e9e297109aa87c61b0d8dca093dfb52
 
 function pgflow.calls_of_(calls jsonb) returns int4multirange, owner pgflow_owner
   -- Numbers of calls as a worker names them: ranges as text, or [call, ...]
@@ -1139,6 +1258,13 @@ function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_ow
   set search_path=pg_catalog, pg_temp
   md5 8519d0e55cfb381be176e5c1bcd23425
 
+function pgflow.charge_one_(me bigint, at_seq integer, clock timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Books what one unit says was spent: out of the reservation of its call, then out of the pool, then as overrun
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 3bc6707617cbd51f2445ce4a45740ce7
+
 function pgflow.check() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The invariants that do not hold, one a row; empty = sound
   plpgsql volatile security definer
@@ -1153,6 +1279,12 @@ function pgflow.check_acts_(run_id bigint, cut integer, effects text, is_fork bo
   set search_path=pg_catalog, pg_temp
   md5 0f2ab735dbe33f99599ba80f9d33febd
 
+function pgflow.check_amounts_(amounts jsonb, what text) returns void, owner pgflow_owner
+  -- Refuses (PF003) amounts that no pool can have
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 cdd8f5f6b7d2d01592c3d0bafb1eea8d
+
 function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a batch with a key or an input that no run can have
   plpgsql immutable
@@ -1164,6 +1296,12 @@ function pgflow.check_beats_() returns TABLE(invariant text, detail text), owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 14c3c9604ed3940b0edf04f40947d850
+
+function pgflow.check_budgets_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- The sums of pools are those of the rows behind them
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 91dd55b757edaf301fa5491171748c0d
 
 function pgflow.check_children_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Parents know their children, and hear of their ends
@@ -1193,7 +1331,7 @@ function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a history that no run can have had
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 034a6c612e0c3eeca53ef8c134b41efd
+  md5 05c281f4ffb59b1beeee299fce3f6b66
 
 function pgflow.check_if_taken_(if_taken text, start_id uuid, run_at timestamp with time zone, key text, defaults json) returns void, owner pgflow_owner
   -- Refuses (PF003) what cannot be said of a key that may be taken
@@ -1211,7 +1349,7 @@ function pgflow.check_journal_() returns TABLE(invariant text, detail text), own
   -- A journal is dense, and ends with its run
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 34b4a9d20ebb75dc748cd08956be45d3
+  md5 a5ff2ea9d404bbe7a89acddd1a5370ec
 
 function pgflow.check_json_(value json, what text) returns void, owner pgflow_owner
   -- Refuses (PF003) a value too long, too deep or too large to be read back by every client
@@ -1235,19 +1373,13 @@ function pgflow.check_mail_() returns TABLE(invariant text, detail text), owner 
   -- Mail has a chain, and somebody who will look at it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 fc422d83c4816063ed5b490b53109c92
+  md5 4d59c5ca34bc18361bc82515a2fa9132
 
 function pgflow.check_may_force_(key text) returns void, owner pgflow_owner
   -- Refuses (PF021) a caller without the right to force_cancel_run
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 357a628e7415a94321a615d3d10159b1
-
-function pgflow.check_may_settle_(effect_key text) returns void, owner pgflow_owner
-  -- Refuses (PF021) a caller without the right to settle_effect
-  plpgsql stable
-  set search_path=pg_catalog, pg_temp
-  md5 05121467f7c7ce7775d902e9304a17ee
 
 function pgflow.check_name_(name text, what text, max_bytes integer DEFAULT 255) returns void, owner pgflow_owner
   -- Refuses (PF003) a name that is missing, empty or too long
@@ -1260,12 +1392,6 @@ function pgflow.check_object_(value jsonb, what text) returns void, owner pgflow
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 2db6e6e75838ddae8e773eef3d2749e1
-
-function pgflow.check_obligations_() returns TABLE(invariant text, detail text), owner pgflow_owner
-  -- Every obligation that was opened is closed, or stands in what is owed; a completed run has left none behind
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 52332e7c3f866ddd06fc66fc46342565
 
 function pgflow.check_origins_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Forks and later generations begin with the journal of their origin
@@ -1285,6 +1411,12 @@ function pgflow.check_places_() returns TABLE(invariant text, detail text), owne
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 8d4c034836b1b16873d95f8a23d6c4de
+
+function pgflow.check_pool_(name text, budget jsonb) returns void, owner pgflow_owner
+  -- Refuses a pool that is not there (PF001) and bad limits (PF003)
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 fc1e549423e7b0f411bf128dea640aa6
 
 function pgflow.check_sagas_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Effects that are carried were done by the chain, and are taken back where it fails
@@ -1320,7 +1452,7 @@ function pgflow.check_waits_() returns TABLE(invariant text, detail text), owner
   -- A parked run waits for something that can come, and has not come
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 98cba82b1089039fb1ebcb6abff843ab
+  md5 0e191c7ae01a024e3f11b52ab56d9eaa
 
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
   -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
@@ -1346,7 +1478,7 @@ function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precisi
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f748fbb25fe8aa7919076948c080dbd6
+  md5 eab152b8fb2ee14bd95e79e1b5d33139
   grant execute to pgflow_worker
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
@@ -1365,21 +1497,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 331d6d45c4bb6b7347d52d826b76dc33
-
-function pgflow.close_by_word_(me bigint, payload json, sent_by text, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
-  -- Records what somebody said of an obligation, or that it was breached, if it is still open
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  set enable_seqscan=off
-  md5 c7f0032c598798bb1fb46d9519e8a20d
-
-function pgflow.close_debt_(me bigint, said jsonb) returns void, owner pgflow_owner
-  -- Removes an obligation from what a run owes, or notes who holds it now; no effect if it is closed
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  set enable_seqscan=off
-  md5 161736062fed34b9eefdcaecf8c4aef7
+  md5 5104cdc8ac22a2590b71fcbcbd9398b1
 
 function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USER) returns boolean, owner pgflow_owner
   -- Somebody has seen to a loss: doctor does not show it any more; false if there is none of this number that is open
@@ -1388,6 +1506,13 @@ function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USE
   set jit=off
   md5 7091e8e6b0c724260e965e0074671902
   grant execute to pgflow_operator
+
+function pgflow.close_reservations_(runs bigint[], calls integer[]) returns void, owner pgflow_owner
+  -- Returns what calls have reserved and not spent: of each run this call, or every one if it is null. The pools are locked
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 11579aa6b2437d870f9337182115dc85
 
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[] DEFAULT NULL::bigint[], payloads json[] DEFAULT NULL::json[]) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
@@ -1413,7 +1538,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 9bcdc74a85a276210e40b5dbddca7079
+  md5 c78108a75150a83b906ce6959a824707
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -1436,7 +1561,7 @@ function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) retu
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d8c37f312193b369f64a69745e66ffa8
+  md5 9a3cab2d7bcaf202913df922b3a46ad2
 
 function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) returns void, owner pgflow_owner
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
@@ -1453,16 +1578,25 @@ function pgflow.count_lost_threads(worker_id integer, lost integer) returns void
   grant execute to pgflow_worker
 
 function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
-  -- The seq before the first unit of a step's last call, of its last failed one if one has failed
+  -- The seq before the first unit of a step's last call, of its last failed or refused one if there is one
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 b0467b2b67e55bd965f9ef782f896b7b
+  md5 cba9ad3778fe908e6b3ee554f8cd726a
 
 function pgflow.cut_to_retry_(run_id bigint) returns integer, owner pgflow_owner
   -- The seq before the step that failed last, or before the first effect that was taken back for it; null = no step has failed
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 8f2081b7eec35fd4ae46ebf6f10f0148
+  md5 75ffb364c6dbdee3460a7840eb785397
+
+function pgflow.declare_pools(pools jsonb) returns integer, owner pgflow_owner
+  -- Sets the pools that an app declares, [{name, limits, parent, per, tz, soft, hard}, ...], each parent first, where that differs from its last declaration; answers how many
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 b44fbc5e7a9bf8d50ea7ee5026deedde
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, tell boolean DEFAULT true, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
   -- Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run's lane, whose workers it tells unless told not to; without a lane: wake() the chain next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
@@ -1471,16 +1605,6 @@ function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null':
   set enable_seqscan=off
   set jit=off
   md5 3acdb0a75dc1d273314c3a5bccd33cde
-  grant execute to pgflow_client
-  grant execute to pgflow_operator
-  grant execute to pgflow_worker
-
-function pgflow.discharge(obligation_key text, evidence json DEFAULT NULL::json, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Closes an obligation: it was done, as the evidence shows. Also closes the debt of an effect that is uncompensated: somebody has taken it back. PF001 if nothing that is owed has the key
-  plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 5b39431666a6d518c99286008cacadaa
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1510,7 +1634,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 6e8dc995f28c0e6177f22eff0f57726d
+  md5 136451d102935726950272f885730a6e
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -1526,6 +1650,13 @@ function pgflow.drop_old_code_(before timestamp with time zone) returns void, ow
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 e85a091db6cc7e9839063a7af0a9f8ab
+
+function pgflow.drop_own_pools_(names text[]) returns void, owner pgflow_owner
+  -- Removes the pools that runs had of their own among these and those above them, unless another run draws on them, such as a fork
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 8505fb2b38c95b7678d5ca004cfa2859
 
 function pgflow.edit_note_(run_id bigint, cut integer, edit json) returns jsonb, owner pgflow_owner
   -- Hashes of a result before and after it was edited
@@ -1604,13 +1735,13 @@ function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigi
   set enable_seqscan=off
   md5 a456b4e2fc9c46e3395eece4b6ecf0e7
 
-function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint, has_ledger boolean DEFAULT true, payloads json[] DEFAULT NULL::json[]) returns bigint, owner pgflow_owner
-  -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own, which may be of the ledger of effects; the time in microseconds
+function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint, has_ledger boolean DEFAULT true, payloads json[] DEFAULT NULL::json[], closes jsonb DEFAULT NULL::jsonb) returns bigint, owner pgflow_owner
+  -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own, which may be of the ledger of effects, and settles what is spent of a budget; the time in microseconds
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 058eed4a4f3ccc1a4094d86c951b8708
+  md5 f00bee28409bebd6044f13ad6d4729b1
   grant execute to pgflow_worker
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
@@ -1649,6 +1780,13 @@ function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, t
   md5 675fabbb118e81799e7dedd145a8b37c
   grant execute to pgflow_operator
 
+function pgflow.forget_charges_(runs bigint[]) returns void, owner pgflow_owner
+  -- Removes the charges of runs whose history goes; the sums of their pools stay
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 bf23238cd0f21feb23cad04630826735
+
 function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, with_mail boolean DEFAULT false, generation integer DEFAULT NULL::integer, labels jsonb DEFAULT NULL::jsonb, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'forked'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
   -- Starts a run that begins with another's journal up to a unit, or before a step, and goes on by itself; the origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken
   plpgsql volatile security definer
@@ -1668,12 +1806,20 @@ function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with ti
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 9773c2ba1945f9bf2e40fe3c6a20ab96
+  md5 0c3664764613c42604968b2748d76ccf
 
 function pgflow.from_micros_(us bigint) returns timestamp with time zone, owner pgflow_owner
   -- The time that a number of microseconds since 1970 stands for
   sql immutable strict
   md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.grant_budget(pool text, amounts jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
+  -- Allows more of a pool in its current period: amounts by unit, such as {"usd": 10}, beyond its limits. PF001 if there is no such pool
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 a3c5c099b5f3f52a347fbee9159b8d46
+  grant execute to pgflow_operator
 
 function pgflow.hand_on_debts_(me bigint, cut integer, said text, why text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Closes the debts of a run for what another takes back from now on: the generation that begins with its journal up to a cut, or, without a cut, its parent
@@ -1708,13 +1854,6 @@ function pgflow.hear_(questions jsonb, mailed integer[]) returns integer[], owne
   set enable_seqscan=off
   md5 9485781f0c9eb25af2d0f672f187f04d
 
-function pgflow.hear_late_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
-  -- Takes what was said of obligations to runs that have ended meanwhile; what another is writing into stays for the next wake
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  set enable_seqscan=off
-  md5 179cab8fec95559af9ca84f1bfc4bb00
-
 function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, attempts integer, timeout_seconds double precision, t timestamp with time zone) returns pgflow.run, owner pgflow_owner
   -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
   plpgsql volatile
@@ -1745,7 +1884,7 @@ function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp w
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 d02c39ddf092a0eeea1eb620ef11fcb4
+  md5 92b95c774d026bebf76c4b1ec6ef477f
   grant execute to pgflow_worker
 
 function pgflow.import_run(history json) returns bigint, owner pgflow_owner
@@ -1762,11 +1901,11 @@ function pgflow.insert_history_(history json, header jsonb, t timestamp with tim
   set search_path=pg_catalog, pg_temp
   md5 5136b96897198e44f8cf2f9cd232695d
 
-function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
+function pgflow.insert_run_(tenant text, key text, workflow text, queue text, version text, priority integer, input json, run_at timestamp with time zone, deadline_at timestamp with time zone, labels jsonb, metadata jsonb, parent_run_id bigint, parent_call integer, close_policy "char", root_run_id bigint, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, OUT run_id bigint, OUT run_key text, OUT is_new boolean, OUT lane_id integer, OUT clash text) returns record, owner pgflow_owner
   -- Inserts one run with its key and place, or finds the run that the key already names; clash says how that one differs
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 fcb752e5ec34d9b4fc23c5d336678f7d
+  md5 da7932a7dcee1c28e3d1a9f8781c026a
 
 function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT refused jsonb) returns record, owner pgflow_owner
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
@@ -1872,11 +2011,24 @@ function pgflow.keys_as_uuids_(runs jsonb) returns uuid[], owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 b2a37c6898a68dd8e966d2d5b47f1c4d
 
+function pgflow.known_pool_(name text) returns pgflow.pool, owner pgflow_owner
+  -- A pool, locked; PF001 if there is none of this name
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 483ed43ff6f8ca42ec935a9d18e12efc
+
 function pgflow.labels_at_start_(run_id bigint, labels jsonb) returns jsonb, owner pgflow_owner
   -- Labels that a run was started with, given its number and the labels that it has now
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.lacking_(names text[], periods timestamp with time zone[], amounts jsonb, OUT reason text, OUT pool text, OUT unit text, OUT allowed numeric, OUT remaining numeric, OUT asked numeric) returns record, owner pgflow_owner
+  -- Reason why pools do not admit these amounts: no_pool, revoked, or used_up with the unit and what is left; null = they do. A pool with a limit that is used up admits nothing at all
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 0e091e52d0f639570a69867490409fd9
 
 function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Ends a generation whose place is locked, or that has ended, as continued by another
@@ -1895,13 +2047,6 @@ function pgflow.leave_keys_(q jsonb) returns void, owner pgflow_owner
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 c5ae4098cfb014c11690361276b9eb04
-
-function pgflow.leave_obligations_(run_ids bigint[], t timestamp with time zone) returns void, owner pgflow_owner
-  -- Leaves to people what runs owe that have failed or were cancelled
-  sql volatile
-  set search_path=pg_catalog, pg_temp
-  set enable_seqscan=off
-  md5 9a36e433357b7703d35c1b86970fffab
 
 function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   -- A worker that holds nothing any more takes its leave
@@ -1947,6 +2092,13 @@ function pgflow.lock_chain_(chain bigint) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 6cacfbaeac9e132c027c0350338116a4
 
+function pgflow.lock_pools_(names text[]) returns void, owner pgflow_owner
+  -- Locks pools in the order of their names
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 9bc64cb2eb987ea5dbc3a9032a3f7052
+
 function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT pause boolean) returns record, owner pgflow_owner
   -- As hear_ and look_all_, of one run; for calls that an upgrade has overtaken
   plpgsql volatile
@@ -1967,6 +2119,12 @@ function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs integer[], has
   set jit=off
   md5 556b85f7a68b5ccdce4794ea829c3101
   grant execute to pgflow_worker
+
+function pgflow.make_own_pools_(roots uuid[], parent text, budget jsonb, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Makes the pools that runs have of their own, which draw on another
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 e902a3900ea32afc97b79106bf81021f
 
 function pgflow.mended_(me bigint, chain bigint, place json, verb text, message bigint, name text, why text, said_by text, OUT lane_id integer) returns integer, owner pgflow_owner
   -- Lets a run go on that was stuck for want of a message, once no message is left that it could not take; answers its lane
@@ -1995,7 +2153,7 @@ function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void
   -- Hands what was owed before a cut to the new generation; the rest stays owed by the old one
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 54462dc93da1bfe18c686e2a1dd4e4bc
+  md5 bf28691239fe438e1748596e12c847ff
 
 function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Hands what was said of open effects, and not yet taken, to whoever owes them now; of those that the old generation keeps it is recorded there
@@ -2010,10 +2168,10 @@ function pgflow.needs_(name text, risk text, request jsonb, OUT version integer,
   md5 b6b1833730d61f18c734d8dbd5199f7c
 
 function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, detail json, effect text), owner pgflow_owner
-  -- Needs for a person, each with its time: runs that are stuck, and effects and obligations that nobody looks after
+  -- Needs for a person, each with its time: runs that are stuck, and effects that nobody looks after
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 d5482b0ed159855884cc467892f9c3b0
+  md5 73cc4334d08d54f8ede3db145965c6ed
 
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain
@@ -2021,11 +2179,11 @@ function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 ba29c7a4a08060400ab914b36d401e70
 
-function pgflow.note_breach_(me bigint, call integer, name text, obligation text, due_us bigint, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
-  -- Records that an obligation was due and not discharged
-  plpgsql volatile
+function pgflow.note_change_(pool text, what text, said jsonb, why text, sent_by text, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Keeps who said what of a pool
+  sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 68ce30879b7db7e169d638b02b6955d4
+  md5 ffe63ae7bd69d27f7bcc2bf0d7e25010
 
 function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT last_seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Turns requests to pause or go on, up to the last one seen, into units that say who did what and why
@@ -2052,14 +2210,6 @@ function pgflow.note_taken_back_(chain bigint, origin bigint, generation integer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 b83eca3c4d83566c9d4a807cce7e64a6
-
-function pgflow.notice_breaches_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
-  -- Finds obligations that are due, notes that they are breached and does, once, what was agreed on; answers the lanes of workflows that it has started
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  set enable_seqscan=off
-  set plan_cache_mode=force_generic_plan
-  md5 c1e994841abe93f4947b41702acb531e
 
 function pgflow.notice_silence_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Tells runs whose accepted effects have had no beat in time; of those that have ended, it is recorded
@@ -2088,6 +2238,13 @@ function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint),
   md5 3fe4aaaf8c2ffc970e8491744f1daadb
   grant execute to pgflow_worker
 
+function pgflow.open_spend_(names text[], periods timestamp with time zone[], units text[]) returns void, owner pgflow_owner
+  -- Makes the rows of a period that are not there yet: a pool is full again with the first draw of a period. After it, sums are those of now
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 57614bd19b92839018e20fdea8289e14
+
 function pgflow.owe_(me bigint, call integer, name text, key text, reason text, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Opens a debt: an effect that was done and not taken back
   plpgsql volatile
@@ -2098,7 +2255,7 @@ function pgflow.owe_by_force_(me bigint, chain bigint, t timestamp with time zon
   -- Before a run is ended by force: takes what was said of its effects, and opens a debt for each that is left done
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 ae83f64600771d4bb1d0894fd621b53f
+  md5 323cf0c0a29c236290a67b3e66ad7f3d
 
 function pgflow.owe_for_parent_(children bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Opens debts for what completed children did, if their parent was ended by force before it had their results
@@ -2112,6 +2269,17 @@ function pgflow.owe_left_(me bigint, reason text, t timestamp with time zone, IN
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 3f5a67701e49667c525531aecef33833
+
+function pgflow.own_line_(root uuid, parent text) returns text[], owner pgflow_owner
+  -- The pool that a run has of its own, and those that it draws on, also one that nobody has made yet
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 3cd651097cc42c3732398bd74e455014
+
+function pgflow.own_pool_(root uuid) returns text, owner pgflow_owner
+  -- Name of the pool that a run has of its own
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.own_stem_(root uuid, generation integer) returns text, owner pgflow_owner
   -- Beginning of the idempotency keys of a generation
@@ -2176,6 +2344,18 @@ function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text
   md5 04e2b1aa71148a6787a4bec1d93fe0c6
   grant execute to pgflow_operator
 
+function pgflow.period_of_(per text, tz text, t timestamp with time zone) returns timestamp with time zone, owner pgflow_owner
+  -- Beginning of the calendar period that a time is in
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.periods_of_(names text[], t timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
+  -- The period that each of these pools is in, whether there is such a pool or not
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 ae961494ef93788f19ba4629ba28fb8d
+
 function pgflow.pick_heads_(lanes integer[], max integer, suspects boolean, after bigint[]) returns tid[], owner pgflow_owner
   -- First rows of these lanes, or the first behind {priority, run}, in the order of claiming; of one lane, locked
   plpgsql volatile
@@ -2191,13 +2371,20 @@ function pgflow.places_() returns TABLE(run_id bigint, place text, last_seq inte
   md5 0faafa01b91b83555db7b2940dec1fdb
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
-  -- The sweep of every worker: expired runs, effects without a beat, obligations that are due, nudges, due timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one that it serves
+  -- The sweep of every worker: expired runs, effects without a beat, nudges, due timers; also says in how many seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 a3e59768fd53367885b06e86e66a3b92
+  md5 9f7f59cee75321defecda9d18d54f035
   grant execute to pgflow_worker
+
+function pgflow.pool_for_claim_(name text) returns jsonb, owner pgflow_owner
+  -- Facts for a worker on the pool of a run
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 09e4383ed544396e09873c2f18ed967b
 
 function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_by text) returns bigint, owner pgflow_owner
   -- Puts a message into the mailbox of a chain; answers its number
@@ -2228,10 +2415,10 @@ function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain big
   md5 d0f8b67f0601bb0666167558beb4d1fb
 
 function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
-  -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving; what was said of obligations is recorded
+  -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 ebc5504c06e9c360dc079a8d8871627a
+  md5 05b782760fd6ebf587853d569bd8949f
 
 function pgflow.put_signals_back_(returned jsonb) returns void, owner pgflow_owner
   -- Puts messages back into their mailboxes that were recorded and that the code could not take: [[run_id, chain_id, call, seq, error], ...]
@@ -2281,12 +2468,6 @@ function pgflow.refuse_unknown_(workflow text, version text, queue text) returns
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 ca87dba69164a5647b412d4c66de6ffc
-
-function pgflow.refuse_unowed_(obligation_key text) returns void, owner pgflow_owner
-  -- Says (PF001) that no open obligation has a key
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 2a22fdd7e832a1a67b0d701bd919639f
 
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
   -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}], ...]
@@ -2431,7 +2612,22 @@ function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant tex
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c3d96b30186e68d4d1ebd405cafb4fa0
+  md5 454ff245664e25060e5927d5a93e3a1b
+  grant execute to pgflow_operator
+
+function pgflow.return_reservations_(runs bigint[]) returns void, owner pgflow_owner
+  -- Returns what runs have reserved that go no further: they were ended by force, or go on as other generations
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 8a9cf897a6a0f63d97f9b0dba960b36f
+
+function pgflow.revoke_pool(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text, restore boolean DEFAULT false) returns void, owner pgflow_owner
+  -- Has a pool, and every pool that draws on it, admit nothing from now on; what is under way goes on. With restore it admits again. PF001 if there is no such pool
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 5119d2a806b89d0bd3d3b07ef01c5dce
   grant execute to pgflow_operator
 
 function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'rewound'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
@@ -2467,12 +2663,6 @@ function pgflow.same_input_(one json, other json, defaults json) returns boolean
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 cf199b886e5930c97c862c5a1f3b8ef1
-
-function pgflow.say_of_obligation_(obligation_key text, said json, sent_by text) returns bigint, owner pgflow_owner
-  -- Tells a run what became of one of its obligations, or records it if the run has ended; answers the chain, null if no open obligation has the key
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 e0428c03a227b40dabd1432a9da14e90
 
 function pgflow.segments_(known jsonb, own text, cut integer) returns jsonb, owner pgflow_owner
   -- The segments of an origin, its own stem among them, as far as a cut
@@ -2524,6 +2714,15 @@ function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text
   md5 25c650d6b93de90b19289156d17dfdf8
   grant execute to pgflow_operator
 
+function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent text DEFAULT NULL::text, per text DEFAULT NULL::text, tz text DEFAULT 'UTC'::text, soft numeric DEFAULT 0.8, hard boolean DEFAULT false, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
+  -- Makes a pool, or sets its limits anew: limits by unit, such as {"usd": 50}; parent = the pool that it draws on; per = hour, day, week, month, quarter or year after which it is full again, in a time zone; soft = part of a limit from which on runs are told; hard = no step at all of a run under it is licensed once it is used up. PF001 if there is no such parent, PF006 if it has another
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 8ba8dff3cb4b4522b023207d5fe4a5bc
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owner pgflow_owner
   -- As answer_all_, of one run; for calls that an upgrade has overtaken
   plpgsql volatile
@@ -2535,6 +2734,12 @@ function pgflow.settle_all_(questions jsonb, t timestamp with time zone, OUT ans
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 203fc361755272e06b086abfdfbede32
+
+function pgflow.settle_budgets_(units jsonb, closes jsonb, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Books what the units of a batch say was spent, and returns the reservations of calls that are over: [[run, call], ...], call null = all of the run, 0 = none. The pools are locked
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 11e8b8a5999423f3e0372580ec8d4dce
 
 function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records what somebody said became of an effect, and its outcome, if the effect is still open and not under way
@@ -2551,6 +2756,12 @@ function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 
   md5 f1b18be70ac70d8218e879c21548307c
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.settle_fenced_(units jsonb, closes jsonb, t timestamp with time zone) returns void, owner pgflow_owner
+  -- The same for the transaction of a step, whose last locks these are
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 e10d85dfd79e4948fb021e122584865e
 
 function pgflow.share_worker_(worker_id integer) returns boolean, owner pgflow_owner
   -- Keeps a worker's leases where they are until this transaction ends, without a lock on each; false if it cannot
@@ -2584,31 +2795,31 @@ function pgflow.start_children_(questions jsonb, positions integer[], seqs integ
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 0d39520377a448a4f871573547ec9059
+  md5 5f8b42b1c4a8d76e6c1ae0538d7bb015
 
 function pgflow.start_known_(me bigint, c jsonb, t timestamp with time zone, OUT kind "char", OUT payload json, OUT lane_id integer) returns record, owner pgflow_owner
   -- Starts one child whose key may name a run already: what is recorded of it, started or refused
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 75216c4ff84297ff529d7c87ce1eb9fb
+  md5 3bc2d69c3a0e5ddf66103053e62b5911
 
-function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT replaced bigint) returns record, owner pgflow_owner
-  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run
+function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT replaced bigint) returns record, owner pgflow_owner
+  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run. pool: the pool that it draws on (PF001 if there is none), as its children do; budget: limits by unit of a pool of its own, which draws on that one
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c0d5b970d92c35ba7b25ae831bf17bb8
+  md5 a62894a0604771d9f5a9a7702d1606f6
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
-function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, version text DEFAULT ''::text, keys_are_new boolean DEFAULT false, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
-  -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer was lost, the same batch says false. if_taken, defaults and start_id are as of start_run; a batch cannot replace
+function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, version text DEFAULT ''::text, keys_are_new boolean DEFAULT false, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
+  -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer was lost, the same batch says false. if_taken, defaults, start_id, pool and budget are as of start_run; a batch cannot replace
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 c5cef55644bc28690d9e489234705f87
+  md5 f77f93b4d2f8f0ba9d8019fdce081197
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2683,24 +2894,38 @@ function pgflow.take_out_(chain bigint, message bigint, why_moved text, number b
   set search_path=pg_catalog, pg_temp
   md5 7732aa99b10d84511ec81001a06537f2
 
-function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb, start_id uuid DEFAULT NULL::uuid) returns bigint[], owner pgflow_owner
-  -- Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, null for one that was freed meanwhile
-  plpgsql volatile
-  set search_path=pg_catalog, pg_temp
-  md5 2dddfe9ea8b73d80bfd70543b639a826
-
-function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
-  -- Takes what people and webhooks have said of the effects and obligations of a run, and records it
+function pgflow.take_pools_(batch jsonb) returns text[], owner pgflow_owner
+  -- Locks the pools that the runs of a batch draw on, all in one order
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 397aec5b32503e18c225665aa0dfff80
+  md5 671b2e9b7e61520f9c1d46b3e803e128
+
+function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb) returns bigint[], owner pgflow_owner
+  -- Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, null for one that was freed meanwhile
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 40378ba57a98deb3c566c56253112479
+
+function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
+  -- Takes what people and webhooks have said of the effects of a run, and records it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 1fed1c162cd93dc11db438dab3c1fbcf
 
 function pgflow.tell_parents_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts the outcome of finished children to their parents that are still open; answers the parents' chains
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 999ec43dea61068d9a8c6ca059edd96e
+
+function pgflow.tell_soft_(names text[], runs bigint[]) returns bigint[], owner pgflow_owner
+  -- Sends the signal budget to those of these runs of whose pools one has passed its soft threshold, once a period; answers their chains
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 0802410a78a9b6b83c72ead7af09c142
 
 function pgflow.tell_workers_(lanes integer[], mail bigint[]) returns void, owner pgflow_owner
   -- Notifies workers of lanes with ready runs and of leased runs with mail, once the transaction is committed: `r1,2` or `m7,8`
@@ -2720,16 +2945,6 @@ function pgflow.transaction_status(xid text) returns text, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 5e3fdd69d2dc2b5367569cabc2e569db
-  grant execute to pgflow_worker
-
-function pgflow.transfer_obligation(obligation_key text, holder text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Hands an obligation to somebody outside: it stays owed, and its run need not wait for it. PF001 if no open obligation has the key
-  plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 d74d4c3ce588ad7c25adbe8ef254c350
-  grant execute to pgflow_client
-  grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.unasked_(run_id bigint) returns SETOF pgflow.carried, owner pgflow_owner
@@ -2767,16 +2982,6 @@ function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected integer, is
   set enable_seqscan=off
   md5 c01b8c74fb5170d5e3d679f62c9c560d
 
-function pgflow.waive_obligation(obligation_key text, why text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Closes an obligation that need not be done, with who says so and why. PF001 if no open obligation has the key
-  plpgsql volatile security definer
-  set search_path=pg_catalog, pg_temp
-  set jit=off
-  md5 fb0daa191e33102a9f7a9002a9dfc822
-  grant execute to pgflow_client
-  grant execute to pgflow_operator
-  grant execute to pgflow_worker
-
 function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT 1000, tell boolean DEFAULT true) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer), owner pgflow_owner
   -- Looks at the runs of these chains, or of all nudged ones, moves those with a reason to go on, and tells the workers unless told not to; answers lanes made ready, leased runs with mail, and runs ended
   plpgsql volatile security definer
@@ -2784,7 +2989,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 520f2ae3bd7fec4aae82cd3c1c068054
+  md5 56d1238cb191b1c903ad11956b1ccac5
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2830,6 +3035,8 @@ function pgflow.written_tables() returns TABLE(schema_name text, table_name text
   md5 b8153f938c8bba52176937d589e84e23
   grant execute to pgflow_worker
 
+type pgflow.amounts as jsonb CHECK (((jsonb_typeof(VALUE) = 'object'::text) AND (octet_length((VALUE)::text) <= 4096))) -- Amounts by unit, such as {"usd": 0.04, "tokens": 12000}: an object of at most 4 KiB
+
 type pgflow.key_retention as integer CHECK ((VALUE >= 0)) -- Seconds for which a key stays taken
 
 type pgflow.key_text as text CHECK (((char_length(VALUE) >= 1) AND (char_length(VALUE) <= 128))) -- Key of a run: 1 to 128 characters
@@ -2844,20 +3051,18 @@ type pgflow.tenant_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of 
 
 type pgflow.unit_call as integer CHECK ((VALUE >= 0)) -- Number of a durable call; 0 = of the run itself
 
-type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['s'::"char", 'c'::"char", 'f'::"char", 'a'::"char", 't'::"char", 'T'::"char", 'S'::"char", 'W'::"char", 'k'::"char", 'K'::"char", 'x'::"char", 'X'::"char", 'p'::"char", 'w'::"char", 'v'::"char", 'e'::"char", 'n'::"char", 'o'::"char", 'd'::"char", 'i'::"char", 'j'::"char", 'C'::"char", 'F'::"char", 'U'::"char", 'A'::"char", 'E'::"char", 'R'::"char", 'r'::"char", 'y'::"char", 'O'::"char", 'D'::"char", 'B'::"char"]))) NOT VALID -- Kind of a unit: see pgflow.unit_kind
+type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['A'::"char", 'C'::"char", 'E'::"char", 'F'::"char", 'K'::"char", 'M'::"char", 'R'::"char", 'S'::"char", 'T'::"char", 'U'::"char", 'W'::"char", 'X'::"char", 'a'::"char", 'c'::"char", 'd'::"char", 'e'::"char", 'f'::"char", 'i'::"char", 'j'::"char", 'k'::"char", 'm'::"char", 'n'::"char", 'o'::"char", 'p'::"char", 'q'::"char", 'r'::"char", 's'::"char", 't'::"char", 'v'::"char", 'w'::"char", 'x'::"char", 'y'::"char"]))) NOT VALID -- Kind of a unit: see pgflow.unit_kind
 
 type pgflow.unit_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of a call, or its idempotency key: at most 255 bytes
 
 type pgflow.unit_payload as json CHECK ((octet_length((VALUE)::text) <= 1114112)) -- What a unit holds: a value of 1 MiB, and 64 KiB around it
 
 unit kind A effect_accepted, terminal: commit_units: the counterparty took an effect on, and will confirm it later
-unit kind B obligation_breached: note_breach_: it was due and not discharged
 unit kind C effect_confirmed, terminal: commit_units, look: an effect was done; its result
-unit kind D obligation_closed: commit_units: discharge(), waive(), transfer(); close_by_word_: said by others; adopt_obligations_: handed on
 unit kind E effect_settled: commit_units, look: who said what became of an effect
 unit kind F effect_failed, terminal: commit_units, look: the counterparty refused, or nothing was done
 unit kind K child_finished, terminal: settle: the result of a child, or why it could not be started
-unit kind O obligation_opened: commit_units: owe(); adopt_obligations_: one that another generation had opened
+unit kind M budget_charged, terminal: commit_units, fence_step: charge()
 unit kind R compensated, terminal: commit_units: there was nothing to take back, since what had been accepted was not done
 unit kind S signal_received, terminal: settle: the database chose and deleted a message
 unit kind T timer_fired, terminal: settle: the database found a sleep due
@@ -2872,9 +3077,11 @@ unit kind f step_failed, terminal: commit_units, fence_step: a body raised for t
 unit kind i effect_intended: settle: an effect may act from this commit on; carries the licence of its body
 unit kind j effect_attempted: settle: an effect may act again, under the same key
 unit kind k child_started: settle: the child exists from this commit on
+unit kind m budget_admitted: commit_units: the pool has let a call through
 unit kind n continued, terminal: settle: the run goes on as the next generation
 unit kind o operator: wake, settle: what a person did to the run, who and why
 unit kind p patched, terminal: commit_units: the new side of a code change was taken
+unit kind q budget_refused, terminal: commit_units: the pool has not let a call through
 unit kind r step_renewed: commit_units: what a recorded result claimed was gone, and its body ran again; its new result
 unit kind s step_started: commit_units: the licence of bodies, when no other unit of the flush can carry it
 unit kind t timer_started: commit_units: a sleep or a time-out began; due_at is set by the commit

@@ -59,6 +59,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("runs.following:logs", "Tells what happened to a run, line by line."),
         "timeline": ("runs.timeline:timeline", "Draws what a run did and waited for."),
         "owed": ("ledgers.owing:owed", "Lists what is owed: effects and obligations."),
+        "budgets": (
+            "ledgers.budgets:budgets",
+            "Shows what pools allow, or sets, revokes and grants.",
+        ),
         "audit": (
             "ledgers.auditing:audit",
             "Tells what a run decided and did, why, and what it owes.",

@@ -21,8 +21,9 @@ class Agenda:
 
     A step is *unlicensed* until the next flush may write its licence ahead, then *startable*, then
     it *runs*, and its result comes into the *inbox*. An effect is among the *new* ones while it
-    wants leave to act, a child until it is started. *Accepted* effects are not open for the code,
-    and owed by the run. *Obligations* are no calls: the run owes them from one note to the next.
+    wants leave to act, a child until it is started. What a pool must let through is among the new
+    admissions until the next flush asks. *Accepted* effects are not open for the code, and owed by
+    the run. *Obligations* are no calls: the run owes them from one note to the next.
     """
 
     def __init__(self, claim: Claim, line: Line) -> None:
@@ -45,6 +46,16 @@ class Agenda:
         # Most runs have none of these, and each empty list is one more for the garbage collector.
         self.new_children: list[ChildCall] | None = None
         self.new_effects: list[EffectCall] | None = None
+        self.new_admissions: list[StepCall] | None = None
+        self.over: list[StepCall] | None = None
+        """Admitted calls that are over: the next flush returns what they have left."""
+        self._closed: list[int] | None = None
+        """Admitted calls that were over in the journal, effects and those that the end of the code
+        left behind. The worker may have been lost before it could return what one had left, which
+        the database closed, or which has no unit.
+        """
+        self.has_drawn = False
+        """True if a call has been admitted: the end of the run returns whatever is left."""
         self.unwanted: list[int] | None = None
         """Chains of children that the next flush asks to end."""
         self._has_ended = False
@@ -82,6 +93,12 @@ class Agenda:
                 self.unlicensed.remove(call)
             if call in self.startable:
                 self.startable.remove(call)
+            if self.new_admissions and call in self.new_admissions:
+                self.new_admissions.remove(call)
+            if call.admitted is not None:
+                if self.over is None:
+                    self.over = []
+                self.over.append(call)
             if isinstance(call, EffectCall):
                 self.ask_no_more(call)
 
@@ -142,7 +159,7 @@ class Agenda:
         """The code has ended: nothing more begins."""
         self.unlicensed.clear()
         self.startable.clear()
-        self.new_children = self.new_effects = None
+        self.new_children = self.new_effects = self.new_admissions = None
 
     # ================================================================ obligations
 
@@ -216,6 +233,10 @@ class Agenda:
             else:
                 call.state = "running"
                 self.running.add(call.number)
+                if call.admitted is not None and (
+                    not isinstance(call, EffectCall) or call.is_acting
+                ):
+                    call.began_us = self._line.monotonic_us()
                 self._line.start_body(call)
 
     def back_off(self, call: StepCall, delay_seconds: float) -> None:
@@ -239,6 +260,47 @@ class Agenda:
         """Nobody waits for its body any more."""
         self.running.discard(call.number)
         self._line.stop_body(call)
+
+    # ================================================================ pools
+
+    def ask_pool(self, call: StepCall) -> None:
+        """The next flush asks a pool to let it through."""
+        call.state = "unlicensed"
+        if self.new_admissions is None:
+            self.new_admissions = []
+        self.new_admissions.append(call)
+
+    def take_admissions(self) -> list[StepCall]:
+        """Return the calls that a flush asks pools for."""
+        calls, self.new_admissions = self.new_admissions or [], None
+        for call in calls:
+            call.state = "pending"
+            self.has_drawn = True
+        return calls
+
+    def note_drawn(self) -> None:
+        """A call of the run has been admitted."""
+        self.has_drawn = True
+
+    def take_over(self) -> list[int]:
+        """Return the admitted calls that are over since the last flush."""
+        over = [*(self._closed or ()), *(call.number for call in self.over or ())]
+        self._closed = self.over = None
+        return over
+
+    def leave_past(self) -> None:
+        """The journal has been repeated: the commits that wrote it have settled what was over."""
+        if self.over:
+            self._closed = [
+                call.number
+                for call in self.over
+                if isinstance(call, EffectCall) or call.number in self.left_behind
+            ]
+            self.over = None
+
+    def forget_over(self) -> None:
+        """Forgets the calls that are over: that is nobody's history."""
+        self.over = None
 
     # ================================================================ effects
 

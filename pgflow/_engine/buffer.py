@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 from pgflow._engine.calls import StepCall
 from pgflow._engine.clock import Clock
+from pgflow._engine.effects import EffectCall
 from pgflow._engine.flush import MAX_FLUSH_BYTES, MAX_FLUSH_UNITS, Flush, Returned, Row
 from pgflow._engine.host import Line
 from pgflow._model.claims import Claim, Offer
-from pgflow._model.kinds import Kind
+from pgflow._model.kinds import Kind, StepKind
 
 
 class Buffer:
@@ -31,6 +34,8 @@ class Buffer:
         """True if its units change a ledger."""
         self.has_obligations = False
         """True if its units open or close obligations."""
+        self.has_draws = False
+        """True if its units say what was spent."""
         self._taken: list[Offer] | None = None
         self._returned: list[Returned] | None = None
 
@@ -83,6 +88,27 @@ class Buffer:
             self.record(0, Kind.EMITTED, stream, text, key=f"{call.number}:{call.try_id}:{n}")
         return len(call.emitted)
 
+    def record_charges(self, call: StepCall) -> int:
+        """Puts what a try has spent before what it came to, and says how many units that were. A
+        replay passes over them: they have no call.
+        """
+        spent = call.take_charges(self._line.monotonic_us())
+        for amounts, model in spent:
+            told: dict[str, object] = {"call": call.number, "amounts": amounts}
+            if model is not None:
+                told["model"] = model
+            if (decision := decision_of(call)) is not None:
+                told["decision"] = decision
+            self.record(0, Kind.BUDGET_CHARGED, call.name, json.dumps(told))
+        if spent:
+            self.draw()
+        return len(spent)
+
+    def draw(self) -> None:
+        """The newest unit says what was spent: it is flushed soon."""
+        self.has_draws = True
+        self._line.want_flush()
+
     def flush_soon(self) -> None:
         """The newest unit is not to wait for something else to be flushed."""
         self._line.want_flush()
@@ -126,12 +152,13 @@ class Buffer:
             starts,
             has_ledger=self.has_ledger,
             has_obligations=self.has_obligations,
+            has_draws=self.has_draws,
             taken=self._taken or (),
             returned=self._returned or (),
             size_bytes=self.size_bytes,
         )
         self.rows, self.size_bytes = [], 0
-        if flush.has_ledger or flush.taken or flush.returned:
+        if flush.has_ledger or flush.has_draws or flush.taken or flush.returned:
             self._empty()
         return flush
 
@@ -150,7 +177,16 @@ class Buffer:
 
     def _empty(self) -> None:
         self.rows, self.size_bytes, self._taken, self._returned = [], 0, None, None
-        self.has_ledger = self.has_obligations = False
+        self.has_ledger = self.has_obligations = self.has_draws = False
+
+
+def decision_of(call: StepCall) -> str | None:
+    """Key of the decision that a call is, or rests on; None if there is none."""
+    if call.spec.effect == StepKind.DECISION:
+        return call.key or None
+    if isinstance(call, EffectCall):
+        return call.decision
+    return call.key.rsplit("/", 2)[0] if call.key else None
 
 
 def size_of(row: Row) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Protocol
 
+from pgflow._model.budgets import Admission, Amounts, Spent, added, parts_of, refusal
 from pgflow._model.codecs import ANYTHING, Codec
 from pgflow._model.decisions import Choice, Decision
 from pgflow._model.exceptions import ErrorClasses, rebuild_error
@@ -97,6 +98,8 @@ class StepSpec:
     max_age_seconds: float | None = None
     """Greatest age of a read's result when an effect is intended."""
     aliases: tuple[str, ...] = ()
+    admit: Admission | None = None
+    """Admission that it asks of a pool before its body starts; None = none."""
 
 
 def spec_of_another(name: str) -> StepSpec:
@@ -126,6 +129,8 @@ class Want:
     """The database may have it: the next flush asks."""
     CHILD: Final = "child"
     """The next flush starts it."""
+    ADMISSION: Final = "admission"
+    """The next flush asks a pool whether it may start."""
     LICENCE: Final = "licence"
     """Its body may start once the next flush says so."""
     BODY: Final = "body"
@@ -299,11 +304,21 @@ class StepCall(Call):
     """
     is_licensed: bool = False
     """True if the journal has its licence."""
+    is_under_hard_pool: bool = False
+    """True if it asks the pool of its run, whether its declaration says so or not."""
+    admitted: Amounts | None = None
+    """Amounts that are reserved for it; None if it was not admitted."""
+    charges: list[Spent] | None = None
+    """Charges of its body that are not recorded yet."""
+    began_us: int = 0
+    """Time on the host's clock at which its body has started, if it was admitted."""
 
     def ask(self) -> str:
         """Return what it wants next: a result that there is, a licence, or its body."""
         if self.carried is not None:
             return Want.RESULT
+        if (self.spec.admit is not None or self.is_under_hard_pool) and self.asks_pool:
+            return Want.ADMISSION
         if self.spec.effect == StepKind.STEP and not self.is_licensed:
             return Want.LICENCE
         return Want.BODY if self.retry_due_us is None else Want.LATER
@@ -312,13 +327,49 @@ class StepCall(Call):
         """Return what it wants now that the wait before its next try is over."""
         return Want.BODY
 
+    @property
+    def asks_pool(self) -> bool:
+        """True if a pool must let it through before it may begin. Its next tries are let through
+        with the first.
+        """
+        if self.admitted is not None:
+            return False
+        return self.spec.admit is not None or (
+            self.is_under_hard_pool and not self.is_licensed and self.failed_attempts == 0
+        )
+
+    @property
+    def has_spent(self) -> bool:
+        """True if a try has spent something that is not recorded yet."""
+        return self.charges is not None or self.began_us > 0
+
+    def take_charges(self, now_us: int) -> list[Spent]:
+        """Return what a try has spent, by model, and forget it. Of an admitted one that is one
+        call, and the time it took, unless the body says otherwise.
+        """
+        said, self.charges = self.charges or [], None
+        reserved, began_us, self.began_us = self.admitted or {}, self.began_us, 0
+        sums: dict[str | None, Amounts] = {}
+        for spent in said:
+            sums[spent.model] = added(sums.get(spent.model, {}), spent.amounts)
+        named = {unit for amounts in sums.values() for unit in amounts}
+        own: Amounts = {}
+        if began_us and "calls" in reserved and "calls" not in named:
+            own["calls"] = "1"
+        if began_us and "seconds" in reserved and "seconds" not in named:
+            own["seconds"] = f"{(now_us - began_us) / 1e6:.6f}"
+        if own:
+            model = next(iter(sums), None)
+            sums[model] = added(sums.get(model, {}), own)
+        return [Spent(part, model) for model, amounts in sums.items() for part in parts_of(amounts)]
+
     def fits(self, unit: Unit) -> bool:
         """Return True for the end of a step of its class."""
         kind = unit.kind
         completed = (
             Kind.DECISION_RECORDED if self.spec.effect == StepKind.DECISION else Kind.STEP_COMPLETED
         )
-        return kind in (completed, Kind.STEP_FAILED) and (
+        return kind in (completed, Kind.STEP_FAILED, Kind.BUDGET_REFUSED) and (
             unit.name is None or self.answers_to(unit.name)
         )
 
@@ -327,6 +378,8 @@ class StepCall(Call):
         payload = unit.payload if unit.payload is not None else "null"
         if unit.kind == Kind.STEP_FAILED:
             return None, self.error_of(payload)
+        if unit.kind == Kind.BUDGET_REFUSED:
+            return None, refusal(self.name, json.loads(payload))
         return self.value_of(payload, f"the recorded result of step {self.name}"), None
 
     def error_of(self, text: str) -> Exception:
@@ -348,8 +401,14 @@ class StepCall(Call):
             waits.add("retries", [self.number, self.retry_seq])
 
     def read(self, unit: Unit) -> bool:
-        """Counts an attempt that failed."""
-        if unit.kind != Kind.ATTEMPT_FAILED or not self.answers_to(unit.name):
+        """Counts an attempt that failed, and takes down that it was admitted."""
+        if not self.answers_to(unit.name):
+            return False
+        if unit.kind == Kind.BUDGET_ADMITTED:
+            self.admitted = json.loads(unit.payload or "{}").get("amounts") or {}
+            self.is_licensed = self.is_licensed or self.spec.effect == StepKind.STEP
+            return True
+        if unit.kind != Kind.ATTEMPT_FAILED:
             return False
         self.failed_attempts += 1
         self.retry_seq, self.retry_due_us = unit.seq, unit.due_us
@@ -454,6 +513,10 @@ class ChildRequest:
     stored: str = ""
     """Its input as it is recorded, where the app has a codec."""
     stored_metadata: dict[str, Any] | None = None
+    pool: str | None = None
+    """Pool that it draws on; None for that of its parent."""
+    budget: Amounts | None = None
+    """Limits of a pool of its own."""
 
 
 @dataclass(eq=False)

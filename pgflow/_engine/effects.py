@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from pgflow._engine.calls import EffectTerms, StepCall, Waiter, Waits, Want, spec_of_another
+from pgflow._model.budgets import refusal
 from pgflow._model.claims import CarriedEffect, Claim
 from pgflow._model.effects import Accepted
 from pgflow._model.kinds import Ground, Kind
@@ -318,7 +319,9 @@ class EffectCall(StepCall):
             if self.takes_back.is_owed:
                 return Want.FOLLOW
             return Want.NEEDLESS if self.takes_back.has_failed else Want.LEAVE
-        return Want.LEAVE if self.known is None else Want.RESULT
+        if self.known is not None:
+            return Want.RESULT
+        return Want.ADMISSION if self.asks_pool else Want.LEAVE
 
     def come_due(self) -> str:
         """Return whether its key is sent again, or the counterparty is asked."""
@@ -330,9 +333,9 @@ class EffectCall(StepCall):
 
     def fits(self, unit: Unit) -> bool:
         """Return True for the end of an effect."""
-        return (unit.kind in EFFECT_OUTCOMES or unit.kind == Kind.COMPENSATED) and (
-            unit.name is None or self.answers_to(unit.name)
-        )
+        return (
+            unit.kind in EFFECT_OUTCOMES or unit.kind in (Kind.COMPENSATED, Kind.BUDGET_REFUSED)
+        ) and (unit.name is None or self.answers_to(unit.name))
 
     def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
         """Return its result, the reference under which it was accepted, or the error."""
@@ -343,6 +346,8 @@ class EffectCall(StepCall):
             return Accepted(json.loads(payload)["ref"]), None
         if unit.kind == Kind.COMPENSATED:
             return None, None
+        if unit.kind == Kind.BUDGET_REFUSED:
+            return None, refusal(self.name, json.loads(payload))
         return self.value_of(payload, f"the recorded result of step {self.name}"), None
 
     def wait(self, waits: Waits) -> None:

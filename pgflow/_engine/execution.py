@@ -18,7 +18,7 @@ history     the journal, as far as it is repeated, and how the code has parted f
 values      texts of values, sealed by the app's codec
 end         how it ends
 keys        idempotency keys
-steps, timers, signals, children, notes, ledger, obligations
+steps, timers, signals, children, notes, budgets, ledger, obligations
             what the code asks for, by kind; the ledger is of effects
 release     what is decided and not released yet; its renewal makes lost results anew
 flushing    what is on its way to the database and back: flushes, questions and fences
@@ -39,6 +39,7 @@ from typing import Any, NoReturn
 
 from pgflow._engine import mypyc_attr
 from pgflow._engine.agenda import Agenda
+from pgflow._engine.budgets import Budgets
 from pgflow._engine.buffer import Buffer
 from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, StepSpec, TimerCall
 from pgflow._engine.children import Children
@@ -102,6 +103,7 @@ class Execution:
         self._signals: Signals | None = None
         self._children: Children | None = None
         self._notes: Notes | None = None
+        self._budgets: Budgets | None = None
         self._ledger: Ledger | None = None
         self._obligations: Obligations | None = None
         self.over = False
@@ -154,6 +156,13 @@ class Execution:
         if self._notes is None:
             self._notes = Notes(self.claim, self.clock, self.buffer, self.history, self.values)
         return self._notes
+
+    @property
+    def budgets(self) -> Budgets:
+        """Charges of the code."""
+        if self._budgets is None:
+            self._budgets = Budgets(self.buffer, self.agenda, self.history)
+        return self._budgets
 
     @property
     def ledger(self) -> Ledger:
@@ -237,6 +246,7 @@ class Execution:
     def _go_live(self) -> None:
         """Everything recorded has been repeated: what the code has asked for is brought on."""
         self.release.record_renewed()
+        self.agenda.leave_past()
         for call in list(self.agenda.open.values()):
             if call.state == "pending":
                 self._bring_on(call)
@@ -490,6 +500,8 @@ class Execution:
             if isinstance(call, StepCall) and call.spec.effect == StepKind.STEP
             else Kind.CALL_CANCELLED
         )
+        if isinstance(call, StepCall) and call.has_spent:
+            self.buffer.record_charges(call)
         self.history.note(call.number, kind, self._name_in_journal(call), None)
         self.agenda.drop(call)
         if isinstance(call, StepCall):

@@ -88,6 +88,10 @@ class Flush:
     has_ledger: bool = False
     has_obligations: bool = False
     """True if its units open or close obligations, or its ending leaves some to people."""
+    has_draws: bool = False
+    """True if its units say what was spent."""
+    over: list[int | None] | None = None
+    """If it draws on a pool: calls whose reservations are over, None for all of the run."""
     taken: Sequence[Offer] = ()
     """Signals whose units are among its rows, to be deleted from the mailbox."""
     returned: Sequence[Returned] = ()
@@ -183,6 +187,14 @@ def _seconds_left(row: Row, now_us: Callable[[], int]) -> float:
     return max(0.0, row.delay_seconds - (now_us() - row.at_us) / 1e6)
 
 
+def draws_of(flush: Flush) -> list[str]:
+    """Rows of ``d``: [run, call], of which 0 is none and null all."""
+    if flush.over is None:
+        return []
+    calls = flush.over or [0]
+    return [f"[{flush.run_id},{'null' if call is None else call}]" for call in calls]
+
+
 def _licence(call: StepCall) -> str:
     ordinal = call.ordinal if isinstance(call.ordinal, int) else quote_json(call.ordinal)
     return (
@@ -194,7 +206,7 @@ def _quoted(text: str | None) -> str:
     return "null" if text is None else quote_json(text)
 
 
-def batch_document(
+def batch_document(  # noqa: PLR0912 - a branch for each part of the document
     worker_id: int, flushes: Iterable[tuple[Flush, Callable[[], int]]], apart: list[str]
 ) -> str:
     """Return the document of ``commit_units`` for flushes of a worker.
@@ -205,6 +217,7 @@ def batch_document(
         apart: Takes the long values, which travel beside the document.
     """
     runs, units, endings, kin, questions, taken, returned = [], [], [], [], [], [], []
+    draws: list[str] = []
     has_ledger = has_obligations = False
     for flush, now_us in sorted(flushes, key=lambda pair: pair[0].run_id):
         runs.append(f"[{flush.run_id},{flush.token},{flush.expected_seq}]")
@@ -219,6 +232,8 @@ def batch_document(
         if flush.taken or flush.returned:
             taken += flush.taken_rows()
             returned += [json.dumps([flush.run_id, flush.chain_id, *r]) for r in flush.returned]
+        if flush.over is not None:
+            draws += draws_of(flush)
         if flush.question is not None:
             questions.append(json.dumps(flush.question))
     parts = [f'"w":{worker_id},"r":[{",".join(runs)}],"u":[{",".join(units)}]']
@@ -228,6 +243,8 @@ def batch_document(
         parts.append(f'"m":[{",".join(taken)}]')
     if returned:
         parts.append(f'"b":[{",".join(returned)}]')
+    if draws:
+        parts.append(f'"d":[{",".join(draws)}]')
     if endings:
         parts.append(f'"o":[{",".join(endings)}]')
     if kin:

@@ -25,6 +25,7 @@ from pgflow._engine.history import History
 from pgflow._engine.host import Line
 from pgflow._engine.questions import (
     address_of,
+    admission_of,
     child_row,
     deadlock,
     intent_of,
@@ -33,6 +34,7 @@ from pgflow._engine.questions import (
     stuck,
 )
 from pgflow._engine.release import Release
+from pgflow._model.budgets import Spent
 from pgflow._model.claims import Claim
 from pgflow._model.kinds import Kind
 from pgflow._model.units import Unit
@@ -87,6 +89,7 @@ class Flushing:
         self._asks_no_more = False
         self._linger_until_us = 0
         self._fenced_text = ""  # what the transaction that has the turn came to
+        self._fenced_spending: tuple[list[Spent] | None, int] = (None, 0)  # and its body has spent
 
     # ================================================================ what the host tells
 
@@ -125,9 +128,12 @@ class Flushing:
             return True
         if self.draining:
             return bool(self._buffer.rows)
-        if agenda.wants_look or agenda.unwanted:
+        if agenda.wants_look or agenda.unwanted or agenda.over:
             return True
-        if (agenda.unlicensed or agenda.new_children or agenda.new_effects) and not self.pausing:
+        wants = (
+            agenda.unlicensed or agenda.new_children or agenda.new_effects or agenda.new_admissions
+        )
+        if wants and not self.pausing:
             return True
         if not self.is_idle:
             return False
@@ -143,7 +149,11 @@ class Flushing:
         if agenda.running or agenda.inbox or self._release.decided:
             return False
         return self.pausing or not (
-            agenda.unlicensed or agenda.startable or agenda.new_children or agenda.new_effects
+            agenda.unlicensed
+            or agenda.startable
+            or agenda.new_children
+            or agenda.new_effects
+            or agenda.new_admissions
         )
 
     def _may_leave(self) -> bool:
@@ -201,10 +211,24 @@ class Flushing:
             flush.question = self._question(flush)
             if flush.question is not None:
                 self.locked = True
-            elif not flush.rows:
+            elif not (flush.rows or self._agenda.over):
                 return None
+        if self._agenda.has_drawn or flush.has_draws:
+            flush.over = self._over(flush)
         self.inflight = flush
         return flush
+
+    def _over(self, flush: Flush) -> list[int | None] | None:
+        """Return the calls whose reservations are over with this flush; None if it leaves the pools
+        alone. A run may end while its code still repeats the journal.
+        """
+        question = flush.question or {}
+        if flush.ending is not None or "continue" in question:
+            return [None]
+        if self._history.replaying:
+            return None
+        over: list[int | None] = [*self._agenda.take_over()]
+        return over if over or flush.has_draws or "admits" in question else None
 
     def _flush_of_buffer(self) -> Flush:
         agenda = self._agenda
@@ -212,6 +236,7 @@ class Flushing:
         return self._buffer.pack(agenda.take_licences() if wants else [])
 
     def _discard(self, seq: int) -> None:
+        self._agenda.forget_over()
         self._buffer.discard(seq)
         self._agenda.forget_licences()
 
@@ -256,7 +281,9 @@ class Flushing:
             return None
         idle = self.is_idle and not flush.starts
         leaving = idle and self._may_leave()
-        wants = not self.pausing and (agenda.new_children or agenda.new_effects)
+        wants = not self.pausing and (
+            agenda.new_children or agenda.new_effects or agenda.new_admissions
+        )
         if not (agenda.wants_look or wants or agenda.unwanted or leaving):
             if idle and not flush.rows:
                 self._look_later()
@@ -264,6 +291,7 @@ class Flushing:
         asked = agenda.take_look()
         children = [] if self.pausing else agenda.take_children()
         effects = [] if self.pausing else agenda.take_effects()
+        admissions = [] if self.pausing else agenda.take_admissions()
         question = address_of(flush)
         self._claim.offer = None  # the answer may take it
         waits = agenda.waits()
@@ -275,12 +303,14 @@ class Flushing:
             question["unwanted"] = unwanted
         if effects:
             question["effects"] = [intent_of(call) for call in effects]
+        if admissions:
+            question["admits"] = [admission_of(call) for call in admissions]
         if children:
             question["children"] = [child_row(call) for call in children]
-        elif waits and not (self.pausing or effects):
+        elif waits and not (self.pausing or effects or admissions):
             # A pause holds, if it still stands; if not, there may be more to do than to wait.
             question["park"] = leaving
-        elif not (self.pausing or asked or effects or unwanted):
+        elif not (self.pausing or asked or effects or admissions or unwanted):
             return {**question, "hold": deadlock(self._code.driver.where())}
         return {**question, **waits, "idle": idle, "cancelled": end.cancel_request is not None}
 
@@ -322,6 +352,7 @@ class Flushing:
             or self._buffer.has_mail
             or self._buffer.has_ledger
             or self._code.driver.busy
+            or self._buffer.has_draws
         )
 
     def begin_fence(self, call: StepCall, text: str) -> Flush | None:
@@ -335,7 +366,10 @@ class Flushing:
         assert self.may_fence
         self.locked = True
         call.fencing = True
-        emitted = self._buffer.record_emitted(call)
+        beside = self._buffer.record_emitted(call)
+        self._fenced_spending = call.charges, call.began_us
+        if call.has_spent:
+            beside += self._buffer.record_charges(call)
         self._fenced_text = text
         self._buffer.record(
             call.number,
@@ -345,7 +379,11 @@ class Flushing:
             key=call.key or str(call.ordinal),
         )
         self.inflight = self._flush_of_buffer()
-        self.inflight.own_rows = emitted + 1
+        self.inflight.own_rows = beside + 1
+        if call.admitted is not None:
+            self.inflight.over = [call.number]
+        elif self.inflight.has_draws:
+            self.inflight.over = []
         return self.inflight
 
     def end_fence(self, call: StepCall, flush: Flush, *, committed: bool, at_us: int = 0) -> None:
@@ -357,6 +395,7 @@ class Flushing:
             row = flush.rows[-1]
             self._clock.sync(at_us)
             self.durable_seq = row.seq
+            call.admitted = None  # its reservation is over
             self._agenda.returned(call)
             self._agenda.licensed(flush.starts)
             self._release.decide_fenced(
@@ -367,3 +406,4 @@ class Flushing:
         else:
             self._buffer.put_back(flush)
             self._agenda.put_back(flush.starts)
+            call.charges, call.began_us = self._fenced_spending  # the money is gone all the same

@@ -209,7 +209,14 @@ class History:
         return accepted is not None and not (self._is_undoing and accepted.spec.terms is None)
 
     def _read_mark(self, unit: Unit) -> None:
-        """Learns what a mark says of its call."""
+        """Learns what a mark says of its call. Of a part that the run has inherited, what was
+        reserved is the other's.
+        """
+        if unit.kind == Kind.BUDGET_ADMITTED:
+            heritage = self._claim.heritage
+            if heritage is not None and unit.seq <= heritage.cut:
+                return
+            self._agenda.note_drawn()
         call = (
             self._agenda.find(unit.call)
             if unit.kind in EFFECT_MARKS

@@ -140,6 +140,10 @@ class Line:
         """Return True if a run may wait for its children in memory."""
         return self._host.has_room()
 
+    def monotonic_us(self) -> int:
+        """Microseconds on a clock that only measures durations."""
+        return self._host.monotonic_us()
+
     def cut(self) -> None:
         """The execution is over."""
         self._execution = None

@@ -127,7 +127,7 @@ class Ledger:
             )
             self._seal_intent(call)
             call.known = self._known_result(call)
-        self._steps.enter(call)
+        self._steps.enter(call, may_be_refused=compensates is None and not is_undo)
         if not self._history.replaying:
             self.bring_on(call)
         return call
@@ -201,6 +201,8 @@ class Ledger:
         """Does what an effect wants."""
         if want == Want.LEAVE:
             self._agenda.ask_leave(call)
+        elif want == Want.ADMISSION:
+            self._agenda.ask_pool(call)
         elif want == Want.RESULT:
             self._hand_over(call)
         elif want == Want.LOST:
@@ -341,6 +343,8 @@ class Ledger:
             # A thread that could not be stopped answers a question that was closed meanwhile.
             return False
         self._agenda.returned(call)
+        if call.has_spent:
+            self._buffer.record_charges(call)
         if call.was_accepted:
             self._take_answer_of_silent(call, result)
             return False

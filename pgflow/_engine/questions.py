@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from pgflow._engine.calls import Call, ChildCall
+from pgflow._engine.calls import Call, ChildCall, StepCall
 from pgflow._engine.effects import EffectCall
 from pgflow._engine.flush import Flush, Misfit
-from pgflow._model.kinds import Ground
+from pgflow._model.kinds import Ground, StepKind
 
 
 def address_of(flush: Flush) -> dict[str, Any]:
@@ -36,8 +36,25 @@ def child_row(call: ChildCall) -> list[Any]:
         r.labels,
         r.stored_metadata or r.metadata,
         r.close_policy,
-        *((r.version,) if r.version else ()),
+        *((r.version,) if r.version or r.pool or r.budget else ()),
+        *((r.pool, r.budget) if r.pool or r.budget else ()),
     ]
+
+
+def admission_of(call: StepCall) -> dict[str, Any]:
+    """A call that asks a pool to let it through, as a question carries it: see
+    sql/ledgers/budgets.sql. A step gets its licence with that.
+    """
+    row: dict[str, Any] = {"call": call.number, "name": call.name}
+    if (admit := call.spec.admit) is not None:
+        row["amounts"] = admit.amounts
+        if admit.pool is not None:
+            row["pool"] = admit.pool
+    if call.is_under_hard_pool:
+        row["hard"] = True
+    if call.spec.effect == StepKind.STEP and not call.is_licensed:
+        row["licence"] = [call.number, call.spec.effect, call.name, call.ordinal, call.args_hash]
+    return row
 
 
 def intent_of(call: EffectCall) -> dict[str, Any]:

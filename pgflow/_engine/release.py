@@ -207,6 +207,10 @@ class Release:
         if unit.kind in OBLIGATION_MARKS:
             self._agenda.read_obligation(unit)
             return False
+        if unit.kind == Kind.BUDGET_ADMITTED:
+            assert isinstance(call, StepCall)
+            self._begin_admitted(call, unit)
+            return False
         if unit.kind == Kind.CHILD_STARTED:
             assert isinstance(call, ChildCall)
             call.note_start(unit)
@@ -217,6 +221,14 @@ class Release:
             call.state = "decided"
         self.decided.append(unit)
         return isinstance(call, ChildCall)
+
+    def _begin_admitted(self, call: StepCall, unit: Unit) -> None:
+        """A pool lets it through: its body may start, or an effect asks for leave to act."""
+        call.read(unit)
+        if isinstance(call, EffectCall):
+            self.ledger.bring_on(call)
+        else:
+            self._agenda.make_startable(call)
 
     def decide_fenced(self, unit: Unit) -> None:
         """Take the result of a transaction that was committed."""
@@ -235,6 +247,8 @@ class Release:
             return self.ledger.record_result(result)
         buffer = self._buffer
         self._agenda.returned(call)
+        if call.has_spent:
+            buffer.record_charges(call)
         if result.delay_seconds is not None:
             self._record_attempt(call, result)
             return False

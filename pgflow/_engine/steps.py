@@ -88,14 +88,18 @@ class Steps:
             call.max_attempts = self._claim.heritage.attempts
             if not is_undo:
                 self._inherit(call)
-        self.enter(call)
+        self.enter(call, may_be_refused=not is_undo)
         if not self._history.replaying:
             self.bring_on(call)
         return call
 
-    def enter(self, call: StepCall) -> None:
-        """Puts a call among the open ones; one that may have begun must be what it was."""
+    def enter(self, call: StepCall, *, may_be_refused: bool) -> None:
+        """Puts a call among the open ones; one that may have begun must be what it was. What takes
+        something back is never refused for want of a budget.
+        """
         self._agenda.enter(call)
+        if self._claim.is_pool_hard and not self._is_undoing:
+            call.is_under_hard_pool = may_be_refused
         started = self._history.journal.starts.get(call.number)
         if started is not None:
             call.is_licensed = True
@@ -150,6 +154,8 @@ class Steps:
         """Does what a step wants."""
         if want == Want.LICENCE:
             self._agenda.license(call)
+        elif want == Want.ADMISSION:
+            self._agenda.ask_pool(call)
         elif want == Want.BODY:
             self._agenda.make_startable(call)
         elif want == Want.LATER:

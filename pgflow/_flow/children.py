@@ -204,4 +204,6 @@ def child_request(
         else ClosePolicy.ABANDON,
         version=options.version,
         aliases=workflow.aliases,
+        pool=options.pool,
+        budget=options.budget,
     )

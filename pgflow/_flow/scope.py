@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from pgflow._engine.calls import StepCall
 from pgflow._engine.drivers import ThreadDriver
 from pgflow._engine.execution import Execution
+from pgflow._model.budgets import Spent
 from pgflow._model.claims import Claim
 from pgflow._model.exceptions import ErrorClasses
 from pgflow.errors import NotInRunError, WrongColourError
@@ -108,6 +109,12 @@ class StepScope:
             self.try_id = uuid.uuid4().hex[:16]
         self.emitted.append((stream, text))
         self._reporter.tell(self)
+
+    def charge(self, spent: Spent) -> None:
+        """Takes what the body has spent, which counts whatever its try comes to."""
+        if self.call.charges is None:
+            self.call.charges = []
+        self.call.charges.append(spent)
 
     def begin_try(self) -> None:
         """Begin a try: drop the values that an earlier one emitted."""

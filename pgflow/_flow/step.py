@@ -18,17 +18,17 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 from pgflow._engine.calls import Effect, StepCall, StepSpec
 from pgflow._engine.keys import Resting
 from pgflow._flow.scope import WorkflowScope, current, resting, variables
+from pgflow._model.budgets import Admission, Admit
 from pgflow._model.codecs import Codec, codec_for
 from pgflow._model.decisions import Decision
 from pgflow._model.durations import SHORTEST, Duration, duration
 from pgflow._model.exceptions import ErrorClasses
 from pgflow._model.kinds import StepKind
 from pgflow._model.names import is_name
-from pgflow._model.options import Admit, Retries
+from pgflow._model.options import Retries
 from pgflow.errors import (
     DefinitionError,
     InvalidArgument,
-    NotBuiltError,
     NotInRunError,
     WrongColourError,
 )
@@ -67,6 +67,7 @@ class Step(Generic[P, R_co]):
         self._hints: dict[str, Any] | None = None
         self._rests_on: Resting | None = None
         self.max_age: timedelta | None = None
+        self.admit: Admission | None = None
         if not is_name(self.name):
             raise DefinitionError(
                 f"the name of step {self.name!r} must be a text of 1 to 255 bytes without NUL: "
@@ -104,6 +105,7 @@ class Step(Generic[P, R_co]):
                 aliases=self.aliases,
                 timeout_seconds=None if self.timeout is None else self.timeout.total_seconds(),
                 max_age_seconds=None if self.max_age is None else self.max_age.total_seconds(),
+                admit=self.admit,
             )
             self._specs[app_errors] = found
         return found
@@ -123,12 +125,14 @@ class Step(Generic[P, R_co]):
         Args:
             retries: Tries in all, or how to space them.
             timeout: Longest time for one try.
-            admit: Limit on the cost of the call.
+            admit: Most that the call may cost. It is reserved on the pool of the run before the
+                body starts; a pool that lacks it refuses the call, which raises BudgetExceeded.
+                Further tries share the reservation.
         """
-        if admit is not None:
-            raise NotBuiltError("budgets are not built yet: options(admit=...)")
         other = copy.copy(self)
         other._specs = {}
+        if admit is not None:
+            other.admit = Admission.of(admit)
         if retries is not None:
             other.retries = (
                 retries if isinstance(retries, Retries) else Retries(max_attempts=retries)

@@ -54,13 +54,6 @@ def _uses(node: ast.AST, names: dict[str, Any]) -> Iterator[tuple[ast.expr, str]
             and (what := getattr(_value(part, names), _MARK, None)) is not None
         ):
             yield part, what
-        elif isinstance(part, ast.Call) and _admits(part):
-            yield part, "budgets"
-
-
-def _admits(call: ast.Call) -> bool:
-    is_options = isinstance(call.func, ast.Attribute) and call.func.attr == "options"
-    return is_options and any(keyword.arg == "admit" for keyword in call.keywords)
 
 
 def _value(node: ast.expr, names: dict[str, Any]) -> Any:

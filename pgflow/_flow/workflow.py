@@ -7,7 +7,7 @@ import copy
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -32,6 +32,7 @@ from typing_extensions import TypedDict
 from pgflow._flow.patches import find_patches
 from pgflow._flow.step import check_aliases, resolve_hints
 from pgflow._flow.unbuilt import find_unbuilt
+from pgflow._model.budgets import Amount, Pool, amounts_of
 from pgflow._model.codecs import Codec, codec_for
 from pgflow._model.durations import Duration, duration
 from pgflow._model.names import is_name
@@ -139,6 +140,8 @@ class Workflow(Generic[P, R_co]):
         metadata: dict[str, Any] | None = None,
         when_parent_ends: Literal["cancel", "abandon"] | None = None,
         if_taken: IfTaken | None = None,
+        pool: Pool | str | None = None,
+        budget: Mapping[str, Amount] | None = None,
     ) -> Self:
         """The same workflow with options for the runs started through what is returned.
 
@@ -156,6 +159,9 @@ class Workflow(Generic[P, R_co]):
                 KeyConflict, whatever that run is. ``attach``: that run, whatever its input is.
                 ``replace``: that run is cancelled, keeps its history and loses the key to a new
                 run, which begins once its code has cleaned up.
+            pool: Pool that the run draws on, and its children unless they name one.
+            budget: Limits by unit, such as ``{"usd": 5}``, of a pool of its own, which draws on
+                that one.
         """
         if if_taken is not None and if_taken not in get_args(IfTaken):
             raise InvalidArgument(
@@ -175,6 +181,10 @@ class Workflow(Generic[P, R_co]):
             "metadata": metadata,
             "when_parent_ends": when_parent_ends,
             "if_taken": if_taken,
+            "pool": pool.name if isinstance(pool, Pool) else pool,
+            "budget": None
+            if budget is None
+            else amounts_of(budget, f"budget= of workflow {self.name}", zeros=True),
         }
         other = copy.copy(self)
         other.start_options = replace(

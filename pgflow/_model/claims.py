@@ -160,6 +160,10 @@ class Claim:
     offer: Offer | None = None
     lost: dict[int, list[Ref]] = field(default_factory=dict)
     """By call, what its recorded result claims to exist and does not."""
+    pool: str | None = None
+    """The pool that it draws on; None = none."""
+    is_pool_hard: bool = False
+    """True if each of its steps asks that pool."""
     envelopes: Envelopes | None = None
     """Seals the values that are recorded of it; None where the app has no codec."""
 

@@ -50,6 +50,9 @@ class Kind:
     OBLIGATION_OPENED: Final = "O"
     OBLIGATION_CLOSED: Final = "D"
     OBLIGATION_BREACHED: Final = "B"
+    BUDGET_ADMITTED: Final = "m"
+    BUDGET_CHARGED: Final = "M"
+    BUDGET_REFUSED: Final = "q"
 
 
 class StepKind:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import Any, Generic, Literal, TypeVar
 
 from pgflow._model.durations import Duration, duration
@@ -65,6 +64,8 @@ class StartOptions:
     Attributes:
         version: Version of the code that it is pinned to; empty = any.
         if_taken: Action where a run has the key.
+        pool: Pool that it draws on.
+        budget: Limits of a pool of its own, as they are recorded.
     """
 
     key: str | None = None
@@ -77,6 +78,8 @@ class StartOptions:
     when_parent_ends: Literal["cancel", "abandon"] = "cancel"
     version: str = ""
     if_taken: IfTaken = "match"
+    pool: str | None = None
+    budget: dict[str, str] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timeout", duration(self.timeout, "timeout of a run"))
@@ -86,15 +89,6 @@ class Slot:
     """The time for which a schedule started a run."""
 
     at: datetime
-
-
-@dataclass(frozen=True)
-class Admit:
-    """Limit on the cost of a call, reserved before it starts."""
-
-    usd: Decimal = Decimal(0)
-    tokens: int = 0
-    pool: str | None = None
 
 
 @dataclass(frozen=True)

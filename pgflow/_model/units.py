@@ -23,6 +23,7 @@ ANSWERS = EFFECT_OUTCOMES | {
     Kind.SIGNAL_RECEIVED,
     Kind.WAIT_TIMED_OUT,
     Kind.CHILD_FINISHED,
+    Kind.BUDGET_REFUSED,
 }
 OUTCOMES = ANSWERS | {
     Kind.STEP_COMPLETED,
@@ -33,7 +34,7 @@ OUTCOMES = ANSWERS | {
 EFFECT_MARKS = frozenset(
     {Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED, Kind.EFFECT_UNKNOWN, Kind.EFFECT_SETTLED}
 )
-CALL_MARKS = EFFECT_MARKS | {Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED}
+CALL_MARKS = EFFECT_MARKS | {Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED, Kind.BUDGET_ADMITTED}
 """Marks that say something of a call that the code has asked for."""
 MARKS = CALL_MARKS | {
     Kind.STEP_STARTED,
@@ -83,7 +84,13 @@ KIND_NAMES = {
     Kind.OBLIGATION_OPENED: "obligation opened",
     Kind.OBLIGATION_CLOSED: "obligation closed",
     Kind.OBLIGATION_BREACHED: "obligation breached",
+    Kind.BUDGET_ADMITTED: "budget admitted",
+    Kind.BUDGET_CHARGED: "budget charged",
+    Kind.BUDGET_REFUSED: "budget refused",
 }
+
+
+_BESIDE_BODY = (Kind.PATCHED, Kind.EMITTED, Kind.BUDGET_CHARGED)
 
 
 class Unit(NamedTuple):
@@ -108,11 +115,11 @@ class Unit(NamedTuple):
     @property
     def is_mark(self) -> bool:
         """True if a replay reads it without expecting it of the code. At call 0 these are patches
-        once deprecated, and values that a step's body emitted.
+        once deprecated, and what a step's body emitted or spent.
         """
         return (
             self.kind in MARKS
-            or (self.call == 0 and self.kind in (Kind.PATCHED, Kind.EMITTED))
+            or (self.call == 0 and self.kind in _BESIDE_BODY)
             or (
                 self.kind in _SAID_BY_OTHERS
                 and (self.payload or "").startswith(_SAID_BY_OTHERS[self.kind])

@@ -35,7 +35,7 @@ from pgflow._db.failures import (
 )
 from pgflow._db.query import Query, run_by, run_on, run_on_async, run_through
 from pgflow._engine.calls import StepCall
-from pgflow._engine.flush import Flush
+from pgflow._engine.flush import Flush, draws_of
 from pgflow._model.claims import Claim
 from pgflow._transactions.provider import AsyncTransaction, Transaction
 from pgflow.errors import StepCommitted
@@ -131,7 +131,7 @@ def attempt(  # noqa: PLR0912 - the protocol, in its order
         apart: list[str] = []
         rows = flush.unit_rows(lambda: at, apart)
         fence = calls.fence_step(
-            claim.run_id, claim.token, call.number, rows, call.args_hash, apart
+            claim.run_id, claim.token, call.number, rows, call.args_hash, apart, draws_of(flush)
         )
         if not together:
             try:

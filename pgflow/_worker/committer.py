@@ -339,6 +339,7 @@ class Committer(Part):
                 row.delay_seconds is None
                 and row.key is None
                 and not (flush.has_ledger or flush.taken or flush.returned)
+                and flush.over is None
             ):
                 return calls.commit_unit(
                     self._life.worker_id,

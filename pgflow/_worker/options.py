@@ -9,6 +9,7 @@ from typing import Any
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.step import Step
 from pgflow._flow.workflow import Workflow
+from pgflow._model.budgets import Pool
 from pgflow._model.durations import seconds
 from pgflow._model.envelopes import Envelopes
 from pgflow._model.options import DEFAULT_QUEUE
@@ -103,3 +104,4 @@ class Definitions:
     pager: PagerHook | None = None
     hooks: Hooks = field(default_factory=Hooks)
     envelopes: Envelopes | None = None
+    pools: list[Pool] = field(default_factory=list)

@@ -8,6 +8,7 @@ import os
 import socket
 from typing import Any
 
+from pgflow._db.calls import budgets
 from pgflow._db.calls import worker as calls
 from pgflow._flow.workflow import Workflow
 from pgflow._version import __version__
@@ -34,6 +35,7 @@ class Registration:
         self._life = life
         self._lanes = lanes
         self._workflows = definitions.workflows
+        self._pools = definitions.pools
         self._options = options
 
     async def register(self, *, is_patient: bool = True) -> None:
@@ -53,6 +55,8 @@ class Registration:
         self._life.registered(worker_id)
         codes = [code_of(name, workflow) for name, workflow in self._workflows.items()]
         await self._control.insist(calls.register_code(worker_id, codes))
+        if self._pools:
+            await self._control.insist(budgets.declare_pools(self._pools), is_patient=is_patient)
         await self._lanes.look(self._control.insist)
 
     async def release_stuck(self) -> None:

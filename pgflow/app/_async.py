@@ -185,6 +185,7 @@ class AsyncApp(AsyncPoolClient):
             self.definitions.ref_checkers,
             self.definitions.pager,
             envelopes=self.definitions.envelopes,
+            pools=self.definitions.pools,
         )
         options = replace(options, listen=options.listen and self.listens)
         try:

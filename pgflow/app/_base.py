@@ -18,6 +18,7 @@ from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions, connect, is_beh
 from pgflow._db.dsn import resolve_dsn
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.workflow import Workflow
+from pgflow._model.budgets import Pool
 from pgflow._model.durations import Duration
 from pgflow._model.effects import Ref
 from pgflow._model.envelopes import PayloadCodec, envelopes_of
@@ -55,6 +56,7 @@ class AppBase:
         errors: Sequence[type[Exception]] = (),
         interceptors: Sequence[Interceptor] = (),
         codec: PayloadCodec | None = None,
+        pools: Iterable[Pool] = (),
         prepare_threshold: int | None = 3,
         listen: bool = True,
     ) -> None:
@@ -69,6 +71,8 @@ class AppBase:
             interceptors: Code around starts, workflows and steps.
             codec: Encodes values before they reach the database, for encryption or compression; see
                 :class:`pgflow.PayloadCodec`.
+            pools: Budgets that runs draw on, each parent before its children. Workers of the app
+                set them, when the code says something else of one than it last did.
             prepare_threshold: After how many uses a statement is prepared; None for never. Behind a
                 pooler in transaction mode, which is noticed, nothing is prepared.
             listen: True if LISTEN works on this connection string. Behind a pooler in transaction
@@ -83,6 +87,7 @@ class AppBase:
             providers=list(providers),
             interceptors=self._interceptors,
             envelopes=self._envelopes,
+            pools=list(pools),
         )
         self._dsn = dsn
         self._prepare_threshold = prepare_threshold

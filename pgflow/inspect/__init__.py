@@ -10,6 +10,14 @@ puts a word in its place.
 """
 
 from pgflow._db.calls.replay import Idleness
+from pgflow.inspect.budgets import (
+    BudgetRow,
+    ChargeRow,
+    SpentRow,
+    list_budgets,
+    list_charges,
+    sum_charges,
+)
 from pgflow.inspect.calls import Call, CallGroup, CallRow, Calls, read_calls
 from pgflow.inspect.clock import database_now
 from pgflow.inspect.health import (
@@ -123,10 +131,12 @@ __all__ = [
     "After",
     "AsyncSource",
     "Audit",
+    "BudgetRow",
     "Call",
     "CallGroup",
     "CallRow",
     "Calls",
+    "ChargeRow",
     "ChildRow",
     "DecisionRow",
     "EffectRow",
@@ -150,6 +160,7 @@ __all__ = [
     "RunFilter",
     "RunRow",
     "Source",
+    "SpentRow",
     "StepRow",
     "StrayLeases",
     "StuckRuns",
@@ -184,7 +195,9 @@ __all__ = [
     "has_queued",
     "is_served",
     "last_seq",
+    "list_budgets",
     "list_chains",
+    "list_charges",
     "list_child_chains",
     "list_children",
     "list_debts",
@@ -221,6 +234,7 @@ __all__ = [
     "sample_chains",
     "stream",
     "stream_async",
+    "sum_charges",
     "unknown_queues",
     "why_unserved",
 ]  # fmt: skip

@@ -119,12 +119,14 @@ _KINDS = {
     "child_started": CHILD, "child_finished": CHILD, "decision_recorded": STEP,
     "effect_intended": STEP, "effect_attempted": STEP, "effect_unknown": STEP,
     "effect_confirmed": STEP, "effect_failed": STEP, "effect_accepted": STEP,
+    "budget_admitted": STEP, "budget_refused": STEP,
 }  # fmt: skip
 _ENDS = {
     "step_completed": "completed", "step_failed": "failed", "step_abandoned": "abandoned",
     "timer_fired": "fired", "signal_received": "received", "wait_timed_out": "timed out",
     "child_finished": "finished", "call_cancelled": "given up", "decision_recorded": "completed",
     "effect_confirmed": "completed", "effect_failed": "failed", "effect_accepted": "accepted",
+    "budget_refused": "refused",
 }  # fmt: skip
 _WAKES = {
     "signal_received",
@@ -275,6 +277,9 @@ class _Folding:
             kind = SIGNAL if kind == TIMER and unit.name else kind
             self._begin(call, kind, _name(unit, kind), unit.at).due_at = unit.due_at
             return
+        if event == "budget_admitted":
+            self._begin(call, kind, _name(unit, kind), unit.at)
+            return
         if event in ("step_started", "effect_intended", "effect_attempted"):
             # The column starts says what has begun.
             return
@@ -292,7 +297,7 @@ class _Folding:
             max(unit.at, draft.began_at),
             None,
         )
-        if event in ("step_failed", "effect_failed"):
+        if event in ("step_failed", "effect_failed", "budget_refused"):
             draft.failures.append(Failure(unit.at, unit.payload))
         del self._open[call]
 

@@ -507,6 +507,7 @@ begin
   perform pgflow.send_results_(old.run_id, cut, heir.run_id, chain, t);
   perform pgflow.nudge_asked_(array[chain]);
   perform pgflow.drop_children_(old.run_id, cut, children, effects is not distinct from 'reuse', t);
+  perform pgflow.return_reservations_(array[old.run_id]);
   run_id := heir.run_id;
   generation := heir.generation;
   lane_id := heir.lane_id;

@@ -71,8 +71,8 @@ declare
   chosen int;
 begin
   select u.call into chosen from pgflow.unit u
-  where u.run_id = run_id and u.name = step and u.kind in ('c', 'f', 'a', 's', 'X', 'd', 'i')
-  order by u.kind = 'f' desc, u.call desc limit 1;
+  where u.run_id = run_id and u.name = step and u.kind in ('c', 'f', 'a', 's', 'X', 'd', 'i', 'q')
+  order by u.kind in ('f', 'q') desc, u.call desc limit 1;
   if chosen is null then
     select max((s->>0)::int) into chosen
     from pgflow.unit u cross join lateral json_array_elements(u.starts) s where u.run_id = run_id and s->>2 = step;
@@ -88,7 +88,7 @@ begin
 end
 $$;
 comment on function pgflow.cut_before_(bigint, text)
-  is 'The seq before the first unit of a step''s last call, of its last failed one if one has failed';
+  is 'The seq before the first unit of a step''s last call, of its last failed or refused one if there is one';
 
 create or replace function pgflow.acts_(run_id bigint, cut int)
 returns table (seq int, call int, what text, name text, state text, key text, args_hash bigint, payload json)
@@ -278,7 +278,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_variable
 declare
-  step text := (select u.name from pgflow.unit u where u.run_id = run_id and u.kind = 'f' order by u.seq desc limit 1);
+  step text := (select u.name from pgflow.unit u where u.run_id = run_id and u.kind in ('f', 'q')
+    order by u.seq desc limit 1);
   cut int := case when step is not null then pgflow.cut_before_(run_id, step) end;
   first int;
 begin

@@ -119,6 +119,7 @@ as $$
 declare
   roots bigint[];
   gone bigint[];
+  own_pools text[];
   t timestamptz := pgflow.now_();
 begin
   if ended_before is null or ended_before > t then
@@ -160,7 +161,11 @@ begin
   delete from pgflow.relabelled where run_id = any(gone);
   delete from pgflow.imported where run_id = any(gone);
   delete from pgflow.outcome where run_id = any(gone);
+  own_pools := array(select distinct r.pool from pgflow.run r
+    where r.run_id = any(gone) and starts_with(r.pool, 'run/'));
+  perform pgflow.forget_charges_(gone);
   delete from pgflow.run where run_id = any(gone);
+  perform pgflow.drop_own_pools_(own_pools);
   if runs > 0 then
     insert into pgflow.dropped_history (dropped_at, ended_before, runs, dropped_by)
     values (t, drop_history.ended_before, runs, session_user);

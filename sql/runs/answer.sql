@@ -17,7 +17,7 @@
 --   run, token, chain     whose
 --   seq                   the last seq after the units of this flush
 --   children              [[call, workflow, queue, input, key, priority, run_at_us, timeout_seconds, labels, metadata,
---                         close policy, version], ...]
+--                         close policy, version, pool, limits of a pool of its own], ...]
 --   signals               [[call, name], ...]         waits for a signal
 --   timers                [[call, seq of its start, "T" or "W"], ...]   sleeps (T) and time-outs of waits (W)
 --   retries               [[call, seq of its failed attempt], ...]      reasons to wake, never an answer
@@ -32,6 +32,7 @@
 --   continue              input of the next generation
 --   cancel                {why, by, reason} of a cancel that was taken after the code had ended, for the next
 --                         generation
+--   admits                [{call, name, pool, amounts, hard, licence}, ...]   calls that ask a pool, see admit_all_
 --   effects               [{call, name, key, ...}, ...]   intents and further attempts, see intend_
 --   open_effects          [call, ...]                 effects that whoever knows may settle while the run is parked,
 --                         and obligations that it waits for before it ends
@@ -364,11 +365,12 @@ begin
   perform pgflow.append_(me, seq + 1, 0, 'n', null, json_build_object('run_id', next_id), (q->'token')::bigint, t, t);
   insert into pgflow.run (
     run_id, chain_id, root_run_id, parent_run_id, created_at, deadline_at, root, generation, lane_id, parent_call,
-    priority, close_policy, tenant, key, input, labels, metadata
+    priority, close_policy, tenant, key, input, labels, metadata, pool
   )
   select next_id, chain_id, case when parent_run_id is null then next_id else root_run_id end, parent_run_id, t,
     deadline_at, root,
-    generation + 1, lane_id, parent_call, priority, close_policy, tenant, key, (q->>'continue')::json, labels, metadata
+    generation + 1, lane_id, parent_call, priority, close_policy, tenant, key, (q->>'continue')::json, labels, metadata,
+    pool
   from pgflow.run where run_id = me
   returning lane_id, generation into lane, next_generation;
   if q ? 'saga' or q ? 'of_children' then
@@ -444,6 +446,7 @@ begin
         perform pgflow.leave_keys_(one.q);
       end if;
       to_wake := to_wake || pgflow.wind_up_(array[one.me], t);
+      perform pgflow.return_reservations_(array[one.me]);
       places[one.pos] := 'ended';
       present := array_remove(present, one.pos);
       mailed := array_remove(mailed, one.pos);
@@ -491,6 +494,13 @@ begin
       if done.units <> '[]' then
         quiet := array_remove(quiet, one.pos);
       end if;
+    end loop;
+  end if;
+  if questions @? '$[*].admits[*]' then
+    for done in select d.* from pgflow.admit_all_(questions, present, seqs, t) d loop
+      seqs[done.pos] := done.seq;
+      units[done.pos] := units[done.pos] || done.units;
+      quiet := array_remove(quiet, done.pos);
     end loop;
   end if;
   if questions @? '$[*].effects[*]' then

@@ -77,7 +77,8 @@ declare
   parent record;
   child record;
 begin
-  select r.tenant, r.deadline_at, r.root_run_id, r.metadata into strict parent from pgflow.run r where r.run_id = me;
+  select r.tenant, r.deadline_at, r.root_run_id, r.metadata, r.pool into strict parent
+  from pgflow.run r where r.run_id = me;
   select i.* into child
   from pgflow.insert_run_(
     parent.tenant, c->>4, c->>1, c->>2, coalesce(c->>11, ''), coalesce((c->>5)::int, 0), (c->>3)::json,
@@ -85,7 +86,7 @@ begin
     coalesce(greatest(t, timestamptz 'epoch' + (c->>6)::bigint * interval '1 microsecond') + (
       c->>7)::float8 * interval '1 second', parent.deadline_at),
     nullif(c->8, 'null'), coalesce(nullif(c->9, 'null'), parent.metadata), me, (c->0)::int, (c->>10)::"char",
-    parent.root_run_id
+    parent.root_run_id, pool => coalesce(c->>12, parent.pool), budget => nullif(c->13, 'null')
   ) i;
   if child.clash is null then
     kind := 'k';
@@ -128,7 +129,7 @@ begin
   with parents as materialized (
     select a.pos, a.q->'children' as children, (a.q->'run')::bigint as me, (a.q->'token')::bigint as token,
       seqs[a.pos] as seq,
-      r.tenant, r.deadline_at, r.root_run_id, r.metadata
+      r.tenant, r.deadline_at, r.root_run_id, r.metadata, r.pool
     from jsonb_array_elements(questions) with ordinality as a (q, pos)
     cross join lateral (select n.* from pgflow.run n where n.run_id = (a.q->'run')::bigint offset 0) r
     where a.pos = any(positions)
@@ -138,7 +139,8 @@ begin
       timestamptz 'epoch' + (e.c->>6)::bigint * interval '1 microsecond' as run_at,
       coalesce(greatest(t, timestamptz 'epoch' + (e.c->>6)::bigint * interval '1 microsecond') + (
         e.c->>7)::float8 * interval '1 second', p.deadline_at) as deadline_at,
-      coalesce(nullif(e.c->9, 'null'), p.metadata) as metadata
+      coalesce(nullif(e.c->9, 'null'), p.metadata) as metadata, coalesce(e.c->>12, p.pool) as pool,
+      nullif(e.c->13, 'null') as budget
     from parents p cross join lateral jsonb_array_elements(p.children) with ordinality as e (c, n)
     left join lateral (
       select y.chain_id, y.root from pgflow.run_key y
@@ -165,15 +167,19 @@ begin
   ), begun as (
     insert into pgflow.run (
       run_id, chain_id, root_run_id, parent_run_id, created_at, run_at, deadline_at, root, generation, lane_id,
-      parent_call, priority, close_policy, tenant, key, input, labels, metadata
+      parent_call, priority, close_policy, tenant, key, input, labels, metadata, pool
     )
     select f.run_id, f.run_id, f.root_run_id, f.me, began, f.run_at, f.deadline_at, f.stem, 1, f.lane_id,
       (f.c->0)::int, coalesce((f.c->>5)::int, 0), (f.c->>10)::"char", f.tenant, f.run_key, (f.c->>3)::json,
-      nullif(f.c->8, 'null'), f.metadata
+      nullif(f.c->8, 'null'), f.metadata, case when f.budget is null then f.pool else pgflow.own_pool_(f.stem) end
     from fresh f
   ), limited as (
     insert into pgflow.deadline (run_id, due_at) select f.run_id, f.deadline_at from fresh f
     where f.deadline_at is not null
+  ), budgeted as (
+    insert into pgflow.pool (made_at, soft, is_hard, name, pools, tz, limits)
+    select began, 0.8, false, pgflow.own_pool_(f.stem), pgflow.own_line_(f.stem, f.pool), 'UTC', f.budget
+    from fresh f where f.budget is not null
   ), early as (
     insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
     select f.run_id, f.run_id, began, f.lane_id, 0, coalesce((f.c->>5)::int, 0) from fresh f where f.run_at > began

@@ -277,7 +277,8 @@ begin
         'heritage', pgflow.heritage_(r.run_id, r.heritage),
           'beats', b.beats, 'labels', pgflow.labels_at_start_(r.run_id, r.labels), 'metadata', r.metadata,
           'parent_run_id', r.parent_run_id, 'leaves_saga', r.close_policy = 'c',
-          'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant)
+          'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant,
+          'pool', case when r.pool is not null then pgflow.pool_for_claim_(r.pool) end)
         when b.offer is not null then jsonb_build_object('offer', b.offer)
       end
     -- One by one in this order: a planner that saw no lease would else read all of them for each run.
@@ -301,7 +302,7 @@ begin
     ) b
     cross join lateral (
       select r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null
-        or r.tenant <> ''
+        or r.tenant <> '' or r.pool is not null
         or r.heritage is not null or b.beats or b.saga is not null as is_rich
     ) o;
 end

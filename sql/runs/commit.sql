@@ -12,6 +12,7 @@
 --   x  [{...}, ...]    runs with a question or a change of place: see answer_all_
 --   m  [[run_id, chain_id, name, signal_id], ...]   signals that are taken: each has its unit among `u`
 --   b  [[run_id, chain_id, call, seq, error], ...]   signals that were taken and go back: see put_signals_back_
+--   d  [[run_id, call], ...]   runs that draw on pools: calls whose reservations are returned, see settle_budgets_
 --   w  the worker      whose leases they are
 -- Long payloads and outputs travel beside the document, in `payloads`: their element is null, and `apart` is their
 -- place there. So nobody escapes them or reads them as part of another text.
@@ -140,6 +141,7 @@ declare
   to_wake bigint[] := '{}';
   new_lanes int[] := '{}';
   answers jsonb := '[]';
+  pools text[];
   t timestamptz;
 begin
   if current_setting('synchronous_commit') = 'off' then
@@ -193,6 +195,7 @@ begin
           ('p', batch->'p'),
           ('m', (select jsonb_agg(e) from jsonb_array_elements(batch->'m') e where (e->0)::bigint = any(good))),
           ('b', (select jsonb_agg(e) from jsonb_array_elements(batch->'b') e where (e->0)::bigint = any(good))),
+          ('d', (select jsonb_agg(e) from jsonb_array_elements(batch->'d') e where (e->0)::bigint = any(good))),
           ('x', (select jsonb_agg(e) from jsonb_array_elements(batch->'x') e where (e->'run')::bigint = any(good)))
       ) as p (name, part)
       where p.part is not null;
@@ -227,6 +230,14 @@ begin
     if batch->'x' @? '$[*].children[*][4] ? (@ != null)' then
       perform pgflow.take_keys_(batch->'x');
     end if;
+  end if;
+
+  if batch ? 'd' then
+    pools := pgflow.take_pools_(batch);
+    perform pgflow.settle_budgets_(batch->'u', batch->'d', t);
+  end if;
+
+  if batch ? 'x' then
     select s.answers, s.to_wake, s.lanes into answers, to_wake, new_lanes from pgflow.answer_all_(batch->'x', t) s;
   end if;
 
@@ -247,6 +258,11 @@ begin
     if batch ? 'f' then
       to_wake := to_wake || pgflow.wind_up_(array(select e::bigint from jsonb_array_elements(batch->'f') e), t);
     end if;
+  end if;
+
+  if pools is not null then
+    to_wake := to_wake || pgflow.tell_soft_(pools,
+      array(select distinct (e->0)::bigint from jsonb_array_elements(batch->'d') e));
   end if;
 
   if bad is null and answers = '[]' and to_wake = '{}' then

@@ -85,7 +85,7 @@ declare
 begin
   select status into ended from pgflow.outcome where run_id = me;
   if not is_again and ended = 'failed' then
-    is_again := exists (select from pgflow.unit u where u.run_id = me and u.kind = 'f');
+    is_again := exists (select from pgflow.unit u where u.run_id = me and u.kind in ('f', 'q'));
   end if;
   if not is_again and ended is not null then
     raise exception using errcode = 'PF006', message = format('run %s is %s: %s', quote_literal(key), ended,

@@ -70,7 +70,7 @@ create or replace function pgflow.insert_run_(
   tenant text, key text, workflow text, queue text, version text, priority int, input json,
   run_at timestamptz, deadline_at timestamptz, labels jsonb, metadata jsonb,
   parent_run_id bigint, parent_call int, close_policy "char", root_run_id bigint, defaults json default null,
-  start_id uuid default null,
+  start_id uuid default null, pool text default null, budget jsonb default null,
   out run_id bigint, out run_key text, out is_new boolean, out lane_id int, out clash text
 )
 language plpgsql
@@ -131,12 +131,16 @@ begin
   t := pgflow.now_();
   insert into pgflow.run (
     run_id, chain_id, root_run_id, parent_run_id, created_at, run_at, deadline_at, root, generation, lane_id,
-    parent_call, priority, close_policy, tenant, key, input, labels, metadata, start_id
+    parent_call, priority, close_policy, tenant, key, input, labels, metadata, start_id, pool
   ) values (
     run_id, run_id, coalesce(insert_run_.root_run_id, run_id), insert_run_.parent_run_id, t, insert_run_.run_at,
     insert_run_.deadline_at, stem, 1, lane_id, insert_run_.parent_call, insert_run_.priority, insert_run_.close_policy,
-    insert_run_.tenant, run_key, insert_run_.input, insert_run_.labels, insert_run_.metadata, insert_run_.start_id
+    insert_run_.tenant, run_key, insert_run_.input, insert_run_.labels, insert_run_.metadata, insert_run_.start_id,
+    case when insert_run_.budget is null then insert_run_.pool else pgflow.own_pool_(stem) end
   );
+  if insert_run_.budget is not null then
+    perform pgflow.make_own_pools_(array[stem], insert_run_.pool, insert_run_.budget, t);
+  end if;
   if insert_run_.deadline_at is not null then
     insert into pgflow.deadline (run_id, due_at) values (run_id, insert_run_.deadline_at);
   end if;
@@ -151,7 +155,7 @@ begin
 end
 $$;
 comment on function pgflow.insert_run_(text, text, text, text, text, int, json, timestamptz, timestamptz, jsonb, jsonb,
-  bigint, int, "char", bigint, json, uuid)
+  bigint, int, "char", bigint, json, uuid, text, jsonb)
   is 'Inserts one run with its key and place, or finds the run that the key already names; clash says how that one '
      'differs';
 
@@ -390,6 +394,7 @@ create or replace function pgflow.start_run(
   labels jsonb default null, metadata jsonb default null, tenant text default '',
   key_retention_seconds int default null, version text default '',
   if_taken text default 'match', defaults json default null, start_id uuid default null,
+  pool text default null, budget jsonb default null,
   out run_key text, out run_id bigint, out is_new boolean, out lane_id int, out replaced bigint
 )
 language plpgsql
@@ -409,11 +414,14 @@ begin
     pgflow.check_if_taken_(if_taken, start_id, run_at, key, defaults),
     (select pgflow.refuse_unknown_(workflow, version, q.queue) from pgflow.queue q
       where q.queue = start_run.queue and q.refuses_unknown);
+  if pool is not null or budget is not null then
+    perform pgflow.check_pool_(pool, budget);
+  end if;
   loop
     run := pgflow.insert_run_(
       tenant, key, workflow, queue, version, priority, input, run_at,
       greatest(run_at, t) + timeout_seconds * interval '1 second', labels, metadata, null, null, null, null,
-      defaults, start_id
+      defaults, start_id, pool, budget
     );
     exit when run.is_new or if_taken = 'match';
     if if_taken = 'attach' or pgflow.is_own_(run.run_id, start_id) then
@@ -449,12 +457,13 @@ begin
 end
 $$;
 comment on function pgflow.start_run(text, json, text, text, int, timestamptz, float8, jsonb, jsonb, text, int, text,
-  text, json, uuid)
+  text, json, uuid, text, jsonb)
   is 'Starts a run in the caller''s transaction, or finds the one that the key already names (PF002 if that one '
      'differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach '
      '(that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it '
      'has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a '
-     'start that is sent again knows its own run';
+     'start that is sent again knows its own run. pool: the pool that it draws on (PF001 if there is none), as its '
+     'children do; budget: limits by unit of a pool of its own, which draws on that one';
 --! grant start_run to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_batch_(runs jsonb)
@@ -518,7 +527,8 @@ comment on function pgflow.keys_as_uuids_(jsonb) is 'The keys of a batch as UUID
 
 create or replace function pgflow.take_runs_(
   tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane int, priority int,
-  run_at timestamptz, due timestamptz, labels jsonb, metadata jsonb, start_id uuid default null
+  run_at timestamptz, due timestamptz, labels jsonb, metadata jsonb, start_id uuid default null,
+  pool text default null, budget jsonb default null
 )
 returns bigint[]
 language plpgsql
@@ -546,10 +556,15 @@ begin
 
   t := pgflow.now_();
   insert into pgflow.run (run_id, chain_id, root_run_id, created_at, run_at, deadline_at, root, generation, lane_id,
-    priority, tenant, key, input, labels, metadata, start_id)
-  select g.i, g.i, g.i, t, run_at, due, g.s, 1, lane, priority, tenant, g.k, g.p::json, labels, metadata, start_id
+    priority, tenant, key, input, labels, metadata, start_id, pool)
+  select g.i, g.i, g.i, t, run_at, due, g.s, 1, lane, priority, tenant, g.k, g.p::json, labels, metadata, start_id,
+    case when budget is null then pool else pgflow.own_pool_(g.s) end
   from unnest(keys, ids, stems, inputs) as g (k, i, s, p)
   where cardinality(taken_ids) = cardinality(ids) or g.i = any(taken_ids);
+  if budget is not null then
+    perform pgflow.make_own_pools_(
+      array(select g.s from unnest(ids, stems) as g (i, s) where g.i = any(taken_ids)), pool, budget, t);
+  end if;
   if run_at > t then
     insert into pgflow.parked (run_id, chain_id, parked_at, lane_id, last_seq, priority)
     select i, i, t, lane, 0, priority from unnest(taken_ids) i;
@@ -575,7 +590,7 @@ begin
 end
 $$;
 comment on function pgflow.take_runs_(text, text[], boolean, bigint[], uuid[], text[], int, int, timestamptz,
-  timestamptz, jsonb, jsonb, uuid)
+  timestamptz, jsonb, jsonb, uuid, text, jsonb)
   is 'Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, '
      'null for one that was freed meanwhile';
 
@@ -584,7 +599,8 @@ create or replace function pgflow.start_runs(
   run_at timestamptz default null, timeout_seconds float8 default null,
   labels jsonb default null, metadata jsonb default null, tenant text default '', version text default '',
   keys_are_new boolean default false,
-  if_taken text default 'match', defaults json default null, start_id uuid default null
+  if_taken text default 'match', defaults json default null, start_id uuid default null,
+  pool text default null, budget jsonb default null
 )
 returns table (run_key text, run_id bigint, is_new boolean, lane_id int)
 language plpgsql
@@ -611,6 +627,9 @@ begin
     pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, '', defaults),
     (select pgflow.refuse_unknown_(workflow, version, q.queue) from pgflow.queue q
       where q.queue = start_runs.queue and q.refuses_unknown);
+  if pool is not null or budget is not null then
+    perform pgflow.check_pool_(pool, budget);
+  end if;
   if if_taken = 'replace' then
     raise exception using errcode = 'PF003', message = 'a batch cannot replace runs: start them one by one';
   end if;
@@ -629,7 +648,7 @@ begin
   if are_new then
     ids := array(select nextval('pgflow.run_id_seq') from generate_series(1, cardinality(keys)));
     chain_ids := pgflow.take_runs_(tenant, keys, are_new, ids, stems, inputs, lane, priority, run_at, due, labels,
-      metadata, start_id);
+      metadata, start_id, pool, budget);
   end if;
   while chain_ids is null loop
     begin
@@ -641,7 +660,7 @@ begin
         from unnest(keys) with ordinality as g (k, n) order by g.n
       );
       chain_ids := pgflow.take_runs_(tenant, keys, are_new, ids, stems, inputs, lane, priority, run_at, due, labels,
-        metadata, start_id);
+        metadata, start_id, pool, budget);
       if array_position(chain_ids, null) is not null then
         -- A key that was taken a moment ago has been swept since. Taken now, behind others, it could deadlock: all are
         -- given back first.
@@ -682,10 +701,11 @@ begin
 end
 $$;
 comment on function pgflow.start_runs(text, jsonb, text, int, timestamptz, float8, jsonb, jsonb, text, text, boolean,
-  text, json, uuid)
+  text, json, uuid, text, jsonb)
   is 'Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that '
      'order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer '
-     'was lost, the same batch says false. if_taken, defaults and start_id are as of start_run; a batch cannot replace';
+     'was lost, the same batch says false. if_taken, defaults, start_id, pool and budget are as of start_run; a batch '
+     'cannot replace';
 --! grant start_runs to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_starts_()

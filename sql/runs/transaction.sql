@@ -42,7 +42,7 @@ comment on function pgflow.begin_step(bigint, bigint, int, int, int)
 
 create or replace function pgflow.fence_step(
   run_id bigint, token bigint, call int, units jsonb, args_hash bigint default null, has_ledger boolean default true,
-  payloads json[] default null
+  payloads json[] default null, closes jsonb default null
 )
 returns bigint
 language plpgsql
@@ -78,12 +78,15 @@ begin
   if has_ledger and units @? '$[*][3] ? (@ like_regex "^[CFUAEy]$")' then
     perform pgflow.book_(units, t);
   end if;
+  if closes is not null then
+    perform pgflow.settle_fenced_(units, closes, t);
+  end if;
   return pgflow.micros_(t);
 end
 $$;
-comment on function pgflow.fence_step(bigint, bigint, int, jsonb, bigint, boolean, json[])
+comment on function pgflow.fence_step(bigint, bigint, int, jsonb, bigint, boolean, json[], jsonb)
   is 'Last call of a transactional step''s transaction: fences the lease, appends the buffered units and the step''s '
-     'own, which may be of the ledger of effects; the time in microseconds';
+     'own, which may be of the ledger of effects, and settles what is spent of a budget; the time in microseconds';
 --! grant fence_step to pgflow_worker
 
 create or replace function pgflow.read_unit(run_id bigint, seq int)

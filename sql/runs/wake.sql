@@ -14,7 +14,8 @@
 --
 -- Any other nudge stays: the run's row was locked elsewhere, or the run was on its way from one place or
 -- generation to the next. It is counted as busy, and the next poll of any worker looks again. A nudge
--- whose sender died before it could wake is found by the same poll. Nobody waits for a lock here.
+-- whose sender died before it could wake is found by the same poll. Nobody waits for a lock here, but for the pools of
+-- runs that are ended by force, which come last.
 --
 -- So a park, an ordinary end and a flush need no nudge of their own. Only who takes a run from its lease
 -- without taking its mail (hold, release, reap, continue) leaves a nudge, if people have asked something;
@@ -387,6 +388,9 @@ begin
   busy := cardinality(keep) + (chains is null and cardinality(nudged) >= max)::int;
   if tell and (lanes <> '{}' or mail <> '{}') then
     perform pgflow.tell_workers_(lanes, mail);
+  end if;
+  if ended <> '{}' then
+    perform pgflow.return_reservations_(ended);
   end if;
   return next;
 end

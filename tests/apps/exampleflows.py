@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import psycopg
@@ -20,7 +21,7 @@ from enginekit import Worker, divergence, saw
 from enginestore import Store, StoredRun
 
 import pgflow
-from pgflow import Retries, Signal, read, step, transaction, workflow
+from pgflow import Admit, BudgetExceeded, Retries, Signal, read, step, transaction, workflow
 from pgflow._model.units import Unit
 
 # ---------------------------------------------------------------- steps
@@ -522,6 +523,20 @@ def _discharge(what: str) -> Callable[[Store], None]:
     return say
 
 
+@workflow
+async def spending(n: int) -> list[Any]:
+    admit = Admit(usd=Decimal("0.75"), pool="purse")
+    spent: list[Any] = []
+    for i in range(n):
+        spent.append(await add.options(admit=admit)(i, 1))
+        saw(spent[-1])
+        pgflow.charge(usd=Decimal("0.1"), model="m1")
+    at_once = [look_up.options(admit=admit)(str(i)) for i in range(n)]
+    for found in await asyncio.gather(*at_once, return_exceptions=True):
+        spent.append(str(found.left) if isinstance(found, BudgetExceeded) else found["size"])
+    return spent
+
+
 EXAMPLES = [
     Example(
         in_sequence,
@@ -568,6 +583,7 @@ EXAMPLES = [
     Example(pausing, 4, [10, 11, 12, 13], events=(_pause, _resume, _pause, _pause, _resume)),
     Example(enduring, 1, events=(_pause, _resume, _send("news", "at last"))),
     Example(being_cancelled, 2, events=(_cancel,), status="cancelled"),
+    Example(spending, 3, [1, 2, 3, 1, 1, "0.5"]),
 ]
 BY_NAME = {example.name: example for example in EXAMPLES}
 

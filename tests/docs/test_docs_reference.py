@@ -51,7 +51,7 @@ def test_the_page_on_sql_is_that_of_the_catalog(db: psycopg.Connection):
 
 
 VALUES = {
-    "Admit", "Answer", "Approve", "Approved", "Escalate", "Escalated", "Expired", "GateRequest", "Reject", "Rejected", "Slot", "Verdict",
+    "Answer", "Approve", "Approved", "Escalate", "Escalated", "Expired", "GateRequest", "Reject", "Rejected", "Slot", "Verdict",
 }  # fmt: skip
 """Names that only the surface that is not built yet gives or takes."""
 

@@ -20,6 +20,7 @@ from pgflow._engine.calls import (
     Want,
 )
 from pgflow._engine.effects import _MOVES, CLOSED, EffectCall, Event, ImpossibleMove, Stage
+from pgflow._model.budgets import Admission, Spent
 from pgflow._model.codecs import ANYTHING, codec_for
 from pgflow._model.effects import Accepted
 from pgflow._model.exceptions import ErrorClasses
@@ -42,14 +43,23 @@ def effect(**given: Any) -> EffectCall:
 
 
 CALLS: dict[str, tuple[Call, set[str]]] = {
-    "step": (StepCall(7, "ship", None, spec=spec()), {Kind.STEP_COMPLETED, Kind.STEP_FAILED}),
+    "step": (
+        StepCall(7, "ship", None, spec=spec()),
+        {Kind.STEP_COMPLETED, Kind.STEP_FAILED, Kind.BUDGET_REFUSED},
+    ),
     "decision": (
         StepCall(7, "ship", None, spec=spec("d")),
-        {Kind.DECISION_RECORDED, Kind.STEP_FAILED},
+        {Kind.DECISION_RECORDED, Kind.STEP_FAILED, Kind.BUDGET_REFUSED},
     ),
     "effect": (
         effect(),
-        {Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED, Kind.EFFECT_ACCEPTED, Kind.COMPENSATED},
+        {
+            Kind.EFFECT_CONFIRMED,
+            Kind.EFFECT_FAILED,
+            Kind.EFFECT_ACCEPTED,
+            Kind.COMPENSATED,
+            Kind.BUDGET_REFUSED,
+        },
     ),
     "timer": (TimerCall(7, "ship", None), {Kind.TIMER_FIRED}),
     "signal": (
@@ -123,6 +133,36 @@ def test_a_call_says_what_it_wants_next():
     assert child.ask() == Want.CHILD
     child.read(unit(Kind.CHILD_STARTED, {"run_id": 9}))
     assert child.ask() == Want.LOOK
+
+
+def admitted(effect: Any = "s", terms: EffectTerms | None = None) -> StepSpec:
+    asking = spec(effect, terms)
+    asking.admit = Admission({"usd": "0.5", "calls": "1"}, None)
+    return asking
+
+
+def test_a_call_asks_its_pool_once_before_it_does_anything_else():
+    step = StepCall(7, "ship", None, spec=admitted())
+    assert step.ask() == Want.ADMISSION
+    step.read(unit(Kind.BUDGET_ADMITTED, {"pool": "p", "amounts": {"usd": 0.5}}))
+    assert step.ask() == Want.BODY, "the licence came with it"
+    step.read(unit(Kind.ATTEMPT_FAILED, due_us=5))
+    assert step.ask() == Want.LATER
+    act = EffectCall(7, "ship", None, spec=admitted("e", TERMS))
+    assert act.ask() == Want.ADMISSION
+    act.read(unit(Kind.BUDGET_ADMITTED, {"pool": "p", "amounts": {}}))
+    assert act.ask() == Want.LEAVE
+    assert StepCall(7, "ship", None, spec=spec(), is_under_hard_pool=True).ask() == Want.ADMISSION
+
+
+def test_what_a_try_has_spent_is_told_once_by_model():
+    step = StepCall(7, "ship", None, spec=admitted(), began_us=1_000_000)
+    step.admitted = {"usd": "0.5", "calls": "1", "seconds": "9"}
+    step.charges = [Spent({"usd": "0.1"}, "m1"), Spent({"usd": "0.2", "tokens": "5"}, "m1")]
+    assert step.take_charges(3_500_000) == [
+        Spent({"usd": "0.3", "tokens": "5", "calls": "1", "seconds": "2.500000"}, "m1")
+    ]
+    assert step.take_charges(4_000_000) == []
 
 
 def test_an_effect_wants_what_its_stage_allows():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -12,7 +11,6 @@ from records import SOON, count
 
 import pgflow
 from pgflow import (
-    Admit,
     App,
     Approve,
     AsyncApp,
@@ -61,10 +59,6 @@ PLAIN: dict[str, Callable[[], Any]] = {
     "gates are not built yet: answer('h'": lambda: asyncio.run(
         AsyncApp("").answer("h", Approve(), by="ada")
     ),
-    "budgets are not built yet: charge(usd=0.03, tokens=9)": lambda: pgflow.charge(
-        usd=Decimal("0.03"), tokens=9
-    ),
-    "budgets are not built yet: options(admit=...)": lambda: act.options(admit=Admit(tokens=1)),
     "the outbox is not built yet: publish('orders'": lambda: App("").publish("orders", {}),
     "the outbox is not built yet: publish('bills'": lambda: asyncio.run(
         AsyncApp("").publish("bills", {})
@@ -116,21 +110,6 @@ def gated_sync() -> str:
     return str(pgflow.sync.gate("approve", 1))
 
 
-@step
-async def paid() -> None:
-    pgflow.charge(tokens=3)
-
-
-@workflow
-async def charging() -> None:
-    await paid()
-
-
-@workflow
-async def admitted() -> int:
-    return await act.options(admit=Admit(tokens=1))()
-
-
 @workflow
 async def of_gated() -> str:
     return await pgflow.run_child(gated)
@@ -147,7 +126,7 @@ async def built() -> int:
     return gate[0]
 
 
-UNBUILT = [gated, gated_sync, charging, admitted, of_gated, scheduled]
+UNBUILT = [gated, gated_sync, of_gated, scheduled]
 
 
 @pytest.mark.parametrize("unbuilt", UNBUILT, ids=lambda w: w.name)

@@ -86,6 +86,7 @@ def prepared(server_dsn: str, template: str) -> Iterator[str]:
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("select pgflow.post_signal('order-2', 'other', '7', sent_by => 'ada')")
         conn.execute("select pgflow.post_signal('hello-1', 'late', '8')")
+        conn.execute("""select pgflow.set_pool('acme', '{"usd": 5}')""")
         conn.execute("select pgflow.wake()")
     yield dsn
     assert servers.unsound(dsn) == []
@@ -480,6 +481,15 @@ def test_ledgers_tell_what_was_decided_and_done(ask: Ask, look: psycopg.Connecti
         == ask(inspect.list_decisions(number, after=chosen.call)).items
         == []
     )
+
+
+def test_budgets_are_told_where_nobody_has_spent_anything(
+    ask: Ask, look: psycopg.Connection[Any]
+) -> None:
+    (row,) = ask(inspect.list_budgets())
+    assert (row.pool, row.unit, row.allowed, row.charged, row.remaining) == ("acme", "usd", 5, 0, 5)
+    assert ask(inspect.list_charges(run_id(look, "shop-1"))).items == []
+    assert ask(inspect.sum_charges("model")) == []
 
 
 def test_ledgers_tell_what_is_owed(ask: Ask, look: psycopg.Connection[Any]) -> None:

@@ -124,6 +124,23 @@ VERBS = {
             begins="begin with a start",
             of="step",
         ),
+        Verb("admit", "a flush of its holder that asks its pool for a call", of="flush"),
+        Verb(
+            "charge",
+            "a flush of its holder with a call that cost more than it had reserved",
+            of="flush",
+        ),
+        Verb("settle", "its end, with what it has reserved", of="complete"),
+        Verb("costly_step", "a transactional step that cost less than it had reserved", of="step"),
+        Verb("grant", "a grant to the pool above"),
+        Verb(
+            "grant_rr",
+            "a grant to the pool above from REPEATABLE READ",
+            isolation=REPEATABLE,
+            of="grant",
+        ),
+        Verb("revoke", "the pool above being revoked", of="grant"),
+        Verb("lower", "a lower limit of the pool above", of="grant"),
     )
 }
 
@@ -142,6 +159,9 @@ SENDERS = (
 )
 PLAIN = ("signal", "cancel", "force", "pause", "resume", "retry")
 STARTS = ("start", "start_rr", "start_ser", "start_later", "start_many")
+
+DRAWS = ("admit", "charge", "settle", "costly_step")
+ON_POOLS = ("grant", "grant_rr", "revoke", "lower")
 
 # Who waits for whose commit; nobody else waits (tests/sql/test_sql_locks.py).
 LOCKERS = {
@@ -168,6 +188,9 @@ WAITS: dict[str, set[str]] = {
     **dict.fromkeys(
         ("discharge", "discharge_rr", "restart"), {"discharge", "discharge_rr", "restart", "poll"}
     ),
+    # Pools are locked, whoever draws on them or sets them; so is that of a run that ends by force.
+    **dict.fromkeys((*DRAWS, *ON_POOLS), {*DRAWS, *ON_POOLS, "wake"}),
+    "wake": {*DRAWS, *ON_POOLS},
 }
 
 
@@ -181,6 +204,8 @@ TOUCH_BOTH = {
     "wake_both",
     "poll",
     "reap",
+    *DRAWS,
+    *ON_POOLS,
 }
 """Calls that may meet another run's."""
 LATE = 100
@@ -348,6 +373,9 @@ PLACES = {
     "owing": "a worker holds the run, which owes a refund",
     "breached": "a worker holds the run, which owes a refund that is due",
     "outlived": "the run has completed, and what outlives it is due",
+    "spending": "runs k and l are both held, each has reserved of a pool of its own, and both pools "
+    "draw on a third",
+    "forfeit": "the same is so, but k is stuck, and somebody has cancelled it by force",
     "split": "one worker holds the runs k and l, but k was handed back and is held by another",
 }
 
@@ -461,7 +489,7 @@ def all_specs() -> list[Spec]:
         meet("outlived", "discharge", ("discharge", "discharge_rr", "restart", *LOOKERS)),
         meet("outlived", "poll", ("poll", "restart")),
     ]
-    return [*specs, *family(), *several(), *three()]
+    return [*specs, *family(), *several(), *spending(), *three()]
 
 
 def spec(name: str, place: str, says: str, first: Actor, *others: Actor) -> Spec:
@@ -607,6 +635,30 @@ def several() -> list[Spec]:
     ]
 
 
+def spending() -> list[Spec]:
+    """Draws on pools that meet further up, and what people say of these."""
+
+    def of_l(names: tuple[str, ...]) -> list[Actor]:
+        return [Actor(VERBS[name], f"l_{name}".replace("step", "fence"), "l") for name in names]
+
+    people = [Actor(VERBS[name]) for name in ON_POOLS]
+    specs = [
+        spec(name, "spending", f"Of k, {VERBS[name].says}", Actor(VERBS[name]), *others, *people)
+        for n, name in enumerate(DRAWS)
+        if (others := of_l(DRAWS[n:]))
+    ]
+    for n, name in enumerate(ON_POOLS):
+        others = [
+            Actor(VERBS[other], f"{other}_2" if other == name else "") for other in ON_POOLS[n:]
+        ]
+        says = VERBS[name].says
+        specs.append(
+            spec(name, "spending", says[0].upper() + says[1:], Actor(VERBS[name]), *others)
+        )
+    wake = Actor(VERBS["wake"])
+    return [*specs, spec("wake", "forfeit", "A wake of k", wake, *of_l(DRAWS), *people)]
+
+
 def three() -> list[Spec]:
     """Three at once: what is sent, who parks or holds, and who looks."""
 
@@ -676,6 +728,32 @@ APART = (
         (
             "whoever holds a run has seen its start committed: a start with its key only reads then (a "
             "child's key: two-child)"
+        ),
+    ),
+    (
+        ("grant",),
+        (
+            "claim",
+            "park",
+            "continue",
+            "hold",
+            "child",
+            "release",
+            "reap",
+            "poll",
+            "patch",
+            "start",
+            "signal",
+            "deliver",
+            "cancel",
+            "force",
+            "pause",
+            "resume",
+            "retry",
+        ),
+        (
+            "a word on a pool touches only its rows, and these touch none of a pool: they start, "
+            "move or tell a run, and what draws is in the flush beside them (spending-*)"
         ),
     ),
 )

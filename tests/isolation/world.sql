@@ -42,13 +42,13 @@ create procedure scene.open() language sql as 'select pg_advisory_unlock_all()';
 
 -- ---------------------------------------------------------------- setting the stage
 
-create function scene.start_(name text, run_at timestamptz default null, timeout_seconds float8 default null)
+create function scene.start_(name text, run_at timestamptz default null, timeout_seconds float8 default null, pool text default null)
 returns void
 language sql
 as $$
   insert into scene.run (name, run_id, chain_id, seq, lane_id)
   select name, s.run_id, s.run_id, 0, s.lane_id
-  from pgflow.start_run(name, key => name, run_at => run_at, timeout_seconds => timeout_seconds) s
+  from pgflow.start_run(name, key => name, run_at => run_at, timeout_seconds => timeout_seconds, pool => pool) s
 $$;
 
 create function scene.take_(of text, host text, new_token bigint)
@@ -72,7 +72,8 @@ as $$
 $$;
 
 -- One flush of one run. A unit is [call, kind, name, payload, delay]; null fields of the document are left out.
-create function scene.commit_(of text, by_token bigint, units jsonb, question jsonb default null, outcome jsonb default null)
+-- `draws` are the calls whose reservations are returned.
+create function scene.commit_(of text, by_token bigint, units jsonb, question jsonb default null, outcome jsonb default null, draws jsonb default null)
 returns text
 language plpgsql
 as $$
@@ -95,6 +96,9 @@ begin
   if exists (select from pgflow.owed o where o.run_id = me.run_id) or units @? 'strict $[*] ? (@[1] == "O")' then
     batch := batch || '{"l": true, "p": true}';
   end if;
+  if draws is not null then
+    batch := batch || jsonb_build_object('d', (select jsonb_agg(jsonb_build_array(me.run_id, d)) from jsonb_array_elements(draws) d));
+  end if;
   begin
     answer := pgflow.commit_units(batch);
   exception when unique_violation then -- an earlier try was not answered, and yet committed
@@ -102,7 +106,8 @@ begin
   end;
   verdict := coalesce(answer->'bad'->0->>1, answer->'x'->0->>'place', 'ok');
   return verdict || coalesce(
-    (select ', took ' || string_agg(u->>3, ' and ') from jsonb_array_elements(answer->'x'->0->'units') u where u->>2 in ('S', 'x', 'K', 'T', 'W')), '');
+    (select ', took ' || string_agg(u->>3, ' and ') from jsonb_array_elements(answer->'x'->0->'units') u where u->>2 in ('S', 'x', 'K', 'T', 'W')), '')
+    || case answer->'x'->0->'units'->0->>2 when 'm' then ', admitted' when 'q' then ', refused' else '' end;
 end
 $$;
 
@@ -127,6 +132,7 @@ as $$
   delete from pgflow.wait; delete from pgflow.timer; delete from pgflow.signal; delete from pgflow.undelivered;
   delete from pgflow.nudge; delete from pgflow.unit; delete from pgflow.worker; delete from pgflow.step_beat;
   delete from pgflow.owed;
+  delete from pgflow.pool; delete from pgflow.spend; delete from pgflow.reservation; delete from pgflow.charge; delete from pgflow.pool_change;
   delete from pgflow.lane where workflow like 'new%';
   delete from scene.run; delete from scene.said; delete from scene.sent; delete from scene.app; delete from scene.complaint;
   select setval('pgflow.run_id_seq', 1, false), setval('pgflow.worker_worker_id_seq', 1, false);
@@ -211,6 +217,16 @@ begin
       if place <> 'owing' then
         update pgflow.owed set due_at = due_at - interval '2 hours';
       end if;
+    when 'spending', 'forfeit' then
+      perform pgflow.set_pool('top', '{"usd": 1}', soft => null),
+        pgflow.set_pool('x', '{"usd": 0.9}', 'top', soft => null), pgflow.set_pool('y', '{"usd": 0.9}', 'top', soft => null);
+      perform scene.start_('k', pool => 'y'), scene.start_('l', pool => 'x'), scene.take_('k', 'first', 101), scene.take_('l', 'second', 201);
+      perform scene.commit_(r.name, r.token, '[]', '{"admits": [{"call": 1, "name": "work", "amounts": {"usd": "0.3"}}]}', draws => '[0]')
+      from scene.run r order by r.name;
+      update scene.run set seq = 1;
+      if place = 'forfeit' then
+        perform scene.commit_('k', 101, '[]', '{"hold": ["stuck", "nondeterminism", "old", null, "pgflow"]}'), pgflow.cancel_run('k', force => true);
+      end if;
     when 'two' then
       perform scene.start_('k'), scene.start_('l'), scene.take_('k', 'first', 101), scene.take_('l', 'second', 201);
       update pgflow.lease set worker_id = (select r.worker_id from scene.run r where r.name = 'k');
@@ -283,8 +299,34 @@ begin
       perform pgflow.start_run('c', key => 'c');
       return 'ok';
     when 'fence' then
-      perform pgflow.fence_step(me.run_id, by_token, 1, scene.units_(me, by_token, '[[1, "c", "fence", "1", null]]'));
+      if exists (select from pgflow.reservation v where v.run_id = me.run_id) then
+        perform pgflow.fence_step(me.run_id, by_token, 1, scene.units_(me, by_token,
+          '[[0, "M", "work", "{\"call\": 1, \"amounts\": {\"usd\": \"0.2\"}}", null], [1, "c", "fence", "1", null]]'),
+          closes => jsonb_build_array(jsonb_build_array(me.run_id, 1)));
+      else
+        perform pgflow.fence_step(me.run_id, by_token, 1, scene.units_(me, by_token, '[[1, "c", "fence", "1", null]]'));
+      end if;
       answer := 'ok';
+    when 'admit' then
+      answer := scene.commit_(of, by_token, '[]', '{"admits": [{"call": 2, "name": "admit", "amounts": {"usd": "0.3"}}]}', draws => '[0]');
+    when 'charge' then
+      answer := scene.commit_(of, by_token,
+        '[[0, "M", "work", "{\"call\": 1, \"amounts\": {\"usd\": \"0.5\"}}", null], [1, "c", "charge", "1", null]]', draws => '[1]');
+    when 'settle' then
+      answer := scene.commit_(of, by_token, '[[2, "c", "settle", "1", null]]', outcome => '["completed", null, "1", null]', draws => '[null]');
+    when 'grant', 'grant_rr' then
+      perform pgflow.grant_budget('top', '{"usd": 0.5}');
+      answer := 'granted';
+    when 'revoke' then
+      perform pgflow.revoke_pool('top');
+      answer := 'revoked';
+    when 'lower' then
+      begin
+        perform pgflow.set_pool('top', '{"usd": 0.5}', soft => null);
+        answer := 'lowered';
+      exception when sqlstate 'PF006' then
+        answer := 'refused';
+      end;
     when 'flush_both' then
       select coalesce(string_agg(x->>1, ', '), 'ok') into answer
       from scene.run k, scene.run l, jsonb_array_elements(coalesce(pgflow.commit_units(jsonb_build_object(
@@ -430,9 +472,9 @@ select 'flush ' || s.verb, (bool_or(s.answer not like 'lost%' and s.answer not l
 from scene.said s join pgflow.run_key k on k.key = s.name
 cross join lateral (
   select count(*) as times from pgflow.unit u join pgflow.run r on r.run_id = u.run_id
-  where r.chain_id = k.chain_id and u.name = s.verb and u.token = s.token and u.kind in ('c', 't', 'x')
+  where r.chain_id = k.chain_id and u.name = s.verb and u.token = s.token and u.kind in ('c', 't', 'x', 'm', 'q')
 ) f
-where s.verb in ('flush', 'park', 'await', 'give_up', 'complete', 'continue', 'hold', 'child', 'fence', 'hand_on', 'wait_owing', 'fail')
+where s.verb in ('flush', 'park', 'await', 'give_up', 'complete', 'continue', 'hold', 'child', 'fence', 'hand_on', 'wait_owing', 'fail', 'admit', 'charge', 'settle')
 group by s.verb, s.name, s.token
 union all
 -- the application's rows and the step's unit stand and fall together

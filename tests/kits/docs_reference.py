@@ -37,10 +37,11 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("In a step", "`idempotency_key` and `run_info` work in workflow code too.", [pgflow.idempotency_key, pgflow.heartbeat, pgflow.heartbeat_details]),
     ("Effects and decisions", "See [Charge, book, send](../how-to/effects.md).", [pgflow.effect, pgflow.AsyncEffect, pgflow.Accepted, pgflow.Confirmed, pgflow.Absent, pgflow.StillUnknown, pgflow.fingerprint, pgflow.Ref, pgflow.Page, pgflow.saga, pgflow.UndoRequest, pgflow.PlannedCall, pgflow.PlannedSql, pgflow.decision, pgflow.Choice, pgflow.Decision, pgflow.Usage, pgflow.because]),
     ("Obligations", "See [Owe, discharge, transfer, waive](../how-to/obligations.md).", [pgflow.owe, pgflow.Obligation, pgflow.discharge, pgflow.transfer, pgflow.waive]),
+    ("Budgets", "See [Budgets](../how-to/budgets.md).", [pgflow.Pool, pgflow.Admit, pgflow.charge]),
     ("Around runs", "", [pgflow.Interceptor, pgflow.register_errors, provider.TransactionProvider, provider.AsyncTransactionProvider]),
     ("Testing", "See [Test workflows](../how-to/testing.md).", [testing.AsyncHarness, testing.Harness, testing.ReplayHistories]),
     ("Declared, not built yet", ("Each raises `NotBuiltError` when it is used, or, for a schedule, "
-                                "when a worker would have to keep it."), [pgflow.schedule, pgflow.gate, pgflow.charge]),
+                                "when a worker would have to keep it."), [pgflow.schedule, pgflow.gate]),
 ]  # fmt: skip
 
 
@@ -73,6 +74,9 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
     ("Ledgers", "See [Charge, book, send](../how-to/effects.md).", [
         readers.read_audit, readers.list_decisions, readers.list_effects, readers.list_obligations, readers.list_debts, readers.count_left,
         readers.Audit, readers.LedgerEvent, readers.DecisionRow, readers.EffectRow, readers.ObligationRow,
+    ]),
+    ("Budgets", "See [Budgets](../how-to/budgets.md).", [
+        readers.list_budgets, readers.list_charges, readers.sum_charges, readers.BudgetRow, readers.ChargeRow, readers.SpentRow,
     ]),
     ("Queues and workers", "", [
         readers.list_queues, readers.list_queue_names, readers.unknown_queues, readers.list_lanes, readers.is_served, readers.why_unserved,

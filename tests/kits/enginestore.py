@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from pgflow._db.calls.replay import RecordedRun
@@ -24,6 +25,9 @@ from pgflow._model.kinds import Kind
 from pgflow._model.units import Unit
 
 SECOND = 1_000_000
+
+PURSE = Decimal(2)
+"""Dollars in the one pool that a store has, which is named purse."""
 
 
 class Mail(NamedTuple):
@@ -154,6 +158,9 @@ class Store:
         self._mail_ids = 0
         self._tokens = 0
         self._writers: dict[tuple[int, int], int] = {}
+        self._purse = PURSE
+        """Dollars that the pool can still admit."""
+        self._reserved: dict[tuple[int, int], Decimal] = {}
 
     def fork(self) -> Store:
         """A copy that goes its own way."""
@@ -166,6 +173,7 @@ class Store:
             list(self.coming),
         )
         other._writers = dict(self._writers)
+        other._reserved = dict(self._reserved)
         other.runs = {
             run_id: replace(
                 run, units=list(run.units), waits=dict(run.waits), due_us=list(run.due_us)
@@ -371,6 +379,10 @@ class Store:
                 row[3:6] == [Kind.SIGNAL_RECEIVED, name, taken.payload] for row in batch["u"]
             )
             self.mail.remove(taken)
+        for _, call in batch.get("p", ()):
+            for key in list(self._reserved):
+                if key == (run_id, call) or (call is None and key[0] == run_id):
+                    self._purse += self._reserved.pop(key)
         answer = self._answer(run, batch["x"][0]) if "x" in batch else None
         for _, status, reason, output, error, *_ in batch.get("o", ()):
             self._end(run, status, reason, output, error)
@@ -419,6 +431,7 @@ class Store:
                 sent_by="pgflow",
             )
         units: list[list[Any]] = [self._start_child(run, child) for child in q.get("children", ())]
+        units += [self._admit(run, call) for call in q.get("admits", ())]
         place, pause = "leased", False
         if "hold" in q:
             run.place, run.held, place = "held", q["hold"], "held"
@@ -430,6 +443,7 @@ class Store:
             more, pause = self._look(run, q)
             more = words + more
             units += more
+            more = more or q.get("admits", [])
             if not more and pause and q["idle"]:
                 self._pause(run)
                 place = "held"
@@ -473,8 +487,24 @@ class Store:
         self._writers[run.run_id, unit.seq] = run.token
         return list(unit[:5])
 
+    def _admit(self, run: StoredRun, asked: dict[str, Any]) -> list[Any]:
+        """Reserve dollars of the purse for a call, or refuse it."""
+        call, name, usd = asked["call"], asked["name"], Decimal(asked["amounts"]["usd"])
+        if usd > self._purse or not self._purse:
+            lack = {"limit": f"{PURSE}", "left": _text(self._purse), "asked": _text(usd)}
+            refused = {"reason": "used_up", "pool": "purse", "unit": "usd", **lack}
+            return self._decide(run, call, Kind.BUDGET_REFUSED, name, json.dumps(refused))
+        self._purse -= usd
+        self._reserved[run.run_id, call] = usd
+        told = json.dumps({"pool": "purse", "amounts": {"usd": float(usd)}})
+        row = self._decide(run, call, Kind.BUDGET_ADMITTED, name, told)
+        if "licence" in asked:
+            run.units[-1] = run.units[-1]._replace(starts=[asked["licence"]])
+        return row
+
     def _start_child(self, run: StoredRun, child: list[Any]) -> list[Any]:
-        call, workflow, _queue, text, key, *_rest, policy = child
+        call, workflow, _queue, text, key, *_rest = child
+        policy = child[10]
         known = self.runs.get(self.keys.get(key or "", 0))
         if known is None:
             made = self._insert(self.workflows[workflow], text, key, (run.run_id, call), policy)
@@ -635,6 +665,11 @@ class Store:
                     json.dumps({"why": "the parent run ended", "reason": "parent_ended"}),
                     sent_by="pgflow",
                 )
+
+
+def _text(amount: Decimal) -> str:
+    """A number without zeros behind its point, as the database writes it."""
+    return f"{amount.normalize():f}"
 
 
 def _is_in(number: int | None, ranges: str) -> bool:

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import sqlkit
-from enginestore import Store, StoredRun
+from enginestore import PURSE, Store, StoredRun
 
 from pgflow._model.kinds import Kind
 
@@ -53,6 +53,7 @@ class Twin(Store):
         super().__init__(*workflows)
         self._conn = conn
         conn.execute(CLOCK)
+        conn.execute(f"""select pgflow.set_pool('purse', '{{"usd": {PURSE}}}', soft => null)""")
         self._worker = sqlkit.register(conn)
         self._new: list[tuple[int, str, str]] = []
 

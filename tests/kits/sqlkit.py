@@ -221,6 +221,7 @@ class Flush:
     expected: int
     token: int
     question: dict[str, Any]
+    closes: Sequence[int | None] | None = None
 
     @property
     def last_seq(self) -> int:
@@ -252,10 +253,11 @@ def flush(
     has_kin: bool = False,
     expected: int | None = None,
     token: int | None = None,
+    closes: Sequence[int | None] | None = None,
     **question: Any,
 ) -> Flush:
     """Return the flush of a run; ``question`` holds the fields that `sql/runs/answer.sql`
-    describes.
+    describes, and ``closes`` the calls whose reservations are returned, where it draws on a pool.
     """
     return Flush(
         claim,
@@ -265,6 +267,7 @@ def flush(
         claim.seq if expected is None else expected,
         claim.token if token is None else token,
         question,
+        closes,
     )
 
 
@@ -282,6 +285,10 @@ def document(*flushes: Flush) -> str:
         batch["o"] = endings
     if kin := [f.claim.run_id for f in ordered if f.has_kin]:
         batch["f"] = kin
+    if drawing := [
+        [f.claim.run_id, call] for f in ordered if f.closes is not None for call in f.closes or (0,)
+    ]:
+        batch["d"] = drawing
     if questions := [
         {
             "run": f.claim.run_id,

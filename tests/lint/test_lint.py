@@ -769,13 +769,13 @@ CASES: dict[str, str] = {
 
         @step
         async def costs() -> None:
-            pgflow.charge(tokens=3)  # <- PF306
+            pgflow.charge(tokens=3)
 
         @workflow
         async def flow() -> None:
             await gate("a", 1)  # <- PF306
             pgflow.discharge(owe("a refund"))
-            await act.options(admit=Admit(tokens=3))()  # <- PF306
+            await act.options(admit=Admit(tokens=3))()
             await act.options(retries=3)()
 
         @workflow

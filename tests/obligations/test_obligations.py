@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import psycopg
@@ -13,11 +14,13 @@ from sqlkit import one, rows
 
 import pgflow
 from pgflow import (
+    Admit,
     InvalidArgument,
     NotAllowed,
     NotInRunError,
     NotStorable,
     Obligation,
+    Pool,
     RunCancelled,
     RunFailed,
     RunNotFound,
@@ -575,6 +578,104 @@ async def test_a_breach_that_cannot_start_its_workflow_pages_a_person(
         ("obligation", "PF003")
     ]
     assert rows(conn, "select kind from pgflow.needs_person_()") == ["obligation"]
+
+
+@pytest.mark.parametrize("named", [None, "others", "its own"])
+async def test_what_a_breach_starts_draws_on_the_pool_of_its_run_unless_it_names_another(
+    aflow: AsyncHarness, conn: Conn, named: str | None
+) -> None:
+    breached: Workflow[[Obligation], str] = escalate
+    if named == "its own":
+        breached = escalate.options(budget={"usd": Decimal("0.5")})
+    elif named is not None:
+        breached = escalate.options(pool=named)
+
+    @workflow
+    async def careless() -> str:
+        return pgflow.owe("refund", due=HOUR, on_breach=breached, outlives=True).key
+
+    aflow(pools=[Pool("user", usd=1), Pool("others", usd=1)]).include(escalate, careless)
+    key = await (await aflow.start(careless.options(pool="user"))).result(SOON)
+    await aflow.skip(HOUR)
+    await eventually(lambda: len(alarms) == 1, "somebody is alarmed")
+    pools = one(
+        conn,
+        "select p.pools from pgflow.run r join pgflow.pool p on p.name = r.pool where r.key = %s",
+        f"{key}/breach",
+    )
+    if named == "its own":
+        assert pools[1:] == ["user"]
+    else:
+        assert pools == [named or "user"]
+    await aflow.app.discharge(key)
+
+
+async def test_what_the_end_of_the_code_leaves_behind_reserves_nothing_while_the_run_owes(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
+    begun = asyncio.Event()
+
+    @pgflow.step
+    async def slow() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    @workflow
+    async def careless() -> str:
+        other = asyncio.ensure_future(slow.options(admit=Admit(usd=Decimal("0.5")))())
+        refund = pgflow.owe("refund")
+        await go.wait()
+        del other
+        return refund.key
+
+    aflow(pools=[Pool("user", usd=1)]).include(careless)
+    run = await aflow.start(careless.options(key="k", pool="user"))
+    await begun.wait()
+    await aflow.crash()
+    assert one(conn, "select count(*) from pgflow.reservation") == 1
+    await run.send(go, "end")
+    await waits(aflow, conn, "k")
+    assert rows(conn, "select run_id from pgflow.reservation") == []
+    await aflow.app.discharge(key_of(conn))
+    await run.result(SOON)
+
+
+async def test_a_batch_that_draws_has_the_rows_of_obligations_before_those_of_pools(
+    aflow: AsyncHarness, conn: Conn, dsn: str
+) -> None:
+    """Else a sweep that breaches one, and waits for the pool of a run that is ended by force, waits
+    for a batch that waits for the sweep.
+    """
+
+    @workflow
+    async def fails() -> None:
+        pgflow.owe("refund", due=HOUR)
+        await go.wait()
+        pgflow.charge(usd=Decimal("0.1"))
+        raise ValueError("no money")
+
+    aflow(pools=[Pool("user", usd=1)]).include(fails)
+    run = await aflow.start(fails.options(key="k", pool="user"))
+    await aflow.until_idle()
+    with psycopg.connect(dsn) as sweep:
+        sweep.execute("select from pgflow.owed for update")
+        await run.send(go, "on")
+        await eventually(
+            lambda: (
+                one(
+                    conn,
+                    "select count(*) from pg_stat_activity where wait_event_type = 'Lock' "
+                    "and datname = current_database()",
+                )
+                == 1
+            ),
+            "the batch waits for the row",
+        )
+        sweep.execute("set local lock_timeout = '5s'")
+        sweep.execute("select pgflow.lock_pools_(array['user'])")
+        sweep.commit()
+    with pytest.raises(RunFailed):
+        await run.result(SOON)
 
 
 async def test_a_breach_pages_a_person_once(aflow: AsyncHarness, conn: Conn) -> None:

@@ -99,6 +99,17 @@ TESTS = {
         "runs ended by force, with what they had done, begun and handed on",
         ["tests/ledgers/test_forced.py"],
     ),
+    "G30": (
+        (
+            "200 drawers on one pool and on nested ones while their sessions are killed; draws that "
+            "meet; workers lost between two commits"
+        ),
+        [
+            "tests/budgets/test_budget_drawers.py",
+            "tests/budgets/test_budget_locks.py",
+            "tests/budgets/test_budgets.py",
+        ],
+    ),
     "G37": ("signals and timers across generations", ["tests/flow/test_continue_as_new.py"]),
     "G38": (
         (

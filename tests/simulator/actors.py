@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulator.database import ACCOUNTS, QUEUES, WORKFLOWS
+from tests.simulator.database import ACCOUNTS, POOLS, QUEUES, WORKFLOWS
 from tests.simulator.model import Act, Broken
 from tests.simulator.programs import CLEANUP, SIGNALS, Journal, Unit, grow
 from tests.simulator.wire import Rows, SqlError
@@ -62,6 +62,17 @@ class Execution:
     taken: list[list[Any]] = field(default_factory=list)
     offered: dict[int, int] = field(default_factory=dict)
     """Last look before the claim, for those that were taken so."""
+    settled: list[int] = field(default_factory=list)
+    """Admitted calls whose ends are in the buffer."""
+
+    def draws(self, *, asks: bool = False, ends: bool = False) -> list[list[int | None]]:
+        """The rows of ``d``: what the buffer settles of pools, or asks of them."""
+        if ends:
+            return [[self.run_id, None]]
+        if self.settled:
+            return [[self.run_id, number] for number in self.settled]
+        spends = asks or any(u.kind == "M" for u in self.buffer)
+        return [[self.run_id, 0]] if spends else []
 
     def note(
         self,
@@ -284,6 +295,17 @@ class Cast:
                     )
                     return Flush(e, self._ask(e, retries=[[j.call, j.retry]], park=True))
                 e.note("c", j.call, "s", 1)
+            elif what == "p":
+                if not j.admitted:
+                    return Flush(e, self._ask(e, admits=[self._asked(j.call)]))
+                e.note("M", 0, "p", {"call": j.call, "amounts": {"usd": self._dollars()}})
+                if j.tries < 2 and self.rng.random() < 0.25:
+                    e.note(
+                        "a", j.call, "p", {"message": "no"}, delay_seconds=self.rng.choice((0.5, 5))
+                    )
+                    return Flush(e, self._ask(e, retries=[[j.call, j.retry]], park=True))
+                e.settled.append(j.call)
+                e.note("c", j.call, "p", 1)
             elif what == "t":
                 return Flush(e) if e.taken else None
             elif what == "w" and e.offer is not None and e.offer[1] == j.op[1] and not j.cancelled:
@@ -326,6 +348,14 @@ class Cast:
                 return Flush(e, self._ask(e, unwanted=unwanted))
             else:
                 return Flush(e, self._ask(e, **{"continue": json.dumps({"ops": j.op[1]})}))
+
+    def _dollars(self) -> str:
+        return str(self.rng.randint(0, 5))
+
+    def _asked(self, number: int) -> dict[str, Any]:
+        licence = [number, "s", "p", "1", None]
+        amounts = {"usd": self._dollars()}
+        return {"call": number, "name": "p", "amounts": amounts, "licence": licence}
 
     def _license(self, e: Execution) -> Flush:
         starts = json.dumps([[e.journal.call, "s", "s", "1", None]])
@@ -421,7 +451,7 @@ class Cast:
         self, flush: Flush, settled: dict[str, Any] | None, held: dict[int, Execution]
     ) -> None:
         e = flush.execution
-        e.buffer, e.taken = [], []
+        e.buffer, e.taken, e.settled = [], [], []
         if flush.status is not None or (settled is not None and settled["place"] != "leased"):
             held.pop(e.run_id, None)
             return
@@ -461,16 +491,19 @@ class Cast:
             frozen = self.rng.random() if self.world.faults.freeze else 1.0
             if frozen < 0.08:
                 yield from self._freeze(me, "frozen in a step")
+            if self.rng.random() < 0.3:
+                e.note("M", 0, "t", {"call": number, "amounts": {"usd": self._dollars()}})
             unit_rows = e.rows() + [
                 [e.run_id, e.journal.seq + 1, number, "c", "t", "null", None, AT_US, None, e.token]
             ]
             yield call(
                 "fence_step",
-                "$1::bigint, $2::bigint, $3::int, $4::jsonb",
+                "$1::bigint, $2::bigint, $3::int, $4::jsonb, closes => nullif($5::jsonb, '[]')",
                 e.run_id,
                 e.token,
                 number,
                 json.dumps(unit_rows),
+                json.dumps(e.draws()),
                 act=acts,
             )
             if 0.08 < frozen < 0.16:
@@ -494,7 +527,7 @@ class Cast:
                     yield from self._release([e], held)
                     return
             e.note("c", number, "t")
-            e.buffer = []
+            e.buffer, e.settled = [], []
             e.committed = e.journal.seq
         except SqlError as error:
             held.pop(e.run_id, None)
@@ -606,7 +639,7 @@ class Cast:
         delay = self.rng.choice((None, None, None, 5))
         workflow = self.rng.choice(WORKFLOWS) if key not in model.keys else "a"
         act = Act("start", {"key": key, "ops": ops, "read": self._read_start})
-        arguments = "$1, $2::json, $3, $4, $5::int, run_at => timestamptz 'epoch' + $6::bigint * interval '1 microsecond', timeout_seconds => $7::float8"
+        arguments = "$1, $2::json, $3, $4, $5::int, run_at => timestamptz 'epoch' + $6::bigint * interval '1 microsecond', timeout_seconds => $7::float8, pool => $8"
         return call(
             "start_run",
             arguments,
@@ -617,6 +650,7 @@ class Cast:
             self.rng.choice((0, 0, 1)),
             None if delay is None else self.world.mirror.now_us + delay * 1_000_000,
             self.rng.choice((None, None, None, 20)),
+            self.rng.choice((None, *POOLS)),
             columns="run_id, is_new",
             act=act,
         )
@@ -754,8 +788,12 @@ class Cast:
                     yield Step("rest")
                     continue
                 what = self.rng.choices(
-                    ("cancel_run", "force", "pause_run", "resume_run", "retry_run"), (2, 1, 3, 5, 3)
+                    ("cancel_run", "force", "pause_run", "resume_run", "retry_run", "pool"),
+                    (2, 1, 3, 5, 3, 2),
                 )[0]
+                if what == "pool":
+                    yield self._word_on_a_pool()
+                    continue
                 if what == "force":
                     rows = yield call(
                         "cancel_run", "$1, force => true", self._someone(), act=Act("control")
@@ -768,6 +806,15 @@ class Cast:
                     )
             except (Cut, SqlError):
                 pass
+
+    def _word_on_a_pool(self) -> Step:
+        """A grant, or that it admits nothing, or does again."""
+        pool = self.rng.choice((*POOLS, "top"))
+        act = Act("pool")
+        if self.rng.random() < 0.6:
+            return call("grant_budget", "$1, '{\"usd\": 5}'", pool, act=act)
+        restore = self.rng.random() < 0.7
+        return call("revoke_pool", "$1, restore => $2::boolean", pool, restore, act=act)
 
     def poll(self, me: Actor) -> Play:
         """Polls, wakes what is nudged, and takes runs back that were stuck on their definition."""
@@ -798,6 +845,14 @@ def _document(worker: int, flushes: list[Flush]) -> str:
     }
     if taken := [row for f in ordered for row in f.execution.taken]:
         batch["m"] = taken
+    if draws := [
+        row
+        for f in ordered
+        for row in f.execution.draws(
+            asks="admits" in f.question, ends=f.status is not None or "continue" in f.question
+        )
+    ]:
+        batch["d"] = draws
     ended = [f for f in ordered if f.status]
     if ended:
         batch["o"] = [_ending(f) for f in ended]

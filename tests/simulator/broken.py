@@ -226,6 +226,16 @@ BROKEN: dict[str, Variant] = {
             ),
         ),
     ),
+    "spending beside the reservation": Variant(
+        "a charge leaves what was reserved for it in the sums of its pools",
+        (
+            Change(
+                "charge_one_",
+                "        least(a.value::numeric, coalesce((kept->>a.key)::numeric, 0)) as taken\n",
+                "        0::numeric as taken\n",
+            ),
+        ),
+    ),
     "limit counted without a lock": Variant(
         "claims of a queue with a limit do not wait for each other",
         (

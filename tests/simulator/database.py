@@ -24,6 +24,8 @@ QUEUES = ("q1", "q2")
 LIMITED, LIMIT = "q2", 3
 """Queue with a limit, and the number of its runs that may be leased at once."""
 WORKFLOWS = ("a", "b")
+POOLS = ("left", "right")
+"""Pools of runs, which draw on a third."""
 ACCOUNTS = 4
 
 SETUP = f"""
@@ -56,11 +58,15 @@ $$;
 
 RESET = f"""
 truncate pgflow.run_key, pgflow.run, pgflow.outcome, pgflow.deadline, pgflow.ready, pgflow.lease, pgflow.parked, pgflow.wait, pgflow.timer,
-  pgflow.held, pgflow.signal, pgflow.undelivered, pgflow.nudge, pgflow.unit, pgflow.step_beat, pgflow.worker, sim.booked, sim.account restart identity;
+  pgflow.held, pgflow.signal, pgflow.undelivered, pgflow.nudge, pgflow.unit, pgflow.step_beat, pgflow.worker,
+  pgflow.pool, pgflow.spend, pgflow.reservation, pgflow.charge, pgflow.pool_change, sim.booked, sim.account restart identity;
 alter sequence pgflow.run_id_seq restart;
 alter sequence pgflow.nudge_id_seq restart;
 alter sequence sim.clock restart;
 update pgflow.queue set paused_at = null, max_running = case when queue = '{LIMITED}' then {LIMIT} end, max_deaths = 3;
+insert into pgflow.pool (made_at, is_hard, name, pools, tz, limits)
+select timestamptz 'epoch', false, p, array[p, 'top'], 'UTC', '{{"usd": 40}}'::jsonb from unnest('{{{",".join(POOLS)}}}'::text[]) p
+union all select timestamptz 'epoch', false, 'top', array['top'], 'UTC', '{{"usd": 60}}'::jsonb;
 insert into sim.account select i, 0 from generate_series(1, {ACCOUNTS}) i
 """
 
@@ -101,7 +107,9 @@ HALTS = (
     Halt("poll: clock read", "poll", "  perform pgflow.expire_runs_"),
     Halt("poll: expired", "poll", "  select w.lanes, w.mail, w.ended, w.busy into"),
     Halt("commit: leases locked", "commit_units", "  if careful or locked_ids"),
-    Halt("commit: units there", "commit_units", "  if batch ? 'x' then"),
+    Halt("commit: units there", "commit_units", "  if batch ? 'x' then\n    if batch->'x' @?"),
+    Halt("commit: before the pools", "commit_units", "  if batch ? 'd' then"),
+    Halt("commit: pools locked", "commit_units", "    perform pgflow.settle_budgets_(batch"),
     Halt("answer: mail seen", "answer_all_", "  if questions @? '$[*].unwanted[*]' then"),
     Halt(
         "answer: before the look",

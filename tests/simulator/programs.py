@@ -2,7 +2,7 @@
 
 A program is a list of operations; that at position i has the calls 2i+1 and 2i+2:
 
-    ["r"] a read ["s"] a keyed step ["t"] a transactional step
+    ["r"] a read ["s"] a keyed step ["t"] a transactional step ["p"] a step that a pool must admit
     ["w", name]  wait for a signal      ["v", name, seconds]  the same with a time-out
     ["b", name, name]  wait for either  ["z", seconds]  sleep
     ["k", program, key, policy] start a child ["J"] wait for all children ["g"] give up all children
@@ -52,6 +52,8 @@ class Journal:
         self.continued = False
         self.loser: int | None = None
         self.tries = 0
+        self.admitted = False
+        """True once a pool has let the step at hand through."""
         self.timer: int | None = None
         """Seq of the unit that started the timer of the present operation."""
         self.retry: int | None = None
@@ -74,7 +76,7 @@ class Journal:
             raise Impossible("a unit after the run was continued")
         self.settle()
         self.seq = u.seq
-        if u.kind == "o":
+        if u.kind == "o" or (u.kind == "M" and u.call == 0 and not self.cancelled):
             return
         if u.kind == "x" and u.call == 0:
             if self.cancelled:
@@ -93,6 +95,7 @@ class Journal:
         self.at += 1
         self.timer = self.retry = None
         self.tries = 0
+        self.admitted = False
         return True
 
     def _take(self, u: Unit) -> bool:
@@ -104,6 +107,8 @@ class Journal:
             return mine and u.kind == "c" and self._next()
         if what == "s":
             return mine and self._take_step(u)
+        if what == "p":
+            return mine and self._take_priced(u)
         if what == "t":
             return mine and u.kind == "c" and u.name == "t" and self._next()
         if what in "wvz":
@@ -128,6 +133,14 @@ class Journal:
             self.retry = u.seq
             return True
         return u.kind == "c" and self._next()
+
+    def _take_priced(self, u: Unit) -> bool:
+        if u.kind in "mq":
+            if self.admitted:
+                return False
+            self.admitted = u.kind == "m"
+            return self.admitted or self._next()
+        return self.admitted and self._take_step(u)
 
     def _take_wait(self, u: Unit, op: Op) -> bool:
         if u.kind == "t" and op[0] in "vz" and self.timer is None:
@@ -185,7 +198,7 @@ def grow(rng: random.Random, depth: int = 0, generation: int = 1) -> list[Op]:
     ops: list[Op] = []
     open_children = 0
     for _ in range(rng.randint(1, 4)):
-        what = rng.choices("rstwvbzk", (2, 2, 4, 3, 2, 1, 2, 3 if depth < 2 else 0))[0]
+        what = rng.choices("rstpwvbzk", (2, 2, 4, 2, 3, 2, 1, 2, 3 if depth < 2 else 0))[0]
         if what == "w":
             ops.append(["w", rng.choice(SIGNALS)])
         elif what == "v":

@@ -83,6 +83,13 @@ def world(db: Conn) -> dict[str, int]:
     )
     db.execute(BEAT.format(run=accepted.run_id), {"t": T0})
 
+    db.execute("""select pgflow.set_pool('p', '{"usd": 9}')""")
+    drawing = begin(db, "drawing", key="drawing", pool="p")
+    asked = {"call": 1, "name": "ask", "amounts": {"usd": "2"}}
+    commit(db, flush(drawing, closes=(), admits=[asked]))
+    spent = unit("M", 0, "ask", '{"call": 1, "amounts": {"usd": "1"}}')
+    commit(db, flush(drawing, spent, closes=()))
+
     parked = begin(db, "parked", key="parked")
     commit(
         db,
@@ -137,6 +144,7 @@ def world(db: Conn) -> dict[str, int]:
     runs = {
         "leased": leased,
         "accepted": accepted,
+        "drawing": drawing,
         "parked": parked,
         "waiting": waiting,
         "sleeping": sleeping,
@@ -171,6 +179,8 @@ def test_a_sound_database_has_nothing_to_report(db: Conn) -> None:
         "step_beat",
         "owed",
         "effect_beat",
+        "reservation",
+        "charge",
         "outcome",
     ):
         assert count(db, table) > 0, table
@@ -420,6 +430,29 @@ MUTATIONS: dict[str, list[list[str]]] = {
             PROMISE.format(run="%(leased)s", seq=6),
             OWED.format(run="%(leased)s", state="breached"),
         ],
+    ],
+    "a pool has reserved what open calls have": [
+        ["""update pgflow.reservation set amounts = '{"usd": 0.5}'"""],
+        ["delete from pgflow.reservation"],
+    ],
+    "a pool has charged what runs have spent": [
+        ["""update pgflow.charge set amounts = '{"usd": 3}'"""],
+        ["update pgflow.spend set forgotten = 1"],
+    ],
+    "a reservation is of an open call": [
+        [
+            OUTCOME.format(run="%(drawing)s", status="cancelled"),
+            "delete from pgflow.lease where run_id = %(drawing)s",
+        ],
+        [UNIT.format(run="%(drawing)s", seq=3, call=1, kind="c")],
+        ["update pgflow.reservation set call = 7"],
+    ],
+    "a charge is beside its unit": [
+        ["delete from pgflow.charge", "update pgflow.spend set forgotten = 1"],
+        [UNIT.format(run="%(drawing)s", seq=3, call=9, kind="M")],
+    ],
+    "the pool that a run has of its own is there": [
+        ["update pgflow.run set pool = 'run/gone' where run_id = %(drawing)s"]
     ],
 }
 

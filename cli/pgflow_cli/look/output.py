@@ -22,6 +22,8 @@ import typer
 from pgflow_cli.look.failures import Mistake
 
 if TYPE_CHECKING:
+    from decimal import Decimal
+
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
     from rich.table import Table
     from rich.text import Text
@@ -270,6 +272,11 @@ def _plain(value: Any) -> Any:
 def many(number: int, noun: str) -> str:
     """``1 run``, ``2 runs``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def amount(value: Decimal | None) -> str:
+    """An amount for a person: without zeros behind its point; nothing where there is none."""
+    return "" if value is None else f"{value.normalize():,f}"
 
 
 def styled_status(status: str) -> Text:

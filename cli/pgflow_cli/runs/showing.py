@@ -13,6 +13,7 @@ from pgflow_cli.look.output import (
     Column,
     Form,
     age,
+    amount,
     choose_form,
     console,
     dump,
@@ -96,7 +97,7 @@ def read_run(
     Raises:
         Mistake: No run has the key.
     """
-    from pgflow.inspect import find_key, list_children, read_state
+    from pgflow.inspect import find_key, list_children, read_state, sum_charges
 
     found = find_detail(connection, key)
     run = as_row(found, _RUN)
@@ -107,6 +108,8 @@ def read_run(
     run["children"] = [
         as_row(child, _CHILD) for child in fetch(connection, list_children(found.run_id))
     ]
+    spent = fetch(connection, sum_charges("run", run_id=found.run_id))
+    run["spent"] = {row.unit: row.amount for row in spent}
     run["calls"], run["more_calls"] = read_calls(connection, found.run_id, limit)
     return run
 
@@ -176,6 +179,7 @@ def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType
         ("labels", plain(labels) if labels else None),
         ("input", short_json(run["input"])),
         ("state", short_json(run["state"]) if run["state"] else None),
+        ("spent", plain(_spent(run["spent"])) if run["spent"] else None),
         ("output", short_json(run["output"]) if run["status"] == "completed" else None),
         (
             "error",
@@ -186,6 +190,11 @@ def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType
         ("", _traceback(run["error"])),
     ]
     return [(name, value) for name, value in facts if value is not None]
+
+
+def _spent(spent: dict[str, Any]) -> str:
+    """Return what a run has spent, in words."""
+    return ", ".join(f"{amount(value)} {unit}" for unit, value in spent.items())
 
 
 def _origin(run: dict[str, Any]) -> str:

@@ -106,6 +106,9 @@ def start(
             help="With --key: what to do if a run has it. match: the same input is the same run.",
         ),
     ] = IfTaken.MATCH,
+    pool: Annotated[
+        str | None, typer.Option("--pool", help="Pool that the run draws on.", show_default=False)
+    ] = None,
     new: Annotated[
         bool,
         typer.Option("--new", help="The name is right although the database has never seen it."),
@@ -141,7 +144,7 @@ def start(
             labels,
             workflow,
         )
-        options = replace(options, if_taken=if_taken.value)
+        options = replace(options, if_taken=if_taken.value, pool=pool)
         started = _start(
             connection, name, value, options, None if workflow is None else workflow.defaults_text
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from pgflow._client._async.budgets import AsyncBudgets
 from pgflow._client._async.handles import AsyncRun, AsyncSession
 from pgflow._client._async.obligations import AsyncObligations
 from pgflow._client.handles import Outcome, delivery_of, signal_query
@@ -29,7 +30,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncObligations):
+class AsyncClient(AsyncObligations, AsyncBudgets):
     """Starts and signals runs; one bound to a connection does so in its open transaction."""
 
     _interceptors: list[Interceptor]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from pgflow._client._sync.budgets import Budgets
 from pgflow._client._sync.handles import Run, Session
 from pgflow._client._sync.obligations import Obligations
 from pgflow._client.handles import Outcome, delivery_of, signal_query
@@ -30,7 +31,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Client(Obligations):
+class Client(Obligations, Budgets):
     """Starts and signals runs; one bound to a connection does so in its open transaction."""
 
     _interceptors: list[Interceptor]

@@ -133,6 +133,8 @@ def _with_extra(claim: Claim, extra: dict[str, Any]) -> Claim:
     claim.deadline_us = extra["deadline_us"]
     claim.tenant = extra["tenant"]
     claim.has_beats = extra.get("beats", False)
+    if (pool := extra.get("pool")) is not None:
+        claim.pool, claim.is_pool_hard = pool["name"], pool["hard"]
     claim.saga = [SagaEntry(*entry) for entry in extra.get("saga") or ()]
     if (heritage := extra.get("heritage")) is not None:
         claim.heritage = _heritage(heritage)

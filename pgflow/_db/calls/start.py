@@ -6,6 +6,7 @@ import json
 from typing import NamedTuple
 
 from pgflow._db.query import Query, Row
+from pgflow._model.budgets import numbers
 from pgflow._model.options import StartOptions
 
 
@@ -34,11 +35,14 @@ _START_AS_SAID = _START.replace(
     "select run_key, run_id, is_new, lane_id", "select run_key, run_id, is_new, lane_id, replaced"
 ).replace("null, %s::text)", "null, %s::text, %s::text, %s::json, %s::uuid)")
 """With what is to be done where the key is taken; most starts say nothing of it, and send less."""
+_START_DRAWING = _START_AS_SAID.replace("%s::uuid)", "%s::uuid, %s::text, %s::jsonb)")
+"""With the pool that it draws on."""
 _START_MANY = (
     "select run_key, run_id, is_new, lane_id from pgflow.start_runs(%s::text, %s::jsonb, "
     "%s::text, %s::int, %s::timestamptz, %s::float8, %s::jsonb, %s::jsonb, %s::text, %s::text, "
     "%s::boolean, %s::text, %s::json, %s::uuid)"
 )
+_START_MANY_DRAWING = _START_MANY.replace("%s::uuid)", "%s::uuid, %s::text, %s::jsonb)")
 
 
 def start_run(
@@ -70,13 +74,12 @@ def start_run(
         tenant,
         options.version,
     )
-    if defaults is None and options.if_taken == "match":
+    if defaults is None and options.if_taken == "match" and not _draws(options):
         return Query(_START, params, lambda rows: Started(*rows[0]))
-    return Query(
-        _START_AS_SAID,
-        (*params, options.if_taken, defaults, start_id),
-        lambda rows: Started(*rows[0]),
-    )
+    said = (*params, options.if_taken, defaults, start_id)
+    if draws := _draws(options):
+        return Query(_START_DRAWING, (*said, *draws), lambda rows: Started(*rows[0]))
+    return Query(_START_AS_SAID, said, lambda rows: Started(*rows[0]))
 
 
 def start_runs(
@@ -90,7 +93,16 @@ def start_runs(
         workflow, json.dumps(runs), options.queue, options.priority, *_shared(options), tenant,
         options.version, keys_are_new, options.if_taken, defaults, start_id,
     )  # fmt: skip
+    if draws := _draws(options):
+        return Query(_START_MANY_DRAWING, (*params, *draws), _read_all)
     return Query(_START_MANY, params, _read_all)
+
+
+def _draws(options: StartOptions) -> tuple[str | None, ...]:
+    """Return the pool of a run and the limits of its own; nothing if it has neither."""
+    if options.pool is None and options.budget is None:
+        return ()
+    return options.pool, None if options.budget is None else numbers(options.budget)
 
 
 def _read_all(rows: list[Row]) -> list[Started]:

@@ -31,13 +31,38 @@ def begin_step(
 
 
 def fence_step(
-    run_id: int, token: int, call: int, unit_rows: str, args_hash: int, apart: Sequence[str] = ()
+    run_id: int,
+    token: int,
+    call: int,
+    unit_rows: str,
+    args_hash: int,
+    apart: Sequence[str] = (),
+    draws: Sequence[str] = (),
 ) -> Query[int]:
     """Fences the lease and appends units, immediately before COMMIT: the database's time in
     microseconds. ``apart``: their long values.
 
-    None of them is to be booked: see ``Flushing.may_fence``.
+    None of them is to be booked: see ``Flushing.may_fence``. ``draws``: what it settles of a
+    budget, the rows of ``d``.
     """
+    if draws:
+        drawing: LiteralString = (
+            "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, "
+            "false, %s::json[], %s::jsonb)"
+        )
+        return Query(
+            drawing,
+            (
+                run_id,
+                token,
+                call,
+                f"[{unit_rows}]",
+                args_hash,
+                JsonTexts(apart),
+                f"[{','.join(draws)}]",
+            ),
+            lambda rows: int(rows[0][0]),
+        )
     if apart:
         longer: LiteralString = (
             "select pgflow.fence_step("

@@ -14,6 +14,7 @@ from pgflow._engine.owed import Closing
 from pgflow._flow.scope import workflow_scope
 from pgflow._flow.signals import Signal
 from pgflow._flow.workflow import Workflow
+from pgflow._model.budgets import numbers
 from pgflow._model.codecs import encode_plain
 from pgflow._model.durations import Duration, duration
 from pgflow._model.exceptions import clean
@@ -50,7 +51,8 @@ def owe(
         due: Time by which it must be discharged, or a duration from now; by the database's clock.
         on_breach: Act that follows then, once: a signal to this run and a workflow get the
             obligation, and ``"page"`` has the app's pager tell a person. The workflow starts under
-            the key of the obligation with ``/breach`` behind it. It stays owed in any case.
+            the key of the obligation with ``/breach`` behind it, and draws on the pool of this run
+            unless it names another. It stays owed in any case.
         outlives: Let the run complete all the same. The obligation lives on under its key.
         detail: Facts for whoever discharges it; anything JSON, at most 64 KiB.
 
@@ -184,9 +186,12 @@ def _agreed(what: str, on_breach: Any, obligation: Obligation) -> dict[str, str]
             "queue": options.queue,
             "priority": options.priority,
             "version": options.version,
+            "pool": options.pool,
         }
+        own = {} if options.budget is None else {"budget": numbers(options.budget)}
         return {
             **{name: json.dumps(value) for name, value in said.items() if value},
+            **own,
             "input": on_breach.encode_input((obligation,), {}),
         }
     raise InvalidArgument(

@@ -26,13 +26,14 @@ from pgflow._flow.ledgers.saga import enlist
 from pgflow._flow.ledgers.undo_plan.statements import Table, table_named
 from pgflow._flow.scope import WorkflowScope, variables
 from pgflow._flow.step import AsyncStep, Step, SyncStep
+from pgflow._model.budgets import Admit
 from pgflow._model.claims import SagaEntry
 from pgflow._model.codecs import Codec, codec_for, encode_plain
 from pgflow._model.durations import Duration
 from pgflow._model.effects import Absent, Accepted, Confirmed, Risk, StillUnknown
 from pgflow._model.fingerprints import is_fingerprint
 from pgflow._model.kinds import StepKind
-from pgflow._model.options import Admit, Retries
+from pgflow._model.options import Retries
 from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
 
 P = ParamSpec("P")
@@ -155,7 +156,7 @@ class EffectStep(Step[P, R_co]):
         Args:
             retries: An effect has none: it is settled instead.
             timeout: Longest time for one attempt.
-            admit: Limit on the cost of the call.
+            admit: Most that the call may cost; see :meth:`Step.options`.
             expect: Fingerprint (:func:`pgflow.fingerprint`) of what the decision to act rests on.
                 What ``.observe`` returns immediately before the act must have the same one; else
                 nothing is done and Diverged is raised.

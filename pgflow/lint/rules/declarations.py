@@ -215,7 +215,6 @@ NOT_BUILT = {
     **dict.fromkeys(
         ("pgflow.gate", "pgflow.sync.gate", "pgflow._flow.authority.gate.gate"), "gates"
     ),
-    **dict.fromkeys(("pgflow.charge", "pgflow._flow.authority.budget.charge"), "budgets"),
     **dict.fromkeys(("pgflow.schedule", "pgflow._flow.workflow.schedule"), "schedules"),
 }
 """Parts of the surface that are declared and not built, by dotted path."""
@@ -250,15 +249,6 @@ async def ship(order: int) -> None:
         """Calls of what is only declared, wherever they are."""
         for node in module.names.calls:
             what = NOT_BUILT.get(module.names.resolve(node.func) or "")
-            if (
-                what is None
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr == "options"
-                and module.callee(node.func.value)
-            ):
-                what = (
-                    "budgets" if any(keyword.arg == "admit" for keyword in node.keywords) else None
-                )
             if what is not None:
                 yield self.at(
                     module,

@@ -1,0 +1,230 @@
+"""Budgets: what pools allow, and what runs have spent out of them.
+
+The sums of pools are kept by the database as runs draw; charges are rows beside the journal, and
+here they are added up by whatever is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Literal, LiteralString, get_args
+
+from pgflow._db.query import Query, Row
+from pgflow.errors import InvalidArgument
+from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
+from pgflow.inspect.question import Question, once, statement
+
+ChargesBy = Literal["run", "step", "decision", "model", "pool", "workflow", "day"]
+"""Names by which charges are added up."""
+
+_BY: dict[str, LiteralString] = {
+    "run": "c.key",
+    "step": "step",
+    "decision": "decision",
+    "model": "model",
+    "pool": "pool",
+    "workflow": "workflow",
+    "day": "to_char(charged_at at time zone 'UTC', 'YYYY-MM-DD')",
+}
+
+
+@dataclass(frozen=True)
+class BudgetRow:
+    """A unit of a pool in its current period. A row of the view ``pgflow.budgets``.
+
+    Attributes:
+        pool: Name of the pool.
+        unit: The unit: ``usd``, ``tokens``, ``calls``, ``seconds`` or another.
+        period_at: Beginning of the period; None if nothing was drawn in it, or there are none.
+        per: Calendar period after which it is full again; None for never.
+        tz: Time zone of that calendar.
+        allowed: Most that may be spent in the period; None for any amount.
+        charged: Amount that was spent.
+        reserved: Amount that open calls have reserved and not spent yet.
+        remaining: Amount that can still be admitted; None for any amount.
+        overrun: Part of the charges that is beyond the limit.
+        parent: The pool that it draws on; None for none.
+        is_hard: True if no step of a run under it is licensed once it is used up or revoked.
+        soft_at: Time at which it passed its soft threshold; None if it has not.
+        revoked_at: Time since which it admits nothing; None if it does.
+        revoked_why: The reason given.
+    """
+
+    pool: str
+    unit: str
+    period_at: datetime | None
+    per: str | None
+    tz: str
+    allowed: Decimal | None
+    charged: Decimal
+    reserved: Decimal
+    remaining: Decimal | None
+    overrun: Decimal
+    parent: str | None
+    is_hard: bool
+    soft_at: datetime | None
+    revoked_at: datetime | None
+    revoked_why: str | None
+
+
+_BUDGET: LiteralString = (
+    "pool, unit, period_at, per, tz, allowed, charged, reserved, remaining, overrun, parent, "
+    "is_hard, soft_at, revoked_at, revoked_why"
+)
+
+
+def list_budgets(
+    pool: str | None = None, *, after: After = None, limit: int | None = 50
+) -> Question[Listing[BudgetRow]]:
+    """Ask for a page of the pools, unit by unit.
+
+    Args:
+        pool: Name of the only pool to ask for; None for all.
+        after: ``next`` of the page before; None for the first page.
+        limit: Most rows of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, str, str)
+    behind: LiteralString = "and (pool, unit) > (%s, %s)" if place else ""
+    sql = statement(
+        "select",
+        _BUDGET,
+        "from pgflow.budgets where (%s::text is null or pool = %s)",
+        behind,
+        "order by pool, unit limit %s",
+    )
+    return once(
+        Query(
+            sql,
+            (pool, pool, *place, one_more(limit)),
+            lambda rows: cut(
+                [BudgetRow(*row) for row in rows], limit, lambda found: (found.pool, found.unit)
+            ),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class ChargeRow:
+    """A charge: an amount that a run has spent at one place. A row of the view ``pgflow.charges``.
+
+    Attributes:
+        key: Key of the run.
+        charged_at: Time of the commit that recorded it.
+        step: Name of the step whose body spent it; None if the code of the workflow did.
+        call: Number of the call.
+        model: The model that was paid; None if none is named.
+        decision: Key of the decision that it was spent on, or that its step rests on.
+        pool: The pool that it was drawn on; None if the run has none.
+        amounts: Amounts spent, by unit.
+        seq: Place of its unit in the journal.
+        run_id: The number of the generation that spent it.
+    """
+
+    key: str
+    charged_at: datetime
+    step: str | None
+    call: int
+    model: str | None
+    decision: str | None
+    pool: str | None
+    amounts: dict[str, Decimal]
+    seq: int
+    run_id: int
+
+
+def list_charges(
+    run_id: int, *, after: After = None, limit: int | None = 50
+) -> Question[Listing[ChargeRow]]:
+    """Ask for a page of what a run has spent, in the order of its journal.
+
+    Args:
+        run_id: The number of the run.
+        after: ``next`` of the page before, or a place in the journal; None for the first page.
+        limit: Most rows of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, int)
+    behind: LiteralString = "and seq > %s" if place else ""
+    sql = statement(
+        "select key, charged_at, step, call, model, decision, pool, amounts::text, seq, run_id",
+        "from pgflow.charges where run_id = %s",
+        behind,
+        "order by seq limit %s",
+    )
+    return once(
+        Query(
+            sql,
+            (run_id, *place, one_more(limit)),
+            lambda rows: cut(
+                [_read_charge(row) for row in rows],
+                limit,
+                lambda charge: (charge.seq,),
+            ),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class SpentRow:
+    """A sum of charges in one unit.
+
+    Attributes:
+        name: The run, step, decision, model, pool, workflow or day; None where none is named.
+        unit: The unit.
+        amount: The sum.
+        charges: Number of charges.
+    """
+
+    name: str | None
+    unit: str
+    amount: Decimal
+    charges: int
+
+
+def sum_charges(
+    by: ChargesBy = "run",
+    *,
+    run_id: int | None = None,
+    pool: str | None = None,
+    since: datetime | None = None,
+) -> Question[list[SpentRow]]:
+    """Ask for what was spent, added up by run, step, decision, model, pool, workflow or day.
+
+    Args:
+        by: Name to add up by.
+        run_id: Number of the only run to ask for; None for all.
+        pool: Only what was drawn on this pool, directly or by way of those below it.
+        since: Only what was spent since then.
+
+    Raises:
+        InvalidArgument: It cannot be added up by that.
+    """
+    if by not in _BY:
+        raise InvalidArgument(
+            f"charges are added up by {', '.join(get_args(ChargesBy))}, not {by!r}"
+        )
+    sql = statement(
+        "select",
+        _BY[by],
+        "as name, a.key as unit, sum(a.value::numeric) as amount, count(*) as charges",
+        "from pgflow.charges c cross join lateral jsonb_each_text(c.amounts) a",
+        "where (%s::bigint is null or c.run_id = %s) and (%s::text is null or %s = any(c.pools))",
+        "and (%s::timestamptz is null or c.charged_at >= %s)",
+        "group by 1, 2 order by 1 nulls last, 2",
+    )
+    params = (run_id, run_id, pool, pool, since, since)
+    return once(Query(sql, params, lambda rows: [SpentRow(*row) for row in rows]))
+
+
+def _read_charge(row: Row) -> ChargeRow:
+    key, charged_at, step, call, model, decision, pool, text, seq, run_id = row
+    amounts = json.loads(text, parse_float=Decimal, parse_int=Decimal)
+    return ChargeRow(key, charged_at, step, call, model, decision, pool, amounts, seq, run_id)
