@@ -9,7 +9,10 @@
         ├── LeaseLost            PF004   another worker holds the run
         ├── StepCommitted        PF005   a transactional step ended its transaction itself
         ├── WrongState           PF006   the run is not in a state that allows this
-        ├── NotAllowed           PF021   an operator may do this, and not this role
+        ├── NotAllowed           PF021   others may do this, and not whoever asked
+        ├── GateClosed           PF022   somebody has answered the gate before, or its time is over
+        ├── InvalidLink                  a link that answers a gate was altered
+        ├── PayloadChanged       PF023   what the gate asks is not what was answered
         ├── HasActed PF020 what would be dropped of a run has acted, and nobody said what is to
         become of it ├── RunFailed the workflow raised; its error is the __cause__
         ├── RunCancelled                 the run was cancelled, or its deadline passed
@@ -17,6 +20,7 @@
         ├── WorkerFailed the worker in this process cannot go on; its runs go on elsewhere
         ├── StepFailed                   a step raised an error of a class that is not known here
         ├── NeedsGate                    the policy asks for somebody's leave; nothing was done
+        │   └── GateRejected             nobody gave it
         ├── Stale the precondition of an effect did not hold; nothing was done
         ├── Diverged what an effect was to act on is not what its decision rested on; nothing was
         done ├── EffectFailed                 somebody has said that an effect was not done
@@ -106,9 +110,39 @@ class WrongState(PgflowError):
 
 
 class NotAllowed(PgflowError):
-    """Only an operator may do this: the role that asked is none (``pgflow_operator``)."""
+    """Only others may do this: an operator (``pgflow_operator``), or whoever a gate asks."""
 
     sqlstate = "PF021"
+
+
+class GateClosed(PgflowError):
+    """The gate takes no more answers: the first one that closed it counts, or its time is over.
+
+    Attributes:
+        verdict: Answer that counts: ``approve``, ``reject``, ``escalate``, ``take_over``, or
+            ``expire`` where nobody answered in time.
+        by: Name of whoever gave it.
+        at: Time of it, on the database's clock, in ISO 8601.
+        reason: Reason that was given; None for none.
+    """
+
+    sqlstate = "PF022"
+    verdict: str = ""
+    by: str = ""
+    at: str = ""
+    reason: str | None = None
+
+
+class InvalidLink(PgflowError):
+    """A link that answers a gate was altered, or signed with a key that is not known."""
+
+
+class PayloadChanged(PgflowError):
+    """The request of the gate is not the one that was answered: somebody has edited it since, or
+    the hash is of another gate.
+    """
+
+    sqlstate = "PF023"
 
 
 class HasActed(PgflowError):
@@ -155,7 +189,30 @@ class StepFailed(PgflowError):
 
 
 class NeedsGate(PgflowError):
-    """The policy in force lets this effect through only with somebody's leave; nothing was done."""
+    """The policy in force lets this effect through only with somebody's leave; nothing was done.
+
+    A workflow that calls the effect asks for it at a gate. This is raised where it cannot: by
+    ``pgflow.map``, and by runs that met the policy before gates were there.
+
+    Attributes:
+        policy_version: Version of the policy; None if that was not recorded.
+    """
+
+    policy_version: int | None = None
+
+
+class GateRejected(NeedsGate):
+    """The policy asks for somebody's leave, and nobody gave it; nothing was done.
+
+    Attributes:
+        verdict: Verdict of the gate, a code: ``reject`` or ``escalate``.
+        reason: Reason that was given; empty for none.
+        by: Names of those who answered.
+    """
+
+    verdict: str = ""
+    reason: str = ""
+    by: tuple[str, ...] = ()
 
 
 class Stale(PgflowError):
@@ -315,6 +372,8 @@ BY_SQLSTATE: dict[str, type[PgflowError]] = {
         StepCommitted,
         WrongState,
         NotAllowed,
+        GateClosed,
+        PayloadChanged,
         HasActed,
         NotBuiltError,
     )

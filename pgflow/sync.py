@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, ParamSpec, TypeVar, TypeVarTuple, cast, overload
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast, overload
 
 from pgflow._engine.calls import Call, ChildCall
 from pgflow._flow import dynamic
+from pgflow._flow.authority import gate as _gates
 from pgflow._flow.authority.gate import Verdict
 from pgflow._flow.children import SyncChild, issue_child
 from pgflow._flow.ledgers.saga import give_up_child_sync, sync_saga
@@ -16,13 +17,12 @@ from pgflow._flow.many import Tally
 from pgflow._flow.scope import WorkflowScope, current, sync_scope
 from pgflow._flow.step import Step
 from pgflow._flow.timers import seconds_of
-from pgflow._flow.unbuilt import declared_only
 from pgflow._flow.workflow import Workflow
 from pgflow._model.decisions import Decision
 from pgflow._model.durations import Duration
-from pgflow._model.gates import GateRequest
+from pgflow._model.gates import GateRequest, OnTimeout
 from pgflow._model.options import MapResult, Retries
-from pgflow.errors import NotBuiltError, WrongColourError
+from pgflow.errors import WrongColourError
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -162,8 +162,10 @@ def gate(
     approvers: Sequence[str] = (),
     quorum: int = 1,
     timeout: Duration | None = None,
-    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire",
+    on_timeout: OnTimeout = "expire",
+    escalate: Sequence[str] = (),
     notify: Step[[GateRequest], Any] | None = None,
+    verify: Step[[T], bool] | None = None,
 ) -> Verdict[T]: ...
 @overload
 def gate(
@@ -174,13 +176,28 @@ def gate(
     approvers: Sequence[str] = (),
     quorum: int = 1,
     timeout: Duration | None = None,
-    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire",
+    on_timeout: OnTimeout = "expire",
+    escalate: Sequence[str] = (),
     notify: Step[[GateRequest], Any] | None = None,
+    verify: Step[[A], bool] | None = None,
 ) -> Verdict[A]: ...
-@declared_only("gates")
-def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the surface stands, the gate does not
-    """Waits for an authorised answer. Declared now; gates are not built yet."""
-    raise NotBuiltError(f"gates are not built yet: gate({name!r})")
+def gate(
+    name: str,
+    request: Any,
+    *,
+    answer: Any = None,
+    approvers: Sequence[str] = (),
+    quorum: int = 1,
+    timeout: Duration | None = None,
+    on_timeout: OnTimeout = "expire",
+    escalate: Sequence[str] = (),
+    notify: Step[[GateRequest], Any] | None = None,
+    verify: Step[[Any], bool] | None = None,
+) -> Any:
+    """Asks somebody, and waits for an authorised answer; see :func:`pgflow.gate`."""
+    sync_scope("pgflow.sync.gate()", "pgflow.gate()")
+    asked = _gates.ask(name, request, answer, approvers, quorum, timeout, on_timeout, escalate)
+    return _gates.gate_sync(asked, notify, verify)
 
 
 def saga(

@@ -50,12 +50,13 @@ from pgflow._flow.workflow import Workflow
 from pgflow._model.budgets import Pool
 from pgflow._model.durations import Duration, duration
 from pgflow._model.envelopes import PayloadCodec, envelopes_of
+from pgflow._model.gates import Answer, Approve
 from pgflow._worker.options import Definitions, WorkerOptions
 from pgflow._worker.worker import Worker
 from pgflow.app import App, AsyncApp
 from pgflow.app._base import collect_workflows
 from pgflow.errors import InvalidArgument, NonDeterminismError, WrongState
-from pgflow.inspect import ask, check_books, list_chains
+from pgflow.inspect import GateRow, ask, ask_async, check_books, list_chains, list_gates
 from pgflow.replay import histories
 from pgflow.replay.check import replay
 from pgflow.replay.histories import Replayed
@@ -183,6 +184,33 @@ class AsyncHarness:
                 "that cannot"
             ) from None
 
+    async def gates(self, run: AsyncRun[Any] | str | None = None) -> list[GateRow]:
+        """Lists the gates that wait for an answer, the one that waits for longest first.
+
+        Args:
+            run: Of this run, or the run with this key; all if not given.
+        """
+        key = run.key if isinstance(run, AsyncRun) else run
+        return list(await ask_async(self.app, list_gates(key, limit=None)))
+
+    async def answer(
+        self, gate: GateRow | str, answer: Answer | None = None, *, by: str = "test"
+    ) -> None:
+        """Answers a gate, and lets happen what follows.
+
+        Args:
+            gate: The gate, its key, or its name if only one of that name is open.
+            answer: The answer; ``Approve()`` if not given.
+            by: Name of whoever answers.
+
+        Raises:
+            InvalidArgument: No open gate, or several, have this name.
+        """
+        await self.until_idle()
+        key = find_one(await self.gates(), gate)
+        await self.app.answer(key, Approve() if answer is None else answer, by=by)
+        await self.until_idle()
+
     async def skip(self, by: Duration) -> None:
         """Moves the database's clock forward, and lets happen what is due then.
 
@@ -278,6 +306,19 @@ class Harness:
         """
         return self._portal.call(self._harness.until_idle())
 
+    def gates(self, run: Run[Any] | str | None = None) -> list[GateRow]:
+        """Lists the gates that wait for an answer; see :meth:`AsyncHarness.gates`."""
+        return self._portal.call(self._harness.gates(run.key if isinstance(run, Run) else run))
+
+    def answer(
+        self, gate: GateRow | str, answer: Answer | None = None, *, by: str = "test"
+    ) -> None:
+        """Answers a gate, and lets happen what follows; see :meth:`AsyncHarness.answer`."""
+        self.until_idle()
+        key = find_one(self.gates(), gate)
+        self.app.answer(key, Approve() if answer is None else answer, by=by)
+        self.until_idle()
+
     def skip(self, by: Duration) -> None:
         """Moves the database's clock forward, and lets happen what is due then."""
         self._portal.call(self._harness.skip(by))
@@ -285,6 +326,21 @@ class Harness:
     def crash(self) -> None:
         """Kills the worker and lets its death be noticed; the next call starts another."""
         self._portal.call(self._harness.crash())
+
+
+def find_one(found: Sequence[GateRow], gate: GateRow | str) -> str:
+    """The key of the gate that is meant.
+
+    Raises:
+        InvalidArgument: No open gate, or several, have this name.
+    """
+    if isinstance(gate, GateRow):
+        return gate.gate
+    keys = [one.gate for one in found if gate in (one.gate, one.name)]
+    if len(keys) == 1:
+        return keys[0]
+    there = ", ".join(one.gate for one in found) or "none"
+    raise InvalidArgument(f"{len(keys)} open gates are called {gate!r}; open are: {there}")
 
 
 def _equip(

@@ -57,6 +57,18 @@ class World:
         )
         return True
 
+    def answer(self, name: str, verdict: str, value: Any, by: str) -> bool:
+        """False if it is not asked yet."""
+        asked = self._connection.execute(
+            "select gate from pgflow.gates where name = %s", (name,)
+        ).fetchall()
+        for (gate,) in asked:
+            self._connection.execute(
+                "select pgflow.answer_gate(%s, %s, value => %s::json, by => %s)",
+                (gate, verdict, None if value is None else json.dumps(value), by),
+            )
+        return bool(asked)
+
     def settle(self, verdict: str, value: Any) -> None:
         ((key,),) = self._connection.execute("select effect from pgflow.obligations").fetchall()
         self._connection.execute(

@@ -140,6 +140,55 @@ table pgflow.effect_beat, owner pgflow_owner
   constraint effect_beat_timeout_seconds_check CHECK ((timeout_seconds > (0)::double precision))
   CREATE INDEX effect_beat_look_idx ON pgflow.effect_beat USING btree (look_at)
 
+table pgflow.gate, owner pgflow_owner
+  -- Gates that wait for an answer; gone when one is answered, has expired, was given up, or its run has ended
+  with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  run_id bigint not null -- The run that waits
+  chain_id bigint not null -- Its chain, under which the answer comes
+  asked_at timestamp with time zone not null -- Time of asking
+  expires_at timestamp with time zone -- Time from which no answer counts; null = it waits for good
+  timeout_seconds double precision -- Seconds that each of those have who are asked one after the other; null = no limit
+  call integer not null -- Number of the call that waits
+  seq integer not null -- Place in the journal of the unit that asked, which has the request
+  quorum integer not null -- Number of people who must approve
+  needs_value boolean not null -- True if an approval must bring a value: the request is none of the type that is asked for
+  gate text not null -- Key of the gate, by which it is answered
+  name text not null -- Name of the gate
+  on_timeout text not null -- Verdict once its time is over: expire, reject, escalate or approve
+  payload_hash text not null -- Hash of the request as it was asked
+  approvers text[] not null -- Names or roles of whoever may answer at first; empty = anybody
+  escalate text[] not null -- Names of those who are asked next, one after the other, when the time of those before is over
+  constraint gate_gate_check CHECK (((octet_length(gate) >= 1) AND (octet_length(gate) <= 255)))
+  constraint gate_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
+  constraint gate_on_timeout_check CHECK ((on_timeout = ANY (ARRAY['expire'::text, 'reject'::text, 'escalate'::text, 'approve'::text])))
+  constraint gate_pkey PRIMARY KEY (run_id, call)
+  constraint gate_quorum_check CHECK ((quorum >= 1))
+  constraint gate_timeout_seconds_check CHECK ((timeout_seconds > (0)::double precision))
+  CREATE INDEX gate_asked_idx ON pgflow.gate USING btree (asked_at)
+  CREATE UNIQUE INDEX gate_key ON pgflow.gate USING btree (gate)
+
+table pgflow.gate_answer, owner pgflow_owner
+  -- Answers at gates, in their order; kept as long as the history of the run
+  gate text not null -- Key of the gate
+  n integer not null -- Its place among what was said at this gate, from 1
+  run_id bigint not null -- The run that asked
+  answered_at timestamp with time zone not null -- Time of the answer
+  closes boolean not null -- True if it closed the gate: one of several approvals that are needed does not
+  verdict text not null -- approve, reject, escalate or take_over; delegate = somebody else may answer; expire = nobody did in time
+  answered_by text not null -- Name of whoever answered, as the caller gave it
+  sent_by text not null -- Role of the session that said so
+  payload_hash text -- Hash of what was answered: the request, or the last edit of it
+  hand_to text -- To whom it was escalated or delegated; null = to nobody
+  reason text -- The reason that was given; null = none
+  refusal text -- Reason why the code of the run could not take it, so that it does not count; null = it counts
+  acting_as text[] -- Roles of whoever answered, as the app gave them; null = none were given
+  value pgflow.run_value -- Edited request, or the result of whoever took over; null = none
+  constraint gate_answer_answered_by_check CHECK (((octet_length(answered_by) >= 1) AND (octet_length(answered_by) <= 1024)))
+  constraint gate_answer_hand_to_check CHECK (((octet_length(hand_to) >= 1) AND (octet_length(hand_to) <= 1024)))
+  constraint gate_answer_pkey PRIMARY KEY (gate, n)
+  constraint gate_answer_verdict_check CHECK ((verdict = ANY (ARRAY['approve'::text, 'reject'::text, 'escalate'::text, 'take_over'::text, 'delegate'::text, 'expire'::text])))
+  CREATE INDEX gate_answer_run_idx ON pgflow.gate_answer USING btree (run_id)
+
 table pgflow.held, owner pgflow_owner
   -- Place: paused by somebody, or stuck until somebody helps; says why
   run_id bigint not null -- The run that is held
@@ -256,12 +305,15 @@ table pgflow.owed, owner pgflow_owner
   kind text not null -- effect, gate or obligation
   name text not null -- Of the effect, gate or obligation
   owed_to text -- To whom; null = nobody is named
-  detail jsonb -- Notice for whoever closes it; null = none
+  detail jsonb -- Notice for whoever closes it, its key and its state; null = none. sql/ledgers/obligations.sql has its members
   constraint owed_kind_check CHECK ((kind = ANY (ARRAY['effect'::text, 'gate'::text, 'obligation'::text])))
   constraint owed_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint owed_pkey PRIMARY KEY (run_id, call, kind)
+  CREATE INDEX owed_due_idx ON pgflow.owed USING btree (due_at) WHERE ((kind = 'obligation'::text) AND ((detail ->> 'state'::text) = 'open'::text))
   CREATE INDEX owed_key_idx ON pgflow.owed USING btree (((detail ->> 'key'::text))) WHERE (kind = 'effect'::text)
+  CREATE INDEX owed_obligation_idx ON pgflow.owed USING btree (((detail ->> 'key'::text))) WHERE (kind = 'obligation'::text)
   CREATE INDEX owed_opened_idx ON pgflow.owed USING btree (kind, opened_at)
+  CREATE INDEX owed_person_idx ON pgflow.owed USING btree (run_id) WHERE ((kind = 'obligation'::text) AND (detail ? 'since'::text))
   CREATE INDEX owed_ref_idx ON pgflow.owed USING btree (((detail ->> 'ref'::text))) WHERE (detail ? 'ref'::text)
 
 table pgflow.page, owner pgflow_owner
@@ -272,9 +324,9 @@ table pgflow.page, owner pgflow_owner
   paged_at timestamp with time zone -- Time at which somebody was last told; null = nobody yet
   call integer not null -- Number of the call that it is about; 0 = the run itself
   tries integer not null -- Number of tries since somebody was last told
-  kind text not null -- stuck or effect
+  kind text not null -- stuck, effect or obligation
   last_error text -- Class of the error with which the last try failed; null = it did not
-  constraint page_kind_check CHECK ((kind = ANY (ARRAY['stuck'::text, 'effect'::text])))
+  constraint page_kind_check CHECK ((kind = ANY (ARRAY['stuck'::text, 'effect'::text, 'gate'::text, 'obligation'::text])))
   constraint page_last_error_check CHECK ((char_length(last_error) <= 255))
   constraint page_pkey PRIMARY KEY (run_id, call, kind)
 
@@ -477,16 +529,16 @@ table pgflow.signal, owner pgflow_owner
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
   signal_id bigint not null generated always as identity -- The number of the message: messages are taken in this order
   chain_id bigint not null -- The chain that it is for
-  run_id bigint -- Result of a child, what became of an effect: the generation that it is for, with its call
+  run_id bigint -- Result of a child, what became of an effect, verdict of a gate: the generation that it is for, with its call
   sent_at timestamp with time zone not null -- Time of sending
   call integer -- Result of a child: number of the parent's call that started it; word of an effect: its call
-  kind "char" not null -- s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect
+  kind "char" not null -- s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect, g = the verdict of a gate
   name text not null -- Name of the signal, or of what is asked
   has_had_its_try boolean -- True of a cancel that has brought on a run that was paused or stuck: if the run gets stuck again, it stays so
   sent_by text -- Sender: a role, or the name that the caller gave
   payload json -- Content of the message
   refusal jsonb -- Why the code could not take it, {error, code_hash}: the run was held for a person; null = nobody has tried, or it has been mended
-  constraint signal_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'x'::"char", 'p'::"char", 'r'::"char", 't'::"char", 'e'::"char"])))
+  constraint signal_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'x'::"char", 'p'::"char", 'r'::"char", 't'::"char", 'e'::"char", 'g'::"char"]))) NOT VALID
   constraint signal_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint signal_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
   constraint signal_pkey PRIMARY KEY (chain_id, kind, name, signal_id)
@@ -620,15 +672,15 @@ table pgflow.unit_kind, owner pgflow_owner
   constraint unit_kind_pkey PRIMARY KEY (kind)
 
 table pgflow.wait, owner pgflow_owner
-  -- What a parked run waits for: s = a signal of that name; c = the result of a child of one of these calls (one row for all); e = what became of an effect
+  -- What a parked run waits for: s = a signal of that name; c = the result of a child of one of these calls (one row for all); e = what became of an effect; g = the answer of a gate
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
   run_id bigint not null -- The parked run
   call integer not null -- Number of the call that waits; of children, the first of those calls
-  kind "char" not null -- s = for a signal, c = for the result of a child, e = for word of an effect
+  kind "char" not null -- s = for a signal, c = for the result of a child, e = for word of an effect or obligation, g = for the answer of a gate
   name text not null -- Name of the signal, or child
   calls integer[] -- Numbers of the calls that wait for a child; null where it is for a signal
   constraint wait_check CHECK (((kind = 'c'::"char") = (calls IS NOT NULL)))
-  constraint wait_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'e'::"char"])))
+  constraint wait_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'e'::"char", 'g'::"char"]))) NOT VALID
   constraint wait_name_check CHECK ((octet_length(name) <= 255))
   constraint wait_pkey PRIMARY KEY (run_id, call)
 
@@ -758,6 +810,58 @@ view pgflow.effects, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.gate_answers, owner pgflow_owner
+  -- Answers at gates, open or closed
+  gate text -- Key of the gate
+  n integer -- Its place among what was said at this gate, from 1
+  key text -- Key of the run
+  answered_at timestamp with time zone -- Time of the answer
+  verdict text -- approve, reject, escalate or take_over; delegate = another may answer; expire = nobody did in time
+  answered_by text -- Name of whoever answered
+  acting_as text[] -- Roles of whoever answered, as the app gave them; null = none
+  sent_by text -- Role of the session that said so
+  reason text -- The reason that was given; null = none
+  hand_to text -- To whom it was escalated or delegated; null = to nobody
+  value json -- Edited request, or the result of whoever took over; null = none
+  payload_hash text -- Hash of what was answered
+  closes boolean -- True if it closed the gate
+  refusal text -- Reason why the code could not take it, so that it does not count; null = it counts
+  tenant text -- Tenant of the run; empty where there is only one
+  run_id bigint -- The number of the generation
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.gates, owner pgflow_owner
+  -- Inbox: the gates that wait for an answer, with whoever is asked and what for
+  gate text -- Key of the gate: what answer_gate takes
+  key text -- Key of the run
+  workflow text -- Name of its workflow
+  name text -- Name of the gate
+  asked_at timestamp with time zone -- Since when it is asked
+  expires_at timestamp with time zone -- Time from which no answer counts; null = it waits for good
+  approvers text[] -- Names or roles of whoever may answer now; empty = anybody
+  quorum integer -- Number of people who must approve
+  answers json -- Answers so far: [{by, verdict, at, reason, to, value, refusal}, ...]
+  request json -- The exact request, or the last edit of it
+  payload_hash text -- Its hash, by which an answer is bound to it
+  edited boolean -- True if somebody has edited it
+  needs_value boolean -- True if an approval must bring a value
+  on_timeout text -- Verdict once the time is over: expire, reject, escalate or approve
+  escalate text[] -- Names of those who are asked next, one after the other
+  decision text -- Key of the decision that it rests on; null = none
+  why text -- The reason of that decision
+  evidence json -- The evidence of that decision
+  path json -- Keys of the runs above the run and its own, the root first
+  tenant text -- Tenant of the run; empty where there is only one
+  run_id bigint -- The number of the generation
+  call integer -- Number of the call
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.lanes, owner pgflow_owner
   -- Each workflow, and each version of one that runs are pinned to, of each queue: how much is queued, and why nobody takes it
   queue text -- Name of the queue
@@ -812,25 +916,27 @@ view pgflow.messages, owner pgflow_owner
   grant select to pgflow_worker
 
 view pgflow.obligations, owner pgflow_owner
-  -- Owed: effects that are not closed, and what else is open
+  -- Owed: effects that are not closed, obligations that are neither discharged nor waived, and what else is open
   key text -- Key of the run
   kind text -- effect, gate or obligation
   name text -- Of the effect, gate or obligation
-  state text -- Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any more
+  state text -- Of an effect: intended, unknown, absent, accepted; or uncompensated: it was done, and nobody takes it back any more. Of an obligation: open, or breached once it was due
   opened_at timestamp with time zone -- Since when it is owed
   due_at timestamp with time zone -- Time at which the engine looks after it next, or it should be closed; null = no time is set
   owed_to text -- To whom; null = nobody is named
-  effect text -- Idempotency key of the effect: what settle_effect takes
+  effect text -- Key of the effect, gate or obligation: what settle_effect takes, answer_gate, and discharge
   ref text -- The counterparty's reference: what confirm_effect takes
-  detail jsonb -- Notice for whoever closes it
+  detail jsonb -- Notice for whoever closes it; of an obligation, what its code says of it
   tenant text -- Tenant of the run; empty where there is only one
   call integer -- Number of the call
   run_id bigint -- The number of that generation
   paged_at timestamp with time zone -- Time at which somebody was last told of it (app.pager); null = nobody, or nobody is needed
-  reason text -- Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force); null = its run does
+  reason text -- Reason why a person must see to it: forced (its run was ended by force) or parent_forced (its run has completed, its parent was ended by force), failed or cancelled (its run ended so, and owes it still); null = its run does
   beat_at timestamp with time zone -- Time of the last beat of an accepted effect, or of its acceptance; null = it has promised none
   beat_details json -- Progress that the last beat with details told; null = none did
   silent_at timestamp with time zone -- Time from which its outcome is unknown if no further beat comes; null = it has promised none
+  holder text -- Whom it was transferred to, outside of the run; null = the run holds it
+  outlives boolean -- True if its run need not wait until it is closed
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -956,8 +1062,8 @@ view pgflow.runs, owner pgflow_owner
   origin_generation integer -- Generation of that run
   origin_seq integer -- Number of units it has from there; null = it began empty
   origin_run_id bigint -- The number of that generation
-  reason_code text -- Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; signal, effect, child, timer or replacement of a waiting one; paused; the trouble of a stuck one; asked, deadline, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled one; null = nothing to say
-  reason_detail json -- Detail of that reason: signals, children, effects and until of the waits; deaths of a suspect run; by of a pause or cancel, and force; the facts of the trouble
+  reason_code text -- Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; gate, signal, effect, owes (obligations only), child, timer or replacement of a waiting one; paused; the trouble of a stuck one; asked, deadline, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled one; null = nothing to say
+  reason_detail json -- Detail of that reason: gates, signals, children, effects, obligations and until of the waits; deaths of a suspect run; by of a pause or cancel, and force; the facts of the trouble
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -1062,6 +1168,12 @@ view pgflow.workers, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+function pgflow.act_on_breach_(debt pgflow.owed, is_over boolean, t timestamp with time zone) returns jsonb, owner pgflow_owner
+  -- Does what was agreed on for the breach of an obligation; answers what is to be noted with it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 0f2e7270f6a5e4b893f391b3de633d5e
+
 function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, call integer, what text, name text, state text, key text, args_hash bigint, payload json), owner pgflow_owner
   -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
@@ -1095,6 +1207,13 @@ function pgflow.adopt_effects_(origin bigint, cut integer, heir bigint, chain bi
   set search_path=pg_catalog, pg_temp
   md5 f15a56a63b65adfa1f8c671285e3a0c7
 
+function pgflow.adopt_obligations_(origin bigint, cut integer, heir bigint, token bigint, is_rewind boolean, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
+  -- Hands to a generation what the dropped part of another's journal has opened and not closed, and tells it what that part has closed; answers its last seq
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 d18b4e0a06bcb13aa3d5b74c0d08d314
+
 function pgflow.allow_(pool text, period_at timestamp with time zone, unit text, allowed numeric) returns void, owner pgflow_owner
   -- Sets what may be spent of a unit in a period, and what of the charges is beyond it; PF006 if open calls have reserved more. The pool is locked
   plpgsql volatile
@@ -1106,7 +1225,23 @@ function pgflow.answer_all_(questions jsonb, t timestamp with time zone, OUT ans
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 cc26bc0fafa6255cf7ba251877d1d1fc
+  md5 1c1dbbab6f4bc90051a06257bd823920
+
+function pgflow.answer_gate(gate text, verdict text, payload_hash text DEFAULT NULL::text, value json DEFAULT NULL::json, reason text DEFAULT NULL::text, by text DEFAULT NULL::text, acting_as text[] DEFAULT NULL::text[], hand_to text DEFAULT NULL::text, valid_until timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint, owner pgflow_owner
+  -- Answers a gate, in any transaction: approve (value = the request as edited), reject, escalate (hand_to) or take_over (value = the result). by = who answers, acting_as = its roles; both are the caller's word, and the role of the session is kept beside. payload_hash binds the answer to what was shown: PF023 if that is another by now. valid_until = time from which it does not count (PF021). The first answer that closes the gate counts, and a later one is told who, when and what (PF022). PF021 if others are asked, PF003 if the value does not fit, PF001 if no open gate has the key. Answers the chain, for wake()
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 d5fbc6ed354dcd5fcebf976d8c917f8a
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.answerer_(name text) returns text, owner pgflow_owner
+  -- The name of whoever answers: the role of the session where none is given
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 ddf1bee2f5e28b96c59e073156833779
 
 function pgflow.append_(run_id bigint, seq integer, call integer, kind "char", name text, payload json, token bigint, at timestamp with time zone, t timestamp with time zone) returns void, owner pgflow_owner
   -- Appends one unit that the database decided
@@ -1121,6 +1256,12 @@ function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time z
   set enable_seqscan=off
   md5 5c310f0f0cac99c357663dd590cc090a
 
+function pgflow.approvers_of_(asked pgflow.gate, t timestamp with time zone) returns text[], owner pgflow_owner
+  -- Names and roles of whoever may answer a gate at a time; none = anybody
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 457d4dffef8e809f36aaa659ceeee3d3
+
 function pgflow.as_compared_(value json) returns jsonb, owner pgflow_owner
   -- Stand-in for a value where two are compared: of an encoded one its keyed hash, since it looks different each time
   sql immutable
@@ -1132,6 +1273,13 @@ function pgflow.as_intent_(e jsonb) returns jsonb, owner pgflow_owner
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 09ed06dd1ff4675eb3ca27bc256e207d
+
+function pgflow.ask_gates_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
+  -- Asks the gates that runs of a batch want asked: of each position with some the last seq then, and its units
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 26b0658287347771fd118733b093dabe
 
 function pgflow.await_end_of_(me bigint, old_chain bigint) returns void, owner pgflow_owner
   -- Cancels a run that has been replaced, if it is open, and parks the new one until it has ended
@@ -1193,11 +1341,11 @@ function pgflow.begin_step(run_id bigint, token bigint, call integer, idle_timeo
   grant execute to pgflow_worker
 
 function pgflow.book_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
-  -- Keeps what is owed equal to the effect units that a commit appends, and labels to what runs have said of theirs
+  -- Keeps what is owed equal to the effect units that a commit appends, labels to what runs have said of theirs, and closes gates that were given up
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 2fdb2af452adff6601101d36ea8144b4
+  md5 29ff5419e663fa6d8c115ca4fe51282c
 
 function pgflow.book_beats_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Waits for beats of what a commit says is accepted, or is so again, and no more for those of what it closes
@@ -1206,11 +1354,18 @@ function pgflow.book_beats_(units jsonb, t timestamp with time zone) returns voi
   set enable_seqscan=off
   md5 553caea65d37e26aa44dd413c544d97f
 
+function pgflow.book_obligations_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Keeps what is owed equal to the obligations that the code opens and closes by the units of a commit
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 de4cf85936056b124ca22ddd941382c4
+
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 8e9e297109aa87c61b0d8dca093dfb52
+  md5 1c6fb4c8f4ff845bb2c830e3646a2093
 
 function pgflow.calls_of_(calls jsonb) returns int4multirange, owner pgflow_owner
   -- Numbers of calls as a worker names them: ranges as text, or [call, ...]
@@ -1327,11 +1482,17 @@ function pgflow.check_ends_() returns TABLE(invariant text, detail text), owner 
   set search_path=pg_catalog, pg_temp
   md5 6d9ab9e5e416d5854b5c6d0c03dd24b3
 
+function pgflow.check_gates_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Gates asked are answered, expired, given up or open; what is open is owed, and its run waits for it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 f29610d6b5937b743e5f9c2f11596345
+
 function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a history that no run can have had
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 05c281f4ffb59b1beeee299fce3f6b66
+  md5 034a6c612e0c3eeca53ef8c134b41efd
 
 function pgflow.check_if_taken_(if_taken text, start_id uuid, run_at timestamp with time zone, key text, defaults json) returns void, owner pgflow_owner
   -- Refuses (PF003) what cannot be said of a key that may be taken
@@ -1349,7 +1510,7 @@ function pgflow.check_journal_() returns TABLE(invariant text, detail text), own
   -- A journal is dense, and ends with its run
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a5ff2ea9d404bbe7a89acddd1a5370ec
+  md5 56b6bd9c3c47c9a4057ae426a79333a1
 
 function pgflow.check_json_(value json, what text) returns void, owner pgflow_owner
   -- Refuses (PF003) a value too long, too deep or too large to be read back by every client
@@ -1373,13 +1534,19 @@ function pgflow.check_mail_() returns TABLE(invariant text, detail text), owner 
   -- Mail has a chain, and somebody who will look at it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 4d59c5ca34bc18361bc82515a2fa9132
+  md5 fc422d83c4816063ed5b490b53109c92
 
 function pgflow.check_may_force_(key text) returns void, owner pgflow_owner
   -- Refuses (PF021) a caller without the right to force_cancel_run
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 357a628e7415a94321a615d3d10159b1
+
+function pgflow.check_may_settle_(effect_key text) returns void, owner pgflow_owner
+  -- Refuses (PF021) a caller without the right to settle_effect
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 05121467f7c7ce7775d902e9304a17ee
 
 function pgflow.check_name_(name text, what text, max_bytes integer DEFAULT 255) returns void, owner pgflow_owner
   -- Refuses (PF003) a name that is missing, empty or too long
@@ -1392,6 +1559,12 @@ function pgflow.check_object_(value jsonb, what text) returns void, owner pgflow
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 2db6e6e75838ddae8e773eef3d2749e1
+
+function pgflow.check_obligations_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Every obligation that was opened is closed, or stands in what is owed; a completed run has left none behind
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 52332e7c3f866ddd06fc66fc46342565
 
 function pgflow.check_origins_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Forks and later generations begin with the journal of their origin
@@ -1452,7 +1625,7 @@ function pgflow.check_waits_() returns TABLE(invariant text, detail text), owner
   -- A parked run waits for something that can come, and has not come
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 0e191c7ae01a024e3f11b52ab56d9eaa
+  md5 9f65f5723d9b3d00937caa5c131896c3
 
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
   -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
@@ -1478,7 +1651,7 @@ function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precisi
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 eab152b8fb2ee14bd95e79e1b5d33139
+  md5 f748fbb25fe8aa7919076948c080dbd6
   grant execute to pgflow_worker
 
 function pgflow.claim_runs(worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean DEFAULT true, after bigint[] DEFAULT NULL::bigint[]) returns TABLE(run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
@@ -1498,6 +1671,27 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
   md5 5104cdc8ac22a2590b71fcbcbd9398b1
+
+function pgflow.close_by_word_(me bigint, payload json, sent_by text, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
+  -- Records what somebody said of an obligation, or that it was breached, if it is still open
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 c7f0032c598798bb1fb46d9519e8a20d
+
+function pgflow.close_debt_(me bigint, said jsonb) returns void, owner pgflow_owner
+  -- Removes an obligation from what a run owes, or notes who holds it now; no effect if it is closed
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 161736062fed34b9eefdcaecf8c4aef7
+
+function pgflow.close_gates_(ids bigint[], calls integer[] DEFAULT NULL::integer[]) returns void, owner pgflow_owner
+  -- Closes gates of runs, all or those of some calls, with what is owed and mail that nobody takes
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 ae5ef76586dc038430853da84e3c4df2
 
 function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USER) returns boolean, owner pgflow_owner
   -- Somebody has seen to a loss: doctor does not show it any more; false if there is none of this number that is open
@@ -1538,7 +1732,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 c78108a75150a83b906ce6959a824707
+  md5 725ad83ecc474882fa9347e4c0e0d12c
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -1561,13 +1755,13 @@ function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) retu
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9a3cab2d7bcaf202913df922b3a46ad2
+  md5 b9dbdd4baf85262b4cdd96943e9db5e0
 
 function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) returns void, owner pgflow_owner
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 f3092b0bf25991115d23034ee237868a
+  md5 1d4ce2454df9f9e92e2147edfa5617b6
 
 function pgflow.count_lost_threads(worker_id integer, lost integer) returns void, owner pgflow_owner
   -- A worker says how many of its threads are at bodies that nobody waits for any more
@@ -1598,6 +1792,16 @@ function pgflow.declare_pools(pools jsonb) returns integer, owner pgflow_owner
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.delegate_gate(gate text, from_approver text, to_approver text, reason text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Lets another answer a gate in place of a name or role that it asks. PF021 if it does not ask that one, PF006 if that one has approved, if the other may answer already, or if anybody may; PF022 if the gate is closed, PF001 if no open gate has the key
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 05dfe53e08a5767aad6f02c1555246ee
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, tell boolean DEFAULT true, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
   -- Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run's lane, whose workers it tells unless told not to; without a lane: wake() the chain next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
   plpgsql volatile security definer
@@ -1605,6 +1809,16 @@ function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null':
   set enable_seqscan=off
   set jit=off
   md5 3acdb0a75dc1d273314c3a5bccd33cde
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.discharge(obligation_key text, evidence json DEFAULT NULL::json, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Closes an obligation: it was done, as the evidence shows. Also closes the debt of an effect that is uncompensated: somebody has taken it back. PF001 if nothing that is owed has the key
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 5b39431666a6d518c99286008cacadaa
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -1634,7 +1848,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 136451d102935726950272f885730a6e
+  md5 4617e2f19901797b180b8e923b9a9045
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -1694,13 +1908,20 @@ function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token b
   -- Writes the outcome of a run that is cancelled without its code, who did it, and what it leaves owed
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 098a915ff4a2daa62fd3efaba4f0af86
+  md5 5ad6e1d6b53440a0fe049c82d1da8522
 
 function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   -- Status of a run that has ended, so that nobody takes its mail; null = it is open
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 98bcad53042c2c505c3670b03c3dac7f
+
+function pgflow.expire_gates_(questions jsonb, positions integer[], t timestamp with time zone) returns integer[], owner pgflow_owner
+  -- Closes the gates of a batch whose time is over, unless somebody is answering; the positions that have mail by it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 519f9365739ad2e8c7d804e65ce95f06
 
 function pgflow.expire_runs_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts a cancel to runs whose deadline has passed
@@ -1806,12 +2027,29 @@ function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with ti
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 0c3664764613c42604968b2748d76ccf
+  md5 9773c2ba1945f9bf2e40fe3c6a20ab96
 
 function pgflow.from_micros_(us bigint) returns timestamp with time zone, owner pgflow_owner
   -- The time that a number of microseconds since 1970 stands for
   sql immutable strict
   md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.gate_has_ended_(run_id bigint, call integer) returns boolean, owner pgflow_owner
+  -- True if the journal has the verdict of a gate, and it did not go back; or the code gave it up
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 53e6829827eade2c2d0b3fd6a2602d58
+
+function pgflow.gate_now(run_id bigint, call integer, OUT approvers text[], OUT quorum integer, OUT answers json, OUT edit json, OUT payload_hash text) returns record, owner pgflow_owner
+  -- Of an open gate, for the view gates: who may answer now, how many must approve, what was said, and the request as edited last, with the hash of what is asked
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 2f29c2d793ab5e39123db00fa8ebd442
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.grant_budget(pool text, amounts jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Allows more of a pool in its current period: amounts by unit, such as {"usd": 10}, beyond its limits. PF001 if there is no such pool
@@ -1847,12 +2085,25 @@ function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 0c3d82ded77346a257409c78db9687a1
 
+function pgflow.hash_payload_(value json) returns text, owner pgflow_owner
+  -- Hash of a request as it is stored: SHA-256 of its text, in hex
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 d20761f92d367d9788bbf239d68465a7
+
 function pgflow.hear_(questions jsonb, mailed integer[]) returns integer[], owner pgflow_owner
   -- Runs of a batch with mail that people want to pause; what was asked before they wanted it to go on is dropped
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 9485781f0c9eb25af2d0f672f187f04d
+
+function pgflow.hear_late_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
+  -- Takes what was said of obligations to runs that have ended meanwhile; what another is writing into stays for the next wake
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 179cab8fec95559af9ca84f1bfc4bb00
 
 function pgflow.heir_of_(origin pgflow.run, cut integer, input json, mode text, attempts integer, timeout_seconds double precision, t timestamp with time zone) returns pgflow.run, owner pgflow_owner
   -- The row of a run that begins with the journal of another; whose chain it is, is left to the caller
@@ -1884,7 +2135,7 @@ function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp w
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 92b95c774d026bebf76c4b1ec6ef477f
+  md5 d02c39ddf092a0eeea1eb620ef11fcb4
   grant execute to pgflow_worker
 
 function pgflow.import_run(history json) returns bigint, owner pgflow_owner
@@ -1894,6 +2145,12 @@ function pgflow.import_run(history json) returns bigint, owner pgflow_owner
   set jit=off
   md5 b468db79e602e468c49a6037ae0471e5
   grant execute to pgflow_operator
+
+function pgflow.inherit_gates_(heir bigint, cut integer) returns void, owner pgflow_owner
+  -- Opens the gates of a run that begins with the journal of another, where they are open: each under its own key
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 7ff04e713eda536adea0bd3ebf4a7415
 
 function pgflow.insert_history_(history json, header jsonb, t timestamp with time zone) returns bigint, owner pgflow_owner
   -- Inserts a run that has ended, with its journal
@@ -1911,7 +2168,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9b6e9ec8eb5fb4f5b453e91778290187
+  md5 fa39719dfc1ebf3984631d23bdbba859
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -1924,6 +2181,12 @@ function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflo
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 594a5cc149e9ee7764dfa2daf91ead82
+
+function pgflow.is_closed_(gate text) returns boolean, owner pgflow_owner
+  -- True if an answer that counts has closed a gate
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 fd00253290c5e89f0857cf858d2f7e8b
 
 function pgflow.is_envelope_(value jsonb) returns boolean, owner pgflow_owner
   -- True if a value was encoded by the codec of an app
@@ -2034,7 +2297,7 @@ function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns 
   -- Ends a generation whose place is locked, or that has ended, as continued by another
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 389f864ee5b1250669e50d25f0a0e65a
+  md5 d57ebef7aef201832ee87b03d18f451b
 
 function pgflow.leave_code_(worker_id integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- A worker is gone: what code it had was served until now
@@ -2047,6 +2310,19 @@ function pgflow.leave_keys_(q jsonb) returns void, owner pgflow_owner
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 c5ae4098cfb014c11690361276b9eb04
+
+function pgflow.leave_obligations_(run_ids bigint[], t timestamp with time zone) returns void, owner pgflow_owner
+  -- Leaves to people what runs owe that have failed or were cancelled
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 9a36e433357b7703d35c1b86970fffab
+
+function pgflow.leave_of_(me bigint, leave text, name text, request jsonb) returns json, owner pgflow_owner
+  -- The verdict by which a gate of a run lets an effect act with these arguments, once; null = it does not
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 5d074f6f5627013c805563d723174f82
 
 function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   -- A worker that holds nothing any more takes its leave
@@ -2092,6 +2368,12 @@ function pgflow.lock_chain_(chain bigint) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 6cacfbaeac9e132c027c0350338116a4
 
+function pgflow.lock_of_gate_(gate text) returns bigint, owner pgflow_owner
+  -- Number of the advisory lock of a gate
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 d670e2eb0028bab55f8eb1a661ec7e73
+
 function pgflow.lock_pools_(names text[]) returns void, owner pgflow_owner
   -- Locks pools in the order of their names
   plpgsql volatile
@@ -2110,7 +2392,7 @@ function pgflow.look_all_(questions jsonb, positions integer[], seqs integer[], 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 0097252673c46f95681d0d443b4a9fd8
+  md5 8b160429a4e1d8dff06b9fa379657cd8
 
 function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs integer[], has_ended boolean[]) returns SETOF bigint, owner pgflow_owner
   -- Those runs that lack the unit that this token wrote as this seq, or the outcome if they have ended
@@ -2153,7 +2435,7 @@ function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void
   -- Hands what was owed before a cut to the new generation; the rest stays owed by the old one
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 bf28691239fe438e1748596e12c847ff
+  md5 54462dc93da1bfe18c686e2a1dd4e4bc
 
 function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Hands what was said of open effects, and not yet taken, to whoever owes them now; of those that the old generation keeps it is recorded there
@@ -2168,16 +2450,22 @@ function pgflow.needs_(name text, risk text, request jsonb, OUT version integer,
   md5 b6b1833730d61f18c734d8dbd5199f7c
 
 function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, detail json, effect text), owner pgflow_owner
-  -- Needs for a person, each with its time: runs that are stuck, and effects that nobody looks after
+  -- Needs for a person, each with its time: runs that are stuck, and effects and obligations that nobody looks after
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 73cc4334d08d54f8ede3db145965c6ed
+  md5 d5482b0ed159855884cc467892f9c3b0
 
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 ba29c7a4a08060400ab914b36d401e70
+
+function pgflow.note_breach_(me bigint, call integer, name text, obligation text, due_us bigint, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
+  -- Records that an obligation was due and not discharged
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 68ce30879b7db7e169d638b02b6955d4
 
 function pgflow.note_change_(pool text, what text, said jsonb, why text, sent_by text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Keeps who said what of a pool
@@ -2211,6 +2499,14 @@ function pgflow.note_taken_back_(chain bigint, origin bigint, generation integer
   set enable_seqscan=off
   md5 b83eca3c4d83566c9d4a807cce7e64a6
 
+function pgflow.notice_breaches_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
+  -- Finds obligations that are due, notes that they are breached and does, once, what was agreed on; answers the lanes of workflows that it has started
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  md5 c1e994841abe93f4947b41702acb531e
+
 function pgflow.notice_silence_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Tells runs whose accepted effects have had no beat in time; of those that have ended, it is recorded
   plpgsql volatile
@@ -2238,6 +2534,12 @@ function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint),
   md5 3fe4aaaf8c2ffc970e8491744f1daadb
   grant execute to pgflow_worker
 
+function pgflow.open_gate_(me bigint, asked_seq integer) returns void, owner pgflow_owner
+  -- Opens the gate that a unit asked for, and owes its answer
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 19f4a6b566fe16ea0ae5aa8bb968fd95
+
 function pgflow.open_spend_(names text[], periods timestamp with time zone[], units text[]) returns void, owner pgflow_owner
   -- Makes the rows of a period that are not there yet: a pool is full again with the first draw of a period. After it, sums are those of now
   plpgsql volatile
@@ -2255,7 +2557,7 @@ function pgflow.owe_by_force_(me bigint, chain bigint, t timestamp with time zon
   -- Before a run is ended by force: takes what was said of its effects, and opens a debt for each that is left done
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 323cf0c0a29c236290a67b3e66ad7f3d
+  md5 ae83f64600771d4bb1d0894fd621b53f
 
 function pgflow.owe_for_parent_(children bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Opens debts for what completed children did, if their parent was ended by force before it had their results
@@ -2314,13 +2616,26 @@ function pgflow.park_all_(questions jsonb, positions integer[], seqs integer[], 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 e4ad40b41af1640eaea075360ff70473
+  md5 1a080058ceab8cc18ce5ed790f31976f
+
+function pgflow.park_gates_(questions jsonb, positions integer[], t timestamp with time zone) returns void, owner pgflow_owner
+  -- Has runs that park wait for their gates, and for the end of the time of these
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 f33247e5ef703c8d1f2f11a740cad924
 
 function pgflow.parted_(run_id bigint, cut integer) returns TABLE(seq integer, what text, name text, taken_back_at integer), owner pgflow_owner
   -- Effects before a cut, and children started before it, that were taken back after it, or begun to be: nobody may go on from there as if they were done
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 4d0796e6743162277324cf87614a29c0
+
+function pgflow.path_of_(me bigint) returns json, owner pgflow_owner
+  -- Keys of the runs above a run and its own, the root first
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 92b2293d13f69f64afd5f9d2e7ba5240
 
 function pgflow.pause_(q jsonb, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Takes the requests to pause, records who asked and why, and holds the run
@@ -2371,12 +2686,12 @@ function pgflow.places_() returns TABLE(run_id bigint, place text, last_seq inte
   md5 0faafa01b91b83555db7b2940dec1fdb
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
-  -- The sweep of every worker: expired runs, effects without a beat, nudges, due timers; also says in how many seconds the next timer is due, and which lane is the newest, for a worker to notice one that it serves
+  -- The sweep of every worker: expired runs, effects without a beat, obligations that are due, nudges, due timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one that it serves
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 9f7f59cee75321defecda9d18d54f035
+  md5 a3e59768fd53367885b06e86e66a3b92
   grant execute to pgflow_worker
 
 function pgflow.pool_for_claim_(name text) returns jsonb, owner pgflow_owner
@@ -2408,6 +2723,12 @@ function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::js
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.post_verdict_(asked pgflow.gate, n integer, verdict text, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Tells a run the verdict of its gate, which the answer of this number has closed
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 206b0ef6f5973adf58e95e7079ccb590
+
 function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; copies of it, for another chain
   plpgsql volatile
@@ -2415,10 +2736,10 @@ function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain big
   md5 d0f8b67f0601bb0666167558beb4d1fb
 
 function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
-  -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving
+  -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving; what was said of obligations is recorded
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 05b782760fd6ebf587853d569bd8949f
+  md5 ebc5504c06e9c360dc079a8d8871627a
 
 function pgflow.put_signals_back_(returned jsonb) returns void, owner pgflow_owner
   -- Puts messages back into their mailboxes that were recorded and that the code could not take: [[run_id, chain_id, call, seq, error], ...]
@@ -2426,6 +2747,11 @@ function pgflow.put_signals_back_(returned jsonb) returns void, owner pgflow_own
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 e72891a30e595598277198160653f679
+
+function pgflow.quorum_of_(asked pgflow.gate, t timestamp with time zone) returns integer, owner pgflow_owner
+  -- Number of people who must approve at a time: whoever it was escalated to decides alone
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.read_drafts(key text, stream text, tenant text DEFAULT ''::text) returns TABLE(draft text, value text), owner pgflow_owner
   -- Values that running steps of a run have emitted to a stream, and that do not count yet
@@ -2463,11 +2789,23 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   md5 39fc3788fe3183129228db0b51c74800
   grant execute to pgflow_worker
 
+function pgflow.refuse_gate_(gate text) returns void, owner pgflow_owner
+  -- Says who closed a gate, when and how (PF022); PF001 if nobody did
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 c84d53b51e180caa01821a75aeebe9f7
+
 function pgflow.refuse_unknown_(workflow text, version text, queue text) returns void, owner pgflow_owner
   -- Refuses (PF003) a start of a workflow or version that no worker has ever had
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 ca87dba69164a5647b412d4c66de6ffc
+
+function pgflow.refuse_unowed_(obligation_key text) returns void, owner pgflow_owner
+  -- Says (PF001) that no open obligation has a key
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 2a22fdd7e832a1a67b0d701bd919639f
 
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
   -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}], ...]
@@ -2530,6 +2868,13 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   set jit=off
   md5 36eec5bda49ff1a2233e3b8c6dcb4c77
   grant execute to pgflow_worker
+
+function pgflow.reopen_gates_(returned jsonb) returns void, owner pgflow_owner
+  -- Opens the gates again whose answers the code could not take: [[run_id, chain_id, call, seq, error], ...]
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 485a947710b6c235e9dd5d644fbc36e9
 
 function pgflow.replace_message(key text, message bigint, payload json, why text DEFAULT 'replaced'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
   -- Gives a message in the mailbox of a run another payload, in its place; a run that was stuck for want of it goes on. PF001 if there is no such message, PF003 if the workflow declares the signal and takes no such payload, PF006 while the run is running
@@ -2664,6 +3009,18 @@ function pgflow.same_input_(one json, other json, defaults json) returns boolean
   set search_path=pg_catalog, pg_temp
   md5 cf199b886e5930c97c862c5a1f3b8ef1
 
+function pgflow.say_at_gate_(gate text, verdict text, payload_hash text, value json, reason text, said_by text, acting_as text[], hand_to text) returns bigint, owner pgflow_owner
+  -- Adds what somebody says to a gate, and tells its run if that closes it; answers the chain
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 edc56f28292c41cc728adc269fa39dcd
+
+function pgflow.say_of_obligation_(obligation_key text, said json, sent_by text) returns bigint, owner pgflow_owner
+  -- Tells a run what became of one of its obligations, or records it if the run has ended; answers the chain, null if no open obligation has the key
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 e0428c03a227b40dabd1432a9da14e90
+
 function pgflow.segments_(known jsonb, own text, cut integer) returns jsonb, owner pgflow_owner
   -- The segments of an origin, its own stem among them, as far as a cut
   sql immutable
@@ -2761,7 +3118,7 @@ function pgflow.settle_fenced_(units jsonb, closes jsonb, t timestamp with time 
   -- The same for the transaction of a step, whose last locks these are
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e10d85dfd79e4948fb021e122584865e
+  md5 080ca5245ee587b898cf7d7b137f014c
 
 function pgflow.share_worker_(worker_id integer) returns boolean, owner pgflow_owner
   -- Keeps a worker's leases where they are until this transaction ends, without a lock on each; false if it cannot
@@ -2783,6 +3140,11 @@ function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint
   md5 afd81fe7466bb44f869b590980c31408
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.stage_of_(asked pgflow.gate, t timestamp with time zone) returns integer, owner pgflow_owner
+  -- Stage of a gate: 0 = its approvers may answer, 1 = the first to whom it is escalated
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.start_children_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT lanes integer[]) returns record, owner pgflow_owner
   -- As the one of batches, of one run; for calls that an upgrade has overtaken
@@ -2899,7 +3261,7 @@ function pgflow.take_pools_(batch jsonb) returns text[], owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 671b2e9b7e61520f9c1d46b3e803e128
+  md5 a4b01dfed83903bb02bbfda4a7a0f47b
 
 function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint[], stems uuid[], inputs text[], lane integer, priority integer, run_at timestamp with time zone, due timestamp with time zone, labels jsonb, metadata jsonb, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb) returns bigint[], owner pgflow_owner
   -- Inserts the runs whose keys are free, in the order of keys (new ones: all of them); answers whose each key is, null for one that was freed meanwhile
@@ -2908,11 +3270,11 @@ function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint
   md5 40378ba57a98deb3c566c56253112479
 
 function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
-  -- Takes what people and webhooks have said of the effects of a run, and records it
+  -- Takes what people and webhooks have said of the effects and obligations of a run, and records it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 1fed1c162cd93dc11db438dab3c1fbcf
+  md5 397aec5b32503e18c225665aa0dfff80
 
 function pgflow.tell_parents_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Posts the outcome of finished children to their parents that are still open; answers the parents' chains
@@ -2945,6 +3307,16 @@ function pgflow.transaction_status(xid text) returns text, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 5e3fdd69d2dc2b5367569cabc2e569db
+  grant execute to pgflow_worker
+
+function pgflow.transfer_obligation(obligation_key text, holder text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Hands an obligation to somebody outside: it stays owed, and its run need not wait for it. PF001 if no open obligation has the key
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 d74d4c3ce588ad7c25adbe8ef254c350
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.unasked_(run_id bigint) returns SETOF pgflow.carried, owner pgflow_owner
@@ -2982,6 +3354,16 @@ function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected integer, is
   set enable_seqscan=off
   md5 c01b8c74fb5170d5e3d679f62c9c560d
 
+function pgflow.waive_obligation(obligation_key text, why text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Closes an obligation that need not be done, with who says so and why. PF001 if no open obligation has the key
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 fb0daa191e33102a9f7a9002a9dfc822
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT 1000, tell boolean DEFAULT true) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer), owner pgflow_owner
   -- Looks at the runs of these chains, or of all nudged ones, moves those with a reason to go on, and tells the workers unless told not to; answers lanes made ready, leased runs with mail, and runs ended
   plpgsql volatile security definer
@@ -2989,7 +3371,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 56d1238cb191b1c903ad11956b1ccac5
+  md5 a4b16a672524e14ba30b328c80f8eb5d
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -3051,18 +3433,22 @@ type pgflow.tenant_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of 
 
 type pgflow.unit_call as integer CHECK ((VALUE >= 0)) -- Number of a durable call; 0 = of the run itself
 
-type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['A'::"char", 'C'::"char", 'E'::"char", 'F'::"char", 'K'::"char", 'M'::"char", 'R'::"char", 'S'::"char", 'T'::"char", 'U'::"char", 'W'::"char", 'X'::"char", 'a'::"char", 'c'::"char", 'd'::"char", 'e'::"char", 'f'::"char", 'i'::"char", 'j'::"char", 'k'::"char", 'm'::"char", 'n'::"char", 'o'::"char", 'p'::"char", 'q'::"char", 'r'::"char", 's'::"char", 't'::"char", 'v'::"char", 'w'::"char", 'x'::"char", 'y'::"char"]))) NOT VALID -- Kind of a unit: see pgflow.unit_kind
+type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['A'::"char", 'B'::"char", 'C'::"char", 'D'::"char", 'E'::"char", 'F'::"char", 'G'::"char", 'K'::"char", 'M'::"char", 'O'::"char", 'R'::"char", 'S'::"char", 'T'::"char", 'U'::"char", 'W'::"char", 'X'::"char", 'a'::"char", 'c'::"char", 'd'::"char", 'e'::"char", 'f'::"char", 'g'::"char", 'i'::"char", 'j'::"char", 'k'::"char", 'm'::"char", 'n'::"char", 'o'::"char", 'p'::"char", 'q'::"char", 'r'::"char", 's'::"char", 't'::"char", 'v'::"char", 'w'::"char", 'x'::"char", 'y'::"char"]))) NOT VALID -- Kind of a unit: see pgflow.unit_kind
 
 type pgflow.unit_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of a call, or its idempotency key: at most 255 bytes
 
 type pgflow.unit_payload as json CHECK ((octet_length((VALUE)::text) <= 1114112)) -- What a unit holds: a value of 1 MiB, and 64 KiB around it
 
 unit kind A effect_accepted, terminal: commit_units: the counterparty took an effect on, and will confirm it later
+unit kind B obligation_breached: note_breach_: it was due and not discharged
 unit kind C effect_confirmed, terminal: commit_units, look: an effect was done; its result
+unit kind D obligation_closed: commit_units: discharge(), waive(), transfer(); close_by_word_: said by others; adopt_obligations_: handed on
 unit kind E effect_settled: commit_units, look: who said what became of an effect
 unit kind F effect_failed, terminal: commit_units, look: the counterparty refused, or nothing was done
+unit kind G gate_answered, terminal: answer: somebody answered, or the time for it was over
 unit kind K child_finished, terminal: settle: the result of a child, or why it could not be started
 unit kind M budget_charged, terminal: commit_units, fence_step: charge()
+unit kind O obligation_opened: commit_units: owe(); adopt_obligations_: one that another generation had opened
 unit kind R compensated, terminal: commit_units: there was nothing to take back, since what had been accepted was not done
 unit kind S signal_received, terminal: settle: the database chose and deleted a message
 unit kind T timer_fired, terminal: settle: the database found a sleep due
@@ -3074,6 +3460,7 @@ unit kind c step_completed, terminal: commit_units, fence_step: a body returned
 unit kind d decision_recorded, terminal: commit_units: a choice with its reasons
 unit kind e emitted, terminal: commit_units: emit()
 unit kind f step_failed, terminal: commit_units, fence_step: a body raised for the last time
+unit kind g gate_asked: answer: the database asked for an answer, and says until when
 unit kind i effect_intended: settle: an effect may act from this commit on; carries the licence of its body
 unit kind j effect_attempted: settle: an effect may act again, under the same key
 unit kind k child_started: settle: the child exists from this commit on

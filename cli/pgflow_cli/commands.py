@@ -58,6 +58,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "result": ("runs.waiting:result", "Waits for a run, and prints its result as JSON."),
         "logs": ("runs.following:logs", "Tells what happened to a run, line by line."),
         "timeline": ("runs.timeline:timeline", "Draws what a run did and waited for."),
+        "gates": ("ledgers.gates:gates", "Lists the gates that wait for an answer."),
         "owed": ("ledgers.owing:owed", "Lists what is owed: effects and obligations."),
         "budgets": (
             "ledgers.budgets:budgets",
@@ -89,6 +90,14 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "runs.messages:messages",
             "Lists signals that no run has taken, or mends one.",
         ),
+        "approve": ("ledgers.gates:approve", "Approves what a gate asks, perhaps with an edit."),
+        "reject": ("ledgers.gates:reject", "Rejects what a gate asks."),
+        "escalate": ("ledgers.gates:escalate", "Says of a gate that somebody else must decide."),
+        "take-over": (
+            "ledgers.gates:take_over",
+            "Says of what a gate asks about that you have done it.",
+        ),
+        "delegate": ("ledgers.gates:delegate", "Lets another answer a gate."),
         "settle": (
             "ledgers.owing:settle",
             "Says what became of an effect whose outcome is unknown.",

@@ -8,12 +8,13 @@ repeated. All other calls are: claims and polls with the next turn, questions by
 
 from __future__ import annotations
 
+import json
 import re
 
 import psycopg
 
 from pgflow._db.drivers import as_psycopg, causes
-from pgflow.errors import BY_SQLSTATE, InvalidArgument, PgflowError
+from pgflow.errors import BY_SQLSTATE, GateClosed, InvalidArgument, PgflowError
 
 # ---------------------------------------------------------------- what an error means
 
@@ -46,7 +47,11 @@ def raise_ours(error: BaseException) -> None:
         return
     message = cause.diag.message_primary or str(cause)
     hint = f" {cause.diag.message_hint}" if cause.diag.message_hint else ""
-    raise cls(f"{message}.{hint}" if hint else message) from error
+    ours = cls(f"{message}.{hint}" if hint else message)
+    if isinstance(ours, GateClosed):
+        for name, value in json.loads(cause.diag.message_detail or "{}").items():
+            setattr(ours, name, value)
+    raise ours from error
 
 
 _INFRASTRUCTURE = re.compile(

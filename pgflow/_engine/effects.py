@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from pgflow._engine.calls import EffectTerms, StepCall, Waiter, Waits, Want, spec_of_another
 from pgflow._model.budgets import refusal
@@ -236,6 +236,10 @@ class EffectCall(StepCall):
     """True if it must be taken back though nothing says how: it was done in a saga block that goes
     on in the next generation.
     """
+    leave: str | None = None
+    """Key of the gate at which somebody gave leave, since the policy wants it."""
+    was_taken_over: bool = False
+    """True if whoever was asked has done it, so that it costs nothing."""
     watchers: list[Waiter] = field(default_factory=list)
     """Waiters for it to be closed, beside the code that called it."""
 
@@ -321,7 +325,7 @@ class EffectCall(StepCall):
             return Want.NEEDLESS if self.takes_back.has_failed else Want.LEAVE
         if self.known is not None:
             return Want.RESULT
-        return Want.ADMISSION if self.asks_pool else Want.LEAVE
+        return Want.ADMISSION if self.asks_pool and not self.was_taken_over else Want.LEAVE
 
     def come_due(self) -> str:
         """Return whether its key is sent again, or the counterparty is asked."""
@@ -491,6 +495,18 @@ class EffectCall(StepCall):
         self.asks = min(self.asks, 1)
         if self.stage == Stage.HELPLESS:
             self._move(Event.BUDGET)
+
+
+class Leave(NamedTuple):
+    """Leave that somebody gave to an effect: the key of the gate, the call that was refused without
+    it, under whose idempotency key it acts, the request to the letter, which the database compares
+    with what was approved, and whether whoever was asked has done it.
+    """
+
+    gate: str
+    refused: EffectCall
+    request: str
+    is_done: bool
 
 
 def still_accepted(claim: Claim) -> dict[int, EffectCall]:

@@ -18,7 +18,7 @@ history     the journal, as far as it is repeated, and how the code has parted f
 values      texts of values, sealed by the app's codec
 end         how it ends
 keys        idempotency keys
-steps, timers, signals, children, notes, budgets, ledger, obligations
+steps, timers, signals, children, gates, notes, budgets, ledger, obligations
             what the code asks for, by kind; the ledger is of effects
 release     what is decided and not released yet; its renewal makes lost results anew
 flushing    what is on its way to the database and back: flushes, questions and fences
@@ -46,10 +46,11 @@ from pgflow._engine.children import Children
 from pgflow._engine.clock import Clock
 from pgflow._engine.code import Code
 from pgflow._engine.drivers import Driver
-from pgflow._engine.effects import EffectCall
+from pgflow._engine.effects import EffectCall, Leave
 from pgflow._engine.end import End
 from pgflow._engine.flush import Ending, Flush
 from pgflow._engine.flushing import Flushing
+from pgflow._engine.gates import GateCall, Gates
 from pgflow._engine.history import History
 from pgflow._engine.host import Host, Line, StepResult
 from pgflow._engine.keys import Keys, Resting
@@ -102,6 +103,7 @@ class Execution:
         self._timers: Timers | None = None
         self._signals: Signals | None = None
         self._children: Children | None = None
+        self._gates: Gates | None = None
         self._notes: Notes | None = None
         self._budgets: Budgets | None = None
         self._ledger: Ledger | None = None
@@ -149,6 +151,14 @@ class Execution:
         if self._children is None:
             self._children = Children(self.claim, self.agenda, self.code, self.history, self.values)
         return self._children
+
+    @property
+    def gates(self) -> Gates:
+        """Gates that the code asks."""
+        if self._gates is None:
+            parts = self.agenda, self.code, self.history, self.values, self.keys
+            self._gates = Gates(self.claim, *parts)
+        return self._gates
 
     @property
     def notes(self) -> Notes:
@@ -263,6 +273,8 @@ class Execution:
             self.children.bring_on(call)
         elif isinstance(call, SignalCall):
             self.signals.bring_on(call)
+        elif isinstance(call, GateCall):
+            self.gates.bring_on(call)
         elif isinstance(call, TimerCall):
             self.timers.bring_on(call)
 
@@ -361,6 +373,9 @@ class Execution:
         flush = None if self.over else self.flushing.take()
         if flush is not None and flush.ending is not None:
             flush.has_kin = self.beat or self.claim.has_kin or self._has_children
+            flush.has_gates = self._gates is not None
+        if flush is not None and self._gates is not None and self.end.continue_input is not None:
+            self._gates.close_with(flush)
         return flush
 
     def flush_committed(self, flush: Flush, answer: dict[str, Any] | None) -> None:
@@ -376,6 +391,8 @@ class Execution:
             self.agenda.licensed(flush.starts)
         if answer is not None:
             self.flushing.take_answer(answer)
+            if self._gates is not None:
+                self._gates.put_off(answer["at"])
             self.over = answer["place"] != "leased"
         self.advance()
 
@@ -471,6 +488,7 @@ class Execution:
         expected: str | None = None,
         notice: dict[str, Any] | None = None,
         is_undo: bool = False,
+        leave: Leave | None = None,
     ) -> EffectCall:
         """Asks for an effect; see :meth:`Ledger.issue`."""
         return self.ledger.issue(
@@ -484,6 +502,7 @@ class Execution:
             expected=expected,
             notice=notice,
             is_undo=is_undo,
+            leave=leave,
         )
 
     def cancel_call(self, call: Call) -> None:
@@ -495,6 +514,8 @@ class Execution:
             if call.attempts > 0:
                 self.ledger.give_up(call)
                 return
+        elif isinstance(call, GateCall):
+            self.history.next_noted()  # reads the mark that says whether it was asked
         kind = (
             Kind.STEP_ABANDONED
             if isinstance(call, StepCall) and call.spec.effect == StepKind.STEP
@@ -502,8 +523,10 @@ class Execution:
         )
         if isinstance(call, StepCall) and call.has_spent:
             self.buffer.record_charges(call)
-        self.history.note(call.number, kind, self._name_in_journal(call), None)
+        noted = self.history.note(call.number, kind, self._name_in_journal(call), None)
         self.agenda.drop(call)
+        if isinstance(call, GateCall) and call.asked_seq and noted is None:
+            self.buffer.book()
         if isinstance(call, StepCall):
             self.agenda.stop(call)
         elif (

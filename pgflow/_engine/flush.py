@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """A message that was taken, at ``seq``, and goes back to its mailbox, with the reason."""
+    """A message or an answer that was taken, at ``seq``, and goes back, with the reason."""
 
     call: int
     seq: int
@@ -84,6 +84,8 @@ class Flush:
     question: dict[str, Any] | None = None
     ending: Ending | None = None
     has_kin: bool = False
+    has_gates: bool = False
+    """True if the run that ends has asked at gates."""
     tries: int = 0
     has_ledger: bool = False
     has_obligations: bool = False
@@ -218,6 +220,7 @@ def batch_document(  # noqa: PLR0912 - a branch for each part of the document
     """
     runs, units, endings, kin, questions, taken, returned = [], [], [], [], [], [], []
     draws: list[str] = []
+    gated = []
     has_ledger = has_obligations = False
     for flush, now_us in sorted(flushes, key=lambda pair: pair[0].run_id):
         runs.append(f"[{flush.run_id},{flush.token},{flush.expected_seq}]")
@@ -229,6 +232,8 @@ def batch_document(  # noqa: PLR0912 - a branch for each part of the document
             endings.append(flush.ending_row(apart))
             if flush.has_kin:
                 kin.append(str(flush.run_id))
+            if flush.has_gates:
+                gated.append(str(flush.run_id))
         if flush.taken or flush.returned:
             taken += flush.taken_rows()
             returned += [json.dumps([flush.run_id, flush.chain_id, *r]) for r in flush.returned]
@@ -247,8 +252,7 @@ def batch_document(  # noqa: PLR0912 - a branch for each part of the document
         parts.append(f'"d":[{",".join(draws)}]')
     if endings:
         parts.append(f'"o":[{",".join(endings)}]')
-    if kin:
-        parts.append(f'"f":[{",".join(kin)}]')
+    parts += [f'"{part}":[{",".join(ids)}]' for part, ids in (("f", kin), ("g", gated)) if ids]
     if questions:
         parts.append(f'"x":[{",".join(questions)}]')
     return "{" + ",".join(parts) + "}"

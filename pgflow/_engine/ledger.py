@@ -25,7 +25,7 @@ from pgflow._engine.buffer import Buffer
 from pgflow._engine.calls import Call, StepSpec, Want
 from pgflow._engine.clock import Clock
 from pgflow._engine.code import Code
-from pgflow._engine.effects import EffectCall, Stage
+from pgflow._engine.effects import EffectCall, Leave, Stage
 from pgflow._engine.flush import Row
 from pgflow._engine.history import NEVER, History
 from pgflow._engine.host import EffectResult
@@ -78,6 +78,7 @@ class Ledger:
         expected: str | None = None,
         notice: dict[str, Any] | None = None,
         is_undo: bool = False,
+        leave: Leave | None = None,
     ) -> EffectCall:
         """Asks for an effect to be done, or to have been done.
 
@@ -94,6 +95,7 @@ class Ledger:
             notice: Notice for whoever closes it.
             is_undo: True if it helps to take something back, which does not rest on what the run
                 has read before.
+            leave: Leave that somebody gave, since the policy wants it.
         """
         number = self._history.next_call()
         call = EffectCall(
@@ -117,7 +119,14 @@ class Ledger:
         )
         if number == NEVER:
             return call
-        if compensates is None:
+        if leave is not None:
+            call.leave, call.key, call.ordinal = (
+                leave.gate,
+                leave.refused.key,
+                leave.refused.ordinal,
+            )
+            call.was_taken_over = leave.is_done
+        elif compensates is None:
             self._keys.name(call, rests_on)
         else:
             self._keys.name_compensation(call, compensates)
@@ -455,19 +464,22 @@ class Ledger:
 
     def refuse(self, number: int, policy_version: int | None, stale: str | None) -> None:
         """The database does not let it through: it rests on a read too old, or needs somebody's
-        leave, which cannot be asked for yet.
+        leave.
         """
         call = self._agenda.open[number]
         assert isinstance(call, EffectCall)
-        error: PgflowError = NeedsGate(
-            f"effect {call.name} needs a gate, says version {policy_version} of the policy; "
-            "nothing was done"
-        )
+        error: PgflowError
         if stale is not None:
             error = Stale(
                 f"effect {call.name} rests on what {stale} read, which is too old by now; nothing "
                 "was done"
             )
+        else:
+            error = needs = NeedsGate(
+                f"effect {call.name} needs a gate, says version {policy_version} of the policy; "
+                "nothing was done"
+            )
+            needs.policy_version = policy_version
         self._agenda.receive(
             EffectResult(call, "failed", error=encode_error(error, with_traceback=False))
         )

@@ -87,6 +87,7 @@ def intent_of(call: EffectCall) -> dict[str, Any]:
         "expects": call.expects,
         "notice": call.notice,
         "is_undo": call.is_undo or None,
+        "leave": call.leave,
     }
     return {name: value for name, value in intent.items() if value is not None}
 

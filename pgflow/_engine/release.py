@@ -17,6 +17,7 @@ from pgflow._engine.code import Code
 from pgflow._engine.effects import EffectCall, Stage
 from pgflow._engine.end import End
 from pgflow._engine.flush import Misfit, Returned
+from pgflow._engine.gates import GateCall
 from pgflow._engine.history import History
 from pgflow._engine.host import EffectResult, StepResult
 from pgflow._engine.ledger import Ledger
@@ -26,7 +27,7 @@ from pgflow._model.claims import Claim
 from pgflow._model.envelopes import open_text
 from pgflow._model.exceptions import clean
 from pgflow._model.kinds import Kind, StepKind
-from pgflow._model.units import EFFECT_MARKS, OBLIGATION_MARKS, RETURNED, Unit
+from pgflow._model.units import ANSWER_RETURNED, EFFECT_MARKS, OBLIGATION_MARKS, RETURNED, Unit
 from pgflow.errors import CodecError, NotStorable
 
 
@@ -174,6 +175,9 @@ class Release:
         if isinstance(call, SignalCall) and isinstance(error, NotStorable) and self._is_newest():
             self._return_signal(call, unit, error)
             return
+        if isinstance(call, GateCall) and error is not None and self._is_newest():
+            self._return_answer(call, unit, error)
+            return
         if error is None and call.max_age_seconds is not None:
             self.ledger.note_age(call, unit.seq)
         if (
@@ -217,6 +221,10 @@ class Release:
             if self._history.is_start(unit):
                 self.decided.append(unit)
             return True
+        if unit.kind == Kind.GATE_ASKED:
+            assert isinstance(call, GateCall)
+            call.read(unit)
+            return False
         if call is not None:
             call.state = "decided"
         self.decided.append(unit)
@@ -340,6 +348,20 @@ class Release:
         """Gives a message back that the code cannot take: the commit that says so puts it into the
         mailbox again.
         """
+        self._give_back(call, RETURNED, unit, misfit)
+        self._stand_by(call, misfit)
+        self._buffer.flush_soon()
+
+    def _return_answer(self, call: GateCall, unit: Unit, misfit: Exception) -> None:
+        """Gives an edit back that the code cannot take: the commit that says so opens the gate
+        again, and the wait goes on.
+        """
+        self._give_back(call, ANSWER_RETURNED, unit, misfit)
+        call.state = "pending"
+        self._agenda.look()
+        self._buffer.flush_soon()
+
+    def _give_back(self, call: Call, name: str, unit: Unit, misfit: Exception) -> None:
         if self._history.replaying:
             self._history.skip_marks()
             self._history.go_live()
@@ -347,12 +369,10 @@ class Release:
         self._buffer.record(
             call.number,
             Kind.OPERATOR,
-            RETURNED,
+            name,
             json.dumps({"seq": unit.seq, "name": call.name, "error": told}),
         )
         self._buffer.give_back(Returned(call.number, unit.seq, told))
-        self._stand_by(call, misfit)
-        self._buffer.flush_soon()
 
     def _stand_by(self, call: SignalCall, misfit: Exception) -> None:
         """The call waits for a person who mends the message;

@@ -16,7 +16,7 @@ from typing import Any
 
 from pgflow._engine.calls import StepSpec
 from pgflow._engine.drivers import Driver
-from pgflow._engine.effects import EffectCall
+from pgflow._engine.effects import EffectCall, Leave
 from pgflow._engine.execution import Execution
 from pgflow._engine.history import NEVER
 from pgflow._engine.host import Host
@@ -87,6 +87,7 @@ class Undoing(Execution):
         expected: str | None = None,
         notice: dict[str, Any] | None = None,
         is_undo: bool = False,
+        leave: Leave | None = None,
     ) -> EffectCall:
         """Asks for a compensation; one that the dropped part has begun goes on."""
         begun = (
@@ -105,6 +106,7 @@ class Undoing(Execution):
                 expected=expected,
                 notice=notice,
                 is_undo=is_undo,
+                leave=leave,
             )
         finally:
             if begun != NEVER:

@@ -182,6 +182,12 @@ class Step(Generic[P, R_co]):
                 f"{self.name}.sync() is for sync workflows: in this async one, await "
                 f"{self.name}.aio()"
             )
+        return self._call_sync(scope, args, kwargs)
+
+    def _call_sync(
+        self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> R_co:
+        assert scope.thread is not None
         call = self.issue(scope, args, kwargs)
         try:
             scope.thread.block([call])

@@ -1,16 +1,41 @@
-"""Verdicts of gates, and requests to them."""
+"""Gates: answers to them, the verdicts that code gets, and requests."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 R_co = TypeVar("R_co", covariant=True)
+
+OnTimeout = Literal["expire", "reject", "escalate", "approve"]
+"""Verdict of a gate that nobody has answered in time."""
+
+
+class Said:
+    """Answers of people, and what the time says, as codes; ``sql/ledgers/gates.sql``."""
+
+    APPROVE: Final = "approve"
+    REJECT: Final = "reject"
+    ESCALATE: Final = "escalate"
+    TAKE_OVER: Final = "take_over"
+    EXPIRE: Final = "expire"
+
+
+TIMED_OUT = "timeout"
+"""Reason of a verdict that the time has brought, as a code."""
+
+# ---------------------------------------------------------------- verdicts
 
 
 @dataclass(frozen=True)
 class Approved(Generic[R_co]):
-    """A gate was approved, with the value as edited by whoever approved."""
+    """A gate was approved.
+
+    Attributes:
+        value: The request, as edited by whoever approved.
+        by: Names of those who approved it; none if the time did.
+        edited: True if somebody has edited it, or has brought the value.
+    """
 
     value: R_co
     by: tuple[str, ...]
@@ -19,7 +44,12 @@ class Approved(Generic[R_co]):
 
 @dataclass(frozen=True)
 class Rejected:
-    """A gate was rejected."""
+    """A gate was rejected.
+
+    Attributes:
+        reason: The reason that was given; ``timeout`` if the time did.
+        by: Name of whoever rejected it; none if the time did.
+    """
 
     reason: str
     by: tuple[str, ...]
@@ -27,7 +57,11 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Escalated:
-    """A gate was handed on to somebody else."""
+    """A gate was handed on to somebody else.
+
+    Attributes:
+        to: To whom; where the time did, the last who were asked.
+    """
 
     to: str
 
@@ -38,8 +72,29 @@ class Expired:
 
 
 @dataclass(frozen=True)
+class TakenOver:
+    """A person has done themselves what a gate asked about: it must not be done again.
+
+    Attributes:
+        result: Result of what was done: anything JSON.
+        by: Name of whoever did it.
+    """
+
+    result: Any
+    by: tuple[str, ...]
+
+
+# ---------------------------------------------------------------- answers
+
+
+@dataclass(frozen=True)
 class Approve:
-    """Answer to a gate: go ahead, perhaps with an edited value."""
+    """Answer to a gate: go ahead.
+
+    Attributes:
+        edit: Value in place of the request; None leaves it as it is.
+        comment: A reason, kept with the answer.
+    """
 
     edit: Any = None
     comment: str = ""
@@ -47,26 +102,95 @@ class Approve:
 
 @dataclass(frozen=True)
 class Reject:
-    """Answer to a gate: do not."""
+    """Answer to a gate: do not. One is enough, however many must approve.
+
+    Attributes:
+        reason: The reason, for the code.
+    """
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Escalate:
-    """Answer to a gate: somebody else must decide."""
+    """Answer to a gate: somebody else must decide.
+
+    Attributes:
+        to: Name of that one, for the code.
+    """
 
     to: str
 
 
-Answer = Approve | Reject | Escalate
+@dataclass(frozen=True)
+class TakeOver:
+    """Answer to a gate: I have done it myself.
+
+    Attributes:
+        result: Result of what was done: anything JSON.
+        comment: A reason, kept with the answer.
+    """
+
+    result: Any = None
+    comment: str = ""
+
+
+Answer = Approve | Reject | Escalate | TakeOver
 """Answer to a gate."""
 
 
+@dataclass(frozen=True)
 class GateRequest:
-    """Message to the ``notify`` step of a gate."""
+    """Message to the ``notify`` step of a gate.
+
+    Attributes:
+        id: Key of the gate, by which it is answered.
+        name: Name of the gate.
+        run_key: Key of the run.
+        request: The request.
+        payload_hash: Its hash, by which an answer is bound to it.
+    """
 
     id: str
     name: str
     run_key: str
     request: Any
+    payload_hash: str = ""
+
+
+def answer_parts(answer: Answer) -> tuple[str, Any, bool, str, str | None]:
+    """Return an answer as the database takes it: its code, value, whether it has one, reason, and
+    to whom it is handed on.
+    """
+    match answer:
+        case Approve(edit=edit, comment=comment):
+            return Said.APPROVE, edit, edit is not None, comment, None
+        case Reject(reason=reason):
+            return Said.REJECT, None, False, reason, None
+        case Escalate(to=to):
+            return Said.ESCALATE, None, False, "", to
+        case TakeOver(result=result, comment=comment):
+            return Said.TAKE_OVER, result, True, comment, None
+
+
+@dataclass(frozen=True)
+class OpenGate:
+    """A gate that waits for an answer, as the function of ``app.approvers`` gets it.
+
+    Attributes:
+        gate: Its key.
+        key: Key of the run.
+        workflow: Name of its workflow.
+        name: Name of the gate.
+        approvers: Names or roles that it asks now; none = anybody.
+        request: The request.
+        payload_hash: Its hash.
+    """
+
+    gate: str
+    key: str
+    workflow: str
+    name: str
+    approvers: list[str]
+    request: Any
+    payload_hash: str

@@ -53,6 +53,8 @@ class Kind:
     BUDGET_ADMITTED: Final = "m"
     BUDGET_CHARGED: Final = "M"
     BUDGET_REFUSED: Final = "q"
+    GATE_ASKED: Final = "g"
+    GATE_ANSWERED: Final = "G"
 
 
 class StepKind:

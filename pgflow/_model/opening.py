@@ -73,11 +73,23 @@ def open_answer(answer: dict[str, Any], envelopes: Envelopes | None, key: str) -
 def _opened(unit: Unit, payload: str, envelopes: Envelopes | None, key: str) -> Unit:
     if payload.startswith(ENVELOPE) and unit.kind in _WHOLE:
         return unit._replace(payload=open_text(envelopes, payload, f"{unit} of run {key!r}"))
+    if unit.kind in (Kind.GATE_ASKED, Kind.GATE_ANSWERED) and "$codec" in payload:
+        return unit._replace(
+            payload=_open_gate(json.loads(payload), envelopes, f"{unit} of run {key!r}")
+        )
     if unit.kind == Kind.CHILD_FINISHED and "$codec" in payload:
         return unit._replace(
             payload=_open_child(json.loads(payload), envelopes, f"{unit} of run {key!r}")
         )
     return unit
+
+
+def _open_gate(data: dict[str, Any], envelopes: Envelopes | None, what: str) -> str:
+    """Return what a gate asked, or its verdict, in clear."""
+    for name in ("request", "value"):
+        if is_envelope(data.get(name)):
+            data[name] = open_value(envelopes, data[name], what)
+    return json.dumps(data, ensure_ascii=False)
 
 
 def _open_child(data: dict[str, Any], envelopes: Envelopes | None, what: str) -> str:

@@ -24,6 +24,7 @@ ANSWERS = EFFECT_OUTCOMES | {
     Kind.WAIT_TIMED_OUT,
     Kind.CHILD_FINISHED,
     Kind.BUDGET_REFUSED,
+    Kind.GATE_ANSWERED,
 }
 OUTCOMES = ANSWERS | {
     Kind.STEP_COMPLETED,
@@ -34,7 +35,12 @@ OUTCOMES = ANSWERS | {
 EFFECT_MARKS = frozenset(
     {Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED, Kind.EFFECT_UNKNOWN, Kind.EFFECT_SETTLED}
 )
-CALL_MARKS = EFFECT_MARKS | {Kind.ATTEMPT_FAILED, Kind.CHILD_STARTED, Kind.BUDGET_ADMITTED}
+CALL_MARKS = EFFECT_MARKS | {
+    Kind.ATTEMPT_FAILED,
+    Kind.CHILD_STARTED,
+    Kind.BUDGET_ADMITTED,
+    Kind.GATE_ASKED,
+}
 """Marks that say something of a call that the code has asked for."""
 MARKS = CALL_MARKS | {
     Kind.STEP_STARTED,
@@ -87,6 +93,8 @@ KIND_NAMES = {
     Kind.BUDGET_ADMITTED: "budget admitted",
     Kind.BUDGET_CHARGED: "budget charged",
     Kind.BUDGET_REFUSED: "budget refused",
+    Kind.GATE_ASKED: "gate asked",
+    Kind.GATE_ANSWERED: "gate answered",
 }
 
 
@@ -196,15 +204,20 @@ RETURNED = "signal_returned"
 mailbox again.
 """
 
+ANSWER_RETURNED = "answer_returned"
+"""Name of the operator's unit that takes the answer of a gate back which the code could not take:
+the gate is open again.
+"""
+
 
 def without_returned(units: list[Unit]) -> list[Unit]:
-    """A journal in which signals that went back to the mailbox are passed over,
+    """A journal in which signals and answers that went back are passed over,
     as if nobody had taken them.
     """
     returned = {
         json.loads(u.payload or "{}")["seq"]
         for u in units
-        if u.kind == Kind.OPERATOR and u.name == RETURNED
+        if u.kind == Kind.OPERATOR and u.name in (RETURNED, ANSWER_RETURNED)
     }
     return (
         [u._replace(kind=Kind.OPERATOR) if u.seq in returned else u for u in units]

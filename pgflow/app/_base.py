@@ -14,6 +14,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any, TypeVar, overload
 
+from pgflow._client.gates import Hook, Mapping
 from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions, connect, is_behind_pooler
 from pgflow._db.dsn import resolve_dsn
 from pgflow._flow.interceptor import Interceptor
@@ -34,6 +35,7 @@ log = logging.getLogger("pgflow")
 C = TypeVar("C", bound=Callable[[Ref], Any])
 H = TypeVar("H", bound=Callable[[Page], Any])
 F = TypeVar("F", bound=Callable[[], Any])
+A = TypeVar("A", bound=Hook)
 
 CLIENT_CONNECTIONS = 4
 CHECK_TIMEOUT = timedelta(seconds=30)
@@ -81,6 +83,7 @@ class AppBase:
         self._interceptors = list(interceptors)
         self._errors = tuple(errors)
         self._envelopes = envelopes_of(codec)
+        self._mapping = Mapping()
         self.definitions = Definitions(
             workflows=collect_workflows(include),
             errors=self._errors,
@@ -209,6 +212,29 @@ class AppBase:
             return fn
 
         return declare if fn is None else declare(fn)
+
+    def approvers(self, fn: A) -> A:
+        """Declares who may answer gates, by what the app knows of its users.
+
+        The function, a ``def``, is called by :meth:`answer` with the gate
+        (:class:`pgflow.OpenGate`) and the name of whoever answers. It returns the roles of that
+        one, which are compared with the ``approvers`` of the gate; or True for whoever may answer,
+        False for whoever may not. Without it, the name itself must be among them.
+
+        Args:
+            fn: The function.
+
+        Raises:
+            DefinitionError: The app has such a function.
+
+        Example::
+
+            @app.approvers
+            def roles_of(gate: pgflow.OpenGate, by: str) -> list[str]:
+                return directory.groups_of(by)
+        """
+        self._mapping.declare(fn)
+        return fn
 
     def on_start(self, fn: F) -> F:
         """Declares a function that is called before a worker of the app claims anything.

@@ -156,6 +156,7 @@ class BoundClient(Client):
         self._interceptors = app._interceptors
         self._errors = app._errors
         self._envelopes = app._envelopes
+        self._mapping = app._mapping
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         del once  # nothing is sent twice in a caller's transaction

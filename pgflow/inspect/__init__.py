@@ -20,6 +20,7 @@ from pgflow.inspect.budgets import (
 )
 from pgflow.inspect.calls import Call, CallGroup, CallRow, Calls, read_calls
 from pgflow.inspect.clock import database_now
+from pgflow.inspect.gates import GateRow, find_gate, list_gates
 from pgflow.inspect.health import (
     LargePartition,
     LeftMessages,
@@ -142,6 +143,7 @@ __all__ = [
     "EffectRow",
     "Entry",
     "Failure",
+    "GateRow",
     "History",
     "Holder",
     "Idleness",
@@ -186,6 +188,7 @@ __all__ = [
     "describe_error",
     "encoded",
     "find_detail",
+    "find_gate",
     "find_key",
     "find_keys",
     "find_newest",
@@ -203,6 +206,7 @@ __all__ = [
     "list_debts",
     "list_decisions",
     "list_effects",
+    "list_gates",
     "list_holders",
     "list_lanes",
     "list_large_partitions",

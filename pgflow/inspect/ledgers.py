@@ -200,7 +200,8 @@ class ObligationRow:
         due_at: Time at which the engine looks after it next, or at which it should be closed; None
             if no time is set.
         owed_to: To whom; None if nobody is named.
-        effect: Key of the effect or obligation: what ``settle`` takes, and ``discharge``.
+        effect: Key of the effect, gate or obligation: what ``settle`` takes, ``answer``, and
+            ``discharge``.
         ref: The counterparty's reference: what ``confirm`` takes.
         status: Status of the run; None if that generation is not the newest.
         paged_at: Time at which somebody was last told of it; None if nobody was.

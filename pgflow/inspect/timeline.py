@@ -103,7 +103,7 @@ def last_seq(run_id: int) -> Question[int]:
 
 # ---------------------------------------------------------------- entries
 
-STEP, TIMER, SIGNAL, CHILD, MARK = "step", "timer", "signal", "child", "mark"
+STEP, TIMER, SIGNAL, CHILD, GATE, MARK = "step", "timer", "signal", "child", "gate", "mark"
 
 RECOVERED = "recovered"
 """The mark at which a lease was last heard of, where another went on without the run having been
@@ -120,6 +120,7 @@ _KINDS = {
     "effect_intended": STEP, "effect_attempted": STEP, "effect_unknown": STEP,
     "effect_confirmed": STEP, "effect_failed": STEP, "effect_accepted": STEP,
     "budget_admitted": STEP, "budget_refused": STEP,
+    "gate_asked": GATE, "gate_answered": GATE,
 }  # fmt: skip
 _ENDS = {
     "step_completed": "completed", "step_failed": "failed", "step_abandoned": "abandoned",
@@ -127,8 +128,10 @@ _ENDS = {
     "child_finished": "finished", "call_cancelled": "given up", "decision_recorded": "completed",
     "effect_confirmed": "completed", "effect_failed": "failed", "effect_accepted": "accepted",
     "budget_refused": "refused",
+    "gate_answered": "answered",
 }  # fmt: skip
 _WAKES = {
+    "gate_answered",
     "signal_received",
     "wait_timed_out",
     "timer_fired",
@@ -160,7 +163,7 @@ class Entry:
 
     Attributes:
         call: Its number; 0 for what is no call.
-        kind: ``step``, ``timer``, ``signal``, ``child`` or ``mark``.
+        kind: ``step``, ``timer``, ``signal``, ``child``, ``gate`` or ``mark``.
         name: Name of the call; of a mark, the event.
         began_at: Time of its beginning.
         is_known: True if the journal has the time of its beginning.
@@ -273,7 +276,7 @@ class _Folding:
     def _take_call(self, unit: UnitRow, kind: str) -> None:
         event, call = unit.event, unit.call
         known = self._open.get(call)
-        if event in ("timer_started", "child_started"):
+        if event in ("timer_started", "child_started", "gate_asked"):
             kind = SIGNAL if kind == TIMER and unit.name else kind
             self._begin(call, kind, _name(unit, kind), unit.at).due_at = unit.due_at
             return

@@ -446,6 +446,7 @@ SYNC_TWINS = {
     "pgflow.call": "pgflow.sync.call",
     "pgflow.run_child": "pgflow.sync.run_child",
     "pgflow.map": "pgflow.sync.map",
+    "pgflow.gate": "pgflow.sync.gate",
     "pgflow.Signal().wait": ".sync.wait",
 }
 

@@ -289,6 +289,7 @@ begin
   -- Results of children are sent again, to whom they are for now.
   delete from pgflow.signal s where s.chain_id = (select r.chain_id from pgflow.run r where r.run_id = me)
     and s.kind = 'c' and s.run_id = me;
+  perform pgflow.close_gates_(array[me]);
 end
 $$;
 comment on function pgflow.leave_(bigint, text, timestamptz)
@@ -308,6 +309,7 @@ begin
   if cut > 0 then
     perform pgflow.copy_units_(heir.origin_run_id, cut, heir.run_id, edit);
     perform pgflow.relabel_(heir.run_id, 0);
+    perform pgflow.inherit_gates_(heir.run_id, cut);
   end if;
   if note->>'effects' = 'reuse' then
     perform pgflow.carry_(heir.origin_run_id, cut, heir.run_id);

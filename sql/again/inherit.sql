@@ -396,16 +396,18 @@ begin
       payload, starts)
     select heir, 0, u.at, u.recorded_at, u.due_at, u.args_hash, u.seq, u.call,
       case when u.seq = cut and u.kind = 'f' and edit is not null then 'c' else u.kind end, u.name,
-      -- What will rest on a decision from here on has keys of its own; what has been done keeps its key.
-      case when u.kind = 'd' and starts_with(u.key, old_stem || '/') then stem || substr(u.key, length(old_stem) + 1)
-        else u.key end,
+      -- What will rest on a decision from here on has keys of its own, and so have gates; what has been done keeps its
+      -- key.
+      case when u.kind in ('d', 'g') and starts_with(u.key, old_stem || '/')
+        then stem || substr(u.key, length(old_stem) + 1) else u.key end,
       case when u.seq = cut and edit is not null then edit
         when u.kind = 'i' and starts_with(u.payload->>'decision', old_stem || '/') then json_build_object(
           'request', u.payload->'request', 'risk', u.payload->>'risk', 'code', u.payload->>'code',
           'policy', (u.payload->>'policy')::int,
           'decision', stem || substr(u.payload->>'decision', length(old_stem) + 1),
           'compensates', u.payload->>'compensates',
-          'expects', u.payload->>'expects', 'is_undo', (u.payload->>'is_undo')::boolean)
+          'expects', u.payload->>'expects', 'is_undo', (u.payload->>'is_undo')::boolean,
+          'leave', u.payload->>'leave')
         else u.payload end,
       case when u.starts is not null then (
         select json_agg(case when s->>1 = 'e' then json_build_array(s->0, s->1, s->2, u.key, s->4) else s end

@@ -30,10 +30,36 @@
 --   expects       fingerprint of what it expects to find
 --   notice        what a person should know of it
 --   is_undo       whether it is a step of a plan that takes effects back
+--   leave         key of the gate at which somebody gave leave, since the policy wants it, see leave_of_
 --
 -- Whoever knows what became of an effect - a person, a webhook - posts mail of kind e, which the run takes
 -- like any other: between look and commit it holds the lease, so the books and the journal change as one. A run that
 -- was stuck without it is revived by `wake`.
+
+create or replace function pgflow.leave_of_(me bigint, leave text, name text, request jsonb)
+returns json
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select v.payload::json
+  from pgflow.unit a join pgflow.unit v on v.run_id = a.run_id and v.call = a.call and v.kind = 'G'
+  where a.run_id = me and a.kind = 'g' and a.key = leave_of_.leave
+    -- The name of a gate is cut where it would be too long.
+    and (a.name = 'policy/' || leave_of_.name
+      or octet_length(a.name) > 250 and starts_with('policy/' || leave_of_.name, a.name))
+    and case v.payload->>'verdict'
+      when 'take_over' then true
+      -- What is encoded cannot be compared.
+      when 'approve' then pgflow.is_envelope_(leave_of_.request) or leave_of_.request = case
+        when (v.payload->>'edited')::boolean then v.payload->'value' else a.payload->'request' end::jsonb
+      end
+    and not exists (select from pgflow.unit i where i.run_id = me and i.kind = 'i'
+      and i.payload->>'leave' = leave_of_.leave)
+  order by v.seq desc limit 1
+$$;
+comment on function pgflow.leave_of_(bigint, text, text, jsonb)
+  is 'The verdict by which a gate of a run lets an effect act with these arguments, once; null = it does not';
 
 create or replace function pgflow.intend_(q jsonb, t timestamptz, inout seq int, out units jsonb, out refused jsonb)
 language plpgsql
@@ -53,6 +79,7 @@ declare
   is_absent boolean;
   wait interval;
   stale text;
+  leave json;
 begin
   units := '[]';
   refused := '[]';
@@ -61,10 +88,11 @@ begin
     cross join lateral jsonb_to_record(pgflow.as_intent_(a.intent)) as i (
       call int, name text, key text, args_hash bigint, risk text, code text, ordinal jsonb, request text, decision text,
       compensates text, reads jsonb, ground text, seconds float8, is_keyed boolean, expects text, notice jsonb,
-      is_undo boolean
+      is_undo boolean, leave text
     )
   loop
     due := null;
+    leave := null;
     -- A word that was taken with this question may have closed it; and what was accepted is not attempted again.
     continue when e.ground is not null and not exists (
       select from pgflow.owed o where o.run_id = me and o.call = e.call and o.kind = 'effect'
@@ -79,13 +107,20 @@ begin
         continue;
       end if;
       select n.version, n.needs into told from pgflow.needs_(e.name, e.risk, e.request::jsonb) n;
+      if e.leave is not null then
+        leave := pgflow.leave_of_(me, e.leave, e.name, e.request::jsonb);
+      end if;
       -- what takes back an effect that was let through needs no leave of its own
-      if told.needs = 'gate' and e.compensates is null then
+      if told.needs = 'gate' and e.compensates is null and leave is null then
         refused := refused || jsonb_build_array(jsonb_build_array(e.call, told.version, null));
         continue;
       end if;
       kind := 'i';
       payload := case
+        when leave is not null then
+          json_build_object('request', e.request::json, 'risk', e.risk, 'code', e.code, 'policy', told.version,
+            'decision', e.decision, 'compensates', e.compensates, 'expects', e.expects, 'is_undo', e.is_undo,
+            'leave', e.leave)
         when e.expects is null and e.is_undo is null then
           json_build_object('request', e.request::json, 'risk', e.risk, 'code', e.code, 'policy', told.version,
             'decision', e.decision, 'compensates', e.compensates)
@@ -94,9 +129,10 @@ begin
             'decision', e.decision, 'compensates', e.compensates, 'expects', e.expects, 'is_undo', e.is_undo)
       end;
       insert into pgflow.owed (run_id, call, opened_at, kind, name, detail)
-      values (me, e.call, t, 'effect', e.name,
+      select me, e.call, t, 'effect', e.name,
         jsonb_build_object('state', 'intended', 'key', e.key, 'risk', e.risk)
-          || coalesce(nullif(e.notice, 'null'), '{}'));
+          || coalesce(nullif(e.notice, 'null'), '{}')
+      where leave->>'verdict' is distinct from 'take_over';
     else
       wait := e.seconds * interval '1 second';
       select min(u.recorded_at), max(u.recorded_at) into first_at, last_at
@@ -132,12 +168,24 @@ begin
       recorded_at, due_at)
     values (
       me, seq, e.call, kind, e.name, e.key, e.args_hash, payload,
-      case when kind <> 'U' then json_build_array(json_build_array(e.call, 'e', e.name, e.ordinal, e.args_hash)) end,
+      case when kind <> 'U' and leave->>'verdict' is distinct from 'take_over'
+        then json_build_array(json_build_array(e.call, 'e', e.name, e.ordinal, e.args_hash)) end,
       (q->'token')::bigint, t, t, due
     );
     units := units || jsonb_build_array(
       pgflow.unit_json_(seq, e.call, kind, e.name, payload) || jsonb_build_array(pgflow.micros_(due))
     );
+    if leave->>'verdict' = 'take_over' then
+      -- Whoever was asked has done it: that is recorded, and no body starts.
+      payload := json_build_object('verdict', 'confirmed', 'by', leave->'by'->>0, 'why', leave->>'reason',
+        'word', true);
+      perform pgflow.append_(me, seq + 1, e.call, 'E', e.name, payload, (q->'token')::bigint, t, t);
+      units := units || jsonb_build_array(pgflow.unit_json_(seq + 1, e.call, 'E', e.name, payload));
+      payload := coalesce(leave->'value', 'null');
+      perform pgflow.append_(me, seq + 2, e.call, 'C', e.name, payload, (q->'token')::bigint, t, t);
+      units := units || jsonb_build_array(pgflow.unit_json_(seq + 2, e.call, 'C', e.name, payload));
+      seq := seq + 2;
+    end if;
   end loop;
 end
 $$;
@@ -183,10 +231,19 @@ begin
   if units @? 'strict $[*] ? (@[3] == "A" || @[3] == "U" || @[3] == "E")' then
     perform pgflow.book_beats_(units, t);
   end if;
+  if units @? 'strict $[*] ? (@[3] == "x")' then
+    for said in
+      select (e->0)::bigint as run_id, array_agg((e->2)::int) as calls
+      from jsonb_array_elements(units) e where e->>3 = 'x' group by 1 order by 1
+    loop
+      perform pgflow.close_gates_(array[said.run_id], said.calls);
+    end loop;
+  end if;
 end
 $$;
 comment on function pgflow.book_(jsonb, timestamptz)
-  is 'Keeps what is owed equal to the effect units that a commit appends, and labels to what runs have said of theirs';
+  is 'Keeps what is owed equal to the effect units that a commit appends, labels to what runs have said of theirs, and '
+     'closes gates that were given up';
 
 create or replace function pgflow.settle_by_word_(
   me bigint, call int, payload json, sent_by text, token bigint, t timestamptz, is_over boolean, inout seq int,

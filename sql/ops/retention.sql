@@ -159,6 +159,7 @@ begin
   delete from pgflow.saga_effect where chain_id = any(gone);
   delete from pgflow.unit where run_id = any(gone);
   delete from pgflow.relabelled where run_id = any(gone);
+  delete from pgflow.gate_answer where run_id = any(gone);
   delete from pgflow.imported where run_id = any(gone);
   delete from pgflow.outcome where run_id = any(gone);
   own_pools := array(select distinct r.pool from pgflow.run r

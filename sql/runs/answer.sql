@@ -6,7 +6,7 @@
 --
 -- Of everything that has happened to a run, what happened first comes first: a signal by the time at which it
 -- was sent, a timer by the time at which it was due, however late a worker looks. Results of children
--- and due timers are recorded in one go, since nobody else could want them. A signal or a cancel is
+-- and due timers are recorded in one go, since nobody else could want them. A signal, a verdict or a cancel is
 -- taken only as the first of its look: what the code does about an earlier event may give up the wait
 -- for it, and a message once taken cannot be put back.
 --
@@ -37,6 +37,9 @@
 --   open_effects          [call, ...]                 effects that whoever knows may settle while the run is parked,
 --                         and obligations that it waits for before it ends
 --   owes                  of `continue`: true if obligations are open
+--   gates                 [[call, name], ...]         gates that the code waits for, see sql/ledgers/gates.sql
+--   new_gates             [{call, name, key, ...}, ...]   those of them that are to be asked
+--   gated                 true: a run that continues has open gates, which close
 -- and the answer:
 --   refused               [[call, version of the policy, name of a read that is too old], ...]
 --   run
@@ -176,6 +179,13 @@ begin
       ) s
       where s.run_id = a.me and s.call <@ w.calls
       union all
+      select 'G', s.call, s.name, s.sent_at, s.signal_id, s.payload, s.sent_by, false, s.address
+      from (select a.q->'gates' as gates where a.has_mail and a.q ? 'gates' offset 0) w
+      cross join lateral (
+        select m.*, m.ctid as address from pgflow.signal m where m.chain_id = a.chain and m.kind = 'g' offset 0
+      ) s
+      where s.run_id = a.me and w.gates @> jsonb_build_array(jsonb_build_array(s.call))
+      union all
       select (w->>2)::"char", (w->>0)::int, u.name, u.due_at, null, null, null, false, null
       from jsonb_array_elements(a.q->'timers') w
       cross join lateral (select n.name, n.due_at from pgflow.unit n
@@ -183,13 +193,13 @@ begin
       where u.due_at <= t
     ) h
   ), chosen as (
-    -- A signal or a cancel is taken only as the first of its look.
+    -- A signal, a verdict or a cancel is taken only as the first of its look.
     select h.*, case when h.kind = 'K' then (h.payload->>'run_id')::bigint end as child
     from (
-      select g.*, min(g.nth) filter (where g.kind in ('x', 'S')) over (partition by g.pos) as first_single
+      select g.*, min(g.nth) filter (where g.kind in ('x', 'S', 'G')) over (partition by g.pos) as first_single
       from happened g
     ) h
-    where case when h.kind in ('x', 'S') then h.nth = 1 else h.nth < coalesce(h.first_single, h.nth + 1) end
+    where case when h.kind in ('x', 'S', 'G') then h.nth = 1 else h.nth < coalesce(h.first_single, h.nth + 1) end
   ), taken as materialized (
     select c.pos, c.me, c.token, (seqs[c.pos] + c.nth)::int as seq, c.call, c.kind,
       case when c.kind = 'K' then k.workflow else c.name end as name,
@@ -288,7 +298,7 @@ begin
   where a.pos = any(positions);
   return array(
     select (a.q->'chain')::bigint from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    where a.pos = any(positions) and a.q ?| array['signals', 'child_calls', 'open_effects'] order by a.pos
+    where a.pos = any(positions) and a.q ?| array['signals', 'child_calls', 'open_effects', 'gates'] order by a.pos
   );
 end
 $$;
@@ -421,6 +431,7 @@ declare
   parking int[];
   one record;
   done record;
+  is_gated boolean := questions @? '$[*].gates';
 begin
   to_wake := '{}';
   lanes := '{}';
@@ -468,6 +479,13 @@ begin
       seqs[done.pos] := done.seq;
       units[done.pos] := done.units;
       lanes := lanes || done.lanes;
+    end loop;
+  end if;
+
+  if is_gated then
+    for done in select g.* from pgflow.ask_gates_(questions, present, seqs, t) g loop
+      seqs[done.pos] := done.seq;
+      units[done.pos] := units[done.pos] || done.units;
     end loop;
   end if;
 
@@ -527,6 +545,9 @@ begin
         places[one.pos] := 'held';
       else
         lanes := lanes || pgflow.continue_(one.q, seqs[one.pos], t);
+        if one.q ? 'gated' then
+          perform pgflow.close_gates_(array[one.me]);
+        end if;
         to_wake := to_wake || pgflow.wind_up_(array[one.me], t);
         places[one.pos] := 'ended';
       end if;
@@ -537,11 +558,18 @@ begin
   if mailed <> '{}' then
     pausing := pgflow.hear_(questions, array(select m from unnest(mailed) m where m = any(looking)));
   end if;
+  if is_gated then
+    mailed := mailed || pgflow.expire_gates_(questions, looking, t);
+  end if;
   if mailed <> '{}' or questions @? '$[*].timers[*]' then
     for done in select l.* from pgflow.look_all_(questions, looking, seqs, mailed, t) l loop
       seqs[done.pos] := done.seq;
       units[done.pos] := units[done.pos] || done.units;
       quiet := array_remove(quiet, done.pos);
+      if is_gated and done.units->0->>2 = 'G' then
+        perform pgflow.close_gates_(array[(questions->(done.pos - 1)->'run')::bigint],
+          array[(done.units->0->1)::int]);
+      end if;
     end loop;
   end if;
 
@@ -568,6 +596,9 @@ begin
   );
   if parking <> '{}' then
     to_wake := to_wake || pgflow.park_all_(questions, parking, seqs, t);
+    if is_gated then
+      perform pgflow.park_gates_(questions, parking, t);
+    end if;
   end if;
 
   select jsonb_agg(case

@@ -11,8 +11,10 @@
 --   p  true            if units of obligations are among `u`, or a run of `o` leaves some open
 --   x  [{...}, ...]    runs with a question or a change of place: see answer_all_
 --   m  [[run_id, chain_id, name, signal_id], ...]   signals that are taken: each has its unit among `u`
---   b  [[run_id, chain_id, call, seq, error], ...]   signals that were taken and go back: see put_signals_back_
+--   b  [[run_id, chain_id, call, seq, error], ...]   signals and answers of gates that were taken and go back: see
+--                      put_signals_back_ and reopen_gates_
 --   d  [[run_id, call], ...]   runs that draw on pools: calls whose reservations are returned, see settle_budgets_
+--   g  [run_id, ...]   those of `o` that have asked at gates
 --   w  the worker      whose leases they are
 -- Long payloads and outputs travel beside the document, in `payloads`: their element is null, and `apart` is their
 -- place there. So nobody escapes them or reads them as part of another text.
@@ -191,6 +193,7 @@ begin
           ('u', (select jsonb_agg(e) from jsonb_array_elements(batch->'u') e where (e->0)::bigint = any(good))),
           ('o', (select jsonb_agg(e) from jsonb_array_elements(batch->'o') e where (e->0)::bigint = any(good))),
           ('f', (select jsonb_agg(e) from jsonb_array_elements(batch->'f') e where e::bigint = any(good))),
+          ('g', (select jsonb_agg(e) from jsonb_array_elements(batch->'g') e where e::bigint = any(good))),
           ('l', batch->'l'),
           ('p', batch->'p'),
           ('m', (select jsonb_agg(e) from jsonb_array_elements(batch->'m') e where (e->0)::bigint = any(good))),
@@ -221,6 +224,7 @@ begin
 
   if batch ? 'b' then
     perform pgflow.put_signals_back_(batch->'b');
+    perform pgflow.reopen_gates_(batch->'b');
   end if;
 
   if batch ? 'x' then
@@ -252,6 +256,9 @@ begin
       perform pgflow.leave_obligations_(ended, t);
     end if;
     delete from pgflow.lease where run_id = any(ended);
+    if batch ? 'g' then
+      perform pgflow.close_gates_(array(select e::bigint from jsonb_array_elements(batch->'g') e));
+    end if;
     if exists (select from pgflow.signal s where s.chain_id = any(chains)) then
       perform pgflow.put_mail_aside_(chains, t);
     end if;
@@ -369,8 +376,9 @@ begin
       and not (u.kind = 'X' and exists (select from pgflow.unit i where i.run_id = u.run_id and i.call = u.call
         and i.kind = 'i'))
       -- A message that the code could not take went back: its wait goes on.
-      and not (u.kind = 'S' and exists (
-        select from pgflow.unit o where o.run_id = u.run_id and o.kind = 'o' and o.name = 'signal_returned'
+      and not (u.kind in ('S', 'G') and exists (
+        select from pgflow.unit o
+        where o.run_id = u.run_id and o.kind = 'o' and o.name in ('signal_returned', 'answer_returned')
           and (o.payload->>'seq')::int = u.seq
       ))
     group by u.run_id, u.call

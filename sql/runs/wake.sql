@@ -50,6 +50,7 @@ begin
   insert into pgflow.outcome (run_id, token, finished_at, status, reason)
   values (me, token, t, 'cancelled', request.why);
   delete from pgflow.signal where chain_id = chain and kind in ('x', 'p', 'r', 't');
+  perform pgflow.close_gates_(array[me]);
   perform pgflow.put_mail_aside_(array[chain], t);
 end
 $$;
@@ -333,6 +334,7 @@ begin
         select from pgflow.wait w join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
         where w.run_id = p.run_id and (
           w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name
+          or w.kind = 'g' and s.run_id = p.run_id and s.call = w.call
         )
         offset 0
       )
@@ -531,6 +533,7 @@ begin
     where w.run_id = p.run_id and (
       w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name
       or w.kind = 'e' and (s.run_id = p.run_id and s.call = w.call or s.payload->>'obligation' is not null)
+      or w.kind = 'g' and s.run_id = p.run_id and s.call = w.call
     )
   ) and not exists (select from pgflow.nudge n where n.chain_id = p.chain_id);
 end
@@ -540,7 +543,8 @@ comment on function pgflow.check_waits_() is 'A parked run waits for something t
 comment on column pgflow.wait.run_id is 'The parked run';
 comment on column pgflow.wait.call is 'Number of the call that waits; of children, the first of those calls';
 comment on column pgflow.wait.kind
-  is 's = for a signal, c = for the result of a child, e = for word of an effect or obligation';
+  is 's = for a signal, c = for the result of a child, e = for word of an effect or obligation, g = for the '
+     'answer of a gate';
 comment on column pgflow.wait.name is 'Name of the signal, or child';
 comment on column pgflow.wait.calls is 'Numbers of the calls that wait for a child; null where it is for a signal';
 

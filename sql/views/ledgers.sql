@@ -112,7 +112,8 @@ comment on column pgflow.effects.owed
   is 'Reason why a person must see to it: forced (the run was ended by force) or parent_forced; null = nobody must';
 
 create view pgflow.obligations as
-select r.key, o.kind, o.name, o.detail->>'state' as state, o.opened_at, o.due_at, o.owed_to, o.detail->>'key' as effect,
+select r.key, o.kind, o.name, o.detail->>'state' as state, o.opened_at, o.due_at, o.owed_to,
+  coalesce(o.detail->>'key', o.detail->>'gate') as effect,
   o.detail->>'ref' as ref, case o.kind when 'obligation' then o.detail->'detail' else o.detail end as detail, r.tenant,
   o.call, o.run_id, p.paged_at,
   o.detail->>'reason' as reason, b.beat_at, b.details as beat_details,
@@ -136,7 +137,7 @@ comment on column pgflow.obligations.due_at
   is 'Time at which the engine looks after it next, or it should be closed; null = no time is set';
 comment on column pgflow.obligations.owed_to is 'To whom; null = nobody is named';
 comment on column pgflow.obligations.effect
-  is 'Key of the effect or obligation: what settle_effect takes, and discharge';
+  is 'Key of the effect, gate or obligation: what settle_effect takes, answer_gate, and discharge';
 comment on column pgflow.obligations.ref is 'The counterparty''s reference: what confirm_effect takes';
 comment on column pgflow.obligations.detail
   is 'Notice for whoever closes it; of an obligation, what its code says of it';

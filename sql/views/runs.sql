@@ -79,7 +79,9 @@ from (
   union all
   select k.run_id, 'waiting', (
       select string_agg(w.what, ', ') from (
-        select distinct case kind when 's' then 'signal ' || name when 'e' then 'owes' else 'child' end as what
+        select distinct case kind when 's' then 'signal ' || name when 'g' then 'gate ' || name when 'e' then 'owes'
+            else 'child'
+          end as what
         from pgflow.wait where run_id = k.run_id
         union all
         select 'until ' || to_char(min(due_at) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
@@ -90,7 +92,8 @@ from (
         where exists (select from pgflow.replacement where run_id = k.run_id)
       ) w
     ), k.parked_at, null, null, null, null, null, (
-      select case min(case w.kind when 's' then 1 when 'e' then 2 else 3 end) when 1 then 'signal'
+      select case min(case w.kind when 'g' then 0 when 's' then 1 when 'e' then 2 else 3 end) when 0 then 'gate'
+      when 1 then 'signal'
       when 2 then case when exists (select from pgflow.owed o where o.run_id = k.run_id and o.kind = 'effect')
         then 'effect' else 'owes' end
       when 3 then 'child'
@@ -103,14 +106,16 @@ from (
     ), (
       select json_strip_nulls(json_build_object(
         'signals', json_agg(distinct w.name) filter (where w.kind = 's'),
-        'children', nullif(count(*) filter (where w.kind not in ('s', 'e')), 0),
+        'gates', json_agg(distinct g.gate) filter (where w.kind = 'g'),
+        'children', nullif(count(*) filter (where w.kind = 'c'), 0),
         'effects', nullif(count(*) filter (where w.kind = 'e' and not exists (select from pgflow.owed o
           where o.run_id = w.run_id and o.call = w.call and o.kind = 'obligation')), 0),
         'obligations', nullif(count(*) filter (where w.kind = 'e' and exists (select from pgflow.owed o
           where o.run_id = w.run_id and o.call = w.call and o.kind = 'obligation')), 0),
         'until', (select min(t.due_at) from pgflow.timer t where t.run_id = k.run_id group by t.run_id)
       ))
-      from pgflow.wait w where w.run_id = k.run_id
+      from pgflow.wait w left join pgflow.gate g on w.kind = 'g' and g.run_id = w.run_id and g.call = w.call
+      where w.run_id = k.run_id
     )
   from pgflow.parked k
   union all
@@ -149,13 +154,13 @@ comment on column pgflow.runs.reason
   is 'Reason of its status: the wait, the lack of a worker, the words of a pause or cancel, or the trouble; null = '
      'nothing to say';
 comment on column pgflow.runs.reason_code
-  is 'Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; signal, '
+  is 'Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; gate, signal, '
      'effect, owes (obligations only), child, timer or replacement of a waiting one; paused; the trouble of a stuck '
      'one; asked, deadline, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled '
      'one; null = nothing to say';
 comment on column pgflow.runs.reason_detail
-  is 'Detail of that reason: signals, children, effects, obligations and until of the waits; deaths of a suspect run; '
-     'by of a pause or cancel, and force; the facts of the trouble';
+  is 'Detail of that reason: gates, signals, children, effects, obligations and until of the waits; deaths of a '
+     'suspect run; by of a pause or cancel, and force; the facts of the trouble';
 comment on column pgflow.runs.priority is 'Lower numbers are claimed first, among runs of one workflow and queue';
 comment on column pgflow.runs.created_at is 'Time of the start';
 comment on column pgflow.runs.since is 'Time since which it has this status';

@@ -175,7 +175,49 @@ def _settle(verdict: str, value: Any) -> Callable[[Any], None]:
     return lambda world: world.settle(verdict, value)
 
 
+@workflow
+async def asking_at_gates(cents: int) -> list[Any]:
+    """Asks for leave: edited, given by two, not in time, taken over, given up."""
+    tent = Offer("tent", cents)
+    with pgflow.because(await choose_tent(cents)):
+        edited = await pgflow.gate("buy", tent, approvers=["ann", "bob"], timeout=timedelta(days=1))
+    both = await pgflow.gate("sell", cents, approvers=["ann", "bob"], quorum=2)
+    late = await pgflow.gate("send", cents, timeout=60, on_timeout="reject", escalate=["cto"])
+    done = await pgflow.gate("carry", tent)
+    try:
+        async with asyncio.timeout(30):
+            await pgflow.gate("never", None)
+    except TimeoutError:
+        return [repr(edited), repr(both), repr(late), repr(done)]
+    return []
+
+
+@decision()
+async def choose_tent(cents: int) -> Choice[int]:
+    return Choice(cents, why="it is cheap")
+
+
+def _answer(name: str, verdict: str, value: Any = None, by: str = "ann") -> Callable[[Any], Any]:
+    return lambda world: world.answer(name, verdict, value, by)
+
+
 LEDGERS = [
+    Example(
+        asking_at_gates,
+        500,
+        [
+            "Approved(value=Offer(item='tent', cents=300), by=('ann',), edited=True)",
+            "Approved(value=500, by=('ann', 'bob'), edited=False)",
+            "Rejected(reason='timeout', by=())",
+            "TakenOver(result={'by': 'hand'}, by=('bob',))",
+        ],
+        events=(
+            _answer("buy", "approve", {"item": "tent", "cents": 300}),
+            _answer("sell", "approve"),
+            _answer("sell", "approve", by="bob"),
+            _answer("carry", "take_over", {"by": "hand"}, "bob"),
+        ),
+    ),
     Example(
         ordering,
         500,

@@ -20,10 +20,12 @@ from pgflow._engine.calls import (
     Want,
 )
 from pgflow._engine.effects import _MOVES, CLOSED, EffectCall, Event, ImpossibleMove, Stage
+from pgflow._engine.gates import GateCall, GateTerms
 from pgflow._model.budgets import Admission, Spent
 from pgflow._model.codecs import ANYTHING, codec_for
 from pgflow._model.effects import Accepted
 from pgflow._model.exceptions import ErrorClasses
+from pgflow._model.gates import Approved, Escalated, Expired, Rejected, TakenOver
 from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.options import Retries
 from pgflow._model.reasons import Unknown
@@ -65,6 +67,10 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     "signal": (
         SignalCall(7, "ship", None, codec=ANYTHING),
         {Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT},
+    ),
+    "gate": (
+        GateCall(7, "ship", None, codec=ANYTHING, request="1", value=1, terms=GateTerms()),
+        {Kind.GATE_ANSWERED},
     ),
     "child": (
         ChildCall(7, "ship", None, request=CHILD, result=ANYTHING, errors=ErrorClasses()),
@@ -116,8 +122,53 @@ def test_each_kind_names_what_only_the_database_can_end():
 
 def test_a_kind_of_wait_that_is_new_needs_no_list_of_its_own():
     waits = Waits([])
-    waits.add("gates", [7, "approval"])
-    assert waits.in_question([]) == {"gates": [[7, "approval"]]}
+    waits.add("locks", [7, "stock"])
+    assert waits.in_question([]) == {"locks": [[7, "stock"]]}
+
+
+def test_a_gate_is_asked_once_and_then_only_waited_for():
+    terms = GateTerms(("ann",), 2, 60.0, "reject", ("cto",))
+    call = GateCall(7, "ship", None, codec=codec_for(int), request="1", value=1, terms=terms)
+    call.key, call.payload_hash = "root/ship/1", "hash"
+    waits = Waits([])
+    call.wait(waits)
+    question = waits.in_question([])
+    assert question["gates"] == [[7, "ship"]]
+    (wanted,) = question["new_gates"]
+    assert {**wanted, "shape": None} == {
+        "call": 7, "name": "ship", "key": "root/ship/1", "request": "1", "hash": "hash", "approvers": ["ann"], "quorum": 2,
+        "timeout": 60.0, "on_timeout": "reject", "escalate": ["cto"], "needs_value": False, "decision": None, "shape": None,
+    }  # fmt: skip
+    assert not call.read(unit(Kind.GATE_ASKED, {"request": 2}))
+    assert call.read(unit(Kind.GATE_ASKED, {"request": 1}, due_us=5))
+    assert call.looked_at_us == 5
+    waits = Waits([])
+    call.wait(waits)
+    assert waits.in_question([]) == {"gates": [[7, "ship"]]}
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        ({"verdict": "approve", "by": ["ann"], "edited": False}, Approved(1, ("ann",), False)),
+        ({"verdict": "approve", "by": ["ann"], "edited": True, "value": 2}, Approved(2, ("ann",), True)),
+        ({"verdict": "reject", "by": ["ann"], "reason": "no"}, Rejected("no", ("ann",))),
+        ({"verdict": "escalate", "by": ["ann"], "to": "cto"}, Escalated("cto")),
+        ({"verdict": "take_over", "by": ["ann"], "value": 3}, TakenOver(3, ("ann",))),
+        ({"verdict": "expire", "by": []}, Expired()),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_read_from_its_codes(said, verdict):
+    call = GateCall(7, "ship", None, codec=codec_for(int), request="1", value=1, terms=GateTerms())
+    assert call.decode(unit(Kind.GATE_ANSWERED, said)) == (verdict, None)
+
+
+def test_an_edit_that_does_not_fit_is_an_error_and_no_verdict():
+    call = GateCall(7, "ship", None, codec=codec_for(int), request="1", value=1, terms=GateTerms())
+    said = {"verdict": "approve", "by": ["ann"], "edited": True, "value": "x"}
+    value, error = call.decode(unit(Kind.GATE_ANSWERED, said))
+    assert value is None
+    assert isinstance(error, NotStorable)
 
 
 def test_a_call_says_what_it_wants_next():

@@ -32,6 +32,7 @@ ROOMS = (
     "replay",
     "embedded",
     "app",
+    "links",
     "testing",
     "sqlalchemy",
     "django",
@@ -356,7 +357,7 @@ def test_the_engine_does_no_input_or_output():
 
 
 PARTS = {
-    "line", "clock", "buffer", "agenda", "code", "history", "values", "keys", "steps", "timers", "signals", "children", "notes", "ledger",
+    "line", "clock", "buffer", "agenda", "code", "history", "values", "keys", "steps", "timers", "signals", "children", "gates", "notes", "ledger",
     "renewal", "end", "release", "flushing",
 }  # fmt: skip
 """Parts of an execution, by the names under which they refer to each other."""

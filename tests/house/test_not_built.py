@@ -12,7 +12,6 @@ from records import SOON, count
 import pgflow
 from pgflow import (
     App,
-    Approve,
     AsyncApp,
     Choice,
     NotBuiltError,
@@ -23,6 +22,7 @@ from pgflow import (
     step,
     workflow,
 )
+from pgflow._flow.unbuilt import declared_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,12 +53,6 @@ async def decide() -> Choice[int]:
 
 # Anything that names itself: what is called, and a word of its message.
 PLAIN: dict[str, Callable[[], Any]] = {
-    "gates are not built yet: gate('g')": lambda: asyncio.run(pgflow.gate("g", 1)),
-    "gates are not built yet: gate('h')": lambda: pgflow.sync.gate("h", 1),
-    "gates are not built yet: answer('g'": lambda: App("").answer("g", Approve(), by="ada"),
-    "gates are not built yet: answer('h'": lambda: asyncio.run(
-        AsyncApp("").answer("h", Approve(), by="ada")
-    ),
     "the outbox is not built yet: publish('orders'": lambda: App("").publish("orders", {}),
     "the outbox is not built yet: publish('bills'": lambda: asyncio.run(
         AsyncApp("").publish("bills", {})
@@ -95,24 +89,29 @@ def test_a_worker_does_not_pretend_to_keep_a_schedule(dsn: str) -> None:
 # ---------------------------------------------------------------- refused before there is a run
 
 
-async def asks_ada() -> object:
-    return await pgflow.gate("approve", 1)
+@declared_only("journeys")
+def travel() -> None:
+    raise NotBuiltError("journeys are not built yet: travel()")
+
+
+async def goes() -> None:
+    travel()
 
 
 @workflow
-async def gated() -> str:
+async def going() -> str:
     await act()
-    return str(await asks_ada())
+    return str(await goes())
 
 
 @workflow
-def gated_sync() -> str:
-    return str(pgflow.sync.gate("approve", 1))
+def going_sync() -> None:
+    travel()
 
 
 @workflow
-async def of_gated() -> str:
-    return await pgflow.run_child(gated)
+async def of_going() -> str:
+    return await pgflow.run_child(going)
 
 
 @pgflow.schedule("* * * * *")
@@ -126,7 +125,7 @@ async def built() -> int:
     return gate[0]
 
 
-UNBUILT = [gated, gated_sync, of_gated, scheduled]
+UNBUILT = [going, going_sync, of_going, scheduled]
 
 
 @pytest.mark.parametrize("unbuilt", UNBUILT, ids=lambda w: w.name)

@@ -232,6 +232,11 @@ def test_what_means_nothing_is_refused_before_anything_is_asked() -> None:
         inspect.list_obligations(state="late")
 
 
+def test_no_gate_is_open_where_nobody_asks(ask: Ask) -> None:
+    assert ask(inspect.list_gates()).items == []
+    assert ask(inspect.find_gate("shop-1/pay/1")) is None
+
+
 def test_runs_are_counted(ask: Ask, look: psycopg.Connection[Any]) -> None:
     counts = ask(inspect.count_runs())
     assert counts == {

@@ -73,6 +73,24 @@ VERBS = {
         Verb("give_up", "its holder giving up a child that it waited for", of="flush"),
         Verb("takeover", "its worker being declared dead, and a claim by another", of="claim"),
         Verb("patch", "a worker with other code that lets stuck runs try again"),
+        # A look is a park of a run that may have news, and an answer is mail as a signal is.
+        Verb("peek", "its holder looking whether its gate has a verdict", of="park"),
+        Verb("expire", "its holder looking at a gate whose time is over", of="park"),
+        Verb("waive", "its holder giving up the gate", of="flush"),
+        Verb("approve", "an answer to its gate", clock=2, of="signal"),
+        Verb(
+            "approve_rr",
+            "an answer from REPEATABLE READ",
+            isolation=REPEATABLE,
+            of="signal",
+        ),
+        Verb(
+            "approve_ser",
+            "an answer from SERIALIZABLE",
+            isolation=SERIALIZABLE,
+            of="signal",
+        ),
+        Verb("reject", "another answer", clock=2, of="signal"),
         Verb("start", "a start with its key"),
         Verb(
             "start_rr",
@@ -159,6 +177,7 @@ SENDERS = (
 )
 PLAIN = ("signal", "cancel", "force", "pause", "resume", "retry")
 STARTS = ("start", "start_rr", "start_ser", "start_later", "start_many")
+ANSWERS = ("approve", "approve_rr", "approve_ser", "reject")
 
 DRAWS = ("admit", "charge", "settle", "costly_step")
 ON_POOLS = ("grant", "grant_rr", "revoke", "lower")
@@ -177,6 +196,8 @@ WAITS: dict[str, set[str]] = {
     "flush": {"flush"},
     # Whoever names a key must know whether it is taken; and new lanes are made once.
     **dict.fromkeys(STARTS, set(STARTS)),
+    # The answers to a gate have one order; and whoever lets it expire keeps answers off.
+    **dict.fromkeys(ANSWERS, {*ANSWERS, "expire"}),
     "start_child": {"child"},
     "child": {"child", "start_child"},
     "children": {"children", "children_back"},
@@ -364,6 +385,9 @@ PLACES = {
     "due": "the run waits for the signal `go`, and its time-out has passed",
     "expired": "the run waits for the signal `go`, and its deadline has passed",
     "planned": "the run waits for its time to start",
+    "asking": "the run is parked at a gate",
+    "at_gate": "a worker holds the run, which has asked at a gate",
+    "out_of_time": "a worker holds the run, which has asked at a gate whose time is over",
     "paused": "the run is paused",
     "resumed": "the run is paused, and somebody has asked to resume it",
     "stuck": "the run is stuck",
@@ -488,6 +512,19 @@ def all_specs() -> list[Spec]:
         meet("breached", "poll", ("poll", "wake", "discharge", *closing, "force")),
         meet("outlived", "discharge", ("discharge", "discharge_rr", "restart", *LOOKERS)),
         meet("outlived", "poll", ("poll", "restart")),
+    ]
+    specs += [
+        meet("asking", name, after(name, ANSWERS, (*LOOKERS, "force", "cancel")))
+        for name in ("approve", "approve_rr", "approve_ser")
+    ]
+    specs += [
+        meet("at_gate", name, ANSWERS)
+        for name in ("peek", "waive", "complete", "continue", "release", "reap")
+    ]
+    specs += [
+        meet("out_of_time", "expire", ANSWERS),
+        meet("at_gate", "peek", ("approve", "reject"), gated=True),
+        meet("asking", "approve", LOOKERS, gated=True),
     ]
     return [*specs, *family(), *several(), *spending(), *three()]
 

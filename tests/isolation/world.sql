@@ -85,13 +85,16 @@ declare
 begin
   select * into strict me from scene.run r where r.name = of;
   batch := jsonb_build_object('w', case when by_token = me.token then me.worker_id else 0 end, 'r', jsonb_build_array(jsonb_build_array(me.run_id, by_token, me.seq)), 'u', scene.units_(me, by_token, units));
+  if exists (select from jsonb_array_elements(units) u where u->>2 = 'waive') then
+    batch := batch || '{"l": true}';
+  end if;
   if question is not null then
     batch := batch || jsonb_build_object('x', jsonb_build_array(question || jsonb_build_object(
       'run', me.run_id, 'token', by_token, 'chain', me.chain_id, 'seq', me.seq + jsonb_array_length(units))));
   end if;
   if outcome is not null then
     batch := batch || jsonb_build_object('o', jsonb_build_array(jsonb_build_array(me.run_id) || outcome || jsonb_build_array(me.chain_id, by_token)),
-      'f', jsonb_build_array(me.run_id));
+      'f', jsonb_build_array(me.run_id), 'g', jsonb_build_array(me.run_id));
   end if;
   if exists (select from pgflow.owed o where o.run_id = me.run_id) or units @? 'strict $[*] ? (@[1] == "O")' then
     batch := batch || '{"l": true, "p": true}';
@@ -106,7 +109,7 @@ begin
   end;
   verdict := coalesce(answer->'bad'->0->>1, answer->'x'->0->>'place', 'ok');
   return verdict || coalesce(
-    (select ', took ' || string_agg(u->>3, ' and ') from jsonb_array_elements(answer->'x'->0->'units') u where u->>2 in ('S', 'x', 'K', 'T', 'W')), '')
+    (select ', took ' || string_agg(u->>3, ' and ') from jsonb_array_elements(answer->'x'->0->'units') u where u->>2 in ('S', 'x', 'K', 'T', 'W', 'G')), '')
     || case answer->'x'->0->'units'->0->>2 when 'm' then ', admitted' when 'q' then ', refused' else '' end;
 end
 $$;
@@ -131,7 +134,7 @@ as $$
   delete from pgflow.ready; delete from pgflow.lease; delete from pgflow.parked; delete from pgflow.held;
   delete from pgflow.wait; delete from pgflow.timer; delete from pgflow.signal; delete from pgflow.undelivered;
   delete from pgflow.nudge; delete from pgflow.unit; delete from pgflow.worker; delete from pgflow.step_beat;
-  delete from pgflow.owed;
+  delete from pgflow.gate; delete from pgflow.gate_answer; delete from pgflow.owed;
   delete from pgflow.pool; delete from pgflow.spend; delete from pgflow.reservation; delete from pgflow.charge; delete from pgflow.pool_change;
   delete from pgflow.lane where workflow like 'new%';
   delete from scene.run; delete from scene.said; delete from scene.sent; delete from scene.app; delete from scene.complaint;
@@ -183,6 +186,16 @@ begin
         when 'expired' then call scene.expire_();
         else null;
       end case;
+    when 'asking', 'at_gate', 'out_of_time' then
+      perform scene.start_('k'), scene.take_('k', 'first', 101);
+      perform scene.commit_('k', 101, '[]', jsonb_build_object('gates', '[[1, "go"]]'::jsonb, 'park', place = 'asking', 'idle', true,
+        'new_gates', '[{"call": 1, "name": "go", "key": "k/go/1", "request": "1", "hash": "h", "approvers": [], "quorum": 1, "timeout": 3600,
+          "on_timeout": "reject", "escalate": [], "needs_value": false, "decision": null, "shape": true}]'::jsonb));
+      update scene.run set seq = 1;
+      if place = 'out_of_time' then
+        update pgflow.gate set asked_at = asked_at - interval '2 hours', expires_at = expires_at - interval '2 hours';
+        update pgflow.unit set due_at = due_at - interval '2 hours' where kind = 'g';
+      end if;
     when 'planned' then
       perform scene.start_('k', run_at => clock_timestamp() + interval '1 hour');
     when 'asked' then
@@ -272,10 +285,22 @@ begin
     when 'give_up' then
       answer := scene.commit_(of, by_token, '[[1, "x", "give_up", null, null]]',
         jsonb_build_object('unwanted', (select jsonb_agg(r.chain_id) from scene.run r where r.name = 'l')));
+    when 'peek', 'expire' then
+      answer := scene.commit_(of, by_token, '[]', '{"gates": [[1, "go"]], "park": true, "idle": true}');
+    when 'waive' then
+      answer := scene.commit_(of, by_token, '[[1, "x", "waive", null, null]]');
+    when 'approve', 'approve_rr', 'approve_ser', 'reject' then
+      begin
+        perform pgflow.answer_gate('k/go/1', split_part(verb, '_', 1), by => verb);
+        answer := 'answered';
+      exception when sqlstate 'PF022' or sqlstate 'PF001' then
+        answer := 'too late';
+      end;
     when 'complete' then
       answer := scene.commit_(of, by_token, '[[2, "c", "complete", "1", null]]', outcome => '["completed", null, "1", null]');
     when 'continue' then
-      answer := scene.commit_(of, by_token, '[[2, "c", "continue", "1", null]]', '{"continue": "{}"}');
+      answer := scene.commit_(of, by_token, '[[2, "c", "continue", "1", null]]', '{"continue": "{}"}' || case
+        when exists (select from pgflow.gate) then '{"gated": true}' else '{}' end::jsonb);
     when 'keep' then
       answer := scene.commit_(of, by_token, jsonb_build_array(jsonb_build_array(2, 'D', 'refund',
         json_build_object('key', scene.debt_(of), 'verdict', 'discharged')::text, null)));
@@ -488,6 +513,7 @@ union all
 select 'wake-up', count(distinct w.run_id)::int, 0
 from pgflow.wait w join pgflow.parked p on p.run_id = w.run_id join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
 where w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name or w.kind = 'e'
+  or w.kind = 'g' and s.run_id = p.run_id and s.call = w.call
 union all
 -- word of an obligation is on record once, or in the mailbox of whoever owes it; and it is breached once
 select 'obligation', (s.is_said and u.closed = 0 and not exists (select from pgflow.signal m where m.kind = 'e'))::int,
@@ -498,6 +524,13 @@ cross join (
     count(*) filter (where payload->>'verdict' = 'discharged' and payload->>'word' is not null) as words
   from pgflow.unit where kind in ('D', 'B')
 ) u
+union all
+-- one answer counts, and the run takes its verdict once, unless the gate went with the run or was given up
+select 'verdict', (a.n > 0 and f.n = 0 and exists (select from pgflow.gate))::int,
+  (greatest(a.n - 1, 0) + greatest(f.n - 1, 0) + greatest(c.n - 1, 0))::int
+from (select count(*) as n from scene.said where answer = 'answered') a,
+  (select count(*) as n from pgflow.gate_answer where closes) c,
+  (select (select count(*) from pgflow.unit where kind = 'G') + (select count(*) from pgflow.signal where kind = 'g') as n) f
 union all
 select 'timer', count(distinct p.run_id)::int, 0 from pgflow.parked p join pgflow.timer m on m.run_id = p.run_id where m.due_at <= clock_timestamp()
 union all

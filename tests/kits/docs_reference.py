@@ -16,7 +16,7 @@ import psycopg
 from colours import of_the_other_colour
 
 import pgflow
-from pgflow import errors, lint, testing
+from pgflow import errors, links, lint, testing
 from pgflow import inspect as readers
 from pgflow._transactions import provider
 from pgflow._worker import options
@@ -38,10 +38,12 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("Effects and decisions", "See [Charge, book, send](../how-to/effects.md).", [pgflow.effect, pgflow.AsyncEffect, pgflow.Accepted, pgflow.Confirmed, pgflow.Absent, pgflow.StillUnknown, pgflow.fingerprint, pgflow.Ref, pgflow.Page, pgflow.saga, pgflow.UndoRequest, pgflow.PlannedCall, pgflow.PlannedSql, pgflow.decision, pgflow.Choice, pgflow.Decision, pgflow.Usage, pgflow.because]),
     ("Obligations", "See [Owe, discharge, transfer, waive](../how-to/obligations.md).", [pgflow.owe, pgflow.Obligation, pgflow.discharge, pgflow.transfer, pgflow.waive]),
     ("Budgets", "See [Budgets](../how-to/budgets.md).", [pgflow.Pool, pgflow.Admit, pgflow.charge]),
+    ("Gates", "See [Ask a person](../how-to/gates.md).", [pgflow.gate, pgflow.Approved, pgflow.Rejected, pgflow.Escalated, pgflow.Expired, pgflow.TakenOver, pgflow.Approve, pgflow.Reject, pgflow.Escalate, pgflow.TakeOver, pgflow.GateRequest, pgflow.OpenGate]),
+    ("Links", "See [Send links](../how-to/gates.md#send-links). They are in `pgflow.links`.", [links.LinkKeys, links.Link, links.asgi]),
     ("Around runs", "", [pgflow.Interceptor, pgflow.register_errors, provider.TransactionProvider, provider.AsyncTransactionProvider]),
     ("Testing", "See [Test workflows](../how-to/testing.md).", [testing.AsyncHarness, testing.Harness, testing.ReplayHistories]),
     ("Declared, not built yet", ("Each raises `NotBuiltError` when it is used, or, for a schedule, "
-                                "when a worker would have to keep it."), [pgflow.schedule, pgflow.gate]),
+                                "when a worker would have to keep it."), [pgflow.schedule]),
 ]  # fmt: skip
 
 
@@ -83,6 +85,7 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
         readers.find_queue, readers.list_workflows, readers.list_workers, readers.count_workers, readers.list_holders,
         readers.QueueRow, readers.LaneRow, readers.WorkerRow, readers.WorkerCount, readers.Holder,
     ]),
+    ("Gates", "See [Ask a person](../how-to/gates.md).", [readers.list_gates, readers.find_gate, readers.GateRow]),
     ("Messages", "", [readers.list_messages, readers.MessageRow]),
     ("Versions and patches", "See [Change running code](../how-to/change-running-code.md).", [readers.list_versions, readers.list_patches, readers.VersionRow, readers.PatchRow]),
     ("Health", "`pgflow doctor` asks these.", [

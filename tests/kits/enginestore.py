@@ -173,7 +173,7 @@ class Store:
             list(self.coming),
         )
         other._writers = dict(self._writers)
-        other._reserved = dict(self._reserved)
+        other._purse, other._reserved = self._purse, dict(self._reserved)
         other.runs = {
             run_id: replace(
                 run, units=list(run.units), waits=dict(run.waits), due_us=list(run.due_us)
@@ -334,6 +334,9 @@ class Store:
             or m.kind == "c"
             and m.run_id == run.run_id
             and run.waits.get("child_calls")
+            or m.kind == "g"
+            and m.run_id == run.run_id
+            and any(call == m.call for call, _ in run.waits.get("gates", ()))
             for m in mine
         )
 
@@ -379,7 +382,7 @@ class Store:
                 row[3:6] == [Kind.SIGNAL_RECEIVED, name, taken.payload] for row in batch["u"]
             )
             self.mail.remove(taken)
-        for _, call in batch.get("p", ()):
+        for _, call in batch.get("d", ()):
             for key in list(self._reserved):
                 if key == (run_id, call) or (call is None and key[0] == run_id):
                     self._purse += self._reserved.pop(key)
@@ -433,12 +436,15 @@ class Store:
         units: list[list[Any]] = [self._start_child(run, child) for child in q.get("children", ())]
         units += [self._admit(run, call) for call in q.get("admits", ())]
         place, pause = "leased", False
+        for wanted in q.get("new_gates", ()):
+            units.append(self._ask_gate(run, wanted))
         if "hold" in q:
             run.place, run.held, place = "held", q["hold"], "held"
         elif "continue" in q:
             self._continue(run, q["continue"])
             place = "ended"
         else:
+            self._expire_gates(run, q)
             words = self._take_words(run)
             more, pause = self._look(run, q)
             more = words + more
@@ -542,6 +548,70 @@ class Store:
             json.dumps({"status": "refused", "error": error}),
         )
 
+    def _ask_gate(self, run: StoredRun, wanted: dict[str, Any]) -> list[Any]:
+        seconds, steps = wanted["timeout"], 1 + len(wanted["escalate"])
+        due_us = None if seconds is None else self.now_us + round(seconds * steps * SECOND)
+        payload = json.dumps(
+            {"request": json.loads(wanted["request"]), "on_timeout": wanted["on_timeout"]}
+        )
+        row = self._decide(run, wanted["call"], Kind.GATE_ASKED, wanted["name"], payload)
+        run.units[-1] = run.units[-1]._replace(due_us=due_us)
+        return [*row, due_us]
+
+    def open_gates(self, run: StoredRun) -> list[Unit]:
+        """Units that asked at gates which nobody has answered or given up."""
+        over = {
+            unit.call
+            for unit in run.units
+            if unit.kind in (Kind.GATE_ANSWERED, Kind.CALL_CANCELLED)
+        }
+        return [
+            unit for unit in run.units if unit.kind == Kind.GATE_ASKED and unit.call not in over
+        ]
+
+    def answer_gate(self, run: StoredRun, call: int, verdict: str, value: Any = None) -> bool:
+        """Answers a gate; False if it is closed."""
+        asked = next((unit for unit in self.open_gates(run) if unit.call == call), None)
+        is_late = asked is None or (asked.due_us is not None and asked.due_us <= self.now_us)
+        if is_late or run.place == "ended" or self._has_verdict(run, call):
+            return False
+        self._post_verdict(run, call, asked.name or "", verdict, value)
+        self.nudged.append(run.chain_id)
+        return True
+
+    def _has_verdict(self, run: StoredRun, call: int) -> bool:
+        return any(m.kind == "g" and (m.run_id, m.call) == (run.run_id, call) for m in self.mail)
+
+    def _post_verdict(
+        self,
+        run: StoredRun,
+        call: int,
+        name: str,
+        verdict: str,
+        value: Any = None,
+        sent_us: int | None = None,
+    ) -> None:
+        said = {"verdict": verdict, "n": 1, "by": [], "edited": value is not None, "value": value}
+        self._mail_ids += 1
+        sent_us = self.now_us if sent_us is None else sent_us
+        self.mail.append(
+            Mail(
+                self._mail_ids, run.chain_id, "g", name, sent_us, json.dumps(said), run.run_id, call
+            )
+        )
+
+    def _expire_gates(self, run: StoredRun, q: dict[str, Any]) -> None:
+        awaited = {call for call, _ in q.get("gates", ())}
+        for unit in self.open_gates(run):
+            if (
+                unit.call in awaited
+                and unit.due_us is not None
+                and unit.due_us <= self.now_us
+                and not self._has_verdict(run, unit.call)
+            ):
+                verdict = json.loads(unit.payload or "{}")["on_timeout"]
+                self._post_verdict(run, unit.call, unit.name or "", verdict, sent_us=unit.due_us)
+
     def _look(self, run: StoredRun, q: dict[str, Any]) -> tuple[list[list[Any]], bool]:
         """Return the units of things that have happened, first things first; a signal or a cancel
         only as the first of its look.
@@ -554,7 +624,7 @@ class Store:
         for _at, call, _id, kind, name, mail in sorted(
             self._happenings(run, q), key=lambda h: h[:3]
         ):
-            if kind in ("x", Kind.SIGNAL_RECEIVED):
+            if kind in ("x", Kind.SIGNAL_RECEIVED, Kind.GATE_ANSWERED):
                 if units:
                     break
                 self.mail.remove(mail)
@@ -571,7 +641,7 @@ class Store:
                 else name
             )
             units.append(self._decide(run, call, kind, named, payload))
-            if kind in ("x", Kind.SIGNAL_RECEIVED):
+            if kind in ("x", Kind.SIGNAL_RECEIVED, Kind.GATE_ANSWERED):
                 break
         return units, pause
 
@@ -588,6 +658,12 @@ class Store:
                 and _is_in(m.call, q.get("child_calls", "{}"))
             ):
                 yield m.sent_us, m.call, m.mail_id, Kind.CHILD_FINISHED, m.name, m
+            elif (
+                m.kind == "g"
+                and m.run_id == run.run_id
+                and any(call == m.call for call, _ in q.get("gates", ()))
+            ):
+                yield m.sent_us, m.call or 0, m.mail_id, Kind.GATE_ANSWERED, m.name, m
         for call, name in q.get("signals", ()):
             first = next((m for m in mine if m.kind == "s" and m.name == name), None)
             if first is not None:
@@ -601,10 +677,18 @@ class Store:
     def _park(self, run: StoredRun, q: dict[str, Any]) -> None:
         run.place = "parked"
         run.waits = {
-            name: q[name] for name in ("signals", "child_calls", "open_effects") if q.get(name)
+            name: q[name]
+            for name in ("signals", "child_calls", "open_effects", "gates")
+            if q.get(name)
         }
         run.due_us = [
             run.units[w[1] - 1].due_us for w in [*q.get("timers", ()), *q.get("retries", ())]
+        ]
+        awaited = {call for call, _ in q.get("gates", ())}
+        run.due_us += [
+            unit.due_us
+            for unit in self.open_gates(run)
+            if unit.call in awaited and unit.due_us is not None
         ]
         if run.waits:
             self.nudged.append(run.chain_id)

@@ -763,15 +763,12 @@ async def test_the_policy_says_what_needs_a_gate(
         return said
 
     aflow.include(both)
-    refused = "effect {} needs a gate, says version 1 of the policy; nothing was done"
-    assert await (await aflow.start(both, 600)).result(SOON) == [
-        refused.format("charge"),
-        "charge of 600",
-    ]
-    assert await (await aflow.start(both, 9)).result(SOON) == [
-        "charge of 9",
-        refused.format("wire"),
-    ]
+    refused = "effect {} has no leave: ann said no: too much; nothing was done"
+    first, second = await aflow.start(both, 600), await aflow.start(both, 9)
+    await aflow.answer("policy/charge", pgflow.Reject("too much"), by="ann")
+    await aflow.answer("policy/wire", pgflow.Reject("too much"), by="ann")
+    assert await first.result(SOON) == [refused.format("charge"), "charge of 600"]
+    assert await second.result(SOON) == ["charge of 9", refused.format("wire")]
     assert sorted(bank.booked.values()) == [9, 600]
     assert effects(conn, "name, policy_version") == [("wire", 1), ("charge", 1)]
     conn.execute("select pgflow.set_policy('[]', 'none')")

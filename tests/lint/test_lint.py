@@ -773,14 +773,11 @@ CASES: dict[str, str] = {
 
         @workflow
         async def flow() -> None:
-            await gate("a", 1)  # <- PF306
+            await gate("a", 1)
             pgflow.discharge(owe("a refund"))
             await act.options(admit=Admit(tokens=3))()
             await act.options(retries=3)()
 
-        @workflow
-        def flow_sync() -> None:
-            pgflow.sync.gate("a", 1)  # <- PF306
     """,
     "bodies of steps and of effects may do anything": """
         import time, random, os

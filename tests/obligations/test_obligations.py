@@ -15,6 +15,8 @@ from sqlkit import one, rows
 import pgflow
 from pgflow import (
     Admit,
+    Approve,
+    Approved,
     InvalidArgument,
     NotAllowed,
     NotInRunError,
@@ -808,6 +810,79 @@ async def test_words_and_signals_of_one_look_are_replayed_as_they_came(
         await run.send(go, word)
     await aflow.until_idle()
     assert await run.result(SOON) == ["u", "v", "w"]
+
+
+async def test_a_verdict_and_a_word_of_one_look_are_replayed_as_they_came(
+    aflow: AsyncHarness, conn: Conn
+) -> None:
+    @workflow
+    async def asks() -> str:
+        refund = pgflow.owe("refund", to="ada")
+        verdict = await pgflow.gate("pay", refund.key)
+        if isinstance(verdict, Approved):
+            pgflow.discharge(refund)
+        await go.wait()
+        return type(verdict).__name__
+
+    run = await begin(aflow, asks)
+    await aflow.until_idle()
+    assert run_row(conn, run.key, "reason_code") == ("gate",)
+    await aflow.crash()
+    await aflow.app.discharge(key_of(conn), by="bob")
+    await aflow.app.answer(one(conn, "select gate from pgflow.gates"), Approve(), by="ann")
+    await aflow.until_idle()
+    assert owed(conn) == []
+    await run.send(go, "on")
+    assert await run.result(SOON) == "Approved"
+
+
+@pytest.mark.parametrize("how", ["continue", "fail", "force", "restart"])
+async def test_a_gate_an_obligation_and_a_reservation_end_each_in_its_own_way(
+    aflow: AsyncHarness, conn: Conn, how: str
+) -> None:
+    begun = asyncio.Event()
+
+    @pgflow.step
+    async def slow() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    @workflow
+    async def busy(n: int = 0) -> str:
+        if n:
+            return "again"
+        pgflow.owe("refund", to="ada")
+        asked = asyncio.ensure_future(pgflow.gate("pay", 30))
+        other = asyncio.ensure_future(slow.options(admit=Admit(usd=Decimal("0.5")))())
+        said = await go.wait()
+        del asked, other
+        if said == "continue":
+            pgflow.continue_as_new(1)
+        raise ValueError("no money")
+
+    aflow(pools=[Pool("user", usd=1)]).include(busy)
+    run = await aflow.start(busy.options(key="k", pool="user"))
+    await begun.wait()
+    await eventually(lambda: one(conn, "select count(*) from pgflow.gate") == 1, "it has asked")
+    if how == "force":
+        conn.execute("select pgflow.cancel_run('k', force => true)")
+    elif how == "restart":
+        await run.send(go, "fail")
+        await eventually(lambda: run_row(conn, "k", "status") == ("failed",), "it has failed")
+        await aflow.app.restart("k")  # it is sent again what it had taken, and fails again
+        await eventually(lambda: one(conn, "select max(generation) from pgflow.run") == 2, "again")
+    else:
+        await run.send(go, how)
+    if how == "continue":
+        await waits(aflow, conn, "k")
+    else:
+        await eventually(lambda: run_row(conn, "k", "status")[0] in ("failed", "cancelled"), "over")
+    assert one(conn, "select count(*) from pgflow.gate") == 0
+    assert one(conn, "select count(*) from pgflow.reservation") == 0
+    assert owed(conn, "kind, name, state") == [("obligation", "refund", "open")]
+    await aflow.app.discharge(key_of(conn))
+    await aflow.until_idle()
+    assert owed(conn) == []
 
 
 async def test_code_that_closes_another_way_on_a_replay_diverges(

@@ -111,6 +111,16 @@ def world(db: Conn) -> dict[str, int]:
     commit(db, flush(stuck, unit()))
     commit(db, hold(stuck))
 
+    asking = begin(db, "asking", key="asking")
+    gate = {"request": "30", "hash": "h", "approvers": [], "quorum": 1, "on_timeout": "expire"}
+    gate |= {"escalate": [], "needs_value": False, "shape": True}
+    wanted = [
+        {**gate, "call": 1, "name": "pay", "key": "k/pay/1", "timeout": 3600},
+        {**gate, "call": 2, "name": "ship", "key": "k/ship/1"},
+    ]
+    gates = [[1, "pay"], [2, "ship"]]
+    commit(db, flush(asking, new_gates=wanted, gates=gates, park=True, idle=True))
+
     parent = begin(db, "parent", key="parent")
     commit(
         db,
@@ -145,6 +155,7 @@ def world(db: Conn) -> dict[str, int]:
         "leased": leased,
         "accepted": accepted,
         "drawing": drawing,
+        "asking": asking,
         "parked": parked,
         "waiting": waiting,
         "sleeping": sleeping,
@@ -181,6 +192,7 @@ def test_a_sound_database_has_nothing_to_report(db: Conn) -> None:
         "effect_beat",
         "reservation",
         "charge",
+        "gate",
         "outcome",
     ):
         assert count(db, table) > 0, table
@@ -203,6 +215,10 @@ PROMISE = """
   insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)
   select run_id, 1, %(t)s, %(t)s, {seq}, 9, 'O', 'refund', json_build_object('key', root || '/owe/refund/1')
   from pgflow.run where run_id = {run}
+"""
+ANSWER = """
+  insert into pgflow.gate_answer (gate, n, run_id, answered_at, closes, verdict, answered_by, sent_by)
+  select {gate}, a.n, {run}, %(t)s, true, 'approve', 'ann', 'ann' {of}
 """
 OWED = """
   insert into pgflow.owed (run_id, call, opened_at, kind, name, detail)
@@ -405,7 +421,7 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ]
     ],
     "what is owed equals the journal": [
-        ["delete from pgflow.owed where run_id <> %(accepted)s"],
+        ["delete from pgflow.owed where run_id <> %(accepted)s and kind = 'effect'"],
         [
             (
                 "insert into pgflow.owed (run_id, call, opened_at, kind, name) values (%(leased)s, 2, "
@@ -453,6 +469,35 @@ MUTATIONS: dict[str, list[list[str]]] = {
     ],
     "the pool that a run has of its own is there": [
         ["update pgflow.run set pool = 'run/gone' where run_id = %(drawing)s"]
+    ],
+    "gates asked are answered, expired, given up or open": [
+        [UNIT.format(run="%(leased)s", seq=6, call=9, kind="g")],
+    ],
+    "the answer of an open gate is owed": [
+        ["delete from pgflow.owed where run_id = %(asking)s and call = 1"],
+    ],
+    "a verdict is the answer that closed its gate": [
+        [UNIT.format(run="%(leased)s", seq=6, call=9, kind="G")],
+    ],
+    "a gate is closed once": [
+        [
+            ANSWER.format(
+                gate="'k/over/1'", run="%(leased)s", of="from generate_series(1, 2) as a (n)"
+            )
+        ],
+    ],
+    "no verdict is lost": [
+        [
+            ANSWER.format(
+                gate="g.gate",
+                run="g.run_id",
+                of="from (select 1) a (n), pgflow.gate g where call = 1",
+            )
+        ],
+    ],
+    "a parked run waits for its gates": [
+        ["delete from pgflow.wait where run_id = %(asking)s and call = 1"],
+        ["delete from pgflow.timer where run_id = %(asking)s"],
     ],
 }
 

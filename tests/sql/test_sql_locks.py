@@ -87,10 +87,22 @@ WAITS = {
     # itself.
     "commit": {"commit", "step", "continue"},
     "continue": {"beat step", "commit"},
+    # The answers to a gate have one order.
+    "answer": {"answer", "delegate"},
+    "delegate": {"answer", "delegate"},
     # New lanes and partitions are made once.
     "lanes": {"lanes", "limit", "pause queue"},
     "partitions": {"partitions"},
 }
+
+
+def gate(key: str, **terms: Any) -> dict[str, Any]:
+    """A question that asks at a gate."""
+    asked = {
+        "call": 1, "name": key, "key": key, "request": "1", "hash": "h", "approvers": [], "quorum": 1, "timeout": None,
+        "on_timeout": "expire", "escalate": [], "needs_value": False, "decision": None, "shape": True,
+    }  # fmt: skip
+    return {"gates": [[1, key]], "new_gates": [asked | terms]}
 
 
 def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
@@ -130,6 +142,10 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
     start(conn, "child", key="known")
     conn.execute("select pgflow.limit_queue('few', 9)")
     parent = begin(conn, "parent")
+    asking, late = begin(conn, "asking"), begin(conn, "late")
+    commit(conn, flush(asking, expected=0, **gate("g", approvers=["ann"]), park=True, idle=True))
+    commit(conn, flush(late, expected=0, **gate("l", timeout=60)))
+    conn.execute("update pgflow.gate set expires_at = expires_at - interval '2 hours'")
     chains = [run.chain_id for run in (*leased, *parked, *stuck, *done)]
     keys = [f"{place}-0" for place in ("ready", "leased", "parked", "stuck", "done")]
 
@@ -171,6 +187,9 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
         "start known": lambda c: start(c, "child", key="known"),
         "start many": lambda c: start_many(c, [("new", "{}"), ("other", "{}")], "child"),
         "start swept": lambda c: start(c, "done", key="done-0"),
+        "answer": call("answer_gate('g', 'approve', by => 'ann')"),
+        "delegate": call("delegate_gate('g', 'ann', 'bob')"),
+        "expire": lambda c: commit(c, flush(late, expected=1, gates=[[1, "l"]])),
         "sweep keys": call("sweep_keys()"),
         "drop history": call("drop_history(now())"),
         "shrink journal": call("shrink_journal(min_bytes => 0)"),

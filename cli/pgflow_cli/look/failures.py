@@ -23,7 +23,7 @@ MEANINGS = {
     FAILED: "a run failed, or a check found something",
     USAGE: "usage or bad input",
     TIME_LIMIT: "a time limit was reached with work left",
-    NEEDS_A_PERSON: "a person is needed: a run is stuck",
+    NEEDS_A_PERSON: "a person is needed: a run is stuck, or waits at a gate",
     UNREACHABLE: "the database cannot be reached",
     INTERRUPTED: "interrupted with Ctrl-C",
 }

@@ -214,6 +214,9 @@ def _advice(run: dict[str, Any]) -> str:
         return f"mend the cause, then `pgflow retry {key}`; or `pgflow cancel {key}`"
     if run["status"] == "paused":
         return f"`pgflow resume {key}` lets it go on"
+    if run["reason_code"] == "gate":
+        gate = shlex.quote(run["reason_detail"]["gates"][0])
+        return f"a person is needed: `pgflow approve {gate}`, or `pgflow reject {gate}`"
     if run["reason_code"] == "signal":
         return (
             f"`pgflow signal {key} {shlex.quote(run['reason_detail']['signals'][0])} JSON` "

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from pgflow._client._async.budgets import AsyncBudgets
+from pgflow._client._async.gates import AsyncGates
 from pgflow._client._async.handles import AsyncRun, AsyncSession
 from pgflow._client._async.obligations import AsyncObligations
 from pgflow._client.handles import Outcome, delivery_of, signal_query
@@ -21,7 +22,6 @@ from pgflow._db.query import Query
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.signals import Signal
 from pgflow._flow.workflow import Workflow
-from pgflow._model.gates import Answer
 from pgflow._model.messages import Delivery
 from pgflow.errors import NotBuiltError
 
@@ -30,7 +30,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncObligations, AsyncBudgets):
+class AsyncClient(AsyncObligations, AsyncGates, AsyncBudgets):
     """Starts and signals runs; one bound to a connection does so in its open transaction."""
 
     _interceptors: list[Interceptor]
@@ -101,10 +101,6 @@ class AsyncClient(AsyncObligations, AsyncBudgets):
             self._send_signal, key, signal, value, idempotency_key, self._envelopes
         )
         return delivery_of(await self._ask(query, wakes=True))
-
-    async def answer(self, gate: str, answer: Answer, *, by: str) -> None:
-        """Answers a gate. Declared now; gates are not built yet."""
-        raise NotBuiltError(f"gates are not built yet: answer({gate!r}, {answer!r}, by={by!r})")
 
     async def publish(self, topic: str, payload: Any, *, key: str | None = None) -> None:
         """Publishes to the outbox. Declared now; the outbox is not built yet."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from pgflow._client._sync.budgets import Budgets
+from pgflow._client._sync.gates import Gates
 from pgflow._client._sync.handles import Run, Session
 from pgflow._client._sync.obligations import Obligations
 from pgflow._client.handles import Outcome, delivery_of, signal_query
@@ -22,7 +23,6 @@ from pgflow._db.query import Query
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.signals import Signal
 from pgflow._flow.workflow import Workflow
-from pgflow._model.gates import Answer
 from pgflow._model.messages import Delivery
 from pgflow.errors import NotBuiltError
 
@@ -31,7 +31,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Client(Obligations, Budgets):
+class Client(Obligations, Gates, Budgets):
     """Starts and signals runs; one bound to a connection does so in its open transaction."""
 
     _interceptors: list[Interceptor]
@@ -100,10 +100,6 @@ class Client(Obligations, Budgets):
             self._send_signal, key, signal, value, idempotency_key, self._envelopes
         )
         return delivery_of(self._ask(query, wakes=True))
-
-    def answer(self, gate: str, answer: Answer, *, by: str) -> None:
-        """Answers a gate. Declared now; gates are not built yet."""
-        raise NotBuiltError(f"gates are not built yet: answer({gate!r}, {answer!r}, by={by!r})")
 
     def publish(self, topic: str, payload: Any, *, key: str | None = None) -> None:
         """Publishes to the outbox. Declared now; the outbox is not built yet."""

@@ -1,37 +1,73 @@
-"""Gates: waits for an authorised answer."""
+"""Gates: the code asks somebody, and waits for the verdict.
+
+The database says who may answer, in which order answers come, and when the time is over
+(``sql/ledgers/gates.sql``). Here it is only asked. Whoever is told of a gate (``notify``) is told
+by a step, licensed by the commit that asks: so nobody is told of a gate that is not there, and each
+gate is told of under one idempotency key.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, TypeVar, overload
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple, TypeVar, overload
 
+from pgflow._engine.gates import GateCall, GateTerms
+from pgflow._flow.scope import WorkflowScope, async_scope, resting, sync_scope
 from pgflow._flow.step import Step
-from pgflow._flow.unbuilt import declared_only
-from pgflow._model.durations import Duration
-from pgflow._model.gates import Approved, Escalated, Expired, GateRequest, Rejected
-from pgflow.errors import NotBuiltError
+from pgflow._model.codecs import ANYTHING, Codec, codec_for
+from pgflow._model.durations import Duration, duration
+from pgflow._model.gates import (
+    Approved,
+    Escalated,
+    Expired,
+    GateRequest,
+    OnTimeout,
+    Rejected,
+    TakenOver,
+)
+from pgflow._model.names import is_name
+from pgflow.errors import DefinitionError, InvalidArgument, Stale
 
 T = TypeVar("T")
 A = TypeVar("A")
 
+Verdict = Approved[T] | Rejected | Escalated | Expired | TakenOver
+"""Verdict of a gate."""
 
-Verdict = Approved[T] | Rejected | Escalated | Expired
-"""Answer of a gate."""
+POLICY = "policy/"
+"""Names of gates that the policy asks begin so, and none of the code's."""
+
+MAX_NAMES_BYTES = 8192
+MAX_QUORUM = 100
+VERDICTS_OF_TIME = ("expire", "reject", "escalate", "approve")
+
+
+class Asked(NamedTuple):
+    """A gate as the code asks it, checked."""
+
+    name: str
+    text: str
+    value: Any
+    codec: Codec[Any]
+    terms: GateTerms
 
 
 @overload
-async def gate(
+def gate(
     name: str,
     request: T,
     *,
     approvers: Sequence[str] = (),
     quorum: int = 1,
     timeout: Duration | None = None,
-    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire",
+    on_timeout: OnTimeout = "expire",
+    escalate: Sequence[str] = (),
     notify: Step[[GateRequest], Any] | None = None,
-) -> Verdict[T]: ...
+    verify: Step[[T], bool] | None = None,
+) -> Coroutine[Any, Any, Verdict[T]]: ...
 @overload
-async def gate(
+def gate(
     name: str,
     request: Any,
     *,
@@ -39,10 +75,195 @@ async def gate(
     approvers: Sequence[str] = (),
     quorum: int = 1,
     timeout: Duration | None = None,
-    on_timeout: Literal["expire", "reject", "escalate", "approve"] = "expire",
+    on_timeout: OnTimeout = "expire",
+    escalate: Sequence[str] = (),
     notify: Step[[GateRequest], Any] | None = None,
-) -> Verdict[A]: ...
-@declared_only("gates")
-async def gate(name: str, request: Any, **options: Any) -> Any:  # noqa: ARG001 - the surface stands, the gate does not
-    """Waits for an authorised answer. Declared now; gates are not built yet."""
-    raise NotBuiltError(f"gates are not built yet: gate({name!r})")
+    verify: Step[[A], bool] | None = None,
+) -> Coroutine[Any, Any, Verdict[A]]: ...
+def gate(
+    name: str,
+    request: Any,
+    *,
+    answer: Any = None,
+    approvers: Sequence[str] = (),
+    quorum: int = 1,
+    timeout: Duration | None = None,
+    on_timeout: OnTimeout = "expire",
+    escalate: Sequence[str] = (),
+    notify: Step[[GateRequest], Any] | None = None,
+    verify: Step[[Any], bool] | None = None,
+) -> Coroutine[Any, Any, Any]:
+    """Asks somebody, and waits for an authorised answer: for weeks, over crashes and deploys.
+
+    Args:
+        name: Name of the gate.
+        request: Exactly what is asked; its class is that of an edit, too.
+        answer: Class of the value that an approval must bring, if it is another than the request's.
+        approvers: Names or roles of whoever may answer; none for anybody.
+        quorum: Number of people who must approve; one who rejects is enough.
+        timeout: Time that each of those have who are asked one after the other.
+        on_timeout: Verdict once it is over: ``expire``, ``reject``, ``escalate`` or ``approve``.
+        escalate: Those who are asked next, one after the other, each alone.
+        notify: Step or effect that tells the approvers, once a gate.
+        verify: Step that looks, after an approval, whether it still holds.
+
+    Returns:
+        :class:`Approved`, :class:`Rejected`, :class:`Escalated`, :class:`Expired`, or
+        :class:`TakenOver` if a person has done it themselves.
+
+    Raises:
+        Stale: It was approved, and ``verify`` said that it does not hold any more.
+        InvalidArgument: The gate can never be asked like this.
+
+    Example::
+
+        match await pgflow.gate("approve-order", order, approvers=["ops"], timeout=8 * 3600):
+            case pgflow.Approved(value=approved):
+                await place(approved)
+    """
+    scope = async_scope("pgflow.gate()", "pgflow.sync.gate()")
+    asked = ask(name, request, answer, approvers, quorum, timeout, on_timeout, escalate)
+    return _gate(scope, asked, notify, verify)
+
+
+async def _gate(
+    scope: WorkflowScope,
+    asked: Asked,
+    notify: Step[[GateRequest], Any] | None,
+    verify: Step[[Any], bool] | None,
+) -> Any:
+    call = issue(scope, asked)
+    try:
+        if notify is not None:
+            await notify.aio(notice_of(scope, call, asked))
+        verdict = await call.waiter  # type: ignore[misc]
+    except BaseException as error:
+        give_up(scope, call, error)
+        raise
+    if verify is not None and isinstance(verdict, Approved):
+        require(asked.name, await verify.aio(verdict.value))
+    return verdict
+
+
+def gate_sync(
+    asked: Asked, notify: Step[[GateRequest], Any] | None, verify: Step[[Any], bool] | None
+) -> Any:
+    """Asks from a sync workflow, whose thread waits."""
+    scope, thread = sync_scope("pgflow.sync.gate()", "pgflow.gate()")
+    call = issue(scope, asked)
+    try:
+        if notify is not None:
+            notify.sync(notice_of(scope, call, asked))
+        thread.block([call])
+    except BaseException as error:
+        give_up(scope, call, error)
+        raise
+    verdict = call.waiter.take()  # type: ignore[union-attr]
+    if verify is not None and isinstance(verdict, Approved):
+        require(asked.name, verify.sync(verdict.value))
+    return verdict
+
+
+def issue(scope: WorkflowScope, asked: Asked) -> GateCall:
+    """Has the engine ask."""
+    rests_on = resting.get()
+    if rests_on is not None and asked.terms.decision is None:
+        asked.terms.decision = rests_on[0]
+    return scope.execution.gates.issue(
+        asked.name, asked.text, asked.value, asked.codec, asked.terms
+    )
+
+
+def give_up(scope: WorkflowScope, call: GateCall, error: BaseException) -> None:
+    """The code waits no longer: the gate closes, unless the run is only being put aside."""
+    if isinstance(error, (Exception, asyncio.CancelledError)):
+        scope.execution.cancel_call(call)
+
+
+def notice_of(scope: WorkflowScope, call: GateCall, asked: Asked) -> GateRequest:
+    """Return what the approvers are told."""
+    return GateRequest(call.key, asked.name, scope.claim.key, asked.value, call.payload_hash)
+
+
+def require(name: str, holds: Any) -> None:
+    """Refuses to go on with an approval that does not hold any more."""
+    if not holds:
+        raise Stale(f"gate {name!r} was approved, and what it rests on does not hold any more")
+
+
+def ask(
+    name: str,
+    request: Any,
+    answer: Any,
+    approvers: Sequence[str],
+    quorum: int,
+    timeout: Duration | None,
+    on_timeout: str,
+    escalate: Sequence[str],
+) -> Asked:
+    """Checks how a gate is asked.
+
+    Raises:
+        InvalidArgument: It can never be asked like this.
+    """
+    if not isinstance(name, str) or not is_name(name):
+        raise InvalidArgument(
+            f"the name of a gate must be a text of 1 to 255 bytes without NUL, not {name!r}"
+        )
+    if name.startswith(POLICY):
+        raise InvalidArgument(f"gate {name!r}: names that begin with {POLICY!r} are the policy's")
+    what = f"the request of gate {name!r}"
+    limit = duration(timeout, f"timeout of gate {name!r}")
+    if limit is not None and limit.total_seconds() <= 0:
+        raise InvalidArgument(f"timeout of gate {name!r} must be longer than nothing")
+    if type(quorum) is not int or not 1 <= quorum <= MAX_QUORUM:
+        raise InvalidArgument(
+            f"quorum of gate {name!r} must be from 1 to {MAX_QUORUM}, not {quorum!r}"
+        )
+    if on_timeout not in VERDICTS_OF_TIME:
+        raise InvalidArgument(
+            f"on_timeout of gate {name!r} must be one of {', '.join(VERDICTS_OF_TIME)}, not "
+            f"{on_timeout!r}"
+        )
+    chain = _people(escalate, f"escalate of gate {name!r}")
+    if limit is None and (chain or on_timeout != "expire"):
+        raise InvalidArgument(
+            f"gate {name!r} says what becomes of it in time, and no timeout: pass timeout="
+        )
+    if answer is not None and on_timeout == "approve":
+        raise InvalidArgument(
+            f"gate {name!r} asks for a value that the time cannot bring: on_timeout must not be "
+            "'approve'"
+        )
+    codec = _codec_of(request)
+    text = codec.encode(request, what)
+    value = codec.decode(text, what)
+    terms = GateTerms(
+        approvers=_people(approvers, f"approvers of gate {name!r}"),
+        quorum=quorum,
+        timeout_seconds=None if limit is None else limit.total_seconds(),
+        on_timeout=on_timeout,
+        escalate=chain,
+        needs_value=answer is not None,
+    )
+    return Asked(
+        name, text, value, codec if answer is None else codec_for(answer, "an answer"), terms
+    )
+
+
+def _people(names: Sequence[str], what: str) -> tuple[str, ...]:
+    if isinstance(names, str) or not all(isinstance(n, str) and is_name(n) for n in names):
+        raise InvalidArgument(
+            f"{what} must be a sequence of names of 1 to 255 bytes without NUL, not {names!r}"
+        )
+    if sum(len(name.encode()) for name in names) > MAX_NAMES_BYTES:
+        raise InvalidArgument(f"{what} must be at most {MAX_NAMES_BYTES} bytes: say a role")
+    return tuple(dict.fromkeys(names))
+
+
+def _codec_of(request: Any) -> Codec[Any]:
+    """Return the codec of a request's class; of any JSON where the class says nothing of it."""
+    try:
+        return codec_for(type(request), "a request")
+    except DefinitionError:
+        return ANYTHING

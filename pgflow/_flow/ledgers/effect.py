@@ -9,6 +9,7 @@ before an act that rests on what was seen (``observe``).
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
@@ -19,9 +20,11 @@ from typing import Any, Concatenate, NotRequired, ParamSpec, Self, TypeVar, cast
 import pydantic
 from typing_extensions import TypedDict
 
-from pgflow._engine.calls import EffectTerms, StepSpec
-from pgflow._engine.effects import EffectCall
+from pgflow._engine.calls import Call, EffectTerms, StepSpec
+from pgflow._engine.effects import EffectCall, Leave
 from pgflow._engine.keys import MAX_KEY_NAME_CHARS, Resting
+from pgflow._flow.authority.gate import issue as issue_gate
+from pgflow._flow.authority.leave import can_ask, gate_of, granted
 from pgflow._flow.ledgers.saga import enlist
 from pgflow._flow.ledgers.undo_plan.statements import Table, table_named
 from pgflow._flow.scope import WorkflowScope, variables
@@ -34,7 +37,7 @@ from pgflow._model.effects import Absent, Accepted, Confirmed, Risk, StillUnknow
 from pgflow._model.fingerprints import is_fingerprint
 from pgflow._model.kinds import StepKind
 from pgflow._model.options import Retries
-from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
+from pgflow.errors import DefinitionError, InvalidArgument, NeedsGate, NotStorable
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -101,6 +104,7 @@ class EffectStep(Step[P, R_co]):
     verifier: Callable[..., Any] | None = None
     compensation: EffectStep[..., Any] | None = None
     _request_codec: Codec[dict[str, Any]] | None = None
+    _edit_codec: Codec[dict[str, Any]] | None = None
 
     def __init__(
         self,
@@ -219,10 +223,63 @@ class EffectStep(Step[P, R_co]):
             return max(0.0, (self.terms.dedup_window - settle_after).total_seconds())
         return _FOR_EVER if self.terms.is_compensation and self.terms.keyed else None
 
-    def issue(
+    async def _call_async(
         self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> R_co:
+        call = self.issue(scope, args, kwargs)
+        try:
+            return await self._outcome_async(scope, call)
+        except NeedsGate as refused:
+            if not can_ask(refused):
+                raise
+        gate = issue_gate(scope, gate_of(call, self.edit_codec))
+        try:
+            verdict = await gate.waiter  # type: ignore[misc]
+        except asyncio.CancelledError:
+            scope.execution.cancel_call(gate)
+            raise
+        found = granted(call, gate, verdict, self.bind)
+        call = self.issue(scope, found.args, found.kwargs, leave=found.leave)
+        return await self._outcome_async(scope, call)
+
+    async def _outcome_async(self, scope: WorkflowScope, call: EffectCall) -> R_co:
+        try:
+            return await call.waiter  # type: ignore[misc,no-any-return]
+        except asyncio.CancelledError:
+            scope.execution.cancel_call(call)
+            raise
+
+    def _call_sync(
+        self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> R_co:
+        call = self.issue(scope, args, kwargs)
+        try:
+            return cast("R_co", self._outcome_sync(scope, call))
+        except NeedsGate as refused:
+            if not can_ask(refused):
+                raise
+        gate = issue_gate(scope, gate_of(call, self.edit_codec))
+        found = granted(call, gate, self._outcome_sync(scope, gate), self.bind)
+        call = self.issue(scope, found.args, found.kwargs, leave=found.leave)
+        return cast("R_co", self._outcome_sync(scope, call))
+
+    def _outcome_sync(self, scope: WorkflowScope, call: Call) -> Any:
+        assert scope.thread is not None
+        try:
+            scope.thread.block([call])
+        except asyncio.CancelledError:
+            scope.execution.cancel_call(call)
+            raise
+        return call.waiter.take()  # type: ignore[union-attr]
+
+    def issue(
+        self,
+        scope: WorkflowScope,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leave: Leave | None = None,
     ) -> EffectCall:
-        """Asks the engine to do it."""
+        """Asks the engine to do it, perhaps with leave that somebody gave."""
         if self.expected is not None and self.declared.observer is None:
             raise DefinitionError(
                 f"effect {self.name} is called with expect=, and it has no observer: declare "
@@ -232,9 +289,10 @@ class EffectStep(Step[P, R_co]):
             self.spec(scope.app_errors),
             args,
             kwargs,
-            self._request(args, kwargs),
+            self._request(args, kwargs) if leave is None else leave.request,
             self.resting(),
             expected=self.expected,
+            leave=leave,
         )
         call.variables = variables()
         enlist(scope, self, call)
@@ -302,9 +360,10 @@ class EffectStep(Step[P, R_co]):
         Raises:
             NotStorable: They do not fit the annotations.
         """
-        if self.declared._request_codec is None:
-            self.declared._request_codec = self._make_request_codec()
-        values = self.declared._request_codec.decode(text, f"the request of effect {self.name}")
+        return self.bind(self.request_codec.decode(text, f"the request of effect {self.name}"))
+
+    def bind(self, values: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, by position and by name, from all of them by name."""
         bound = self._signature.bind_partial()
         for name, parameter in self._signature.parameters.items():
             if name in values:
@@ -315,7 +374,21 @@ class EffectStep(Step[P, R_co]):
                 )
         return bound.args, bound.kwargs
 
-    def _make_request_codec(self) -> Codec[dict[str, Any]]:
+    @property
+    def request_codec(self) -> Codec[dict[str, Any]]:
+        """Type of its arguments, by name."""
+        if self.declared._request_codec is None:
+            self.declared._request_codec = self._make_request_codec()
+        return self.declared._request_codec
+
+    @property
+    def edit_codec(self) -> Codec[dict[str, Any]]:
+        """Type of arguments with which it can be called, by name: none that it needs is missing."""
+        if self.declared._edit_codec is None:
+            self.declared._edit_codec = self._make_request_codec(is_whole=True)
+        return self.declared._edit_codec
+
+    def _make_request_codec(self, *, is_whole: bool = False) -> Codec[dict[str, Any]]:
         fields: dict[str, Any] = {}
         for name, parameter in self._signature.parameters.items():
             hint = self.hints.get(name, Any)
@@ -323,7 +396,9 @@ class EffectStep(Step[P, R_co]):
                 hint = list[hint]  # type: ignore[valid-type]
             elif parameter.kind is parameter.VAR_KEYWORD:
                 hint = dict[str, hint]  # type: ignore[valid-type]
-            fields[name] = NotRequired[hint]
+            is_needed = is_whole and parameter.default is parameter.empty
+            is_many = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            fields[name] = hint if is_needed and not is_many else NotRequired[hint]
         shape = TypedDict(f"the parameters of {self.name}", fields)  # type: ignore[misc]
         shape.__pydantic_config__ = pydantic.ConfigDict(extra="forbid")  # type: ignore[attr-defined]
         return codec_for(shape, f"a parameter of effect {self.name}")

@@ -212,9 +212,6 @@ async def fulfil(order: int) -> str:
 
 
 NOT_BUILT = {
-    **dict.fromkeys(
-        ("pgflow.gate", "pgflow.sync.gate", "pgflow._flow.authority.gate.gate"), "gates"
-    ),
     **dict.fromkeys(("pgflow.schedule", "pgflow._flow.workflow.schedule"), "schedules"),
 }
 """Parts of the surface that are declared and not built, by dotted path."""
@@ -232,17 +229,14 @@ class NotBuilt(Rule):
     instead = "do without it until it is built"
     bad = """import pgflow
 
+@pgflow.schedule("30 2 * * *")
 @pgflow.workflow
-async def ship(order: int) -> None:
-    await pgflow.gate("approve", order)
+async def nightly() -> None: ...
 """
     good = """import pgflow
 
-approved = pgflow.Signal("approved", bool)
-
 @pgflow.workflow
-async def ship(order: int) -> None:
-    await approved.wait()
+async def nightly() -> None: ...  # started by cron: pgflow start flows:nightly
 """
 
     def check(self, module: Module) -> Iterator[Finding]:

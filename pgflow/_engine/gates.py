@@ -1,0 +1,210 @@
+"""Gates: how the code asks somebody, and waits for the verdict."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from pgflow._engine import mypyc_attr
+from pgflow._engine.agenda import Agenda
+from pgflow._engine.calls import Call, Waits
+from pgflow._engine.code import Code
+from pgflow._engine.flush import Flush
+from pgflow._engine.history import NEVER, History
+from pgflow._engine.keys import Keys, name_in_key
+from pgflow._engine.values import Values
+from pgflow._model.claims import Claim
+from pgflow._model.codecs import Codec
+from pgflow._model.gates import Approved, Escalated, Expired, Rejected, Said, TakenOver
+from pgflow._model.kinds import Kind
+from pgflow._model.units import Unit
+from pgflow.errors import NotStorable
+
+PUT_OFF_US = 1_000_000
+"""Microseconds for which the end of a gate's time is put off while somebody is answering."""
+
+MAX_SHAPE_CHARS = 16_384
+"""A longer shape is not told: then what does not fit is found when the answer is taken."""
+
+
+@dataclass(eq=False)
+class GateTerms:
+    """Terms of a gate: who may answer, and until when.
+
+    Attributes:
+        approvers: Names or roles of whoever may answer; none = anybody.
+        quorum: Number of people who must approve.
+        timeout_seconds: Seconds that each of those have who are asked one after the other; None =
+            no limit.
+        on_timeout: Verdict once the time is over, a code.
+        escalate: Those who are asked next, one after the other.
+        needs_value: True if an approval must bring a value.
+        decision: Key of the decision that it rests on; None for none.
+    """
+
+    approvers: tuple[str, ...] = ()
+    quorum: int = 1
+    timeout_seconds: float | None = None
+    on_timeout: str = Said.EXPIRE
+    escalate: tuple[str, ...] = ()
+    needs_value: bool = False
+    decision: str | None = None
+
+
+@dataclass(eq=False)
+class GateCall(Call):
+    """A gate that is asked, and the wait for its verdict."""
+
+    codec: Codec[Any] = field(kw_only=True)
+    """Type of an edit."""
+    request: str = field(kw_only=True)
+    """The request as JSON, in clear."""
+    value: Any = field(kw_only=True)
+    """The request as the code gets it if nobody edits it."""
+    terms: GateTerms = field(kw_only=True)
+    stored: str = ""
+    """The request as it is recorded, where the app has a codec."""
+    payload_hash: str = ""
+    key: str = ""
+    asked_seq: int = 0
+    """Place of the unit that says that it was asked; 0 = it is to be."""
+    due_us: int | None = None
+    edit: str = ""
+    """The request as it was edited, as JSON; empty if it was not."""
+
+    def fits(self, unit: Unit) -> bool:
+        """Return True for a verdict."""
+        return unit.kind == Kind.GATE_ANSWERED and (unit.name is None or self.answers_to(unit.name))
+
+    def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
+        """Return the verdict; as an error, why an edit does not fit."""
+        said = json.loads(unit.payload or "{}")
+        by = tuple(said.get("by") or ())
+        verdict = said.get("verdict")
+        if verdict == Said.APPROVE:
+            if not said.get("edited"):
+                return Approved(self.value, by, edited=False), None
+            try:
+                text = json.dumps(said.get("value"), ensure_ascii=False)
+                value = self.codec.decode(text, f"the edit at gate {self.name!r}")
+            except NotStorable as misfit:
+                return None, misfit
+            self.edit = text
+            return Approved(value, by, edited=True), None
+        if verdict == Said.REJECT:
+            return Rejected(said.get("reason") or "", by), None
+        if verdict == Said.ESCALATE:
+            return Escalated(said.get("to") or ""), None
+        if verdict == Said.TAKE_OVER:
+            return TakenOver(said.get("value"), by), None
+        return Expired(), None
+
+    def wait(self, waits: Waits) -> None:
+        """Names the gate, and asks it if that is not done yet."""
+        waits.add("gates", [self.number, self.name])
+        if not self.asked_seq:
+            waits.add("new_gates", self._wanted())
+
+    def _wanted(self) -> dict[str, Any]:
+        terms = self.terms
+        shape = self.codec.shape
+        return {
+            "call": self.number,
+            "name": self.name,
+            "key": self.key,
+            "request": self.stored or self.request,
+            "hash": self.payload_hash,
+            "approvers": list(terms.approvers),
+            "quorum": terms.quorum,
+            "timeout": terms.timeout_seconds,
+            "on_timeout": terms.on_timeout,
+            "escalate": list(terms.escalate),
+            "needs_value": terms.needs_value,
+            "decision": terms.decision,
+            "shape": shape if len(json.dumps(shape)) <= MAX_SHAPE_CHARS else True,
+        }
+
+    def read(self, unit: Unit) -> bool:
+        """Takes down that it was asked, and until when; False if it was asked something else."""
+        if unit.kind != Kind.GATE_ASKED or not self.answers_to(unit.name):
+            return False
+        asked = json.loads(unit.payload or "{}").get("request")
+        if asked != json.loads(self.request):
+            return False
+        self.asked_seq, self.due_us = unit.seq, unit.due_us
+        return True
+
+    @property
+    def looked_at_us(self) -> int | None:
+        """Time at which its time is over."""
+        return self.due_us
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Gates:
+    """Owns the gates that the code has asked: the end of the run closes those that are open."""
+
+    def __init__(
+        self, claim: Claim, agenda: Agenda, code: Code, history: History, values: Values, keys: Keys
+    ) -> None:
+        self._claim = claim
+        self._agenda = agenda
+        self._code = code
+        self._history = history
+        self._values = values
+        self._keys = keys
+        self._asked: list[GateCall] = []
+
+    def issue(
+        self, name: str, request: str, value: Any, codec: Codec[Any], terms: GateTerms
+    ) -> GateCall:
+        """Asks at a gate, and waits for the verdict.
+
+        Args:
+            name: Name of the gate.
+            request: The request as JSON.
+            value: The request as the code gets it back.
+            codec: Type of an edit.
+            terms: Terms: the names of those who may answer, and the time they have.
+        """
+        history, values = self._history, self._values
+        call = GateCall(
+            history.next_call(),
+            name,
+            self._code.waiter(),
+            codec=codec,
+            request=request,
+            value=value,
+            terms=terms,
+        )
+        if call.number == NEVER:
+            return call
+        ordinal = self._keys.next_ordinal(name)
+        call.key = f"{self._claim.stem}/{name_in_key(name)}/{ordinal}"
+        call.payload_hash = hashlib.sha256(values.hashed(request).encode()).hexdigest()
+        if values.are_sealed and call.number not in history.journal.called:
+            call.stored = values.sealed(request, f"the request of gate {name!r}")
+        self._agenda.enter(call)
+        self._asked.append(call)
+        if not history.replaying:
+            self.bring_on(call)
+        return call
+
+    def bring_on(self, call: GateCall) -> None:  # noqa: ARG002 - whichever it is
+        """It is to be asked, or may have been answered."""
+        self._agenda.look()
+
+    def close_with(self, flush: Flush) -> None:
+        """The run goes on as another: the question that says so closes its gates."""
+        if flush.question is not None and "continue" in flush.question:
+            flush.question["gated"] = True
+
+    def put_off(self, at_us: int) -> None:
+        """The database has looked at this time: what is open though its time is over is being
+        answered, and looked at again a little later.
+        """
+        for call in self._asked:
+            if call.state == "pending" and call.due_us is not None and call.due_us <= at_us:
+                call.due_us = at_us + PUT_OFF_US

@@ -1,0 +1,85 @@
+"""Leave by policy: an effect that the policy lets through only with somebody's leave asks for it.
+
+The effect is refused first, which is recorded as its outcome. Then the run asks at a gate named
+``policy/<effect>``, whose request is the arguments, and calls the effect again under the same
+idempotency key. The database lets it through if that gate was approved with exactly these arguments
+(``sql/ledgers/effects.sql``). If a person has done it instead, that is what it records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pgflow._engine.effects import EffectCall, Leave
+from pgflow._engine.gates import GateCall, GateTerms
+from pgflow._flow.authority.gate import POLICY, Asked
+from pgflow._model.codecs import Codec
+from pgflow._model.gates import Approved, Escalated, Rejected, Said, TakenOver
+from pgflow.errors import GateRejected, NeedsGate
+
+Bind = Callable[[dict[str, Any]], tuple[tuple[Any, ...], dict[str, Any]]]
+
+MAX_NAME_BYTES = 255
+
+
+class Granted(NamedTuple):
+    """Leave to act, and with which arguments."""
+
+    leave: Leave
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def can_ask(refused: BaseException) -> bool:
+    """Return True for a refusal after which somebody is asked: not for what runs met before that
+    was possible.
+    """
+    return (
+        isinstance(refused, NeedsGate)
+        and not isinstance(refused, GateRejected)
+        and refused.policy_version is not None
+    )
+
+
+def gate_of(call: EffectCall, codec: Codec[Any]) -> Asked:
+    """Return the gate at which leave is asked for a call that was refused.
+
+    Args:
+        call: The call.
+        codec: Type of its arguments, by name.
+    """
+    name = f"{POLICY}{call.name}".encode()[:MAX_NAME_BYTES].decode(errors="ignore")
+    return Asked(name, call.request, None, codec, GateTerms(decision=call.decision))
+
+
+def granted(call: EffectCall, gate: GateCall, verdict: Any, bind: Bind) -> Granted:
+    """Return the leave that a verdict gives.
+
+    Args:
+        call: The call that was refused.
+        gate: The gate that was asked.
+        verdict: Its verdict.
+        bind: Makes arguments by position and by name of all of them by name.
+
+    Raises:
+        GateRejected: It gives none.
+    """
+    is_done = isinstance(verdict, TakenOver)
+    leave = Leave(gate.key, call, gate.edit or call.request, is_done)
+    if isinstance(verdict, Approved) and verdict.edited:
+        return Granted(leave, *bind(verdict.value))
+    if isinstance(verdict, (Approved, TakenOver)):
+        return Granted(leave, call.args, call.kwargs)
+    reason: str = ""
+    by: tuple[str, ...] = ()
+    if isinstance(verdict, Rejected):
+        said, reason, by = Said.REJECT, verdict.reason, verdict.by
+        why = f"{', '.join(by)} said no" + (f": {reason}" if reason else "")
+    else:
+        # It has no time that could be over.
+        assert isinstance(verdict, Escalated)
+        said, why = Said.ESCALATE, f"{verdict.to} must decide"
+    refusal = GateRejected(f"effect {call.name} has no leave: {why}; nothing was done")
+    refusal.verdict, refusal.reason, refusal.by = said, reason, by
+    raise refusal

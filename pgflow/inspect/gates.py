@@ -1,0 +1,112 @@
+"""Gates: the inbox of whoever may answer, and what was said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, LiteralString
+
+from pgflow._db.query import Query
+from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
+from pgflow.inspect.question import Question, once, statement
+
+
+@dataclass(frozen=True)
+class GateRow:
+    """A gate that waits for an answer. A row of the view ``pgflow.gates``.
+
+    Attributes:
+        gate: Its key: what ``answer`` takes.
+        key: Key of the run.
+        workflow: Name of its workflow.
+        name: Name of the gate.
+        asked_at: Time of asking.
+        expires_at: Time from which no answer counts; None if it waits for good.
+        approvers: Names or roles of whoever may answer now; none = anybody.
+        quorum: Number of people who must approve.
+        answers: Answers so far, in their order: ``by``, ``verdict``, ``at``, ``reason``,
+            ``to``, ``value``, and ``refusal`` of one that the code could not take.
+        request: The exact request, or the last edit of it, as it is stored.
+        payload_hash: Its hash, by which an answer is bound to it.
+        edited: True if somebody has edited it.
+        needs_value: True if an approval must bring a value.
+        on_timeout: Verdict once the time is over.
+        escalate: Those who are asked next, one after the other.
+        decision: Key of the decision that it rests on; None for none.
+        why: The reason of that decision.
+        evidence: The evidence of that decision.
+        path: Keys of the runs above the run and its own, the root first.
+        run_id: The number of the generation.
+        call: Number of the call.
+    """
+
+    gate: str
+    key: str
+    workflow: str
+    name: str
+    asked_at: datetime
+    expires_at: datetime | None
+    approvers: list[str]
+    quorum: int
+    answers: list[dict[str, Any]]
+    request: Any
+    payload_hash: str
+    edited: bool
+    needs_value: bool
+    on_timeout: str
+    escalate: list[str]
+    decision: str | None
+    why: str | None
+    evidence: Any
+    path: list[str]
+    run_id: int
+    call: int
+
+
+_GATES: LiteralString = (
+    "select gate, key, workflow, name, asked_at, expires_at, approvers, quorum, answers, request,"
+    " payload_hash, edited, needs_value, on_timeout, escalate, decision, why, evidence, path,"
+    " run_id, call from pgflow.gates where tenant = %s"
+)
+
+
+def list_gates(
+    key: str | None = None,
+    *,
+    asks: str | None = None,
+    tenant: str = "",
+    after: After = None,
+    limit: int | None = 50,
+) -> Question[Listing[GateRow]]:
+    """Ask for a page of the gates that are open, the one that waits for longest first.
+
+    Args:
+        key: Key of a run; None for all.
+        asks: Only those that this name or role may answer now; None for all.
+        tenant: Tenant of the runs.
+        after: ``next`` of the page before; None for the first.
+        limit: Most gates of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, datetime.fromisoformat, str)
+    of: LiteralString = "and key = %s" if key is not None else ""
+    may: LiteralString = "and (approvers = '{}' or %s = any(approvers))" if asks is not None else ""
+    behind: LiteralString = "and (asked_at, gate) > (%s, %s)" if place else ""
+    sql = statement(_GATES, of, may, behind, "order by asked_at, gate limit %s")
+    given = [value for value in (key, asks) if value is not None]
+    read = lambda rows: cut(  # noqa: E731
+        [GateRow(*row) for row in rows], limit, lambda gate: (gate.asked_at, gate.gate)
+    )
+    return once(Query(sql, (tenant, *given, *place, one_more(limit)), read))
+
+
+def find_gate(gate: str) -> Question[GateRow | None]:
+    """Ask for an open gate by its key; None if none has it.
+
+    Args:
+        gate: The key.
+    """
+    sql: LiteralString = statement(_GATES.replace("where tenant = %s", "where gate = %s"))
+    return once(Query(sql, (gate,), lambda rows: GateRow(*rows[0]) if rows else None))
