@@ -17,10 +17,12 @@ from pgflow._flow.body import heartbeat, heartbeat_details
 from pgflow._flow.children import Child, SyncChild, run_child, start_child
 from pgflow._flow.decorators import Connection, decision, effect, read, step, transaction
 from pgflow._flow.dynamic import call
+from pgflow._flow.entities import Snapshot, Update, entity, query, update
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.ledgers.effect import AsyncEffect, SyncEffect
 from pgflow._flow.ledgers.saga import saga
 from pgflow._flow.ledgers.undo_plan.propose import PlannedCall, PlannedSql, UndoRequest
+from pgflow._flow.locks import lock
 from pgflow._flow.many import as_completed, map  # noqa: A004
 from pgflow._flow.notes import (
     because,
@@ -89,6 +91,8 @@ from pgflow.errors import (
     InvalidLink,
     KeyConflict,
     LeaseLost,
+    LockLost,
+    LockRefused,
     NeedsGate,
     NonDeterminismError,
     NotAllowed,
@@ -107,6 +111,7 @@ from pgflow.errors import (
     StepCommitted,
     StepFailed,
     TooManyFailures,
+    VersionConflict,
     WorkerFailed,
     WrongColourError,
     WrongState,
@@ -119,18 +124,19 @@ __all__ = [
     "Confirmed", "Connection", "Decision", "DefinitionError", "Delivery", "Diverged",
     "EffectFailed", "Escalate", "Escalated", "Expired", "GateClosed", "GateRejected", "GateRequest",
     "HasActed", "Interceptor", "InvalidArgument", "InvalidLink", "KeyConflict", "LeaseLost",
-    "MapResult", "Message", "NeedsGate", "NonDeterminismError", "NotAllowed", "NotBuiltError",
-    "NotInRunError", "NotInWorkflowError", "NotStorable", "Obligation", "OpenGate", "Page",
-    "PayloadChanged", "PayloadCodec", "PgflowError", "PlannedCall", "PlannedSql", "Pool", "Ref",
-    "Reject", "Rejected", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo",
-    "RunNotFound", "RunStuck", "SetupError", "Signal", "Slot", "Stale", "StartOptions", "Status",
-    "Step", "StepCommitted", "StepFailed", "StillUnknown", "SyncChild", "SyncEffect", "SyncSignal",
-    "SyncStep", "TakeOver", "TakenOver", "TooManyFailures", "Transaction", "TransactionProvider",
-    "UndoRequest", "Usage", "Verdict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState",
+    "LockLost", "LockRefused", "MapResult", "Message", "NeedsGate", "NonDeterminismError",
+    "NotAllowed", "NotBuiltError", "NotInRunError", "NotInWorkflowError", "NotStorable",
+    "Obligation", "OpenGate", "Page", "PayloadChanged", "PayloadCodec", "PgflowError",
+    "PlannedCall", "PlannedSql", "Pool", "Ref", "Reject", "Rejected", "Retries", "Risk", "Run",
+    "RunCancelled", "RunFailed", "RunInfo", "RunNotFound", "RunStuck", "SetupError", "Signal",
+    "Slot", "Snapshot", "Stale", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed",
+    "StillUnknown", "SyncChild", "SyncEffect", "SyncSignal", "SyncStep", "TakeOver", "TakenOver",
+    "TooManyFailures", "Transaction", "TransactionProvider", "UndoRequest", "Update", "Usage",
+    "Verdict", "VersionConflict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState",
     "__version__", "as_completed", "because", "call", "charge", "close_stream", "continue_as_new",
-    "decision", "deprecate_patch", "discharge", "effect", "emit", "fingerprint", "gate",
-    "heartbeat", "heartbeat_details", "idempotency_key", "in_workflow", "inline", "logger", "map",
-    "now", "owe", "patched", "random", "read", "register_errors", "run_child", "run_info", "saga",
-    "schedule", "set_labels", "set_state", "sleep", "start_child", "step", "sync", "transaction",
-    "transfer", "upcaster", "uuid", "waive", "workflow",
+    "decision", "deprecate_patch", "discharge", "effect", "emit", "entity", "fingerprint", "gate",
+    "heartbeat", "heartbeat_details", "idempotency_key", "in_workflow", "inline", "lock", "logger",
+    "map", "now", "owe", "patched", "query", "random", "read", "register_errors", "run_child",
+    "run_info", "saga", "schedule", "set_labels", "set_state", "sleep", "start_child", "step",
+    "sync", "transaction", "transfer", "upcaster", "update", "uuid", "waive", "workflow",
 ]  # fmt: skip

@@ -9,6 +9,9 @@
         ├── LeaseLost            PF004   another worker holds the run
         ├── StepCommitted        PF005   a transactional step ended its transaction itself
         ├── WrongState           PF006   the run is not in a state that allows this
+        ├── LockLost             PF025   a lock does not count any more
+        ├── LockRefused          a lock that would never be had
+        ├── VersionConflict      PF024   an entity has another version than expected
         ├── NotAllowed           PF021   others may do this, and not whoever asked
         ├── GateClosed           PF022   somebody has answered the gate before, or its time is over
         ├── InvalidLink                  a link that answers a gate was altered
@@ -107,6 +110,35 @@ class WrongState(PgflowError):
     """The run is not in a state that allows this."""
 
     sqlstate = "PF006"
+
+
+class LockLost(PgflowError):
+    """A lock does not count any more: its time was over, or an operator has taken it away. What it
+    protects refuses its fence.
+    """
+
+    sqlstate = "PF025"
+
+
+class LockRefused(PgflowError):
+    """A lock that would never be had: nothing was waited for.
+
+    Attributes:
+        reason: ``reentered``: the code is in a block of this lock already. ``deadlock``: who holds
+            it waits for what this run holds.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class VersionConflict(PgflowError):
+    """An entity has another version than the update expected; nothing was changed. Read it again,
+    and decide on what it is now.
+    """
+
+    sqlstate = "PF024"
 
 
 class NotAllowed(PgflowError):
@@ -375,6 +407,8 @@ BY_SQLSTATE: dict[str, type[PgflowError]] = {
         GateClosed,
         PayloadChanged,
         HasActed,
+        LockLost,
+        VersionConflict,
         NotBuiltError,
     )
     if cls.sqlstate

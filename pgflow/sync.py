@@ -12,7 +12,9 @@ from pgflow._flow import dynamic
 from pgflow._flow.authority import gate as _gates
 from pgflow._flow.authority.gate import Verdict
 from pgflow._flow.children import SyncChild, issue_child
+from pgflow._flow.entities import Snapshot, query_sync
 from pgflow._flow.ledgers.saga import give_up_child_sync, sync_saga
+from pgflow._flow.locks import sync_lock
 from pgflow._flow.many import Tally
 from pgflow._flow.scope import WorkflowScope, current, sync_scope
 from pgflow._flow.step import Step
@@ -24,6 +26,7 @@ from pgflow._model.gates import GateRequest, OnTimeout
 from pgflow._model.options import MapResult, Retries
 from pgflow.errors import WrongColourError
 
+S = TypeVar("S")
 T = TypeVar("T")
 A = TypeVar("A")
 R = TypeVar("R")
@@ -198,6 +201,24 @@ def gate(
     sync_scope("pgflow.sync.gate()", "pgflow.gate()")
     asked = _gates.ask(name, request, answer, approvers, quorum, timeout, on_timeout, escalate)
     return _gates.gate_sync(asked, notify, verify)
+
+
+def lock(
+    key: str,
+    *,
+    ttl: Duration | None = None,
+    shared: bool = False,
+    timeout: Duration | None = None,
+) -> AbstractContextManager[int]:
+    """A block that at most one run at a time is in, of all that name the same key; see
+    :func:`pgflow.lock`.
+    """
+    return sync_lock(key, ttl, timeout, shared=shared)
+
+
+def query(entity: type[S], key: str) -> Snapshot[S]:
+    """Reads an entity, without a lock; see :func:`pgflow.query`."""
+    return query_sync(entity, key)
 
 
 def saga(

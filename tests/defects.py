@@ -2455,8 +2455,137 @@ GATES = (
     ),
 )
 
+COORDINATION = (
+    Defect(
+        "a lock is won over another's head",
+        "sql/coordination/locks.sql",
+        "exit when not pgflow.is_open_to_(wanted, waiter.is_shared);",
+        "continue when not pgflow.is_open_to_(wanted, waiter.is_shared);",
+        "locks/test_locks.py::test_those_who_share_a_lock_hold_it_together_and_do_not_overtake_one_who_would_not",
+    ),
+    Defect(
+        "a lock is looked at in one snapshot for all",
+        "sql/coordination/locks.sql",
+        "return current_setting('transaction_isolation') = 'read committed'\n"
+        "    and pg_try_advisory_xact_lock(hashtext('pgflow.lock'), hashtext(key));",
+        "return pg_try_advisory_xact_lock(hashtext('pgflow.lock'), hashtext(key));",
+        "locks/test_plain_locks.py::test_in_one_snapshot_for_all_a_lock_is_asked_for_and_won_later",
+    ),
+    Defect(
+        "an expired holder goes on",
+        "sql/coordination/locks.sql",
+        "continue when (held.expires_at <= t) is not true and not part.is_given_back;",
+        "continue when not part.is_given_back;",
+        "locks/test_locks.py::test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_more",
+    ),
+    Defect(
+        "a circle of waits is not seen",
+        "sql/coordination/locks.sql",
+        "elsif pgflow.closes_circle_(place) then",
+        "elsif false then",
+        "locks/test_locks.py::test_who_closes_a_circle_of_waits_is_refused_and_the_others_go_on",
+    ),
+    Defect(
+        "a fence may be lost with the server",
+        "sql/coordination/locks.sql",
+        "  if current_setting('synchronous_commit') = 'off' then\n"
+        "    perform set_config('synchronous_commit', 'on', true);\n"
+        "  end if;\n"
+        "  return nextval",
+        "  return nextval",
+        "locks/test_plain_locks.py::test_a_fence_is_durable_before_anybody_reads_it",
+    ),
+    Defect(
+        "one that asks no more is waited for",
+        "sql/coordination/locks.sql",
+        "insert into pgflow.lock_nudge (nudged_at, key) select distinct t, g.key from gone g;",
+        "select 1 into waiter.ticket from gone g;",
+        "locks/test_plain_locks.py::test_those_behind_one_that_asks_no_more_are_let_in",
+    ),
+    Defect(
+        "who finds a lock expired forgets the queue",
+        "sql/coordination/locks.sql",
+        "is_freed := found;",
+        "",
+        "locks/test_plain_locks.py::test_who_finds_a_lock_expired_and_may_not_have_it_leaves_it_to_the_next_in_the_queue",
+    ),
+    Defect(
+        "one that shares a lock has it alone",
+        "sql/coordination/locks.sql",
+        "if held.is_shared <> shared then",
+        "if false then",
+        "locks/test_plain_locks.py::test_a_holder_that_shares_a_lock_does_not_have_it_alone",
+    ),
+    Defect(
+        "a holder leaves its place in the queue",
+        "sql/coordination/locks.sql",
+        "  delete from pgflow.lock_wait w where w.key = key and w.holder = holder and w.run_id is "
+        "null;\n"
+        "  perform pgflow.nudge_key_(key);\n"
+        "  return until",
+        "  perform pgflow.nudge_key_(key);\n  return until",
+        "locks/test_plain_locks.py::test_who_asked_twice_since_the_answer_was_lost_does_not_wait_behind_itself",
+    ),
+    Defect(
+        "a generation waits for what it holds itself",
+        "sql/coordination/locks.sql",
+        "where k.run_id = me and k.call = 0 and k.key = key for update skip locked",
+        "where false for update skip locked",
+        "locks/test_locks.py::test_a_generation_that_shares_what_the_one_before_had_alone_gives_it_back_first",
+    ),
+    Defect(
+        "an update by mail is made again under its key",
+        "pgflow/_worker/entities.py",
+        "idempotency_key=asked.idempotency_key,",
+        "idempotency_key=None,",
+        "entities/test_entities.py::test_an_update_from_sql_is_made_once_under_its_key",
+    ),
+    Defect(
+        "an update by mail that cannot be made stops all others",
+        "pgflow/_worker/entities.py",
+        "passed_over.append(asked.mail_id)",
+        "return",
+        "entities/test_entities.py::test_mail_that_cannot_be_made_now_stops_no_other_entity",
+    ),
+    Defect(
+        "a run that ends keeps its locks",
+        "pgflow/_engine/execution.py",
+        "flush.has_locks = self.flushing.may_have_locks",
+        "flush.has_locks = False",
+        "locks/test_locks.py::test_the_end_of_a_run_gives_its_locks_back",
+    ),
+    Defect(
+        "a block records without a look at its lock",
+        "pgflow/_engine/flushing.py",
+        "checks = agenda.holds and flush.rows",
+        "checks = False",
+        "locks/test_locks.py::test_a_step_is_not_begun_once_the_lock_is_lost",
+    ),
+    Defect(
+        "a transaction commits without its lock",
+        "sql/coordination/locks.sql",
+        "if held < cardinality(fences)\n",
+        "if false\n",
+        "locks/test_plain_locks.py::test_a_transaction_in_the_block_commits_only_while_the_lock_is_held",
+    ),
+    Defect(
+        "an entity is changed whatever its version",
+        "sql/coordination/entities.sql",
+        "if expect <> version then",
+        "if false then",
+        "entities/test_entities.py::test_an_expected_version_is_compared_before_the_change",
+    ),
+    Defect(
+        "an update is made again under its key",
+        "sql/coordination/entities.sql",
+        "if idempotency_key is not null then\n    select h.verdict",
+        "if false then\n    select h.verdict",
+        "entities/test_entities.py::test_updates_from_plain_code",
+    ),
+)
+
 DEFECTS = (
-    *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *SERVERS,
+    *COORDINATION, *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *SERVERS,
     *UPGRADES, *SHOWN, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION, *TEXTS,
     *BUDGETS,
     *GATES,

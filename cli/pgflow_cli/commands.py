@@ -69,6 +69,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Tells what a run decided and did, why, and what it owes.",
         ),
         "queues": ("ops.queues:queues", "Shows queues, or pauses, resumes and limits one."),
+        "locks": ("ops.locks:locks", "Shows who holds which lock, or takes one away."),
+        "entities": ("ops.entities:entities", "Lists entities, or what was done to one."),
         "sql": ("ops.reading:sql", "Asks the database a question; it can change nothing."),
     },
     "Change code": {

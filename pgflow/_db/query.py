@@ -7,7 +7,7 @@ into its exceptions (`pgflow._db.failures`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, LiteralString, Protocol, TypeVar
 
@@ -182,3 +182,57 @@ async def run_by(
     except Exception as error:
         raise_ours(error)
         raise
+
+
+# ---------------------------------------------------------------- statements that depend on answers
+
+Steps = Generator[Query[Any], Any, T]
+"""Statements, each of which is answered before the next; then a result."""
+
+
+def run_steps(executor: Executor, steps: Steps[T]) -> T:
+    """Runs statements in a transaction that somebody else opened, and returns their result."""
+    answer: Any = None
+    while True:
+        try:
+            query = steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        answer = run_on(executor, query)
+
+
+async def run_steps_async(executor: AsyncExecutor, steps: Steps[T]) -> T:
+    """As :func:`run_steps`, for async code."""
+    answer: Any = None
+    while True:
+        try:
+            query = steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        answer = await run_on_async(executor, query)
+
+
+class OnConnection:
+    """An open transaction of a connection of psycopg."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
+        """Runs a statement in it."""
+        with self._connection.cursor(row_factory=tuple_row) as cursor:
+            return cursor.execute(sql, params).fetchall()
+
+
+class OnAsyncConnection:
+    """An open transaction of an async connection of psycopg."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+
+    async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
+        """Runs a statement in it."""
+        async with self._connection.cursor(row_factory=tuple_row) as cursor:
+            return await (await cursor.execute(sql, params)).fetchall()

@@ -10,6 +10,7 @@ from pgflow._engine.calls import Call, ChildCall, StepCall, Waits
 from pgflow._engine.effects import EffectCall, still_accepted
 from pgflow._engine.flush import MAX_FLUSH_CHILDREN, MAX_FLUSH_STARTS
 from pgflow._engine.host import Line, StepResult
+from pgflow._engine.locks import HoldCall, LockCall
 from pgflow._engine.owed import Owed, read_obligation
 from pgflow._model.claims import Claim
 from pgflow._model.units import Unit
@@ -59,6 +60,12 @@ class Agenda:
         self.unwanted: list[int] | None = None
         """Chains of children that the next flush asks to end."""
         self._has_ended = False
+        self.has_locks = False
+        """True once the code has asked for a lock."""
+        self.holds: dict[int, HoldCall] | None = None
+        """Those of the open calls that hold a lock."""
+        self.given_up_locks: list[int] | None = None
+        """Waits for locks that the code has given up; the next flush says so."""
         self.wants_look = claim.has_mail
         """True if the next flush asks the database for whatever there may be."""
 
@@ -71,6 +78,17 @@ class Agenda:
     def enter_child(self, call: ChildCall) -> None:
         """The code has asked for a child."""
         self.open[call.number] = self.children[call.number] = call
+
+    def enter_lock(self, call: LockCall) -> None:
+        """The code has asked for a lock."""
+        self.has_locks = True
+        self.open[call.number] = call
+
+    def enter_hold(self, call: HoldCall) -> None:
+        """The code holds a lock."""
+        if self.holds is None:
+            self.holds = {}
+        self.open[call.number] = self.holds[call.number] = call
 
     def is_open(self, call: Call) -> bool:
         """Return True if anybody still waits for it."""
@@ -88,6 +106,9 @@ class Agenda:
             self.children.pop(call.number, None)
             if not call.chain_id and self.new_children and call in self.new_children:
                 self.new_children.remove(call)
+        elif isinstance(call, HoldCall):
+            if self.holds:
+                self.holds.pop(call.number, None)
         elif isinstance(call, StepCall):
             if call in self.unlicensed:
                 self.unlicensed.remove(call)
@@ -412,6 +433,42 @@ class Agenda:
         for call in effects:
             call.state = "pending"
         return effects
+
+    def give_up_lock(self, number: int) -> None:
+        """The code waits no longer for a lock: the next flush says so."""
+        if self.given_up_locks is None:
+            self.given_up_locks = []
+        self.given_up_locks.append(number)
+        self.wants_look = True
+
+    def take_locks(self) -> dict[str, Any]:
+        """Return what a question says of locks beside the waits for them."""
+        said: dict[str, Any] = {"locks": []}
+        if self.holds:
+            holds = [call.row() for call in self.holds.values() if call.state != "decided"]
+            if holds:
+                said["holds"] = holds
+        if self.given_up_locks:
+            said["unlocks"], self.given_up_locks = self.given_up_locks, None
+        return said
+
+    def ask_again(
+        self,
+        children: list[ChildCall],
+        effects: list[EffectCall],
+        admissions: list[StepCall],
+        unwanted: list[int],
+    ) -> None:
+        """A question was not looked at: what it asked for is wanted still."""
+        self.new_children = children + (self.new_children or [])
+        self.unwanted = unwanted + (self.unwanted or [])
+        for call in effects:
+            call.state = "unlicensed"
+        self.new_effects = effects + (self.new_effects or [])
+        for drawing in admissions:
+            if self.is_open(drawing):
+                self.ask_pool(drawing)
+        self.wants_look = True
 
     def waits(self) -> dict[str, Any]:
         """Return the open waits that only the database can end."""

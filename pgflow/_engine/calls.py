@@ -100,6 +100,8 @@ class StepSpec:
     aliases: tuple[str, ...] = ()
     admit: Admission | None = None
     """Admission that it asks of a pool before its body starts; None = none."""
+    completes_as: str = Kind.STEP_COMPLETED
+    """Kind of the unit that has the result of a step without a kind of its own."""
 
 
 def spec_of_another(name: str) -> StepSpec:
@@ -290,6 +292,8 @@ class StepCall(Call):
     max_attempts: int | None = None
     variables: tuple[tuple[Any, Any], ...] = ()
     """Context variables of the code that called it, with their values."""
+    fences: tuple[int, ...] = ()
+    """Of the locks in whose blocks it was called."""
     emitted: tuple[tuple[str, str], ...] = ()
     """Values that the successful try emitted, as (stream, value)."""
     try_id: str = ""
@@ -367,9 +371,13 @@ class StepCall(Call):
         """Return True for the end of a step of its class."""
         kind = unit.kind
         completed = (
-            Kind.DECISION_RECORDED if self.spec.effect == StepKind.DECISION else Kind.STEP_COMPLETED
+            Kind.DECISION_RECORDED
+            if self.spec.effect == StepKind.DECISION
+            else self.spec.completes_as
         )
-        return kind in (completed, Kind.STEP_FAILED, Kind.BUDGET_REFUSED) and (
+        # What a dropped part of a journal has come to is a step's result, whatever it was there.
+        reused = Kind.STEP_COMPLETED if completed == Kind.ENTITY_UPDATED else completed
+        return kind in (completed, reused, Kind.STEP_FAILED, Kind.BUDGET_REFUSED) and (
             unit.name is None or self.answers_to(unit.name)
         )
 

@@ -18,7 +18,7 @@ history     the journal, as far as it is repeated, and how the code has parted f
 values      texts of values, sealed by the app's codec
 end         how it ends
 keys        idempotency keys
-steps, timers, signals, children, gates, notes, budgets, ledger, obligations
+steps, timers, signals, children, gates, locks, notes, budgets, ledger, obligations
             what the code asks for, by kind; the ledger is of effects
 release     what is decided and not released yet; its renewal makes lost results anew
 flushing    what is on its way to the database and back: flushes, questions and fences
@@ -55,6 +55,8 @@ from pgflow._engine.history import History
 from pgflow._engine.host import Host, Line, StepResult
 from pgflow._engine.keys import Keys, Resting
 from pgflow._engine.ledger import Ledger
+from pgflow._engine.locking import Locks
+from pgflow._engine.locks import HoldCall, LockCall
 from pgflow._engine.loop import Unwind
 from pgflow._engine.notes import Notes
 from pgflow._engine.obligations import Obligations
@@ -104,6 +106,7 @@ class Execution:
         self._signals: Signals | None = None
         self._children: Children | None = None
         self._gates: Gates | None = None
+        self._locks: Locks | None = None
         self._notes: Notes | None = None
         self._budgets: Budgets | None = None
         self._ledger: Ledger | None = None
@@ -159,6 +162,13 @@ class Execution:
             parts = self.agenda, self.code, self.history, self.values, self.keys
             self._gates = Gates(self.claim, *parts)
         return self._gates
+
+    @property
+    def locks(self) -> Locks:
+        """Locks that the code waits for and holds."""
+        if self._locks is None:
+            self._locks = Locks(self.agenda, self.code, self.history, self.timers)
+        return self._locks
 
     @property
     def notes(self) -> Notes:
@@ -277,6 +287,8 @@ class Execution:
             self.gates.bring_on(call)
         elif isinstance(call, TimerCall):
             self.timers.bring_on(call)
+        elif isinstance(call, (LockCall, HoldCall)):
+            self.locks.bring_on(call)
 
     def _conclude(self) -> None:
         """The code has ended, or can no longer be trusted: one last flush. What else was decided is
@@ -374,6 +386,7 @@ class Execution:
         if flush is not None and flush.ending is not None:
             flush.has_kin = self.beat or self.claim.has_kin or self._has_children
             flush.has_gates = self._gates is not None
+            flush.has_locks = self.flushing.may_have_locks
         if flush is not None and self._gates is not None and self.end.continue_input is not None:
             self._gates.close_with(flush)
         return flush
@@ -535,6 +548,8 @@ class Execution:
             and call.request.close_policy == ClosePolicy.CANCEL
         ):
             self.agenda.unwant(call)
+        elif isinstance(call, LockCall):
+            self.locks.give_up(call.number)
 
     def _name_in_journal(self, call: Call) -> str:
         """The name under which the next note of the journal knows a call that has had others."""

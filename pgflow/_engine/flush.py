@@ -86,6 +86,8 @@ class Flush:
     has_kin: bool = False
     has_gates: bool = False
     """True if the run that ends has asked at gates."""
+    has_locks: bool = False
+    """True if the run may hold a lock, which its end gives back."""
     tries: int = 0
     has_ledger: bool = False
     has_obligations: bool = False
@@ -208,7 +210,7 @@ def _quoted(text: str | None) -> str:
     return "null" if text is None else quote_json(text)
 
 
-def batch_document(  # noqa: PLR0912 - a branch for each part of the document
+def batch_document(
     worker_id: int, flushes: Iterable[tuple[Flush, Callable[[], int]]], apart: list[str]
 ) -> str:
     """Return the document of ``commit_units`` for flushes of a worker.
@@ -218,7 +220,7 @@ def batch_document(  # noqa: PLR0912 - a branch for each part of the document
         flushes: Each with what tells its run's time in microseconds.
         apart: Takes the long values, which travel beside the document.
     """
-    runs, units, endings, kin, questions, taken, returned = [], [], [], [], [], [], []
+    runs, units, endings, kin, locks, questions, taken, returned = [], [], [], [], [], [], [], []
     draws: list[str] = []
     gated = []
     has_ledger = has_obligations = False
@@ -234,6 +236,8 @@ def batch_document(  # noqa: PLR0912 - a branch for each part of the document
                 kin.append(str(flush.run_id))
             if flush.has_gates:
                 gated.append(str(flush.run_id))
+            if flush.has_locks:
+                locks.append(str(flush.run_id))
         if flush.taken or flush.returned:
             taken += flush.taken_rows()
             returned += [json.dumps([flush.run_id, flush.chain_id, *r]) for r in flush.returned]
@@ -244,15 +248,9 @@ def batch_document(  # noqa: PLR0912 - a branch for each part of the document
     parts = [f'"w":{worker_id},"r":[{",".join(runs)}],"u":[{",".join(units)}]']
     if has_ledger or has_obligations:
         parts.append('"l":true,"p":true' if has_obligations else '"l":true')
-    if taken:
-        parts.append(f'"m":[{",".join(taken)}]')
-    if returned:
-        parts.append(f'"b":[{",".join(returned)}]')
-    if draws:
-        parts.append(f'"d":[{",".join(draws)}]')
-    if endings:
-        parts.append(f'"o":[{",".join(endings)}]')
-    parts += [f'"{part}":[{",".join(ids)}]' for part, ids in (("f", kin), ("g", gated)) if ids]
-    if questions:
-        parts.append(f'"x":[{",".join(questions)}]')
+    lists = (
+        ("m", taken), ("b", returned), ("d", draws), ("o", endings), ("f", kin), ("g", gated),
+        ("k", locks), ("x", questions),
+    )  # fmt: skip
+    parts += [f'"{name}":[{",".join(rows)}]' for name, rows in lists if rows]
     return "{" + ",".join(parts) + "}"

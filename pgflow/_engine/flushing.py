@@ -16,9 +16,10 @@ from typing import Any
 
 from pgflow._engine.agenda import Agenda
 from pgflow._engine.buffer import Buffer
-from pgflow._engine.calls import StepCall
+from pgflow._engine.calls import ChildCall, StepCall
 from pgflow._engine.clock import Clock
 from pgflow._engine.code import Code
+from pgflow._engine.effects import EffectCall
 from pgflow._engine.end import End
 from pgflow._engine.flush import Flush
 from pgflow._engine.history import History
@@ -36,7 +37,6 @@ from pgflow._engine.questions import (
 from pgflow._engine.release import Release
 from pgflow._model.budgets import Spent
 from pgflow._model.claims import Claim
-from pgflow._model.kinds import Kind
 from pgflow._model.units import Unit
 
 LINGER_TIMER_US = 1_000_000
@@ -86,6 +86,12 @@ class Flushing:
         """Time of the host's own clock at which it last heard how much is durable."""
         self.told_by: Any = None
         """Server that said so; None if it is not known."""
+        self._asked: tuple[list[ChildCall], list[EffectCall], list[StepCall], list[int]] | None = (
+            None
+        )
+        """Children, effects, admissions and unwanted chains of the question under way, where a run
+        has locks.
+        """
         self._asks_no_more = False
         self._linger_until_us = 0
         self._fenced_text = ""  # what the transaction that has the turn came to
@@ -265,9 +271,16 @@ class Flushing:
         self.locked = True
         self._discard(held.last_seq)
 
+    @property
+    def may_have_locks(self) -> bool:
+        """True if the run may hold a lock: one that it asked for, or the generation before."""
+        return self._agenda.has_locks or self._claim.generation > 1
+
     # ================================================================ questions and their answers
 
-    def _question(self, flush: Flush) -> dict[str, Any] | None:
+    def _question(  # noqa: PLR0912 - a branch for each part of the question
+        self, flush: Flush
+    ) -> dict[str, Any] | None:
         """Return the question that goes to the database with this flush;
         None if there is nothing to ask.
         """
@@ -276,7 +289,8 @@ class Flushing:
             misfits = self._release.misfits.values()
             return {**address_of(flush), "hold": end.hold, **refusals(misfits, end.code_hash)}
         if end.continue_input is not None:
-            return {**address_of(flush), **end.in_question()}
+            locks: dict[str, Any] = {"locks": []} if self.may_have_locks else {}
+            return {**address_of(flush), **end.in_question(), **locks}
         if self.draining or self._asks_no_more:
             return None
         idle = self.is_idle and not flush.starts
@@ -284,7 +298,9 @@ class Flushing:
         wants = not self.pausing and (
             agenda.new_children or agenda.new_effects or agenda.new_admissions
         )
-        if not (agenda.wants_look or wants or agenda.unwanted or leaving):
+        # Nothing is recorded inside the block of a lock without a look whether it still counts.
+        checks = agenda.holds and flush.rows
+        if not (agenda.wants_look or wants or agenda.unwanted or leaving or checks):
             if idle and not flush.rows:
                 self._look_later()
             return None
@@ -301,6 +317,9 @@ class Flushing:
             question["stuck"] = stuck("effect", owed_detail(owed))
         if unwanted := agenda.take_unwanted():
             question["unwanted"] = unwanted
+        if agenda.has_locks:
+            question |= agenda.take_locks()
+            self._asked = children, effects, admissions, unwanted
         if effects:
             question["effects"] = [intent_of(call) for call in effects]
         if admissions:
@@ -310,7 +329,7 @@ class Flushing:
         elif waits and not (self.pausing or effects or admissions):
             # A pause holds, if it still stands; if not, there may be more to do than to wait.
             question["park"] = leaving
-        elif not (self.pausing or asked or effects or admissions or unwanted):
+        elif leaving and not (self.pausing or asked or effects or admissions or unwanted):
             return {**question, "hold": deadlock(self._code.driver.where())}
         return {**question, **waits, "idle": idle, "cancelled": end.cancel_request is not None}
 
@@ -334,6 +353,9 @@ class Flushing:
                 + LINGER_CHILDREN_US
                 + self._buffer.seq * LINGER_CHILDREN_US_A_UNIT
             )
+        if answer.get("postponed"):
+            assert self._asked is not None
+            self._agenda.ask_again(*self._asked)
         for number, version, stale in answer.get("refused") or ():
             self._release.ledger.refuse(number, version, stale)
 
@@ -373,7 +395,7 @@ class Flushing:
         self._fenced_text = text
         self._buffer.record(
             call.number,
-            Kind.STEP_COMPLETED,
+            call.spec.completes_as,
             call.name,
             call.stored or text,
             key=call.key or str(call.ordinal),

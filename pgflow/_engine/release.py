@@ -215,6 +215,8 @@ class Release:
             assert isinstance(call, StepCall)
             self._begin_admitted(call, unit)
             return False
+        if unit.kind == Kind.LOCK_ASKED:
+            return False
         if unit.kind == Kind.CHILD_STARTED:
             assert isinstance(call, ChildCall)
             call.note_start(unit)

@@ -10,6 +10,7 @@ import json
 import uuid as uuid_module
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any, Literal, Never
 
@@ -29,10 +30,17 @@ from pgflow.errors import InvalidArgument, NotInRunError, NotStorable, WrongStat
 # ---------------------------------------------------------------- what a run says and is told
 
 
+updating: ContextVar[int | None] = ContextVar("pgflow_updating", default=None)
+"""Time of the update of an entity whose code runs, in microseconds."""
+
+
 def now() -> datetime:
     """The time, on the database's clock: when the last outcome happened. The same on every replay;
-    never goes back.
+    never goes back. In an update of an entity, the time of the update.
     """
+    at_us = updating.get()
+    if at_us is not None:
+        return EPOCH + timedelta(microseconds=at_us)
     scope = workflow_scope("pgflow.now()")
     return EPOCH + timedelta(microseconds=scope.execution.notes.now_us())
 

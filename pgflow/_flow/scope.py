@@ -12,7 +12,7 @@ import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pgflow._engine.calls import StepCall
 from pgflow._engine.drivers import ThreadDriver
@@ -139,6 +139,19 @@ resting: contextvars.ContextVar[tuple[str, str | int | None] | None] = contextva
 pgflow.because(...)``.
 """
 
+
+class Held(NamedTuple):
+    """A lock that the code holds where it stands."""
+
+    key: str
+    fence: int
+
+
+locked: contextvars.ContextVar[tuple[Held, ...]] = contextvars.ContextVar(
+    "pgflow_locks", default=()
+)
+"""Locks of the blocks in which the code stands, the outermost first."""
+
 Scope = WorkflowScope | StepScope
 
 current: contextvars.ContextVar[Scope | None] = contextvars.ContextVar("pgflow_scope", default=None)
@@ -149,10 +162,12 @@ def variables() -> tuple[tuple[contextvars.ContextVar[Any], Any], ...]:
     the run, and that to its calls.
     """
     context = contextvars.copy_context()
-    if len(context) == (current in context) + (resting in context):
+    if len(context) == (current in context) + (resting in context) + (locked in context):
         return ()
     return tuple(
-        (var, value) for var, value in context.items() if var is not current and var is not resting
+        (var, value)
+        for var, value in context.items()
+        if var is not current and var is not resting and var is not locked
     )
 
 

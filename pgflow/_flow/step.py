@@ -17,13 +17,13 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from pgflow._engine.calls import Effect, StepCall, StepSpec
 from pgflow._engine.keys import Resting
-from pgflow._flow.scope import WorkflowScope, current, resting, variables
+from pgflow._flow.scope import WorkflowScope, current, locked, resting, variables
 from pgflow._model.budgets import Admission, Admit
 from pgflow._model.codecs import Codec, codec_for
 from pgflow._model.decisions import Decision
 from pgflow._model.durations import SHORTEST, Duration, duration
 from pgflow._model.exceptions import ErrorClasses
-from pgflow._model.kinds import StepKind
+from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.names import is_name
 from pgflow._model.options import Retries
 from pgflow.errors import (
@@ -43,6 +43,8 @@ class Step(Generic[P, R_co]):
 
     name: str
     fn: Any
+    completes_as: str = Kind.STEP_COMPLETED
+    """Kind of the unit that has its result."""
 
     def __init__(
         self,
@@ -102,6 +104,7 @@ class Step(Generic[P, R_co]):
                 retries=self.retries,
                 raises=self.raises,
                 definition=self,
+                completes_as=self.completes_as,
                 aliases=self.aliases,
                 timeout_seconds=None if self.timeout is None else self.timeout.total_seconds(),
                 max_age_seconds=None if self.max_age is None else self.max_age.total_seconds(),
@@ -220,6 +223,8 @@ class Step(Generic[P, R_co]):
             self.spec(scope.app_errors), args, kwargs, self._rests_on or resting.get()
         )
         call.variables = variables()
+        if self.effect == StepKind.TRANSACTION and (held := locked.get()):
+            call.fences = tuple(lock.fence for lock in held)
         return call
 
     async def _call_async(

@@ -55,6 +55,10 @@ class Kind:
     BUDGET_REFUSED: Final = "q"
     GATE_ASKED: Final = "g"
     GATE_ANSWERED: Final = "G"
+    LOCK_ASKED: Final = "l"
+    LOCK_WON: Final = "L"
+    LOCK_RELEASED: Final = "u"
+    ENTITY_UPDATED: Final = "H"
 
 
 class StepKind:

@@ -20,7 +20,7 @@ from pgflow._model.units import Unit
 _WHOLE = frozenset({
     Kind.STEP_COMPLETED, Kind.STEP_RENEWED, Kind.STEP_FAILED, Kind.ATTEMPT_FAILED,
     Kind.DECISION_RECORDED, Kind.SIGNAL_RECEIVED, Kind.EFFECT_CONFIRMED, Kind.EFFECT_FAILED,
-    Kind.EMITTED,
+    Kind.EMITTED, Kind.ENTITY_UPDATED,
 })  # fmt: skip
 """Kinds of units whose payload is a value or an error. What else replays read of a journal is never
 sealed, save results of children.

@@ -25,12 +25,15 @@ ANSWERS = EFFECT_OUTCOMES | {
     Kind.CHILD_FINISHED,
     Kind.BUDGET_REFUSED,
     Kind.GATE_ANSWERED,
+    Kind.LOCK_WON,
+    Kind.LOCK_RELEASED,
 }
 OUTCOMES = ANSWERS | {
     Kind.STEP_COMPLETED,
     Kind.STEP_FAILED,
     Kind.DECISION_RECORDED,
     Kind.COMPENSATED,
+    Kind.ENTITY_UPDATED,
 }
 EFFECT_MARKS = frozenset(
     {Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED, Kind.EFFECT_UNKNOWN, Kind.EFFECT_SETTLED}
@@ -40,6 +43,7 @@ CALL_MARKS = EFFECT_MARKS | {
     Kind.CHILD_STARTED,
     Kind.BUDGET_ADMITTED,
     Kind.GATE_ASKED,
+    Kind.LOCK_ASKED,
 }
 """Marks that say something of a call that the code has asked for."""
 MARKS = CALL_MARKS | {
@@ -95,6 +99,10 @@ KIND_NAMES = {
     Kind.BUDGET_REFUSED: "budget refused",
     Kind.GATE_ASKED: "gate asked",
     Kind.GATE_ANSWERED: "gate answered",
+    Kind.LOCK_ASKED: "lock asked",
+    Kind.LOCK_WON: "lock won",
+    Kind.LOCK_RELEASED: "lock released",
+    Kind.ENTITY_UPDATED: "entity updated",
 }
 
 

@@ -131,7 +131,14 @@ def attempt(  # noqa: PLR0912 - the protocol, in its order
         apart: list[str] = []
         rows = flush.unit_rows(lambda: at, apart)
         fence = calls.fence_step(
-            claim.run_id, claim.token, call.number, rows, call.args_hash, apart, draws_of(flush)
+            claim.run_id,
+            claim.token,
+            call.number,
+            rows,
+            call.args_hash,
+            apart,
+            draws_of(flush),
+            call.fences,
         )
         if not together:
             try:

@@ -44,6 +44,7 @@ from pgflow._worker.commit_queue import CommitQueue
 from pgflow._worker.committer import LINES, Committer
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.effect_bodies import Acts
+from pgflow._worker.entities import EntityMail
 from pgflow._worker.fencing import Turns
 from pgflow._worker.flusher import Flusher
 from pgflow._worker.heartbeat import Heart, Tidings
@@ -194,6 +195,7 @@ class Worker:
             flusher,
             Upkeep(tasks, control, life, heart, committer, claims, want_claims.set, runs),
             lanes,
+            EntityMail(tasks, definitions, options.poll_seconds),
             *([pager] if pager is not None else []),
             tasks,  # all loops end together, before anything above
             progress,

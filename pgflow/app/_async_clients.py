@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 import psycopg
@@ -11,11 +13,20 @@ from psycopg_pool import AsyncConnectionPool
 
 from pgflow._client._async.client import AsyncClient
 from pgflow._client._async.handles import AsyncRun, AsyncSession
+from pgflow._client.locks import AsyncHeldLock
 from pgflow._client.starts import batch_of
 from pgflow._db._async_pool import lent_async
 from pgflow._db.calls import mail, result, start
 from pgflow._db.failures import is_infrastructure, is_passing
-from pgflow._db.query import Query, run_all_async, run_async, run_on_async
+from pgflow._db.query import (
+    OnAsyncConnection,
+    Query,
+    Steps,
+    run_all_async,
+    run_async,
+    run_on_async,
+    run_steps_async,
+)
 from pgflow._flow.scope import step_scope_of
 from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration
@@ -24,6 +35,11 @@ from pgflow.app._base import AppBase
 from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
+
+CONFLICTS = 20
+"""Times that a transaction is tried again which the server rolled back for the sake of another."""
+IDLE_TIMEOUT_MS = 10_000
+"""Time after which the server cuts off a transaction in which others wait for a frozen process."""
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -96,6 +112,16 @@ class AsyncPoolClient(AppBase, AsyncClient):
             await self.nudge()
         return answer
 
+    async def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
+        async def work(connection: psycopg.AsyncConnection[Any], _: bool) -> T:
+            async with connection.transaction():
+                return await run_steps_async(OnAsyncConnection(connection), make(IDLE_TIMEOUT_MS))
+
+        for _ in range(CONFLICTS):
+            with contextlib.suppress(psycopg.errors.TransactionRollback):  # which did nothing
+                return await self._send(work, once=once)
+        return await self._send(work, once=once)
+
     async def ask(self, query: Query[T], *, wakes: bool = False) -> T:
         """For handles of runs."""
         return await self._ask(query, wakes=wakes)
@@ -136,6 +162,33 @@ class AsyncPoolClient(AppBase, AsyncClient):
         """Handle of a run by its key; whether there is one is found out by its first use."""
         return self._run_handle(key, workflow)
 
+    def lock(
+        self,
+        key: str,
+        *,
+        ttl: Duration,
+        shared: bool = False,
+        timeout: Duration | None = None,
+    ) -> AbstractAsyncContextManager[int]:
+        """A block of plain code that at most one holder at a time is in: runs and other processes
+        that name the same key wait. The workflow's own is :func:`pgflow.lock`.
+
+        It yields the fence, a number that is greater each time the lock is won, for what the lock
+        protects to check.
+
+        Args:
+            key: Name of what is locked.
+            ttl: Time for which it is held at once. It is renewed while the block goes on, and over
+                so long after the process has died or was frozen.
+            shared: True if others may be in the block too that say the same.
+            timeout: Give up waiting after this long.
+
+        Raises:
+            LockLost: It could not be renewed in time, or an operator has taken it away.
+            TimeoutError: It was not won in time.
+        """
+        return AsyncHeldLock(self.ask, key, ttl, timeout, shared=shared)
+
     async def pause(self, key: str, *, why: str = "paused") -> None:
         """Holds a run until :meth:`resume`."""
         await self._ask(mail.pause_run(key, why), wakes=True)
@@ -158,6 +211,10 @@ class AsyncBoundClient(AsyncClient):
         self._errors = app._errors
         self._envelopes = app._envelopes
         self._mapping = app._mapping
+
+    async def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
+        del once
+        return await run_steps_async(self._adapted.executor, make(0))  # type: ignore[arg-type]
 
     async def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         del once  # nothing is sent twice in a caller's transaction

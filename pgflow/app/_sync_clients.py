@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import psycopg
@@ -12,11 +14,12 @@ from psycopg_pool import ConnectionPool
 
 from pgflow._client._sync.client import Client
 from pgflow._client._sync.handles import Run, Session
+from pgflow._client.locks import HeldLock
 from pgflow._client.starts import batch_of
 from pgflow._db._sync_pool import lent
 from pgflow._db.calls import mail, result, start
 from pgflow._db.failures import is_infrastructure, is_passing
-from pgflow._db.query import Query, run, run_all, run_on
+from pgflow._db.query import OnConnection, Query, Steps, run, run_all, run_on, run_steps
 from pgflow._flow.scope import step_scope_of
 from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration
@@ -25,6 +28,11 @@ from pgflow.app._base import AppBase
 from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
+
+CONFLICTS = 20
+"""Times that a transaction is tried again which the server rolled back for the sake of another."""
+IDLE_TIMEOUT_MS = 10_000
+"""Time after which the server cuts off a transaction in which others wait for a frozen process."""
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -95,6 +103,16 @@ class PoolClient(AppBase, Client):
             self.nudge()
         return answer
 
+    def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
+        def work(connection: psycopg.Connection[Any], _: bool) -> T:
+            with connection.transaction():
+                return run_steps(OnConnection(connection), make(IDLE_TIMEOUT_MS))
+
+        for _ in range(CONFLICTS):
+            with contextlib.suppress(psycopg.errors.TransactionRollback):  # which did nothing
+                return self._send(work, once=once)
+        return self._send(work, once=once)
+
     def ask(self, query: Query[T], *, wakes: bool = False) -> T:
         """For handles of runs."""
         return self._ask(query, wakes=wakes)
@@ -135,6 +153,33 @@ class PoolClient(AppBase, Client):
         """Handle of a run by its key; whether there is one is found out by its first use."""
         return self._run_handle(key, workflow)
 
+    def lock(
+        self,
+        key: str,
+        *,
+        ttl: Duration,
+        shared: bool = False,
+        timeout: Duration | None = None,
+    ) -> AbstractContextManager[int]:
+        """A block of plain code that at most one holder at a time is in: runs and other processes
+        that name the same key wait. The workflow's own is :func:`pgflow.lock`.
+
+        It yields the fence, a number that is greater each time the lock is won, for what the lock
+        protects to check.
+
+        Args:
+            key: Name of what is locked.
+            ttl: Time for which it is held at once. It is renewed while the block goes on, and over
+                so long after the process has died or was frozen.
+            shared: True if others may be in the block too that say the same.
+            timeout: Give up waiting after this long.
+
+        Raises:
+            LockLost: It could not be renewed in time, or an operator has taken it away.
+            TimeoutError: It was not won in time.
+        """
+        return HeldLock(self.ask, key, ttl, timeout, shared=shared)
+
     def pause(self, key: str, *, why: str = "paused") -> None:
         """Holds a run until :meth:`resume`."""
         self._ask(mail.pause_run(key, why), wakes=True)
@@ -157,6 +202,10 @@ class BoundClient(Client):
         self._errors = app._errors
         self._envelopes = app._envelopes
         self._mapping = app._mapping
+
+    def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
+        del once
+        return run_steps(self._adapted.executor, make(0))  # type: ignore[arg-type]
 
     def _ask(self, query: Query[T], *, wakes: bool = False, once: bool = False) -> T:
         del once  # nothing is sent twice in a caller's transaction

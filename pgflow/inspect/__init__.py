@@ -20,6 +20,14 @@ from pgflow.inspect.budgets import (
 )
 from pgflow.inspect.calls import Call, CallGroup, CallRow, Calls, read_calls
 from pgflow.inspect.clock import database_now
+from pgflow.inspect.entities import (
+    EntityRow,
+    EntityUpdateRow,
+    find_entity,
+    list_entities,
+    list_entity_names,
+    list_entity_updates,
+)
 from pgflow.inspect.gates import GateRow, find_gate, list_gates
 from pgflow.inspect.health import (
     LargePartition,
@@ -57,6 +65,7 @@ from pgflow.inspect.ledgers import (
     read_audit,
 )
 from pgflow.inspect.listing import After, Listing
+from pgflow.inspect.locks import LockRow, list_locks
 from pgflow.inspect.mail import MessageRow, list_messages
 from pgflow.inspect.question import (
     AsyncSource,
@@ -141,6 +150,8 @@ __all__ = [
     "ChildRow",
     "DecisionRow",
     "EffectRow",
+    "EntityRow",
+    "EntityUpdateRow",
     "Entry",
     "Failure",
     "GateRow",
@@ -152,6 +163,7 @@ __all__ = [
     "LedgerEvent",
     "LeftMessages",
     "Listing",
+    "LockRow",
     "LossRow",
     "MessageRow",
     "ObligationRow",
@@ -188,6 +200,7 @@ __all__ = [
     "describe_error",
     "encoded",
     "find_detail",
+    "find_entity",
     "find_gate",
     "find_key",
     "find_keys",
@@ -206,10 +219,14 @@ __all__ = [
     "list_debts",
     "list_decisions",
     "list_effects",
+    "list_entities",
+    "list_entity_names",
+    "list_entity_updates",
     "list_gates",
     "list_holders",
     "list_lanes",
     "list_large_partitions",
+    "list_locks",
     "list_losses",
     "list_messages",
     "list_obligations",

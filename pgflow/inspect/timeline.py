@@ -103,7 +103,9 @@ def last_seq(run_id: int) -> Question[int]:
 
 # ---------------------------------------------------------------- entries
 
-STEP, TIMER, SIGNAL, CHILD, GATE, MARK = "step", "timer", "signal", "child", "gate", "mark"
+STEP, TIMER, SIGNAL, CHILD, GATE, LOCK, MARK = (
+    "step", "timer", "signal", "child", "gate", "lock", "mark",
+)  # fmt: skip
 
 RECOVERED = "recovered"
 """The mark at which a lease was last heard of, where another went on without the run having been
@@ -121,6 +123,7 @@ _KINDS = {
     "effect_confirmed": STEP, "effect_failed": STEP, "effect_accepted": STEP,
     "budget_admitted": STEP, "budget_refused": STEP,
     "gate_asked": GATE, "gate_answered": GATE,
+    "entity_updated": STEP, "lock_asked": LOCK, "lock_won": LOCK,
 }  # fmt: skip
 _ENDS = {
     "step_completed": "completed", "step_failed": "failed", "step_abandoned": "abandoned",
@@ -129,6 +132,7 @@ _ENDS = {
     "effect_confirmed": "completed", "effect_failed": "failed", "effect_accepted": "accepted",
     "budget_refused": "refused",
     "gate_answered": "answered",
+    "entity_updated": "completed", "lock_won": "won", "lock_released": "refused",
 }  # fmt: skip
 _WAKES = {
     "gate_answered",
@@ -136,6 +140,7 @@ _WAKES = {
     "wait_timed_out",
     "timer_fired",
     "child_finished",
+    "lock_won",
     "operator",
     "call_cancelled",
 }
@@ -252,7 +257,11 @@ class _Folding:
         event, call = unit.event, unit.call
         if event == "timer_started" and call in self._open:
             self._open[call].due_at = unit.due_at
-        elif event in _KINDS or (event == "call_cancelled" and call):
+        elif (
+            event in _KINDS
+            or (event == "call_cancelled" and call)
+            or (event == "lock_released" and call in self._open)
+        ):
             self._take_call(unit, _KINDS.get(event, MARK))
         else:
             self.entries.append(_mark(unit))
@@ -276,6 +285,10 @@ class _Folding:
     def _take_call(self, unit: UnitRow, kind: str) -> None:
         event, call = unit.event, unit.call
         known = self._open.get(call)
+        if event == "lock_asked":
+            waiting = self._begin(call, kind, _name(unit, kind), unit.at)
+            waiting.kind = LOCK
+            return
         if event in ("timer_started", "child_started", "gate_asked"):
             kind = SIGNAL if kind == TIMER and unit.name else kind
             self._begin(call, kind, _name(unit, kind), unit.at).due_at = unit.due_at
@@ -287,13 +300,13 @@ class _Folding:
             # The column starts says what has begun.
             return
         draft = known or self._begin(call, kind, _name(unit, kind), self._last, is_known=False)
-        if event in ("step_completed", "step_failed", "attempt_failed"):
+        if event in ("step_completed", "entity_updated", "step_failed", "attempt_failed"):
             draft.cut_off += self._begun_by.pop(call, unit.token) != unit.token
         if event in ("attempt_failed", "effect_unknown"):
             draft.failures.append(Failure(unit.at, unit.payload))
             draft.due_at = unit.due_at
             return
-        if kind == SIGNAL:
+        if kind == SIGNAL and draft.kind != LOCK:
             draft.kind, draft.name = SIGNAL, unit.name or draft.name
         draft.status, draft.ended_at, draft.due_at = (
             _ENDS[event],

@@ -393,6 +393,10 @@ PGFLOW = frozenset(
         "idempotency_key",
         "in_workflow",
         "inline",
+        "lock",
+        "entity",
+        "update",
+        "query",
         "logger",
         "map",
         "now",
@@ -434,6 +438,8 @@ WAITING = frozenset(
         "pgflow._flow.timers.sleep",
         "pgflow._flow.children.run_child",
         "pgflow._flow.authority.gate.gate",
+        "pgflow.query",
+        "pgflow._flow.entities.query",
     }
     | {"pgflow._flow.signals.Signal().wait"}
     | {"asyncio.sleep", "asyncio.wait", "asyncio.wait_for"}
@@ -447,6 +453,7 @@ SYNC_TWINS = {
     "pgflow.run_child": "pgflow.sync.run_child",
     "pgflow.map": "pgflow.sync.map",
     "pgflow.gate": "pgflow.sync.gate",
+    "pgflow.query": "pgflow.sync.query",
     "pgflow.Signal().wait": ".sync.wait",
 }
 

@@ -505,6 +505,7 @@ begin
   perform pgflow.hand_on_debts_(old.run_id, cut, effects,
     format('the run goes on as generation %s', heir.generation), t);
   perform pgflow.move_words_(old.run_id, chain, heir.run_id, t);
+  perform pgflow.move_locks_(old.run_id, cut, heir.run_id, t);
   perform pgflow.put_back_(chain, old.run_id, cut, chain, t);
   perform pgflow.send_results_(old.run_id, cut, heir.run_id, chain, t);
   perform pgflow.nudge_asked_(array[chain]);

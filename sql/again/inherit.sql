@@ -71,7 +71,8 @@ declare
   chosen int;
 begin
   select u.call into chosen from pgflow.unit u
-  where u.run_id = run_id and u.name = step and u.kind in ('c', 'f', 'a', 's', 'X', 'd', 'i', 'q')
+  where u.run_id = run_id and u.name = step
+    and u.kind in ('c', 'H', 'f', 'a', 's', 'X', 'd', 'i', 'q')
   order by u.kind in ('f', 'q') desc, u.call desc limit 1;
   if chosen is null then
     select max((s->>0)::int) into chosen
@@ -111,7 +112,7 @@ begin
         from journal j cross join lateral json_array_elements(j.starts) s where s->>1 in ('s', 't')
       ) l order by l.call, l.seq
     ), ending as (
-      select j.* from journal j where j.kind in ('c', 'f', 'X')
+      select j.* from journal j where j.kind in ('c', 'H', 'f', 'X')
     ), ledger as (
       select distinct on (j.call) j.* from journal j where j.kind in ('i', 'j', 'C', 'F', 'U', 'A', 'E')
       order by j.call, j.seq desc
@@ -128,7 +129,7 @@ begin
     where e.seq is null or e.seq > cut
     union all
     select e.seq, e.call, 'transaction', e.name, 'completed', format('%s:%s', me.run_id, e.call), e.args_hash, e.payload
-    from ending e where e.kind = 'c' and e.args_hash is not null and e.seq > cut
+    from ending e where e.kind in ('c', 'H') and e.args_hash is not null and e.seq > cut
     union all
     select g.seq, g.call, 'effect', g.name, k.name, i.key, coalesce(i.args_hash, (i.starts->0->>4)::bigint), g.payload
     from ledger g join pgflow.unit_kind k on k.kind = g.kind join journal i on i.call = g.call and i.kind = 'i'
@@ -390,7 +391,8 @@ declare
   stem text := (select pgflow.own_stem_(r.root, r.generation) from pgflow.run r where r.run_id = heir);
 begin
   with closed as (
-    select u.call from pgflow.unit u where u.run_id = origin and u.seq <= cut and u.kind in ('c', 'f', 'X', 'x')
+    select u.call from pgflow.unit u
+    where u.run_id = origin and u.seq <= cut and u.kind in ('c', 'H', 'f', 'X', 'x')
   ), done as (
     insert into pgflow.unit (run_id, token, at, recorded_at, due_at, args_hash, seq, call, kind, name, key,
       payload, starts)

@@ -40,8 +40,10 @@
 --   gates                 [[call, name], ...]         gates that the code waits for, see sql/ledgers/gates.sql
 --   new_gates             [{call, name, key, ...}, ...]   those of them that are to be asked
 --   gated                 true: a run that continues has open gates, which close
+--   locks, holds, unlocks                             waits for locks, and blocks in them: see settle_locks_
 -- and the answer:
 --   refused               [[call, version of the policy, name of a read that is too old], ...]
+--   postponed             true: a lock that it rests on is lost, so nothing else of the question was done
 --   run
 --   units                 [[seq, call, kind, name, payload, due_at of an effect], ...]
 --   place                 "leased" | "parked" | "held" | "ended"
@@ -186,6 +188,15 @@ begin
       ) s
       where s.run_id = a.me and w.gates @> jsonb_build_array(jsonb_build_array(s.call))
       union all
+      select (case when s.payload->'fence' is not null then 'L' when s.payload->'refused' is not null then 'u'
+        else 'W' end)::"char", s.call, s.name, s.sent_at, s.signal_id, s.payload, null, false, s.address
+      from jsonb_array_elements(a.q->'locks') w
+      cross join lateral (
+        select m.*, m.ctid as address from pgflow.signal m
+        where a.has_mail and m.chain_id = a.chain and m.kind = 'l' and m.name = w->>1 offset 0
+      ) s
+      where s.run_id = a.me and s.call = (w->>0)::int
+      union all
       select (w->>2)::"char", (w->>0)::int, u.name, u.due_at, null, null, null, false, null
       from jsonb_array_elements(a.q->'timers') w
       cross join lateral (select n.name, n.due_at from pgflow.unit n
@@ -287,6 +298,8 @@ begin
     from (select pgflow.calls_of_(a.q->'child_calls') as calls offset 0) c where not isempty(c.calls)
     union all
     select e::int, 'e', 'effect', null from jsonb_array_elements(a.q->'open_effects') e
+    union all
+    select (k->0)::int, 'l', k->>1, null from jsonb_array_elements(a.q->'locks') k
   ) w
   where a.pos = any(positions);
   insert into pgflow.timer (due_at, run_id, call)
@@ -298,7 +311,8 @@ begin
   where a.pos = any(positions);
   return array(
     select (a.q->'chain')::bigint from jsonb_array_elements(questions) with ordinality as a (q, pos)
-    where a.pos = any(positions) and a.q ?| array['signals', 'child_calls', 'open_effects', 'gates'] order by a.pos
+    where a.pos = any(positions)
+      and (a.q ?| array['signals', 'child_calls', 'open_effects', 'gates'] or a.q->'locks' <> '[]') order by a.pos
   );
 end
 $$;
@@ -387,6 +401,9 @@ begin
     perform pgflow.hand_on_saga_(me, (q->'chain')::bigint, next_generation - 1, coalesce(q->'saga', '[]'),
       q->'of_children');
   end if;
+  if q ? 'locks' then
+    perform pgflow.carry_locks_(me, next_id, t);
+  end if;
   if q ? 'cancel' then
     perform pgflow.post_((q->'chain')::bigint,
       'x', 'cancel', json_strip_nulls(json_build_object('why', q->'cancel'->'why', 'reason', q->'cancel'->'reason')),
@@ -429,6 +446,9 @@ declare
   quiet int[];
   pausing int[] := '{}';
   parking int[];
+  settled int[] := '{}';
+  postponed int[] := '{}';
+  has_locks boolean := questions @? '$[*].locks';
   one record;
   done record;
   is_gated boolean := questions @? '$[*].gates';
@@ -464,6 +484,37 @@ begin
     end loop;
   end if;
 
+  if has_locks then
+    -- What a lost lock has protected is not gone on with: the code hears of the loss before anything else.
+    for done in
+      select l.* from pgflow.settle_locks_(questions, array(
+        select a.pos::int from jsonb_array_elements(questions) with ordinality as a (q, pos)
+        where a.pos = any(present) and not a.q ?| array['hold', 'continue']
+      ), seqs, t) l
+    loop
+      seqs[done.pos] := done.seq;
+      units[done.pos] := done.units;
+      to_wake := to_wake || done.to_wake;
+      if done.is_lost then
+        if questions->(done.pos - 1) ? 'children' then
+          perform pgflow.leave_keys_(questions->(done.pos - 1));
+        end if;
+        postponed := postponed || done.pos;
+        present := array_remove(present, done.pos);
+        mailed := array_remove(mailed, done.pos);
+      elsif done.units <> '[]' then
+        settled := settled || done.pos;
+      end if;
+    end loop;
+    -- What has been given back may have been won by another call of the batch.
+    mailed := array(
+      select a.pos::int from jsonb_array_elements(questions) with ordinality as a (q, pos)
+      where a.pos = any(present) and exists (select from pgflow.signal s
+        where s.chain_id = (a.q->'chain')::bigint offset 0)
+      order by a.pos
+    );
+  end if;
+
   if questions @? '$[*].unwanted[*]' then
     for one in
       select c.id::bigint as chain from jsonb_array_elements(questions) with ordinality as a (q, pos)
@@ -477,7 +528,7 @@ begin
   if questions @? '$[*].children[*]' then
     for done in select c.* from pgflow.start_children_(questions, present, seqs, t) c loop
       seqs[done.pos] := done.seq;
-      units[done.pos] := done.units;
+      units[done.pos] := units[done.pos] || done.units;
       lanes := lanes || done.lanes;
     end loop;
   end if;
@@ -494,6 +545,10 @@ begin
     where a.pos = any(present) and not a.q ?| array['hold', 'continue'] order by a.pos
   );
   quiet := looking;
+  if has_locks then
+    quiet := array(select p from unnest(looking) p where p <> all(settled));
+    mailed := mailed || pgflow.time_out_locks_(questions, looking, t);
+  end if;
   if mailed <> '{}' then
     -- What somebody has said of an effect comes before it could be tried again, and before the run could be held for
     -- want of it.
@@ -573,6 +628,20 @@ begin
     end loop;
   end if;
 
+  if has_locks then
+    for done in
+      select l.*
+      from pgflow.ask_locks_(questions, array(select p from unnest(quiet) p where p <> all(pausing)), seqs, t) l
+    loop
+      seqs[done.pos] := done.seq;
+      units[done.pos] := units[done.pos] || done.units;
+      to_wake := to_wake || done.to_wake;
+      if done.is_news then
+        quiet := array_remove(quiet, done.pos);
+      end if;
+    end loop;
+  end if;
+
   if pausing <> '{}' or questions @? '$[*].stuck' then
     for one in
       select a.pos::int as pos, a.q, (a.q->'chain')::bigint as chain, a.pos = any(pausing) as is_pause
@@ -602,6 +671,8 @@ begin
   end if;
 
   select jsonb_agg(case
+      when g.pos = any(postponed) then jsonb_build_object('run', g.run, 'units', g.units, 'place', g.place,
+        'at', pgflow.micros_(t), 'pause', false, 'postponed', true)
       when g.refused is null then jsonb_build_object('run', g.run, 'units', g.units, 'place', g.place,
         'at', pgflow.micros_(t), 'pause', g.is_pause)
       else jsonb_build_object('run', g.run, 'units', g.units, 'place', g.place, 'at', pgflow.micros_(t),

@@ -15,6 +15,7 @@
 --                      put_signals_back_ and reopen_gates_
 --   d  [[run_id, call], ...]   runs that draw on pools: calls whose reservations are returned, see settle_budgets_
 --   g  [run_id, ...]   those of `o` that have asked at gates
+--   k  [run_id, ...]   those of `o` that may hold a lock or wait for one
 --   w  the worker      whose leases they are
 -- Long payloads and outputs travel beside the document, in `payloads`: their element is null, and `apart` is their
 -- place there. So nobody escapes them or reads them as part of another text.
@@ -196,6 +197,7 @@ begin
           ('g', (select jsonb_agg(e) from jsonb_array_elements(batch->'g') e where e::bigint = any(good))),
           ('l', batch->'l'),
           ('p', batch->'p'),
+          ('k', (select jsonb_agg(e) from jsonb_array_elements(batch->'k') e where e::bigint = any(good))),
           ('m', (select jsonb_agg(e) from jsonb_array_elements(batch->'m') e where (e->0)::bigint = any(good))),
           ('b', (select jsonb_agg(e) from jsonb_array_elements(batch->'b') e where (e->0)::bigint = any(good))),
           ('d', (select jsonb_agg(e) from jsonb_array_elements(batch->'d') e where (e->0)::bigint = any(good))),
@@ -227,6 +229,9 @@ begin
     perform pgflow.reopen_gates_(batch->'b');
   end if;
 
+  if batch ? 'k' then
+    perform pgflow.leave_queues_(array(select e::bigint from jsonb_array_elements(batch->'k') e), null, t);
+  end if;
   if batch ? 'x' then
     if batch->'x' @? '$[*].children[*]' then
       perform pgflow.take_lanes_(batch->'x');
@@ -258,6 +263,10 @@ begin
     delete from pgflow.lease where run_id = any(ended);
     if batch ? 'g' then
       perform pgflow.close_gates_(array(select e::bigint from jsonb_array_elements(batch->'g') e));
+    end if;
+    if batch ? 'k' then
+      to_wake := to_wake
+        || pgflow.end_locks_(array(select e::bigint from jsonb_array_elements(batch->'k') e order by 1), t);
     end if;
     if exists (select from pgflow.signal s where s.chain_id = any(chains)) then
       perform pgflow.put_mail_aside_(chains, t);

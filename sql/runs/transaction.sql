@@ -42,7 +42,7 @@ comment on function pgflow.begin_step(bigint, bigint, int, int, int)
 
 create or replace function pgflow.fence_step(
   run_id bigint, token bigint, call int, units jsonb, args_hash bigint default null, has_ledger boolean default true,
-  payloads json[] default null, closes jsonb default null
+  payloads json[] default null, closes jsonb default null, fences bigint[] default null
 )
 returns bigint
 language plpgsql
@@ -68,6 +68,9 @@ begin
   -- From here to COMMIT no code of the application runs: a client that takes so long is frozen or gone.
   perform set_config('idle_in_transaction_session_timeout', '5000', true);
   t := pgflow.now_();
+  if fences is not null then
+    perform pgflow.check_fences_(run_id, fences);
+  end if;
   insert into pgflow.unit (run_id, seq, call, kind, name, payload, starts, token, at, recorded_at, due_at,
     key, args_hash)
   select (e->0)::bigint, (e->1)::int, (e->2)::int, (e->>3)::"char", e->>4,
@@ -84,9 +87,10 @@ begin
   return pgflow.micros_(t);
 end
 $$;
-comment on function pgflow.fence_step(bigint, bigint, int, jsonb, bigint, boolean, json[], jsonb)
+comment on function pgflow.fence_step(bigint, bigint, int, jsonb, bigint, boolean, json[], jsonb, bigint[])
   is 'Last call of a transactional step''s transaction: fences the lease, appends the buffered units and the step''s '
-     'own, which may be of the ledger of effects, and settles what is spent of a budget; the time in microseconds';
+     'own, which may be of the ledger of effects, and settles what is spent of a budget; the time in microseconds. '
+     'PF025 if the run does not hold one of these locks any more';
 --! grant fence_step to pgflow_worker
 
 create or replace function pgflow.read_unit(run_id bigint, seq int)

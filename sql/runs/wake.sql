@@ -51,6 +51,7 @@ begin
   values (me, token, t, 'cancelled', request.why);
   delete from pgflow.signal where chain_id = chain and kind in ('x', 'p', 'r', 't');
   perform pgflow.close_gates_(array[me]);
+  perform pgflow.end_locks_(array[me], t);
   perform pgflow.put_mail_aside_(array[chain], t);
 end
 $$;
@@ -334,7 +335,7 @@ begin
         select from pgflow.wait w join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
         where w.run_id = p.run_id and (
           w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name
-          or w.kind = 'g' and s.run_id = p.run_id and s.call = w.call
+          or w.kind in ('g', 'l') and s.run_id = p.run_id and s.call = w.call
         )
         offset 0
       )
@@ -387,7 +388,8 @@ begin
   delete from pgflow.nudge n using unnest(nudged, nudges) as g (chain, id)
   where n.chain_id = g.chain and n.nudge_id = g.id and g.chain <> all(keep);
   -- Of those that were not read, a full sweep knows only that there may be some: whoever sweeps looks again soon.
-  busy := cardinality(keep) + (chains is null and cardinality(nudged) >= max)::int;
+  busy := cardinality(keep) + (chains is null and cardinality(nudged) >= max)::int
+    + (exists (select from pgflow.lock_nudge n where n.nudged_at > t - interval '1 second'))::int;
   if tell and (lanes <> '{}' or mail <> '{}') then
     perform pgflow.tell_workers_(lanes, mail);
   end if;
@@ -478,17 +480,24 @@ declare
   t timestamptz := pgflow.now_();
   next_due timestamptz;
   breached int[];
+  durably text;
 begin
   perform set_config('synchronous_commit', 'off', true);
   perform pgflow.expire_runs_(max, t);
   perform pgflow.notice_silence_(max, t);
   breached := pgflow.notice_breaches_(max, t);
+  perform pgflow.sweep_locks_(max, t);
+  durably := current_setting('synchronous_commit');  -- on, if a lock was won
   select w.lanes, w.mail, w.ended, w.busy into lanes, mail, ended, busy from pgflow.wake(null, max, false) w;
   lanes := lanes || breached || pgflow.wake_due_(max, t) || pgflow.begin_replacements_(max, t);
+  if durably <> 'off' then
+    perform set_config('synchronous_commit', durably, true);
+  end if;
   select least(
     (select m.due_at from pgflow.timer m order by m.due_at limit 1), (select d.due_at from pgflow.deadline d
       order by d.due_at limit 1),
     (select b.look_at from pgflow.effect_beat b order by b.look_at limit 1),
+    (select l.expires_at from pgflow.lock l where l.expires_at is not null order by l.expires_at limit 1),
     -- One that is due already was locked, perhaps for long: it is found again by a later poll.
     (select o.due_at from pgflow.owed o where o.kind = 'obligation' and o.detail->>'state' = 'open' and o.due_at > t
       order by o.due_at limit 1)
@@ -498,9 +507,9 @@ begin
 end
 $$;
 comment on function pgflow.poll(int)
-  is 'The sweep of every worker: expired runs, effects without a beat, obligations that are due, nudges, due timers; '
-     'also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one '
-     'that it serves';
+  is 'The sweep of every worker: expired runs, effects without a beat, obligations that are due, locks, nudges, due '
+     'timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to '
+     'notice one that it serves';
 --! grant poll to pgflow_worker
 
 create or replace function pgflow.check_waits_()
@@ -533,7 +542,7 @@ begin
     where w.run_id = p.run_id and (
       w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name
       or w.kind = 'e' and (s.run_id = p.run_id and s.call = w.call or s.payload->>'obligation' is not null)
-      or w.kind = 'g' and s.run_id = p.run_id and s.call = w.call
+      or w.kind in ('g', 'l') and s.run_id = p.run_id and s.call = w.call
     )
   ) and not exists (select from pgflow.nudge n where n.chain_id = p.chain_id);
 end
@@ -544,8 +553,8 @@ comment on column pgflow.wait.run_id is 'The parked run';
 comment on column pgflow.wait.call is 'Number of the call that waits; of children, the first of those calls';
 comment on column pgflow.wait.kind
   is 's = for a signal, c = for the result of a child, e = for word of an effect or obligation, g = for the '
-     'answer of a gate';
-comment on column pgflow.wait.name is 'Name of the signal, or child';
+     'answer of a gate, l = for a lock';
+comment on column pgflow.wait.name is 'Name of the signal, key of the lock, or child';
 comment on column pgflow.wait.calls is 'Numbers of the calls that wait for a child; null where it is for a signal';
 
 comment on column pgflow.timer.due_at is 'Time at which the run must go on';

@@ -169,7 +169,7 @@ left join lateral (
   where e.run_id = d.run_id and e.decision = d.decision
   union all
   select 'step', u.name::text, u.key::text, 'completed' from pgflow.unit u
-  where u.run_id = d.run_id and u.kind = 'c' and starts_with(u.key, d.decision || '/')
+  where u.run_id = d.run_id and u.kind in ('c', 'H') and starts_with(u.key, d.decision || '/')
 ) a on true
 left join lateral (
   -- By a later generation, if the saga was carried there.

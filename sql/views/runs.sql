@@ -80,7 +80,7 @@ from (
   select k.run_id, 'waiting', (
       select string_agg(w.what, ', ') from (
         select distinct case kind when 's' then 'signal ' || name when 'g' then 'gate ' || name when 'e' then 'owes'
-            else 'child'
+            when 'l' then 'lock ' || name else 'child'
           end as what
         from pgflow.wait where run_id = k.run_id
         union all
@@ -92,11 +92,13 @@ from (
         where exists (select from pgflow.replacement where run_id = k.run_id)
       ) w
     ), k.parked_at, null, null, null, null, null, (
-      select case min(case w.kind when 'g' then 0 when 's' then 1 when 'e' then 2 else 3 end) when 0 then 'gate'
-      when 1 then 'signal'
-      when 2 then case when exists (select from pgflow.owed o where o.run_id = k.run_id and o.kind = 'effect')
-        then 'effect' else 'owes' end
-      when 3 then 'child'
+      select case min(case w.kind when 'g' then 0 when 's' then 1 when 'e' then 2 when 'l' then 3 else 4 end)
+        when 0 then 'gate'
+        when 1 then 'signal'
+        when 2 then case when exists (select from pgflow.owed o where o.run_id = k.run_id and o.kind = 'effect')
+          then 'effect' else 'owes' end
+        when 3 then 'lock'
+        when 4 then 'child'
         else case
           when exists (select from pgflow.timer t where t.run_id = k.run_id) then 'timer'
           when exists (select from pgflow.replacement p where p.run_id = k.run_id) then 'replacement'
@@ -108,6 +110,7 @@ from (
         'signals', json_agg(distinct w.name) filter (where w.kind = 's'),
         'gates', json_agg(distinct g.gate) filter (where w.kind = 'g'),
         'children', nullif(count(*) filter (where w.kind = 'c'), 0),
+        'locks', json_agg(distinct w.name) filter (where w.kind = 'l'),
         'effects', nullif(count(*) filter (where w.kind = 'e' and not exists (select from pgflow.owed o
           where o.run_id = w.run_id and o.call = w.call and o.kind = 'obligation')), 0),
         'obligations', nullif(count(*) filter (where w.kind = 'e' and exists (select from pgflow.owed o
@@ -224,8 +227,9 @@ drop view if exists pgflow.repeated_steps;
 drop view if exists pgflow.steps;
 create view pgflow.steps as
 select r.key, f.call, f.name as step,
-  case f.ending when 'c' then 'completed' when 'f' then 'failed' when 'X' then 'abandoned' else 'started' end as status,
-  f.failed_attempts + f.renewals + case when f.ending in ('c', 'f') then 1 else 0 end
+  case when f.ending in ('c', 'H') then 'completed' when f.ending = 'f' then 'failed'
+    when f.ending = 'X' then 'abandoned' else 'started' end as status,
+  f.failed_attempts + f.renewals + case when f.ending in ('c', 'H', 'f') then 1 else 0 end
     -- Begun under a lease that recorded no end of it: what a kill cut off may have acted.
     + case when f.begun_by is null or coalesce(f.begun_by = any(f.ended_by), false) then 0 else 1 end as attempts,
   f.started_at, f.ended_at,
@@ -234,7 +238,7 @@ select r.key, f.call, f.name as step,
       where coalesce(f.started_seq, f.ended_seq) <= (e->>0)::int order by n limit 1),
     r.root::text || case when r.generation > 1 then '~' || r.generation else '' end
   ) || '/' || f.name || '/' || f.ordinal else f.ordinal end as idempotency_key,
-  case f.ending when 'c' then (select u.payload::json from pgflow.unit u
+  case when f.ending in ('c', 'H') then (select u.payload::json from pgflow.unit u
     where u.run_id = r.run_id and u.seq = f.payload_seq) end as output,
   case f.ending when 'f' then (select u.payload::json from pgflow.unit u
     where u.run_id = r.run_id and u.seq = f.payload_seq) end as error,
@@ -248,13 +252,14 @@ cross join lateral (
     min(e.seq) filter (where e.kind = 's') as started_seq, min(e.seq) filter (where e.ending is not null) as ended_seq,
     max(e.seq) filter (where e.ending is not null or e.kind = 'r') as payload_seq,
     min(e.token) filter (where e.kind = 's') as begun_by,
-    array_agg(e.token) filter (where e.kind in ('c', 'f', 'a')) as ended_by,
+    array_agg(e.token) filter (where e.kind in ('c', 'H', 'f', 'a')) as ended_by,
     count(*) filter (where e.kind = 'r') as renewals
   from (
     select u.seq, u.token, u.call::int as call, u.name::text as name, u.kind::"char" as kind,
       case when u.kind not in ('a', 'i', 'r') then u.kind::text end as ending, null::timestamptz as started_at,
-      case when u.kind <> 'a' then u.at end as ended_at, case when u.kind in ('c', 'f') then u.key::text end as ordinal
-    from pgflow.unit u where u.run_id = r.run_id and u.kind in ('c', 'f', 'X', 'a', 'i', 'r')
+      case when u.kind <> 'a' then u.at end as ended_at,
+      case when u.kind in ('c', 'H', 'f') then u.key::text end as ordinal
+    from pgflow.unit u where u.run_id = r.run_id and u.kind in ('c', 'H', 'f', 'X', 'a', 'i', 'r')
     union all
     select u.seq, u.token, (s->>0)::int, s->>2, 's', null, u.recorded_at, null, case when s->>1 = 's' then s->>3 end
     from pgflow.unit u cross join lateral jsonb_array_elements(u.starts::jsonb) s

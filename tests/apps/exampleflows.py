@@ -305,6 +305,65 @@ async def labelling(n: int) -> dict[str, str]:
 
 
 @workflow
+async def locked_child(n: int) -> int:
+    async with pgflow.lock("shelf") as fence:
+        saw(fence)
+        return await add(n, 1)
+
+
+@workflow
+async def locking(n: int) -> list[Any]:
+    async def inside(i: int) -> int:
+        async with pgflow.lock("shelf", shared=i % 3 == 0) as fence:
+            saw(i, fence)
+            return await add(i, 1)
+
+    async def long() -> None:
+        async with pgflow.lock("slow") as fence:
+            saw(fence)
+            await asyncio.sleep(1)
+
+    async def impatient() -> None:
+        try:
+            async with pgflow.lock("slow", timeout=0.5):
+                saw("in time")
+        except TimeoutError as error:
+            saw(error)
+
+    async def gives_up() -> None:
+        try:
+            async with asyncio.timeout(0.3), pgflow.lock("slow"):
+                saw("soon")
+        except TimeoutError as error:
+            saw(error)
+
+    sums = await asyncio.gather(*(inside(i) for i in range(n)), pgflow.run_child(locked_child, n))
+    await asyncio.gather(long(), impatient(), gives_up())
+    try:
+        async with pgflow.lock("short", ttl=0.2):
+            await asyncio.sleep(1)
+            saw(await add(1, 1))
+    except pgflow.LockLost as error:
+        saw(error)
+    try:
+        async with pgflow.lock("shelf"), pgflow.lock("shelf"):
+            pass
+    except pgflow.LockRefused as error:
+        saw(error)
+    return sums
+
+
+@workflow
+async def locking_round(n: int) -> int:
+    async with pgflow.lock("round", shared=True) as fence:
+        saw(fence)
+        total = await add(n, 1)
+        if n < 3:
+            pgflow.continue_as_new(n + 1)
+    return total
+
+
+@workflow
 async def continuing(n: int, total: int = 0) -> int:
     total = await add(total, n)
     pgflow.set_state(total=total)
@@ -567,6 +626,8 @@ EXAMPLES = [
     Example(telling, 3, [4, True]),
     Example(labelling, 3, {"stage": "2", "was 1": "yes", "was 2": "yes"}),
     Example(continuing, 3, 6),
+    Example(locking, 4, [1, 2, 3, 4, 5], children=(locked_child,)),
+    Example(locking_round, 1, 4),
     Example(in_a_thread, 3, events=(_send("paid", 5),), children=(charged_child,)),
     Example(writing, 2, [1000, 1001, 1050, 1051, 2]),
     Example(writing_and_telling, 3, 3003),

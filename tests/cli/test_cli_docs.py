@@ -45,7 +45,7 @@ def leaves() -> list[str]:
     return [
         " ".join(("pgflow", *path))
         for path in commands()
-        if " ".join(path) not in groups or path in (("queues",), ("budgets",))
+        if " ".join(path) not in groups or path in (("queues",), ("budgets",), ("locks",))
     ]
 
 

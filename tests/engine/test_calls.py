@@ -21,6 +21,7 @@ from pgflow._engine.calls import (
 )
 from pgflow._engine.effects import _MOVES, CLOSED, EffectCall, Event, ImpossibleMove, Stage
 from pgflow._engine.gates import GateCall, GateTerms
+from pgflow._engine.locks import HoldCall, LockCall
 from pgflow._model.budgets import Admission, Spent
 from pgflow._model.codecs import ANYTHING, codec_for
 from pgflow._model.effects import Accepted
@@ -72,6 +73,11 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
         GateCall(7, "ship", None, codec=ANYTHING, request="1", value=1, terms=GateTerms()),
         {Kind.GATE_ANSWERED},
     ),
+    "lock": (
+        LockCall(7, "ship", None, is_shared=False),
+        {Kind.LOCK_WON, Kind.WAIT_TIMED_OUT, Kind.LOCK_RELEASED},
+    ),
+    "hold": (HoldCall(7, "ship", None, fence=1), {Kind.LOCK_RELEASED}),
     "child": (
         ChildCall(7, "ship", None, request=CHILD, result=ANYTHING, errors=ErrorClasses()),
         {Kind.CHILD_FINISHED},
@@ -107,13 +113,16 @@ def test_each_kind_names_what_only_the_database_can_end():
         StepCall(4, "ship", None, "backoff", spec=spec(), retry_seq=6),
         StepCall(5, "ship", None, "running", spec=spec()),
         EffectCall(6, "ship", None, "owed", spec=spec("e", TERMS)),
+        LockCall(9, "shelf", None, is_shared=True, ttl_seconds=2.0, within=(3,), started_seq=7),
+        HoldCall(11, "shelf", None, fence=4),
         CALLS["child"][0],
     ):
         call.wait(waits)
     assert waits.in_question([7, 8, 10]) == {
         "signals": [[2, "paid"]],
         "timers": [[1, 4, "T"], [2, 5, "W"]],
-        "retries": [[4, 6]],
+        "retries": [[4, 6], [9, 7]],
+        "locks": [[9, "shelf", True, 2.0, 7, [3]]],
         "open_effects": [3, 6],
         "child_calls": "{[7,8],[10,10]}",
     }

@@ -179,10 +179,16 @@ def traces(units: list[Unit], *, licences: bool) -> dict[int, set[tuple[str, str
             found.setdefault(unit.call, set()).add(("step", unit.name))
         elif unit.kind in (Kind.TIMER_STARTED, Kind.TIMER_FIRED):
             found.setdefault(unit.call, set()).add(
-                ("signal", unit.name) if unit.name else ("timer", "timer")
+                ("wait", unit.name) if unit.name else ("timer", "timer")
             )
-        elif unit.kind in (Kind.SIGNAL_RECEIVED, Kind.WAIT_TIMED_OUT):
+        elif unit.kind == Kind.SIGNAL_RECEIVED:
             found.setdefault(unit.call, set()).add(("signal", unit.name))
+        elif unit.kind == Kind.WAIT_TIMED_OUT:
+            found.setdefault(unit.call, set()).add(("wait", unit.name))
+        elif unit.kind in (Kind.LOCK_ASKED, Kind.LOCK_WON):
+            found.setdefault(unit.call, set()).add(("lock", unit.name))
+        elif unit.kind == Kind.LOCK_RELEASED:
+            found.setdefault(unit.call, set()).add(("any", unit.name))
         elif unit.kind in (Kind.CHILD_STARTED, Kind.CHILD_FINISHED):
             found.setdefault(unit.call, set()).add(("child", unit.name))
         elif unit.kind == Kind.CALL_CANCELLED:
@@ -199,6 +205,8 @@ def asked(execution: WatchedExecution) -> dict[int, set[tuple[str, str | None]]]
         if isinstance(event[0], int):
             number, kind, name, effect = event
             found[number] = {(kind, name), ("any", name), (f"step {effect}", name)}
+            if kind in ("signal", "lock"):
+                found[number].add(("wait", name))
     return found
 
 

@@ -357,7 +357,7 @@ def test_the_engine_does_no_input_or_output():
 
 
 PARTS = {
-    "line", "clock", "buffer", "agenda", "code", "history", "values", "keys", "steps", "timers", "signals", "children", "gates", "notes", "ledger",
+    "line", "clock", "buffer", "agenda", "code", "history", "values", "keys", "steps", "timers", "signals", "children", "gates", "locks", "notes", "ledger",
     "renewal", "end", "release", "flushing",
 }  # fmt: skip
 """Parts of an execution, by the names under which they refer to each other."""

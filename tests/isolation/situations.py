@@ -119,6 +119,12 @@ VERBS = {
         Verb("wait_owing", "its holder parking it, since it owes", of="park"),
         Verb("fail", "its failing while it owes", of="complete"),
         Verb("restart", "a restart", of="retry"),
+        Verb("ask", "a run that asks for a lock and parks until it has it", of="park"),
+        Verb("give", "its holder giving a lock back", of="flush"),
+        Verb("take_lock", "plain code that takes a lock, or stands in its queue"),
+        Verb("free_lock", "plain code that gives a lock back"),
+        Verb("break_lock", "an operator who takes a lock away"),
+        Verb("sweep_locks", "a sweep for locks"),
         Verb("flush_both", "a batch with flushes of both runs", of="flush"),
         Verb("release_both", "both runs being handed back, in the wrong order", of="release"),
         Verb("wake_both", "a wake of both chains", of="wake"),
@@ -185,7 +191,7 @@ ON_POOLS = ("grant", "grant_rr", "revoke", "lower")
 # Who waits for whose commit; nobody else waits (tests/sql/test_sql_locks.py).
 LOCKERS = {
     "flush", "park", "complete", "continue", "hold", "child", "step", "step_rr", "release", "reap", "wake", "poll",
-    "await", "give_up", "takeover", "flush_both", "release_both", "wake_both", "children", "children_back",
+    "await", "ask", "give", "give_up", "takeover", "flush_both", "release_both", "wake_both", "children", "children_back",
 }  # fmt: skip
 WAITS: dict[str, set[str]] = {
     # A fence, since the application's transaction cannot be tried again; and who hands runs back,
@@ -212,6 +218,9 @@ WAITS: dict[str, set[str]] = {
     # Pools are locked, whoever draws on them or sets them; so is that of a run that ends by force.
     **dict.fromkeys((*DRAWS, *ON_POOLS), {*DRAWS, *ON_POOLS, "wake"}),
     "wake": {*DRAWS, *ON_POOLS},
+    # Who takes a lock from whoever holds it.
+    "break_lock": {"break_lock", "free_lock", "give", "complete", "continue"},
+    "free_lock": {"break_lock"},
 }
 
 
@@ -400,6 +409,10 @@ PLACES = {
     "spending": "runs k and l are both held, each has reserved of a pool of its own, and both pools "
     "draw on a third",
     "forfeit": "the same is so, but k is stuck, and somebody has cancelled it by force",
+    "free": "two workers hold the runs k and l, and nobody has the lock",
+    "locked": "two workers hold the runs k and l, and k has the lock",
+    "queued": "a worker holds run k, which has the lock, and run l is parked until it has it",
+    "lent": "two workers hold the runs k and l, and plain code has the lock",
     "split": "one worker holds the runs k and l, but k was handed back and is held by another",
 }
 
@@ -526,7 +539,7 @@ def all_specs() -> list[Spec]:
         meet("at_gate", "peek", ("approve", "reject"), gated=True),
         meet("asking", "approve", LOOKERS, gated=True),
     ]
-    return [*specs, *family(), *several(), *spending(), *three()]
+    return [*specs, *family(), *several(), *spending(), *three(), *locks()]
 
 
 def spec(name: str, place: str, says: str, first: Actor, *others: Actor) -> Spec:
@@ -738,6 +751,47 @@ def three() -> list[Spec]:
     ]
 
 
+def locks() -> list[Spec]:
+    """A lock, and whoever asks for it, gives it back, takes it away or looks."""
+
+    def actors(*names: str, gate: int | None = None) -> list[Actor]:
+        return [Actor(VERBS[name], gate=gate) for name in names]
+
+    looks = ("break_lock", "sweep_locks", "poll")
+    asks_too, late = Actor(VERBS["ask"], "l_ask", "l"), Actor(VERBS["ask"], "l_ask", "l", gate=2)
+    others = [asks_too, *actors("take_lock", *looks)]
+    ask, give, end, take, free = actors("ask", "give", "complete", "take_lock", "free_lock")
+    gives = Actor(VERBS["give"], gate=1)
+    twice, free_2, break_2, sweep_2 = (
+        Actor(VERBS[name], f"{name}_2")
+        for name in ("take_lock", "free_lock", "break_lock", "sweep_locks")
+    )
+    moves = actors("continue", "step", "wake")
+    break_, sweep = actors("break_lock", "sweep_locks")
+    return [
+        spec("ask", "free", "A run that asks for the lock", ask, *others),
+        spec("take_lock", "free", "Plain code that takes the lock", take, twice, *actors(*looks)),
+        spec("give", "locked", "The end of the block", give, *others),
+        spec("complete", "locked", "The end of the run", end, *others),
+        spec("ask", "locked", "A run that asks for the lock", asks_too, *others[1:]),
+        spec("give", "queued", "The end of the block", give, *others[1:], *actors("wake")),
+        spec("complete", "queued", "The end of the run", end, *others[1:], *actors("wake")),
+        spec("free_lock", "lent", "The end of the block", free, free_2, *others, *actors("wake")),
+        spec("take_lock", "locked", "Plain code that takes the lock", take, *moves),
+        spec("break_lock", "locked", "The lock being taken away", break_, break_2, *moves),
+        spec("break_lock", "queued", "The lock being taken away", break_, sweep, *actors("poll")),
+        spec("sweep_locks", "queued", "A sweep for locks", sweep, sweep_2, *actors("poll"), *moves),
+        spec(
+            "give-gated",
+            "locked",
+            "The end of the block",
+            gives,
+            late,
+            *actors("take_lock", "sweep_locks", gate=2),
+        ),
+    ]
+
+
 # ---------------------------------------------------------------- what cannot meet
 
 HELD = ("flush", "park", "complete", "continue", "hold", "child", "step", "release")
@@ -792,6 +846,35 @@ APART = (
             "a word on a pool touches only its rows, and these touch none of a pool: they start, "
             "move or tell a run, and what draws is in the flush beside them (spending-*)"
         ),
+    ),
+    (
+        ("take_lock", "free_lock", "break_lock", "sweep_locks"),
+        (
+            "claim",
+            "hold",
+            "child",
+            "release",
+            "reap",
+            "patch",
+            "start",
+            "signal",
+            "deliver",
+            "cancel",
+            "force",
+            "pause",
+            "resume",
+            "retry",
+            "grant",
+        ),
+        (
+            "these change no row of a lock: a run keeps its locks wherever it is moved, until it "
+            "gives them back, goes on as another generation or ends"
+        ),
+    ),
+    (
+        ("free_lock",),
+        ("flush", "complete", "continue", "step"),
+        "plain code gives back what it holds itself, and these what their run holds",
     ),
 )
 """These, those, and why they do not meet."""

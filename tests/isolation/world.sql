@@ -94,7 +94,8 @@ begin
   end if;
   if outcome is not null then
     batch := batch || jsonb_build_object('o', jsonb_build_array(jsonb_build_array(me.run_id) || outcome || jsonb_build_array(me.chain_id, by_token)),
-      'f', jsonb_build_array(me.run_id), 'g', jsonb_build_array(me.run_id));
+      'f', jsonb_build_array(me.run_id), 'g', jsonb_build_array(me.run_id),
+      'k', jsonb_build_array(me.run_id));
   end if;
   if exists (select from pgflow.owed o where o.run_id = me.run_id) or units @? 'strict $[*] ? (@[1] == "O")' then
     batch := batch || '{"l": true, "p": true}';
@@ -137,6 +138,8 @@ as $$
   delete from pgflow.gate; delete from pgflow.gate_answer; delete from pgflow.owed;
   delete from pgflow.pool; delete from pgflow.spend; delete from pgflow.reservation; delete from pgflow.charge; delete from pgflow.pool_change;
   delete from pgflow.lane where workflow like 'new%';
+  delete from pgflow.lock; delete from pgflow.lock_wait; delete from pgflow.lock_nudge; delete from pgflow.lock_broken;
+  select setval('pgflow.lock_fence_seq', 1, false);
   delete from scene.run; delete from scene.said; delete from scene.sent; delete from scene.app; delete from scene.complaint;
   select setval('pgflow.run_id_seq', 1, false), setval('pgflow.worker_worker_id_seq', 1, false);
 $$;
@@ -240,6 +243,17 @@ begin
       if place = 'forfeit' then
         perform scene.commit_('k', 101, '[]', '{"hold": ["stuck", "nondeterminism", "old", null, "pgflow"]}'), pgflow.cancel_run('k', force => true);
       end if;
+    when 'free', 'locked', 'queued', 'lent' then
+      perform scene.start_('k'), scene.start_('l'), scene.take_('k', 'first', 101), scene.take_('l', 'second', 201);
+      if place = 'lent' then
+        perform pgflow.take_lock('a', 'plain', '1 hour');
+      elsif place <> 'free' then
+        perform scene.commit_('k', 101, '[]', '{"locks": [[1, "a", false, null, null, []]]}');
+        update scene.run set seq = 1 where name = 'k';
+      end if;
+      if place = 'queued' then
+        perform scene.play('ask', 'l');
+      end if;
     when 'two' then
       perform scene.start_('k'), scene.start_('l'), scene.take_('k', 'first', 101), scene.take_('l', 'second', 201);
       update pgflow.lease set worker_id = (select r.worker_id from scene.run r where r.name = 'k');
@@ -282,6 +296,18 @@ begin
         'signals', '[[1, "go"]]'::jsonb, 'timers', jsonb_build_array(jsonb_build_array(1, me.seq + 1, 'W')), 'park', true, 'idle', true));
     when 'await' then
       answer := scene.commit_(of, by_token, '[[2, "c", "await", "1", null]]', '{"child_calls": [1], "park": true, "idle": true}');
+    when 'ask' then
+      answer := scene.commit_(of, by_token, '[]', '{"locks": [[1, "a", false, null, null, []]], "park": true, "idle": true}');
+    when 'give' then
+      answer := scene.commit_(of, by_token, '[]', '{"locks": [], "holds": [[2, "a", 1, true]]}');
+    when 'take_lock' then
+      answer := case when pgflow.take_lock('a', pg_backend_pid()::text, '1 hour', false, '1 hour') is null then 'waits' else 'won' end;
+    when 'free_lock' then
+      answer := case when pgflow.release_lock('a', 1) then 'free' else 'lost' end;
+    when 'break_lock' then
+      answer := case pgflow.break_lock('a', 'it hangs') when 0 then 'nothing' else 'taken' end;
+    when 'sweep_locks' then
+      select scene.woken_(w.lanes, w.mail, w.ended, w.busy) into answer from pgflow.sweep_locks() w;
     when 'give_up' then
       answer := scene.commit_(of, by_token, '[[1, "x", "give_up", null, null]]',
         jsonb_build_object('unwanted', (select jsonb_agg(r.chain_id) from scene.run r where r.name = 'l')));
@@ -300,7 +326,7 @@ begin
       answer := scene.commit_(of, by_token, '[[2, "c", "complete", "1", null]]', outcome => '["completed", null, "1", null]');
     when 'continue' then
       answer := scene.commit_(of, by_token, '[[2, "c", "continue", "1", null]]', '{"continue": "{}"}' || case
-        when exists (select from pgflow.gate) then '{"gated": true}' else '{}' end::jsonb);
+        when exists (select from pgflow.gate) then '{"gated": true}' when exists (select from pgflow.lock) then '{"locks": []}' else '{}' end::jsonb);
     when 'keep' then
       answer := scene.commit_(of, by_token, jsonb_build_array(jsonb_build_array(2, 'D', 'refund',
         json_build_object('key', scene.debt_(of), 'verdict', 'discharged')::text, null)));
@@ -513,7 +539,7 @@ union all
 select 'wake-up', count(distinct w.run_id)::int, 0
 from pgflow.wait w join pgflow.parked p on p.run_id = w.run_id join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
 where w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name or w.kind = 'e'
-  or w.kind = 'g' and s.run_id = p.run_id and s.call = w.call
+  or w.kind in ('g', 'l') and s.run_id = p.run_id and s.call = w.call
 union all
 -- word of an obligation is on record once, or in the mailbox of whoever owes it; and it is breached once
 select 'obligation', (s.is_said and u.closed = 0 and not exists (select from pgflow.signal m where m.kind = 'e'))::int,
@@ -531,6 +557,11 @@ select 'verdict', (a.n > 0 and f.n = 0 and exists (select from pgflow.gate))::in
 from (select count(*) as n from scene.said where answer = 'answered') a,
   (select count(*) as n from pgflow.gate_answer where closes) c,
   (select (select count(*) from pgflow.unit where kind = 'G') + (select count(*) from pgflow.signal where kind = 'g') as n) f
+union all
+-- nobody waits for a lock that is free, and one alone holds it
+select 'lock', count(distinct w.key)::int, 0 from pgflow.lock_wait w where not exists (select from pgflow.lock l where l.key = w.key)
+union all
+select 'lock', 0, greatest(count(*)::int - 1, 0) from pgflow.lock
 union all
 select 'timer', count(distinct p.run_id)::int, 0 from pgflow.parked p join pgflow.timer m on m.run_id = p.run_id where m.due_at <= clock_timestamp()
 union all

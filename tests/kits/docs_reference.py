@@ -41,6 +41,9 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("Gates", "See [Ask a person](../how-to/gates.md).", [pgflow.gate, pgflow.Approved, pgflow.Rejected, pgflow.Escalated, pgflow.Expired, pgflow.TakenOver, pgflow.Approve, pgflow.Reject, pgflow.Escalate, pgflow.TakeOver, pgflow.GateRequest, pgflow.OpenGate]),
     ("Links", "See [Send links](../how-to/gates.md#send-links). They are in `pgflow.links`.", [links.LinkKeys, links.Link, links.asgi]),
     ("Around runs", "", [pgflow.Interceptor, pgflow.register_errors, provider.TransactionProvider, provider.AsyncTransactionProvider]),
+    ("Locks and entities", "See [Let one run at a time](../how-to/locks.md) and [Share state among runs](../how-to/entities.md).", [
+        pgflow.lock, pgflow.entity, pgflow.update, pgflow.Update, pgflow.query, pgflow.Snapshot,
+    ]),
     ("Testing", "See [Test workflows](../how-to/testing.md).", [testing.AsyncHarness, testing.Harness, testing.ReplayHistories]),
     ("Declared, not built yet", ("Each raises `NotBuiltError` when it is used, or, for a schedule, "
                                 "when a worker would have to keep it."), [pgflow.schedule]),
@@ -86,6 +89,10 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
         readers.QueueRow, readers.LaneRow, readers.WorkerRow, readers.WorkerCount, readers.Holder,
     ]),
     ("Gates", "See [Ask a person](../how-to/gates.md).", [readers.list_gates, readers.find_gate, readers.GateRow]),
+    ("Locks and entities", "", [
+        readers.list_locks, readers.list_entity_names, readers.list_entities, readers.find_entity, readers.list_entity_updates,
+        readers.LockRow, readers.EntityRow, readers.EntityUpdateRow,
+    ]),
     ("Messages", "", [readers.list_messages, readers.MessageRow]),
     ("Versions and patches", "See [Change running code](../how-to/change-running-code.md).", [readers.list_versions, readers.list_patches, readers.VersionRow, readers.PatchRow]),
     ("Health", "`pgflow doctor` asks these.", [
@@ -184,6 +191,7 @@ def _methods(cls: type) -> list[tuple[str, Any]]:
 
 
 INTERNAL = {"ask", "wait", "definitions", "listens", "on"} | {
+    "kind", "as_step", "args_codec", "verdict_codec", "encode_args", "statements",
     "declared", "timeout_", "spec", "issue", "has_compensation", "code", "issue_compensation", "issue_by_hand", "read_request",
 }  # fmt: skip
 """Public in the language's sense only; the second set is what the engine asks of an effect."""

@@ -27,6 +27,8 @@ from pgflow._engine.drivers import CoroutineDriver, Driver, ThreadDriver
 from pgflow._engine.execution import Execution
 from pgflow._engine.flush import Flush, batch_document
 from pgflow._engine.host import StepResult
+from pgflow._engine.locking import Locks
+from pgflow._engine.locks import HoldCall, LockCall
 from pgflow._engine.notes import Notes
 from pgflow._engine.signals import Signals
 from pgflow._engine.steps import Steps
@@ -98,6 +100,18 @@ class WatchedTimers(Timers):
         return self.watcher.issue_sleep(*args)
 
 
+class WatchedLocks(Locks):
+    """Likewise."""
+
+    watcher: Any = None
+
+    def issue(self, *args: Any, **kwargs: Any) -> LockCall:
+        return self.watcher.issue_lock(*args, **kwargs)
+
+    def hold(self, *args: Any) -> HoldCall:
+        return self.watcher.hold_lock(*args)
+
+
 class WatchedNotes(Notes):
     """Likewise."""
 
@@ -126,11 +140,13 @@ class WatchedExecution(Execution):
         self._signals = WatchedSignals(*parts, self.timers)
         self._children = WatchedChildren(self.claim, *parts, self.values)
         self._timers = WatchedTimers(self.buffer, *parts)
+        self._locks = WatchedLocks(*parts, self.timers)
         self._notes = WatchedNotes(self.claim, self.clock, self.buffer, self.history, self.values)
         self._let_watch(self)
 
     def _let_watch(self, watcher: WatchedExecution | None) -> None:
-        for part in (self.steps, self.signals, self.children, self.timers, self.notes):
+        parts = self.steps, self.signals, self.children, self.timers, self.locks, self.notes
+        for part in parts:
             part.watcher = watcher  # type: ignore[attr-defined]
 
     def _watch(self, call: Any) -> Any:
@@ -149,6 +165,12 @@ class WatchedExecution(Execution):
 
     def issue_sleep(self, *args: Any) -> TimerCall:
         return self._watch(Timers.issue(self.timers, *args))
+
+    def issue_lock(self, *args: Any, **kwargs: Any) -> LockCall:
+        return self._watch(Locks.issue(self.locks, *args, **kwargs))
+
+    def hold_lock(self, *args: Any) -> HoldCall:
+        return self._watch(Locks.hold(self.locks, *args))
 
     def set_state(self, text: str) -> None:
         Notes.set_state(self.notes, text)

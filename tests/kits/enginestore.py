@@ -32,7 +32,7 @@ PURSE = Decimal(2)
 
 class Mail(NamedTuple):
     """A row of a mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, e =
-    word of an obligation.
+    word of an obligation, l = what became of the wait for a lock.
     """
 
     mail_id: int
@@ -44,6 +44,28 @@ class Mail(NamedTuple):
     run_id: int | None = None
     call: int | None = None
     sent_by: str | None = None
+
+
+class Held(NamedTuple):
+    """A lock and its holder; call 0 = from the generation before, and not asked for yet."""
+
+    fence: int
+    key: str
+    run_id: int
+    call: int
+    is_shared: bool
+    expires_us: int | None
+
+
+class Queued(NamedTuple):
+    """A wait for a lock."""
+
+    key: str
+    run_id: int
+    call: int
+    is_shared: bool
+    ttl_seconds: float | None
+    within: list[int]
 
 
 @dataclass
@@ -154,6 +176,9 @@ class Store:
         self.mail: list[Mail] = []
         self.nudged: list[int] = []
         self.coming: list[Callable[[Store], None]] = []
+        self.locks: list[Held] = []
+        self.queue: list[Queued] = []
+        self._fences = 0
         self._ids = 0
         self._mail_ids = 0
         self._tokens = 0
@@ -174,6 +199,7 @@ class Store:
         )
         other._writers = dict(self._writers)
         other._purse, other._reserved = self._purse, dict(self._reserved)
+        other.locks, other.queue = list(self.locks), list(self.queue)
         other.runs = {
             run_id: replace(
                 run, units=list(run.units), waits=dict(run.waits), due_us=list(run.due_us)
@@ -253,10 +279,12 @@ class Store:
         run_id: int | None = None,
         call: int | None = None,
         sent_by: str | None = None,
+        sent_us: int | None = None,
     ) -> None:
         self._mail_ids += 1
+        at_us = self.now_us if sent_us is None else sent_us
         self.mail.append(
-            Mail(self._mail_ids, chain_id, kind, name, self.now_us, payload, run_id, call, sent_by)
+            Mail(self._mail_ids, chain_id, kind, name, at_us, payload, run_id, call, sent_by)
         )
         self.nudged.append(chain_id)
 
@@ -337,6 +365,8 @@ class Store:
             or m.kind == "g"
             and m.run_id == run.run_id
             and any(call == m.call for call, _ in run.waits.get("gates", ()))
+            or m.kind == "l"
+            and m.run_id == run.run_id
             for m in mine
         )
 
@@ -387,6 +417,8 @@ class Store:
                 if key == (run_id, call) or (call is None and key[0] == run_id):
                     self._purse += self._reserved.pop(key)
         answer = self._answer(run, batch["x"][0]) if "x" in batch else None
+        for run_id in batch.get("k", ()):
+            self._end_locks(self.runs[run_id])
         for _, status, reason, output, error, *_ in batch.get("o", ()):
             self._end(run, status, reason, output, error)
         return None, json.loads(json.dumps(answer))
@@ -423,6 +455,17 @@ class Store:
 
     def _answer(self, run: StoredRun, q: dict[str, Any]) -> dict[str, Any]:
         assert q["seq"] == run.last_seq
+        goes_on = not ("hold" in q or "continue" in q)
+        settled, is_lost = self._settle_locks(run, q) if goes_on else ([], False)
+        if is_lost:
+            return {
+                "run": run.run_id,
+                "units": settled,
+                "place": "leased",
+                "at": self.now_us,
+                "pause": False,
+                "postponed": True,
+            }
         for chain_id in q.get("unwanted", ()):
             self._post(
                 chain_id,
@@ -433,23 +476,31 @@ class Store:
                 ),
                 sent_by="pgflow",
             )
-        units: list[list[Any]] = [self._start_child(run, child) for child in q.get("children", ())]
-        units += [self._admit(run, call) for call in q.get("admits", ())]
+        units: list[list[Any]] = [
+            *settled,
+            *(self._start_child(run, child) for child in q.get("children", ())),
+            *(self._admit(run, call) for call in q.get("admits", ())),
+        ]
         place, pause = "leased", False
         for wanted in q.get("new_gates", ()):
             units.append(self._ask_gate(run, wanted))
         if "hold" in q:
             run.place, run.held, place = "held", q["hold"], "held"
         elif "continue" in q:
-            self._continue(run, q["continue"])
+            self._continue(run, q["continue"], has_locks="locks" in q)
             place = "ended"
         else:
             self._expire_gates(run, q)
+            self._time_out_locks(run, q)
             words = self._take_words(run)
             more, pause = self._look(run, q)
             more = words + more
             units += more
-            more = more or q.get("admits", [])
+            more = more or settled or q.get("admits", [])
+            if not more and not pause:
+                asked, is_news = self._ask_locks(run, q)
+                units += asked
+                more = asked if is_news else []
             if not more and pause and q["idle"]:
                 self._pause(run)
                 place = "held"
@@ -630,7 +681,7 @@ class Store:
                 self.mail.remove(mail)
                 if kind == "x" and q["cancelled"]:
                     continue
-            elif kind == Kind.CHILD_FINISHED:
+            elif mail is not None:
                 self.mail.remove(mail)
             payload = mail.payload if mail is not None else None
             if kind == "x":
@@ -664,6 +715,13 @@ class Store:
                 and any(call == m.call for call, _ in q.get("gates", ()))
             ):
                 yield m.sent_us, m.call or 0, m.mail_id, Kind.GATE_ANSWERED, m.name, m
+        for call, key, *_ in q.get("locks", ()):
+            for m in mine:
+                if (m.kind, m.name, m.run_id, m.call) == ("l", key, run.run_id, call):
+                    said = json.loads(m.payload)
+                    kind = Kind.LOCK_WON if "fence" in said else Kind.WAIT_TIMED_OUT
+                    kind = Kind.LOCK_RELEASED if "refused" in said else kind
+                    yield m.sent_us, call, m.mail_id, kind, key, m
         for call, name in q.get("signals", ()):
             first = next((m for m in mine if m.kind == "s" and m.name == name), None)
             if first is not None:
@@ -678,7 +736,7 @@ class Store:
         run.place = "parked"
         run.waits = {
             name: q[name]
-            for name in ("signals", "child_calls", "open_effects", "gates")
+            for name in ("signals", "child_calls", "open_effects", "gates", "locks")
             if q.get(name)
         }
         run.due_us = [
@@ -699,7 +757,7 @@ class Store:
             self._note_operator(run, m.name, json.loads(m.payload or "{}").get("why"))
         run.place, run.held = "held", ["paused", "paused", None, None, "a person"]
 
-    def _continue(self, run: StoredRun, text: str) -> None:
+    def _continue(self, run: StoredRun, text: str, *, has_locks: bool) -> None:
         self._ids += 1
         self._decide(run, 0, Kind.CONTINUED, None, json.dumps({"run_id": self._ids}))
         self.runs[self._ids] = replace(
@@ -715,7 +773,134 @@ class Store:
             waits={},
             due_us=[],
         )
+        if has_locks:
+            unheard = {m.call for m in self.mail if m.kind == "l" and m.run_id == run.run_id}
+            self.locks = [
+                h._replace(run_id=self._ids, call=0)
+                if h.run_id == run.run_id and h.call not in unheard and not self._is_over(h)
+                else h
+                for h in self.locks
+            ]
+            self._end_locks(run)
         run.place, run.status = "ended", "continued"
+
+    # ------------------------------------------------------------ locks
+
+    def _is_over(self, held: Held) -> bool:
+        return held.expires_us is not None and held.expires_us <= self.now_us
+
+    def _win(self, wait: Queued) -> Held:
+        self._fences += 1
+        expires_us = (
+            None if wait.ttl_seconds is None else self.now_us + round(wait.ttl_seconds * SECOND)
+        )
+        held = Held(self._fences, wait.key, wait.run_id, wait.call, wait.is_shared, expires_us)
+        self.locks.append(held)
+        return held
+
+    def _grant(self, key: str) -> None:
+        """Serves the queue of a key, as far as it goes."""
+        self.locks = [h for h in self.locks if h.key != key or not self._is_over(h)]
+        for wait in [w for w in self.queue if w.key == key]:
+            if any(h.key == key and not (h.is_shared and wait.is_shared) for h in self.locks):
+                return
+            self.queue.remove(wait)
+            held = self._win(wait)
+            chain_id = self.runs[wait.run_id].chain_id
+            said = json.dumps({"fence": held.fence})
+            self._post(chain_id, "l", key, said, wait.run_id, wait.call, "pgflow")
+
+    def _end_locks(self, run: StoredRun) -> None:
+        self.queue = [w for w in self.queue if w.run_id != run.run_id]
+        freed = {h.key for h in self.locks if h.run_id == run.run_id}
+        self.locks = [h for h in self.locks if h.run_id != run.run_id]
+        self.mail = [m for m in self.mail if not (m.kind == "l" and m.run_id == run.run_id)]
+        for key in sorted(freed):
+            self._grant(key)
+
+    def _settle_locks(self, run: StoredRun, q: dict[str, Any]) -> tuple[list[list[Any]], bool]:
+        """Takes back what the code gives back, and finds what is lost: the units, and whether
+        something was lost.
+        """
+        units, freed, is_lost = [], [], False
+        for call in q.get("unlocks", ()):
+            place = run.run_id, call
+            self.queue = [w for w in self.queue if (w.run_id, w.call) != place]
+            freed += [h.key for h in self.locks if (h.run_id, h.call) == place]
+            self.locks = [h for h in self.locks if (h.run_id, h.call) != place]
+            self.mail = [
+                m for m in self.mail if not (m.kind == "l" and (m.run_id, m.call) == place)
+            ]
+        for call, key, fence, is_given_back in q.get("holds", ()):
+            held = next((h for h in self.locks if (h.fence, h.run_id) == (fence, run.run_id)), None)
+            counts = held is not None and not self._is_over(held)
+            if counts and not is_given_back:
+                continue
+            if held is not None:
+                self.locks.remove(held)
+                freed.append(key)
+            said = {"fence": fence} if counts else {"fence": fence, "lost": "expired"}
+            is_lost = is_lost or not (counts or is_given_back)
+            units.append(self._decide(run, call, Kind.LOCK_RELEASED, key, json.dumps(said)))
+        for key in freed:
+            self._grant(key)
+        return units, is_lost
+
+    def _time_out_locks(self, run: StoredRun, q: dict[str, Any]) -> None:
+        for call, key, _, _, seq, _ in q.get("locks", ()):
+            wait = next((w for w in self.queue if (w.run_id, w.call) == (run.run_id, call)), None)
+            due_us = None if seq is None else run.units[seq - 1].due_us
+            if wait is not None and due_us is not None and due_us <= self.now_us:
+                self.queue.remove(wait)
+                said = json.dumps({"timed_out": True})
+                self._post(run.chain_id, "l", key, said, run.run_id, call, "pgflow", due_us)
+
+    def _ask_locks(self, run: StoredRun, q: dict[str, Any]) -> tuple[list[list[Any]], bool]:
+        """Asks for locks: the units, and whether they say more than that it waits."""
+        units: list[list[Any]] = []
+        is_news = False
+        for call, key, is_shared, ttl_seconds, _, within in q.get("locks", ()):
+            kind, said = self._ask_lock(
+                run, Queued(key, run.run_id, call, is_shared, ttl_seconds, within)
+            )
+            if kind is not None:
+                units.append(self._decide(run, call, kind, key, json.dumps(said)))
+                is_news = is_news or kind != Kind.LOCK_ASKED
+        return units, is_news
+
+    def _ask_lock(self, run: StoredRun, wait: Queued) -> tuple[str | None, dict[str, Any]]:
+        for h in self.locks:
+            if (h.key, h.run_id, h.call, h.is_shared) == (wait.key, run.run_id, 0, wait.is_shared):
+                self.locks[self.locks.index(h)] = h._replace(call=wait.call)
+                return Kind.LOCK_WON, {"fence": h.fence}
+        self.locks = [
+            h for h in self.locks if (h.key, h.run_id, h.call) != (wait.key, run.run_id, 0)
+        ]
+        place = run.run_id, wait.call
+        if any((w.run_id, w.call) == place for w in self.queue) or any(
+            (h.run_id, h.call) == place for h in self.locks
+        ):
+            return None, {}
+        self.queue.append(wait)
+        self._grant(wait.key)
+        told = [m for m in self.mail if m.kind == "l" and (m.run_id, m.call) == place]
+        if told:
+            self.mail.remove(told[0])
+            return Kind.LOCK_WON, json.loads(told[0].payload or "{}")
+        if self._closes_circle(wait):
+            self.queue.remove(wait)
+            return Kind.LOCK_RELEASED, {"refused": "deadlock"}
+        return Kind.LOCK_ASKED, {"shared": wait.is_shared}
+
+    def _closes_circle(self, wait: Queued) -> bool:
+        keys, seen = [wait.key], set[int]()
+        while keys:
+            key = keys.pop()
+            for held in self.locks:
+                if held.key == key and held.fence not in seen:
+                    seen.add(held.fence)
+                    keys += [w.key for w in self.queue if held.fence in w.within]
+        return bool(seen & set(wait.within))
 
     def _end(
         self, run: StoredRun, status: str, reason: str | None, output: str | None, error: str | None

@@ -837,7 +837,7 @@ async def test_a_verdict_and_a_word_of_one_look_are_replayed_as_they_came(
 
 
 @pytest.mark.parametrize("how", ["continue", "fail", "force", "restart"])
-async def test_a_gate_an_obligation_and_a_reservation_end_each_in_its_own_way(
+async def test_a_gate_an_obligation_a_lock_and_a_reservation_end_each_in_its_own_way(
     aflow: AsyncHarness, conn: Conn, how: str
 ) -> None:
     begun = asyncio.Event()
@@ -852,13 +852,14 @@ async def test_a_gate_an_obligation_and_a_reservation_end_each_in_its_own_way(
         if n:
             return "again"
         pgflow.owe("refund", to="ada")
-        asked = asyncio.ensure_future(pgflow.gate("pay", 30))
-        other = asyncio.ensure_future(slow.options(admit=Admit(usd=Decimal("0.5")))())
-        said = await go.wait()
-        del asked, other
-        if said == "continue":
-            pgflow.continue_as_new(1)
-        raise ValueError("no money")
+        async with pgflow.lock("till"):
+            asked = asyncio.ensure_future(pgflow.gate("pay", 30))
+            other = asyncio.ensure_future(slow.options(admit=Admit(usd=Decimal("0.5")))())
+            said = await go.wait()
+            del asked, other
+            if said == "continue":
+                pgflow.continue_as_new(1)
+            raise ValueError("no money")
 
     aflow(pools=[Pool("user", usd=1)]).include(busy)
     run = await aflow.start(busy.options(key="k", pool="user"))
@@ -880,9 +881,12 @@ async def test_a_gate_an_obligation_and_a_reservation_end_each_in_its_own_way(
     assert one(conn, "select count(*) from pgflow.gate") == 0
     assert one(conn, "select count(*) from pgflow.reservation") == 0
     assert owed(conn, "kind, name, state") == [("obligation", "refund", "open")]
+    # A later generation has the lock until it ends, whether it asks for it or not.
+    assert one(conn, "select count(*) from pgflow.lock") == (how == "continue")
     await aflow.app.discharge(key_of(conn))
     await aflow.until_idle()
     assert owed(conn) == []
+    assert one(conn, "select count(*) from pgflow.lock") == 0
 
 
 async def test_code_that_closes_another_way_on_a_replay_diverges(

@@ -71,6 +71,10 @@ TESTS = {
         "limits of queues, and plans that claim more than they should",
         ["tests/worker/test_queues.py", "tests/sql/test_sql_claim.py", "-k", "limit or more_than"],
     ),
+    "G28": (
+        "locks of runs whose workers are killed and frozen, before a register that refuses old fences",
+        ["tests/locks/test_register.py"],
+    ),
     "G31": (
         (
             "messages sent again under their key, of the wrong type, refused or mended, and for runs "

@@ -70,7 +70,6 @@ NOT_BUILT = {
     "G25": "rate limits",
     "G26": "dedup windows of queues",
     "G27": "ordering per key",
-    "G28": "user-level locks",
     "G32": "the outbox",
     "G46": "the sealer",
     "G47": "row-level security",

@@ -21,6 +21,7 @@ from tests.simulator.world import Actor, Cut, Play, Step, World
 
 CLAIMED = "run_id, token, chain_id, last_seq, key, input, units, extra->'offer'"
 KEYS = 24
+LOCKED = ("one", "two")
 CAPACITY = 4
 DEAD_AFTER_TURNS = 120
 AT_US = 1_900_000_000_000_000
@@ -134,6 +135,8 @@ class Cast:
         world.add("sender1", self.send_signals, 1)
         world.add("operator", self.operate, 0.7)
         world.add("poller", self.poll, 1)
+        world.add("taker0", self.take_locks, 0.7)
+        world.add("taker1", self.take_locks, 0.7)
 
     # ---------------------------------------------------------------- workers
 
@@ -815,6 +818,54 @@ class Cast:
             return call("grant_budget", "$1, '{\"usd\": 5}'", pool, act=act)
         restore = self.rng.random() < 0.7
         return call("revoke_pool", "$1, restore => $2::boolean", pool, restore, act=act)
+
+    def take_locks(self, me: Actor) -> Play:
+        """Takes locks, some in transactions that end later or never, and gives them back, late or
+        not at all.
+        """
+        while True:
+            try:
+                if self.world.healing:
+                    yield Step("rest")
+                    continue
+                explicit = self.rng.random() < 0.3
+                if explicit:
+                    yield Step("begin", self.rng.choice(("", "isolation level repeatable read")))
+                for _ in range(self.rng.randint(1, 2) if explicit else 1):
+                    yield from self._lock_or_unlock(me)
+                if explicit:
+                    yield Step(self.rng.choice(("commit", "commit", "rollback")))
+            except (Cut, SqlError):
+                pass
+
+    def _lock_or_unlock(self, me: Actor) -> Call:
+        key, holder = self.rng.choice(LOCKED), f"{me.name}/{self.rng.randint(0, 1)}"
+        fences: dict[str, int] = me.memory.setdefault("fences", {})
+        what = self.rng.choices(("take", "renew", "release", "leave", "sweep"), (8, 2, 5, 1, 2))[0]
+        if what == "take":
+            patience = self.rng.choice((None, "3 seconds", "1 hour"))
+            rows = yield call(
+                "take_lock",
+                "$1, $2, $3::interval, $4::boolean, $5::interval",
+                key,
+                holder,
+                self.rng.choice(("2 seconds", "1 hour")),
+                self.rng.random() < 0.4,
+                patience,
+                act=Act("lock"),
+            )
+            if rows[0][0] is not None:
+                fences[key] = int(rows[0][0])
+        elif what == "leave":
+            yield call("leave_lock", "$1, $2", key, holder, act=Act("lock"))
+        elif what == "sweep" and not me.explicit:
+            yield call("sweep_locks", "", columns="busy", act=Act("wake"))
+        elif what in ("renew", "release") and key in fences:
+            fence = fences[key] if what == "renew" else fences.pop(key)
+            more = ", interval '1 minute'" if what == "renew" else ""
+            yield call(f"{what}_lock", f"$1, $2::bigint{more}", key, fence, act=Act("lock"))
+        else:
+            yield Step("rest")
 
     def poll(self, me: Actor) -> Play:
         """Polls, wakes what is nudged, and takes runs back that were stuck on their definition."""

@@ -20,6 +20,16 @@ class Variant(NamedTuple):
 
 
 BROKEN: dict[str, Variant] = {
+    "lock without its key": Variant(
+        "who decides about a lock does not have its key alone",
+        (
+            Change(
+                "try_key_",
+                "pg_try_advisory_xact_lock(hashtext('pgflow.lock'), hashtext(key))",
+                "true",
+            ),
+        ),
+    ),
     "unfenced batch": Variant(
         "commit_units compares no tokens",
         (

@@ -59,9 +59,11 @@ $$;
 RESET = f"""
 truncate pgflow.run_key, pgflow.run, pgflow.outcome, pgflow.deadline, pgflow.ready, pgflow.lease, pgflow.parked, pgflow.wait, pgflow.timer,
   pgflow.held, pgflow.signal, pgflow.undelivered, pgflow.nudge, pgflow.unit, pgflow.step_beat, pgflow.worker,
-  pgflow.pool, pgflow.spend, pgflow.reservation, pgflow.charge, pgflow.pool_change, sim.booked, sim.account restart identity;
+  pgflow.pool, pgflow.spend, pgflow.reservation, pgflow.charge, pgflow.pool_change, pgflow.lock, pgflow.lock_wait,
+  pgflow.lock_nudge, pgflow.lock_broken, sim.booked, sim.account restart identity;
 alter sequence pgflow.run_id_seq restart;
 alter sequence pgflow.nudge_id_seq restart;
+alter sequence pgflow.lock_fence_seq restart;
 alter sequence sim.clock restart;
 update pgflow.queue set paused_at = null, max_running = case when queue = '{LIMITED}' then {LIMIT} end, max_deaths = 3;
 insert into pgflow.pool (made_at, is_hard, name, pools, tz, limits)
@@ -127,6 +129,9 @@ HALTS = (
     Halt("deliver: place locked", "deliver_signal", "  if me is null or"),
     Halt("deliver: wait found", "deliver_signal", "  t := pgflow.now_();"),
     Halt("start: key taken", "insert_run_", "  is_new := true;"),
+    Halt("lock: key tried", "take_lock", "  t := pgflow.now_();"),
+    Halt("lock: given back", "nudge_key_", "  if not pgflow.try_key_(key)"),
+    Halt("locks: nudges seen", "sweep_locks_", "  for wanted in"),
 )
 
 AUDIT = "select invariant, detail from pgflow.check()"

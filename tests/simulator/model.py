@@ -99,6 +99,10 @@ class Model:
         self.nudges: Counter[int] = Counter()
         self.workers: dict[int, int] = {}
         self.deadlines: dict[int, int] = {}
+        self.locks: dict[int, Line] = {}
+        """Holders, by their fences."""
+        self.fences: Counter[str] = Counter()
+        """The greatest fence of each key."""
         self.aside: set[int] = set()
         self.sent: dict[str, str] = {}
         """Every signal that was committed, by its payload: "mail", then "taken" or "aside"."""
@@ -176,6 +180,8 @@ class Model:
                 self.workers.pop(number, None)
             elif table == "d":
                 self.deadlines.pop(number, None)
+            elif table == "q":
+                del self.locks[number]
         for line in came:
             table, number = line[0], int(line[1])
             if table in PLACES:
@@ -199,7 +205,26 @@ class Model:
                 self.workers[number] = int(line[2])
             elif table == "d":
                 self.deadlines[number] = int(line[2])
+        # Several may win at once, one after the other.
+        for line in sorted((x for x in came if x[0] == "q"), key=lambda x: int(x[1])):
+            self._judge_holder(int(line[1]), line)
         return mail_came, mail_went
+
+    def _judge_holder(self, fence: int, line: Line) -> None:
+        """Judge that a lock was won by one alone, or by several that share it, and later than by all
+        before.
+        """
+        _, _, key, holder, is_shared = line
+        beside = [other for other in self.locks.values() if other[2] == key]
+        if any(is_shared == "false" or other[4] == "false" for other in beside):
+            raise Broken("G28", f"lock {key} was won by {holder}, and is held by {beside}")
+        if fence <= self.fences[key]:
+            raise Broken(
+                "G28", f"lock {key} was won with fence {fence} after fence {self.fences[key]}"
+            )
+        self.locks[fence] = line
+        self.fences[key] = fence
+        self.tested["G28"] += 1
 
     # ---------------------------------------------------------------- what grows
 

@@ -21,7 +21,8 @@ TESTED = {
     "G14": "workers that die or freeze holding runs",
     "G22": "clock jumps, polls halted between looking and locking",
     "G24": "claims of a limited queue, some held open",
-    "G28": "claims held open, reaped and released at once",
+    "G28": "claims held open, reaped and released at once; locks taken and given back in "
+    "transactions held open, cut off and rolled back",
     "G31": "senders, wakes and parks halted between any two looks",
     "G36": "cancels, forced and not, of runs wherever they are",
     "G37": "runs continued as new while messages are under way",

@@ -45,7 +45,11 @@ Play = Generator[Step, Any, None]
 
 INSIDE = {
     "wake": ["wake", "apply_controls_"],
-    "poll": ["poll", "wake", "wake_due_", "apply_controls_"],
+    "poll": ["poll", "wake", "wake_due_", "apply_controls_", "sweep_locks_"],
+    "take_lock": ["take_lock"],
+    "release_lock": ["nudge_key_"],
+    "leave_lock": ["nudge_key_"],
+    "sweep_locks": ["sweep_locks_", "wake"],
     "commit_units": ["commit_units", "answer_all_", "insert_run_"],
     "claim_runs": ["take_heads_"],
     "commit_and_claim": ["commit_units", "answer_all_", "take_heads_"],

@@ -227,6 +227,14 @@ OWED = """
   from pgflow.run where run_id = {run}
 """
 
+FENCES = "select setval('pgflow.lock_fence_seq', 100)"
+LOCK = "insert into pgflow.lock (fence, run_id, since, call, is_shared, key, holder) values ({fence}, {run}, %(t)s, 1, {shared}, 'k', 'h')"
+LOCK_WAIT = "insert into pgflow.lock_wait (run_id, asked_at, call, is_shared, is_checked, key, holder) values ({run}, %(t)s, 1, false, true, 'k', 'h')"
+WON = """
+  insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)
+  values ({run}, 1, %(t)s, %(t)s, 6, 60, 'L', 'k', '{{"fence": 1}}')
+"""
+
 # invariant -> ways to break it, each of one or more statements
 MUTATIONS: dict[str, list[list[str]]] = {
     "an open run has exactly one place": [
@@ -418,6 +426,45 @@ MUTATIONS: dict[str, list[list[str]]] = {
                 "insert into pgflow.outcome (run_id, finished_at, status, error) values (%(second)s, "
                 "%(t)s, 'failed', '{}')"
             ),
+        ]
+    ],
+    "a lock has one holder, or several that share it": [
+        [
+            FENCES,
+            LOCK.format(fence=1, run="%(leased)s", shared="true"),
+            LOCK.format(fence=2, run="%(leased)s", shared="false"),
+        ]
+    ],
+    "fences grow": [
+        [LOCK.format(fence=1000, run="%(leased)s", shared="true")],
+    ],
+    "a fence is given once": [[WON.format(run="%(leased)s"), WON.format(run="%(parent)s")]],
+    "locks are held by open runs": [[FENCES, LOCK.format(fence=1, run="%(done)s", shared="false")]],
+    "only open runs wait for locks": [
+        [
+            FENCES,
+            LOCK.format(fence=1, run="%(leased)s", shared="false"),
+            LOCK_WAIT.format(run="%(done)s"),
+        ]
+    ],
+    "a lock that is free is not waited for": [[LOCK_WAIT.format(run="%(leased)s")]],
+    "who waits for a lock stands in its queue, or has word of it": [
+        ["insert into pgflow.wait (run_id, call, kind, name) values (%(parked)s, 9, 'l', 'k')"]
+    ],
+    "the history of an entity leads to its state": [
+        ["insert into pgflow.entity values (1, %(t)s, 'e', 'k', null)"],
+        ["insert into pgflow.entity values (0, %(t)s, 'e', 'k', '1')"],
+    ],
+    "an update that a run has made is in the history of the entity": [
+        [UNIT.format(run="%(leased)s", seq=6, call=60, kind="H")]
+    ],
+    "an update in the history of an entity is in that of its run": [
+        [
+            (
+                "insert into pgflow.entity_history (version, at, run_id, call, name, key, update, "
+                "said_by, args, verdict) "
+                "values (0, %(t)s, %(leased)s, 60, 'e', 'k', 'u', 'x', '{}', '1')"
+            )
         ]
     ],
     "what is owed equals the journal": [

@@ -54,8 +54,9 @@ if TYPE_CHECKING:
 
 WHO_ENDS_LEASES = {"finish", "park", "hold", "continue"}
 WHO_LOCKS_LEASES = {"commit", "step", "release", "strays", "reap"} | WHO_ENDS_LEASES
-WHO_WAKES = {"wake", "sweep", "poll"}
+WHO_WAKES = {"wake", "sweep", "poll", "sweep locks"}
 WHO_LOCKS_A_LIMITED_QUEUE = {"claim limited", "limit", "pause queue"}
+WHO_HAS_A_LOCK = {"release lock", "renew lock", "break lock"}
 
 # waiter -> those whose open transactions it waits for
 WAITS = {
@@ -93,6 +94,9 @@ WAITS = {
     # New lanes and partitions are made once.
     "lanes": {"lanes", "limit", "pause queue"},
     "partitions": {"partitions"},
+    # Who changes a lock of plain code, one after the other; and updates of an entity.
+    **dict.fromkeys(WHO_HAS_A_LOCK, WHO_HAS_A_LOCK),
+    "open entity": {"open entity"},
 }
 
 
@@ -141,11 +145,14 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
     )
     start(conn, "child", key="known")
     conn.execute("select pgflow.limit_queue('few', 9)")
-    parent = begin(conn, "parent")
+    parent, asker = begin(conn, "parent"), begin(conn, "asker")
     asking, late = begin(conn, "asking"), begin(conn, "late")
     commit(conn, flush(asking, expected=0, **gate("g", approvers=["ann"]), park=True, idle=True))
     commit(conn, flush(late, expected=0, **gate("l", timeout=60)))
     conn.execute("update pgflow.gate set expires_at = expires_at - interval '2 hours'")
+    fence = one(conn, "select pgflow.take_lock('a', 'one', '1 hour')")
+    conn.execute("select pgflow.take_lock('a', 'two', '1 hour', false, '1 hour')")
+    conn.execute("select pgflow.post_update('e', 'a', 'u')")
     chains = [run.chain_id for run in (*leased, *parked, *stuck, *done)]
     keys = [f"{place}-0" for place in ("ready", "leased", "parked", "stuck", "done")]
 
@@ -176,6 +183,24 @@ def build_world(conn: Conn) -> dict[str, Callable[[Conn], object]]:
         "hold": of_leased(hold=["stuck", "x", None, None, None]),
         "continue": of_leased(**{"continue": "{}"}),
         "child": lambda c: commit(c, flush(parent, expected=0, children=[child(1, key="new")])),
+        "ask lock": lambda c: commit(
+            c,
+            flush(
+                asker,
+                expected=0,
+                locks=[[1, "a", False, None, None, []]],
+                park=True,
+                idle=True,
+            ),
+        ),
+        "take lock": call("take_lock('a', gen_random_uuid()::text, '1 hour', false, '1 hour')"),
+        "release lock": call("release_lock('a', %s)", fence),
+        "renew lock": call("renew_lock('a', %s, '1 hour')", fence),
+        "break lock": call("break_lock('a', 'it hangs')"),
+        "sweep locks": call("sweep_locks()"),
+        "open entity": call("open_entity('e', 'a')"),
+        "post update": call("post_update('e', 'a', 'u')"),
+        "take update": call("take_update('{e}')"),
         "step": step,
         "beat step": call("beat_step(%s, %s, 1, 1, null)", ids[0], held[0]),
         "send": for_keys("send_signal(%s, 'paid')"),

@@ -41,6 +41,7 @@ from pgflow._transactions.psycopg import PsycopgProvider
 from pgflow._worker.beginnings import Beginnings
 from pgflow._worker.claims import Claims
 from pgflow._worker.committer import Committer
+from pgflow._worker.entities import EntityMail
 from pgflow._worker.flusher import Flusher
 from pgflow._worker.heartbeat import Heart, Rhythm
 from pgflow._worker.lanes import Lanes
@@ -439,6 +440,7 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "claims": (Claims, "_claim_once"), "polls": (Poller, "poll"), "flushes": (Flusher, "_flush_old"), "upkeep": (Upkeep, "_compare_schema"),
     "commits": (Committer, "_commit"), "results": (ResultWaiter, "_run"), "lanes": (Lanes, "look"),
     "pages": (Pager, "look"), "beats": (Heart, "_look"), "the heart's look at the loop": (Watchdog, "look"), "news": (Listener, "_say"),
+    "the mailbox of entities": (EntityMail, "_look"),
 }  # fmt: skip
 """Calls that each loop, task and thread of a worker makes on its way."""
 

@@ -50,6 +50,10 @@ NARROW = 100
 """Below so many columns a name gets less room, and the bars the rest."""
 
 
+_NAMED = ("timer", "signal", "child", "lock")
+"""Kinds of entries whose kind stands before their names."""
+
+
 def timeline(
     key: Key,
     *,
@@ -194,7 +198,7 @@ def _what(entry: Entry) -> Text:
             f"· {entry.name}" + (f" ({said})" if (said := detail(entry)) else ""),
             style="bright_black",
         )
-    prefix = {"timer": "sleep: ", "signal": "signal: ", "child": "child: "}.get(entry.kind, "")
+    prefix = f"{'sleep' if entry.kind == 'timer' else entry.kind}: " if entry.kind in _NAMED else ""
     return Text((prefix if not entry.name.startswith("sleep") else "") + entry.name)
 
 

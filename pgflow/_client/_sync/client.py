@@ -17,9 +17,10 @@ from pgflow._client._sync.obligations import Obligations
 from pgflow._client.handles import Outcome, delivery_of, signal_query
 from pgflow._client.starts import start_query
 from pgflow._client.values import stored_value
-from pgflow._db.calls import effects, mail
+from pgflow._db.calls import effects, entities, mail
 from pgflow._db.calls.effects import Verdict
-from pgflow._db.query import Query
+from pgflow._db.query import Query, Steps
+from pgflow._flow.entities import Snapshot, Update, check_entity_key, entity_of
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.signals import Signal
 from pgflow._flow.workflow import Workflow
@@ -39,6 +40,12 @@ class Client(Obligations, Gates, Budgets):
     _send_signal: Callable[..., Query[mail.Sent]] = staticmethod(mail.deliver_signal)
 
     def _session(self) -> Session:
+        raise NotImplementedError
+
+    def _perform(self, make: Callable[[int], Steps[T]], *, once: bool) -> T:
+        """Runs statements in one transaction; not again, if that was lost and they must run once.
+        They are told when the server cuts them off, in milliseconds.
+        """
         raise NotImplementedError
 
     def _run_handle(
@@ -100,6 +107,50 @@ class Client(Obligations, Gates, Budgets):
             self._send_signal, key, signal, value, idempotency_key, self._envelopes
         )
         return delivery_of(self._ask(query, wakes=True))
+
+    def update(self, update: Update[P, R], key: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Updates an entity: the change, and a row of its history, are one commit.
+
+        Args:
+            update: The update, perhaps with ``.options(expect=, idempotency_key=)``.
+            key: Key of the entity.
+            *args: Arguments of the update.
+            **kwargs: The same by name.
+
+        Returns:
+            Its verdict: what the update returned.
+
+        Raises:
+            VersionConflict: The entity has another version than expected.
+            NotStorable: An argument does not fit its annotation.
+        """
+        text = update.encode_args(args, kwargs)
+        verdict = self._perform(
+            lambda idle_timeout_ms: update.statements(
+                check_entity_key(key),
+                text,
+                self._envelopes,
+                expect=update.expected,
+                idempotency_key=update.idempotency_key,
+                idle_timeout_ms=idle_timeout_ms,
+            ),
+            once=update.idempotency_key is None,
+        )
+        return update.verdict_codec.decode(verdict, f"the verdict of update {update.name}")
+
+    def query(self, entity: type[T], key: str) -> Snapshot[T]:
+        """Reads an entity, without a lock.
+
+        Args:
+            entity: Class of its state.
+            key: Key of the entity.
+
+        Returns:
+            Its state and version; its first state, and version 0, if nothing has changed it yet.
+        """
+        kind = entity_of(entity)
+        stored = self._ask(entities.read_entity(kind.name, check_entity_key(key)))
+        return kind.snapshot(stored, self._envelopes)
 
     def publish(self, topic: str, payload: Any, *, key: str | None = None) -> None:
         """Publishes to the outbox. Declared now; the outbox is not built yet."""

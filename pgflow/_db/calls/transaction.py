@@ -38,28 +38,31 @@ def fence_step(
     args_hash: int,
     apart: Sequence[str] = (),
     draws: Sequence[str] = (),
+    fences: Sequence[int] = (),
 ) -> Query[int]:
     """Fences the lease and appends units, immediately before COMMIT: the database's time in
-    microseconds. ``apart``: their long values.
+    microseconds. ``apart``: their long values. ``fences``: of the locks in whose blocks the step
+    was called.
 
     None of them is to be booked: see ``Flushing.may_fence``. ``draws``: what it settles of a
     budget, the rows of ``d``.
     """
-    if draws:
-        drawing: LiteralString = (
+    if draws or fences:
+        longest: LiteralString = (
             "select pgflow.fence_step(%s::bigint, %s::bigint, %s::int, %s::jsonb, %s::bigint, "
-            "false, %s::json[], %s::jsonb)"
+            "false, %s::json[], %s::jsonb, %s::bigint[])"
         )
         return Query(
-            drawing,
+            longest,
             (
                 run_id,
                 token,
                 call,
                 f"[{unit_rows}]",
                 args_hash,
-                JsonTexts(apart),
-                f"[{','.join(draws)}]",
+                JsonTexts(apart) if apart else None,
+                f"[{','.join(draws)}]" if draws else None,
+                list(fences) if fences else None,
             ),
             lambda rows: int(rows[0][0]),
         )

@@ -1,0 +1,48 @@
+"""``sql/coordination/locks.sql``: locks of plain code, and those that an operator breaks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pgflow._db.calls.wake import Woken
+from pgflow._db.query import Query, Row
+
+
+def _read_fence(rows: list[Row]) -> int | None:
+    fence: int | None = rows[0][0]
+    return fence
+
+
+def _read_flag(rows: list[Row]) -> bool:
+    return bool(rows[0][0])
+
+
+def take_lock(
+    key: str, holder: str, ttl: timedelta, patience: timedelta | None, *, shared: bool
+) -> Query[int | None]:
+    """Takes a lock: its fence; None if it is held, or others wait for it."""
+    sql = "select pgflow.take_lock(%s::text, %s::text, %s::interval, %s::boolean, %s::interval)"
+    return Query(sql, (key, holder, ttl, shared, patience), _read_fence)
+
+
+def renew_lock(key: str, fence: int, ttl: timedelta) -> Query[bool]:
+    """Holds a lock for longer; False if it is lost."""
+    sql = "select pgflow.renew_lock(%s::text, %s::bigint, %s::interval)"
+    return Query(sql, (key, fence, ttl), _read_flag)
+
+
+def leave_lock(key: str, holder: str) -> Query[None]:
+    """Gives a lock back, or waits for it no longer."""
+    return Query("select pgflow.leave_lock(%s::text, %s::text)", (key, holder), lambda _: None)
+
+
+def sweep_locks() -> Query[Woken]:
+    """Lets in whoever waits for a lock that was given back."""
+    sql = "select lanes, mail, ended, busy from pgflow.sweep_locks()"
+    return Query(sql, (), lambda rows: Woken(*rows[0]))
+
+
+def break_lock(key: str, why: str, sent_by: str | None) -> Query[int]:
+    """Takes a lock from whoever holds it; the number of those who did."""
+    sql = "select pgflow.break_lock(%s::text, %s::text, %s::text)"
+    return Query(sql, (key, why, sent_by), lambda rows: int(rows[0][0]))

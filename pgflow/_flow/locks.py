@@ -1,0 +1,256 @@
+"""Locks in the code of a workflow: a block that one run at a time is in, or several that share it.
+
+What the block does is cancelled once the lock is lost, as ``asyncio.timeout`` does it: the wait at
+which the code stands raises, and the block raises LockLost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextvars import Token
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+from pgflow._engine.drivers import ThreadDriver
+from pgflow._engine.host import ContinueAsNew
+from pgflow._engine.locks import HoldCall, LockCall
+from pgflow._engine.loop import Unwind
+from pgflow._flow.scope import Held, WorkflowScope, async_scope, locked, sync_scope
+from pgflow._model.durations import SHORTEST, Duration, duration
+from pgflow._model.names import is_name
+from pgflow.errors import InvalidArgument, LockLost, LockRefused
+
+_ELSEWHERE = (Unwind, GeneratorExit, ContinueAsNew)
+"""Exceptions that leave code which goes on elsewhere, with its locks."""
+
+
+def check_key(key: str) -> str:
+    """A key of a lock as it was given.
+
+    Raises:
+        InvalidArgument: No lock can have it.
+    """
+    if not is_name(key):
+        raise InvalidArgument(
+            f"the key of a lock must be a text of 1 to 255 bytes without NUL, not {key!r}"
+        )
+    return key
+
+
+class _Block:
+    """The part of a lock's block that both colours share."""
+
+    def __init__(
+        self,
+        scope: WorkflowScope,
+        key: str,
+        ttl: Duration | None,
+        timeout: Duration | None,
+        *,
+        shared: bool,
+    ) -> None:
+        self._scope = scope
+        self._key = check_key(key)
+        self._ttl: timedelta | None = duration(ttl, f"ttl of lock {key!r}", least_seconds=SHORTEST)
+        self._timeout: timedelta | None = duration(
+            timeout, f"timeout of lock {key!r}", least_seconds=-math.inf
+        )
+        self._is_shared = shared
+        self._hold: HoldCall | None = None
+        self._token: Token[tuple[Held, ...]] | None = None
+
+    def _ask(self) -> LockCall:
+        around = locked.get()
+        if any(held.key == self._key for held in around):
+            raise LockRefused(
+                f"run {self._scope.claim.key!r} holds lock {self._key!r} already, in a block "
+                "around this one: a lock is taken once",
+                "reentered",
+            )
+        return self._scope.execution.locks.issue(
+            self._key,
+            self._ttl,
+            self._timeout,
+            tuple(held.fence for held in around),
+            is_shared=self._is_shared,
+        )
+
+    def _enter(self, call: LockCall, fence: int) -> int:
+        self._hold = self._scope.execution.locks.hold(call, fence, self._lost)
+        self._token = locked.set((*locked.get(), Held(self._key, fence)))
+        return fence
+
+    def _lost(self) -> None:
+        raise NotImplementedError
+
+    def _leave(self) -> tuple[HoldCall, bool]:
+        """The block ends: return its hold, which the database is asked to end, and whether it was
+        lost before.
+        """
+        hold, token = self._hold, self._token
+        assert hold is not None
+        assert token is not None
+        self._hold = self._token = None
+        locked.reset(token)
+        if hold.lost is not None:
+            return hold, True
+        self._scope.execution.locks.release(hold)
+        return hold, False
+
+    def _conclude(
+        self,
+        hold: HoldCall,
+        error: BaseException | None,
+        cancelled: asyncio.CancelledError | None,
+        *,
+        is_ours: bool,
+    ) -> None:
+        """Raises what the block comes to, once its hold has ended, unless an error of its own goes
+        on.
+
+        Args:
+            hold: Its hold.
+            error: Error with which the code has left it.
+            cancelled: Cancellation that came while the lock was given back.
+            is_ours: True if the code was cancelled for nothing but the loss.
+        """
+        if cancelled is not None and error is None:
+            raise cancelled
+        if hold.lost is None or not (
+            error is None or (is_ours and isinstance(error, asyncio.CancelledError))
+        ):
+            return
+        why = "its time was over" if hold.lost == "expired" else "it was taken away"
+        raise LockLost(
+            f"run {self._scope.claim.key!r} holds lock {self._key!r} no longer: {why}, and others "
+            f"may have won it since, with a greater fence than {hold.fence}"
+        ) from error
+
+
+class _AsyncBlock(_Block, AbstractAsyncContextManager[int]):
+    _task: asyncio.Task[Any] | None = None
+    _cancelling = 0
+
+    async def __aenter__(self) -> int:
+        call = self._ask()
+        waiter: Any = call.waiter
+        try:
+            fence: int = await waiter
+        except asyncio.CancelledError:
+            self._scope.execution.cancel_call(call)
+            raise
+        self._task = asyncio.current_task()
+        self._cancelling = self._task.cancelling() if self._task is not None else 0
+        return self._enter(call, fence)
+
+    def _lost(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, _ELSEWHERE):
+            return
+        task, self._task = self._task, None
+        hold, was_lost = self._leave()
+        cancelled: asyncio.CancelledError | None = None
+        waiter: Any = hold.waiter
+        while not waiter.done():  # whatever comes, it is given back before the code goes on
+            try:
+                await asyncio.shield(waiter)
+            except asyncio.CancelledError as again:
+                cancelled = again
+        is_ours = was_lost and task is not None and task.uncancel() <= self._cancelling
+        self._conclude(hold, error, cancelled, is_ours=is_ours)
+
+
+class _SyncBlock(_Block, AbstractContextManager[int]):
+    def __init__(
+        self, scope: WorkflowScope, thread: ThreadDriver, *args: Any, **kwargs: Any
+    ) -> None:
+        super().__init__(scope, *args, **kwargs)
+        self._thread = thread
+
+    def __enter__(self) -> int:
+        call = self._ask()
+        waiter: Any = call.waiter
+        try:
+            self._thread.block([call])
+        except asyncio.CancelledError:
+            self._scope.execution.cancel_call(call)
+            raise
+        return self._enter(call, waiter.take())
+
+    def _lost(self) -> None:
+        self._thread.cancel()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, _ELSEWHERE):
+            return
+        hold, was_lost = self._leave()
+        cancelled: asyncio.CancelledError | None = None
+        waiter: Any = hold.waiter
+        while not waiter.done():
+            try:
+                self._thread.block([hold])
+            except asyncio.CancelledError as again:
+                cancelled = again
+        is_ours = was_lost and self._scope.execution.cancel_request is None
+        self._conclude(hold, error, cancelled, is_ours=is_ours)
+
+
+def lock(
+    key: str,
+    *,
+    ttl: Duration | None = None,
+    shared: bool = False,
+    timeout: Duration | None = None,
+) -> AbstractAsyncContextManager[int]:
+    """A block that at most one run at a time is in, of all that name the same key.
+
+    A run that has to wait is parked, and goes on when its turn has come: first asked, first served.
+    It holds the lock until the block ends, over crashes and deploys; its own end gives it back too.
+    ``async with`` yields the *fence*, a number that is greater each time the lock is won. Pass it
+    on to what the lock protects, and let that refuse a smaller one than it has seen.
+
+    Args:
+        key: Name of what is locked, for all runs and plain code of the database.
+        ttl: Time after which the lock counts no more, by the database's clock. If not given, the
+            run holds it for as long as the block lasts.
+        shared: True if others may be in the block too that say the same.
+        timeout: Give up waiting after this long.
+
+    Raises:
+        LockLost: The time was over, or an operator has taken the lock away; from the next durable
+            call inside the block, or from its end.
+        LockRefused: The code is in a block of this lock already, or whoever holds it waits for
+            what this run holds.
+        TimeoutError: It was not won in time.
+
+    Example::
+
+        async with pgflow.lock(f"prospect/{prospect}", timeout=timedelta(hours=1)) as fence:
+            await send_mail(prospect, fence)
+    """
+    scope = async_scope("pgflow.lock()", "pgflow.sync.lock()")
+    return _AsyncBlock(scope, key, ttl, timeout, shared=shared)
+
+
+def sync_lock(
+    key: str, ttl: Duration | None, timeout: Duration | None, *, shared: bool
+) -> AbstractContextManager[int]:
+    """The block for a sync workflow."""
+    scope, thread = sync_scope("pgflow.sync.lock()", "pgflow.lock()")
+    return _SyncBlock(scope, thread, key, ttl, timeout, shared=shared)

@@ -1,0 +1,115 @@
+"""The mailbox of entities: updates that somebody has asked for from SQL are made here, if the code
+of the entity is at hand.
+
+Each is one transaction: the mail is taken, the update made, and its row in the history written. One
+that raises is refused, in a transaction of its own, since the first one has changed nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import psycopg
+
+from pgflow._db.calls import entities as calls
+from pgflow._db.failures import is_infrastructure
+from pgflow._db.query import Query, run_by, run_steps_async
+from pgflow._flow.entities import known
+from pgflow._model.exceptions import encode_error
+from pgflow._transactions.provider import AsyncTransaction, AsyncTransactionProvider
+from pgflow._worker.options import Definitions
+from pgflow._worker.parts import Loop, Tasks
+from pgflow.errors import CodecError, WrongState
+from pgflow.logs import redacted
+
+log = logging.getLogger("pgflow")
+
+PASSED_OVER = 100
+"""Updates that cannot be made now, after which the others wait for the next look."""
+IDLE_TIMEOUT_MS = 10_000
+"""Time after which the server cuts off a worker that is frozen in an update."""
+
+
+class EntityMail(Loop):
+    """See the module.
+
+    Args:
+        definitions: Of the app: its connections, and its codec.
+        poll_seconds: Between looks where nothing was found.
+    """
+
+    name = "the mailbox of entities"
+
+    def __init__(self, tasks: Tasks, definitions: Definitions, poll_seconds: float) -> None:
+        super().__init__(tasks)
+        self._providers = definitions.providers
+        self._envelopes = definitions.envelopes
+        self._poll_seconds = poll_seconds
+
+    async def loop(self) -> None:
+        """Looks every so often, and makes all that there is."""
+        while True:
+            await self._look()
+            await asyncio.sleep(self._poll_seconds)
+
+    async def _look(self) -> None:
+        """Makes one update after the other. What cannot be made now stops no other entity."""
+        passed_over: list[int] = []
+        while known and len(passed_over) < PASSED_OVER:
+            asked: calls.Asked | None = None
+            try:
+                async with self._provider().begin_async("read committed") as transaction:
+                    query = calls.take_update(sorted(known), passed_over)
+                    asked = await self._ask(transaction, query)
+                    if asked is None:
+                        return
+                    await self._make(transaction, asked)
+                    await transaction.commit()
+            except Exception as error:
+                if asked is not None and not (
+                    is_infrastructure(error) or isinstance(error, CodecError)
+                ):
+                    await self._refuse(asked, error)
+                    continue
+                if not isinstance(error, (psycopg.Error, OSError, TimeoutError, CodecError)):
+                    raise
+                log.warning("cannot make updates of entities: %s", redacted(error))
+                if asked is None:
+                    return
+                passed_over.append(asked.mail_id)
+
+    def _provider(self) -> AsyncTransactionProvider:
+        for provider in self._providers:
+            if isinstance(provider, AsyncTransactionProvider) and provider.provides(
+                psycopg.AsyncConnection
+            ):
+                return provider
+        raise AssertionError("every worker has connections of psycopg")
+
+    async def _ask(self, transaction: AsyncTransaction, query: Query[Any]) -> Any:
+        return await run_by(transaction.execute, query)
+
+    async def _make(self, transaction: AsyncTransaction, asked: calls.Asked) -> None:
+        update = known[asked.name].updates.get(asked.update)
+        if update is None:
+            raise WrongState(f"entity {asked.name!r} has no update {asked.update!r}")
+        steps = update.statements(
+            asked.key, asked.args, self._envelopes, said_by=asked.sent_by, mail_id=asked.mail_id,
+            expect=asked.expect, idempotency_key=asked.idempotency_key,
+            idle_timeout_ms=IDLE_TIMEOUT_MS,
+        )  # fmt: skip
+        await run_steps_async(transaction, steps)
+
+    async def _refuse(self, asked: calls.Asked, error: Exception) -> None:
+        log.warning(
+            "update %s of entity %s %r is refused: %s",
+            asked.update, asked.name, asked.key, redacted(error),
+        )  # fmt: skip
+        data = encode_error(error, with_traceback=False)
+        text = json.dumps(data) if self._envelopes is None else self._envelopes.seal_error(data)[0]
+        async with self._provider().begin_async("read committed") as transaction:
+            await self._ask(transaction, calls.refuse_update(asked.mail_id, text))
+            await transaction.commit()

@@ -1,0 +1,64 @@
+"""Locks: who holds which, and how many wait for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import LiteralString
+
+from pgflow._db.query import Query
+from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
+from pgflow.inspect.question import Question, once, statement
+
+
+@dataclass(frozen=True)
+class LockRow:
+    """A holder of a lock. A row of the view ``pgflow.locks``.
+
+    Attributes:
+        key: Name of what is locked.
+        fence: The number of this time that it was won: greater than that of every holder before.
+        holder: Key of the run that holds it, or the name that plain code gave.
+        is_shared: True if others may hold it too that share it.
+        since: Time at which it was won.
+        expires_at: Time from which it counts no more; None as long as its run holds it.
+        waiters: Number of runs and of plain code that wait for it.
+        run_id: The number of the run; None for plain code.
+    """
+
+    key: str
+    fence: int
+    holder: str
+    is_shared: bool
+    since: datetime
+    expires_at: datetime | None
+    waiters: int
+    run_id: int | None
+
+
+_LOCKS: LiteralString = """
+select key, fence, holder, is_shared, since, expires_at, waiters, run_id from pgflow.locks
+where (%s::text is null or key = %s)
+"""
+
+
+def list_locks(
+    key: str | None = None, *, after: After = None, limit: int | None = 50
+) -> Question[Listing[LockRow]]:
+    """Ask for a page of the holders of locks, in the order in which they won them.
+
+    Args:
+        key: Name of what is locked; None for all.
+        after: ``next`` of the page before; None for the first.
+        limit: Most rows of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, int)
+    behind: LiteralString = "and fence > %s" if place else ""
+    sql = statement(_LOCKS, behind, "order by fence limit %s")
+    read = lambda rows: cut(  # noqa: E731
+        [LockRow(*row) for row in rows], limit, lambda row: (row.fence,)
+    )
+    return once(Query(sql, (key, key, *place, one_more(limit)), read))

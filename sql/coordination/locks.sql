@@ -1,0 +1,979 @@
+-- Locks: mutual exclusion among runs and plain code, for as long as a block of code lasts.
+--
+-- A run that waits is parked, with a row in `lock_wait`; who has won has a row in `lock`. Winning is a commit, and the
+-- death of a worker is none: the run goes on holding, and ends or gives back in a commit of its own. Plain code holds
+-- for a limited time, which it renews. Each time that a lock is won has a number, the fence. What the lock protects may
+-- refuse a smaller one than it has seen: that makes a holder harmless who was frozen past its time.
+--
+-- Whoever decides about a key has the key to itself: an advisory lock, that is tried and never waited for, and only in
+-- READ COMMITTED, so that each later statement sees what was decided before. Whoever cannot have it leaves a row in
+-- `lock_nudge` beside what it has changed, and a sweep decides instead. So nobody is overlooked: two who change a key
+-- at once either come one after the other, or one of them leaves a nudge that is found after its commit. And no commit
+-- waits for the transaction of somebody else who takes or gives back a lock.
+--
+-- The queue of a key is served in the order of its tickets. Those who would share it are served together, as far as
+-- nobody stands between them who would not. A holder whose time is over, or whose run has ended, is no holder: the next
+-- one who looks at the key removes the row. A wait inside the block of another lock could close a circle of runs that
+-- wait for each other. The fences around it are in its row, so the circle is found by walking from keys to holders, and
+-- from them to the waits inside their blocks. Whoever walks has all circles to itself (another advisory lock), since of
+-- two that close one at the same time neither would see the other.
+--
+-- What a question says of locks (`answer_all_`):
+--   locks      [[call, key, is shared, seconds, seq of its time-out, [fence, ...]], ...]   waits; there, perhaps empty,
+--              if any of the three is
+--   holds      [[call, key, fence, is given back], ...]   blocks that are open, each the call that ends with it
+--   unlocks    [call, ...]   waits that the code has given up, or that came too late for it
+
+create or replace function pgflow.try_key_(key text)
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return current_setting('transaction_isolation') = 'read committed'
+    and pg_try_advisory_xact_lock(hashtext('pgflow.lock'), hashtext(key));
+end
+$$;
+comment on function pgflow.try_key_(text)
+  is 'Takes a key to decide about it, until this transaction ends; false if it cannot';
+
+create or replace function pgflow.next_fence_()
+returns bigint
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  -- A sweep need not be durable, but who reads a fence relies on it: after a crash it would be given again.
+  if current_setting('synchronous_commit') = 'off' then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+  return nextval('pgflow.lock_fence_seq');
+end
+$$;
+comment on function pgflow.next_fence_()
+  is 'Draws the number of a lock that is won: greater than that of every holder before, once this is committed';
+
+create or replace function pgflow.nudge_key_(key text)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+begin
+  -- Who has the key sees everybody who has asked before; who asks later sees what this transaction has changed, or
+  -- cannot have the key and leaves a nudge of its own.
+  if not pgflow.try_key_(key) or exists (select from pgflow.lock_wait w where w.key = key) then
+    insert into pgflow.lock_nudge (nudged_at, key) values (pgflow.now_(), key);
+  end if;
+end
+$$;
+comment on function pgflow.nudge_key_(text)
+  is 'After plain code has changed who holds a key, or waits for it: leaves it to the sweep to let the next one in, if '
+     'there may be one';
+
+create or replace function pgflow.try_circles_()
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return current_setting('transaction_isolation') = 'read committed'
+    and pg_try_advisory_xact_lock(hashtext('pgflow.lock_circle'), 0);
+end
+$$;
+comment on function pgflow.try_circles_()
+  is 'Takes the right to look for circles of runs that wait for each other, until this transaction ends; false if it '
+     'cannot';
+
+create or replace function pgflow.is_open_to_(key text, shared boolean)
+returns boolean
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+begin
+  -- Two questions, each with an index of its own: many may share a key.
+  return not exists (select from pgflow.lock l where l.key = key and not l.is_shared)
+    and (shared or not exists (select from pgflow.lock l where l.key = key));
+end
+$$;
+comment on function pgflow.is_open_to_(text, boolean)
+  is 'True if nobody holds a key, or all of them share it with one who would share it too';
+
+create or replace function pgflow.grant_key_(wanted text, t timestamptz)
+returns bigint[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  waiter pgflow.lock_wait;
+  last_ticket bigint := 0;
+  chain bigint;
+  won bigint;
+  chains bigint[] := '{}';
+begin
+  -- A row that somebody has locked is being given back.
+  delete from pgflow.lock l where l.ctid = any(array(
+    select k.ctid from pgflow.lock k
+    where k.key = wanted
+      and (k.expires_at <= t or exists (select from pgflow.outcome o where o.run_id = k.run_id offset 0))
+    for update skip locked
+  ));
+  loop
+    select w.* into waiter from pgflow.lock_wait w
+    where w.key = wanted and w.ticket > last_ticket order by w.ticket limit 1 for update skip locked;
+    exit when not found;
+    last_ticket := waiter.ticket;
+    if waiter.expires_at <= t then
+      delete from pgflow.lock_wait w where w.ticket = waiter.ticket;
+      continue;
+    end if;
+    exit when not pgflow.is_open_to_(wanted, waiter.is_shared);
+    delete from pgflow.lock_wait w where w.ticket = waiter.ticket;
+    insert into pgflow.lock (fence, run_id, since, expires_at, call, is_shared, key, holder)
+    values (pgflow.next_fence_(), waiter.run_id, t, t + waiter.ttl, waiter.call, waiter.is_shared, wanted,
+      waiter.holder)
+    returning fence into won;
+    if waiter.run_id is not null then
+      chain := pgflow.tell_waiter_(waiter, json_build_object('fence', won), t);
+      chains := chains || chain;
+    end if;
+  end loop;
+  return chains;
+end
+$$;
+comment on function pgflow.grant_key_(text, timestamptz)
+  is 'Serves the queue of a key that this transaction has to itself, as far as it goes; answers the chains to wake';
+
+create or replace function pgflow.tell_waiter_(waiter pgflow.lock_wait, said json, at timestamptz)
+returns bigint
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  chain bigint;
+begin
+  select r.chain_id into strict chain from pgflow.run r where r.run_id = waiter.run_id;
+  insert into pgflow.signal (chain_id, run_id, sent_at, call, kind, name, sent_by, payload)
+  values (chain, waiter.run_id, at, waiter.call, 'l', waiter.key, 'pgflow', said);
+  insert into pgflow.nudge (chain_id) values (chain);
+  return chain;
+end
+$$;
+comment on function pgflow.tell_waiter_(pgflow.lock_wait, json, timestamptz)
+  is 'Tells a run what became of its wait for a lock; answers its chain';
+
+create or replace function pgflow.free_key_(key text, t timestamptz, out to_wake bigint[], out is_put_off boolean)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  to_wake := '{}';
+  is_put_off := not pgflow.try_key_(key);
+  if is_put_off then
+    insert into pgflow.lock_nudge (nudged_at, key) values (t, free_key_.key);
+  else
+    to_wake := pgflow.grant_key_(key, t);
+  end if;
+end
+$$;
+comment on function pgflow.free_key_(text, timestamptz)
+  is 'After a holder has gone: lets the next one in, or leaves that to the sweep';
+
+create or replace function pgflow.leave_queues_(run_ids bigint[], calls int[], t timestamptz)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+begin
+  -- Before anybody is let in by the same transaction: who leaves may wait for one who lets it in, and who lets others
+  -- in waits for nobody.
+  with gone as (
+    delete from pgflow.lock_wait w using unnest(run_ids, calls) as g (run_id, call)
+    where w.run_id = g.run_id and (g.call is null or w.call = g.call)
+    returning w.ticket, w.key, w.is_shared
+  )
+  insert into pgflow.lock_nudge (nudged_at, key)
+  select distinct t, g.key from gone g
+  where not g.is_shared
+    and exists (select from pgflow.lock_wait w where w.key = g.key and w.ticket > g.ticket and w.is_shared);
+end
+$$;
+comment on function pgflow.leave_queues_(bigint[], int[], timestamptz)
+  is 'Takes waits of runs out of their queues, all of a run where no call is named; nudges where those behind may '
+     'share what they wait for';
+
+create or replace function pgflow.closes_circle_(ticket bigint)
+returns boolean
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+  with recursive mine as (
+    select w.key, w.within from pgflow.lock_wait w where w.ticket = closes_circle_.ticket
+  ), in_the_way (fence) as (
+    select l.fence from mine m join pgflow.lock l on l.key = m.key
+    union
+    select l.fence
+    from in_the_way i
+    join pgflow.lock_wait w on w.within <> '{}' and w.within @> array[i.fence]
+    join pgflow.lock l on l.key = w.key
+  )
+  select exists (select from mine m join in_the_way i on i.fence = any(m.within))
+$$;
+comment on function pgflow.closes_circle_(bigint)
+  is 'True if what is waited for is not given back before what the waiter holds';
+
+create or replace function pgflow.settle_locks_(questions jsonb, positions int[], seqs int[], t timestamptz)
+returns table (pos int, seq int, units jsonb, is_lost boolean, to_wake bigint[])
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  one record;
+  part record;
+  held pgflow.lock;
+  freed text[];
+  given text;
+  said json;
+  done record;
+begin
+  perform pgflow.leave_queues_(array_agg((a.q->'run')::bigint), array_agg(e::int), t)
+  from jsonb_array_elements(questions) with ordinality as a (q, pos)
+  cross join lateral jsonb_array_elements(a.q->'unlocks') e
+  where a.pos = any(positions);
+  for one in
+    select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain,
+      (a.q->'token')::bigint as token
+    from jsonb_array_elements(questions) with ordinality as a (q, pos)
+    where a.pos = any(positions) and a.q ?| array['holds', 'unlocks'] order by a.pos
+  loop
+    pos := one.pos;
+    seq := seqs[one.pos];
+    units := '[]';
+    is_lost := false;
+    to_wake := '{}';
+    freed := '{}';
+    for part in select e::int as call from jsonb_array_elements(one.q->'unlocks') e loop
+      delete from pgflow.lock l where l.ctid = (
+        select k.ctid from pgflow.lock k where k.run_id = one.me and k.call = part.call for update skip locked
+      ) returning l.key into given;
+      if found then
+        freed := freed || given;
+      end if;
+      delete from pgflow.signal s
+      where s.chain_id = one.chain and s.kind = 'l' and s.run_id = one.me and s.call = part.call;
+    end loop;
+    for part in
+      select (e->0)::int as call, e->>1 as key, (e->2)::bigint as fence, (e->3)::boolean as is_given_back
+      from jsonb_array_elements(one.q->'holds') e
+    loop
+      -- One that somebody has locked is over: it has expired, or is taken away.
+      select l.* into held from pgflow.lock l
+      where l.fence = part.fence and l.run_id = one.me for update skip locked;
+      if held.fence is not null then
+        continue when (held.expires_at <= t) is not true and not part.is_given_back;
+        delete from pgflow.lock l where l.fence = part.fence;
+        freed := freed || part.key;
+      end if;
+      said := json_build_object('fence', part.fence);
+      if held.fence is null or held.expires_at <= t then
+        said := coalesce((
+          select json_build_object('fence', part.fence, 'lost', 'broken', 'by', b.broken_by, 'why', b.why)
+          from pgflow.lock_broken b where b.fence = part.fence and b.run_id = one.me
+        ), json_build_object('fence', part.fence, 'lost', 'expired'));
+        is_lost := is_lost or not part.is_given_back;
+      end if;
+      seq := seq + 1;
+      perform pgflow.append_(one.me, seq, part.call, 'u', part.key, said, one.token, t, t);
+      units := units || jsonb_build_array(pgflow.unit_json_(seq, part.call, 'u', part.key, said));
+    end loop;
+    foreach given in array freed loop
+      select f.* into done from pgflow.free_key_(given, t) f;
+      -- The wake of whoever has put it off finds that there is something to sweep.
+      to_wake := to_wake || done.to_wake || case when done.is_put_off then array[one.chain] end;
+    end loop;
+    return next;
+  end loop;
+end
+$$;
+comment on function pgflow.settle_locks_(jsonb, int[], int[], timestamptz)
+  is 'Takes back what runs of a batch give back, and says which of the locks they rest on are lost, before anything '
+     'else of them is decided: of each position the last seq then and its units';
+
+create or replace function pgflow.time_out_locks_(questions jsonb, positions int[], t timestamptz)
+returns int[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  late record;
+  waiter pgflow.lock_wait;
+  told int[] := '{}';
+begin
+  for late in
+    select a.pos::int as pos, (a.q->'run')::bigint as me, (w->>0)::int as call, u.due_at
+    from jsonb_array_elements(questions) with ordinality as a (q, pos)
+    cross join lateral jsonb_array_elements(a.q->'locks') w
+    cross join lateral (select n.due_at from pgflow.unit n
+      where n.run_id = (a.q->'run')::bigint and n.seq = (w->>4)::int offset 0) u
+    where a.pos = any(positions) and u.due_at <= t
+    order by a.pos
+  loop
+    -- One that is locked is just being served.
+    delete from pgflow.lock_wait w where w.ticket = (
+      select k.ticket from pgflow.lock_wait k where k.run_id = late.me and k.call = late.call for update skip locked
+    ) returning w.* into waiter;
+    if found then
+      perform pgflow.tell_waiter_(waiter, '{"timed_out": true}', late.due_at);
+      if not waiter.is_shared then
+        insert into pgflow.lock_nudge (nudged_at, key) values (t, waiter.key);
+      end if;
+      told := told || late.pos;
+    end if;
+  end loop;
+  return told;
+end
+$$;
+comment on function pgflow.time_out_locks_(jsonb, int[], timestamptz)
+  is 'Takes runs of a batch out of queues in which they have waited for as long as they wanted; answers the positions '
+     'of those that have mail of it now';
+
+create or replace function pgflow.ask_lock_(
+  me bigint, chain bigint, call int, key text, is_shared boolean, ttl interval, within bigint[], t timestamptz,
+  out fence bigint, out refused text, out is_new boolean, out to_wake bigint[]
+)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  held pgflow.lock;
+  place bigint;
+  is_mine boolean;
+begin
+  to_wake := '{}';
+  is_new := false;
+  -- It may come from the generation before.
+  select l.* into held from pgflow.lock l
+  where l.run_id = me and l.call = 0 and l.key = key and l.is_shared = is_shared
+    and (l.expires_at <= t) is not true limit 1 for update skip locked;
+  if held.fence is not null then
+    update pgflow.lock l set call = call where l.fence = held.fence;
+    fence := held.fence;
+    return;
+  end if;
+  -- In another mode it is another lock: that one is given back first.
+  delete from pgflow.lock l where l.ctid = any(array(
+    select k.ctid from pgflow.lock k where k.run_id = me and k.call = 0 and k.key = key for update skip locked
+  ));
+  if exists (select from pgflow.lock_wait w where w.run_id = me and w.call = call)
+    or exists (select from pgflow.lock l where l.run_id = me and l.call = call) then
+    return;
+  end if;
+  is_new := true;
+  is_mine := pgflow.try_key_(key);
+  if is_mine and not exists (select from pgflow.lock l where l.key = key)
+    and not exists (select from pgflow.lock_wait w where w.key = key) then
+    insert into pgflow.lock (fence, run_id, since, expires_at, call, is_shared, key, holder)
+    select pgflow.next_fence_(), me, t, t + ttl, call, is_shared, key, r.key
+    from pgflow.run r where r.run_id = me
+    returning pgflow.lock.fence into fence;
+    return;
+  end if;
+  insert into pgflow.lock_wait (run_id, asked_at, ttl, call, is_shared, is_checked, key, holder, within)
+  select me, t, ttl, call, is_shared, within = '{}', key, r.key, within from pgflow.run r where r.run_id = me
+  returning ticket into place;
+  if not is_mine then
+    insert into pgflow.lock_nudge (nudged_at, key) values (t, key);
+    to_wake := array[chain];
+    return;
+  end if;
+  to_wake := pgflow.grant_key_(key, t);
+  -- It was its turn: it need not be told by mail.
+  delete from pgflow.signal s
+  where s.chain_id = chain and s.kind = 'l' and s.name = key and s.run_id = me and s.call = call;
+  if found then
+    select l.fence into strict fence from pgflow.lock l where l.run_id = me and l.call = call;
+    to_wake := array_remove(to_wake, chain);
+  elsif within <> '{}' then
+    if not pgflow.try_circles_() then
+      insert into pgflow.lock_nudge (nudged_at, key) values (t, key);
+      to_wake := to_wake || chain;
+    elsif pgflow.closes_circle_(place) then
+      delete from pgflow.lock_wait w where w.ticket = place;
+      refused := 'deadlock';
+    else
+      update pgflow.lock_wait w set is_checked = true where w.ticket = place;
+    end if;
+  end if;
+end
+$$;
+comment on function pgflow.ask_lock_(bigint, bigint, int, text, boolean, interval, bigint[], timestamptz)
+  is 'Asks for a lock: its fence if it is won at once, or why it is refused; else the run stands in the queue, as it '
+     'may have before (is_new)';
+
+create or replace function pgflow.ask_locks_(questions jsonb, positions int[], seqs int[], t timestamptz)
+returns table (pos int, seq int, units jsonb, is_news boolean, to_wake bigint[])
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  one record;
+  ask record;
+  got record;
+  kind "char";
+  said json;
+begin
+  for one in
+    select a.pos::int as pos, a.q, (a.q->'run')::bigint as me, (a.q->'chain')::bigint as chain,
+      (a.q->'token')::bigint as token
+    from jsonb_array_elements(questions) with ordinality as a (q, pos)
+    where a.pos = any(positions) and a.q->'locks' <> '[]' order by a.pos
+  loop
+    pos := one.pos;
+    seq := seqs[one.pos];
+    units := '[]';
+    is_news := false;
+    to_wake := '{}';
+    for ask in
+      select (e->0)::int as call, e->>1 as key, (e->2)::boolean as is_shared,
+        (e->>3)::float8 * interval '1 second' as ttl,
+        array(select f::bigint from jsonb_array_elements_text(e->5) f) as within
+      from jsonb_array_elements(one.q->'locks') with ordinality as x (e, n) order by x.n
+    loop
+      select g.* into got from pgflow.ask_lock_(one.me, one.chain, ask.call, ask.key, ask.is_shared, ask.ttl,
+        ask.within, t) g;
+      to_wake := to_wake || got.to_wake;
+      if got.fence is not null then
+        kind := 'L';
+        said := json_build_object('fence', got.fence);
+      elsif got.refused is not null then
+        kind := 'u';
+        said := json_build_object('refused', got.refused);
+      else
+        continue when not got.is_new;
+        kind := 'l';
+        said := json_build_object('shared', ask.is_shared);
+      end if;
+      is_news := is_news or kind <> 'l';
+      seq := seq + 1;
+      perform pgflow.append_(one.me, seq, ask.call, kind, ask.key, said, one.token, t, t);
+      units := units || jsonb_build_array(pgflow.unit_json_(seq, ask.call, kind, ask.key, said));
+    end loop;
+    return next;
+  end loop;
+end
+$$;
+comment on function pgflow.ask_locks_(jsonb, int[], int[], timestamptz)
+  is 'Asks for the locks that runs of a batch wait for, if nothing else has happened to them: of each position the '
+     'last seq then, its units, and whether they say more than that it waits';
+
+create or replace function pgflow.end_locks_(run_ids bigint[], t timestamptz)
+returns bigint[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  freed text[];
+  given text;
+  done record;
+  to_wake bigint[] := '{}';
+begin
+  if not exists (select from pgflow.lock l where l.run_id = any(run_ids))
+    and not exists (select from pgflow.lock_wait w where w.run_id = any(run_ids))
+    and not exists (select from pgflow.run r join pgflow.signal s on s.chain_id = r.chain_id
+      where r.run_id = any(run_ids) and s.kind = 'l') then
+    return to_wake;
+  end if;
+  perform pgflow.leave_queues_(run_ids, null, t);
+  -- One that somebody has locked has expired, and is just being taken: it is not waited for.
+  with gone as (
+    delete from pgflow.lock l where l.ctid = any(array(
+      select k.ctid from pgflow.lock k where k.run_id = any(run_ids) for update skip locked
+    )) returning l.key
+  )
+  select array_agg(distinct g.key order by g.key) into freed from gone g;
+  insert into pgflow.lock_nudge (nudged_at, key)
+  select distinct t, l.key from pgflow.lock l where l.run_id = any(run_ids);
+  delete from pgflow.signal s
+  where s.kind = 'l' and s.run_id = any(run_ids)
+    and s.chain_id = any(array(select r.chain_id from pgflow.run r where r.run_id = any(run_ids)));
+  foreach given in array coalesce(freed, '{}') loop
+    select f.* into done from pgflow.free_key_(given, t) f;
+    to_wake := to_wake || done.to_wake || case when done.is_put_off
+      then (select r.chain_id from pgflow.run r where r.run_id = run_ids[1]) end;
+  end loop;
+  return array_remove(to_wake, null);
+end
+$$;
+comment on function pgflow.end_locks_(bigint[], timestamptz)
+  is 'Gives back all that runs hold, and takes them out of every queue, as they end; answers the chains to wake';
+
+create or replace function pgflow.carry_locks_(me bigint, next_id bigint, t timestamptz)
+returns bigint[]
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+begin
+  -- What was won, and the code never heard of, is nobody's.
+  -- Nor is what somebody takes away just now.
+  update pgflow.lock l set run_id = next_id, call = 0
+  where l.ctid = any(array(
+    select k.ctid from pgflow.lock k
+    where k.run_id = me and (k.expires_at <= t) is not true and not exists (
+      select from pgflow.run r join pgflow.signal s on s.chain_id = r.chain_id
+      where r.run_id = me and s.kind = 'l' and s.run_id = me and s.call = k.call
+    )
+    for update skip locked
+  ));
+  return pgflow.end_locks_(array[me], t);
+end
+$$;
+comment on function pgflow.carry_locks_(bigint, bigint, timestamptz)
+  is 'Hands the locks of a run to the next generation, which has them when it asks for them; answers the chains to '
+     'wake';
+
+create or replace function pgflow.move_locks_(origin bigint, cut int, heir bigint, t timestamptz)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+begin
+  update pgflow.lock l set run_id = heir
+  where l.run_id = origin and (l.call = 0 or exists (
+    select from pgflow.unit u where u.run_id = origin and u.call = l.call and u.kind = 'L' and u.seq <= cut
+  ));
+  perform pgflow.end_locks_(array[origin], t);
+end
+$$;
+comment on function pgflow.move_locks_(bigint, int, bigint, timestamptz)
+  is 'Hands the locks that a run had won before a cut to the generation that goes on from there, and gives back the '
+     'others';
+
+create or replace function pgflow.check_fences_(run_id bigint, fences bigint[])
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  held int;
+  t timestamptz;
+begin
+  -- Until this is committed nobody takes the lock away, and nobody else wins it.
+  select count(*) into held from (
+    select from pgflow.lock l where l.fence = any(fences) and l.run_id = run_id order by l.fence for key share
+  ) k;
+  t := pgflow.now_();
+  if held < cardinality(fences)
+    or exists (select from pgflow.lock l where l.fence = any(fences) and l.expires_at <= t) then
+    raise exception using errcode = 'PF025',
+      message = format('run %s does not hold the lock any more in whose block the step was called', run_id),
+      hint = 'Its time was over, or it was taken away.';
+  end if;
+end
+$$;
+comment on function pgflow.check_fences_(bigint, bigint[])
+  is 'Refuses (PF025) a run that does not hold these locks any more; it keeps them until the end of the transaction';
+
+create or replace function pgflow.sweep_locks_(max int, t timestamptz)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+declare
+  nudges bigint[];
+  nudged text[];
+  wanted text;
+  waiter pgflow.lock_wait;
+  is_done boolean;
+begin
+  with gone as (
+    delete from pgflow.lock_wait w where w.ticket = any(array(
+      select k.ticket from pgflow.lock_wait k where k.expires_at <= t order by k.expires_at limit max
+      for update skip locked
+    )) returning w.key
+  )
+  insert into pgflow.lock_nudge (nudged_at, key) select distinct t, g.key from gone g;
+  select array_agg(k.nudge_id), array_agg(k.key) into nudges, nudged from (
+    select n.nudge_id, n.key from pgflow.lock_nudge n order by n.nudge_id limit max for update skip locked
+  ) k;
+  for wanted in
+    select distinct k.key from (
+      select n.key from unnest(nudged) as n (key)
+      union all
+      (select l.key from pgflow.lock l where l.expires_at <= t order by l.expires_at limit max)
+    ) k order by k.key
+  loop
+    continue when not pgflow.try_key_(wanted);
+    perform pgflow.grant_key_(wanted, t);
+    is_done := true;
+    for waiter in
+      select w.* from pgflow.lock_wait w where w.key = wanted and not w.is_checked order by w.ticket
+      for update skip locked
+    loop
+      if not pgflow.try_circles_() then
+        is_done := false;
+        exit;
+      elsif pgflow.closes_circle_(waiter.ticket) then
+        delete from pgflow.lock_wait w where w.ticket = waiter.ticket;
+        perform pgflow.tell_waiter_(waiter, '{"refused": "deadlock"}', t);
+      else
+        update pgflow.lock_wait w set is_checked = true where w.ticket = waiter.ticket;
+      end if;
+    end loop;
+    if is_done and not exists (select from pgflow.lock_wait w where w.key = wanted and not w.is_checked) then
+      delete from pgflow.lock_nudge n using unnest(nudges, nudged) as g (id, key)
+      where n.nudge_id = g.id and g.key = wanted;
+    end if;
+  end loop;
+end
+$$;
+comment on function pgflow.sweep_locks_(int, timestamptz)
+  is 'Decides what others could not: forgets waits whose time is over, serves the keys that were nudged or have '
+     'expired, and looks for circles';
+
+create or replace function pgflow.sweep_locks(max int default 1000)
+returns table (lanes int[], mail bigint[], ended bigint[], busy int)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  durably text;
+begin
+  perform pgflow.sweep_locks_(max, pgflow.now_());
+  durably := current_setting('synchronous_commit');
+  return query select w.lanes, w.mail, w.ended, w.busy from pgflow.wake(null, max) w;
+  perform set_config('synchronous_commit', durably, true);
+end
+$$;
+comment on function pgflow.sweep_locks(int)
+  is 'Lets in who waits for a lock that was given back, as every poll of a worker does; in a READ COMMITTED '
+     'transaction of its own';
+--! grant sweep_locks to pgflow_client, pgflow_worker, pgflow_operator
+
+-- ---------------------------------------------------------------- plain code
+
+create or replace function pgflow.check_lock_(key text, holder text, ttl interval)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform pgflow.check_name_(key, 'the key of a lock'), pgflow.check_name_(holder, 'the holder of a lock', 512);
+  if ttl is null or ttl <= interval '0' or ttl > interval '100 years' then
+    raise exception using errcode = 'PF003',
+      message = format('the time for which lock %s is held must be above zero, not %s', quote_literal(key),
+        coalesce(quote_literal(ttl), 'null')),
+      hint = 'Only a run holds a lock without a limit.';
+  end if;
+end
+$$;
+comment on function pgflow.check_lock_(text, text, interval)
+  is 'Refuses (PF003) a lock without a key, a holder or a limit of time';
+
+create or replace function pgflow.take_lock(
+  key text, holder text, ttl interval, shared boolean default false, patience interval default null
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  held pgflow.lock;
+  place pgflow.lock_wait;
+  won bigint;
+  is_mine boolean;
+  is_freed boolean := false;
+  t timestamptz;
+begin
+  perform pgflow.check_lock_(key, holder, ttl);
+  if shared is null or patience <= interval '0' then
+    raise exception using errcode = 'PF003',
+      message = format('lock %s: shared must be true or false, and patience above zero', quote_literal(key));
+  end if;
+  is_mine := pgflow.try_key_(key);
+  t := pgflow.now_();
+  select l.* into held from pgflow.lock l
+  where l.key = key and l.holder = holder and l.run_id is null and l.expires_at > t;
+  if held.fence is not null then
+    if held.is_shared <> shared then
+      raise exception using errcode = 'PF006',
+        message = format('%s holds lock %s already, and %s', quote_literal(holder), quote_literal(key),
+          case when shared then 'shares it with nobody' else 'shares it with others' end),
+        hint = 'Release it first, or take it under the name of another holder.';
+    end if;
+    return held.fence;
+  end if;
+  select w.* into place from pgflow.lock_wait w where w.key = key and w.holder = holder and w.run_id is null;
+  if is_mine then
+    delete from pgflow.lock l where l.ctid = any(array(
+      select k.ctid from pgflow.lock k
+      where k.key = key
+        and (k.expires_at <= t or exists (select from pgflow.outcome o where o.run_id = k.run_id offset 0))
+      for update skip locked
+    ));
+    is_freed := found;
+    if pgflow.is_open_to_(key, shared)
+      and not exists (select from pgflow.lock_wait w where w.key = key
+        and (place.ticket is null or w.ticket < place.ticket) and (w.expires_at <= t) is not true) then
+      delete from pgflow.lock_wait w where w.ticket = place.ticket;
+      insert into pgflow.lock (fence, since, expires_at, is_shared, key, holder)
+      values (pgflow.next_fence_(), t, t + ttl, shared, key, holder)
+      returning fence into won;
+      return won;
+    end if;
+  end if;
+  if is_freed then
+    insert into pgflow.lock_nudge (nudged_at, key) values (t, key);
+  end if;
+  -- A row of the queue is left alone while it is good: who serves the queue passes over one that is locked.
+  if place.ticket is null and patience is not null then
+    insert into pgflow.lock_wait (asked_at, expires_at, ttl, is_shared, is_checked, key, holder)
+    values (t, t + 1.5 * patience, ttl, shared, true, key, holder)
+    on conflict do nothing;
+    insert into pgflow.lock_nudge (nudged_at, key) values (t, key);
+  elsif place.ticket is not null and patience is null then
+    delete from pgflow.lock_wait w where w.ticket = (
+      select k.ticket from pgflow.lock_wait k where k.ticket = place.ticket for update skip locked
+    );
+    insert into pgflow.lock_nudge (nudged_at, key) values (t, key);
+  elsif place.expires_at < t + patience or place.ttl <> ttl or place.is_shared <> shared then
+    update pgflow.lock_wait w set expires_at = t + 1.5 * patience, ttl = ttl, is_shared = shared where w.ticket = (
+      select k.ticket from pgflow.lock_wait k where k.ticket = place.ticket for update skip locked
+    );
+  end if;
+  return null;
+end
+$$;
+comment on function pgflow.take_lock(text, text, interval, boolean, interval)
+  is 'Takes a lock for plain code, for a limited time: answers the fence, or null if it is held or others wait for it. '
+     'With patience the holder stands in the queue, and must ask again within that time; the same holder who asks '
+     'again has the same fence. PF003 without a limit of time; PF006 if the holder has it in the other mode';
+--! grant take_lock to pgflow_client, pgflow_worker, pgflow_operator
+
+create or replace function pgflow.renew_lock(key text, fence bigint, ttl interval)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  until timestamptz;
+begin
+  perform pgflow.check_lock_(key, 'holder', ttl);
+  select l.expires_at into until from pgflow.lock l
+  where l.fence = fence and l.key = key and l.run_id is null for update;
+  if not found or until <= pgflow.now_() then
+    return false;
+  end if;
+  update pgflow.lock l set expires_at = pgflow.now_() + ttl where l.fence = fence;
+  return true;
+end
+$$;
+comment on function pgflow.renew_lock(text, bigint, interval)
+  is 'Holds a lock of plain code for longer, from now on; false if it is lost';
+--! grant renew_lock to pgflow_client, pgflow_worker, pgflow_operator
+
+create or replace function pgflow.release_lock(key text, fence bigint)
+returns boolean
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  until timestamptz;
+  holder text;
+begin
+  delete from pgflow.lock l where l.fence = fence and l.key = key and l.run_id is null
+  returning l.expires_at, l.holder into until, holder;
+  if not found then
+    return false;
+  end if;
+  -- What was asked twice, since the answer was lost, may have left a place in the queue.
+  delete from pgflow.lock_wait w where w.key = key and w.holder = holder and w.run_id is null;
+  perform pgflow.nudge_key_(key);
+  return until > pgflow.now_();
+end
+$$;
+comment on function pgflow.release_lock(text, bigint)
+  is 'Gives a lock of plain code back; false if it was lost before. The next one in the queue is let in by '
+     'sweep_locks(), or by the next poll of a worker';
+--! grant release_lock to pgflow_client, pgflow_worker, pgflow_operator
+
+create or replace function pgflow.leave_lock(key text, holder text)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+begin
+  delete from pgflow.lock_wait w where w.key = key and w.holder = holder and w.run_id is null;
+  delete from pgflow.lock l where l.key = key and l.holder = holder and l.run_id is null;
+  perform pgflow.nudge_key_(key);
+end
+$$;
+comment on function pgflow.leave_lock(text, text)
+  is 'Takes plain code out of the queue of a lock, or gives it back if its turn has just come';
+--! grant leave_lock to pgflow_client, pgflow_worker, pgflow_operator
+
+create or replace function pgflow.break_lock(key text, why text, sent_by text default null)
+returns int
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+#variable_conflict use_variable
+declare
+  taken int;
+begin
+  perform pgflow.check_name_(key, 'the key of a lock');
+  if coalesce(why, '') = '' then
+    raise exception using errcode = 'PF003', message = format('lock %s is taken from its holder without a reason',
+      quote_literal(key)), hint = 'Say why.';
+  end if;
+  with gone as (
+    delete from pgflow.lock l where l.key = key returning l.*
+  )
+  insert into pgflow.lock_broken (fence, run_id, broken_at, key, holder, broken_by, why)
+  select g.fence, g.run_id, pgflow.now_(), g.key, g.holder, left(coalesce(sent_by, session_user), 255), left(why, 4096)
+  from gone g;
+  get diagnostics taken = row_count;
+  perform pgflow.nudge_key_(key);
+  return taken;
+end
+$$;
+comment on function pgflow.break_lock(text, text, text)
+  is 'Takes a lock from whoever holds it, and records who did so and why; answers how many held it. A run learns of it '
+     'at its next durable call in the block, as LockLost. For operators';
+--! grant break_lock to pgflow_operator
+
+-- ---------------------------------------------------------------- reading
+
+drop view if exists pgflow.locks;
+create view pgflow.locks as
+select l.key, l.fence, l.holder, l.is_shared, l.since, l.expires_at,
+  (select count(*) from pgflow.lock_wait w where w.key = l.key) as waiters, l.run_id
+from pgflow.lock l;
+comment on view pgflow.locks is 'Locks that are held, and how many wait for each';
+--! grant locks to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+comment on column pgflow.locks.key is 'Name of what is locked';
+comment on column pgflow.locks.fence
+  is 'The number of this time that it was won: greater than that of every holder of the key before';
+comment on column pgflow.locks.holder is 'Key of the run that holds it, or the name that plain code gave';
+comment on column pgflow.locks.is_shared is 'True if others may hold it too that share it';
+comment on column pgflow.locks.since is 'Time at which it was won';
+comment on column pgflow.locks.expires_at is 'Time from which it counts no more; null = as long as its run holds it';
+comment on column pgflow.locks.waiters is 'Number of runs and of plain code that wait for it';
+comment on column pgflow.locks.run_id is 'The number of the run; null = plain code';
+
+drop view if exists pgflow.broken_locks;
+create view pgflow.broken_locks as
+select b.key, b.fence, b.holder, b.broken_at, b.broken_by, b.why, b.run_id from pgflow.lock_broken b;
+comment on view pgflow.broken_locks is 'Locks that an operator took from their holders';
+--! grant broken_locks to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+comment on column pgflow.broken_locks.key is 'Name of what was locked';
+comment on column pgflow.broken_locks.fence is 'The number of the time that it had been won';
+comment on column pgflow.broken_locks.holder is 'Key of the run, or the name that plain code gave';
+comment on column pgflow.broken_locks.broken_at is 'Time at which it was taken away';
+comment on column pgflow.broken_locks.broken_by is 'Name of whoever took it away';
+comment on column pgflow.broken_locks.why is 'Reason, in the words of whoever took it away';
+comment on column pgflow.broken_locks.run_id is 'The number of the run; null = plain code';
+
+create or replace function pgflow.check_locks_()
+returns table (invariant text, detail text)
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  return query
+  select 'a lock has one holder, or several that share it', format('lock %s', l.key)
+  from pgflow.lock l group by l.key having count(*) > 1 and not bool_and(l.is_shared)
+  union all
+  select 'fences grow', format('lock %s: fence %s is not drawn yet', l.key, l.fence)
+  from pgflow.lock l where l.fence > (select s.last_value from pgflow.lock_fence_seq s)
+  union all
+  select 'a fence is given once', format('fence %s', u.fence)
+  from (
+    select u.payload->>'fence' as fence, r.chain_id, r.key
+    from pgflow.unit u join pgflow.run r on r.run_id = u.run_id
+    where u.kind = 'L' and u.seq > coalesce(r.origin_seq, 0)
+      and not exists (select from pgflow.imported i where i.run_id = u.run_id)
+  ) u group by u.fence having count(distinct u.chain_id) > 1
+  union all
+  select 'locks are held by open runs', format('lock %s, run %s', l.key, l.run_id)
+  from pgflow.lock l
+  where l.run_id is not null and not exists (select from pgflow.places_() p where p.run_id = l.run_id)
+  union all
+  select 'only open runs wait for locks', format('lock %s, run %s', w.key, w.run_id)
+  from pgflow.lock_wait w
+  where w.run_id is not null and not exists (select from pgflow.places_() p where p.run_id = w.run_id)
+  union all
+  select 'a lock that is free is not waited for', format('lock %s, ticket %s', w.key, w.ticket)
+  from pgflow.lock_wait w
+  where not exists (select from pgflow.lock l where l.key = w.key)
+    and not exists (select from pgflow.lock_nudge n where n.key = w.key)
+  union all
+  select 'who waits for a lock stands in its queue, or has word of it', format('call %s of run %s', w.call, w.run_id)
+  from pgflow.wait w
+  where w.kind = 'l' and not exists (select from pgflow.lock_wait q where q.run_id = w.run_id and q.call = w.call)
+    and not exists (select from pgflow.signal s where s.kind = 'l' and s.run_id = w.run_id and s.call = w.call);
+end
+$$;
+comment on function pgflow.check_locks_()
+  is 'Locks have one holder, whose run is open, and nobody who waits is forgotten';

@@ -1,0 +1,794 @@
+"""Locks: one run at a time is in a block, in the order in which they asked, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from records import HOUR, SOON, count, events
+
+import pgflow
+from pgflow import LockLost, LockRefused, Signal, step, transaction, workflow
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness, Harness
+
+pytestmark = pytest.mark.timeout(90)
+
+go = Signal("go", str)
+
+
+@step
+async def note(text: str) -> str:
+    return text
+
+
+@workflow
+async def hold(key: str) -> int:
+    async with pgflow.lock(key) as fence:
+        await go.wait()
+    return fence
+
+
+@workflow
+async def pass_through(key: str) -> int:
+    async with pgflow.lock(key) as fence:
+        await note("in")
+    return fence
+
+
+def holders(conn: psycopg.Connection[Any]) -> list[tuple[str, str]]:
+    return conn.execute("select key, holder from pgflow.locks order by fence").fetchall()
+
+
+async def test_a_lock_that_is_free_is_won_at_once_and_given_back_at_the_end_of_its_block(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(pass_through)
+    run = await aflow.start(pass_through, "a")
+    assert await run.result(SOON) == 1
+    assert holders(conn) == []
+    assert events(conn, run.key) == [
+        ("lock_won", "a"),
+        ("step_started", "note"),
+        ("step_completed", "note"),
+        ("lock_released", "a"),
+    ]
+
+
+async def test_a_run_that_waits_is_parked_and_goes_on_when_the_lock_is_given_back(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(hold, pass_through)
+    first = await aflow.start(hold.options(key="first"), "a")
+    await aflow.until_idle()
+    second = await aflow.start(pass_through.options(key="second"), "a")
+    await aflow.until_idle()
+    assert await second.status() == "waiting"
+    assert holders(conn) == [("a", "first")]
+    shown = "select reason, reason_code, reason_detail from pgflow.runs where key = 'second'"
+    assert conn.execute(shown).fetchone() == ("lock a", "lock", {"locks": ["a"]})
+    assert conn.execute("select waiters from pgflow.locks").fetchone() == (1,)
+    await first.send(go, "on")
+    assert await first.result(SOON) == 1
+    assert await second.result(SOON) == 2
+    assert [e for e in events(conn, "second") if e[0].startswith("lock")] == [
+        ("lock_asked", "a"),
+        ("lock_won", "a"),
+        ("lock_released", "a"),
+    ]
+    assert holders(conn) == []
+
+
+async def test_the_queue_of_a_lock_is_served_in_the_order_in_which_runs_asked(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(hold, pass_through)
+    first = await aflow.start(hold, "a")
+    await aflow.until_idle()
+    waiting = []
+    for _ in range(5):
+        waiting.append(await aflow.start(pass_through, "a"))
+        await aflow.until_idle()
+    await first.send(go, "on")
+    assert [await run.result(SOON) for run in waiting] == [2, 3, 4, 5, 6]
+
+
+async def test_those_who_share_a_lock_hold_it_together_and_do_not_overtake_one_who_would_not(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @workflow
+    async def reader(key: str) -> int:
+        async with pgflow.lock(key, shared=True) as fence:
+            await go.wait()
+        return fence
+
+    aflow.include(reader, hold)
+    readers = []
+    for i in range(2):
+        readers.append(await aflow.start(reader.options(key=f"reader-{i}"), "a"))
+        await aflow.until_idle()
+    assert holders(conn) == [("a", "reader-0"), ("a", "reader-1")]
+    writer = await aflow.start(hold.options(key="writer"), "a")
+    await aflow.until_idle()
+    late = []
+    for i in range(2):
+        late.append(await aflow.start(reader.options(key=f"late-{i}"), "a"))
+        await aflow.until_idle()
+    assert len(holders(conn)) == 2
+    for run in readers:
+        await run.send(go, "on")
+    await aflow.until_idle()
+    assert holders(conn) == [("a", "writer")]
+    await writer.send(go, "on")
+    await aflow.until_idle()
+    assert holders(conn) == [("a", "late-0"), ("a", "late-1")]
+    for run in late:
+        await run.send(go, "on")
+        await run.result(SOON)
+
+
+async def test_a_crash_of_the_worker_gives_nothing_back(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(hold, pass_through)
+    first = await aflow.start(hold, "a")
+    await aflow.until_idle()
+    second = await aflow.start(pass_through, "a")
+    await aflow.until_idle()
+    await aflow.crash()
+    await aflow.until_idle()
+    assert await second.status() == "waiting"
+    await first.send(go, "on")
+    assert [await first.result(SOON), await second.result(SOON)] == [1, 2]
+
+
+async def test_the_end_of_a_run_gives_its_locks_back(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @workflow
+    async def leave_task_behind() -> None:
+        async def inside() -> None:
+            async with pgflow.lock("a"):
+                await go.wait()
+
+        task = asyncio.ensure_future(inside())
+        await pgflow.sleep(1)
+        assert not task.done()
+
+    aflow.include(leave_task_behind)
+    run = await aflow.start(leave_task_behind)
+    await aflow.until_idle()
+    await aflow.skip(timedelta(seconds=2))
+    await run.result(SOON)
+    assert holders(conn) == []
+
+
+@pytest.mark.parametrize("force", [False, True])
+async def test_a_cancelled_run_gives_its_locks_back_and_leaves_the_queues(
+    aflow: AsyncHarness, conn: psycopg.Connection, force: bool
+) -> None:
+    aflow.include(hold, pass_through)
+    first = await aflow.start(hold.options(key="first"), "a")
+    await aflow.until_idle()
+    second = await aflow.start(hold.options(key="second"), "a")
+    await aflow.until_idle()
+    third = await aflow.start(pass_through, "a")
+    await aflow.until_idle()
+    for run in (second, first):
+        chain = conn.execute(
+            "select pgflow.cancel_run(%s, force => %s)", (run.key, force)
+        ).fetchone()
+        conn.execute("select pgflow.wake(array[%s::bigint])", chain)
+        await aflow.until_idle()
+        assert await run.status() == "cancelled"
+    assert await third.result(SOON) == 2
+    assert holders(conn) == []
+    assert count(conn, "pgflow.lock_wait") == 0
+
+
+async def test_a_wait_for_a_lock_times_out_and_leaves_the_queue(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @workflow
+    async def impatient() -> str:
+        try:
+            async with pgflow.lock("a", timeout=timedelta(hours=1)):
+                return "won"
+        except TimeoutError as error:
+            return str(error)
+
+    aflow.include(hold, impatient)
+    first = await aflow.start(hold, "a")
+    await aflow.until_idle()
+    second = await aflow.start(impatient)
+    await aflow.until_idle()
+    await aflow.skip(HOUR + timedelta(minutes=1))
+    assert await second.result(SOON) == "no lock 'a' in time"
+    assert count(conn, "pgflow.lock_wait") == 0
+    await first.send(go, "on")
+    await first.result(SOON)
+
+
+async def test_those_behind_one_that_gives_up_share_the_lock_at_once(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @workflow
+    async def share(timeout: int) -> str:
+        try:
+            async with pgflow.lock("a", shared=timeout == 0, timeout=timeout or None):
+                await go.wait()
+        except TimeoutError:
+            return "gave up"
+        return "shared"
+
+    aflow.include(share, hold)
+    first = await aflow.start(share, 0)
+    await aflow.until_idle()
+    for give_up in ("time", "cancel", "force"):
+        alone = await (aflow.start(share, 60) if give_up == "time" else aflow.start(hold, "a"))
+        await aflow.until_idle()
+        behind = await aflow.start(share, 0)
+        await aflow.until_idle()
+        assert count(conn, "pgflow.lock_wait") == 2
+        if give_up == "time":
+            await aflow.skip(timedelta(minutes=2))
+        else:
+            conn.execute(
+                "select pgflow.cancel_run(%s, force => %s)", (alone.key, give_up == "force")
+            )
+        await aflow.until_idle()
+        assert (count(conn, "pgflow.lock_wait"), len(holders(conn))) == (0, 2)
+        await behind.send(go, "on")
+        assert await behind.result(SOON) == "shared"
+    await first.send(go, "on")
+    assert await first.result(SOON) == "shared"
+
+
+async def test_a_lock_that_is_won_after_the_code_has_given_up_is_given_back(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @workflow
+    async def gives_up() -> str:
+        try:
+            async with asyncio.timeout(3600):
+                async with pgflow.lock("a"):
+                    return "won"
+        except TimeoutError:
+            await go.wait()
+            return "gave up"
+
+    aflow.include(hold, gives_up)
+    first = await aflow.start(hold, "a")
+    await aflow.until_idle()
+    second = await aflow.start(gives_up)
+    await aflow.until_idle()
+    await aflow.skip(HOUR + timedelta(minutes=1))
+    assert count(conn, "pgflow.lock_wait") == 0
+    await first.send(go, "on")
+    await first.result(SOON)
+    assert holders(conn) == []
+    await second.send(go, "on")
+    assert await second.result(SOON) == "gave up"
+
+
+async def test_a_lock_is_taken_once(aflow: AsyncHarness, conn: psycopg.Connection) -> None:
+    @workflow
+    async def twice() -> str:
+        async with pgflow.lock("a"):
+            try:
+                async with pgflow.lock("a"):
+                    return "twice"
+            except LockRefused as error:
+                return error.reason
+
+    aflow.include(twice)
+    run = await aflow.start(twice)
+    assert await run.result(SOON) == "reentered"
+
+
+@workflow
+async def nested(outer: str, inner: str) -> str:
+    async with pgflow.lock(outer):
+        await go.wait()
+        try:
+            async with pgflow.lock(inner):
+                return "both"
+        except LockRefused as error:
+            return error.reason
+
+
+async def test_who_closes_a_circle_of_waits_is_refused_and_the_others_go_on(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(nested)
+    runs = [await aflow.start(nested, *pair) for pair in (("a", "b"), ("b", "c"), ("c", "a"))]
+    await aflow.until_idle()
+    for run in runs[:2]:
+        await run.send(go, "on")
+        await aflow.until_idle()
+        assert await run.status() == "waiting"
+    await runs[2].send(go, "on")
+    assert await runs[2].result(SOON) == "deadlock"
+    assert [await run.result(SOON) for run in runs[:2]] == ["both", "both"]
+    assert holders(conn) == []
+
+
+async def test_a_task_beside_the_block_closes_no_circle(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @workflow
+    async def side_by_side() -> str:
+        async def holds_a() -> None:
+            async with pgflow.lock("a"):
+                await go.wait()
+
+        async def waits_for_b() -> None:
+            async with pgflow.lock("b"):
+                pass
+
+        await asyncio.gather(holds_a(), waits_for_b())
+        return "both"
+
+    aflow.include(side_by_side, nested)
+    other = await aflow.start(nested, "b", "a")
+    await aflow.until_idle()
+    run = await aflow.start(side_by_side)
+    await aflow.until_idle()
+    await other.send(go, "on")
+    await aflow.until_idle()
+    await run.send(go, "on")
+    assert await other.result(SOON) == "both"
+    assert await run.result(SOON) == "both"
+
+
+# ---------------------------------------------------------------- losing it
+
+
+@workflow
+async def hold_for_an_hour() -> str:
+    try:
+        async with pgflow.lock("a", ttl=timedelta(hours=1)) as fence:
+            await go.wait()
+            await note(f"acts with {fence}")
+            return "kept"
+    except LockLost as error:
+        await note("lost")
+        return str(error).partition(":")[2].partition(",")[0].strip()
+
+
+async def test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_more(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(hold_for_an_hour, pass_through)
+    first = await aflow.start(hold_for_an_hour)
+    await aflow.until_idle()
+    second = await aflow.start(pass_through, "a")
+    await aflow.until_idle()
+    await aflow.skip(HOUR + timedelta(minutes=1))
+    assert await second.result(SOON) == 2
+    await first.send(go, "on")
+    assert await first.result(SOON) == "its time was over"
+    assert ("step_completed", "note") in events(conn, first.key)
+    assert [name for kind, name in events(conn, first.key) if kind == "step_completed"] == ["note"]
+
+
+async def test_a_holder_within_its_time_keeps_it(aflow: AsyncHarness) -> None:
+    aflow.include(hold_for_an_hour)
+    run = await aflow.start(hold_for_an_hour)
+    await aflow.until_idle()
+    await aflow.skip(HOUR - timedelta(minutes=1))
+    await run.send(go, "on")
+    assert await run.result(SOON) == "kept"
+
+
+async def test_an_operator_takes_a_lock_away_and_it_is_recorded(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @workflow
+    async def long() -> str:
+        try:
+            async with pgflow.lock("a"):
+                await go.wait()
+                await note("acts")
+                return "kept"
+        except LockLost:
+            return "lost"
+
+    aflow.include(long, pass_through)
+    first = await aflow.start(long.options(key="first"))
+    await aflow.until_idle()
+    second = await aflow.start(pass_through, "a")
+    await aflow.until_idle()
+    assert conn.execute("select pgflow.break_lock('a', 'it hangs', 'ann')").fetchone() == (1,)
+    assert await second.result(SOON) == 2
+    await first.send(go, "on")
+    assert await first.result(SOON) == "lost"
+    said = "select payload->>'lost', payload->>'by', payload->>'why' from pgflow.unit where kind = 'u' and payload::jsonb ? 'lost'"
+    assert conn.execute(said).fetchall() == [("broken", "ann", "it hangs")]
+    broken = "select key, holder, broken_by, why from pgflow.broken_locks"
+    assert conn.execute(broken).fetchall() == [("a", "first", "ann", "it hangs")]
+
+
+async def test_a_step_is_not_begun_once_the_lock_is_lost(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    begun = []
+
+    @step
+    async def break_it() -> None:
+        conn.execute("select pgflow.break_lock('a', 'it hangs')")
+
+    @step
+    async def act() -> None:
+        begun.append("act")
+
+    @workflow
+    async def loses_it() -> str:
+        try:
+            async with pgflow.lock("a"):
+                await break_it()
+                await act()
+        except LockLost:
+            return "lost"
+        return "kept"
+
+    aflow.include(loses_it)
+    run = await aflow.start(loses_it)
+    assert await run.result(SOON) == "lost"
+    assert begun == []
+
+
+async def test_a_child_is_not_begun_once_the_lock_is_lost_and_its_key_is_free(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @step
+    async def break_it() -> None:
+        conn.execute("select pgflow.break_lock('a', 'it hangs')")
+
+    @workflow
+    async def child() -> str:
+        return "child"
+
+    @workflow
+    async def loses_it() -> str:
+        try:
+            async with pgflow.lock("a"):
+                await break_it()
+                await pgflow.run_child(child.options(key="the child"))
+        except LockLost:
+            await note("lost")
+            return "lost"
+        return "kept"
+
+    aflow.include(loses_it, child)
+    run = await aflow.start(loses_it)
+    assert await run.result(SOON) == "lost"
+    assert count(conn, "pgflow.run") == 1
+    later = await aflow.start(child.options(key="the child"))
+    assert await later.result(SOON) == "child"
+
+
+async def test_what_asks_a_pool_and_a_person_beside_a_block_asks_again_when_the_lock_is_lost(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @step
+    async def break_it() -> None:
+        conn.execute("select pgflow.break_lock('a', 'it hangs')")
+
+    @workflow
+    async def loses_it() -> list[Any]:
+        try:
+            async with pgflow.lock("a"):
+                await break_it()
+                costly = note.options(admit=pgflow.Admit(usd=1))
+                beside = [
+                    asyncio.create_task(costly("beside")),
+                    asyncio.create_task(pgflow.gate("ask", "beside")),
+                ]
+                await costly("inside")
+        except LockLost:
+            said = [await task for task in beside]
+            return [said[0], said[1].value]
+        return []
+
+    aflow.include(loses_it)
+    conn.execute("select pgflow.set_pool('user', '{\"usd\": 5}')")
+    run = await aflow.start(loses_it.options(pool="user"))
+    await aflow.until_idle()
+    assert count(conn, "pgflow.gate") == 1
+    gate = conn.execute("select gate from pgflow.gates").fetchall()[0][0]
+    await aflow.app.answer(gate, pgflow.Approve(), by="ann")
+    assert await run.result(SOON) == ["beside", "beside"]
+    assert [k for k, _ in events(conn, run.key)].count("budget_admitted") == 1
+    assert count(conn, "pgflow.reservation") == 0
+
+
+async def test_a_costly_transaction_in_the_block_shows_its_fence_and_settles_its_budget(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    tries: list[str] = []
+
+    @transaction
+    async def book(on: psycopg.AsyncConnection[Any], how: str) -> str:
+        pgflow.charge(usd=1)
+        tries.append(how)
+        if how == "lose":
+            conn.execute("select pgflow.break_lock('a', 'it hangs')")
+        await on.execute("select 1")
+        return "booked"
+
+    @workflow
+    async def books(how: str) -> str:
+        try:
+            async with pgflow.lock("a"):
+                return await book.options(admit=pgflow.Admit(usd=2))(how)
+        except LockLost:
+            return "lost"
+
+    aflow.include(books)
+    conn.execute("select pgflow.set_pool('user', '{\"usd\": 5}')")
+    kept = await aflow.start(books.options(pool="user"), "keep")
+    assert await kept.result(SOON) == "booked"
+    spent = "select charged, reserved from pgflow.budgets where pool = 'user'"
+    assert conn.execute(spent).fetchall() == [(1, 0)]
+    lost = await aflow.start(books.options(pool="user"), "lose")
+    assert await lost.result(SOON) == "lost"
+    assert conn.execute(spent).fetchall() == [(1 + tries.count("lose"), 0)]
+
+
+async def test_a_run_in_a_block_waits_at_a_gate_and_keeps_the_lock(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @workflow
+    async def asks(by_hand: bool) -> Any:
+        async with pgflow.lock("a"):
+            return (await pgflow.gate("ask", 1)).value if by_hand else 2
+
+    aflow.include(asks)
+    first = await aflow.start(asks.options(key="first"), True)
+    await aflow.until_idle()
+    second = await aflow.start(asks.options(key="second"), False)
+    await aflow.until_idle()
+    await aflow.crash()
+    assert holders(conn) == [("a", "first")]
+    gate = conn.execute("select gate from pgflow.gates").fetchall()[0][0]
+    await aflow.app.answer(gate, pgflow.Approve(), by="ann")
+    assert await first.result(SOON) == 1
+    assert await second.result(SOON) == 2
+
+
+async def test_a_child_that_was_given_up_in_the_block_is_ended_though_the_lock_is_lost(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @step
+    async def break_it() -> None:
+        conn.execute("select pgflow.break_lock('a', 'it hangs')")
+
+    @workflow
+    async def child() -> None:
+        await go.wait()
+
+    @workflow
+    async def loses_it() -> str:
+        try:
+            async with pgflow.lock("a"):
+                waiting = asyncio.create_task(pgflow.run_child(child.options(key="the child")))
+                await asyncio.sleep(60)
+                await break_it()
+                waiting.cancel()
+                await note("gave up")
+        except LockLost:
+            return "lost"
+        return "kept"
+
+    aflow.include(loses_it, child)
+    run = await aflow.start(loses_it)
+    await aflow.until_idle()
+    await aflow.skip(HOUR)
+    assert await run.result(SOON) == "lost"
+    await aflow.until_idle()
+    assert await aflow.app.get("the child", child).status() == "cancelled"
+
+
+# ---------------------------------------------------------------- generations
+
+
+@workflow
+async def go_round(n: int) -> list[int]:
+    async with pgflow.lock("a") as fence:
+        await note(str(n))
+        if n:
+            pgflow.continue_as_new(n - 1)
+        await go.wait()
+    return [fence]
+
+
+async def test_the_next_generation_holds_the_locks_of_the_one_before(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(go_round, pass_through)
+    run = await aflow.start(go_round.options(key="round"), 2)
+    await aflow.until_idle()
+    other = await aflow.start(pass_through, "a")
+    await aflow.until_idle()
+    assert holders(conn) == [("a", "round")]
+    await run.send(go, "on")
+    assert await run.result(SOON) == [1]
+    assert await other.result(SOON) == 2
+
+
+async def test_a_generation_that_shares_what_the_one_before_had_alone_gives_it_back_first(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @workflow
+    async def opens_up(n: int) -> int:
+        async with pgflow.lock("a", shared=not n) as fence:
+            await note(str(n))
+            if n:
+                pgflow.continue_as_new(n - 1)
+            await go.wait()
+        return fence
+
+    aflow.include(opens_up)
+    run = await aflow.start(opens_up.options(key="opens"), 1)
+    await aflow.until_idle()
+    assert conn.execute("select fence, is_shared from pgflow.locks").fetchall() == [(2, True)]
+    await run.send(go, "on")
+    assert await run.result(SOON) == 2
+
+
+async def test_a_generation_that_never_asks_for_its_lock_gives_it_back_at_its_end(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @workflow
+    async def forgets(n: int) -> None:
+        if n:
+            async with pgflow.lock("a"):
+                pgflow.continue_as_new(n - 1)
+        await go.wait()
+
+    aflow.include(forgets)
+    run = await aflow.start(forgets.options(key="forgets"), 1)
+    await aflow.until_idle()
+    assert holders(conn) == [("a", "forgets")]
+    await run.send(go, "on")
+    await run.result(SOON)
+    assert holders(conn) == []
+
+
+async def test_a_rewind_into_the_block_goes_on_holding_and_one_before_it_gives_back(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(hold)
+    run = await aflow.start(hold.options(key="first"), "a")
+    await aflow.until_idle()
+    conn.execute("select pgflow.rewind_run('first', 1)")
+    await aflow.until_idle()
+    assert conn.execute("select fence, holder from pgflow.locks").fetchall() == [(1, "first")]
+    conn.execute("select pgflow.rewind_run('first', 0)")
+    await aflow.until_idle()
+    assert conn.execute("select fence, holder from pgflow.locks").fetchall() == [(2, "first")]
+    await run.send(go, "on")
+    assert await run.result(SOON) == 2
+
+
+async def test_a_rewind_into_a_block_that_was_left_hears_that_its_lock_is_lost(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @workflow
+    async def twice_noted() -> str:
+        try:
+            async with pgflow.lock("a"):
+                await note("one")
+                await note("two")
+        except LockLost:
+            return "lost"
+        return "kept"
+
+    aflow.include(twice_noted)
+    run = await aflow.start(twice_noted.options(key="first"))
+    assert await run.result(SOON) == "kept"
+    conn.execute("select pgflow.rewind_run('first', 3, effects => 'repeat')")
+    await aflow.until_idle()
+    assert await aflow.app.get("first", twice_noted).result(SOON) == "lost"
+
+
+async def test_a_fork_does_not_hold_what_its_origin_holds(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @workflow
+    async def inside() -> str:
+        try:
+            async with pgflow.lock("a"):
+                return await go.wait()
+        except LockLost:
+            return "lost"
+
+    aflow.include(inside)
+    run = await aflow.start(inside.options(key="first"))
+    await aflow.until_idle()
+    conn.execute("select pgflow.fork_run('first', 'second')")
+    await aflow.until_idle()
+    assert await aflow.app.get("second", inside).result(SOON) == "lost"
+    assert holders(conn) == [("a", "first")]
+    await run.send(go, "on")
+    assert await run.result(SOON) == "on"
+
+
+# ---------------------------------------------------------------- sync
+
+
+@workflow
+def hold_sync(key: str) -> int:
+    with pgflow.sync.lock(key) as fence:
+        go.sync.wait()
+    return fence
+
+
+def test_sync_workflows_hold_locks_too(flow: Harness, conn: psycopg.Connection) -> None:
+    @workflow
+    def waits() -> str:
+        try:
+            with pgflow.sync.lock("a", ttl=3600, timeout=7200):
+                go.sync.wait()
+                return "kept"
+        except LockLost:
+            return "lost"
+
+    flow.include(hold_sync, waits)
+    first = flow.start(hold_sync, "a")
+    flow.until_idle()
+    second = flow.start(waits)
+    flow.until_idle()
+    first.send(go, "on")
+    assert first.result(SOON) == 1
+    flow.until_idle()
+    flow.crash()
+    flow.skip(timedelta(hours=2))
+    second.send(go, "on")
+    assert second.result(SOON) == "lost"
+    assert holders(conn) == []
+
+
+def test_a_cancelled_sync_run_gives_its_lock_back(flow: Harness, conn: psycopg.Connection) -> None:
+    flow.include(hold_sync)
+    run = flow.start(hold_sync, "a")
+    flow.until_idle()
+    run.cancel()
+    flow.until_idle()
+    assert run.status() == "cancelled"
+    assert holders(conn) == []
+
+
+async def test_the_wrong_colour_is_told_of_the_twin(aflow: AsyncHarness) -> None:
+    @workflow
+    async def wrong() -> str:
+        try:
+            pgflow.sync.lock("a")
+        except pgflow.WrongColourError as error:
+            return str(error)
+        return ""
+
+    aflow.include(wrong)
+    run = await aflow.start(wrong)
+    assert "await pgflow.lock()" in await run.result(SOON)
+
+
+async def test_bad_arguments_are_refused_where_they_are_given(aflow: AsyncHarness) -> None:
+    @workflow
+    async def bad() -> int:
+        refused = 0
+        for arguments in ({"key": ""}, {"key": "a", "ttl": 0}, {"key": "x" * 256}):
+            try:
+                pgflow.lock(**arguments)
+            except pgflow.InvalidArgument:
+                refused += 1
+        return refused
+
+    aflow.include(bad)
+    run = await aflow.start(bad)
+    assert await run.result(SOON) == 3

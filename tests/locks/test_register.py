@@ -1,0 +1,17 @@
+"""A register outside, which refuses old fences, and an entity, under runs whose workers are killed
+and frozen: each fence has one holder, and no update is lost.
+"""
+
+from __future__ import annotations
+
+import pytest
+import registers
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.mark.parametrize("workflow", registers.WORKFLOWS)
+def test_each_fence_has_one_holder_and_no_update_is_lost(dsn: str, workflow: str) -> None:
+    harms, wrong = registers.play(dsn, workflow, runs=45, harms=8, seed=1)
+    assert wrong == []
+    assert harms > 0
