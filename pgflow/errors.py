@@ -37,6 +37,7 @@
         ├── NotBuiltError                part of the surface, not of this version
         ├── BudgetExceeded               a pool did not admit the call, which was not made
         ├── CodecError                   a value that the app's codec cannot encode or decode
+        │   └── Redacted                 a value that somebody had replaced by its hash
         └── SetupError                   the database is not ready for pgflow
             ├── SchemaMissing            nothing is installed
             ├── SchemaForeign            a schema "pgflow" that is not ours
@@ -363,6 +364,12 @@ class BudgetExceeded(PgflowError):
 class CodecError(PgflowError):
     """A value cannot be encoded or decoded here: the app has no codec, the codec does not know the
     key, or it has failed.
+    """
+
+
+class Redacted(CodecError):
+    """Somebody had the value replaced by its hash (``redact``): the run that recorded it can be
+    read and verified, and not be replayed past it.
     """
 
 

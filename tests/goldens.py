@@ -29,6 +29,9 @@ from ledgerflows import LEDGERS, is_on_shelf
 
 FOLDER = Path(__file__).with_name("histories")
 
+REDACTED = "asking_a_person"
+"""Example whose first request is redacted once it has ended: no replay needs it."""
+
 
 class World:
     """Store for the events of an example: the database itself."""
@@ -111,11 +114,13 @@ async def record(dsn: str, example: Example, folder: Path) -> None:
             *{example.workflow, *example.children, charged_child}
         )
         flow.app.ref_checker("shelf")(is_on_shelf)
-        await play(flow, example)
+        key = await play(flow, example)
         with (
             psycopg.connect(dsn, autocommit=True) as connection,
             (folder / f"{example.name}.jsonl").open("w") as out,
         ):
+            if example.name == REDACTED:
+                connection.execute("select pgflow.redact(%s, 1, 'asked for', 'ada')", (key,))
             for (chain,) in connection.execute(
                 "select distinct chain_id from pgflow.runs order by 1"
             ).fetchall():

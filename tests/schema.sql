@@ -7,8 +7,24 @@ schema pgflow, owner pgflow_owner
 sequence pgflow.code_code_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
 
+sequence pgflow.entity_history_history_id_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
+
+sequence pgflow.entity_mail_mail_id_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
+
 sequence pgflow.lane_lane_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
+
+sequence pgflow.lock_fence_seq, owner pgflow_owner
+  -- Numbers the times that a lock was won
+  as bigint start 1 increment 1 cache 1
+
+sequence pgflow.lock_nudge_nudge_id_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
+
+sequence pgflow.lock_wait_ticket_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
 
 sequence pgflow.loss_loss_id_seq, owner pgflow_owner
   as bigint start 1 increment 1 cache 1
@@ -23,6 +39,9 @@ sequence pgflow.put_back_seq, owner pgflow_owner
 
 sequence pgflow.run_id_seq, owner pgflow_owner
   -- Numbers runs; a chain is numbered by its first run
+  as bigint start 1 increment 1 cache 1
+
+sequence pgflow.seal_pending_ask_seq, owner pgflow_owner
   as bigint start 1 increment 1 cache 1
 
 sequence pgflow.signal_signal_id_seq, owner pgflow_owner
@@ -140,6 +159,71 @@ table pgflow.effect_beat, owner pgflow_owner
   constraint effect_beat_timeout_seconds_check CHECK ((timeout_seconds > (0)::double precision))
   CREATE INDEX effect_beat_look_idx ON pgflow.effect_beat USING btree (look_at)
 
+table pgflow.entity, owner pgflow_owner
+  -- State of entities, by name and key
+  with fillfactor=50, autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  version bigint not null -- Number of changes so far; 0 = it has its first state still
+  updated_at timestamp with time zone not null -- Time of the last change
+  name text not null -- Name of the kind of entity
+  key text not null -- Key of this one
+  state json -- Its state, as the encoder wrote it; null = its first, which only the code knows
+  constraint entity_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
+  constraint entity_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
+  constraint entity_pkey PRIMARY KEY (name, key)
+  constraint entity_state_check CHECK ((octet_length((state)::text) <= 1048576))
+  constraint entity_version_check CHECK ((version >= 0))
+
+table pgflow.entity_history, owner pgflow_owner
+  -- Every update of an entity, with its verdict; append only
+  history_id bigint not null generated always as identity -- Numbers the updates in the order in which they were made, of each entity
+  version bigint not null -- Version of the entity after it
+  at timestamp with time zone not null -- Time of the update
+  run_id bigint -- The run whose update it is; null = of somebody else
+  mail_id bigint -- The number of the update, if it came by the mailbox
+  call integer -- Number of the call of that run
+  name text not null -- Name of the kind of entity
+  key text not null -- Key of the entity
+  update text not null -- Name of the update
+  said_by text not null -- Key of the run, or the role or name of whoever made it
+  idempotency_key text -- Under which it is made once; null = none was given
+  args json not null -- Its arguments by their names
+  verdict json -- Value that the update returned; null = it was refused
+  error json -- Reason for which an update by the mailbox was refused; null = it was not
+  state json -- The state after it; null = it changed nothing
+  constraint entity_history_args_check CHECK ((octet_length((args)::text) <= 1048576))
+  constraint entity_history_check CHECK (((run_id IS NULL) = (call IS NULL)))
+  constraint entity_history_check1 CHECK (((verdict IS NULL) = (error IS NOT NULL)))
+  constraint entity_history_error_check CHECK ((octet_length((error)::text) <= 65536))
+  constraint entity_history_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 255)))
+  constraint entity_history_pkey PRIMARY KEY (history_id)
+  constraint entity_history_state_check CHECK ((octet_length((state)::text) <= 1048576))
+  constraint entity_history_update_check CHECK (((octet_length(update) >= 1) AND (octet_length(update) <= 255)))
+  constraint entity_history_verdict_check CHECK ((octet_length((verdict)::text) <= 1048576))
+  CREATE UNIQUE INDEX entity_history_call_key ON pgflow.entity_history USING btree (run_id, call) WHERE (run_id IS NOT NULL)
+  CREATE INDEX entity_history_key_idx ON pgflow.entity_history USING btree (name, key, history_id)
+  CREATE UNIQUE INDEX entity_history_mail_key ON pgflow.entity_history USING btree (mail_id) WHERE (mail_id IS NOT NULL)
+  CREATE UNIQUE INDEX entity_history_once_key ON pgflow.entity_history USING btree (name, key, idempotency_key) WHERE (idempotency_key IS NOT NULL)
+
+table pgflow.entity_mail, owner pgflow_owner
+  -- Updates that were asked for from SQL; a worker whose code has the entity makes them, of each entity in their order
+  with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  mail_id bigint not null generated always as identity -- The number of the update: they are made in this order
+  sent_at timestamp with time zone not null -- Time of sending
+  expect bigint -- Version that the entity must have; null = any
+  name text not null -- Name of the kind of entity
+  key text not null -- Key of the entity
+  update text not null -- Name of the update
+  sent_by text not null -- Sender: a role, or the name that the caller gave
+  idempotency_key text -- Under which it is made once; null = none was given
+  args json not null -- Its arguments by their names
+  constraint entity_mail_args_check CHECK ((octet_length((args)::text) <= 1048576))
+  constraint entity_mail_idempotency_key_check CHECK (((octet_length(idempotency_key) >= 1) AND (octet_length(idempotency_key) <= 255)))
+  constraint entity_mail_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
+  constraint entity_mail_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
+  constraint entity_mail_pkey PRIMARY KEY (mail_id)
+  constraint entity_mail_update_check CHECK (((octet_length(update) >= 1) AND (octet_length(update) <= 255)))
+  CREATE INDEX entity_mail_key_idx ON pgflow.entity_mail USING btree (name, key, mail_id)
+
 table pgflow.gate, owner pgflow_owner
   -- Gates that wait for an answer; gone when one is answered, has expired, was given up, or its run has ended
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
@@ -246,6 +330,72 @@ table pgflow.lease, owner pgflow_owner
   priority smallint not null -- Lower numbers are claimed first, within their lane
   suspect smallint not null -- Workers that died holding this run without a new unit
   constraint lease_pkey PRIMARY KEY (run_id)
+
+table pgflow.lock, owner pgflow_owner
+  -- Who holds a lock: a run, or plain code for a limited time; several share one if all of them said so
+  with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  fence bigint not null -- The number of this time that the lock was won: greater than that of every holder of the key before
+  run_id bigint -- The run that holds it; null = plain code
+  since timestamp with time zone not null -- Time at which it was won
+  expires_at timestamp with time zone -- Time from which it counts no more; null = as long as its run holds it
+  call integer -- Number of the call of the run that asked for it; 0 = it comes from the generation before, and nobody has asked yet
+  is_shared boolean not null -- True if others may hold it too that share it
+  key text not null -- Name of what is locked
+  holder text not null -- Key of the run, or the name that plain code gave
+  constraint lock_check CHECK (((run_id IS NULL) = (call IS NULL)))
+  constraint lock_check1 CHECK (((run_id IS NOT NULL) OR (expires_at IS NOT NULL)))
+  constraint lock_holder_check CHECK (((octet_length(holder) >= 1) AND (octet_length(holder) <= 512)))
+  constraint lock_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
+  constraint lock_pkey PRIMARY KEY (fence)
+  CREATE UNIQUE INDEX lock_exclusive_key ON pgflow.lock USING btree (key) WHERE (NOT is_shared)
+  CREATE INDEX lock_expires_idx ON pgflow.lock USING btree (expires_at) WHERE (expires_at IS NOT NULL)
+  CREATE INDEX lock_key_idx ON pgflow.lock USING btree (key)
+  CREATE INDEX lock_run_idx ON pgflow.lock USING btree (run_id) WHERE (run_id IS NOT NULL)
+
+table pgflow.lock_broken, owner pgflow_owner
+  -- Locks that an operator took from their holders
+  fence bigint not null -- The number of the time that it had been won
+  run_id bigint -- The run that held it; null = plain code
+  broken_at timestamp with time zone not null -- Time at which it was taken away
+  key text not null -- Name of what was locked
+  holder text not null -- Key of the run, or the name that plain code gave
+  broken_by text not null -- Name of whoever took it away
+  why text not null -- Reason, in the words of whoever took it away
+  constraint lock_broken_pkey PRIMARY KEY (fence)
+
+table pgflow.lock_nudge, owner pgflow_owner
+  -- Keys of locks to look at: written by who could not look itself, deleted by the sweep that could
+  with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  nudge_id bigint not null generated always as identity -- The number of the nudge
+  nudged_at timestamp with time zone not null -- Time of writing: as long as it is new, whoever wakes runs sweeps soon
+  key text not null -- Name of what is locked
+  constraint lock_nudge_pkey PRIMARY KEY (nudge_id)
+
+table pgflow.lock_wait, owner pgflow_owner
+  -- Who waits for a lock, in the order in which they asked
+  with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  ticket bigint not null generated always as identity -- Its place in the queue of the key
+  run_id bigint -- The run that waits; null = plain code
+  asked_at timestamp with time zone not null -- Time at which it asked
+  expires_at timestamp with time zone -- Plain code: when it must have asked again, or it is passed over; null for a run
+  ttl interval -- Time for which it wants the lock; null = until it gives it back
+  call integer -- Number of the call of the run
+  is_shared boolean not null -- True if it would share the lock
+  is_checked boolean not null -- True once it is known to close no circle of runs that wait for each other
+  key text not null -- Name of what is locked
+  holder text not null -- Key of the run, or the name that plain code gave
+  within bigint[] not null default '{}'::bigint[] -- Fences that the code holds around this: they are not given back before it has the lock
+  constraint lock_wait_check CHECK (((run_id IS NULL) = (call IS NULL)))
+  constraint lock_wait_check1 CHECK (((run_id IS NOT NULL) OR ((expires_at IS NOT NULL) AND (ttl IS NOT NULL))))
+  constraint lock_wait_holder_check CHECK (((octet_length(holder) >= 1) AND (octet_length(holder) <= 512)))
+  constraint lock_wait_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
+  constraint lock_wait_pkey PRIMARY KEY (ticket)
+  CREATE UNIQUE INDEX lock_wait_call_key ON pgflow.lock_wait USING btree (run_id, call) WHERE (run_id IS NOT NULL)
+  CREATE INDEX lock_wait_expires_idx ON pgflow.lock_wait USING btree (expires_at) WHERE (expires_at IS NOT NULL)
+  CREATE UNIQUE INDEX lock_wait_holder_key ON pgflow.lock_wait USING btree (key, holder) WHERE (run_id IS NULL)
+  CREATE INDEX lock_wait_key_idx ON pgflow.lock_wait USING btree (key, ticket)
+  CREATE INDEX lock_wait_unchecked_idx ON pgflow.lock_wait USING btree (key, ticket) WHERE (NOT is_checked)
+  CREATE INDEX lock_wait_within_idx ON pgflow.lock_wait USING gin (within) WHERE (within <> '{}'::bigint[])
 
 table pgflow.loss, owner pgflow_owner
   -- Losses that workers have noticed: what was acknowledged and is not there any more
@@ -515,6 +665,60 @@ table pgflow.saga_effect, owner pgflow_owner
   constraint saga_effect_name_check CHECK ((octet_length(name) <= 255))
   constraint saga_effect_pkey PRIMARY KEY (chain_id, generation, key)
 
+table pgflow.seal, owner pgflow_owner
+  -- Hash chain of each run: one row for each round that found something new in its journal
+  run_id bigint not null -- The run
+  round bigint not null -- The round that sealed it
+  sealed_at timestamp with time zone not null -- Time of the round
+  dropped_at timestamp with time zone -- When the history of the run was removed; null = it is there
+  upto_seq integer not null -- The last unit that the chain covers; 0 = none
+  hash bytea not null -- Hash of the seal before it, the units since, and the outcome
+  outcome_hash bytea -- Hash of the outcome; null = the run was open, or not all of it is sealed yet
+  constraint seal_pkey PRIMARY KEY (run_id, round)
+
+table pgflow.seal_day, owner pgflow_owner
+  -- Days that are over: the Merkle root over the roots of their rounds, chained from day to day
+  day date not null -- The day, in UTC
+  first_round bigint not null -- Its first round
+  last_round bigint not null -- Its last round
+  closed_at timestamp with time zone not null -- When the root was computed
+  root bytea not null -- Merkle root over the roots of its rounds
+  head bytea not null -- Hash of the head of the day before, the day and its root
+  constraint seal_day_pkey PRIMARY KEY (day)
+
+table pgflow.seal_pending, owner pgflow_owner
+  -- Runs that may still grow, in the order in which the sealer looks at them: one row of its own, and one for each who asked for another look
+  with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000
+  run_id bigint not null -- The run
+  ask bigint not null generated always as identity -- Number of the row: no two ask for the same, so nobody waits for anybody, and who asks while the sealer looks is not forgotten
+  constraint seal_pending_pkey PRIMARY KEY (run_id, ask)
+
+table pgflow.seal_round, owner pgflow_owner
+  -- Rounds of the sealer, numbered without a gap: the Merkle root over the seals of each
+  round bigint not null -- Number of the round
+  sealed_at timestamp with time zone not null -- Its time, which never goes back
+  dropped_at timestamp with time zone -- When its seals were removed, with the history of all their runs; null = they are there
+  day date not null -- Day of that time, in UTC
+  root bytea not null -- Merkle root over its seals
+  runs bigint[] not null -- The runs of its seals, in the order of the leaves
+  constraint seal_round_pkey PRIMARY KEY (round)
+
+table pgflow.seal_state, owner pgflow_owner
+  -- Progress of the sealer: one row
+  with fillfactor=50
+  is_the_only boolean not null default true -- True: there is one row
+  is_on boolean not null default false -- True if workers are to seal
+  passed_run_id bigint not null default 0 -- Every run up to this number is sealed, or pending
+  next_run_id bigint -- How far it goes next, once nobody can start a run with such a number any more; null = not known
+  waits_for text[] -- Transactions that may yet start one
+  looked_upto bigint not null default 0 -- The pending run that was looked at last
+  cycle_began_at timestamp with time zone -- When it last began with the first of those
+  next_look_at timestamp with time zone -- When the next round is due
+  said_by text -- Who switched sealing on or off; null = nobody
+  said_at timestamp with time zone -- When
+  constraint seal_state_is_the_only_check CHECK (is_the_only)
+  constraint seal_state_pkey PRIMARY KEY (is_the_only)
+
 table pgflow.sent_key, owner pgflow_owner
   -- Idempotency keys of messages, for as long as the history of their run: the same key to the same run is one message
   chain_id bigint not null -- The chain that it was sent to
@@ -532,13 +736,13 @@ table pgflow.signal, owner pgflow_owner
   run_id bigint -- Result of a child, what became of an effect, verdict of a gate: the generation that it is for, with its call
   sent_at timestamp with time zone not null -- Time of sending
   call integer -- Result of a child: number of the parent's call that started it; word of an effect: its call
-  kind "char" not null -- s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect, g = the verdict of a gate
+  kind "char" not null -- s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect, g = the verdict of a gate, l = what became of the wait for a lock
   name text not null -- Name of the signal, or of what is asked
   has_had_its_try boolean -- True of a cancel that has brought on a run that was paused or stuck: if the run gets stuck again, it stays so
   sent_by text -- Sender: a role, or the name that the caller gave
   payload json -- Content of the message
   refusal jsonb -- Why the code could not take it, {error, code_hash}: the run was held for a person; null = nobody has tried, or it has been mended
-  constraint signal_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'x'::"char", 'p'::"char", 'r'::"char", 't'::"char", 'e'::"char", 'g'::"char"]))) NOT VALID
+  constraint signal_kind_check CHECK ((kind = ANY (ARRAY['c'::"char", 'e'::"char", 'g'::"char", 'l'::"char", 'p'::"char", 'r'::"char", 's'::"char", 't'::"char", 'x'::"char"])))
   constraint signal_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint signal_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
   constraint signal_pkey PRIMARY KEY (chain_id, kind, name, signal_id)
@@ -641,26 +845,31 @@ table pgflow.unit, owner pgflow_owner
   payload pgflow.unit_payload -- The encoder's exact text, hence json and not jsonb; the bound leaves 64 KiB around a value of 1 MiB
   starts json -- Bodies that this commit allows to start: [[call, class, name, ordinal or key, hash of arguments], ...]; or the body of another run that the unit has its result from
   constraint unit_pkey PRIMARY KEY (run_id, seq)
+  CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON pgflow.unit FOR EACH STATEMENT EXECUTE FUNCTION pgflow.refuse_rewrite_()
 
 table pgflow.unit_0, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('0') TO ('5000000')
   constraint unit_0_pkey PRIMARY KEY (run_id, seq)
+  CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON pgflow.unit_0 FOR EACH STATEMENT EXECUTE FUNCTION pgflow.refuse_rewrite_()
 
 table pgflow.unit_1, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('5000000') TO ('10000000')
   constraint unit_1_pkey PRIMARY KEY (run_id, seq)
+  CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON pgflow.unit_1 FOR EACH STATEMENT EXECUTE FUNCTION pgflow.refuse_rewrite_()
 
 table pgflow.unit_2, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('10000000') TO ('15000000')
   constraint unit_2_pkey PRIMARY KEY (run_id, seq)
+  CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON pgflow.unit_2 FOR EACH STATEMENT EXECUTE FUNCTION pgflow.refuse_rewrite_()
 
 table pgflow.unit_3, owner pgflow_owner
   with autovacuum_vacuum_insert_scale_factor=0.1
   partition of pgflow.unit FOR VALUES FROM ('15000000') TO ('20000000')
   constraint unit_3_pkey PRIMARY KEY (run_id, seq)
+  CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON pgflow.unit_3 FOR EACH STATEMENT EXECUTE FUNCTION pgflow.refuse_rewrite_()
 
 table pgflow.unit_kind, owner pgflow_owner
   -- The closed list of unit kinds: name, whether it ends its call, and who writes it
@@ -672,15 +881,15 @@ table pgflow.unit_kind, owner pgflow_owner
   constraint unit_kind_pkey PRIMARY KEY (kind)
 
 table pgflow.wait, owner pgflow_owner
-  -- What a parked run waits for: s = a signal of that name; c = the result of a child of one of these calls (one row for all); e = what became of an effect; g = the answer of a gate
+  -- What a parked run waits for: s = a signal of that name; c = the result of a child of one of these calls (one row for all); e = what became of an effect; g = the answer of a gate; l = a lock
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
   run_id bigint not null -- The parked run
   call integer not null -- Number of the call that waits; of children, the first of those calls
-  kind "char" not null -- s = for a signal, c = for the result of a child, e = for word of an effect or obligation, g = for the answer of a gate
-  name text not null -- Name of the signal, or child
+  kind "char" not null -- s = for a signal, c = for the result of a child, e = for word of an effect or obligation, g = for the answer of a gate, l = for a lock
+  name text not null -- Name of the signal, key of the lock, or child
   calls integer[] -- Numbers of the calls that wait for a child; null where it is for a signal
   constraint wait_check CHECK (((kind = 'c'::"char") = (calls IS NOT NULL)))
-  constraint wait_kind_check CHECK ((kind = ANY (ARRAY['s'::"char", 'c'::"char", 'e'::"char", 'g'::"char"]))) NOT VALID
+  constraint wait_kind_check CHECK ((kind = ANY (ARRAY['c'::"char", 'e'::"char", 'g'::"char", 'l'::"char", 's'::"char"])))
   constraint wait_name_check CHECK ((octet_length(name) <= 255))
   constraint wait_pkey PRIMARY KEY (run_id, call)
 
@@ -706,6 +915,20 @@ table pgflow.worker_code, owner pgflow_owner
   worker_id integer not null -- The worker
   code_id integer not null -- The code that it has
   constraint worker_code_pkey PRIMARY KEY (worker_id, code_id)
+
+view pgflow.broken_locks, owner pgflow_owner
+  -- Locks that an operator took from their holders
+  key text -- Name of what was locked
+  fence bigint -- The number of the time that it had been won
+  holder text -- Key of the run, or the name that plain code gave
+  broken_at timestamp with time zone -- Time at which it was taken away
+  broken_by text -- Name of whoever took it away
+  why text -- Reason, in the words of whoever took it away
+  run_id bigint -- The number of the run; null = plain code
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
 
 view pgflow.budgets, owner pgflow_owner
   -- Budgets: what each pool allows in its current period, and what of that is spent or reserved, by unit
@@ -810,6 +1033,38 @@ view pgflow.effects, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.entities, owner pgflow_owner
+  -- Entities and their state
+  name text -- Name of the kind of entity
+  key text -- Key of this one
+  version bigint -- Number of changes so far
+  state json -- Its state; null = its first, which only the code knows
+  updated_at timestamp with time zone -- Time of the last change
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.entity_updates, owner pgflow_owner
+  -- Every update of an entity, with its verdict: what was done to it, by whom and when
+  name text -- Name of the kind of entity
+  key text -- Key of the entity
+  history_id bigint -- Numbers the updates of an entity in the order in which they were made
+  version bigint -- Version of the entity after it
+  at timestamp with time zone -- Time of the update
+  update text -- Name of the update
+  said_by text -- Key of the run, or the role or name of whoever made it
+  args json -- Its arguments by their names
+  verdict json -- Value that it returned; null = it was refused
+  error json -- Reason for which it was refused; null = it was not
+  state json -- The state after it; null = it changed nothing
+  run_id bigint -- The number of the run whose update it is; null = of somebody else
+  call integer -- Number of the call of that run
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.gate_answers, owner pgflow_owner
   -- Answers at gates, open or closed
   gate text -- Key of the gate
@@ -872,6 +1127,21 @@ view pgflow.lanes, owner pgflow_owner
   why text -- Reason why no worker takes queued runs: the queue is paused, or none serves it, has the workflow or that version; null = one does
   lane_id integer -- Number of the lane
   why_code text -- That reason as a code: queue_paused, no_worker, no_workflow or no_version
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.locks, owner pgflow_owner
+  -- Locks that are held, and how many wait for each
+  key text -- Name of what is locked
+  fence bigint -- The number of this time that it was won: greater than that of every holder of the key before
+  holder text -- Key of the run that holds it, or the name that plain code gave
+  is_shared boolean -- True if others may hold it too that share it
+  since timestamp with time zone -- Time at which it was won
+  expires_at timestamp with time zone -- Time from which it counts no more; null = as long as its run holds it
+  waiters bigint -- Number of runs and of plain code that wait for it
+  run_id bigint -- The number of the run; null = plain code
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -1069,6 +1339,43 @@ view pgflow.runs, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.seal_lag, owner pgflow_owner
+  -- Progress of the sealer: one row
+  is_on boolean -- True if workers seal
+  last_round bigint -- Number of the last round that sealed something; null = none has
+  last_sealed_at timestamp with time zone -- Time of that round
+  passed_run_id bigint -- Every run up to this number is sealed or pending
+  runs_behind bigint -- Numbers of runs behind that one: those that it has not come to
+  behind_since timestamp with time zone -- Start of the first of them; null = it has come to all
+  cycle_began_at timestamp with time zone -- Time at which it last began to look at those that were open
+  runs_pending bigint -- Number of runs that it has come to and that may still grow
+  last_day date -- The last day that has its root; null = none has
+  said_by text -- Name of whoever switched sealing on or off; null = nobody did
+  said_at timestamp with time zone -- Time of that
+  is_late boolean -- True if it has not come to a run that started an hour ago, or to all open ones for a day
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.seals, owner pgflow_owner
+  -- Seals of runs: up to which unit each goes, and its hash
+  key text -- Key of the run; null = its history was removed
+  generation integer -- Generation of the run
+  tenant text -- Tenant of the run; empty where there is only one
+  run_id bigint -- The number of that generation
+  round bigint -- The round that sealed it
+  upto_seq integer -- The last unit that it covers; 0 = none
+  has_ended boolean -- True if it covers the outcome too
+  hash text -- Its hash, chained to the seal before it
+  sealed_at timestamp with time zone -- Time of sealing
+  day date -- Day of that time in UTC, whose root covers it once the day is over
+  dropped_at timestamp with time zone -- Time at which the history of the run was removed; null = it is there
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.steps, owner pgflow_owner
   -- Each step of each run: how often it was tried, when, under which idempotency key, with what result. Page through many runs by run_id
   key text -- Key of the run
@@ -1178,14 +1485,14 @@ function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, cal
   -- Acts of a journal after a cut: steps, transactions, effects and children, each with how far it came
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 45608239cdc4200085c3d436fd0a5788
+  md5 4a05edae05e4f452e8a26bdaa8b89dea
 
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b6faf52ff16dae1f8dde8f6179463d94
+  md5 323cb4327f06b4961c953f9e60e1cafc
   grant execute to pgflow_worker
 
 function pgflow.admit_all_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
@@ -1220,12 +1527,21 @@ function pgflow.allow_(pool text, period_at timestamp with time zone, unit text,
   set search_path=pg_catalog, pg_temp
   md5 131a074a27b603d3eb42e4acafc3bcb2
 
+function pgflow.anchor() returns jsonb, owner pgflow_owner
+  -- The roots and heads of all days, and the root of what is sealed since: to be kept where nobody who may write here may write
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 68b7bdf1e8c3eb4a8f17eace44de70ca
+  grant execute to pgflow_auditor
+  grant execute to pgflow_operator
+
 function pgflow.answer_all_(questions jsonb, t timestamp with time zone, OUT answers jsonb, OUT to_wake bigint[], OUT lanes integer[]) returns record, owner pgflow_owner
   -- Answers the questions of the runs of a batch and changes their places, within commit_units
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 1c1dbbab6f4bc90051a06257bd823920
+  md5 096cdc2e2c437b62df92cf71aafe4bf4
 
 function pgflow.answer_gate(gate text, verdict text, payload_hash text DEFAULT NULL::text, value json DEFAULT NULL::json, reason text DEFAULT NULL::text, by text DEFAULT NULL::text, acting_as text[] DEFAULT NULL::text[], hand_to text DEFAULT NULL::text, valid_until timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint, owner pgflow_owner
   -- Answers a gate, in any transaction: approve (value = the request as edited), reject, escalate (hand_to) or take_over (value = the result). by = who answers, acting_as = its roles; both are the caller's word, and the role of the session is kept beside. payload_hash binds the answer to what was shown: PF023 if that is another by now. valid_until = time from which it does not count (PF021). The first answer that closes the gate counts, and a later one is told who, when and what (PF022). PF021 if others are asked, PF003 if the value does not fit, PF001 if no open gate has the key. Answers the chain, for wake()
@@ -1281,6 +1597,20 @@ function pgflow.ask_gates_(questions jsonb, positions integer[], seqs integer[],
   set enable_seqscan=off
   md5 26b0658287347771fd118733b093dabe
 
+function pgflow.ask_lock_(me bigint, chain bigint, call integer, key text, is_shared boolean, ttl interval, within bigint[], t timestamp with time zone, OUT fence bigint, OUT refused text, OUT is_new boolean, OUT to_wake bigint[]) returns record, owner pgflow_owner
+  -- Asks for a lock: its fence if it is won at once, or why it is refused; else the run stands in the queue, as it may have before (is_new)
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 99fba8874f35ed008e495a077b66f2f4
+
+function pgflow.ask_locks_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, is_news boolean, to_wake bigint[]), owner pgflow_owner
+  -- Asks for the locks that runs of a batch wait for, if nothing else has happened to them: of each position the last seq then, its units, and whether they say more than that it waits
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 968a60340116583e45ff0d00d480a499
+
 function pgflow.await_end_of_(me bigint, old_chain bigint) returns void, owner pgflow_owner
   -- Cancels a run that has been replaced, if it is open, and parks the new one until it has ended
   plpgsql volatile
@@ -1292,6 +1622,12 @@ function pgflow.awaits_end_(run_id bigint) returns boolean, owner pgflow_owner
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 222df0b11dbb36d10aa09a4cec3a807d
+
+function pgflow.balance_effects_() returns TABLE(run_id bigint, opened bigint, confirmed bigint, failed bigint, unknown bigint, accepted bigint, open bigint), owner pgflow_owner
+  -- Effects of each run: how many were intended, and where each of them stands
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 9ec502ebf4dc8dd44c08098316b3e82e
 
 function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns TABLE(alive boolean, mail bigint[], timeline integer, flushed bigint, recovered_to bigint, waits boolean), owner pgflow_owner
   -- Sign of life; answers whether the worker still counts as alive, which of its runs somebody wants to cancel or pause, and where the log is
@@ -1323,7 +1659,7 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 09c7199a651f21b7262fd6a44765e53c
+  md5 c8bb21368e7af2fe8559e83fc43910f9
 
 function pgflow.begin_replacements_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs whose predecessors under their key have ended
@@ -1360,6 +1696,15 @@ function pgflow.book_obligations_(units jsonb, t timestamp with time zone) retur
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 de4cf85936056b124ca22ddd941382c4
+
+function pgflow.break_lock(key text, why text, sent_by text DEFAULT NULL::text) returns integer, owner pgflow_owner
+  -- Takes a lock from whoever holds it, and records who did so and why; answers how many held it. A run learns of it at its next durable call in the block, as LockLost. For operators
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 9d098bf7e0786d33613f9588978d085f
+  grant execute to pgflow_operator
 
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
   -- Inserts a run that begins with the journal of another, with the unit that says who wanted it and why, and its place
@@ -1407,6 +1752,18 @@ function pgflow.carry_(origin bigint, cut integer, heir bigint) returns void, ow
   set search_path=pg_catalog, pg_temp
   md5 32f2cbc9b21ddbe4401e39a48fa69238
 
+function pgflow.carry_locks_(me bigint, next_id bigint, t timestamp with time zone) returns bigint[], owner pgflow_owner
+  -- Hands the locks of a run to the next generation, which has them when it asks for them; answers the chains to wake
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 e9fa8d612e2e2c3ae54beafc7e047fa3
+
+function pgflow.chain_(before bytea, segment bytea, upto_seq integer, outcome_hash bytea) returns bytea, owner pgflow_owner
+  -- Hash of a seal: behind 02, the seal before it, the hash of the hashes of the units since, the last seq, and the outcome
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.chain_of_(tenant text, key text) returns bigint, owner pgflow_owner
   -- The chain that a key names, or PF001
   plpgsql stable
@@ -1439,6 +1796,12 @@ function pgflow.check_amounts_(amounts jsonb, what text) returns void, owner pgf
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 cdd8f5f6b7d2d01592c3d0bafb1eea8d
+
+function pgflow.check_balance_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- All that was opened in each ledger is closed or open, for each run and in total
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 7cc82eb4fd1cf66ecc761db470c6bff5
 
 function pgflow.check_batch_(runs jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a batch with a key or an input that no run can have
@@ -1482,6 +1845,19 @@ function pgflow.check_ends_() returns TABLE(invariant text, detail text), owner 
   set search_path=pg_catalog, pg_temp
   md5 6d9ab9e5e416d5854b5c6d0c03dd24b3
 
+function pgflow.check_entities_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- The history of each entity leads to its state, and agrees with the runs
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 1afd06722ea9bd027bbe779c7738605a
+
+function pgflow.check_fences_(run_id bigint, fences bigint[]) returns void, owner pgflow_owner
+  -- Refuses (PF025) a run that does not hold these locks any more; it keeps them until the end of the transaction
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 48306d5c89daf8e86161b73b93cac556
+
 function pgflow.check_gates_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Gates asked are answered, expired, given up or open; what is open is owed, and its run waits for it
   plpgsql volatile
@@ -1492,7 +1868,7 @@ function pgflow.check_history_(history jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) a history that no run can have had
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 034a6c612e0c3eeca53ef8c134b41efd
+  md5 ff501c02eb3d595ce6095524e602e475
 
 function pgflow.check_if_taken_(if_taken text, start_id uuid, run_at timestamp with time zone, key text, defaults json) returns void, owner pgflow_owner
   -- Refuses (PF003) what cannot be said of a key that may be taken
@@ -1510,13 +1886,13 @@ function pgflow.check_journal_() returns TABLE(invariant text, detail text), own
   -- A journal is dense, and ends with its run
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 56b6bd9c3c47c9a4057ae426a79333a1
+  md5 19105b012eb6a961fde9e9ab2c90e9bf
 
 function pgflow.check_json_(value json, what text) returns void, owner pgflow_owner
   -- Refuses (PF003) a value too long, too deep or too large to be read back by every client
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 3c0e211600cf7c1764a558fc1bd952b6
+  md5 8e283f146835cf7f753fad5f044bde7a
 
 function pgflow.check_key_(key text) returns void, owner pgflow_owner
   -- Refuses (PF003) a key that is empty or too long; null is a key to be made up
@@ -1529,6 +1905,18 @@ function pgflow.check_labels_() returns TABLE(invariant text, detail text), owne
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 94ff544f7607331dde08882362f8b57d
+
+function pgflow.check_lock_(key text, holder text, ttl interval) returns void, owner pgflow_owner
+  -- Refuses (PF003) a lock without a key, a holder or a limit of time
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 46dfbbd49c2070aa37c0d5be48d4ca3b
+
+function pgflow.check_locks_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Locks have one holder, whose run is open, and nobody who waits is forgotten
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 228497f37efeff79814c6cf43832b528
 
 function pgflow.check_mail_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Mail has a chain, and somebody who will look at it
@@ -1572,6 +1960,12 @@ function pgflow.check_origins_() returns TABLE(invariant text, detail text), own
   set search_path=pg_catalog, pg_temp
   md5 42dce2527169bee0b5eaf62585393d9c
 
+function pgflow.check_page_(after bigint, max integer) returns void, owner pgflow_owner
+  -- Refuses (PF003) a page of a verification that holds nothing
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 2e5eee55b98a2a9eeffd950b0a9ad706
+
 function pgflow.check_payload_(run_id bigint, key text, name text, payload json) returns void, owner pgflow_owner
   -- Refuses (PF003) the payload of a signal that no code a run may meet would take, as far as workers have said
   plpgsql stable
@@ -1596,6 +1990,12 @@ function pgflow.check_sagas_() returns TABLE(invariant text, detail text), owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 2ca73111f765c163f356f7173bc7aa69
+
+function pgflow.check_seals_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- The journal is guarded, and equals what was sealed of it
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 c155c6660612a39b49e13e4065fe3315
 
 function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have
@@ -1625,7 +2025,7 @@ function pgflow.check_waits_() returns TABLE(invariant text, detail text), owner
   -- A parked run waits for something that can come, and has not come
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9f65f5723d9b3d00937caa5c131896c3
+  md5 f51ed482cba335bad3b197d633c5b655
 
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
   -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
@@ -1679,6 +2079,12 @@ function pgflow.close_by_word_(me bigint, payload json, sent_by text, token bigi
   set enable_seqscan=off
   md5 c7f0032c598798bb1fb46d9519e8a20d
 
+function pgflow.close_days_(t timestamp with time zone) returns integer, owner pgflow_owner
+  -- Computes the roots of days that are over; answers how many
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 79b787f611ecac7c37819f3f8e05bb74
+
 function pgflow.close_debt_(me bigint, said jsonb) returns void, owner pgflow_owner
   -- Removes an obligation from what a run owes, or notes who holds it now; no effect if it is closed
   plpgsql volatile
@@ -1708,6 +2114,13 @@ function pgflow.close_reservations_(runs bigint[], calls integer[]) returns void
   set enable_seqscan=off
   md5 11579aa6b2437d870f9337182115dc85
 
+function pgflow.closes_circle_(ticket bigint) returns boolean, owner pgflow_owner
+  -- True if what is waited for is not given back before what the waiter holds
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 000a2c09be58e97180b63c6d4354bcb0
+
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[] DEFAULT NULL::bigint[], payloads json[] DEFAULT NULL::json[]) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
   plpgsql volatile security definer
@@ -1732,7 +2145,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 725ad83ecc474882fa9347e4c0e0d12c
+  md5 70a683b61c04dd3afda210fe244a9e02
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -1755,13 +2168,13 @@ function pgflow.continue_(q jsonb, seq integer, t timestamp with time zone) retu
   -- Ends a run as the next generation of its chain, which is ready at once; answers the lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b9dbdd4baf85262b4cdd96943e9db5e0
+  md5 1e47cbc39b2b6b50c56d83977d966a64
 
 function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) returns void, owner pgflow_owner
   -- Copies a journal up to a cut, without the licences of bodies whose outcome is not in it, and with another result in its last unit if one is given
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 1d4ce2454df9f9e92e2147edfa5617b6
+  md5 0349383197246b9ceb7d89478f62c744
 
 function pgflow.count_lost_threads(worker_id integer, lost integer) returns void, owner pgflow_owner
   -- A worker says how many of its threads are at bodies that nobody waits for any more
@@ -1775,13 +2188,18 @@ function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgf
   -- The seq before the first unit of a step's last call, of its last failed or refused one if there is one
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 cba9ad3778fe908e6b3ee554f8cd726a
+  md5 58cd8fea7f7869686cc3b5d4f69c26bc
 
 function pgflow.cut_to_retry_(run_id bigint) returns integer, owner pgflow_owner
   -- The seq before the step that failed last, or before the first effect that was taken back for it; null = no step has failed
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 75ffb364c6dbdee3460a7840eb785397
+
+function pgflow.day_head_(before bytea, day date, root bytea) returns bytea, owner pgflow_owner
+  -- Head of a day: hash, behind 03, of the head of the day before it, the day and its root
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.declare_pools(pools jsonb) returns integer, owner pgflow_owner
   -- Sets the pools that an app declares, [{name, limits, parent, per, tz, soft, hard}, ...], each parent first, where that differs from its last declaration; answers how many
@@ -1848,7 +2266,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 4617e2f19901797b180b8e923b9a9045
+  md5 fc906cfa19539a540412fde837cf371c
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -1871,6 +2289,13 @@ function pgflow.drop_own_pools_(names text[]) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 8505fb2b38c95b7678d5ca004cfa2859
+
+function pgflow.drop_seals_(ids bigint[], t timestamp with time zone) returns void, owner pgflow_owner
+  -- Notes of seals that the history of their runs was removed, and removes those whose whole round is
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 bde7dc1957818f4481b89e40e26c7345
 
 function pgflow.edit_note_(run_id bigint, cut integer, edit json) returns jsonb, owner pgflow_owner
   -- Hashes of a result before and after it was edited
@@ -1908,13 +2333,25 @@ function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token b
   -- Writes the outcome of a run that is cancelled without its code, who did it, and what it leaves owed
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 5ad6e1d6b53440a0fe049c82d1da8522
+  md5 2276151821587407d4986c247fbacb89
+
+function pgflow.end_locks_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
+  -- Gives back all that runs hold, and takes them out of every queue, as they end; answers the chains to wake
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 6601e16f75d03cb30cb46f8884c6a7f8
 
 function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   -- Status of a run that has ended, so that nobody takes its mail; null = it is open
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 98bcad53042c2c505c3670b03c3dac7f
+
+function pgflow.exact_(at timestamp with time zone) returns text, owner pgflow_owner
+  -- A time as microseconds since 1970, or infinity
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.expire_gates_(questions jsonb, positions integer[], t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Closes the gates of a batch whose time is over, unless somebody is answering; the positions that have mail by it
@@ -1956,13 +2393,13 @@ function pgflow.families_(roots bigint[]) returns TABLE(root bigint, run_id bigi
   set enable_seqscan=off
   md5 a456b4e2fc9c46e3395eece4b6ecf0e7
 
-function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint, has_ledger boolean DEFAULT true, payloads json[] DEFAULT NULL::json[], closes jsonb DEFAULT NULL::jsonb) returns bigint, owner pgflow_owner
-  -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own, which may be of the ledger of effects, and settles what is spent of a budget; the time in microseconds
+function pgflow.fence_step(run_id bigint, token bigint, call integer, units jsonb, args_hash bigint DEFAULT NULL::bigint, has_ledger boolean DEFAULT true, payloads json[] DEFAULT NULL::json[], closes jsonb DEFAULT NULL::jsonb, fences bigint[] DEFAULT NULL::bigint[]) returns bigint, owner pgflow_owner
+  -- Last call of a transactional step's transaction: fences the lease, appends the buffered units and the step's own, which may be of the ledger of effects, and settles what is spent of a budget; the time in microseconds. PF025 if the run does not hold one of these locks any more
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 f00bee28409bebd6044f13ad6d4729b1
+  md5 e90b5886103e21be9a1a9dbd0e7d8bf9
   grant execute to pgflow_worker
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
@@ -2016,6 +2453,12 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   md5 5cb2dbae66d04b247561a621250d3961
   grant execute to pgflow_operator
 
+function pgflow.free_key_(key text, t timestamp with time zone, OUT to_wake bigint[], OUT is_put_off boolean) returns record, owner pgflow_owner
+  -- After a holder has gone: lets the next one in, or leaves that to the sweep
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 fafbe3208719a9122e3d545165ea3246
+
 function pgflow.free_key_(tenant text, parent bigint, key text) returns void, owner pgflow_owner
   -- Frees the key of a child that was handed over, has ended, and is asked for with other arguments
   sql volatile
@@ -2059,6 +2502,19 @@ function pgflow.grant_budget(pool text, amounts jsonb, why text DEFAULT NULL::te
   md5 a3c5c099b5f3f52a347fbee9159b8d46
   grant execute to pgflow_operator
 
+function pgflow.grant_key_(wanted text, t timestamp with time zone) returns bigint[], owner pgflow_owner
+  -- Serves the queue of a key that this transaction has to itself, as far as it goes; answers the chains to wake
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 7a5ec81b4c0bd36e947d873e8eb231f8
+
+function pgflow.guard_table_(name text) returns void, owner pgflow_owner
+  -- Makes a table append only, unless it is
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 b1de8f7184c88749172d1b7b64a3eb83
+
 function pgflow.hand_on_debts_(me bigint, cut integer, said text, why text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Closes the debts of a run for what another takes back from now on: the generation that begins with its journal up to a cut, or, without a cut, its parent
   plpgsql volatile
@@ -2084,6 +2540,11 @@ function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 0c3d82ded77346a257409c78db9687a1
+
+function pgflow.hash_(body text) returns bytea, owner pgflow_owner
+  -- SHA-256 of a text in UTF-8
+  sql stable strict
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.hash_payload_(value json) returns text, owner pgflow_owner
   -- Hash of a request as it is stored: SHA-256 of its text, in hex
@@ -2135,7 +2596,7 @@ function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp w
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 d02c39ddf092a0eeea1eb620ef11fcb4
+  md5 61117c5509b0398fa677bf4c022854c9
   grant execute to pgflow_worker
 
 function pgflow.import_run(history json) returns bigint, owner pgflow_owner
@@ -2218,11 +2679,29 @@ function pgflow.is_judgeable_(request jsonb, path text) returns boolean, owner p
   set search_path=pg_catalog, pg_temp
   md5 8d26b435fa80e4b88be5dbd893e82c5a
 
+function pgflow.is_open_to_(key text, shared boolean) returns boolean, owner pgflow_owner
+  -- True if nobody holds a key, or all of them share it with one who would share it too
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 e2b23d4a553554cad642334973f8e8b3
+
 function pgflow.is_own_(chain bigint, start_id uuid) returns boolean, owner pgflow_owner
   -- True if a chain was started by the very start that asks: its answer was lost, and it is sent again
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 0d144fa7a1051f5774ec0400adba7d43
+
+function pgflow.is_recorded_redaction_(me bigint, seq integer, what text, body text) returns boolean, owner pgflow_owner
+  -- True if a unit says that this value was redacted to what is there now
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 ac1dcb7b3b03454cfccff55d3cc53b1c
+
+function pgflow.is_redacted_(body text) returns boolean, owner pgflow_owner
+  -- True if a value's text stands for one that was redacted
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.is_returned_(run_id bigint, seq integer) returns boolean, owner pgflow_owner
   -- True if a message that was taken at a unit went back to the mailbox
@@ -2297,7 +2776,7 @@ function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns 
   -- Ends a generation whose place is locked, or that has ended, as continued by another
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d57ebef7aef201832ee87b03d18f451b
+  md5 0556ae952391b002fef3cc5ac3b396ec
 
 function pgflow.leave_code_(worker_id integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- A worker is gone: what code it had was served until now
@@ -2311,6 +2790,17 @@ function pgflow.leave_keys_(q jsonb) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 c5ae4098cfb014c11690361276b9eb04
 
+function pgflow.leave_lock(key text, holder text) returns void, owner pgflow_owner
+  -- Takes plain code out of the queue of a lock, or gives it back if its turn has just come
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 a9973b7f5bd05d940c25a6405e7c7e0c
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.leave_obligations_(run_ids bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Leaves to people what runs owe that have failed or were cancelled
   sql volatile
@@ -2323,6 +2813,13 @@ function pgflow.leave_of_(me bigint, leave text, name text, request jsonb) retur
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 5d074f6f5627013c805563d723174f82
+
+function pgflow.leave_queues_(run_ids bigint[], calls integer[], t timestamp with time zone) returns void, owner pgflow_owner
+  -- Takes waits of runs out of their queues, all of a run where no call is named; nudges where those behind may share what they wait for
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 d003e29ab55e5f4dd65ab722b709e8f8
 
 function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   -- A worker that holds nothing any more takes its leave
@@ -2387,12 +2884,18 @@ function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OU
   set search_path=pg_catalog, pg_temp
   md5 88816c85490902d94ceea954629c7c8c
 
+function pgflow.look_again_(ids bigint[]) returns void, owner pgflow_owner
+  -- Has the sealer look again at runs that may have ended, and whose journal or outcome is being added to
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 d18a157dcf15edd047ca81b068efea72
+
 function pgflow.look_all_(questions jsonb, positions integer[], seqs integer[], has_mail integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb), owner pgflow_owner
   -- Takes what has happened to runs of a batch, of each in the order in which it happened, and records it: of each position with news the last seq then, and its units
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8b160429a4e1d8dff06b9fa379657cd8
+  md5 63c7c3bd36a196c91c09c3bd823b1472
 
 function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs integer[], has_ended boolean[]) returns SETOF bigint, owner pgflow_owner
   -- Those runs that lack the unit that this token wrote as this seq, or the outcome if they have ended
@@ -2414,6 +2917,24 @@ function pgflow.mended_(me bigint, chain bigint, place json, verb text, message 
   set search_path=pg_catalog, pg_temp
   md5 2b844beabcf1af73865ff43df3a2bbf1
 
+function pgflow.merkle_levels_(leaves bytea[]) returns SETOF bytea[], owner pgflow_owner
+  -- The levels of a Merkle tree over so many hashes, the leaves first
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 c8cc9504942893314c9fb70e765736dd
+
+function pgflow.merkle_path_(leaves bytea[], place integer) returns jsonb, owner pgflow_owner
+  -- The way from a leaf, counted from 1, to the root: [["left" or "right", hash of that neighbour], ...]
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 5e295db216621b0f11928f24000ef168
+
+function pgflow.merkle_root_(leaves bytea[]) returns bytea, owner pgflow_owner
+  -- Merkle root over hashes, in their order
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 cf77e240b66969ae0b79c25c545a8764
+
 function pgflow.micros_(at timestamp with time zone) returns bigint, owner pgflow_owner
   -- A time as microseconds since 1970, exactly: the form in which times travel to a worker
   sql immutable strict
@@ -2430,6 +2951,13 @@ function pgflow.move_beats_(origin bigint, old_call integer, heir bigint, new_ca
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 e4e02e0453a3c908669d3c28e2249dd7
+
+function pgflow.move_locks_(origin bigint, cut integer, heir bigint, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Hands the locks that a run had won before a cut to the generation that goes on from there, and gives back the others
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 a4b83b5552fd681b330b3dc219df548b
 
 function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void, owner pgflow_owner
   -- Hands what was owed before a cut to the new generation; the rest stays owed by the old one
@@ -2460,6 +2988,12 @@ function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 ba29c7a4a08060400ab914b36d401e70
+
+function pgflow.next_fence_() returns bigint, owner pgflow_owner
+  -- Draws the number of a lock that is won: greater than that of every holder before, once this is committed
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 7444068229b04b335bfdfe77b9c68a46
 
 function pgflow.note_breach_(me bigint, call integer, name text, obligation text, due_us bigint, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records that an obligation was due and not discharged
@@ -2526,12 +3060,29 @@ function pgflow.nudge_asked_(chains bigint[]) returns bigint[], owner pgflow_own
   set search_path=pg_catalog, pg_temp
   md5 223f0ad5816fabb3b326111fe6b9e210
 
+function pgflow.nudge_key_(key text) returns void, owner pgflow_owner
+  -- After plain code has changed who holds a key, or waits for it: leaves it to the sweep to let the next one in, if there may be one
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 e259964fbd5cb747eea9a0aa733a0524
+
 function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint), owner pgflow_owner
   -- The beats of all workers; -1 for one that is gone and still has leases
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 3fe4aaaf8c2ffc970e8491744f1daadb
+  grant execute to pgflow_worker
+
+function pgflow.open_entity(name text, key text, expect bigint DEFAULT NULL::bigint, update text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, idle_timeout_ms integer DEFAULT 0, OUT version bigint, OUT state text, OUT at_us bigint, OUT verdict text) returns record, owner pgflow_owner
+  -- Locks an entity until the end of the transaction: its version and state, null for its first one, the time, and the verdict of the update that was made under this idempotency key. PF024 if it has another version than expected; PF003 if the key is of another update. With an idle timeout, a caller that is frozen is cut off
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 2b9f5775f9aa70bf63eb7a0b19e50ead
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.open_gate_(me bigint, asked_seq integer) returns void, owner pgflow_owner
@@ -2547,11 +3098,16 @@ function pgflow.open_spend_(names text[], periods timestamp with time zone[], un
   set enable_seqscan=off
   md5 57614bd19b92839018e20fdea8289e14
 
+function pgflow.outcome_text_(o pgflow.outcome) returns text, owner pgflow_owner
+  -- All of an outcome as one text, with the hashes of its values
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.owe_(me bigint, call integer, name text, key text, reason text, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Opens a debt: an effect that was done and not taken back
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7ed56544cc0f094adaf360c8ddd7827a
+  md5 0bd99714cb471e302fc3dda78a25c0b0
 
 function pgflow.owe_by_force_(me bigint, chain bigint, t timestamp with time zone, INOUT seq integer) returns integer, owner pgflow_owner
   -- Before a run is ended by force: takes what was said of its effects, and opens a debt for each that is left done
@@ -2616,7 +3172,7 @@ function pgflow.park_all_(questions jsonb, positions integer[], seqs integer[], 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 1a080058ceab8cc18ce5ed790f31976f
+  md5 b85a3712326c9b1314998af717d6a3f8
 
 function pgflow.park_gates_(questions jsonb, positions integer[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Has runs that park wait for their gates, and for the end of the time of these
@@ -2630,6 +3186,18 @@ function pgflow.parted_(run_id bigint, cut integer) returns TABLE(seq integer, w
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 4d0796e6743162277324cf87614a29c0
+
+function pgflow.path_in_day_(round bigint, first_round bigint, last_round bigint) returns jsonb, owner pgflow_owner
+  -- The way from a round's root to the root of its day, or of the rounds that an anchor has of an open one
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 a1e84d6da92ebf5767957ea6ba6365c0
+
+function pgflow.path_in_round_(round bigint, run_id bigint) returns jsonb, owner pgflow_owner
+  -- The way from a run's seal to the root of its round
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 97334732523cc01ba06254c65574539d
 
 function pgflow.path_of_(me bigint) returns json, owner pgflow_owner
   -- Keys of the runs above a run and its own, the root first
@@ -2686,12 +3254,12 @@ function pgflow.places_() returns TABLE(run_id bigint, place text, last_seq inte
   md5 0faafa01b91b83555db7b2940dec1fdb
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
-  -- The sweep of every worker: expired runs, effects without a beat, obligations that are due, nudges, due timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one that it serves
+  -- The sweep of every worker: expired runs, effects without a beat, obligations that are due, locks, nudges, due timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one that it serves
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 a3e59768fd53367885b06e86e66a3b92
+  md5 502484429d4549a4e6f686a313399532
   grant execute to pgflow_worker
 
 function pgflow.pool_for_claim_(name text) returns jsonb, owner pgflow_owner
@@ -2723,11 +3291,31 @@ function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::js
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.post_update(name text, key text, update text, args json DEFAULT '{}'::json, expect bigint DEFAULT NULL::bigint, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text) returns bigint, owner pgflow_owner
+  -- Asks for an update of an entity in the caller's transaction; a worker makes it after the commit. Answers its number, under which update_verdict says what became of it. However often it is sent under one idempotency key, it is made once, and each number has that verdict
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 3dbf29baf13e4ce5fd975d6f8e39471e
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.post_verdict_(asked pgflow.gate, n integer, verdict text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Tells a run the verdict of its gate, which the answer of this number has closed
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 206b0ef6f5973adf58e95e7079ccb590
+
+function pgflow.proof(key text, tenant text DEFAULT ''::text, anchor jsonb DEFAULT NULL::jsonb) returns jsonb, owner pgflow_owner
+  -- All that is needed to check a run against an anchor, offline: the texts that are hashed, which hold no values, and the ways to the roots that the anchor has; null = one that is taken now. PF003 if it is none, PF006 if the run is not sealed yet
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 3c9eac01af6432931c0a5c67bc641c41
+  grant execute to pgflow_auditor
+  grant execute to pgflow_operator
 
 function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; copies of it, for another chain
@@ -2753,12 +3341,29 @@ function pgflow.quorum_of_(asked pgflow.gate, t timestamp with time zone) return
   sql immutable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
+function pgflow.reach_(anchor jsonb, OUT closed_round bigint, OUT last_round bigint) returns record, owner pgflow_owner
+  -- The last round of the days that an anchor has, and the last one that it covers. PF003 if it is none
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 1384056454cfbac740c264f0881fa067
+
 function pgflow.read_drafts(key text, stream text, tenant text DEFAULT ''::text) returns TABLE(draft text, value text), owner pgflow_owner
   -- Values that running steps of a run have emitted to a stream, and that do not count yet
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 4d929d71147c4b860c2db1f05f601c64
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.read_entity(name text, key text, OUT version bigint, OUT state text, OUT updated_us bigint) returns SETOF record, owner pgflow_owner
+  -- State of an entity without a lock; no row if it was never opened
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 cc138e37bc1420f789710e79becd2a37
+  grant execute to pgflow_auditor
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2789,11 +3394,37 @@ function pgflow.reap_worker(worker_id integer, beat bigint) returns TABLE(reclai
   md5 39fc3788fe3183129228db0b51c74800
   grant execute to pgflow_worker
 
+function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::text, what text DEFAULT 'unit'::text, tenant text DEFAULT ''::text, generation integer DEFAULT NULL::integer) returns text, owner pgflow_owner
+  -- Replaces a value of a run that has ended by its hash: the payload of a unit, in all runs that began with it, or the input or result of the run; a unit says who and why. Answers the hash. What is removed stays in dead rows until a vacuum, and in backups. PF001 if there is no such run, PF003 if there is no such value, PF006 while a run is open that may need it
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 7edd7bb9956a63ede6b59136b63205c5
+  grant execute to pgflow_operator
+
+function pgflow.redact_copies_(runs bigint[], body json, asked json) returns void, owner pgflow_owner
+  -- Takes a value out of what later generations have of it beside the journal, for reuse and for taking back
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 9eb4e5af289adfb31f72d6eb46116b65
+
+function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_owner
+  -- Stand-in for a value that was redacted: an envelope that no codec can open, with the hash of its text
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 ce98d7fe6badbb59e353c849e210fcce
+
 function pgflow.refuse_gate_(gate text) returns void, owner pgflow_owner
   -- Says who closed a gate, when and how (PF022); PF001 if nobody did
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 c84d53b51e180caa01821a75aeebe9f7
+
+function pgflow.refuse_rewrite_() returns trigger, owner pgflow_owner
+  -- Refuses (PF006) to change or remove units, save in functions that record that they do
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 e0777a31231b2d865216893d6a557844
 
 function pgflow.refuse_unknown_(workflow text, version text, queue text) returns void, owner pgflow_owner
   -- Refuses (PF003) a start of a workflow or version that no worker has ever had
@@ -2806,6 +3437,14 @@ function pgflow.refuse_unowed_(obligation_key text) returns void, owner pgflow_o
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 2a22fdd7e832a1a67b0d701bd919639f
+
+function pgflow.refuse_update(mail_id bigint, error json) returns void, owner pgflow_owner
+  -- Records that an update by the mailbox was refused: it raised, or the entity had another version
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 8fcc884a95af80f35c3d5077e4b13adf
+  grant execute to pgflow_worker
 
 function pgflow.register_code(worker_id integer, codes jsonb) returns void, owner pgflow_owner
   -- A worker says what code it has: [[workflow, version, hash, whether it is pinned, name now if that one is old, {patch: whether it is deprecated}, {signal: shape of its payloads}], ...]
@@ -2835,6 +3474,17 @@ function pgflow.relabelled_(labels jsonb, run_id bigint, after_seq integer) retu
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 1901938b144b499aaff35e7f626ea8fa
+
+function pgflow.release_lock(key text, fence bigint) returns boolean, owner pgflow_owner
+  -- Gives a lock of plain code back; false if it was lost before. The next one in the queue is let in by sweep_locks(), or by the next poll of a worker
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 dedcd1674caabf5d65a8d855463a204b
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.release_outdated(worker_id integer) returns integer, owner pgflow_owner
   -- A worker lets runs be tried again that older code could not replay, while both are about; answers how many
@@ -2867,6 +3517,17 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 36eec5bda49ff1a2233e3b8c6dcb4c77
+  grant execute to pgflow_worker
+
+function pgflow.renew_lock(key text, fence bigint, ttl interval) returns boolean, owner pgflow_owner
+  -- Holds a lock of plain code for longer, from now on; false if it is lost
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 1d3b4cf05687a441e6c681267cf1306b
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.reopen_gates_(returned jsonb) returns void, owner pgflow_owner
@@ -2983,6 +3644,11 @@ function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_
   md5 014d4744c8946ad050ca4554bdfb0839
   grant execute to pgflow_operator
 
+function pgflow.round_hash_(r pgflow.seal_round) returns bytea, owner pgflow_owner
+  -- Hash of a round: behind 04, its number, its time and its root
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.run_state(key text, tenant text DEFAULT ''::text) returns json, owner pgflow_owner
   -- Values that the run last set with set_state()
   sql stable security definer
@@ -3003,6 +3669,11 @@ function pgflow.run_status(key text, tenant text DEFAULT ''::text) returns text,
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.run_text_(r pgflow.run) returns text, owner pgflow_owner
+  -- Start of a run as one text, with the hashes of its values: its chain begins with it
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.same_input_(one json, other json, defaults json) returns boolean, owner pgflow_owner
   -- True if two inputs are the same once the defaults stand for what they leave out
   sql immutable
@@ -3020,6 +3691,31 @@ function pgflow.say_of_obligation_(obligation_key text, said json, sent_by text)
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 e0428c03a227b40dabd1432a9da14e90
+
+function pgflow.seal_runs_(ids bigint[], this_round bigint, t timestamp with time zone) returns bigint[], owner pgflow_owner
+  -- Seals what is new of these runs, and keeps those pending that may still grow; answers which have a new seal
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  md5 9660c4096f6ffdaeaf85dff2d2c6632a
+
+function pgflow.seal_units(max_runs integer DEFAULT 500, at_once boolean DEFAULT false) returns TABLE(sealed integer, has_more boolean, wait_seconds double precision), owner pgflow_owner
+  -- One round of the sealer: seals what is new of at most so many new runs and so many that were open; answers how many have a new seal, whether there is more to do at once, and when the next round is due (null: sealing is off). at_once: without waiting for that time, and for whoever else is sealing
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  md5 a0f8ca4d53c1324b4bee2013ae2522c9
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.seal_until_(ids bigint[], this_round bigint, t timestamp with time zone, until timestamp with time zone, OUT looked integer, OUT sealed bigint[]) returns record, owner pgflow_owner
+  -- Seals what is new of these runs, a few at a time until a time is over, and the first few in any case; answers how many it has looked at, and which have a new seal
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 fcce76cdd185da5314fe74994fb15ee7
 
 function pgflow.segments_(known jsonb, own text, cut integer) returns jsonb, owner pgflow_owner
   -- The segments of an origin, its own stem among them, as far as a cut
@@ -3080,6 +3776,14 @@ function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent tex
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.set_sealing(is_on boolean, by text DEFAULT NULL::text) returns void, owner pgflow_owner
+  -- Has workers seal the journal from now on, what is in it by then included; or no longer
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 2a78862ae1a6200c3df8005f1fa1a47e
+  grant execute to pgflow_operator
+
 function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owner pgflow_owner
   -- As answer_all_, of one run; for calls that an upgrade has overtaken
   plpgsql volatile
@@ -3119,6 +3823,13 @@ function pgflow.settle_fenced_(units jsonb, closes jsonb, t timestamp with time 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 080ca5245ee587b898cf7d7b137f014c
+
+function pgflow.settle_locks_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, is_lost boolean, to_wake bigint[]), owner pgflow_owner
+  -- Takes back what runs of a batch give back, and says which of the locks they rest on are lost, before anything else of them is decided: of each position the last seq then and its units
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 69d8f8337ad39695efdfc5e0bcfdc2bd
 
 function pgflow.share_worker_(worker_id integer) returns boolean, owner pgflow_owner
   -- Keeps a worker's leases where they are until this transaction ends, without a lock on each; false if it cannot
@@ -3186,6 +3897,12 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.starters_(is_first boolean) returns text[], owner pgflow_owner
+  -- Transactions that have drawn a number for a run, and have not ended; at first also those that have looked whether anything is sealed
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 98193b16d75bfe3197dc928f7f2361a5
+
 function pgflow.status_(run_id bigint) returns text, owner pgflow_owner
   -- Status of a run, read from its place
   sql stable
@@ -3216,6 +3933,23 @@ function pgflow.sweep_keys(max integer DEFAULT 1000, wait boolean DEFAULT true) 
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.sweep_locks(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer), owner pgflow_owner
+  -- Lets in who waits for a lock that was given back, as every poll of a worker does; in a READ COMMITTED transaction of its own
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 de762e567e30d6e4f6c83b21b2ce116e
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.sweep_locks_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Decides what others could not: forgets waits whose time is over, serves the keys that were nudged or have expired, and looks for circles
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 63f6a420b368190ad8325c882b0d8d70
+
 function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, worker_id integer, tokens bigint[], after bigint[] DEFAULT NULL::bigint[]) returns bigint[], owner pgflow_owner
   -- Moves up to max rows of `ready` to `lease`
   plpgsql volatile
@@ -3243,6 +3977,17 @@ function pgflow.take_lanes_(questions jsonb) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 378c2ebc2daecc1e18158b250107bb87
 
+function pgflow.take_lock(key text, holder text, ttl interval, shared boolean DEFAULT false, patience interval DEFAULT NULL::interval) returns bigint, owner pgflow_owner
+  -- Takes a lock for plain code, for a limited time: answers the fence, or null if it is held or others wait for it. With patience the holder stands in the queue, and must ask again within that time; the same holder who asks again has the same fence. PF003 without a limit of time; PF006 if the holder has it in the other mode
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 4e70959cef2a5a8199151a915dbba1d9
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.take_mail_(taken jsonb) returns void, owner pgflow_owner
   -- Deletes the signals that a batch records as taken; refuses (PF006) those that are not there
   plpgsql volatile
@@ -3269,6 +4014,14 @@ function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint
   set search_path=pg_catalog, pg_temp
   md5 40378ba57a98deb3c566c56253112479
 
+function pgflow.take_update(names text[], passed_over bigint[] DEFAULT '{}'::bigint[]) returns TABLE(mail_id bigint, name text, key text, update text, args text, expect bigint, sent_by text, idempotency_key text), owner pgflow_owner
+  -- Takes the oldest update of an entity whose code is at hand, save those passed over, to be made in this transaction
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 b23d65e298fbb602e05703d8c72abec5
+  grant execute to pgflow_worker
+
 function pgflow.take_words_(me bigint, chain bigint, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Takes what people and webhooks have said of the effects and obligations of a run, and records it
   plpgsql volatile
@@ -3289,11 +4042,24 @@ function pgflow.tell_soft_(names text[], runs bigint[]) returns bigint[], owner 
   set enable_seqscan=off
   md5 0802410a78a9b6b83c72ead7af09c142
 
+function pgflow.tell_waiter_(waiter pgflow.lock_wait, said json, at timestamp with time zone) returns bigint, owner pgflow_owner
+  -- Tells a run what became of its wait for a lock; answers its chain
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 c86adbd741e44577612dc59a460ba233
+
 function pgflow.tell_workers_(lanes integer[], mail bigint[]) returns void, owner pgflow_owner
   -- Notifies workers of lanes with ready runs and of leased runs with mail, once the transaction is committed: `r1,2` or `m7,8`
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 0ed51872d1ee55908eb03f1221ccab94
+
+function pgflow.time_out_locks_(questions jsonb, positions integer[], t timestamp with time zone) returns integer[], owner pgflow_owner
+  -- Takes runs of a batch out of queues in which they have waited for as long as they wanted; answers the positions of those that have mail of it now
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 b75c56048ff0e91a2d01a23ec9b327f8
 
 function pgflow.told_heritage_(run_id bigint, heritage jsonb) returns jsonb, owner pgflow_owner
   -- Facts for a replay on a run that begins with the journal of another
@@ -3319,6 +4085,27 @@ function pgflow.transfer_obligation(obligation_key text, holder text, why text D
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.trial_balance() returns TABLE(ledger text, opened bigint, confirmed bigint, failed bigint, unknown bigint, accepted bigint, open bigint), owner pgflow_owner
+  -- The trial balance of the ledgers: what was opened is the sum of the rest. It reads the whole journal
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 ac5054730566bac0623885f172cc233d
+  grant execute to pgflow_auditor
+  grant execute to pgflow_operator
+
+function pgflow.try_circles_() returns boolean, owner pgflow_owner
+  -- Takes the right to look for circles of runs that wait for each other, until this transaction ends; false if it cannot
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 5c71a954ad3cc252138e90b01876f170
+
+function pgflow.try_key_(key text) returns boolean, owner pgflow_owner
+  -- Takes a key to decide about it, until this transaction ends; false if it cannot
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 06001b7bada5b9dea0b5ca75de4611dc
+
 function pgflow.unasked_(run_id bigint) returns SETOF pgflow.carried, owner pgflow_owner
   -- Effects that a run was given with their results and has not asked for
   sql stable
@@ -3336,6 +4123,31 @@ function pgflow.unit_json_(seq integer, call integer, kind "char", name text, pa
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
+function pgflow.unit_text_(seq integer, call integer, kind "char", name text, key text, args_hash bigint, payload json, starts json, token bigint, at timestamp with time zone, recorded_at timestamp with time zone, due_at timestamp with time zone) returns text, owner pgflow_owner
+  -- All of a unit as one text, with the hash of its payload: what its own hash is of
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.update_entity(name text, key text, from_version bigint, update text, args json, verdict json, state json DEFAULT NULL::json, run_id bigint DEFAULT NULL::bigint, call integer DEFAULT NULL::integer, idempotency_key text DEFAULT NULL::text, said_by text DEFAULT NULL::text, mail_id bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
+  -- Writes what an update has made of an entity that open_entity has locked, and a row of its history; a state of null leaves it as it is. Answers the version then
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 dd2989dddb7269bc33a3700cfb935b35
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.update_verdict(mail_id bigint, OUT state text, OUT verdict json, OUT error json) returns record, owner pgflow_owner
+  -- State of an update that was asked for by post_update: waiting; done, with its verdict; or refused, with the error. PF001 if there is none of this number
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 703019e8c4efb8da803e43b1ad757ad6
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.uuid7_() returns uuid, owner pgflow_owner
   -- A UUID version 7 (RFC 9562, 5.7): milliseconds since 1970, then random bits
   sql volatile
@@ -3347,12 +4159,62 @@ function pgflow.uuids7_(count integer) returns uuid[], owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 3ed9bf7359b92b9c4bf68d1fd82867f0
 
+function pgflow.value_hash_(body text) returns bytea, owner pgflow_owner
+  -- Hash of a value's text; of one that was redacted, the hash that it had
+  sql stable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
 function pgflow.verdict_(p_run_id bigint, p_token bigint, p_expected integer, is_locked boolean, held_token bigint) returns text, owner pgflow_owner
   -- Verdict on one run of a batch: ok, already, busy or lost
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 c01b8c74fb5170d5e3d679f62c9c560d
+
+function pgflow.verify_anchor(anchor jsonb) returns jsonb, owner pgflow_owner
+  -- Compares an anchor that was kept elsewhere with the roots that are here: {days, rounds: the last one that it covers, findings: [[place, finding, detail], ...]}. PF003 if it is none
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 d995ab8f1de4ca21efe10d1d2ea4685c
+  grant execute to pgflow_auditor
+  grant execute to pgflow_operator
+
+function pgflow.verify_days() returns jsonb, owner pgflow_owner
+  -- Compares the roots and heads of days with their rounds: {days, findings: [[day, finding, detail], ...]}
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 ca32cca9aa7e2f716d72a77a7bd96975
+  grant execute to pgflow_auditor
+  grant execute to pgflow_operator
+
+function pgflow.verify_rounds(after bigint DEFAULT 0, max integer DEFAULT 1000) returns jsonb, owner pgflow_owner
+  -- Compares a page of rounds with their seals: {rounds, findings: [[round, finding, detail], ...], next}
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 67e984fb8af9b307982351de684632ec
+  grant execute to pgflow_auditor
+  grant execute to pgflow_operator
+
+function pgflow.verify_run_(me bigint) returns TABLE(finding text, detail text), owner pgflow_owner
+  -- Compares a run with its seals; answers what is not as it was
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 40efe3dbd6f91e8f509e18428fd95eb4
+
+function pgflow.verify_runs(after bigint DEFAULT '-1'::integer, max integer DEFAULT 1000, key text DEFAULT NULL::text, tenant text DEFAULT ''::text) returns jsonb, owner pgflow_owner
+  -- Compares a page of runs, or the one with a key, with their seals: {runs: how many, findings: [[run_id, key, generation, finding, detail], ...], next: where the next page begins, null at the end}
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 b2f1a5146800d188480da621e3951f2d
+  grant execute to pgflow_auditor
+  grant execute to pgflow_operator
 
 function pgflow.waive_obligation(obligation_key text, why text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Closes an obligation that need not be done, with who says so and why. PF001 if no open obligation has the key
@@ -3371,7 +4233,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 a4b16a672524e14ba30b328c80f8eb5d
+  md5 2af1442d0cb5b28355e1eaadb811222d
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -3433,7 +4295,7 @@ type pgflow.tenant_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of 
 
 type pgflow.unit_call as integer CHECK ((VALUE >= 0)) -- Number of a durable call; 0 = of the run itself
 
-type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['A'::"char", 'B'::"char", 'C'::"char", 'D'::"char", 'E'::"char", 'F'::"char", 'G'::"char", 'K'::"char", 'M'::"char", 'O'::"char", 'R'::"char", 'S'::"char", 'T'::"char", 'U'::"char", 'W'::"char", 'X'::"char", 'a'::"char", 'c'::"char", 'd'::"char", 'e'::"char", 'f'::"char", 'g'::"char", 'i'::"char", 'j'::"char", 'k'::"char", 'm'::"char", 'n'::"char", 'o'::"char", 'p'::"char", 'q'::"char", 'r'::"char", 's'::"char", 't'::"char", 'v'::"char", 'w'::"char", 'x'::"char", 'y'::"char"]))) NOT VALID -- Kind of a unit: see pgflow.unit_kind
+type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['A'::"char", 'B'::"char", 'C'::"char", 'D'::"char", 'E'::"char", 'F'::"char", 'G'::"char", 'H'::"char", 'K'::"char", 'L'::"char", 'M'::"char", 'O'::"char", 'R'::"char", 'S'::"char", 'T'::"char", 'U'::"char", 'W'::"char", 'X'::"char", 'Z'::"char", 'a'::"char", 'c'::"char", 'd'::"char", 'e'::"char", 'f'::"char", 'g'::"char", 'i'::"char", 'j'::"char", 'k'::"char", 'l'::"char", 'm'::"char", 'n'::"char", 'o'::"char", 'p'::"char", 'q'::"char", 'r'::"char", 's'::"char", 't'::"char", 'u'::"char", 'v'::"char", 'w'::"char", 'x'::"char", 'y'::"char"]))) NOT VALID -- Kind of a unit: see pgflow.unit_kind
 
 type pgflow.unit_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of a call, or its idempotency key: at most 255 bytes
 
@@ -3446,7 +4308,9 @@ unit kind D obligation_closed: commit_units: discharge(), waive(), transfer(); c
 unit kind E effect_settled: commit_units, look: who said what became of an effect
 unit kind F effect_failed, terminal: commit_units, look: the counterparty refused, or nothing was done
 unit kind G gate_answered, terminal: answer: somebody answered, or the time for it was over
+unit kind H entity_updated, terminal: fence_step: an update of an entity, with its verdict
 unit kind K child_finished, terminal: settle: the result of a child, or why it could not be started
+unit kind L lock_won, terminal: ask_locks_, look: a run holds a lock from here on; its fence
 unit kind M budget_charged, terminal: commit_units, fence_step: charge()
 unit kind O obligation_opened: commit_units: owe(); adopt_obligations_: one that another generation had opened
 unit kind R compensated, terminal: commit_units: there was nothing to take back, since what had been accepted was not done
@@ -3455,6 +4319,7 @@ unit kind T timer_fired, terminal: settle: the database found a sleep due
 unit kind U effect_unknown: commit_units, settle: nobody knows yet whether an effect was done
 unit kind W wait_timed_out, terminal: settle: the database found the time-out of a wait due
 unit kind X step_abandoned, terminal: commit_units: workflow code gave up a step whose body may still be running
+unit kind Z redacted: redact: a person had a value of the run replaced by its hash
 unit kind a attempt_failed: commit_units: a body raised and will be tried again
 unit kind c step_completed, terminal: commit_units, fence_step: a body returned
 unit kind d decision_recorded, terminal: commit_units: a choice with its reasons
@@ -3464,6 +4329,7 @@ unit kind g gate_asked: answer: the database asked for an answer, and says until
 unit kind i effect_intended: settle: an effect may act from this commit on; carries the licence of its body
 unit kind j effect_attempted: settle: an effect may act again, under the same key
 unit kind k child_started: settle: the child exists from this commit on
+unit kind l lock_asked: ask_locks_: a run stands in the queue of a lock
 unit kind m budget_admitted: commit_units: the pool has let a call through
 unit kind n continued, terminal: settle: the run goes on as the next generation
 unit kind o operator: wake, settle: what a person did to the run, who and why
@@ -3472,6 +4338,7 @@ unit kind q budget_refused, terminal: commit_units: the pool has not let a call 
 unit kind r step_renewed: commit_units: what a recorded result claimed was gone, and its body ran again; its new result
 unit kind s step_started: commit_units: the licence of bodies, when no other unit of the flush can carry it
 unit kind t timer_started: commit_units: a sleep or a time-out began; due_at is set by the commit
+unit kind u lock_released, terminal: settle_locks_, look: a lock was given back or lost, or the wait for it refused
 unit kind v state_set, terminal: commit_units: set_state()
 unit kind w clock_read, terminal: commit_units: now() before anything else was recorded
 unit kind x call_cancelled, terminal: commit_units: workflow code gave up a call; settle, with call 0: the whole run

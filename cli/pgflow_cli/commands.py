@@ -65,8 +65,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Shows what pools allow, or sets, revokes and grants.",
         ),
         "audit": (
-            "ledgers.auditing:audit",
-            "Tells what a run decided and did, why, and what it owes.",
+            "ledgers.seals:audit",
+            "Tells the story of a run, or proves that nothing was changed.",
         ),
         "queues": ("ops.queues:queues", "Shows queues, or pauses, resumes and limits one."),
         "locks": ("ops.locks:locks", "Shows who holds which lock, or takes one away."),
@@ -107,6 +107,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "discharge": ("ledgers.owing:discharge", "Closes an obligation: it was done."),
         "transfer": ("ledgers.owing:transfer", "Hands an obligation to somebody outside."),
         "waive": ("ledgers.owing:waive", "Closes an obligation that need not be done."),
+        "redact": ("ledgers.seals:redact", "Replaces a value of a run by its hash, for good."),
         "cancel": ("runs.orders:cancel", "Cancels runs: their code may clean up first."),
         "pause": ("runs.orders:pause", "Holds runs until they are resumed."),
         "resume": ("runs.orders:resume", "Lets paused or stuck runs go on."),

@@ -21,11 +21,16 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from pgflow._model.codecs import ENVELOPE, MAX_BYTES, quote_json
-from pgflow.errors import CodecError, DefinitionError, NotStorable
+from pgflow.errors import CodecError, DefinitionError, NotStorable, Redacted
 
 MAX_KEY_ID_BYTES = 255
 
 ErrorData = dict[str, Any]
+
+REDACTED = '{"$codec":"","data":"","redacted":"'
+"""Beginning of what stands in place of a value that was redacted (``sql/ledgers/redact.sql``): an
+envelope under a key that no codec can have. The hash of the value follows.
+"""
 
 
 @runtime_checkable
@@ -252,6 +257,11 @@ def envelopes_of(codec: PayloadCodec | None) -> Envelopes | None:
     return None if codec is None else Envelopes(codec)
 
 
+def is_redacted(value: Any) -> bool:
+    """Return True if a value that was read from the database stands for one that was redacted."""
+    return isinstance(value, dict) and value.get("$codec") == "" and "redacted" in value
+
+
 def key_of(envelope: Any) -> str:
     """The id of the key that an envelope names."""
     return str(envelope["$codec"])
@@ -291,6 +301,11 @@ def open_unordered(envelopes: Envelopes | None, value: dict[str, Any], what: str
 
 
 def _open(envelopes: Envelopes | None, envelope: Any, what: str) -> str:
+    if is_redacted(envelope):
+        raise Redacted(
+            f"{what} was redacted: only its hash is left, {envelope['redacted']}. The run can be "
+            "read and verified, and not be replayed"
+        )
     if envelopes is None:
         raise CodecError(
             f"{what} was encoded with key {key_of(envelope)!r}, and this app has no codec: pass "

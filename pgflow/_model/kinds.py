@@ -59,6 +59,7 @@ class Kind:
     LOCK_WON: Final = "L"
     LOCK_RELEASED: Final = "u"
     ENTITY_UPDATED: Final = "H"
+    REDACTED: Final = "Z"
 
 
 class StepKind:

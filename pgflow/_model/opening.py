@@ -13,7 +13,14 @@ from typing import Any
 
 from pgflow._model.claims import Claim, Heritage, ReusedStep, SagaEntry
 from pgflow._model.codecs import ENVELOPE
-from pgflow._model.envelopes import Envelopes, is_envelope, open_text, open_unordered, open_value
+from pgflow._model.envelopes import (
+    REDACTED,
+    Envelopes,
+    is_envelope,
+    open_text,
+    open_unordered,
+    open_value,
+)
 from pgflow._model.kinds import Kind
 from pgflow._model.units import Unit
 
@@ -23,7 +30,8 @@ _WHOLE = frozenset({
     Kind.EMITTED, Kind.ENTITY_UPDATED,
 })  # fmt: skip
 """Kinds of units whose payload is a value or an error. What else replays read of a journal is never
-sealed, save results of children.
+sealed, save results of children. A person may have redacted others too; the request of an effect is
+what a replay does not look at.
 """
 
 
@@ -37,6 +45,7 @@ def open_claim(claim: Claim, envelopes: Envelopes | None) -> None:
 
     Raises:
         CodecError: A value is in an envelope that cannot be opened here.
+        Redacted: A value that the code would be given was redacted.
     """
     claim.envelopes = envelopes
     claim.input = open_text(envelopes, claim.input, f"the input of run {claim.key!r}")
@@ -71,7 +80,9 @@ def open_answer(answer: dict[str, Any], envelopes: Envelopes | None, key: str) -
 
 
 def _opened(unit: Unit, payload: str, envelopes: Envelopes | None, key: str) -> Unit:
-    if payload.startswith(ENVELOPE) and unit.kind in _WHOLE:
+    if payload.startswith(ENVELOPE) and (
+        unit.kind in _WHOLE or (payload.startswith(REDACTED) and unit.kind != Kind.EFFECT_INTENDED)
+    ):
         return unit._replace(payload=open_text(envelopes, payload, f"{unit} of run {key!r}"))
     if unit.kind in (Kind.GATE_ASKED, Kind.GATE_ANSWERED) and "$codec" in payload:
         return unit._replace(

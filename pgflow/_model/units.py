@@ -51,6 +51,7 @@ MARKS = CALL_MARKS | {
     Kind.OPERATOR,
     Kind.STEP_RENEWED,
     Kind.OBLIGATION_BREACHED,
+    Kind.REDACTED,
 }
 OBLIGATION_MARKS = frozenset(
     {Kind.OBLIGATION_OPENED, Kind.OBLIGATION_CLOSED, Kind.OBLIGATION_BREACHED}
@@ -103,6 +104,7 @@ KIND_NAMES = {
     Kind.LOCK_WON: "lock won",
     Kind.LOCK_RELEASED: "lock released",
     Kind.ENTITY_UPDATED: "entity updated",
+    Kind.REDACTED: "redacted",
 }
 
 

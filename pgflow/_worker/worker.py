@@ -63,6 +63,7 @@ from pgflow._worker.poller import Poller
 from pgflow._worker.progress import Progress
 from pgflow._worker.registration import Registration
 from pgflow._worker.runs import Runs
+from pgflow._worker.sealer import Sealer
 from pgflow._worker.supervision import is_own_end
 from pgflow._worker.suspects import Suspects
 from pgflow._worker.threads import DaemonThreads, Posts
@@ -196,6 +197,7 @@ class Worker:
             Upkeep(tasks, control, life, heart, committer, claims, want_claims.set, runs),
             lanes,
             EntityMail(tasks, definitions, options.poll_seconds),
+            Sealer(tasks, control),
             *([pager] if pager is not None else []),
             tasks,  # all loops end together, before anything above
             progress,

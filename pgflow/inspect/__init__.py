@@ -67,6 +67,7 @@ from pgflow.inspect.ledgers import (
 from pgflow.inspect.listing import After, Listing
 from pgflow.inspect.locks import LockRow, list_locks
 from pgflow.inspect.mail import MessageRow, list_messages
+from pgflow.inspect.proofs import check_anchor, check_proof
 from pgflow.inspect.question import (
     AsyncSource,
     Question,
@@ -112,6 +113,17 @@ from pgflow.inspect.runs import (
     read_state,
     read_statuses,
     sample_chains,
+)
+from pgflow.inspect.seals import (
+    SealFinding,
+    SealLag,
+    SealRow,
+    Verification,
+    list_seals,
+    read_anchor,
+    read_proof,
+    read_seal_lag,
+    verify_seals,
 )
 from pgflow.inspect.steps import StepRow, list_steps
 from pgflow.inspect.timeline import (
@@ -173,6 +185,9 @@ __all__ = [
     "RunDetail",
     "RunFilter",
     "RunRow",
+    "SealFinding",
+    "SealLag",
+    "SealRow",
     "Source",
     "SpentRow",
     "StepRow",
@@ -180,6 +195,7 @@ __all__ = [
     "StuckRuns",
     "UnitRow",
     "UnservedLane",
+    "Verification",
     "VersionRow",
     "Violation",
     "WaitingQueue",
@@ -188,7 +204,9 @@ __all__ = [
     "WorkerRow",
     "ask",
     "ask_async",
+    "check_anchor",
     "check_books",
+    "check_proof",
     "check_workers",
     "count_ended",
     "count_left",
@@ -235,6 +253,7 @@ __all__ = [
     "list_queue_names",
     "list_queues",
     "list_runs",
+    "list_seals",
     "list_steps",
     "list_stray_leases",
     "list_units",
@@ -243,11 +262,14 @@ __all__ = [
     "list_waiting_queues",
     "list_workers",
     "list_workflows",
+    "read_anchor",
     "read_audit",
     "read_calls",
     "read_history",
     "read_idleness",
     "read_output",
+    "read_proof",
+    "read_seal_lag",
     "read_state",
     "read_statuses",
     "read_view_costs",
@@ -257,5 +279,6 @@ __all__ = [
     "stream_async",
     "sum_charges",
     "unknown_queues",
+    "verify_seals",
     "why_unserved",
 ]  # fmt: skip

@@ -320,8 +320,8 @@ class LedgerEvent:
         generation: Generation of the run in which it happened.
         seq: Its place in the journal of that generation.
         call: Number of the call.
-        event: ``decision_recorded``, ``operator``, ``continued`` or a kind that begins with
-            ``effect_`` or ``obligation_``.
+        event: ``decision_recorded``, ``operator``, ``redacted``, ``continued`` or a kind that
+            begins with ``effect_`` or ``obligation_``.
         name: Name of the decision, effect or obligation; None where there is none.
         at: Time of the event.
         payload: Its payload, as it is stored.
@@ -363,8 +363,8 @@ left join lateral (
   union all select d.decision from pgflow.decisions d where d.run_id = t.run_id and d.call = t.call
   union all select t.payload->>'key' where starts_with(t.event, 'obligation_')
 ) u on true
-where t.event in ('decision_recorded', 'operator', 'continued') or starts_with(t.event, 'effect_')
-  or starts_with(t.event, 'obligation_')
+where t.event in ('decision_recorded', 'operator', 'continued', 'redacted')
+  or starts_with(t.event, 'effect_') or starts_with(t.event, 'obligation_')
 order by t.generation, t.seq
 """
 

@@ -142,6 +142,7 @@ _WAKES = {
     "child_finished",
     "lock_won",
     "operator",
+    "redacted",
     "call_cancelled",
 }
 """Kinds of unit with which a parked run goes on.

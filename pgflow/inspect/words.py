@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from pgflow._model.envelopes import is_redacted
 from pgflow._model.reasons import in_words
 
 
 def encoded(value: dict[str, Any]) -> str:
-    """Return the words for a value that the codec of an app has encoded;
-    an empty text for others.
+    """Return the words for a value that the codec of an app has encoded, or that was redacted; an
+    empty text for others.
     """
+    if is_redacted(value):
+        return f"<redacted, sha256 {value['redacted'][:12]}...>"
     return f"<encoded with key {value['$codec']}>" if "$codec" in value and "data" in value else ""
 
 

@@ -121,6 +121,7 @@ def find_divergence(
 
     Raises:
         CodecError: Something in the record was encoded with a key that is not known here.
+        Redacted: Something that the code would be given was redacted.
     """
     open_claim(recorded.claim, envelopes)
     if recorded.output is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,7 +26,7 @@ from pgflow._model.claims import CarriedChild, Claim, Heritage, SagaEntry
 from pgflow._model.kinds import ClosePolicy
 from pgflow._model.units import Unit
 from pgflow._worker.options import Definitions
-from pgflow.errors import InvalidArgument, KeyConflict
+from pgflow.errors import InvalidArgument, KeyConflict, Redacted
 from pgflow.replay.check import Divergence, find_divergence
 
 FORMAT = 1
@@ -44,6 +44,8 @@ class Verdict:
         units: Number of units in its journal.
         divergence: Difference between code and record; None if it repeats it.
         is_known: True if the code has this workflow at all; if not, nothing was replayed.
+        is_redacted: True if a value that the code would be given was redacted, so that it cannot be
+            replayed.
     """
 
     key: str
@@ -52,6 +54,7 @@ class Verdict:
     units: int
     divergence: Divergence | None = None
     is_known: bool = True
+    is_redacted: bool = False
 
 
 # ---------------------------------------------------------------- a line
@@ -278,16 +281,20 @@ class Replayed:
         repeated: Runs that the code repeats.
         diverged: Runs that it does not.
         unknown: Runs of workflows that the code does not have, by workflow.
+        redacted: Runs that cannot be replayed, since a value was redacted.
     """
 
     repeated: int = 0
     diverged: int = 0
     unknown: dict[str, int] = field(default_factory=dict)
+    redacted: int = 0
 
     def count(self, verdict: Verdict) -> None:
         """Counts one more."""
         if not verdict.is_known:
             self.unknown[verdict.workflow] = self.unknown.get(verdict.workflow, 0) + 1
+        elif verdict.is_redacted:
+            self.redacted += 1
         elif verdict.divergence is not None:
             self.diverged += 1
         else:
@@ -311,7 +318,16 @@ def replay_histories(
                 claim.key, claim.workflow, claim.generation, len(claim.units), is_known=False
             )
             continue
-        divergence = find_divergence(
-            recorded, workflow, definitions.errors, definitions.interceptors, definitions.envelopes
-        )
-        yield Verdict(claim.key, claim.workflow, claim.generation, len(claim.units), divergence)
+        verdict = Verdict(claim.key, claim.workflow, claim.generation, len(claim.units))
+        try:
+            divergence = find_divergence(
+                recorded,
+                workflow,
+                definitions.errors,
+                definitions.interceptors,
+                definitions.envelopes,
+            )
+        except Redacted:
+            yield replace(verdict, is_redacted=True)
+        else:
+            yield replace(verdict, divergence=divergence)

@@ -281,6 +281,7 @@ begin
   -- The token stays, so that the worker that ended the run, and was never answered, learns that it did.
   delete from pgflow.outcome o where o.run_id = me returning o.token into ended;
   insert into pgflow.outcome (run_id, token, finished_at, status, reason) values (me, ended, t, 'continued', why);
+  perform pgflow.look_again_(array[me]);
   delete from pgflow.deadline d where d.ctid = any(array(
     select k.ctid from pgflow.deadline k where k.run_id = me for update skip locked
   )) and d.run_id = me;

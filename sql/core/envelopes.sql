@@ -12,6 +12,14 @@ as $$
 $$;
 comment on function pgflow.is_envelope_(jsonb) is 'True if a value was encoded by the codec of an app';
 
+create or replace function pgflow.is_redacted_(body text)
+returns boolean
+language sql
+immutable
+-- Exactly what a redaction leaves (sql/ledgers/redact.sql): all else is a value like others.
+return starts_with(body, '{"$codec":"","data":"","redacted":"') and substr(body, 36, 65) ~ '^[0-9a-f]{64}"$';
+comment on function pgflow.is_redacted_(text) is 'True if a value''s text stands for one that was redacted';
+
 create or replace function pgflow.as_compared_(value json)
 returns jsonb
 language sql

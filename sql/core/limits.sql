@@ -64,6 +64,9 @@ begin
       message = format('%s is %s bytes long; the limit is 1 MiB', what, octet_length(body)),
       hint = 'Store the data elsewhere and pass a reference to it.';
   end if;
+  if pgflow.is_redacted_(body) then
+    raise exception using errcode = 'PF003', message = format('%s looks like a value that was redacted', what);
+  end if;
   if length(body) - length(translate(body, '[{', '')) > 200 and pgflow.json_depth_(body) > 200 then
     raise exception using errcode = 'PF003', message = format('%s is nested more than 200 levels deep', what);
   end if;

@@ -30,6 +30,7 @@ begin
       'compression)', name);
     execute format('alter table pgflow.%I add constraint %I primary key (run_id, seq)', name, name || '_pkey');
     execute format('alter table pgflow.%I set (autovacuum_vacuum_insert_scale_factor = 0.1)', name);
+    perform pgflow.guard_table_(name);
     execute format('alter table pgflow.unit attach partition pgflow.%I for values from (%s) to (%s)', name, upper_bound,
       upper_bound + width);
     upper_bound := upper_bound + width;

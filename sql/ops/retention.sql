@@ -157,7 +157,9 @@ begin
   delete from pgflow.sent_key where chain_id = any(gone);
   delete from pgflow.carried where run_id = any(gone);
   delete from pgflow.saga_effect where chain_id = any(gone);
+  perform set_config('pgflow.rewrites', 'on', true);
   delete from pgflow.unit where run_id = any(gone);
+  perform set_config('pgflow.rewrites', 'off', true);
   delete from pgflow.relabelled where run_id = any(gone);
   delete from pgflow.gate_answer where run_id = any(gone);
   delete from pgflow.imported where run_id = any(gone);
@@ -168,6 +170,7 @@ begin
   delete from pgflow.run where run_id = any(gone);
   perform pgflow.drop_own_pools_(own_pools);
   if runs > 0 then
+    perform pgflow.drop_seals_(gone, t);
     insert into pgflow.dropped_history (dropped_at, ended_before, runs, dropped_by)
     values (t, drop_history.ended_before, runs, session_user);
   end if;

@@ -151,10 +151,11 @@ begin
   if strange is not null then
     raise exception using errcode = 'PF003', message = format('the journal of %s is not sound: %s', whose, strange);
   end if;
-  -- Save what became, afterwards, of effects that a run ended by force had left open, or done, and of what it owed.
+  -- Save what became, afterwards, of effects that a run ended by force had left open, or done, and of what it owed;
+  -- and redactions.
   if (
     select max((u->>8)::bigint) from jsonb_array_elements(history->'units') u
-    where not (u->>9 = '0' and (u->>2 in ('U', 'E', 'C', 'F', 'D', 'B')
+    where not (u->>9 = '0' and (u->>2 in ('U', 'E', 'C', 'F', 'D', 'B', 'Z')
       or u->>2 = 'o' and u->>3 in ('owed', 'discharged')))
   ) > (history->>'ended_us')::bigint then
     raise exception using errcode = 'PF003',

@@ -403,10 +403,11 @@ begin
   from terminal t where t.n > 1
   union all
   select 'nothing is recorded after the outcome', format('run %s', o.run_id)
-  -- Save what became, afterwards, of effects that a run ended by force had left open, or done, and of what it owed.
+  -- Save what became, afterwards, of effects that a run ended by force had left open, or done, and of what it owed;
+  -- and redactions.
   from pgflow.outcome o where exists (
     select from pgflow.unit u where u.run_id = o.run_id and u.recorded_at > o.finished_at
-      and not (u.token = 0 and (u.kind in ('U', 'E', 'C', 'F', 'D', 'B')
+      and not (u.token = 0 and (u.kind in ('U', 'E', 'C', 'F', 'D', 'B', 'Z')
         or u.kind = 'o' and u.name in ('owed', 'discharged')))
   );
 end

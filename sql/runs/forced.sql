@@ -46,6 +46,7 @@ begin
   values (me, call, t, 'effect', name, jsonb_build_object('state', 'uncompensated', 'key', key, 'reason', reason,
     'since', pgflow.micros_(t)))
   on conflict on constraint owed_pkey do update set due_at = null, detail = o.detail || excluded.detail;
+  perform pgflow.look_again_(array[me]);
 end
 $$;
 comment on function pgflow.owe_(bigint, int, text, text, text, timestamptz, int)

@@ -764,6 +764,7 @@ def test_an_effect_that_no_code_knows_any_more_is_a_persons_to_take_back(
     flow.include(shopping)
     run = flow.start(shopping.options(key="k"), ["tea"])
     run.result(SOON)
+    conn.execute("set pgflow.rewrites = 'on'")
     conn.execute("update pgflow.unit set name = 'fetch' where kind in ('i', 'C')")
     flow.app.restart("k", effects="compensate", input={"items": []})
     with pytest.raises(RunStuck):

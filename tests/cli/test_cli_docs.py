@@ -40,12 +40,15 @@ def examples() -> list[str]:
 
 
 def leaves() -> list[str]:
-    """Every command, and groups that do something by themselves."""
+    """Every command, and groups that do something by themselves; those of ``audit`` stand under its
+    own heading.
+    """
     groups = {" ".join(path[:-1]) for path in commands()}
     return [
         " ".join(("pgflow", *path))
         for path in commands()
-        if " ".join(path) not in groups or path in (("queues",), ("budgets",), ("locks",))
+        if (" ".join(path) not in groups and path[:-1] != ("audit",))
+        or path in (("queues",), ("budgets",), ("locks",), ("audit",))
     ]
 
 

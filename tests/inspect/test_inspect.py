@@ -88,6 +88,8 @@ def prepared(server_dsn: str, template: str) -> Iterator[str]:
         conn.execute("select pgflow.post_signal('hello-1', 'late', '8')")
         conn.execute("""select pgflow.set_pool('acme', '{"usd": 5}')""")
         conn.execute("select pgflow.wake()")
+        conn.execute("select pgflow.set_sealing(true, 'ada')")
+        conn.execute("select pgflow.seal_units(at_once => true)")
     yield dsn
     assert servers.unsound(dsn) == []
     servers.drop_database(server_dsn, name)
@@ -682,6 +684,20 @@ def test_health_is_told_without_words(ask: Ask) -> None:
     }
 
 
+def test_seals_tell_what_is_as_it_was(ask: Ask, look: psycopg.Connection[Any]) -> None:
+    (seal,) = ask(inspect.list_seals(run_id(look, "rest-1")))
+    assert (seal.key, seal.has_ended, len(seal.hash)) == ("rest-1", True, 64)
+    lag = ask(inspect.read_seal_lag())
+    assert (lag.is_on, lag.said_by, lag.runs_behind, lag.is_late) == (True, "ada", 0, False)
+    anchor, proof = ask(inspect.read_anchor()), ask(inspect.read_proof("rest-1"))
+    assert inspect.check_anchor(anchor) == inspect.check_proof(proof, anchor) == []
+    told: list[int] = []
+    found = ask(inspect.verify_seals(anchor=anchor, progress=told.append))
+    assert (found.findings, found.rounds, found.anchored_rounds) == ([], 1, 1)
+    assert told == [found.runs]
+    assert ask(inspect.verify_seals("rest-1")).runs == 1
+
+
 @pytest.mark.unsound
 def test_losses_and_violations_are_told(dsn: str, conn: psycopg.Connection[Any]) -> None:
     ask = by_connection(dsn)
@@ -725,6 +741,8 @@ VIEWS: list[tuple[str, Callable[[psycopg.Connection[Any]], inspect.Question[Any]
         "true order by workflow, first_at nulls first, version",
     ),
     ("messages", lambda _: inspect.list_messages("order-2"), "key = 'order-2'"),
+    ("seals", lambda look: inspect.list_seals(run_id(look, "rest-1")), "key = 'rest-1'"),
+    ("seal_lag", lambda _: inspect.read_seal_lag(), "true"),
 ]
 
 
@@ -811,9 +829,11 @@ def test_what_a_codec_has_encoded_has_a_word_in_its_place() -> None:
 
 
 def test_every_reader_is_asked_here() -> None:
-    source = Path(__file__).read_text()
+    source = "".join(path.read_text() for path in Path(__file__).parent.glob("test_inspect*.py"))
     readers = [name for name in inspect.__all__ if name[0].islower()]
-    assert [name for name in readers if not re.search(rf"\binspect\.{name}\b", source)] == []
+    assert [
+        name for name in readers if not re.search(rf"\binspect\.{name}\b|\b{name}\(", source)
+    ] == []
 
 
 def test_the_model_of_django_has_the_columns_of_a_run() -> None:

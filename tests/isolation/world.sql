@@ -131,6 +131,7 @@ $$;
 create procedure scene.clear_()
 language sql
 as $$
+  set pgflow.rewrites = 'on';
   delete from pgflow.run; delete from pgflow.run_key; delete from pgflow.outcome; delete from pgflow.deadline;
   delete from pgflow.ready; delete from pgflow.lease; delete from pgflow.parked; delete from pgflow.held;
   delete from pgflow.wait; delete from pgflow.timer; delete from pgflow.signal; delete from pgflow.undelivered;
@@ -185,6 +186,7 @@ begin
         when 'mailed' then perform scene.send_('k', 'go', 'earlier');
         when 'due' then
           update pgflow.timer set due_at = due_at - interval '2 hours';
+          perform set_config('pgflow.rewrites', 'on', true);
           update pgflow.unit set due_at = due_at - interval '2 hours' where kind = 't';
         when 'expired' then call scene.expire_();
         else null;

@@ -83,6 +83,10 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
     ("Budgets", "See [Budgets](../how-to/budgets.md).", [
         readers.list_budgets, readers.list_charges, readers.sum_charges, readers.BudgetRow, readers.ChargeRow, readers.SpentRow,
     ]),
+    ("Seals", "See [Prove that nothing was changed](../how-to/audit.md).", [
+        readers.verify_seals, readers.read_anchor, readers.read_proof, readers.check_proof, readers.check_anchor, readers.list_seals, readers.read_seal_lag,
+        readers.Verification, readers.SealFinding, readers.SealRow, readers.SealLag,
+    ]),
     ("Queues and workers", "", [
         readers.list_queues, readers.list_queue_names, readers.unknown_queues, readers.list_lanes, readers.is_served, readers.why_unserved,
         readers.find_queue, readers.list_workflows, readers.list_workers, readers.count_workers, readers.list_holders,

@@ -363,6 +363,7 @@ async def test_a_precondition_that_an_earlier_attempt_has_spoilt_proves_nothing(
     if not has_codes:
         for (reason,) in reasons:
             change = "update pgflow.unit set payload = (payload::jsonb - 'reason' || jsonb_build_object('why', %s::text))::json where payload->>'reason' = %s"
+            conn.execute("set pgflow.rewrites = 'on'")
             conn.execute(change, (WORDS[reason], reason))
     await aflow.until_idle()
     await aflow.skip(timedelta(minutes=2))

@@ -71,7 +71,6 @@ NOT_BUILT = {
     "G26": "dedup windows of queues",
     "G27": "ordering per key",
     "G32": "the outbox",
-    "G46": "the sealer",
     "G47": "row-level security",
     "G49": "the Secret type",
 }

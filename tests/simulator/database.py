@@ -57,6 +57,7 @@ $$;
 """
 
 RESET = f"""
+set pgflow.rewrites = 'on';
 truncate pgflow.run_key, pgflow.run, pgflow.outcome, pgflow.deadline, pgflow.ready, pgflow.lease, pgflow.parked, pgflow.wait, pgflow.timer,
   pgflow.held, pgflow.signal, pgflow.undelivered, pgflow.nudge, pgflow.unit, pgflow.step_beat, pgflow.worker,
   pgflow.pool, pgflow.spend, pgflow.reservation, pgflow.charge, pgflow.pool_change, pgflow.lock, pgflow.lock_wait,

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
+SEAL = "insert into pgflow.seal (run_id, round, sealed_at, upto_seq, hash) values ({run}, {round}, %(t)s, 1, '\\x00')"
+ROUND = "insert into pgflow.seal_round (round, sealed_at, day, root, runs) values ({round}, %(t)s, '2030-01-01', '\\x00', array[{runs}]::bigint[])"
 BEAT = "insert into pgflow.effect_beat (run_id, call, look_at, beat_at, timeout_seconds, can_ask) values ({run}, 1, %(t)s, %(t)s, 60, false)"
 
 NOBODY = 14_999_999
@@ -546,7 +548,36 @@ MUTATIONS: dict[str, list[list[str]]] = {
         ["delete from pgflow.wait where run_id = %(asking)s and call = 1"],
         ["delete from pgflow.timer where run_id = %(asking)s"],
     ],
+    "effects balance": [[UNIT.format(run="%(leased)s", seq=6, call=2, kind="C")]],
+    "effects balance in total": [[UNIT.format(run="%(leased)s", seq=6, call=2, kind="F")]],
+    "the journal is append only by trigger": [
+        [
+            (
+                "update pg_trigger set tgenabled = 'D' where tgname = 'append_only' and tgrelid = "
+                "'pgflow.unit_0'::regclass"
+            )
+        ]
+    ],
+    "a seal belongs to its round": [
+        [SEAL.format(run="%(done)s", round=2)],
+        [ROUND.format(runs="1", round=1), SEAL.format(run="%(done)s", round=1)],
+    ],
+    "the runs that were passed are sealed or pending": [
+        ["update pgflow.seal_state set passed_run_id = %(ready)s"]
+    ],
+    "what is sealed is what is there": [
+        [
+            ROUND.format(runs="%(done)s", round=1),
+            SEAL.format(run="%(done)s", round=1),
+        ],
+    ],
 }
+ALSO = {
+    "what is owed equals the journal": {"effects balance", "effects balance in total"},
+    "effects balance": {"effects balance in total", "a call ends once"},
+    "effects balance in total": {"effects balance", "a call ends once"},
+}
+"""Invariants that cannot be broken without others."""
 
 
 @pytest.mark.unsound
@@ -556,9 +587,10 @@ def test_a_broken_invariant_is_reported_and_no_other(
 ) -> None:
     for statements in MUTATIONS[invariant]:
         with db.transaction(force_rollback=True):
+            db.execute("set local pgflow.rewrites = 'on'")
             for statement in statements:
                 assert db.execute(statement, {**world, "t": T0}).rowcount > 0, statement
-            assert sqlkit.unsound(db) == {invariant}, statements
+            assert sqlkit.unsound(db) == {invariant} | ALSO.get(invariant, set()), statements
 
 
 def test_every_invariant_is_broken_by_some_test(db: Conn) -> None:

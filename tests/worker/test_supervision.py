@@ -49,6 +49,7 @@ from pgflow._worker.listener import Listener
 from pgflow._worker.options import WorkerOptions
 from pgflow._worker.pager import Pager
 from pgflow._worker.poller import Poller
+from pgflow._worker.sealer import Sealer
 from pgflow._worker.supervision import MAX_FAILURES, cancel, keep_going
 from pgflow._worker.threads import DaemonThreads
 from pgflow._worker.upkeep import Upkeep
@@ -439,7 +440,7 @@ def worker_of(app: App) -> Worker:
 LOOPS: dict[str, tuple[Any, str]] = {
     "claims": (Claims, "_claim_once"), "polls": (Poller, "poll"), "flushes": (Flusher, "_flush_old"), "upkeep": (Upkeep, "_compare_schema"),
     "commits": (Committer, "_commit"), "results": (ResultWaiter, "_run"), "lanes": (Lanes, "look"),
-    "pages": (Pager, "look"), "beats": (Heart, "_look"), "the heart's look at the loop": (Watchdog, "look"), "news": (Listener, "_say"),
+    "pages": (Pager, "look"), "seals": (Sealer, "_seal"), "beats": (Heart, "_look"), "the heart's look at the loop": (Watchdog, "look"), "news": (Listener, "_say"),
     "the mailbox of entities": (EntityMail, "_look"),
 }  # fmt: skip
 """Calls that each loop, task and thread of a worker makes on its way."""
@@ -476,6 +477,7 @@ def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
     monkeypatch.setattr("pgflow._worker.lanes.LANES_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.pager.LOOK_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.listener.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.sealer.OFF_SECONDS", 0.05)
     app = App(dsn, include=[quick])
     app.pager()(print)
     with app, app.worker(grace_seconds=1, poll_seconds=0.1):

@@ -86,7 +86,9 @@ def _decided(p: Mapping[str, Any]) -> str:
 
 
 def _intended(p: Mapping[str, Any]) -> str:
-    parts = [_short(p["request"]), str(p["risk"])]
+    from pgflow.inspect import encoded
+
+    parts = [encoded(dict(p)) or _short(p["request"]), str(p["risk"])]
     if p.get("decision"):
         parts.append(f"rests on {p['decision']}")
     if p.get("compensates"):
@@ -122,6 +124,11 @@ def _closed(p: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
+def _redacted(p: Mapping[str, Any]) -> str:
+    what = f"unit {p['seq']}" if p["what"] == "unit" else f"the {p['what']}"
+    return f"{what}, by {p['by']}: {p['why']}"
+
+
 def _error(p: Any) -> str:
     from pgflow.inspect import describe_error
 
@@ -148,8 +155,11 @@ _TELLING: dict[str, tuple[str, Callable[[Any], str]]] = {
     "obligation_breached": ("breached", lambda _: "it was due, and is owed all the same"),
     "operator": (
         "person",
-        lambda p: ", ".join(f"{name}: {value}" for name, value in p.items() if value is not None),
+        lambda p: ", ".join(
+            f"{name}: {value}" for name, value in p.items() if value is not None and value != ""
+        ),
     ),
+    "redacted": ("redacted", _redacted),
     "continued": ("continued", lambda _: "as the next generation"),
 }
 

@@ -38,6 +38,7 @@ from pgflow_cli.ops.checks.work import (
     check_losses,
     check_messages,
     check_queues,
+    check_seals,
     check_stuck,
     check_workers,
 )
@@ -57,7 +58,8 @@ SERVER: dict[str, Callable[[Patient], Iterator[Finding]]] = {
 WITH_SCHEMA: dict[str, Callable[[Patient], Iterator[Finding]]] = {
     "schema drift": check_drift, "privileges": check_privileges, "workers": check_workers,
     "queues": check_queues, "stuck runs": check_stuck, "messages": check_messages,
-    "losses": check_losses, "journal": check_journal, "compiling": check_compiling,
+    "losses": check_losses, "journal": check_journal, "seals": check_seals,
+    "compiling": check_compiling,
 }  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def replay(
     form = choose_form(as_json=as_json)
     if from_files:
         replayed = _replay(_from_files(from_files), definitions, form)
-        if not replayed.repeated + replayed.diverged:
+        if not replayed.repeated + replayed.diverged + replayed.redacted:
             held = f"runs of {', '.join(replayed.unknown)}" if replayed.unknown else "no runs"
             raise Mistake(
                 f"nothing was replayed: the files hold {held}, none of a workflow of {target}"
@@ -179,6 +179,7 @@ def _as_row(verdict: Verdict) -> dict[str, Any]:
         "key": verdict.key, "workflow": verdict.workflow, "generation": verdict.generation,
         "units": verdict.units,
         "verdict": "unknown workflow" if not verdict.is_known
+        else "redacted" if verdict.is_redacted
         else "repeats" if found is None else "diverges",
         "message": None if found is None else found.message,
         "diff": [] if found is None else found.diff,
@@ -203,6 +204,8 @@ def _sum_up(replayed: Replayed) -> None:
     parts = [f"{many(replayed.repeated, 'run')} repeated"]
     if replayed.diverged:
         parts.append(f"{replayed.diverged:,} diverged")
+    if replayed.redacted:
+        parts.append(f"{replayed.redacted:,} left out, since a value of theirs was redacted")
     if replayed.unknown:
         parts.append(
             f"{many(sum(replayed.unknown.values()), 'run')} of other workflows left out "

@@ -17,8 +17,9 @@ from pgflow._client._sync.obligations import Obligations
 from pgflow._client.handles import Outcome, delivery_of, signal_query
 from pgflow._client.starts import start_query
 from pgflow._client.values import stored_value
-from pgflow._db.calls import effects, entities, mail
+from pgflow._db.calls import effects, entities, mail, seals
 from pgflow._db.calls.effects import Verdict
+from pgflow._db.calls.seals import RedactedPart
 from pgflow._db.query import Query, Steps
 from pgflow._flow.entities import Snapshot, Update, check_entity_key, entity_of
 from pgflow._flow.interceptor import Interceptor
@@ -187,6 +188,38 @@ class Client(Obligations, Gates, Budgets):
         """
         text = stored_value(self._envelopes, value, "the result of an effect")
         self._ask(effects.settle_effect(effect_key, verdict, text, why, by), wakes=True)
+
+    def redact(
+        self,
+        key: str,
+        seq: int | None = None,
+        *,
+        why: str,
+        by: str | None = None,
+        what: RedactedPart = "unit",
+        generation: int | None = None,
+    ) -> str:
+        """Replaces a value of a run that has ended by its hash, for good. The seals of the run stay
+        valid, and a unit of its journal says who did it and why.
+
+        Args:
+            key: Key of the run.
+            seq: Place of the unit in its journal; None with another ``what``.
+            why: Reason; kept in the journal.
+            by: Name of whoever wants it.
+            what: ``unit``, ``input``, or ``result``: what the run returned or raised.
+            generation: Generation of the run; None for the newest.
+
+        Returns:
+            The hash: SHA-256 of the value's JSON text, in hexadecimal.
+
+        Raises:
+            RunNotFound: No run has the key, or not this generation.
+            InvalidArgument: There is no such value, or nobody says why.
+            WrongState: The run, or one that began with its journal, is open; or the value is
+                redacted already.
+        """
+        return self._ask(seals.redact(key, seq, why, by, what, generation))
 
     def confirm_effect(
         self,

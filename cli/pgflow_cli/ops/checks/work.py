@@ -193,6 +193,26 @@ def check_journal(patient: Patient) -> Iterator[Finding]:
         yield Finding("ok", "no partition of the journal is larger than what it holds")
 
 
+def check_seals(patient: Patient) -> Iterator[Finding]:
+    """Seals that are late."""
+    from pgflow.inspect import read_seal_lag
+
+    lag = patient.ask(read_seal_lag())
+    if not lag.is_on:
+        yield Finding("ok", "the journal is not sealed: `pgflow audit on` has workers do it")
+    elif lag.is_late:
+        yield Finding(
+            "warn",
+            f"seals are late: {count_of(lag.runs_behind, 'run')} not sealed yet, "
+            f"{count_of(lag.runs_pending, 'run')} to be looked at again",
+            "start a worker; if there is one, look in its log for why it cannot seal, or for a "
+            "transaction that started a run and is held open",
+        )
+    else:
+        behind = count_of(lag.runs_behind, "run")
+        yield Finding("ok", f"the journal is sealed, with {behind} to come")
+
+
 def check_books(patient: Patient) -> Iterator[Finding]:
     """The engine's own audit: reads everything, hence only when asked for."""
     from pgflow.inspect import health

@@ -1,0 +1,312 @@
+"""``pgflow audit`` and ``pgflow redact``: the story of a run, whether the journal is what it was,
+and a value taken out of it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.ledgers import auditing
+from pgflow_cli.look.database import Dsn, as_row, fetch, opened
+from pgflow_cli.look.failures import FAILED, Ended, Mistake
+from pgflow_cli.look.help import PLAIN, Command, Group
+from pgflow_cli.look.mail import operator
+from pgflow_cli.look.output import (
+    AsJson,
+    Column,
+    Form,
+    choose_form,
+    dump,
+    note,
+    plain,
+    print_one,
+    print_rows,
+)
+from pgflow_cli.look.selection import Key
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from pgflow.inspect import Verification
+
+PATIENCE_SECONDS = 5.0
+"""Longest wait for transactions that have started a run and are still open."""
+
+
+class AuditGroup(Group):
+    """Takes what is no command of its own for the key of a run: ``pgflow audit KEY``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Puts ``show`` before the key of a run."""
+        first = next((argument for argument in args if not argument.startswith("-")), None)
+        if first is not None and first not in self.commands:
+            args = ["show", *args]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+
+audit = typer.Typer(
+    name="audit",
+    help="Tells the story of a run, or proves that nothing was changed.",
+    cls=AuditGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    **PLAIN,
+)
+audit.command("show", cls=Command)(auditing.audit)
+
+AnchorFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--anchor",
+        metavar="FILE",
+        help="An anchor that was kept elsewhere, or - for standard input.",
+        show_default=False,
+    ),
+]
+
+
+@audit.command("verify", cls=Command)
+def verify(
+    *,
+    run: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Only this run.", show_default=False)
+    ] = None,
+    anchor: AnchorFile = None,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Compares the journal with its seals.
+
+    Every unit, outcome and input must be what it was when it was sealed. Without an anchor, that is
+    what the database itself remembers; with one, what nobody who may write to it could change. Exit
+    code 1 if something is not as it was.
+    """
+    form = choose_form(as_json=as_json)
+    kept = None if anchor is None else _read(anchor, "an anchor")
+    with opened(dsn) as connection:
+        from pgflow.inspect import read_seal_lag, verify_seals
+
+        lag = fetch(connection, read_seal_lag())
+        if lag.last_round is None and kept is None:
+            raise Mistake("nothing is sealed yet: `pgflow audit on` has workers seal the journal")
+
+        def progress(runs: int) -> None:
+            if form is not Form.JSON and runs >= 10_000 and runs % 10_000 < 1000:
+                note(f"{runs:,} runs compared")
+
+        found = fetch(connection, verify_seals(run, anchor=kept, progress=progress))
+    _print(found, form)
+    if form is not Form.JSON and run is None and (lag.runs_behind or lag.runs_pending):
+        note(f"not sealed yet: {lag.runs_behind:,} runs; may still grow: {lag.runs_pending:,}")
+    if found.findings:
+        raise Ended(FAILED)
+
+
+def _print(found: Verification, form: Form) -> None:
+    rows = [as_row(finding, ("finding", "place", "detail", "run_id")) for finding in found.findings]
+    if form is Form.JSON:
+        names = ("runs", "rounds", "days", "anchored_rounds")
+        typer.echo(dump({**as_row(found, names), "findings": rows}))
+        return
+    compared = f"{found.runs:,} runs, {found.rounds:,} rounds and {found.days:,} days"
+    if found.anchored_rounds is not None:
+        compared += f", {found.anchored_rounds:,} of the rounds by the anchor,"
+    columns = [
+        Column("FINDING", lambda row: plain(row["finding"])),
+        Column("PLACE", lambda row: plain(row["place"])),
+        Column("DETAIL", lambda row: plain(row["detail"]), takes_rest=True),
+    ]
+    print_rows(form, columns, rows, empty=f"Nothing was changed: {compared} are as they were.")
+
+
+@audit.command("anchor", cls=Command)
+def anchor(*, dsn: Dsn = None) -> None:
+    """Writes the roots of all days, to be kept elsewhere.
+
+    Keep it where nobody who may write to the database may write: in another account, in a register
+    of a third party, on paper. `pgflow audit verify` compares it with the database.
+    """
+    with opened(dsn) as connection:
+        from pgflow.inspect import read_anchor
+
+        typer.echo(json.dumps(fetch(connection, read_anchor()), indent=1))
+
+
+@audit.command("proof", cls=Command)
+def proof(key: Key, *, anchor: AnchorFile = None, dsn: Dsn = None) -> None:
+    """Writes what anybody needs to check a run against an anchor.
+
+    It holds names, times and hashes, and no values. `pgflow audit check` checks it without a
+    database, as does the function pgflow.inspect.check_proof. Without an anchor it fits one that is
+    taken now, and once the day is over every later one.
+    """
+    kept = None if anchor is None else _read(anchor, "an anchor")
+    with opened(dsn) as connection:
+        from pgflow.inspect import read_proof
+
+        found = fetch(connection, read_proof(key, anchor=kept))
+    typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
+
+
+@audit.command("check", cls=Command)
+def check(
+    proof: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PROOF", help="What `pgflow audit proof` wrote.", show_default=False
+        ),
+    ],
+    *,
+    anchor: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="An anchor that was taken later.", show_default=False),
+    ],
+) -> None:
+    """Checks a proof against an anchor, without a database."""
+    from pgflow.inspect import check_proof
+
+    shown, kept = _read(proof, "a proof"), _read(anchor, "an anchor")
+    try:
+        problems = check_proof(shown, kept)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise Mistake(f"{proof} or {anchor} is damaged: {error!r}") from error
+    for problem in problems:
+        typer.echo(problem)
+    if problems:
+        raise Ended(FAILED)
+    typer.echo(f"The run {shown['key']} is as it was sealed.")
+
+
+@audit.command("on", cls=Command)
+def switch_on(*, dsn: Dsn = None) -> None:
+    """Has workers seal the journal from now on, and what is in it."""
+    _switch(dsn, is_on=True)
+
+
+@audit.command("off", cls=Command)
+def switch_off(*, dsn: Dsn = None) -> None:
+    """Has workers seal nothing more; the seals stay."""
+    _switch(dsn, is_on=False)
+
+
+def _switch(dsn: str | None, *, is_on: bool) -> None:
+    with opened(dsn) as connection:
+        from pgflow._db.calls import seals
+        from pgflow._db.query import run
+
+        run(connection, seals.set_sealing(is_on=is_on, by=operator()))
+    typer.echo(f"Workers {'seal the journal' if is_on else 'seal nothing more'}.")
+
+
+@audit.command("seal", cls=Command)
+def seal(*, as_json: AsJson = None, dsn: Dsn = None) -> None:
+    """Seals all that there is, at once.
+
+    Workers do it by themselves once `pgflow audit on` was called; this is for where none is, and
+    before an anchor is taken.
+    """
+    form = choose_form(as_json=as_json)
+    sealed = 0
+    with opened(dsn) as connection:
+        from pgflow.inspect import read_seal_lag
+
+        before = lag = fetch(connection, read_seal_lag())
+        newest = before.passed_run_id + before.runs_behind
+        until = time.monotonic() + PATIENCE_SECONDS
+        sealed += _seal(connection)
+        while True:
+            lag = fetch(connection, read_seal_lag())
+            if lag.passed_run_id >= newest or time.monotonic() > until:
+                break
+            time.sleep(0.1)
+            sealed += _seal(connection)
+        if before.cycle_began_at == lag.cycle_began_at:
+            sealed += _seal(connection)  # a worker was in the middle of those that may still grow
+    print_one(form, {"sealed": sealed}, lambda: plain(f"{sealed:,} seals made."))
+    if lag.passed_run_id < newest:
+        note(
+            "not sealed yet: runs whose number is above "
+            f"{lag.passed_run_id:,}, since a transaction that started one is open"
+        )
+
+
+def _seal(connection: psycopg.Connection[Any]) -> int:
+    """Seal round after round; return the number of seals."""
+    from pgflow._db.calls import seals
+    from pgflow._db.query import run
+
+    sealed = 0
+    while True:
+        done = run(connection, seals.seal_units(500, at_once=True))
+        if done.wait_seconds is None:
+            raise Mistake("sealing is off: call `pgflow audit on` first")
+        sealed += done.sealed
+        if not done.has_more:
+            return sealed
+
+
+def _read(path: Path, what: str) -> dict[str, Any]:
+    """Return the object in a file of JSON.
+
+    Raises:
+        Mistake: There is none.
+    """
+    try:
+        text = typer.get_text_stream("stdin").read() if str(path) == "-" else path.read_text()
+        found = json.loads(text)
+    except OSError as error:
+        raise Mistake(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise Mistake(f"{path} is not {what}: {error}") from error
+    if not isinstance(found, dict) or f"pgflow_{what.split()[1]}" not in found:
+        raise Mistake(f"{path} is not {what}: `pgflow audit {what.split()[1]}` writes one")
+    return found
+
+
+def redact(
+    key: Key,
+    part: Annotated[
+        str,
+        typer.Argument(
+            metavar="PART",
+            help="Number of the unit in the journal, input, or result.",
+            show_default=False,
+        ),
+    ],
+    *,
+    why: Annotated[str, typer.Option(help="Reason; kept in the journal.", show_default=False)],
+    generation: Annotated[
+        int | None,
+        typer.Option(min=1, help="Generation of the run; else the newest.", show_default=False),
+    ] = None,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Replaces a value of a run by its hash, for good.
+
+    The run must have ended. Its seals stay valid, and a unit of its journal says who did it and
+    why; it cannot be replayed any more. `pgflow logs --json` shows the numbers of units. What was
+    removed stays in the files until a vacuum, and in backups.
+    """
+    seq = int(part) if part.isdecimal() and len(part) < 10 else None
+    if seq is None and part not in ("input", "result"):
+        raise Mistake(f"what is redacted is a unit by its number, input or result, not {part!r}")
+    what: Any = "unit" if seq is not None else part
+    with opened(dsn) as connection:
+        from pgflow._db.calls import seals
+        from pgflow._db.query import run
+
+        hashed = run(connection, seals.redact(key, seq, why, operator(), what, generation))
+    answer = {"key": key, "part": part, "sha256": hashed, "why": why}
+    shown = f"unit {seq}" if seq is not None else f"the {part}"
+    print_one(
+        choose_form(as_json=as_json),
+        answer,
+        lambda: plain(f"Redacted {shown} of run {key}; its hash is {hashed}."),
+    )

@@ -1,0 +1,252 @@
+"""Seals: how far the journal is sealed, whether it is what was sealed, and proofs for others.
+
+The database seals and compares (``sql/ledgers/seals.sql``); an anchor that is kept elsewhere tells
+what nobody who may write there can change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, Literal, LiteralString, get_args
+
+from pgflow._db.calls import seals as calls
+from pgflow._db.query import Query
+from pgflow.inspect.question import Question, Steps, once, question
+
+FindingCode = Literal[
+    "run_missing",
+    "run_unsealed",
+    "units_missing",
+    "units_changed",
+    "units_added",
+    "outcome_missing",
+    "outcome_changed",
+    "redaction_unrecorded",
+    "seal_missing",
+    "seal_added",
+    "seal_changed",
+    "round_missing",
+    "round_changed",
+    "day_missing",
+    "day_changed",
+    "anchor_missing",
+    "anchor_changed",
+]
+"""Code of what a verification finds."""
+
+FINDINGS: tuple[str, ...] = get_args(FindingCode)
+
+PAGE = 1000
+"""Runs, or rounds, that one statement verifies."""
+
+
+@dataclass(frozen=True)
+class SealRow:
+    """A seal of a run. A row of the view ``pgflow.seals``.
+
+    Attributes:
+        key: Key of the run; None if its history was removed.
+        generation: Generation of the run; None if its history was removed.
+        run_id: The number of that generation.
+        round: The round that sealed it.
+        upto_seq: The last unit that it covers; 0 for none.
+        has_ended: True if it covers the outcome too.
+        hash: Its hash, chained to the seal before it.
+        sealed_at: Time of sealing.
+        day: Day of that time in UTC, whose root covers it once the day is over.
+        dropped_at: Time at which the history of the run was removed; None if it is there.
+    """
+
+    key: str | None
+    generation: int | None
+    run_id: int
+    round: int
+    upto_seq: int
+    has_ended: bool
+    hash: str
+    sealed_at: datetime
+    day: date
+    dropped_at: datetime | None
+
+
+@dataclass(frozen=True)
+class SealLag:
+    """Progress of the sealer. The row of the view ``pgflow.seal_lag``.
+
+    Attributes:
+        is_on: True if workers seal.
+        last_round: Number of the last round that sealed something; None if none has.
+        last_sealed_at: Time of that round.
+        passed_run_id: Every run up to this number is sealed or pending.
+        runs_behind: Numbers of runs behind that one: those that it has not come to.
+        behind_since: Start of the first of them; None if it has come to all.
+        cycle_began_at: Time at which it last began to look at those that were open.
+        runs_pending: Number of runs that it has come to and that may still grow.
+        last_day: The last day that has its root; None if none has.
+        said_by: Name of whoever switched sealing on or off; None if nobody did.
+        said_at: Time of that.
+        is_late: True if it has not come to a run that started an hour ago, or to all open ones for
+            a day.
+    """
+
+    is_on: bool
+    last_round: int | None
+    last_sealed_at: datetime | None
+    passed_run_id: int
+    runs_behind: int
+    behind_since: datetime | None
+    cycle_began_at: datetime | None
+    runs_pending: int
+    last_day: date | None
+    said_by: str | None
+    said_at: datetime | None
+    is_late: bool
+
+
+@dataclass(frozen=True)
+class SealFinding:
+    """Something that is not as it was sealed.
+
+    Attributes:
+        finding: Code of it.
+        place: Place: the key of a run, its number where the run is gone, a round or a day.
+        detail: The difference, in words.
+        run_id: The number of the run; None if it is about a round or a day.
+    """
+
+    finding: str
+    place: str
+    detail: str
+    run_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Result of a verification.
+
+    Attributes:
+        runs: Number of runs that were compared with their seals.
+        rounds: Number of rounds that were compared with their seals.
+        days: Number of days that were compared with their rounds.
+        anchored_rounds: Number of rounds that the anchor covers; None without one.
+        findings: Differences from what was sealed; empty for none.
+    """
+
+    runs: int
+    rounds: int
+    days: int
+    anchored_rounds: int | None
+    findings: list[SealFinding]
+
+
+_SEALS: LiteralString = (
+    "select key, generation, run_id, round, upto_seq, has_ended, hash, sealed_at, day, dropped_at "
+    "from pgflow.seals where run_id = %s order by round"
+)
+_LAG: LiteralString = (
+    "select is_on, last_round, last_sealed_at, passed_run_id, runs_behind, behind_since, "
+    "cycle_began_at, runs_pending, last_day, said_by, said_at, is_late from pgflow.seal_lag"
+)
+
+
+def list_seals(run_id: int) -> Question[list[SealRow]]:
+    """Ask for the seals of a run, the first one first.
+
+    Args:
+        run_id: The number of the run.
+    """
+    return once(Query(_SEALS, (run_id,), lambda rows: [SealRow(*row) for row in rows]))
+
+
+def read_seal_lag() -> Question[SealLag]:
+    """Ask how far the sealer is. It counts the runs that are pending."""
+    return once(Query(_LAG, (), lambda rows: SealLag(*rows[0])))
+
+
+def read_anchor() -> Question[dict[str, Any]]:
+    """Ask for an anchor: the roots and heads of all days, and the root of what is sealed since.
+    Keep it where nobody who may write to this database may write.
+    """
+    return once(calls.anchor())
+
+
+def read_proof(
+    key: str, *, tenant: str = "", anchor: Mapping[str, Any] | None = None
+) -> Question[dict[str, Any]]:
+    """Ask for a proof of a run: all that :func:`check_proof` needs beside an anchor. It holds names
+    and times, and of values only hashes.
+
+    Args:
+        key: Key of the run.
+        tenant: Its tenant.
+        anchor: The anchor that it will be checked against; None for one that is taken now.
+
+    Raises:
+        RunNotFound: No run has the key.
+        WrongState: The run was not sealed yet, now or when the anchor was taken.
+        InvalidArgument: The anchor is none.
+    """
+    return once(calls.proof(key, tenant, anchor))
+
+
+@question
+def verify_seals(
+    key: str | None = None,
+    *,
+    tenant: str = "",
+    anchor: Mapping[str, Any] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Steps[Verification]:
+    """Ask whether the journal is what was sealed: every run, or one, every round and every day. It
+    reads the whole journal, page by page.
+
+    Args:
+        key: Key of the only run to compare; None for all.
+        tenant: Its tenant.
+        anchor: Answer of :func:`read_anchor` some time ago; None compares the seals only with each
+            other.
+        progress: Called after every page with the number of runs so far.
+
+    Raises:
+        RunNotFound: No run has the key.
+        WrongState: The run is not sealed yet.
+        InvalidArgument: The anchor is none.
+    """
+    findings: list[SealFinding] = []
+    anchored: int | None = None
+    if anchor is not None:
+        told = yield calls.verify_anchor(anchor)
+        anchored = told["rounds"]
+        findings += [SealFinding(code, place, detail) for place, code, detail in told["findings"]]
+    days = yield calls.verify_days()
+    findings += [SealFinding(code, str(day), detail) for day, code, detail in days["findings"]]
+    after: int | None = 0
+    rounds = 0
+    while after is not None:
+        page = yield calls.verify_rounds(after, PAGE)
+        rounds += page["rounds"]
+        findings += [
+            SealFinding(code, f"round {number}", detail)
+            for number, code, detail in page["findings"]
+        ]
+        after = page["next"]
+    after, runs = -1, 0
+    while after is not None:
+        page = yield calls.verify_runs(after, PAGE, key, tenant)
+        runs += page["runs"]
+        findings += [_of_run(*found) for found in page["findings"]]
+        after = page["next"]
+        if progress is not None:
+            progress(runs)
+    return Verification(runs, rounds, days["days"], anchored, findings)
+
+
+def _of_run(
+    run_id: int, key: str | None, generation: int | None, finding: str, detail: str
+) -> SealFinding:
+    place = f"run number {run_id}" if key is None else f"run {key!r}"
+    if generation is not None and generation > 1:
+        place += f", generation {generation}"
+    return SealFinding(finding, place, detail, run_id)
