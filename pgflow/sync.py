@@ -9,12 +9,12 @@ from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast, overload
 
 from pgflow._engine.calls import Call, ChildCall
 from pgflow._flow import dynamic
+from pgflow._flow import locks as _locks
 from pgflow._flow.authority import gate as _gates
 from pgflow._flow.authority.gate import Verdict
 from pgflow._flow.children import SyncChild, issue_child
 from pgflow._flow.entities import Snapshot, query_sync
 from pgflow._flow.ledgers.saga import give_up_child_sync, sync_saga
-from pgflow._flow.locks import sync_lock
 from pgflow._flow.many import Tally
 from pgflow._flow.scope import WorkflowScope, current, sync_scope
 from pgflow._flow.step import Step
@@ -213,7 +213,7 @@ def lock(
     """A block that at most one run at a time is in, of all that name the same key; see
     :func:`pgflow.lock`.
     """
-    return sync_lock(key, ttl, timeout, shared=shared)
+    return _locks.sync_lock(key, ttl, timeout, shared=shared)
 
 
 def query(entity: type[S], key: str) -> Snapshot[S]:

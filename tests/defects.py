@@ -2638,8 +2638,8 @@ SEALS = (
     Defect(
         "a seal that forgets the one before it",
         "sql/ledgers/seals.sql",
-        "'\\x02'::bytea || before || segment",
-        "'\\x02'::bytea || segment",
+        "decode('02', 'hex') || before || segment",
+        "decode('02', 'hex') || segment",
         "seals/test_verify.py::test_a_proof_convinces_without_a_database",
     ),
     Defect(

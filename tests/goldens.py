@@ -79,6 +79,15 @@ class World:
             (key, verdict, json.dumps(value)),
         )
 
+    def discharge_named(self, name: str) -> bool:
+        """False if it is not open yet."""
+        opened = self._connection.execute(
+            "select effect from pgflow.obligations where name = %s", (name,)
+        ).fetchall()
+        for (key,) in opened:
+            self._connection.execute("select pgflow.discharge(%s, sent_by => 'a person')", (key,))
+        return bool(opened)
+
     def pause(self, key: str) -> None:
         self._connection.execute("select pgflow.pause_run(%s, 'a look')", (key,))
 

@@ -25,8 +25,10 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import md5
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import psycopg
 from psycopg import sql
@@ -155,7 +157,8 @@ from pgflow.run r where r.run_id >= {held} and r.run_id < {end};
 
 -- Parked: of five, two wait for a signal with a time-out, two sleep, one has not begun. Those that have also wait for an effect that was accepted.
 insert into pgflow.parked (run_id, chain_id, token, parked_at, lane_id, last_seq, priority)
-select r.run_id, r.chain_id, case when r.run_id % 5 < 4 then r.run_id * 1000 + 7 end, now(), r.lane_id, case when r.run_id % 5 < 4 then 3 else 0 end, 0
+select r.run_id, r.chain_id, case when r.run_id % 5 < 4 then r.run_id * 1000 + 7 end, now(), r.lane_id,
+  case when r.run_id % 5 = 0 and r.run_id < {parked} + 500 then 4 when r.run_id % 5 < 4 then 3 else 0 end, 0
 from pgflow.run r where r.run_id >= {parked} and r.run_id < {leased};
 
 insert into pgflow.deadline (run_id, due_at) select r.run_id, r.deadline_at from pgflow.run r where r.run_id >= {parked} and r.deadline_at is not null;
@@ -212,8 +215,29 @@ from generate_series({parked}, {leased} - 1) i where i % 5 < 4;
 
 insert into pgflow.owed (run_id, call, opened_at, due_at, kind, name, owed_to, detail)
 select i, 9, now(), {base} + interval '60 days', 'obligation', 'refund', 'ada',
-  jsonb_build_object('state', 'open', 'key', 'obligation-' || i, 'outlives', true)
-from generate_series({finished}, {finished} + 99) i;
+  jsonb_build_object('state', 'open', 'key', md5(i::text)::uuid || '/owe/refund/1', 'outlives', true)
+from generate_series({finished}, least({finished} + 100, {unclaimable}) - 1) i;
+
+insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)
+select i, i * 1000 + 7, {base} + i * interval '1 ms', {base} + i * interval '1 ms', case when i % 5 = 0 then 4 else 3 end, 9, 'O', 'refund',
+  json_build_object('key', md5(i::text)::uuid || '/owe/refund/1', 'outlives', true)
+from generate_series({finished}, least({finished} + 100, {unclaimable}) - 1) i;
+
+-- Gates that some of the parked have asked at, too.
+insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, key, payload)
+select i, i * 1000 + 7, now(), now(), 4, 4, 'g', 'leave', 'gate-' || i,
+  '{{"request": {{"cents": 500}}, "hash": "h", "approvers": ["ann"], "quorum": 1, "timeout": null, "on_timeout": "expire", "escalate": [], "needs_value": false, "decision": null, "path": [], "shape": true}}'
+from generate_series({parked}, least({parked} + 500, {leased}) - 1) i where i % 5 = 0;
+
+insert into pgflow.gate (run_id, chain_id, asked_at, call, seq, quorum, needs_value, gate, name, on_timeout, payload_hash, approvers, escalate)
+select i, i, now(), 4, 4, 1, false, 'gate-' || i, 'leave', 'expire', 'h', '{{ann}}', '{{}}' from generate_series({parked}, least({parked} + 500, {leased}) - 1) i where i % 5 = 0;
+
+insert into pgflow.owed (run_id, call, opened_at, kind, name, owed_to, detail)
+select i, 4, now(), 'gate', 'leave', 'ann', jsonb_build_object('state', 'asked', 'gate', 'gate-' || i)
+from generate_series({parked}, least({parked} + 500, {leased}) - 1) i where i % 5 = 0;
+
+insert into pgflow.wait (run_id, call, kind, name)
+select i, 4, 'g', 'leave' from generate_series({parked}, least({parked} + 500, {leased}) - 1) i where i % 5 = 0;
 
 insert into pgflow.effect_beat (run_id, call, look_at, beat_at, timeout_seconds, can_ask)
 select i, 3, {base} + interval '60 days' + i * interval '1 ms', now(), 1e7, false from generate_series({parked}, {leased} - 1) i where i % 5 < 4;
@@ -381,6 +405,11 @@ def batch(
             for run in runs
         ]
     return json.dumps(document)
+
+
+def gated_run(ids: Ids) -> int:
+    """Return a parked run that waits at a gate."""
+    return ids.parked + 10 - ids.parked % 5
 
 
 def parked_key(ids: Ids, rest: int) -> str:
@@ -728,8 +757,8 @@ CASES = [
         "select pgflow.commit_units(%s::jsonb)",
         lambda ids: (batch(ids, 1, 1, seq=2, question=lambda _: {"park": True}),),
         160,
-        uses="deadline_pkey lease_pkey outcome_pkey owed_pkey reservation_pkey run_generation_key "
-        "run_parent_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
+        uses="deadline_pkey lease_pkey outcome_pkey owed_obligation_idx owed_pkey reservation_pkey "
+        "run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
         before=("select pgflow.cancel_run('key-' || ({leased} + 1), force => true)",),
     ),
     Case(
@@ -821,7 +850,7 @@ CASES = [
         lambda ids: ([number(parked_key(ids, 0))],),
         110,
         uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
-        "run_generation_key signal_pkey timer_pkey wait_pkey",
+        "run_generation_key run_pkey signal_pkey timer_pkey wait_pkey",
         before=("select pgflow.send_signal('{signalled}', 'go', '1')",),
     ),
     Case(
@@ -830,7 +859,7 @@ CASES = [
         lambda ids: ([number(parked_key(ids, 0))],),
         70,
         uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
-        "run_generation_key signal_pkey timer_pkey wait_pkey",
+        "run_generation_key run_pkey signal_pkey timer_pkey wait_pkey",
         before=("select pgflow.send_signal('{signalled}', 'other', '1')",),
     ),
     Case(
@@ -839,7 +868,7 @@ CASES = [
         lambda ids: ([ids.leased + 1001, ids.finished + 5000],),
         150,
         uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
-        "run_generation_key signal_pkey timer_pkey wait_pkey",
+        "run_generation_key run_pkey signal_pkey timer_pkey wait_pkey",
         before=(
             (
                 "select pgflow.send_signal('key-' || n, 'go', '1') from unnest(array[{leased} + 1001, "
@@ -853,7 +882,7 @@ CASES = [
         lambda ids: ([ids.finished + 7],),
         70,
         uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
-        "run_generation_key signal_pkey timer_pkey wait_pkey",
+        "run_generation_key run_pkey signal_pkey timer_pkey wait_pkey",
         before=("select pgflow.send_signal('key-' || ({finished} + 7), 'go', '1')",),
     ),
     Case(
@@ -862,7 +891,7 @@ CASES = [
         lambda ids: ([number(parked_key(ids, 0))],),
         120,
         uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
-        "run_generation_key signal_pkey timer_pkey wait_pkey",
+        "run_generation_key run_pkey signal_pkey timer_pkey wait_pkey",
         before=("select pgflow.cancel_run('{signalled}')",),
     ),
     Case(
@@ -870,9 +899,9 @@ CASES = [
         "select * from pgflow.wake(%s::bigint[])",
         lambda ids: ([ids.ready + 5002],),
         160,
-        uses="deadline_pkey held_pkey lease_pkey nudge_pkey outcome_pkey owed_pkey parked_pkey "
-        "ready_run_id_key reservation_pkey run_generation_key run_parent_idx run_pkey signal_pkey "
-        "step_beat_pkey timer_pkey unit_pkey wait_pkey",
+        uses="deadline_pkey held_pkey lease_pkey nudge_pkey outcome_pkey owed_obligation_idx "
+        "owed_pkey parked_pkey ready_run_id_key reservation_pkey run_generation_key run_parent_idx "
+        "run_pkey signal_pkey step_beat_pkey timer_pkey unit_pkey wait_pkey",
         before=("select pgflow.cancel_run('key-' || ({ready} + 5002))",),
     ),
     Case(
@@ -881,7 +910,7 @@ CASES = [
         lambda ids: ([number(parked_key(ids, 0))],),
         120,
         uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
-        "run_generation_key signal_pkey timer_pkey wait_pkey",
+        "run_generation_key run_pkey signal_pkey timer_pkey wait_pkey",
         before=("select pgflow.pause_run('{signalled}')",),
     ),
     Case(
@@ -890,7 +919,7 @@ CASES = [
         lambda ids: ([ids.held + 2],),
         110,
         uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
-        "run_generation_key signal_pkey timer_pkey wait_pkey",
+        "run_generation_key run_pkey signal_pkey timer_pkey wait_pkey",
         before=("select pgflow.resume_run('key-' || ({held} + 2))",),
     ),
     Case(
@@ -899,7 +928,7 @@ CASES = [
         lambda _: (),
         7500,
         uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
-        "run_generation_key signal_pkey timer_pkey wait_pkey",
+        "run_generation_key run_pkey signal_pkey timer_pkey wait_pkey",
     ),
     Case(
         "poll with nothing to do",
@@ -962,15 +991,38 @@ CASES = [
         before=(
             LONG_AGO,
             "delete from pgflow.nudge",
-            "update pgflow.owed set due_at = {base} - interval '2 years' where kind = 'obligation'",
+            "update pgflow.owed set due_at = now() - interval '2 years' where kind = 'obligation'",
         ),
     ),
     Case(
         "discharge of an obligation that has outlived its run",
         "select pgflow.discharge(%s::text)",
-        lambda ids: (f"obligation-{ids.finished + 50}",),
+        lambda ids: (f"{UUID(md5(str(ids.finished + 50).encode()).hexdigest())}/owe/refund/1",),
         160,
         uses="outcome_pkey owed_obligation_idx owed_pkey run_pkey unit_pkey",
+    ),
+    Case(
+        "first page of 100 gates",
+        "select * from pgflow.gates order by asked_at limit 50",
+        lambda _: (),
+        900,
+        uses="gate_answer_pkey gate_asked_idx gate_pkey run_pkey unit_pkey",
+    ),
+    Case(
+        "answer that closes a gate",
+        "select pgflow.answer_gate(%s::text, 'approve', by => 'ann')",
+        lambda ids: (f"gate-{gated_run(ids)}",),
+        160,
+        uses="gate_answer_pkey gate_key run_pkey signal_pkey unit_pkey",
+    ),
+    Case(
+        "wake of a run whose gate is answered",
+        "select * from pgflow.wake(%s::bigint[])",
+        lambda ids: ([gated_run(ids)],),
+        160,
+        uses="held_pkey lease_pkey nudge_pkey outcome_pkey parked_pkey ready_run_id_key "
+        "run_generation_key run_pkey signal_pkey timer_pkey wait_pkey",
+        before=("select pgflow.answer_gate('gate-{gated}', 'approve', by => 'ann')",),
     ),
     Case(
         "first page of 100 obligations",
@@ -1157,7 +1209,8 @@ CASES = [
         "select * from pgflow.idle_state()",
         lambda _: (),
         1300,
-        uses="deadline_due_idx effect_beat_look_idx lease_pkey nudge_pkey ready_pkey timer_due_idx",
+        uses="deadline_due_idx effect_beat_look_idx lease_pkey nudge_pkey owed_due_idx ready_pkey "
+        "timer_due_idx",
         drained=2_400,
     ),
     Case(
@@ -1165,8 +1218,8 @@ CASES = [
         "select * from pgflow.runs where key = %s::text",
         lambda ids: (parked_key(ids, 0),),
         40,
-        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_key_idx run_pkey "
-        "timer_pkey unit_pkey wait_pkey",
+        uses="held_pkey lease_pkey outcome_pkey owed_pkey parked_pkey ready_run_id_key run_key_idx "
+        "run_pkey timer_pkey unit_pkey wait_pkey",
     ),
     Case(
         "timeline of a run",
@@ -1437,7 +1490,8 @@ def measure(
     all back.
     """
     known = {name: str(value) for name, value in vars(ids).items()} | {
-        "signalled": parked_key(ids, 0)
+        "signalled": parked_key(ids, 0),
+        "gated": str(gated_run(ids)),
     }
     params = case.params(ids)
     buffers, seconds = sys.maxsize, 0.0

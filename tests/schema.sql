@@ -1659,7 +1659,7 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 c8bb21368e7af2fe8559e83fc43910f9
+  md5 42ca3f9003fdec8527ddcc479216a6e0
 
 function pgflow.begin_replacements_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs whose predecessors under their key have ended
@@ -1757,7 +1757,7 @@ function pgflow.carry_locks_(me bigint, next_id bigint, t timestamp with time zo
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 e9fa8d612e2e2c3ae54beafc7e047fa3
+  md5 6c9b7b7dc104e0fe34adef1e5835edd8
 
 function pgflow.chain_(before bytea, segment bytea, upto_seq integer, outcome_hash bytea) returns bytea, owner pgflow_owner
   -- Hash of a seal: behind 02, the seal before it, the hash of the hashes of the units since, the last seq, and the outcome
@@ -1922,7 +1922,7 @@ function pgflow.check_mail_() returns TABLE(invariant text, detail text), owner 
   -- Mail has a chain, and somebody who will look at it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 fc422d83c4816063ed5b490b53109c92
+  md5 27139bd1ac4b85a5d5f97efc3754928d
 
 function pgflow.check_may_force_(key text) returns void, owner pgflow_owner
   -- Refuses (PF021) a caller without the right to force_cancel_run
@@ -2097,7 +2097,7 @@ function pgflow.close_gates_(ids bigint[], calls integer[] DEFAULT NULL::integer
   sql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 ae5ef76586dc038430853da84e3c4df2
+  md5 f89066f90162b1f7a736c274f4e1f7f7
 
 function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USER) returns boolean, owner pgflow_owner
   -- Somebody has seen to a loss: doctor does not show it any more; false if there is none of this number that is open
@@ -2340,7 +2340,7 @@ function pgflow.end_locks_(run_ids bigint[], t timestamp with time zone) returns
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 6601e16f75d03cb30cb46f8884c6a7f8
+  md5 0f5b980add4814a584e13f2155b09dcd
 
 function pgflow.ended_as_(run_id bigint) returns text, owner pgflow_owner
   -- Status of a run that has ended, so that nobody takes its mail; null = it is open
@@ -2540,6 +2540,14 @@ function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 0c3d82ded77346a257409c78db9687a1
+
+function pgflow.has_updates(names text[]) returns boolean, owner pgflow_owner
+  -- True if somebody has asked by SQL for an update of entities of these names
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 b99a6a7123c39e30a34650c9d52e944b
+  grant execute to pgflow_worker
 
 function pgflow.hash_(body text) returns bytea, owner pgflow_owner
   -- SHA-256 of a text in UTF-8
@@ -2921,7 +2929,7 @@ function pgflow.merkle_levels_(leaves bytea[]) returns SETOF bytea[], owner pgfl
   -- The levels of a Merkle tree over so many hashes, the leaves first
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 c8cc9504942893314c9fb70e765736dd
+  md5 032c20095ecb0c2cecb91510453e6708
 
 function pgflow.merkle_path_(leaves bytea[], place integer) returns jsonb, owner pgflow_owner
   -- The way from a leaf, counted from 1, to the root: [["left" or "right", hash of that neighbour], ...]
@@ -3412,7 +3420,7 @@ function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_own
   -- Stand-in for a value that was redacted: an envelope that no codec can open, with the hash of its text
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 ce98d7fe6badbb59e353c849e210fcce
+  md5 3a3271dd0015a0752597947c465b3a44
 
 function pgflow.refuse_gate_(gate text) returns void, owner pgflow_owner
   -- Says who closed a gate, when and how (PF022); PF001 if nobody did
@@ -3983,7 +3991,7 @@ function pgflow.take_lock(key text, holder text, ttl interval, shared boolean DE
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 4e70959cef2a5a8199151a915dbba1d9
+  md5 2abe6a417cd8fd883cd758e5858042c4
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4233,7 +4241,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 2af1442d0cb5b28355e1eaadb811222d
+  md5 ef7f22dbfd8b9b4fc0d86e784fa31586
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

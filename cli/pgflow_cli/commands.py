@@ -97,7 +97,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "escalate": ("ledgers.gates:escalate", "Says of a gate that somebody else must decide."),
         "take-over": (
             "ledgers.gates:take_over",
-            "Says of what a gate asks about that you have done it.",
+            "Says that you have done what a gate asks about.",
         ),
         "delegate": ("ledgers.gates:delegate", "Lets another answer a gate."),
         "settle": (

@@ -20,6 +20,7 @@ from pgflow._db.query import Query, run_by, run_steps_async
 from pgflow._flow.entities import known
 from pgflow._model.exceptions import encode_error
 from pgflow._transactions.provider import AsyncTransaction, AsyncTransactionProvider
+from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.options import Definitions
 from pgflow._worker.parts import Loop, Tasks
 from pgflow.errors import CodecError, Redacted, WrongState
@@ -37,14 +38,22 @@ class EntityMail(Loop):
     """See the module.
 
     Args:
+        control: Looks if there is anything to make.
         definitions: Of the app: its connections, and its codec.
         poll_seconds: Between looks where nothing was found.
     """
 
     name = "the mailbox of entities"
 
-    def __init__(self, tasks: Tasks, definitions: Definitions, poll_seconds: float) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        control: WorkerConnection,
+        definitions: Definitions,
+        poll_seconds: float,
+    ) -> None:
         super().__init__(tasks)
+        self._control = control
         self._providers = definitions.providers
         self._envelopes = definitions.envelopes
         self._poll_seconds = poll_seconds
@@ -56,9 +65,21 @@ class EntityMail(Loop):
             await asyncio.sleep(self._poll_seconds)
 
     async def _look(self) -> None:
+        if known and await self._has_mail():
+            await self._make_all()
+
+    async def _has_mail(self) -> bool:
+        """Return True if an update is wanted. Only then a connection is taken to make it."""
+        try:
+            return await self._control.ask(calls.has_updates(sorted(known)))
+        except (psycopg.Error, OSError, TimeoutError) as error:
+            log.warning("cannot look for updates of entities: %s", redacted(error))
+            return False
+
+    async def _make_all(self) -> None:
         """Makes one update after the other. What cannot be made now stops no other entity."""
         passed_over: list[int] = []
-        while known and len(passed_over) < PASSED_OVER:
+        while len(passed_over) < PASSED_OVER:
             asked: calls.Asked | None = None
             try:
                 async with self._provider().begin_async("read committed") as transaction:

@@ -196,7 +196,7 @@ class Worker:
             flusher,
             Upkeep(tasks, control, life, heart, committer, claims, want_claims.set, runs),
             lanes,
-            EntityMail(tasks, definitions, options.poll_seconds),
+            EntityMail(tasks, control, definitions, options.poll_seconds),
             Sealer(tasks, control),
             *([pager] if pager is not None else []),
             tasks,  # all loops end together, before anything above

@@ -451,7 +451,10 @@ declare
   t timestamptz;
 begin
   perform pgflow.lock_chain_(chain);
-  select r.* into strict old from pgflow.run r where r.run_id = pgflow.newest_run_(chain);
+  select r.* into old from pgflow.run r where r.run_id = pgflow.newest_run_(chain);
+  if not found then
+    raise exception using errcode = 'PF001', message = 'the history of this run was removed meanwhile';
+  end if;
   shown := quote_literal(old.key);
   if exists (select from pgflow.imported i where i.run_id = old.run_id) then
     raise exception using errcode = 'PF006', message = format('run %s was imported: it is history', shown),

@@ -206,6 +206,19 @@ comment on function pgflow.take_update(text[], bigint[])
      'transaction';
 --! grant take_update to pgflow_worker
 
+create or replace function pgflow.has_updates(names text[])
+returns boolean
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select exists (select from pgflow.entity_mail m where m.name = any(names))
+$$;
+comment on function pgflow.has_updates(text[])
+  is 'True if somebody has asked by SQL for an update of entities of these names';
+--! grant has_updates to pgflow_worker
+
 create or replace function pgflow.refuse_update(mail_id bigint, error json)
 returns void
 language plpgsql

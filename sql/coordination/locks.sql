@@ -508,8 +508,9 @@ declare
 begin
   if not exists (select from pgflow.lock l where l.run_id = any(run_ids))
     and not exists (select from pgflow.lock_wait w where w.run_id = any(run_ids))
-    and not exists (select from pgflow.run r join pgflow.signal s on s.chain_id = r.chain_id
-      where r.run_id = any(run_ids) and s.kind = 'l') then
+    and not exists (select from pgflow.run r
+      cross join lateral (select from pgflow.signal m where m.chain_id = r.chain_id and m.kind = 'l' offset 0) s
+      where r.run_id = any(run_ids)) then
     return to_wake;
   end if;
   perform pgflow.leave_queues_(run_ids, null, t);
@@ -550,8 +551,11 @@ begin
   where l.ctid = any(array(
     select k.ctid from pgflow.lock k
     where k.run_id = me and (k.expires_at <= t) is not true and not exists (
-      select from pgflow.run r join pgflow.signal s on s.chain_id = r.chain_id
-      where r.run_id = me and s.kind = 'l' and s.run_id = me and s.call = k.call
+      select from pgflow.run r
+      cross join lateral (
+        select m.run_id, m.call from pgflow.signal m where m.chain_id = r.chain_id and m.kind = 'l' offset 0
+      ) s
+      where r.run_id = me and s.run_id = me and s.call = k.call
     )
     for update skip locked
   ));

@@ -104,7 +104,7 @@ create or replace function pgflow.chain_(before bytea, segment bytea, upto_seq i
 returns bytea
 language sql
 immutable
-return sha256('\x02'::bytea || before || segment || int4send(upto_seq) || coalesce(outcome_hash, ''::bytea));
+return sha256(decode('02', 'hex') || before || segment || int4send(upto_seq) || coalesce(outcome_hash, ''::bytea));
 comment on function pgflow.chain_(bytea, bytea, int, bytea)
   is 'Hash of a seal: behind 02, the seal before it, the hash of the hashes of the units since, the last seq, and the '
      'outcome';
@@ -113,7 +113,7 @@ create or replace function pgflow.round_hash_(r pgflow.seal_round)
 returns bytea
 language sql
 stable
-return sha256('\x04'::bytea || int8send(r.round) || int8send(
+return sha256(decode('04', 'hex') || int8send(r.round) || int8send(
   case when isfinite(r.sealed_at) then pgflow.micros_(r.sealed_at) else -1 end) || r.root);
 comment on function pgflow.round_hash_(pgflow.seal_round)
   is 'Hash of a round: behind 04, its number, its time and its root';
@@ -125,14 +125,14 @@ immutable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  level bytea[] := array(select sha256('\x00'::bytea || l.h) from unnest(leaves) with ordinality as l (h, n)
+  level bytea[] := array(select sha256(decode('00', 'hex') || l.h) from unnest(leaves) with ordinality as l (h, n)
     order by l.n);
 begin
   loop
     return next level;
     exit when cardinality(level) <= 1;
     level := array(
-      select case when level[i + 1] is null then level[i] else sha256('\x01'::bytea || level[i] || level[i + 1]) end
+      select case when level[i + 1] is null then level[i] else sha256(decode('01', 'hex') || level[i] || level[i + 1]) end
       from generate_series(1, cardinality(level), 2) i order by i
     );
   end loop;
@@ -348,7 +348,8 @@ create or replace function pgflow.day_head_(before bytea, day date, root bytea)
 returns bytea
 language sql
 stable
-return sha256('\x03'::bytea || coalesce(before, ''::bytea) || convert_to(to_char(day, 'YYYY-MM-DD'), 'UTF8') || root);
+return sha256(decode('03', 'hex') || coalesce(before, ''::bytea)
+  || convert_to(to_char(day, 'YYYY-MM-DD'), 'UTF8') || root);
 comment on function pgflow.day_head_(bytea, date, bytea)
   is 'Head of a day: hash, behind 03, of the head of the day before it, the day and its root';
 

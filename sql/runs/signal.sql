@@ -297,7 +297,8 @@ begin
   where not exists (select from pgflow.nudge n where n.chain_id = s.chain_id)
   union all
   select 'mail belongs to a chain', format('message %s to chain %s', s.signal_id, s.chain_id)
-  from pgflow.signal s where not exists (select from pgflow.run r where r.run_id = s.chain_id);
+  from pgflow.signal s where not exists (select from pgflow.run r where r.run_id = s.chain_id)
+    and not exists (select from pgflow.nudge n where n.chain_id = s.chain_id);
 end
 $$;
 comment on function pgflow.check_mail_() is 'Mail has a chain, and somebody who will look at it';

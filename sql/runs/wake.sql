@@ -365,6 +365,13 @@ begin
       ) k
     );
   end if;
+  if not ids <@ looked then
+    -- The history of a chain was removed while somebody sent.
+    delete from pgflow.signal m where m.chain_id = any(array(
+      select s.c from unnest(seen, ids) as s (c, i)
+      where s.i <> all(looked) and not exists (select from pgflow.run r where r.run_id = s.c offset 0)
+    ));
+  end if;
   perform pgflow.put_mail_aside_(array(
     select s.c from unnest(seen, ids) as s (c, i) join pgflow.outcome o on o.run_id = s.i and o.status <> 'continued'
     where exists (select from pgflow.signal m where m.chain_id = s.c offset 0)

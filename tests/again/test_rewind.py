@@ -772,11 +772,6 @@ def effects_in(db: Conn) -> sqlkit.Claim:
             "pgflow.now_(), 'effect', %s)",
             (run.run_id, call, name),
         )
-    db.execute(
-        "insert into pgflow.owed (run_id, call, opened_at, kind, name) values (%s, 4, "
-        "pgflow.now_(), 'gate', 'approve')",
-        (run.run_id,),
-    )
     commit(db, hold(run))
     return run
 
@@ -789,8 +784,8 @@ def test_what_is_owed_is_owed_after_a_rewind_too(db: Conn, cut: int) -> None:
         "other." in refusal(db, "select pgflow.rewind_run('k', 2)")
     )
     db.execute("select pgflow.rewind_run('k', %s, effects => 'repeat')", (cut,))
-    assert rows(db, "select name from pgflow.owed order by name") == ["approve", "call", "send"]
-    handed = {name for name, opened in (("send", 4), ("approve", 5), ("call", 6)) if cut >= opened}
+    assert rows(db, "select name from pgflow.owed order by name") == ["call", "send"]
+    handed = {name for name, opened in (("send", 4), ("call", 6)) if cut >= opened}
     assert set(rows(db, "select name from pgflow.owed where run_id <> %s", run.run_id)) == handed
     sound(db)
 
@@ -810,7 +805,7 @@ def test_effects_are_named_and_open_ones_are_not_reused(db: Conn) -> None:
         db, "select pgflow.fork_run('k', at_seq => 5, effects => 'repeat')"
     )
     db.execute("select pgflow.fork_run('k', at_seq => 3, effects => 'repeat')")
-    assert one(db, "select count(*) from pgflow.owed") == 3
+    assert one(db, "select count(*) from pgflow.owed") == 2
 
 
 @effect(risk="compensable")

@@ -568,18 +568,9 @@ def _resume(store: Store) -> None:
     store.resume(store.runs[1])
 
 
-def _discharge(what: str) -> Callable[[Store], None]:
+def _discharge(what: str) -> Callable[[Any], Any]:
     """Discharges an obligation of the first run, as soon as it has opened it."""
-
-    def say(store: Store) -> None:
-        run = store.runs[1]
-        keys = [key for key, unit in run.owed().items() if unit.name == what]
-        if keys:
-            store.discharge(run, keys[0])
-        elif run.place != "ended":
-            store.coming.append(say)
-
-    return say
+    return lambda world: world.discharge_named(what)
 
 
 @workflow

@@ -18,8 +18,10 @@ from pgflow import (
     Accepted,
     Choice,
     Confirmed,
+    Obligation,
     Ref,
     Retries,
+    Signal,
     StillUnknown,
     decision,
     effect,
@@ -201,7 +203,42 @@ def _answer(name: str, verdict: str, value: Any = None, by: str = "ann") -> Call
     return lambda world: world.answer(name, verdict, value, by)
 
 
+overdue = Signal("overdue", Obligation)
+
+
+@workflow
+async def falling_behind(hours: int) -> list[str]:
+    """Does too late what it owes."""
+    made = pgflow.owe("call back", to="ada", due=timedelta(hours=hours), on_breach=overdue)
+    late = await overdue.wait()
+    pgflow.discharge(made, evidence="a call")
+    return [late.what, late.to or ""]
+
+
+@pgflow.entity("stock")
+@dataclass
+class Stock:
+    """Places that are taken."""
+
+    taken: int = 0
+
+    @pgflow.update
+    def take(self, places: int) -> bool:
+        if self.taken + places > 5:
+            return False
+        self.taken += places
+        return True
+
+
+@workflow
+async def taking_places(n: int) -> list[bool]:
+    """Changes what it shares with others."""
+    return [await Stock.take("shelf 1", 2) for _ in range(n)]
+
+
 LEDGERS = [
+    Example(falling_behind, 2, ["call back", "ada"]),
+    Example(taking_places, 3, [True, True, False]),
     Example(
         asking_at_gates,
         500,

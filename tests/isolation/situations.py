@@ -72,6 +72,9 @@ VERBS = {
         Verb("await", "its holder parking it until a child ends", of="park"),
         Verb("give_up", "its holder giving up a child that it waited for", of="flush"),
         Verb("takeover", "its worker being declared dead, and a claim by another", of="claim"),
+        Verb("redact", "a redaction of its first value"),
+        Verb("drop", "the removal of history"),
+        Verb("seal", "a round of the sealer"),
         Verb("patch", "a worker with other code that lets stuck runs try again"),
         # A look is a park of a run that may have news, and an answer is mail as a signal is.
         Verb("peek", "its holder looking whether its gate has a verdict", of="park"),
@@ -213,14 +216,19 @@ WAITS: dict[str, set[str]] = {
     # other writes.
     **dict.fromkeys(("keep", "hand_on", "fail"), {"poll"}),
     **dict.fromkeys(
-        ("discharge", "discharge_rr", "restart"), {"discharge", "discharge_rr", "restart", "poll"}
+        ("discharge", "discharge_rr", "restart"),
+        {"discharge", "discharge_rr", "restart", "poll", "redact", "drop"},
     ),
     # Pools are locked, whoever draws on them or sets them; so is that of a run that ends by force.
     **dict.fromkeys((*DRAWS, *ON_POOLS), {*DRAWS, *ON_POOLS, "wake"}),
     "wake": {*DRAWS, *ON_POOLS},
     # Who takes a lock from whoever holds it.
     "break_lock": {"break_lock", "free_lock", "give", "complete", "continue"},
-    "free_lock": {"break_lock"},
+    "free_lock": {"break_lock", "free_lock"},
+    # One after the other goes on with a chain that has ended, and nothing is removed meanwhile. The
+    # sealer waits for nobody.
+    "redact": {"restart", "redact", "drop", "seal"},
+    "drop": {"restart", "redact", "drop", "seal"},
 }
 
 
@@ -393,6 +401,9 @@ PLACES = {
     "mailed": "the run waits for the signal `go`, which has been sent",
     "due": "the run waits for the signal `go`, and its time-out has passed",
     "expired": "the run waits for the signal `go`, and its deadline has passed",
+    "watched": "a worker holds the run, and the journal is sealed",
+    "ended": "the run has ended, and is to be sealed",
+    "sealed": "the run has ended and is sealed",
     "planned": "the run waits for its time to start",
     "asking": "the run is parked at a gate",
     "at_gate": "a worker holds the run, which has asked at a gate",
@@ -538,6 +549,20 @@ def all_specs() -> list[Spec]:
         meet("out_of_time", "expire", ANSWERS),
         meet("at_gate", "peek", ("approve", "reject"), gated=True),
         meet("asking", "approve", LOOKERS, gated=True),
+    ]
+    ended = ("seal", "redact", "restart", "drop")
+    specs += [
+        meet("watched", "seal", ("flush", "complete", "continue", "reap", "start_child")),
+        meet("watched", "redact", ("flush", "park", "complete", "continue", "step", "wake")),
+    ]
+    senders = ("signal", "deliver", "cancel", "force", "pause", "resume", "start", *LOOKERS)
+    specs += [
+        meet("ended", name, (*after(name, ended), *(senders if name != "restart" else ())))
+        for name in ended
+    ]
+    specs += [
+        meet("ended", "seal", ("redact", "restart"), gated=True),
+        meet("sealed", "seal", ended[1:]),
     ]
     return [*specs, *family(), *several(), *spending(), *three(), *locks()]
 
@@ -870,6 +895,26 @@ APART = (
             "these change no row of a lock: a run keeps its locks wherever it is moved, until it "
             "gives them back, goes on as another generation or ends"
         ),
+    ),
+    (
+        ("drop",),
+        (*HELD, "claim", "reap", "patch"),
+        "history is removed of chains that have ended long ago, and these move a run that has not",
+    ),
+    (
+        ("redact",),
+        ("claim", "hold", "child", "release", "reap", "patch"),
+        "these change a run's place, and a redaction its units",
+    ),
+    (
+        ("seal",),
+        ("claim", "park", "hold", "child", "step", "release", "patch"),
+        "the sealer reads what is committed, and has met a commit of each kind (watched-seal)",
+    ),
+    (
+        ("seal", "redact", "drop"),
+        ("take_lock", "free_lock", "break_lock", "sweep_locks", "grant"),
+        "those touch what has ended or stands in a journal, and these neither",
     ),
     (
         ("free_lock",),

@@ -138,6 +138,8 @@ as $$
   delete from pgflow.nudge; delete from pgflow.unit; delete from pgflow.worker; delete from pgflow.step_beat;
   delete from pgflow.gate; delete from pgflow.gate_answer; delete from pgflow.owed;
   delete from pgflow.pool; delete from pgflow.spend; delete from pgflow.reservation; delete from pgflow.charge; delete from pgflow.pool_change;
+  delete from pgflow.seal; delete from pgflow.seal_round; delete from pgflow.seal_day; delete from pgflow.seal_pending;
+  update pgflow.seal_state set is_on = false, passed_run_id = 0, next_run_id = null, waits_for = null, looked_upto = 0, cycle_began_at = null, next_look_at = null;
   delete from pgflow.lane where workflow like 'new%';
   delete from pgflow.lock; delete from pgflow.lock_wait; delete from pgflow.lock_nudge; delete from pgflow.lock_broken;
   select setval('pgflow.lock_fence_seq', 1, false);
@@ -200,6 +202,15 @@ begin
       if place = 'out_of_time' then
         update pgflow.gate set asked_at = asked_at - interval '2 hours', expires_at = expires_at - interval '2 hours';
         update pgflow.unit set due_at = due_at - interval '2 hours' where kind = 'g';
+      end if;
+    when 'watched', 'ended', 'sealed' then
+      perform pgflow.set_sealing(true), scene.start_('k'), scene.take_('k', 'first', 101);
+      if place <> 'watched' then
+        perform scene.play('complete');
+      end if;
+      if place = 'sealed' then
+        perform scene.play('seal');
+        update pgflow.seal_state set next_look_at = null, cycle_began_at = null;
       end if;
     when 'planned' then
       perform scene.start_('k', run_at => clock_timestamp() + interval '1 hour');
@@ -284,8 +295,11 @@ as $$
 declare
   me scene.run;
   answer text;
+  step_call int;
 begin
   select * into me from scene.run r where r.name = of;
+  -- The block of a lock is a call too.
+  step_call := case when exists (select from pgflow.unit u where u.run_id = me.run_id and u.kind = 'L') then 2 else 1 end;
   by_token := coalesce(by_token, case verb when 'claim' then pg_backend_pid() else me.token end);
   case verb
     when 'claim' then
@@ -343,11 +357,11 @@ begin
     when 'child' then
       answer := scene.commit_(of, by_token, '[[2, "c", "child", "1", null]]', '{"children": [[3, "c", "default", "{}", "c", 0, null, null, null, null, "c"]]}');
     when 'begin' then
-      perform pgflow.begin_step(me.run_id, by_token, 1);
+      perform pgflow.begin_step(me.run_id, by_token, step_call);
       insert into scene.app (name) values (of);
       return 'ok';
     when 'begin with a start' then
-      perform pgflow.begin_step(me.run_id, by_token, 1);
+      perform pgflow.begin_step(me.run_id, by_token, step_call);
       insert into scene.app (name) values (of);
       perform pgflow.start_run('c', key => 'c');
       return 'ok';
@@ -357,7 +371,8 @@ begin
           '[[0, "M", "work", "{\"call\": 1, \"amounts\": {\"usd\": \"0.2\"}}", null], [1, "c", "fence", "1", null]]'),
           closes => jsonb_build_array(jsonb_build_array(me.run_id, 1)));
       else
-        perform pgflow.fence_step(me.run_id, by_token, 1, scene.units_(me, by_token, '[[1, "c", "fence", "1", null]]'));
+        perform pgflow.fence_step(me.run_id, by_token, step_call,
+          scene.units_(me, by_token, jsonb_build_array(jsonb_build_array(step_call, 'c', 'fence', '1', null))));
       end if;
       answer := 'ok';
     when 'admit' then
@@ -432,8 +447,6 @@ begin
       exception when sqlstate 'PF001' then
         answer := 'closed';
       end;
-    when 'restart' then
-      select 'generation ' || r.generation into answer from pgflow.restart_run(of, sent_by => 'someone') r;
     when 'cancel', 'cancel_rr' then
       perform pgflow.cancel_run(of, sent_by => 'someone');
       answer := 'sent';
@@ -449,6 +462,23 @@ begin
     when 'retry' then
       perform pgflow.retry_run(of, sent_by => 'someone');
       answer := 'sent';
+    when 'restart' then
+      begin
+        select 'generation ' || r.generation into answer from pgflow.restart_run(of, effects => 'repeat', sent_by => 'someone') r;
+      exception when sqlstate 'PF001' or sqlstate 'PF006' then
+        answer := 'refused: ' || sqlstate;
+      end;
+    when 'redact' then
+      begin
+        perform pgflow.redact(of, 1, 'asked for', 'someone', generation => 1);
+        answer := 'redacted';
+      exception when sqlstate 'PF001' or sqlstate 'PF006' then
+        answer := 'refused: ' || sqlstate;
+      end;
+    when 'drop' then
+      select case runs when 0 then 'nothing' else 'dropped' end into answer from pgflow.drop_history(clock_timestamp());
+    when 'seal' then
+      select case sealed when 0 then 'nothing' else 'sealed' end into answer from pgflow.seal_units();
     when 'patch' then
       answer := case pgflow.release_stuck(array[of], '{new}') when 0 then 'nothing' else 'woke' end;
     when 'start', 'start_rr', 'start_ser', 'start_later' then
@@ -484,6 +514,10 @@ begin
   commit;
   perform pgflow.poll();
   commit;
+  for round in 1..3 loop
+    perform pgflow.seal_units(at_once => true);
+    commit;
+  end loop;
   insert into scene.complaint select c.invariant from pgflow.check() c;
 end
 $$;
@@ -585,6 +619,15 @@ select 'resume', 1, 0
 from (select name from scene.said group by name having bool_or(verb in ('resume', 'retry')) and not bool_or(verb = 'pause')) s join scene.place p on p.name = s.name
 where p.place like 'paused%'
   or p.place like 'stuck%' and not exists (select from scene.said h where h.name = s.name and h.verb = 'hold')
+union all
+-- what has ended is sealed, as it is
+select 'seal', count(*)::int, 0
+from pgflow.outcome o join pgflow.seal_state s on s.is_on
+where not exists (
+  select from pgflow.seal x
+  where x.run_id = o.run_id and x.outcome_hash = pgflow.hash_(pgflow.outcome_text_(o))
+    and x.upto_seq = (select max(u.seq) from pgflow.unit u where u.run_id = o.run_id)
+)
 union all
 -- a key names one chain
 select 'start', 0, count(*)::int - count(distinct (r.tenant, r.key))::int from pgflow.run r where r.generation = 1;

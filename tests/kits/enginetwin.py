@@ -78,7 +78,7 @@ class Twin(Store):
         run_id, made_key, root = self._new.pop(0)
         self._ids = run_id - 1
         run = super()._insert(workflow, text, made_key, parent, policy)
-        run.root = root.replace("-", "")
+        run.root = root
         return run
 
     # ------------------------------------------------------------ what clients do

@@ -256,7 +256,7 @@ def read_plays(spec: str, printed: str) -> list[Play]:
                 step = found[1]
             if found := re.match(r"ERROR:  (.*)", line):
                 play.errors.append((step, found[1]))
-            if line.startswith("place ") and lines[n + 1].startswith("---"):
+            if re.match(r"place *\|", line) and lines[n + 1].startswith("---"):
                 columns = [column.strip() for column in lines[n + 2].split("|")]
                 play.seen, play.lost, play.doubled, play.unsound = (
                     columns[0],

@@ -557,6 +557,7 @@ async def test_a_run_in_a_block_waits_at_a_gate_and_keeps_the_lock(
     assert holders(conn) == [("a", "first")]
     gate = conn.execute("select gate from pgflow.gates").fetchall()[0][0]
     await aflow.app.answer(gate, pgflow.Approve(), by="ann")
+    await aflow.until_idle()
     assert await first.result(SOON) == 1
     assert await second.result(SOON) == 2
 

@@ -137,6 +137,7 @@ class Cast:
         world.add("poller", self.poll, 1)
         world.add("taker0", self.take_locks, 0.7)
         world.add("taker1", self.take_locks, 0.7)
+        world.add("sealer", self.seal, 0.3)
 
     # ---------------------------------------------------------------- workers
 
@@ -866,6 +867,14 @@ class Cast:
             yield call(f"{what}_lock", f"$1, $2::bigint{more}", key, fence, act=Act("lock"))
         else:
             yield Step("rest")
+
+    def seal(self, me: Actor) -> Play:
+        """Seals what has been recorded."""
+        while True:
+            try:
+                yield call("seal_units", "20, true", columns="has_more", act=Act("seal"))
+            except (Cut, SqlError):
+                pass
 
     def poll(self, me: Actor) -> Play:
         """Polls, wakes what is nudged, and takes runs back that were stuck on their definition."""

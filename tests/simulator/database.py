@@ -61,7 +61,10 @@ set pgflow.rewrites = 'on';
 truncate pgflow.run_key, pgflow.run, pgflow.outcome, pgflow.deadline, pgflow.ready, pgflow.lease, pgflow.parked, pgflow.wait, pgflow.timer,
   pgflow.held, pgflow.signal, pgflow.undelivered, pgflow.nudge, pgflow.unit, pgflow.step_beat, pgflow.worker,
   pgflow.pool, pgflow.spend, pgflow.reservation, pgflow.charge, pgflow.pool_change, pgflow.lock, pgflow.lock_wait,
-  pgflow.lock_nudge, pgflow.lock_broken, sim.booked, sim.account restart identity;
+  pgflow.lock_nudge, pgflow.lock_broken, pgflow.seal, pgflow.seal_round, pgflow.seal_day, pgflow.seal_pending,
+  sim.booked, sim.account restart identity;
+update pgflow.seal_state set is_on = true, passed_run_id = 0, next_run_id = null, waits_for = null, looked_upto = 0,
+  cycle_began_at = null, next_look_at = null;
 alter sequence pgflow.run_id_seq restart;
 alter sequence pgflow.nudge_id_seq restart;
 alter sequence pgflow.lock_fence_seq restart;
@@ -136,6 +139,14 @@ HALTS = (
 )
 
 AUDIT = "select invariant, detail from pgflow.check()"
+SEAL = "select sealed from pgflow.seal_units(at_once => true)"
+UNSEALED = """
+select o.run_id from pgflow.outcome o where not exists (
+  select from pgflow.seal s
+  where s.run_id = o.run_id and s.outcome_hash = pgflow.hash_(pgflow.outcome_text_(o))
+    and s.upto_seq = (select coalesce(max(u.seq), 0) from pgflow.unit u where u.run_id = o.run_id)
+)
+"""
 # The clock of the simulation moves when it is read; whoever looks on must not move it.
 NOW_FOR_ONLOOKERS = (
     "(timestamptz 'epoch' + (select last_value from sim.clock) * interval '1 microsecond')"

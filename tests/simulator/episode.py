@@ -9,12 +9,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.simulator.actors import Cast
-from tests.simulator.database import Change, Database
+from tests.simulator.database import SEAL, UNSEALED, Change, Database
 from tests.simulator.model import Broken
 from tests.simulator.wire import Wire
 from tests.simulator.world import NONE, Faults, World
 
-CONNECTIONS = 12
+CONNECTIONS = 13
 TURNS_TO_DRAIN_A_RUN = 400
 
 
@@ -113,6 +113,10 @@ class Simulator:
                 self._let_time_pass(world)
             if world.turn > bound:
                 raise Broken("G13", f"not drained: {_left(world)}")
+        for _ in range(3):
+            self.wires[0].ask(SEAL)
+        for row in self.wires[0].ask(UNSEALED):
+            raise Broken("G46", f"run {(row[0] or b'').decode()} has ended and is not sealed")
         world.check()
         world.model.tested["drained"] += len(world.model.runs)
 

@@ -14,9 +14,12 @@ from pgflow._db.calls.transaction import Recorded
 from pgflow._transactions import protocol as transactions
 
 CLAIM: Any = SimpleNamespace(run_id=1, token=77)
-CALL: Any = SimpleNamespace(number=5, name="book", args_hash=0)
+CALL: Any = SimpleNamespace(number=5, name="book", args_hash=0, fences=None)
 FLUSH: Any = SimpleNamespace(
-    rows=[SimpleNamespace(at_us=9, call=5)], last_seq=3, unit_rows=lambda _now_us, _apart: "[]"
+    rows=[SimpleNamespace(at_us=9, call=5)],
+    last_seq=3,
+    over=None,
+    unit_rows=lambda _now_us, _apart: "[]",
 )
 OURS, ANOTHERS = Recorded(77, 5, "c", "1"), Recorded(78, 5, "c", "1")
 

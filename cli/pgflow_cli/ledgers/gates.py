@@ -154,7 +154,10 @@ def reject(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Rejects what a gate asks: one is enough, however many must approve."""
+    """Rejects what a gate asks.
+
+    One is enough, however many must approve.
+    """
     _answer("reject", gate, payload_hash, None, why, by, roles, None, as_json, dsn)
 
 
@@ -189,7 +192,10 @@ def take_over(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Says of what a gate asks about that you have done it: the run does not do it again."""
+    """Says that you have done what a gate asks about.
+
+    The run does not do it again.
+    """
     value = dump(parse_json(result, "the result"))
     _answer("take_over", gate, payload_hash, value, why, by, roles, None, as_json, dsn)
 
@@ -203,7 +209,10 @@ def delegate(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Lets another answer a gate in place of one who may."""
+    """Lets another answer a gate.
+
+    In place of one who may.
+    """
     with opened(dsn) as connection:
         from pgflow._db.calls import gates as calls
         from pgflow._db.query import run

@@ -24,10 +24,10 @@ def entities(
     as_csv: AsCsv = False,
     dsn: Dsn = None,
 ) -> None:
-    """Lists the kinds of entities, those of a kind, or the updates of one.
+    """Lists entities, or what was done to one.
 
-    Of an entity: every update in its order, with who made it, its arguments and its verdict. An
-    empty STATE says that it changed nothing.
+    Without a name: the kinds. With a kind: its entities. Of an entity: every update in its order,
+    with who made it, its arguments and its verdict. An empty STATE says that it changed nothing.
     """
     form = choose_form(as_json=as_json, as_csv=as_csv)
     with opened(dsn) as connection:

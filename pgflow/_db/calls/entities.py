@@ -94,6 +94,11 @@ def read_entity(name: str, key: str) -> Query[Stored | None]:
     return Query(sql, (name, key), read)
 
 
+def has_updates(names: list[str]) -> Query[bool]:
+    """Asks if somebody wants an update by mail."""
+    return Query("select pgflow.has_updates(%s::text[])", (names,), lambda rows: bool(rows[0][0]))
+
+
 def take_update(names: list[str], passed_over: list[int]) -> Query[Asked | None]:
     """Takes the oldest update that was asked for by mail; None if there is none."""
 
