@@ -78,6 +78,19 @@ comment on column pgflow.gate_answer.value is 'Edited request, or the result of 
 
 alter table pgflow.gate set (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
 
+-- Terms of the gates that a rule of the policy asks. The table has a few rows.
+alter table pgflow.policy_rule
+  add column author text check (author = 'model'),
+  add column approvers text[] not null default '{}',
+  add column quorum int not null default 1 check (quorum between 1 and 100),
+  add column timeout_seconds float8 check (timeout_seconds > 0 and timeout_seconds < 'Infinity'),
+  add column on_timeout text not null default 'expire' check (on_timeout in ('expire', 'reject', 'escalate', 'approve')),
+  add column escalate text[] not null default '{}';
+-- squawk-ignore constraint-missing-not-valid
+alter table pgflow.policy_rule add constraint policy_rule_asks_check check (
+  needs = 'gate' or approvers = '{}' and quorum = 1 and timeout_seconds is null
+);
+
 insert into pgflow.unit_kind (kind, name, is_terminal, written_by) values
   ('g', 'gate_asked', false, 'answer: the database asked for an answer, and says until when'),
   ('G', 'gate_answered', true, 'answer: somebody answered, or the time for it was over');

@@ -224,21 +224,26 @@ class StepFailed(PgflowError):
 class NeedsGate(PgflowError):
     """The policy in force lets this effect through only with somebody's leave; nothing was done.
 
-    A workflow that calls the effect asks for it at a gate. This is raised where it cannot: by
-    ``pgflow.map``, and by runs that met the policy before gates were there.
+    A workflow that calls the effect asks for it at a gate. This is raised where it cannot: by runs
+    that met the policy before gates were there.
 
     Attributes:
         policy_version: Version of the policy; None if that was not recorded.
+        terms: Terms of the gate, as the rule of the policy says them: ``approvers``, ``quorum``,
+            ``timeout`` in seconds, ``on_timeout`` and ``escalate``; None if it says none.
+        notify: Name of the step that tells those who are asked; None for none.
     """
 
     policy_version: int | None = None
+    terms: dict[str, Any] | None = None
+    notify: str | None = None
 
 
 class GateRejected(NeedsGate):
     """The policy asks for somebody's leave, and nobody gave it; nothing was done.
 
     Attributes:
-        verdict: Verdict of the gate, a code: ``reject`` or ``escalate``.
+        verdict: Verdict of the gate, a code: ``reject``, ``escalate`` or ``expire``.
         reason: Reason that was given; empty for none.
         by: Names of those who answered.
     """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast, overload
 
 from pgflow._engine.calls import Call, ChildCall
@@ -17,7 +18,7 @@ from pgflow._flow.entities import Snapshot, query_sync
 from pgflow._flow.ledgers.saga import give_up_child_sync, sync_saga
 from pgflow._flow.many import Tally
 from pgflow._flow.scope import WorkflowScope, current, sync_scope
-from pgflow._flow.step import Step
+from pgflow._flow.step import Calls, Step
 from pgflow._flow.timers import seconds_of
 from pgflow._flow.workflow import Workflow
 from pgflow._model.decisions import Decision
@@ -125,36 +126,47 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
     scope, thread = sync_scope("pgflow.sync.map()", "pgflow.map()")
     tally: Tally[T, R] = Tally(list(items), max_parallel, min_successful, tolerated_failures)
     waiting = dict(enumerate(tally.items))
-    running: dict[int, Call] = {}
+    running: dict[int, tuple[Calls, Call]] = {}
+
+    def go_on(index: int, calls: Calls, proceed: Callable[[], Call]) -> None:
+        """Takes the next call of an item; or its outcome, where no more follows."""
+        try:
+            running[index] = calls, proceed()
+        except StopIteration as end:
+            tally.count(index, None, end.value)
+        except Exception as error:  # noqa: BLE001 - an item's error is its outcome
+            tally.count(index, error, None)
+
     try:
         while (waiting or running) and not tally.enough:
             while waiting and len(running) < tally.max_parallel:
                 index = next(iter(waiting))
-                item = waiting.pop(index)
-                running[index] = (
-                    step.issue(scope, (item,), {})
-                    if isinstance(step, Step)
-                    else issue_child(scope, step, (item,), {})
-                )
-            thread.block(list(running.values()), any_of_them=True)
-            for index in [i for i, call in running.items() if call.waiter.done()]:  # type: ignore[union-attr]
-                _count(tally, index, running.pop(index))
+                calls = _calls_of(scope, step, waiting.pop(index))
+                running[index] = calls, next(calls)
+            thread.block([call for _, call in running.values()], any_of_them=True)
+            for index in [i for i, (_, call) in running.items() if call.waiter.done()]:  # type: ignore[union-attr]
+                calls, call = running.pop(index)
+                try:
+                    value = call.waiter.take()  # type: ignore[union-attr]
+                except Exception as error:  # noqa: BLE001 - as above
+                    go_on(index, calls, partial(calls.throw, error))
+                else:
+                    go_on(index, calls, partial(calls.send, value))
     finally:
-        for call in running.values():
+        for calls, call in running.values():
             if isinstance(call, ChildCall):
                 give_up_child_sync(scope, call)
             else:
                 scope.execution.cancel_call(call)
+                with suppress(asyncio.CancelledError):
+                    calls.throw(asyncio.CancelledError())
     return tally.result()
 
 
-def _count(tally: Tally[Any, Any], index: int, call: Call) -> None:
-    try:
-        value = call.waiter.take()  # type: ignore[union-attr]
-    except Exception as error:  # noqa: BLE001 - an item's error is its outcome
-        tally.count(index, error, None)
-    else:
-        tally.count(index, None, value)
+def _calls_of(scope: WorkflowScope, step: Step[[T], R] | Workflow[[T], R], item: T) -> Calls:
+    if isinstance(step, Step):
+        return (yield from step.calls(scope, (item,), {}))
+    return (yield issue_child(scope, step, (item,), {}))
 
 
 @overload

@@ -68,6 +68,7 @@ class EffectTerms:
         has_body: False for an effect that only a person can do.
         must_be_done: True if a refusal is no outcome: a compensation is never given up.
         readable: Arguments that the policy can read where a codec encodes the request.
+        notify: Name of the step that tells those whose leave the policy wants; None = none.
     """
 
     risk: str
@@ -80,6 +81,7 @@ class EffectTerms:
     has_body: bool = True
     must_be_done: bool = False
     readable: tuple[str, ...] = ()
+    notify: str | None = None
 
 
 @dataclass(eq=False)

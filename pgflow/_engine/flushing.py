@@ -356,8 +356,9 @@ class Flushing:
         if answer.get("postponed"):
             assert self._asked is not None
             self._agenda.ask_again(*self._asked)
+        terms = answer.get("terms") or {}
         for number, version, stale in answer.get("refused") or ():
-            self._release.ledger.refuse(number, version, stale)
+            self._release.ledger.refuse(number, version, stale, terms.get(str(number)))
 
     # ================================================================ fences
 

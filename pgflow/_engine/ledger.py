@@ -462,9 +462,15 @@ class Ledger:
 
     # ================================================================ answers
 
-    def refuse(self, number: int, policy_version: int | None, stale: str | None) -> None:
+    def refuse(
+        self,
+        number: int,
+        policy_version: int | None,
+        stale: str | None,
+        terms: dict[str, Any] | None,
+    ) -> None:
         """The database does not let it through: it rests on a read too old, or needs somebody's
-        leave.
+        leave, which is asked for on these terms.
         """
         call = self._agenda.open[number]
         assert isinstance(call, EffectCall)
@@ -480,6 +486,8 @@ class Ledger:
                 "nothing was done"
             )
             needs.policy_version = policy_version
+            needs.terms = terms
+            needs.notify = call.agreed.notify
         self._agenda.receive(
             EffectResult(call, "failed", error=encode_error(error, with_traceback=False))
         )

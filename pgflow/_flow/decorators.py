@@ -23,6 +23,7 @@ from pgflow._flow.step import AsyncStep, Step, SyncStep
 from pgflow._model.decisions import Choice, Decision
 from pgflow._model.durations import Duration, duration
 from pgflow._model.effects import Risk
+from pgflow._model.gates import GateRequest
 from pgflow._model.kinds import StepKind
 from pgflow._model.options import Retries
 from pgflow.errors import DefinitionError
@@ -240,8 +241,10 @@ class _Effect:
         timeout: Duration | None,
         raises: Sequence[type[Exception]],
         aliases: Sequence[str],
+        notify: Step[[GateRequest], Any] | None,
     ) -> None:
         self._terms = terms
+        self._notify = notify
         self._aliases = aliases
         self._name = name
         self._timeout = timeout
@@ -256,6 +259,7 @@ class _Effect:
     def __call__(self, fn: Callable[..., Any], /) -> Any:
         kind: Any = AsyncEffect if inspect.iscoroutinefunction(fn) else SyncEffect
         made = kind(fn, self._terms, self._name, self._timeout, self._raises, self._aliases)
+        made.notify = self._notify
         declare(made)
         return made
 
@@ -273,6 +277,7 @@ def effect(
     aliases: Sequence[str] = (),
     writes: Sequence[str] = (),
     readable: Sequence[str] = (),
+    notify: Step[[GateRequest], Any] | None = None,
 ) -> _Effect:
     """Declares a write to the outside that must not be repeated blindly.
 
@@ -305,6 +310,7 @@ def effect(
         readable: Parameters that stay readable for the policy where the app has a codec. A rule
             that looks at any other argument of such a call counts as fitting, so that nothing
             passes unseen.
+        notify: Step or effect that tells those whose leave the policy wants, once a gate.
 
     Example::
 
@@ -321,7 +327,7 @@ def effect(
         writes=written_by(writes),
         readable=(readable,) if isinstance(readable, str) else tuple(readable),
     )
-    return _Effect(terms, name, timeout, raises, aliases)
+    return _Effect(terms, name, timeout, raises, aliases, notify)
 
 
 # ---------------------------------------------------------------- @decision

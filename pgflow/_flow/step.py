@@ -11,11 +11,11 @@ import asyncio
 import copy
 import inspect
 import typing
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from datetime import timedelta
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
-from pgflow._engine.calls import Effect, StepCall, StepSpec
+from pgflow._engine.calls import Call, Effect, StepCall, StepSpec
 from pgflow._engine.keys import Resting
 from pgflow._flow.scope import WorkflowScope, current, locked, resting, variables
 from pgflow._model.budgets import Admission, Admit
@@ -36,6 +36,47 @@ from pgflow.errors import (
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 F = TypeVar("F")
+
+Calls = Generator[Call, Any, Any]
+"""Calls that follow one from the other: each is sent the value of the one before, or thrown its
+error, and the last word is the outcome of all.
+"""
+
+
+async def follow(scope: WorkflowScope, calls: Calls) -> Any:
+    """Waits for each of these calls."""
+    try:
+        call = next(calls)
+        while True:
+            try:
+                value = await call.waiter  # type: ignore[misc]
+            except BaseException as error:  # noqa: BLE001 - the calls decide what becomes of it
+                if isinstance(error, asyncio.CancelledError):
+                    scope.execution.cancel_call(call)
+                call = calls.throw(error)
+            else:
+                call = calls.send(value)
+    except StopIteration as end:
+        return end.value
+
+
+def follow_sync(scope: WorkflowScope, calls: Calls) -> Any:
+    """The same in a thread."""
+    assert scope.thread is not None
+    try:
+        call = next(calls)
+        while True:
+            try:
+                scope.thread.block([call])
+                value = call.waiter.take()  # type: ignore[union-attr]
+            except BaseException as error:  # noqa: BLE001 - the calls decide what becomes of it
+                if isinstance(error, asyncio.CancelledError):
+                    scope.execution.cancel_call(call)
+                call = calls.throw(error)
+            else:
+                call = calls.send(value)
+    except StopIteration as end:
+        return end.value
 
 
 class Step(Generic[P, R_co]):
@@ -226,6 +267,10 @@ class Step(Generic[P, R_co]):
         if self.effect == StepKind.TRANSACTION and (held := locked.get()):
             call.fences = tuple(lock.fence for lock in held)
         return call
+
+    def calls(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Calls:
+        """Yields every call that is made for one of these."""
+        return (yield self.issue(scope, args, kwargs))
 
     async def _call_async(
         self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]

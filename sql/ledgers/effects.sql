@@ -106,13 +106,14 @@ begin
         refused := refused || jsonb_build_array(jsonb_build_array(e.call, null, stale));
         continue;
       end if;
-      select n.version, n.needs into told from pgflow.needs_(e.name, e.risk, e.request::jsonb) n;
+      select n.* into told
+      from pgflow.needs_(e.name, e.risk, e.request::jsonb, me, e.decision, coalesce(e.is_undo, false)) n;
       if e.leave is not null then
         leave := pgflow.leave_of_(me, e.leave, e.name, e.request::jsonb);
       end if;
       -- what takes back an effect that was let through needs no leave of its own
       if told.needs = 'gate' and e.compensates is null and leave is null then
-        refused := refused || jsonb_build_array(jsonb_build_array(e.call, told.version, null));
+        refused := refused || jsonb_build_array(jsonb_build_array(e.call, told.version, null, told.terms));
         continue;
       end if;
       kind := 'i';

@@ -10,6 +10,7 @@ as $$
 declare
   next_version int;
   unknown text;
+  said record;
 begin
   if jsonb_typeof(rules) is distinct from 'array' then
     raise exception using errcode = 'PF003', message = 'the rules of a policy must be an array of objects';
@@ -17,35 +18,65 @@ begin
   select k into unknown
   from jsonb_array_elements(rules) r cross join lateral jsonb_object_keys(case when jsonb_typeof(r) = 'object' then r
     else '{"": 0}' end) k
-  where k not in ('needs', 'risk', 'name', 'amount', 'above', 'predicate') limit 1;
+  where k not in ('needs', 'risk', 'name', 'amount', 'above', 'predicate', 'author', 'approvers', 'quorum', 'timeout',
+    'on_timeout', 'escalate') limit 1;
   if unknown is not null then
     raise exception using errcode = 'PF003',
-      message = format('a rule of a policy has needs, risk, name, amount, above and predicate, not %s',
-        quote_literal(unknown));
+      message = format('a rule of a policy has needs, risk, name, amount, above, predicate, author, approvers, quorum, '
+        'timeout, on_timeout and escalate, not %s', quote_literal(unknown));
+  end if;
+  for said in
+    select r.n, r.rule, m.name, r.rule->m.name as names
+    from jsonb_array_elements(rules) with ordinality as r (rule, n)
+    cross join (values ('approvers'), ('escalate')) m (name) where r.rule->m.name <> 'null'
+  loop
+    if jsonb_typeof(said.names) <> 'array' or said.names = '[]' or said.names @? '$[*] ? (@.type() != "string")'
+      or exists (select from jsonb_array_elements_text(said.names) a where octet_length(a) not between 1 and 255)
+      or octet_length(said.names::text) > 8192
+    then
+      raise exception using errcode = 'PF003', message = format('rule %s of a policy: %s must be an array of names of 1 '
+        'to 255 bytes, of 8 KiB in all, not %s', said.n, said.name, left(said.names::text, 200));
+    end if;
+  end loop;
+  select r.n, r.rule into said from jsonb_array_elements(rules) with ordinality as r (rule, n)
+  where r.rule->>'timeout' is null and (r.rule->>'on_timeout' is not null or r.rule->>'escalate' is not null) limit 1;
+  if found then
+    raise exception using errcode = 'PF003',
+      message = format('rule %s of a policy says what becomes of its gate in time, and no timeout', said.n);
   end if;
   perform pg_advisory_xact_lock(hashtext('pgflow.policy'));
   select coalesce(max(version), 0) + 1 into next_version from pgflow.policy;
   insert into pgflow.policy (version, set_at, set_by, why)
   values (next_version, pgflow.now_(), left(coalesce(set_by, session_user), 255), left(why, 4096));
-  insert into pgflow.policy_rule (version, rule, needs, risk, name, amount, above, predicate)
+  insert into pgflow.policy_rule (version, rule, needs, risk, name, amount, above, predicate, author, approvers, quorum,
+    timeout_seconds, on_timeout, escalate)
   select next_version, r.n, coalesce(r.rule->>'needs', 'gate'), r.rule->>'risk', r.rule->>'name',
     (r.rule->>'amount')::jsonpath::text,
-    (r.rule->>'above')::numeric, (r.rule->>'predicate')::jsonpath::text
+    (r.rule->>'above')::numeric, (r.rule->>'predicate')::jsonpath::text, r.rule->>'author',
+    array(select jsonb_array_elements_text(nullif(r.rule->'approvers', 'null'))),
+    coalesce((r.rule->>'quorum')::int, 1), extract(epoch from (r.rule->>'timeout')::interval),
+    coalesce(r.rule->>'on_timeout', 'expire'),
+    array(select jsonb_array_elements_text(nullif(r.rule->'escalate', 'null')))
   from jsonb_array_elements(rules) with ordinality as r (rule, n);
   return next_version;
 exception
   when check_violation or not_null_violation then
     raise exception using errcode = 'PF003', message = 'a rule of a policy cannot be: ' || sqlerrm;
-  when syntax_error or invalid_text_representation or numeric_value_out_of_range then
+  when syntax_error or data_exception then
     raise exception using errcode = 'PF003', message = 'a rule of a policy cannot be read: ' || sqlerrm;
 end
 $$;
 comment on function pgflow.set_policy(jsonb, text, text)
   is 'Puts a new version of the policy in force; rules = [{needs: gate or nothing, risk, name, amount: jsonpath, '
-     'above: number, predicate: jsonpath}, ...], the first that fits counts; answers its number';
+     'above: number, predicate: jsonpath, author: model, and of its gate approvers: [name or role, ...], quorum, '
+     'timeout: seconds or interval, on_timeout, escalate: [name, ...]}, ...], the first that fits counts; answers its '
+     'number. PF003 names what a rule cannot say';
 --! grant set_policy to pgflow_operator
 
-create or replace function pgflow.needs_(name text, risk text, request jsonb, out version int, out needs text)
+create or replace function pgflow.needs_(
+  name text, risk text, request jsonb, me bigint default null, decision text default null,
+  is_planned boolean default false, out version int, out needs text, out terms jsonb
+)
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
@@ -61,6 +92,7 @@ begin
   end if;
   for rule in select * from pgflow.policy_rule r where r.version = version order by r.rule loop
     continue when rule.risk <> risk or rule.name <> name;
+    continue when rule.author = 'model' and not is_planned and not pgflow.is_by_model_(me, decision);
     -- What a rule cannot judge counts as fitting: one that errs, or that looks at what is encoded, must not let an
     -- effect through.
     begin
@@ -75,12 +107,32 @@ begin
       null;
     end;
     needs := rule.needs;
+    if needs = 'gate' and (rule.approvers <> '{}' or rule.quorum > 1 or rule.timeout_seconds is not null) then
+      terms := jsonb_build_object('approvers', rule.approvers, 'quorum', rule.quorum, 'timeout', rule.timeout_seconds,
+        'on_timeout', rule.on_timeout, 'escalate', rule.escalate);
+    end if;
     return;
   end loop;
 end
 $$;
-comment on function pgflow.needs_(text, text, jsonb)
-  is 'Judgement of the policy in force on an effect: its version, and gate, nothing or null where no rule fits';
+comment on function pgflow.needs_(text, text, jsonb, bigint, text, boolean)
+  is 'Judgement of the policy in force on an effect of a run: its version, gate, nothing or null where no rule fits, '
+     'and the terms of the gate where the rule says any';
+
+create or replace function pgflow.is_by_model_(me bigint, decision text)
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  -- One of another generation is not in this journal: it cannot be judged, and so counts as a model's.
+  select decision is not null and coalesce((
+    select bool_or(u.payload->>'model' is not null) from pgflow.unit u
+    where u.run_id = me and u.kind = 'd' and u.key = is_by_model_.decision
+  ), true)
+$$;
+comment on function pgflow.is_by_model_(bigint, text)
+  is 'True if an effect of a run rests on a decision that names a model, or on one that cannot be looked at';
 
 comment on column pgflow.policy.version is 'Its number; the greatest is in force';
 comment on column pgflow.policy.set_at is 'Time at which it was put in force';
@@ -97,3 +149,13 @@ comment on column pgflow.policy_rule.amount
 comment on column pgflow.policy_rule.above is 'The limit of the amount';
 comment on column pgflow.policy_rule.predicate
   is 'Fits requests of which this holds, or of which it cannot be said; null = any';
+comment on column pgflow.policy_rule.author
+  is 'model = fits what a model has chosen: effects that rest on a decision that names one, and '
+     'steps of plans; null = any';
+comment on column pgflow.policy_rule.approvers is 'Names or roles of whoever may answer the gate; empty = anybody';
+comment on column pgflow.policy_rule.quorum is 'Number of people who must approve';
+comment on column pgflow.policy_rule.timeout_seconds
+  is 'Seconds that each of those have who are asked one after the other; null = no limit';
+comment on column pgflow.policy_rule.on_timeout
+  is 'Verdict once the time is over: expire, reject, escalate or approve';
+comment on column pgflow.policy_rule.escalate is 'Names of those who are asked next, one after the other';

@@ -43,6 +43,7 @@
 --   locks, holds, unlocks                             waits for locks, and blocks in them: see settle_locks_
 -- and the answer:
 --   refused               [[call, version of the policy, name of a read that is too old], ...]
+--   terms                 {call: terms, ...}      of the gates at which leave for those that are refused is asked
 --   postponed             true: a lock that it rests on is lost, so nothing else of the question was done
 --   run
 --   units                 [[seq, call, kind, name, payload, due_at of an effect], ...]
@@ -676,7 +677,8 @@ begin
       when g.refused is null then jsonb_build_object('run', g.run, 'units', g.units, 'place', g.place,
         'at', pgflow.micros_(t), 'pause', g.is_pause)
       else jsonb_build_object('run', g.run, 'units', g.units, 'place', g.place, 'at', pgflow.micros_(t),
-        'pause', g.is_pause, 'refused', g.refused)
+        'pause', g.is_pause, 'terms', (select jsonb_object_agg(e->>0, e->3) from jsonb_array_elements(g.refused) e),
+        'refused', (select jsonb_agg(jsonb_build_array(e->0, e->1, e->2)) from jsonb_array_elements(g.refused) e))
     end order by g.pos)
   into answers
   from (

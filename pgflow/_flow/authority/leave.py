@@ -42,15 +42,38 @@ def can_ask(refused: BaseException) -> bool:
     )
 
 
-def gate_of(call: EffectCall, codec: Codec[Any]) -> Asked:
+def gate_of(call: EffectCall, codec: Codec[Any], refused: NeedsGate) -> Asked:
     """Return the gate at which leave is asked for a call that was refused.
 
     Args:
         call: The call.
         codec: Type of its arguments, by name.
+        refused: Its refusal, which has the terms that the rule of the policy says.
     """
-    name = f"{POLICY}{call.name}".encode()[:MAX_NAME_BYTES].decode(errors="ignore")
-    return Asked(name, call.request, None, codec, GateTerms(decision=call.decision))
+    return Asked(
+        gate_name(call.name), call.request, None, codec, terms_of(refused.terms, call.decision)
+    )
+
+
+def gate_name(step: str) -> str:
+    """Return the name of the gate at which the policy has leave asked for a step."""
+    return f"{POLICY}{step}".encode()[:MAX_NAME_BYTES].decode(errors="ignore")
+
+
+def terms_of(said: dict[str, Any] | None, decision: str | None) -> GateTerms:
+    """Return the terms of a gate that a rule of the policy asks; without any, anybody may answer,
+    and it waits for good.
+    """
+    if not said:
+        return GateTerms(decision=decision)
+    return GateTerms(
+        approvers=tuple(said["approvers"]),
+        quorum=said["quorum"],
+        timeout_seconds=said["timeout"],
+        on_timeout=said["on_timeout"],
+        escalate=tuple(said["escalate"]),
+        decision=decision,
+    )
 
 
 def granted(call: EffectCall, gate: GateCall, verdict: Any, bind: Bind) -> Granted:
@@ -75,11 +98,13 @@ def granted(call: EffectCall, gate: GateCall, verdict: Any, bind: Bind) -> Grant
     by: tuple[str, ...] = ()
     if isinstance(verdict, Rejected):
         said, reason, by = Said.REJECT, verdict.reason, verdict.by
-        why = f"{', '.join(by)} said no" + (f": {reason}" if reason else "")
-    else:
-        # It has no time that could be over.
-        assert isinstance(verdict, Escalated)
+        who = ", ".join(by)
+        why = f"{who} said no" if who else "nobody answered in time"
+        why += f": {reason}" if reason and who else ""
+    elif isinstance(verdict, Escalated):
         said, why = Said.ESCALATE, f"{verdict.to} must decide"
+    else:
+        said, why = Said.EXPIRE, "nobody answered in time"
     refusal = GateRejected(f"effect {call.name} has no leave: {why}; nothing was done")
     refusal.verdict, refusal.reason, refusal.by = said, reason, by
     raise refusal

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -20,21 +21,23 @@ from typing import Any, Concatenate, NotRequired, ParamSpec, Self, TypeVar, cast
 import pydantic
 from typing_extensions import TypedDict
 
-from pgflow._engine.calls import Call, EffectTerms, StepSpec
+from pgflow._engine.calls import EffectTerms, StepSpec
 from pgflow._engine.effects import EffectCall, Leave
 from pgflow._engine.keys import MAX_KEY_NAME_CHARS, Resting
+from pgflow._flow.authority.gate import give_up, notice_of
 from pgflow._flow.authority.gate import issue as issue_gate
 from pgflow._flow.authority.leave import can_ask, gate_of, granted
 from pgflow._flow.ledgers.saga import enlist
 from pgflow._flow.ledgers.undo_plan.statements import Table, table_named
 from pgflow._flow.scope import WorkflowScope, variables
-from pgflow._flow.step import AsyncStep, Step, SyncStep
+from pgflow._flow.step import AsyncStep, Calls, Step, SyncStep, follow, follow_sync
 from pgflow._model.budgets import Admit
 from pgflow._model.claims import SagaEntry
 from pgflow._model.codecs import Codec, codec_for, encode_plain
 from pgflow._model.durations import Duration
 from pgflow._model.effects import Absent, Accepted, Confirmed, Risk, StillUnknown
 from pgflow._model.fingerprints import is_fingerprint
+from pgflow._model.gates import GateRequest
 from pgflow._model.kinds import StepKind
 from pgflow._model.options import Retries
 from pgflow.errors import DefinitionError, InvalidArgument, NeedsGate, NotStorable
@@ -103,6 +106,7 @@ class EffectStep(Step[P, R_co]):
     expected: str | None = None
     verifier: Callable[..., Any] | None = None
     compensation: EffectStep[..., Any] | None = None
+    notify: Step[[GateRequest], Any] | None = None
     _request_codec: Codec[dict[str, Any]] | None = None
     _edit_codec: Codec[dict[str, Any]] | None = None
 
@@ -212,6 +216,7 @@ class EffectStep(Step[P, R_co]):
                 has_body=said.has_body,
                 must_be_done=said.is_compensation,
                 readable=said.readable,
+                notify=None if self.declared.notify is None else self.declared.notify.name,
             )
         return found
 
@@ -228,49 +233,61 @@ class EffectStep(Step[P, R_co]):
     ) -> R_co:
         call = self.issue(scope, args, kwargs)
         try:
-            return await self._outcome_async(scope, call)
-        except NeedsGate as refused:
-            if not can_ask(refused):
-                raise
-        gate = issue_gate(scope, gate_of(call, self.edit_codec))
-        try:
-            verdict = await gate.waiter  # type: ignore[misc]
-        except asyncio.CancelledError:
-            scope.execution.cancel_call(gate)
-            raise
-        found = granted(call, gate, verdict, self.bind)
-        call = self.issue(scope, found.args, found.kwargs, leave=found.leave)
-        return await self._outcome_async(scope, call)
-
-    async def _outcome_async(self, scope: WorkflowScope, call: EffectCall) -> R_co:
-        try:
             return await call.waiter  # type: ignore[misc,no-any-return]
         except asyncio.CancelledError:
             scope.execution.cancel_call(call)
             raise
+        except NeedsGate as refused:
+            if not can_ask(refused):
+                raise
+            needs = refused
+        return await follow(scope, self._with_leave(scope, call, needs))  # type: ignore[no-any-return]
 
     def _call_sync(
         self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> R_co:
         call = self.issue(scope, args, kwargs)
-        try:
-            return cast("R_co", self._outcome_sync(scope, call))
-        except NeedsGate as refused:
-            if not can_ask(refused):
-                raise
-        gate = issue_gate(scope, gate_of(call, self.edit_codec))
-        found = granted(call, gate, self._outcome_sync(scope, gate), self.bind)
-        call = self.issue(scope, found.args, found.kwargs, leave=found.leave)
-        return cast("R_co", self._outcome_sync(scope, call))
-
-    def _outcome_sync(self, scope: WorkflowScope, call: Call) -> Any:
         assert scope.thread is not None
         try:
             scope.thread.block([call])
         except asyncio.CancelledError:
             scope.execution.cancel_call(call)
             raise
-        return call.waiter.take()  # type: ignore[union-attr]
+        try:
+            return cast("R_co", call.waiter.take())  # type: ignore[union-attr]
+        except NeedsGate as refused:
+            if not can_ask(refused):
+                raise
+            needs = refused
+        return cast("R_co", follow_sync(scope, self._with_leave(scope, call, needs)))
+
+    def calls(self, scope: WorkflowScope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Calls:
+        """Yields the act, and if the policy wants leave for it, all that asks for that."""
+        call = self.issue(scope, args, kwargs)
+        try:
+            return (yield call)
+        except NeedsGate as refused:
+            if not can_ask(refused):
+                raise
+            needs = refused
+        return (yield from self._with_leave(scope, call, needs))
+
+    def _with_leave(self, scope: WorkflowScope, call: EffectCall, needs: NeedsGate) -> Calls:
+        """Yields whatever asks for leave, and then the act."""
+        asked = gate_of(call, self.edit_codec, needs)
+        gate = issue_gate(scope, asked)
+        notify = self.declared.notify
+        # By the record: so it may be declared while the run waits.
+        if needs.notify is not None and notify is not None:
+            try:
+                shown = json.loads(call.request)
+                notice = notice_of(scope, gate, asked._replace(value=shown))
+                yield from notify.calls(scope, (notice,), {})
+            except BaseException as error:
+                give_up(scope, gate, error)
+                raise
+        found = granted(call, gate, (yield gate), self.bind)
+        return (yield self.issue(scope, found.args, found.kwargs, leave=found.leave))
 
     def issue(
         self,
