@@ -36,7 +36,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pgflow._model.envelopes import open_value
 from pgflow._model.gates import Approve, Reject
@@ -51,7 +51,7 @@ from pgflow.errors import (
     RunNotFound,
     WrongState,
 )
-from pgflow.inspect import GateRow, ask, ask_async, find_gate
+from pgflow.inspect import GateRow, Question, ask, ask_async, find_gate, has_passed
 
 __all__ = ["Link", "LinkKeys", "asgi"]
 
@@ -59,6 +59,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+T = TypeVar("T")
 
 LinkVerdict = Literal["approve", "reject"]
 
@@ -164,6 +166,8 @@ class LinkKeys:
             )
         # Nothing of it is looked at before here.
         key_id, gate, payload_hash, verdict, by, until = json.loads(_decode(body))
+        if key_id not in signers:  # two keys of one secret are two keys
+            raise InvalidLink("this link was signed with a key that is not known")
         return Link(gate, payload_hash, verdict, by, datetime.fromisoformat(until), key_id)
 
     def _mac(self, key_id: str, body: str) -> bytes:
@@ -192,12 +196,15 @@ def _decode(text: str) -> bytes:
 # ---------------------------------------------------------------- the web
 
 
+async def _ask(app: App | AsyncApp, question: Question[T]) -> T:
+    if isinstance(app, App):
+        return await asyncio.to_thread(ask, app, question)
+    return await ask_async(app, question)
+
+
 async def _find(app: App | AsyncApp, gate: str) -> GateRow | None:
     """Return an open gate, with its request in clear."""
-    if isinstance(app, App):
-        found = await asyncio.to_thread(ask, app, find_gate(gate))
-    else:
-        found = await ask_async(app, find_gate(gate))
+    found = await _ask(app, find_gate(gate))
     if found is None:
         return None
     shown = open_value(app.definitions.envelopes, found.request, f"the request of gate {gate!r}")
@@ -288,6 +295,8 @@ async def _respond(
 
 
 async def _show(app: App | AsyncApp, link: Link) -> tuple[int, str, str]:
+    if await _ask(app, has_passed(link.until)):
+        raise NotAllowed(f"this link was good until {link.until}")
     gate = await _find(app, link.gate)
     if gate is None:
         return (
@@ -324,6 +333,8 @@ async def _reason(receive: Receive) -> str:
     body = b""
     while True:
         message = await receive()
+        if message["type"] != "http.request":
+            raise InvalidArgument("the connection broke before the whole answer was here")
         body += message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
             raise InvalidArgument("this is too long for a reason")

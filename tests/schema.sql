@@ -512,12 +512,23 @@ table pgflow.policy_rule, owner pgflow_owner
   amount text -- Path of an amount in the request; fits if it is above the limit, or no number
   above numeric -- The limit of the amount
   predicate text -- Fits requests of which this holds, or of which it cannot be said; null = any
+  author text -- model = fits what a model has chosen: effects that rest on a decision that names one, and steps of plans; null = any
+  approvers text[] not null default '{}'::text[] -- Names or roles of whoever may answer the gate; empty = anybody
+  quorum integer not null default 1 -- Number of people who must approve
+  timeout_seconds double precision -- Seconds that each of those have who are asked one after the other; null = no limit
+  on_timeout text not null default 'expire'::text -- Verdict once the time is over: expire, reject, escalate or approve
+  escalate text[] not null default '{}'::text[] -- Names of those who are asked next, one after the other
   constraint policy_rule_above_check CHECK ((above <> ALL (ARRAY['NaN'::numeric, 'Infinity'::numeric, '-Infinity'::numeric])))
+  constraint policy_rule_asks_check CHECK (((needs = 'gate'::text) OR ((approvers = '{}'::text[]) AND (quorum = 1) AND (timeout_seconds IS NULL))))
+  constraint policy_rule_author_check CHECK ((author = 'model'::text))
   constraint policy_rule_check CHECK (((amount IS NULL) = (above IS NULL)))
   constraint policy_rule_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint policy_rule_needs_check CHECK ((needs = ANY (ARRAY['gate'::text, 'nothing'::text])))
+  constraint policy_rule_on_timeout_check CHECK ((on_timeout = ANY (ARRAY['expire'::text, 'reject'::text, 'escalate'::text, 'approve'::text])))
   constraint policy_rule_pkey PRIMARY KEY (version, rule)
+  constraint policy_rule_quorum_check CHECK (((quorum >= 1) AND (quorum <= 100)))
   constraint policy_rule_risk_check CHECK ((risk = ANY (ARRAY['reversible'::text, 'compensable'::text, 'irreversible'::text])))
+  constraint policy_rule_timeout_seconds_check CHECK (((timeout_seconds > (0)::double precision) AND (timeout_seconds < 'Infinity'::double precision)))
   constraint policy_rule_version_fkey FOREIGN KEY (version) REFERENCES pgflow.policy(version)
 
 table pgflow.pool, owner pgflow_owner
@@ -1541,7 +1552,7 @@ function pgflow.answer_all_(questions jsonb, t timestamp with time zone, OUT ans
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 096cdc2e2c437b62df92cf71aafe4bf4
+  md5 e750d8a7fb75cc8ac44c84b22dac5e40
 
 function pgflow.answer_gate(gate text, verdict text, payload_hash text DEFAULT NULL::text, value json DEFAULT NULL::json, reason text DEFAULT NULL::text, by text DEFAULT NULL::text, acting_as text[] DEFAULT NULL::text[], hand_to text DEFAULT NULL::text, valid_until timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint, owner pgflow_owner
   -- Answers a gate, in any transaction: approve (value = the request as edited), reject, escalate (hand_to) or take_over (value = the result). by = who answers, acting_as = its roles; both are the caller's word, and the role of the session is kept beside. payload_hash binds the answer to what was shown: PF023 if that is another by now. valid_until = time from which it does not count (PF021). The first answer that closes the gate counts, and a later one is told who, when and what (PF022). PF021 if others are asked, PF003 if the value does not fit, PF001 if no open gate has the key. Answers the chain, for wake()
@@ -2637,7 +2648,7 @@ function pgflow.intend_(q jsonb, t timestamp with time zone, INOUT seq integer, 
   -- Records the intents and further attempts that a flush asks for; refused = those that the policy does not let through
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 fa39719dfc1ebf3984631d23bdbba859
+  md5 4d07c8e825f7379a6f0ea72b67aed0c0
 
 function pgflow.intern_lane_(queue text, workflow text, version text) returns integer, owner pgflow_owner
   -- The lane of (queue, workflow, version), made if it is new
@@ -2650,6 +2661,12 @@ function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflo
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 594a5cc149e9ee7764dfa2daf91ead82
+
+function pgflow.is_by_model_(me bigint, decision text) returns boolean, owner pgflow_owner
+  -- True if an effect of a run rests on a decision that names a model, or on one that cannot be looked at
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 d2b59123461c89746549546bacab0a55
 
 function pgflow.is_closed_(gate text) returns boolean, owner pgflow_owner
   -- True if an answer that counts has closed a gate
@@ -2979,11 +2996,11 @@ function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestam
   set search_path=pg_catalog, pg_temp
   md5 63200fb516647861a286aebeeba2a2c7
 
-function pgflow.needs_(name text, risk text, request jsonb, OUT version integer, OUT needs text) returns record, owner pgflow_owner
-  -- Judgement of the policy in force on an effect: its version, and gate, nothing or null where no rule fits
+function pgflow.needs_(name text, risk text, request jsonb, me bigint DEFAULT NULL::bigint, decision text DEFAULT NULL::text, is_planned boolean DEFAULT false, OUT version integer, OUT needs text, OUT terms jsonb) returns record, owner pgflow_owner
+  -- Judgement of the policy in force on an effect of a run: its version, gate, nothing or null where no rule fits, and the terms of the gate where the rule says any
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 b6b1833730d61f18c734d8dbd5199f7c
+  md5 f707cd072945aabccaeebc2f66ea59e9
 
 function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, detail json, effect text), owner pgflow_owner
   -- Needs for a person, each with its time: runs that are stuck, and effects and obligations that nobody looks after
@@ -3768,11 +3785,11 @@ function pgflow.serve_lanes(queues text[], workflows text[], versions text[] DEF
   grant execute to pgflow_worker
 
 function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text) returns integer, owner pgflow_owner
-  -- Puts a new version of the policy in force; rules = [{needs: gate or nothing, risk, name, amount: jsonpath, above: number, predicate: jsonpath}, ...], the first that fits counts; answers its number
+  -- Puts a new version of the policy in force; rules = [{needs: gate or nothing, risk, name, amount: jsonpath, above: number, predicate: jsonpath, author: model, and of its gate approvers: [name or role, ...], quorum, timeout: seconds or interval, on_timeout, escalate: [name, ...]}, ...], the first that fits counts; answers its number. PF003 names what a rule cannot say
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 25c650d6b93de90b19289156d17dfdf8
+  md5 ed81e8bc1c6b4b11e0f8e7b58f7041ee
   grant execute to pgflow_operator
 
 function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent text DEFAULT NULL::text, per text DEFAULT NULL::text, tz text DEFAULT 'UTC'::text, soft numeric DEFAULT 0.8, hard boolean DEFAULT false, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner

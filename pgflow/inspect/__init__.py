@@ -19,7 +19,7 @@ from pgflow.inspect.budgets import (
     sum_charges,
 )
 from pgflow.inspect.calls import Call, CallGroup, CallRow, Calls, read_calls
-from pgflow.inspect.clock import database_now
+from pgflow.inspect.clock import database_now, has_passed
 from pgflow.inspect.entities import (
     EntityRow,
     EntityUpdateRow,
@@ -226,6 +226,7 @@ __all__ = [
     "find_queue",
     "find_run",
     "fold",
+    "has_passed",
     "has_queued",
     "is_served",
     "last_seq",

@@ -13,3 +13,12 @@ def database_now() -> Question[datetime]:
     machine may be another.
     """
     return once(Query("select clock_timestamp() as now", (), lambda rows: rows[0][0]))
+
+
+def has_passed(at: datetime) -> Question[bool]:
+    """Ask if a time is over, by the clock that decides what is due.
+
+    Args:
+        at: The time.
+    """
+    return once(Query("select pgflow.has_passed(%s)", (at,), lambda rows: bool(rows[0][0])))

@@ -647,6 +647,19 @@ comment on function pgflow.gate_now(bigint, int)
      'as edited last, with the hash of what is asked';
 --! grant gate_now to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 
+create or replace function pgflow.has_passed(at timestamptz)
+returns boolean
+language sql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select at <= pgflow.now_()
+$$;
+comment on function pgflow.has_passed(timestamptz)
+  is 'True if a time is over by the database''s clock: of a link, before it shows a gate';
+--! grant has_passed to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+
 drop view if exists pgflow.gates;
 create view pgflow.gates as
 select g.gate, r.key, l.workflow, g.name, g.asked_at, g.expires_at, s.approvers, s.quorum, s.answers,

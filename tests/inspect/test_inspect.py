@@ -253,6 +253,7 @@ def test_runs_are_counted(ask: Ask, look: psycopg.Connection[Any]) -> None:
     assert list(counts)[:3] == ["completed", "waiting", "stuck"]
     assert set(counts) <= set(inspect.STATUSES)
     assert ask(inspect.count_ended(ask(inspect.database_now()))) == 8
+    assert ask(inspect.has_passed(ask(inspect.database_now())))
     assert ask(inspect.count_ended(datetime(2020, 1, 1, tzinfo=UTC))) == 0
 
 

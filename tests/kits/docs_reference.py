@@ -105,7 +105,7 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
         readers.Idleness, readers.WorkerHealth, readers.StrayLeases, readers.WaitingQueue, readers.UnservedLane, readers.StuckRuns, readers.LeftMessages,
         readers.LossRow, readers.LargePartition, readers.Violation,
     ]),
-    ("Clock and words", "", [readers.database_now, readers.describe_error, readers.readable, readers.encoded]),
+    ("Clock and words", "", [readers.database_now, readers.has_passed, readers.describe_error, readers.readable, readers.encoded]),
 ]  # fmt: skip
 
 
@@ -196,7 +196,7 @@ def _methods(cls: type) -> list[tuple[str, Any]]:
 
 INTERNAL = {"ask", "wait", "definitions", "listens", "on"} | {
     "kind", "as_step", "args_codec", "verdict_codec", "encode_args", "statements",
-    "declared", "timeout_", "spec", "issue", "has_compensation", "code", "issue_compensation", "issue_by_hand", "read_request",
+    "declared", "timeout_", "spec", "issue", "calls", "has_compensation", "code", "issue_compensation", "issue_by_hand", "read_request",
 }  # fmt: skip
 """Public in the language's sense only; the second set is what the engine asks of an effect."""
 
