@@ -2401,8 +2401,8 @@ GATES = (
     Defect(
         "pool that is asked for an act that a person has done",
         "pgflow/_engine/ledger.py",
-        "call.was_taken_over = leave.is_done",
-        "pass",
+        "call.leave, call.was_taken_over = leave.gate, leave.is_done",
+        "call.leave = leave.gate",
         "gates/test_policy_gates.py::test_what_waits_for_leave_reserves_nothing_and_is_admitted_when_it_acts[answer1-paid by hand-0]",
     ),
     Defect(

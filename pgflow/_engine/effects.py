@@ -499,12 +499,13 @@ class EffectCall(StepCall):
 
 class Leave(NamedTuple):
     """Leave that somebody gave to an effect: the key of the gate, the call that was refused without
-    it, under whose idempotency key it acts, the request to the letter, which the database compares
-    with what was approved, and whether whoever was asked has done it.
+    it, under whose idempotency key it acts (None if leave was asked for before any call), the
+    request to the letter, which the database compares with what was approved, and whether whoever
+    was asked has done it.
     """
 
     gate: str
-    refused: EffectCall
+    refused: EffectCall | None
     request: str
     is_done: bool
 

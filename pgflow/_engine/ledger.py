@@ -120,12 +120,9 @@ class Ledger:
         if number == NEVER:
             return call
         if leave is not None:
-            call.leave, call.key, call.ordinal = (
-                leave.gate,
-                leave.refused.key,
-                leave.refused.ordinal,
-            )
-            call.was_taken_over = leave.is_done
+            call.leave, call.was_taken_over = leave.gate, leave.is_done
+        if leave is not None and leave.refused is not None:
+            call.key, call.ordinal = leave.refused.key, leave.refused.ordinal
         elif compensates is None:
             self._keys.name(call, rests_on)
         else:

@@ -15,12 +15,29 @@ set search_path = pg_catalog, pg_temp
 as $$
   select coalesce(jsonb_agg(case when n.needs = 'gate' then to_jsonb(n.version) end order by a.ordinal), '[]')
   from jsonb_array_elements(acts) with ordinality as a (act, ordinal)
-  cross join lateral pgflow.needs_(a.act->>0, a.act->>1, a.act->2) n
+  cross join lateral pgflow.needs_(a.act->>0, a.act->>1, a.act->2, is_planned => true) n
 $$;
 comment on function pgflow.judge_acts(jsonb)
   is 'Judgement of the policy in force on acts [[name, risk, request], ...]: for each the version that wants a gate, '
      'or null';
 --! grant judge_acts to pgflow_worker
+
+create or replace function pgflow.judge_plan(acts jsonb)
+returns jsonb
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce(jsonb_agg(case when n.needs = 'gate' then jsonb_build_object('version', n.version, 'terms', n.terms)
+    end order by a.ordinal), '[]')
+  from jsonb_array_elements(acts) with ordinality as a (act, ordinal)
+  cross join lateral pgflow.needs_(a.act->>0, a.act->>1, a.act->2, is_planned => true) n
+$$;
+comment on function pgflow.judge_plan(jsonb)
+  is 'Judgement of the policy in force on acts [[name, risk, request], ...] that a model has planned: for each the '
+     'version that wants a gate, with its terms, or null';
+--! grant judge_plan to pgflow_worker
 
 create or replace function pgflow.written_tables()
 returns table (schema_name text, table_name text)

@@ -418,24 +418,146 @@ async def test_a_plan_with_one_step_that_is_refused_is_refused_as_a_whole(
         assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
 
 
-async def test_what_the_policy_wants_a_gate_for_is_refused(
+RULES = [
+    ('{"name": "return_seat", "approvers": ["ann"]}', ["policy/return_seat"]),
+    ('{"name": "pgflow.sql", "approvers": ["ann"]}', ["policy/pgflow.sql"]),
+    (
+        '{"risk": "compensable", "predicate": "$.seat == 7", "approvers": ["ann"]}',
+        ["policy/return_seat"],
+    ),
+    (
+        '{"author": "model", "approvers": ["ann"]}',
+        ["policy/pgflow.sql", "policy/return_seat", "policy/tell"],
+    ),
+]
+
+
+def asked(shop: psycopg.Connection[Any], columns: str = "name") -> list[Any]:
+    rows = shop.execute(f"select {columns} from pgflow.gates order by asked_at, call").fetchall()  # type: ignore[arg-type]
+    return [row[0] if len(row) == 1 else row for row in rows]
+
+
+async def at_gate_of_plan(aflow: AsyncHarness, shop: psycopg.Connection[Any], rule: str) -> Any:
+    """A run that asks for leave to take an effect back as a model has planned."""
+    shop.execute("select pgflow.set_policy(%s::jsonb, 'careful')", (f"[{rule}]",))
+    World.plan = [
+        PlannedSql(GIVE_BACK),
+        PlannedCall("return_seat", {"seat": 7}),
+        PlannedCall("tell", {"text": "sorry"}),
+    ]
+    aflow.include(outing, outing_sync)
+    run = await aflow.start(outing)
+    await aflow.until_idle()
+    return run
+
+
+@pytest.mark.parametrize(("rule", "gates"), RULES)
+async def test_what_the_policy_wants_a_gate_for_is_asked_before_anything_is_taken_back(
+    rule: str, gates: list[str], aflow: AsyncHarness, shop: psycopg.Connection[Any]
+) -> None:
+    if "model" in rule:  # the effect itself rests on no model
+        assert len(gates) == 3
+    run = await at_gate_of_plan(aflow, shop, rule)
+    for name in gates:
+        assert asked(shop, "name, why, approvers") == [
+            (name, "the inverse of what was done", ["ann"])
+        ]
+        assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
+        await aflow.crash()
+        await aflow.answer(name, pgflow.Approve(), by="ann")
+        await aflow.until_idle()
+    await end_failed(run)
+    assert ([name for name, _ in World.acts], free(shop)) == (["take", "return", "tell sorry"], 10)
+    assert count(shop, "pgflow.obligations") == 0
+
+
+@workflow(raises=[Trouble])
+def outing_sync() -> None:
+    with pgflow.sync.saga(goal="an evening at the theatre", planner=propose, steps=STEPS):
+        take_seat.sync(1, "ada")
+        raise Trouble
+
+
+def test_so_it_is_in_a_sync_workflow(flow: Harness, shop: psycopg.Connection[Any]) -> None:
+    shop.execute("""select pgflow.set_policy('[{"name": "return_seat"}]', 'careful')""")
+    World.plan = [PlannedSql(GIVE_BACK), PlannedCall("return_seat", {"seat": 7})]
+    flow.include(outing_sync)
+    run = flow.start(outing_sync)
+    flow.until_idle()
+    assert (asked(shop), free(shop)) == (["policy/return_seat"], 9)
+    flow.answer("policy/return_seat", pgflow.Approve())
+    with pytest.raises(RunFailed):
+        run.result(SOON)
+    assert ([name for name, _ in World.acts], free(shop)) == (["take", "return"], 10)
+
+
+async def test_a_plan_without_leave_is_not_run_and_a_person_takes_the_effect_back(
     aflow: AsyncHarness, shop: psycopg.Connection[Any]
 ) -> None:
-    rules = [
-        '{"name": "return_seat"}',
-        '{"name": "pgflow.sql"}',
-        '{"risk": "compensable", "predicate": "$.seat == 7"}',
-    ]
-    for version, rule in enumerate(rules, 1):
-        shop.execute("select pgflow.set_policy(%s::jsonb, 'careful')", (f"[{rule}]",))
-        World.plan, World.acts = (
-            [PlannedSql(GIVE_BACK), PlannedCall("return_seat", {"seat": 7})],
-            [],
-        )
-        why, _ = await stays_owed(aflow, shop)
-        assert "needs a gate" in why
-        assert why.endswith(f"version {version} of the policy says so")
-        assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
+    run = await at_gate_of_plan(aflow, shop, '{"name": "return_seat", "timeout": 60}')
+    await aflow.answer("policy/return_seat", pgflow.Reject("not yet"), by="ann")
+    await aflow.until_idle()
+    ((key, detail),) = shop.execute(
+        "select effect, detail from pgflow.obligations where state = 'unknown'"
+    ).fetchall()
+    assert "step 2 of the plan, return_seat, has no leave" in detail["why"]
+    assert "ann said no: not yet" in detail["why"]
+    assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
+    await aflow.app.settle_effect(key, "confirmed", why="by hand", by="ada")
+    await end_failed(run)
+
+
+async def test_an_edit_of_a_step_is_what_is_run(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any]
+) -> None:
+    run = await at_gate_of_plan(aflow, shop, '{"author": "model"}')
+    more = "update shop.seats set free = free + 5 where id = 1"
+    (gate,) = asked(shop, "gate")
+    with pytest.raises(pgflow.InvalidArgument):
+        await aflow.app.answer(gate, pgflow.Approve(edit={"text": more}), by="ann")
+    await aflow.answer("policy/pgflow.sql", pgflow.Approve(edit={"sql": more}), by="ann")
+    await aflow.until_idle()
+    (gate,) = asked(shop, "gate")
+    with pytest.raises(pgflow.InvalidArgument, match="seat is missing"):
+        await aflow.app.answer(gate, pgflow.Approve(edit={"chair": 8}), by="ann")
+    await aflow.answer("policy/return_seat", pgflow.Approve(edit={"seat": 8}), by="ann")
+    await aflow.answer("policy/tell", pgflow.Approve(), by="ann")
+    await end_failed(run)
+    assert free(shop) == 14
+    requests = "select request from pgflow.effects where name = 'return_seat'"
+    assert shop.execute(requests).fetchall() == [({"seat": 8},)]
+    assert World.acts[-1][0] == "tell sorry"
+
+
+async def test_an_edit_may_do_no_more_than_a_plan(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any]
+) -> None:
+    run = await at_gate_of_plan(aflow, shop, '{"name": "pgflow.sql"}')
+    await aflow.answer(
+        "policy/pgflow.sql", pgflow.Approve(edit={"sql": "delete from shop.money where true"})
+    )
+    await aflow.until_idle()
+    ((key, detail),) = shop.execute(
+        "select effect, detail from pgflow.obligations where state = 'unknown'"
+    ).fetchall()
+    assert "it writes shop.money" in detail["why"]
+    assert count(shop, "shop.money") == 1
+    await aflow.app.settle_effect(key, "confirmed", why="by hand", by="ada")
+    await end_failed(run)
+
+
+async def test_a_step_that_a_person_took_over_is_not_run(
+    aflow: AsyncHarness, shop: psycopg.Connection[Any]
+) -> None:
+    run = await at_gate_of_plan(aflow, shop, '{"author": "model"}')
+    for name in ("policy/pgflow.sql", "policy/return_seat", "policy/tell"):
+        await aflow.answer(name, pgflow.TakeOver("by hand"), by="ann")
+        await aflow.until_idle()
+    await end_failed(run)
+    assert ([name for name, _ in World.acts], free(shop)) == (["take"], 9)
+    told = "select status, said_by from pgflow.effects where name = 'return_seat'"
+    assert shop.execute(told).fetchall() == [("confirmed", "ann")]
+    assert count(shop, "pgflow.obligations") == 0
 
 
 NONSENSE = [
@@ -880,6 +1002,10 @@ def test_the_policy_judges_acts_in_their_order(shop: psycopg.Connection[Any]) ->
         """select pgflow.set_policy('[{"name": "b", "amount": "$.cents", "above": 5}]', 'careful')"""
     )
     acts = '[["a", "reversible", {}], ["b", "reversible", {"cents": 9}], ["b", "compensable", {"cents": 1}]]'
+    assert shop.execute(
+        "select pgflow.judge_plan(%s::jsonb), pgflow.judge_plan('[]')", (acts,)
+    ).fetchone() == ([None, {"version": 1, "terms": None}, None], [])
+    # As workers of before ask.
     assert shop.execute(
         "select pgflow.judge_acts(%s::jsonb), pgflow.judge_acts('[]')", (acts,)
     ).fetchone() == ([None, 1, None], [])

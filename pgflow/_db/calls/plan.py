@@ -12,12 +12,12 @@ from typing import Any
 from pgflow._db.query import Query
 
 
-def judge_acts(acts: Sequence[tuple[str, str, Any]]) -> Query[list[int | None]]:
-    """Return the policy's judgement of acts (name, risk, request): for each the version that wants
-    a gate, or None.
+def judge_plan(acts: Sequence[tuple[str, str, Any]]) -> Query[list[dict[str, Any] | None]]:
+    """Return the policy's judgement of planned acts (name, risk, request): for each the ``version``
+    that wants a gate and its ``terms``, or None.
     """
     return Query(
-        "select pgflow.judge_acts(%s::jsonb)", (json.dumps(acts),), lambda rows: list(rows[0][0])
+        "select pgflow.judge_plan(%s::jsonb)", (json.dumps(acts),), lambda rows: list(rows[0][0])
     )
 
 

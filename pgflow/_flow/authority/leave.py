@@ -88,12 +88,25 @@ def granted(call: EffectCall, gate: GateCall, verdict: Any, bind: Bind) -> Grant
     Raises:
         GateRejected: It gives none.
     """
-    is_done = isinstance(verdict, TakenOver)
+    is_done = leave_given(call.name, verdict)
     leave = Leave(gate.key, call, gate.edit or call.request, is_done)
     if isinstance(verdict, Approved) and verdict.edited:
         return Granted(leave, *bind(verdict.value))
+    return Granted(leave, call.args, call.kwargs)
+
+
+def leave_given(name: str, verdict: Any) -> bool:
+    """Return True if whoever gave leave for a step has done it themselves.
+
+    Args:
+        name: Name of the step.
+        verdict: The verdict of its gate.
+
+    Raises:
+        GateRejected: It gives no leave.
+    """
     if isinstance(verdict, (Approved, TakenOver)):
-        return Granted(leave, call.args, call.kwargs)
+        return isinstance(verdict, TakenOver)
     reason: str = ""
     by: tuple[str, ...] = ()
     if isinstance(verdict, Rejected):
@@ -105,6 +118,6 @@ def granted(call: EffectCall, gate: GateCall, verdict: Any, bind: Bind) -> Grant
         said, why = Said.ESCALATE, f"{verdict.to} must decide"
     else:
         said, why = Said.EXPIRE, "nobody answered in time"
-    refusal = GateRejected(f"effect {call.name} has no leave: {why}; nothing was done")
+    refusal = GateRejected(f"effect {name} has no leave: {why}; nothing was done")
     refusal.verdict, refusal.reason, refusal.by = said, reason, by
     raise refusal

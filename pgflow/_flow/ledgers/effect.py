@@ -455,13 +455,21 @@ class EffectStep(Step[P, R_co]):
         return self.terms.risk
 
     def issue_in_plan(
-        self, scope: WorkflowScope, arguments: dict[str, Any], rests_on: Resting
+        self,
+        scope: WorkflowScope,
+        arguments: dict[str, Any],
+        rests_on: Resting,
+        leave: Leave | None = None,
     ) -> EffectCall:
         """Asks for it as a step of a plan: it is not taken back in its turn."""
-        request = self._request((), arguments)
+        request = self.request_of(arguments) if leave is None else leave.request
         return scope.execution.issue_effect(
-            self.spec(scope.app_errors), (), arguments, request, rests_on, is_undo=True
+            self.spec(scope.app_errors), (), arguments, request, rests_on, is_undo=True, leave=leave
         )
+
+    def request_of(self, arguments: dict[str, Any]) -> str:
+        """Return the request of a call with these arguments, as JSON."""
+        return self._request((), arguments)
 
     def issue_taken_back(
         self, scope: WorkflowScope, effect: EffectCall, plan: str, steps: list[Any]

@@ -26,7 +26,7 @@ from contextlib import (
 from contextvars import ContextVar, Token
 from typing import Any
 
-from pgflow._engine.calls import Call, ChildCall, StepCall, Waiter
+from pgflow._engine.calls import Call, ChildCall, Waiter
 from pgflow._engine.effects import EffectCall, Stage
 from pgflow._engine.host import ContinueAsNew
 from pgflow._engine.loop import Unwind
@@ -333,7 +333,7 @@ async def take_back(scope: WorkflowScope, effects: list[Enlisted], *, all_of_the
         raise cancelled
 
 
-def _undoing(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> Iterator[StepCall]:
+def _undoing(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> Iterator[Call]:
     """Asks for what takes an effect back; each call is over before the next is asked for."""
     plan = effect if isinstance(effect, Planned) and call.stage == Stage.CONFIRMED else None
     if not scope.execution.ledger.may_take_back(
@@ -346,14 +346,14 @@ def _undoing(scope: WorkflowScope, effect: Reversible, call: EffectCall) -> Iter
         yield effect.issue_compensation(scope, call)
 
 
-def _watch(scope: WorkflowScope, call: StepCall) -> Any:
+def _watch(scope: WorkflowScope, call: Call) -> Any:
     """Return a waiter for the end of a call: an effect ends when it is closed, even if nobody waits
     for it any more.
     """
     return scope.execution.ledger.watch(call) if isinstance(call, EffectCall) else call.waiter
 
 
-async def _closed(scope: WorkflowScope, call: StepCall) -> asyncio.CancelledError | None:
+async def _closed(scope: WorkflowScope, call: Call) -> asyncio.CancelledError | None:
     cancelled = None
     waiter: Any = _watch(scope, call)
     while waiter is not None and not waiter.done():
@@ -378,7 +378,7 @@ def take_back_sync(scope: WorkflowScope, effects: list[Enlisted], *, all_of_them
         raise cancelled
 
 
-def _closed_sync(scope: WorkflowScope, call: StepCall) -> asyncio.CancelledError | None:
+def _closed_sync(scope: WorkflowScope, call: Call) -> asyncio.CancelledError | None:
     cancelled = None
     waiter: Waiter | None = _watch(scope, call)
     assert scope.thread is not None

@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, NotRequired
@@ -111,10 +111,16 @@ class UndoRequest:
 
 @dataclass(frozen=True)
 class Judged:
-    """A step of a plan, and why it is refused; None if it is not."""
+    """A step of a plan, and why it is refused; None if it is not.
+
+    Attributes:
+        needs: Leave that the policy wants for it: its ``version``, and the ``terms`` of the gate;
+            None if it wants none.
+    """
 
     step: dict[str, Any]
     refused: str | None
+    needs: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -367,13 +373,11 @@ async def _review(
         await asyncio.sleep(0)  # so that a long plan holds up nobody else, and can be cancelled
     is_sealed = _is_sealed()
     acts = [_act_of(one.step, allowed, is_sealed=is_sealed) for one in judged]
-    gated = await run_async(conn, calls.judge_acts(acts))
+    gated = await run_async(conn, calls.judge_plan(acts))
     return _sum_up(
         [
-            one
-            if version is None or one.refused is not None
-            else Judged(one.step, f"version {version} of the policy says so")
-            for one, version in zip(judged, gated, strict=True)
+            one if one.refused is not None else replace(one, needs=needs)
+            for one, needs in zip(judged, gated, strict=True)
         ]
     )
 

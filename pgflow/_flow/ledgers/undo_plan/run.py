@@ -2,7 +2,8 @@
 
 Choice, verdict and each step are units of the journal, so a crash goes on where it was and never
 asks the planner again. The verdict is a transaction's (``pgflow.review``), so no other code judges
-it again. Each step has a key that names the decision. Only when every step is confirmed is the
+it again. Leave that the policy wants for a step is asked for at a gate, before any of them is run.
+Each step has a key that names the decision. Only when every step is confirmed is the
 effect said to be taken back. In any other case - the planner fails, proposes nothing or nonsense, a
 step is refused or fails - it stays owed, with the plan beside it, until a person has said that it
 is taken back.
@@ -12,16 +13,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
-from pgflow._engine.calls import StepCall
+from pgflow._engine.calls import Call, StepCall
 from pgflow._engine.drivers import ThreadWaiter
-from pgflow._engine.effects import EffectCall, Stage
+from pgflow._engine.effects import EffectCall, Leave, Stage
 from pgflow._engine.keys import Resting
+from pgflow._flow.authority.gate import Asked
+from pgflow._flow.authority.gate import issue as issue_gate
+from pgflow._flow.authority.leave import gate_name, leave_given, terms_of
 from pgflow._flow.ledgers.undo_plan.propose import (
     REVIEW,
     RUN_SQL,
+    SQL_NAME,
     Judged,
+    PlannedSql,
     Planning,
     Review,
     UndoRequest,
@@ -31,10 +38,11 @@ from pgflow._flow.ledgers.undo_plan.propose import (
 from pgflow._flow.ledgers.undo_plan.statements import Table
 from pgflow._flow.scope import WorkflowScope
 from pgflow._model.claims import SagaEntry
+from pgflow._model.codecs import Codec, codec_for
 from pgflow._model.decisions import Decision
 from pgflow._model.effects import Risk
 from pgflow._model.kinds import StepKind
-from pgflow.errors import PgflowError
+from pgflow.errors import GateRejected, PgflowError
 
 
 class Reversible(Protocol):
@@ -107,7 +115,7 @@ class Planned:
         """
         return self._effect.issue_compensation(scope, effect)
 
-    def undo(self, scope: WorkflowScope, done: EffectCall) -> Iterator[StepCall]:
+    def undo(self, scope: WorkflowScope, done: EffectCall) -> Iterator[Call]:
         """Takes an effect back by a plan, or asks a person to.
 
         Yields:
@@ -116,6 +124,7 @@ class Planned:
         attempt = Attempt(scope, self._effect, self._planning, done)
         try:
             yield from attempt.plan()
+            yield from attempt.ask_leave()
             yield from attempt.run()
             closing = attempt.close()
         except _Failed as failure:
@@ -155,6 +164,8 @@ class Attempt:
         self._done = done
         self.decision: Decision[Any] | None = None
         self._steps: list[Judged] = []
+        self._leave: dict[int, Leave] = {}
+        """Leave that was given for steps, by their numbers from 1."""
         self._confirmed = 0
 
     def told(self) -> list[dict[str, Any]]:
@@ -168,13 +179,16 @@ class Attempt:
             for number, one in enumerate(self._steps)
         ]
 
-    def plan(self) -> Iterator[StepCall]:
+    @property
+    def _tables(self) -> list[str]:
+        return [str(table) for table in self._effect.tables]
+
+    def plan(self) -> Iterator[Call]:
         """Asks the planner, and has its plan judged."""
         execution, planning = self._scope.execution, self._planning
-        tables = [str(table) for table in self._effect.tables]
         try:
             proposal = execution.steps.issue(
-                planning.planner.spec(self._scope.app_errors), (self._request(tables),), {}
+                planning.planner.spec(self._scope.app_errors), (self._request(self._tables),), {}
             )
         except Exception as error:  # noqa: BLE001 - such as an annotation that cannot be read
             raise _Failed(
@@ -186,8 +200,11 @@ class Attempt:
         except Exception as error:  # noqa: BLE001 - whatever it raised, nothing is taken back
             raise _Failed(f"the planner {planning.planner.name} failed", error) from None
         assert self.decision is not None
-        verdict = execution.steps.issue(
-            REVIEW.spec(()), (self.decision.value, planning.steps, tables), {}
+        yield from self._review(self.decision.value)
+
+    def _review(self, plan: Any) -> Iterator[Call]:
+        verdict = self._scope.execution.steps.issue(
+            REVIEW.spec(()), (plan, self._planning.steps, self._tables), {}
         )
         yield verdict
         try:
@@ -214,13 +231,63 @@ class Attempt:
             tuple(tables),
         )
 
-    def run(self) -> Iterator[StepCall]:
+    def ask_leave(self) -> Iterator[Call]:
+        """Asks for the leave that the policy wants, for one step after the other."""
+        assert self.decision is not None
+        edited = False
+        for number, one in enumerate(self._steps, 1):
+            if one.needs is None:
+                continue
+            name = one.step.get("call", SQL_NAME)
+            what = f"step {number} of the plan, {one.step.get('call', 'sql')},"
+            try:
+                terms = terms_of(one.needs["terms"], self.decision.id)
+                asked = Asked(gate_name(name), *self._asked_of(one.step), terms)
+                gate = issue_gate(self._scope, asked)
+            except Exception as error:  # noqa: BLE001 - it cannot even be asked for
+                raise _Failed(f"{what} could not be asked for", error) from None
+            yield gate
+            try:
+                verdict = leave_given(name, outcome_of(gate))
+            except GateRejected as error:
+                raise _Failed(f"{what} has no leave", error) from None
+            self._leave[number] = Leave(gate.key, None, gate.edit or gate.request, verdict)
+            if gate.edit:
+                edit = json.loads(gate.edit)
+                step = edit if "sql" in one.step else {**one.step, "arguments": edit}
+                self._steps[number - 1] = replace(one, step=step)
+                edited = True
+        if edited:
+            # An edit is a step like others, which nobody has looked at yet.
+            yield from self._review([one.step for one in self._steps])
+
+    def _asked_of(self, step: dict[str, Any]) -> tuple[str, Any, Codec[Any]]:
+        """Return the request of the gate of a step, as JSON and as a value, and the type of an
+        edit.
+        """
+        if "sql" in step:
+            return json.dumps(step, ensure_ascii=False), None, codec_for(PlannedSql, "an edit")
+        known: Any = self._planning.steps.get(step["call"])
+        if known is None:
+            raise LookupError("the saga does not allow it any more")
+        codec = arguments_of(known.origin)
+        text = json.dumps(step["arguments"], ensure_ascii=False)
+        if known.effect == StepKind.EFFECT:
+            # To the letter as the ledger has it, which the database compares.
+            text = known.request_of(codec.decode(text, f"what {known.name} is called with"))
+        return text, None, codec
+
+    def run(self) -> Iterator[Call]:
         """Runs the steps, one after the other, until one is not confirmed."""
         assert self.decision is not None
         for number, one in enumerate(self._steps, 1):
             what = f"step {number} of the plan, {one.step.get('call', 'sql')},"
+            leave = self._leave.get(number)
             try:
-                call = self._issue(one.step, (self.decision.id, number))
+                if leave is not None and leave.is_done and not self._is_effect(one.step):
+                    self._confirmed = number
+                    continue
+                call = self._issue(one.step, (self.decision.id, number), leave)
             except Exception as error:  # noqa: BLE001 - it cannot even be asked for
                 raise _Failed(f"{what} could not be called", error) from None
             yield call
@@ -242,12 +309,15 @@ class Attempt:
         except PgflowError as error:
             raise _Failed("every step is done, which could not be recorded", error) from None
 
-    def _issue(self, step: dict[str, Any], rests_on: Resting) -> StepCall:
+    def _is_effect(self, step: dict[str, Any]) -> bool:
+        known = self._planning.steps.get(step.get("call", ""))
+        return known is not None and known.effect == StepKind.EFFECT
+
+    def _issue(self, step: dict[str, Any], rests_on: Resting, leave: Leave | None) -> StepCall:
         execution = self._scope.execution
         if "sql" in step:
-            tables = [str(table) for table in self._effect.tables]
             return execution.steps.issue(
-                RUN_SQL.spec(()), (step["sql"], tables), {}, rests_on, is_undo=True
+                RUN_SQL.spec(()), (step["sql"], self._tables), {}, rests_on, is_undo=True
             )
         known: Any = self._planning.steps.get(step["call"])
         if known is None:
@@ -256,13 +326,13 @@ class Attempt:
             json.dumps(step["arguments"]), f"what {known.name} is called with"
         )
         if known.effect == StepKind.EFFECT:
-            return known.issue_in_plan(self._scope, arguments, rests_on)  # type: ignore[no-any-return]
+            return known.issue_in_plan(self._scope, arguments, rests_on, leave)  # type: ignore[no-any-return]
         return execution.steps.issue(
             known.spec(self._scope.app_errors), (), arguments, rests_on, is_undo=True
         )
 
 
-def outcome_of(call: StepCall) -> Any:
+def outcome_of(call: Call) -> Any:
     """Return the value of a call that is over, or raise its error."""
     waiter: Any = call.waiter
     return waiter.take() if isinstance(waiter, ThreadWaiter) else waiter.result()
