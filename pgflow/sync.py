@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
-from functools import partial
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast, overload
 
 from pgflow._engine.calls import Call, ChildCall
@@ -127,16 +126,6 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
     tally: Tally[T, R] = Tally(list(items), max_parallel, min_successful, tolerated_failures)
     waiting = dict(enumerate(tally.items))
     running: dict[int, tuple[Calls, Call]] = {}
-
-    def go_on(index: int, calls: Calls, proceed: Callable[[], Call]) -> None:
-        """Takes the next call of an item; or its outcome, where no more follows."""
-        try:
-            running[index] = calls, proceed()
-        except StopIteration as end:
-            tally.count(index, None, end.value)
-        except Exception as error:  # noqa: BLE001 - an item's error is its outcome
-            tally.count(index, error, None)
-
     try:
         while (waiting or running) and not tally.enough:
             while waiting and len(running) < tally.max_parallel:
@@ -145,13 +134,7 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
                 running[index] = calls, next(calls)
             thread.block([call for _, call in running.values()], any_of_them=True)
             for index in [i for i, (_, call) in running.items() if call.waiter.done()]:  # type: ignore[union-attr]
-                calls, call = running.pop(index)
-                try:
-                    value = call.waiter.take()  # type: ignore[union-attr]
-                except Exception as error:  # noqa: BLE001 - as above
-                    go_on(index, calls, partial(calls.throw, error))
-                else:
-                    go_on(index, calls, partial(calls.send, value))
+                _count(tally, index, running)
     finally:
         for calls, call in running.values():
             if isinstance(call, ChildCall):
@@ -161,6 +144,22 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
                 with suppress(asyncio.CancelledError):
                     calls.throw(asyncio.CancelledError())
     return tally.result()
+
+
+def _count(tally: Tally[Any, Any], index: int, running: dict[int, tuple[Calls, Call]]) -> None:
+    """Takes what came back to an item: its next call, or its outcome where no more follows."""
+    calls, call = running.pop(index)
+    try:
+        try:
+            value = call.waiter.take()  # type: ignore[union-attr]
+        except Exception as error:  # noqa: BLE001 - the calls decide what becomes of it
+            running[index] = calls, calls.throw(error)
+        else:
+            running[index] = calls, calls.send(value)
+    except StopIteration as end:
+        tally.count(index, None, end.value)
+    except Exception as error:  # noqa: BLE001 - an item's error is its outcome
+        tally.count(index, error, None)
 
 
 def _calls_of(scope: WorkflowScope, step: Step[[T], R] | Workflow[[T], R], item: T) -> Calls:

@@ -34,8 +34,8 @@ begin
       or exists (select from jsonb_array_elements_text(said.names) a where octet_length(a) not between 1 and 255)
       or octet_length(said.names::text) > 8192
     then
-      raise exception using errcode = 'PF003', message = format('rule %s of a policy: %s must be an array of names of 1 '
-        'to 255 bytes, of 8 KiB in all, not %s', said.n, said.name, left(said.names::text, 200));
+      raise exception using errcode = 'PF003', message = format('rule %s of a policy: %s must be an array of names of '
+        '1 to 255 bytes, of 8 KiB in all, not %s', said.n, said.name, left(said.names::text, 200));
     end if;
   end loop;
   select r.n, r.rule into said from jsonb_array_elements(rules) with ordinality as r (rule, n)

@@ -27,7 +27,7 @@ LETTERS = string.ascii_letters + string.digits + "-_."
 
 
 def line_of(page: str) -> str:
-    """What a page says, below its title."""
+    """The text of a page, below its title."""
     said = page.partition("</h1>")[2].partition("</body>")[0]
     assert said.startswith("<p>")
     assert said.endswith("</p>")
