@@ -1,3 +1,3 @@
-"""Three agents that act - shopping, travel, treasury - against counterparties that lose replies:
-see README.md.
+"""Agents that act - a loop, shopping, travel, treasury, support - against counterparties that lose
+replies: see README.md.
 """

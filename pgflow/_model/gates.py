@@ -38,8 +38,8 @@ class Approved(Generic[R_co]):
     """
 
     value: R_co
-    by: tuple[str, ...]
-    edited: bool
+    by: tuple[str, ...] = ()
+    edited: bool = False
 
 
 @dataclass(frozen=True)
