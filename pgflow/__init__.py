@@ -8,8 +8,10 @@ The public surface is what this module names. ``pgflow.sync`` holds the twins fo
 from pgflow import sync as sync
 from pgflow._client._async.client import AsyncClient
 from pgflow._client._async.handles import AsyncRun
+from pgflow._client._async.updates import AsyncSentUpdate
 from pgflow._client._sync.client import Client
 from pgflow._client._sync.handles import Run
+from pgflow._client._sync.updates import SentUpdate
 from pgflow._flow.authority.budget import charge
 from pgflow._flow.authority.gate import Verdict, gate
 from pgflow._flow.authority.obligation import discharge, owe, transfer, waive
@@ -43,6 +45,7 @@ from pgflow._flow.run_info import RunInfo, in_workflow, logger, run_info
 from pgflow._flow.signals import Signal, SyncSignal
 from pgflow._flow.step import AsyncStep, Step, SyncStep
 from pgflow._flow.timers import sleep
+from pgflow._flow.updates import BoundUpdate, UpdateHandler, serve
 from pgflow._flow.workflow import Workflow, schedule, workflow
 from pgflow._model.budgets import Admit, Pool
 from pgflow._model.decisions import Choice, Decision, Usage
@@ -111,6 +114,9 @@ from pgflow.errors import (
     StepCommitted,
     StepFailed,
     TooManyFailures,
+    UpdateFailed,
+    UpdateRefused,
+    UpdateRejected,
     VersionConflict,
     WorkerFailed,
     WrongColourError,
@@ -119,24 +125,25 @@ from pgflow.errors import (
 
 __all__ = [
     "Absent", "Accepted", "Admit", "Answer", "App", "Approve", "Approved", "AsyncApp",
-    "AsyncClient", "AsyncEffect", "AsyncRun", "AsyncStep", "AsyncTransaction",
-    "AsyncTransactionProvider", "BudgetExceeded", "Child", "Choice", "Client", "CodecError",
-    "Confirmed", "Connection", "Decision", "DefinitionError", "Delivery", "Diverged",
+    "AsyncClient", "AsyncEffect", "AsyncRun", "AsyncSentUpdate", "AsyncStep", "AsyncTransaction",
+    "AsyncTransactionProvider", "BoundUpdate", "BudgetExceeded", "Child", "Choice", "Client",
+    "CodecError", "Confirmed", "Connection", "Decision", "DefinitionError", "Delivery", "Diverged",
     "EffectFailed", "Escalate", "Escalated", "Expired", "GateClosed", "GateRejected", "GateRequest",
     "HasActed", "Interceptor", "InvalidArgument", "InvalidLink", "KeyConflict", "LeaseLost",
     "LockLost", "LockRefused", "MapResult", "Message", "NeedsGate", "NonDeterminismError",
     "NotAllowed", "NotBuiltError", "NotInRunError", "NotInWorkflowError", "NotStorable",
     "Obligation", "OpenGate", "Page", "PayloadChanged", "PayloadCodec", "PgflowError",
     "PlannedCall", "PlannedSql", "Pool", "Ref", "Reject", "Rejected", "Retries", "Risk", "Run",
-    "RunCancelled", "RunFailed", "RunInfo", "RunNotFound", "RunStuck", "SetupError", "Signal",
-    "Slot", "Snapshot", "Stale", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed",
-    "StillUnknown", "SyncChild", "SyncEffect", "SyncSignal", "SyncStep", "TakeOver", "TakenOver",
-    "TooManyFailures", "Transaction", "TransactionProvider", "UndoRequest", "Update", "Usage",
-    "Verdict", "VersionConflict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState",
-    "__version__", "as_completed", "because", "call", "charge", "close_stream", "continue_as_new",
-    "decision", "deprecate_patch", "discharge", "effect", "emit", "entity", "fingerprint", "gate",
-    "heartbeat", "heartbeat_details", "idempotency_key", "in_workflow", "inline", "lock", "logger",
-    "map", "now", "owe", "patched", "query", "random", "read", "register_errors", "run_child",
-    "run_info", "saga", "schedule", "set_labels", "set_state", "sleep", "start_child", "step",
-    "sync", "transaction", "transfer", "upcaster", "update", "uuid", "waive", "workflow",
+    "RunCancelled", "RunFailed", "RunInfo", "RunNotFound", "RunStuck", "SentUpdate", "SetupError",
+    "Signal", "Slot", "Snapshot", "Stale", "StartOptions", "Status", "Step", "StepCommitted",
+    "StepFailed", "StillUnknown", "SyncChild", "SyncEffect", "SyncSignal", "SyncStep", "TakeOver",
+    "TakenOver", "TooManyFailures", "Transaction", "TransactionProvider", "UndoRequest", "Update",
+    "UpdateFailed", "UpdateHandler", "UpdateRefused", "UpdateRejected", "Usage", "Verdict",
+    "VersionConflict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState", "__version__",
+    "as_completed", "because", "call", "charge", "close_stream", "continue_as_new", "decision",
+    "deprecate_patch", "discharge", "effect", "emit", "entity", "fingerprint", "gate", "heartbeat",
+    "heartbeat_details", "idempotency_key", "in_workflow", "inline", "lock", "logger", "map", "now",
+    "owe", "patched", "query", "random", "read", "register_errors", "run_child", "run_info", "saga",
+    "schedule", "serve", "set_labels", "set_state", "sleep", "start_child", "step", "sync",
+    "transaction", "transfer", "upcaster", "update", "uuid", "waive", "workflow",
 ]  # fmt: skip

@@ -18,6 +18,9 @@
         ├── PayloadChanged       PF023   what the gate asks is not what was answered
         ├── HasActed PF020 what would be dropped of a run has acted, and nobody said what is to
         become of it ├── RunFailed the workflow raised; its error is the __cause__
+        ├── UpdateFailed                 the handler of an update raised; its error is the __cause__
+        │   └── UpdateRejected           its validator did: nothing was done
+        ├── UpdateRefused                the run ended before it answered the update
         ├── RunCancelled                 the run was cancelled, or its deadline passed
         ├── RunStuck                     the run cannot go on without a person
         ├── WorkerFailed the worker in this process cannot go on; its runs go on elsewhere
@@ -188,6 +191,20 @@ class HasActed(PgflowError):
 
 class RunFailed(PgflowError):
     """The workflow raised. Its error, rebuilt, is the ``__cause__``."""
+
+
+class UpdateFailed(PgflowError):
+    """The handler of an update raised. Its error, rebuilt, is the ``__cause__``."""
+
+
+class UpdateRejected(UpdateFailed):
+    """The run did not take an update, so nothing was done: its validator raised, whose error is the
+    ``__cause__``; or the workflow has no such handler, or its arguments do not fit.
+    """
+
+
+class UpdateRefused(PgflowError):
+    """The run ended, or gave the update up, before it was answered."""
 
 
 class RunCancelled(PgflowError):

@@ -19,6 +19,7 @@ from pgflow._flow.many import Tally
 from pgflow._flow.scope import WorkflowScope, current, sync_scope
 from pgflow._flow.step import Calls, Step
 from pgflow._flow.timers import seconds_of
+from pgflow._flow.updates import serve_sync
 from pgflow._flow.workflow import Workflow
 from pgflow._model.decisions import Decision
 from pgflow._model.durations import Duration
@@ -46,6 +47,13 @@ def sleep(delay: Duration) -> None:
     except asyncio.CancelledError:
         scope.execution.cancel_call(call)
         raise
+
+
+def serve(
+    state: Any, *, until: Callable[[], bool] | None = None, timeout: Duration | None = None
+) -> None:
+    """Takes updates of the running workflow, one at a time; see :func:`pgflow.serve`."""
+    serve_sync(state, until=until, timeout=timeout)
 
 
 @overload

@@ -2844,9 +2844,111 @@ SEALS = (
     ),
 )
 
+UPDATES = (
+    Defect(
+        "an update taken that is not in the mailbox",
+        "sql/runs/updates.sql",
+        "if gone <> taken then",
+        "if false then",
+        "updates/test_updates.py::test_an_update_that_is_not_in_the_mailbox_cannot_be_taken",
+    ),
+    Defect(
+        "an update id for another update",
+        "sql/runs/updates.sql",
+        "if found_as <> wanted then",
+        "if false then",
+        "updates/test_updates.py::test_one_id_is_one_update_with_one_answer",
+    ),
+    Defect(
+        "an update id that is many updates",
+        "sql/runs/updates.sql",
+        "  if is_new then\n",
+        "  if true then\n",
+        "updates/test_updates.py::test_one_id_is_one_update_with_one_answer",
+    ),
+    Defect(
+        "a second answer in place of the first",
+        "sql/runs/updates.sql",
+        "and u.update_id = e->>2 and u.status is null;",
+        "and u.update_id = e->>2;",
+        "updates/test_updates.py::test_a_rewind_has_an_update_made_again_and_keeps_its_answer",
+    ),
+    Defect(
+        "an update that was refused and is taken",
+        "sql/runs/updates.sql",
+        "u.status in ('refused', 'rejected')",
+        "u.status in ('rejected')",
+        "updates/test_updates.py::test_who_was_told_that_the_run_had_ended_is_not_heard_after_a_rewind",
+    ),
+    Defect(
+        "an update that nobody will ever answer",
+        "sql/runs/updates.sql",
+        "if told.status is null then",
+        "if false then",
+        "updates/test_updates.py::test_an_update_that_nobody_took_is_refused_once_the_run_has_ended",
+    ),
+    Defect(
+        "an update refused by a run that is being rewound",
+        "sql/runs/updates.sql",
+        "    for key share skip locked;\n",
+        "    ;\n",
+        "updates/test_updates.py::test_who_asks_while_a_run_is_being_rewound_is_not_told_that_it_has_ended",
+    ),
+    Defect(
+        "an update that wakes nobody",
+        "sql/runs/wake.sql",
+        "s.call = w.call or w.kind = 'u'\n        )\n        offset 0",
+        "s.call = w.call\n        )\n        offset 0",
+        "updates/test_updates.py::test_an_update_is_sent_in_the_transaction_of_its_sender",
+    ),
+    Defect(
+        "updates of a dropped part that are lost",
+        "sql/again/fork.sql",
+        "u.seq > cut and u.kind = 'h') then",
+        "false) then",
+        "updates/test_updates.py::test_a_rewind_has_an_update_made_again_and_keeps_its_answer",
+    ),
+    Defect(
+        "a validator that nobody asks",
+        "pgflow/_flow/updates.py",
+        "            if not is_again:\n",
+        "            if False:\n",
+        "updates/test_updates.py::test_a_rejected_update_is_answered_and_leaves_nothing_in_the_journal",
+    ),
+    Defect(
+        "a validator that judges an update twice",
+        "pgflow/_flow/updates.py",
+        "            if not is_again:\n",
+        "            if True:\n",
+        "updates/test_updates.py::test_a_rewind_has_an_update_made_again_and_keeps_its_answer",
+    ),
+    Defect(
+        "an update that a later generation leaves without answer",
+        "pgflow/_engine/updates.py",
+        "            flush.words = [*flush.words, *refused]\n",
+        "            del refused\n",
+        "updates/test_updates.py::test_a_run_that_continues_as_new_refuses_the_update_that_it_was_at",
+    ),
+    Defect(
+        "an update whose receipt goes with a fence",
+        "pgflow/_engine/buffer.py",
+        "return bool(self._taken or self._returned or self._words)",
+        "return bool(self._taken or self._returned)",
+        "updates/test_updates.py::test_a_handler_that_begins_with_a_transaction_is_taken_once",
+    ),
+    Defect(
+        "an answer that leaves by the direct path",
+        "pgflow/_worker/committer.py",
+        "flush.taken or flush.returned or flush.words",
+        "flush.taken or flush.returned",
+        "updates/test_updates.py::test_what_a_handler_raises_is_the_answer_and_the_run_goes_on",
+    ),
+)
+
 DEFECTS = (
     *COORDINATION, *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *SERVERS,
     *UPGRADES, *SHOWN, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION, *TEXTS, *SEALS,
     *BUDGETS,
     *GATES,
+    *UPDATES,
 )  # fmt: skip

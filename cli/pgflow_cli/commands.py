@@ -57,6 +57,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "wait": ("runs.waiting:wait", "Waits until runs have ended, or are stuck."),
         "result": ("runs.waiting:result", "Waits for a run, and prints its result as JSON."),
         "logs": ("runs.following:logs", "Tells what happened to a run, line by line."),
+        "query": ("runs.updates:query", "Prints what a run has published."),
         "timeline": ("runs.timeline:timeline", "Draws what a run did and waited for."),
         "gates": ("ledgers.gates:gates", "Lists the gates that wait for an answer."),
         "owed": ("ledgers.owing:owed", "Lists what is owed: effects and obligations."),
@@ -88,6 +89,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Act": {
         "signal": ("runs.signals:signal", "Sends a signal to a run."),
+        "update": ("runs.updates:update", "Asks a run for an update, and waits for the answer."),
         "messages": (
             "runs.messages:messages",
             "Lists signals that no run has taken, or mends one.",

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 from pgflow._db.calls import mail, result
 from pgflow._db.query import Query
 from pgflow._flow.signals import Signal
-from pgflow._model.codecs import ANYTHING, Codec
+from pgflow._model.codecs import ANYTHING, Codec, codec_for
 from pgflow._model.envelopes import Envelopes, open_text, open_value
 from pgflow._model.exceptions import ErrorClasses, rebuild_error
 from pgflow._model.kinds import EndedAs
@@ -148,6 +148,12 @@ class Handle(Generic[S, R_co]):
             name: open_value(envelopes, value, f"{name!r} of the state of run {self.key!r}")
             for name, value in state.items()
         }
+
+    def _published(self, name: str, text: str, type: Any) -> Any:  # noqa: A002 - as Signal has it
+        """Return a value that a run has published, in clear."""
+        what = f"{name!r} of the state of run {self.key!r}"
+        codec = ANYTHING if type is None else codec_for(type, what)
+        return codec.decode(open_text(self._outcome.envelopes, text, what), what)
 
 
 def signal_query(

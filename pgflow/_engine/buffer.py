@@ -7,7 +7,7 @@ import json
 from pgflow._engine.calls import StepCall
 from pgflow._engine.clock import Clock
 from pgflow._engine.effects import EffectCall
-from pgflow._engine.flush import MAX_FLUSH_BYTES, MAX_FLUSH_UNITS, Flush, Returned, Row
+from pgflow._engine.flush import MAX_FLUSH_BYTES, MAX_FLUSH_UNITS, Flush, Returned, Row, Word
 from pgflow._engine.host import Line
 from pgflow._model.claims import Claim, Offer
 from pgflow._model.kinds import Kind, StepKind
@@ -38,6 +38,7 @@ class Buffer:
         """True if its units say what was spent."""
         self._taken: list[Offer] | None = None
         self._returned: list[Returned] | None = None
+        self._words: list[Word] | None = None
 
     # ================================================================ what there is
 
@@ -48,8 +49,8 @@ class Buffer:
 
     @property
     def has_mail(self) -> bool:
-        """True if its units take signals out of the mailbox, or give them back."""
-        return bool(self._taken or self._returned)
+        """True if its units take something out of the mailbox, or give it back, or answer it."""
+        return bool(self._taken or self._returned or self._words)
 
     # ================================================================ recording
 
@@ -135,6 +136,13 @@ class Buffer:
             self._returned = []
         self._returned.append(returned)
 
+    def say(self, word: Word) -> None:
+        """Somebody waits for what is said of an update: it is flushed soon."""
+        if self._words is None:
+            self._words = []
+        self._words.append(word)
+        self._line.want_flush()
+
     # ================================================================ leaving
 
     def pack(self, starts: list[StepCall]) -> Flush:
@@ -155,10 +163,13 @@ class Buffer:
             has_draws=self.has_draws,
             taken=self._taken or (),
             returned=self._returned or (),
+            words=self._words or (),
             size_bytes=self.size_bytes,
         )
         self.rows, self.size_bytes = [], 0
-        if flush.has_ledger or flush.has_draws or flush.taken or flush.returned:
+        if (
+            flush.has_ledger or flush.has_draws or flush.taken or flush.returned or flush.words
+        ):  # fmt: skip
             self._empty()
         return flush
 
@@ -177,6 +188,7 @@ class Buffer:
 
     def _empty(self) -> None:
         self.rows, self.size_bytes, self._taken, self._returned = [], 0, None, None
+        self._words = None
         self.has_ledger = self.has_obligations = self.has_draws = False
 
 

@@ -18,7 +18,7 @@ history     the journal, as far as it is repeated, and how the code has parted f
 values      texts of values, sealed by the app's codec
 end         how it ends
 keys        idempotency keys
-steps, timers, signals, children, gates, locks, notes, budgets, ledger, obligations
+steps, timers, signals, updates, children, gates, locks, notes, budgets, ledger, obligations
             what the code asks for, by kind; the ledger is of effects
 release     what is decided and not released yet; its renewal makes lost results anew
 flushing    what is on its way to the database and back: flushes, questions and fences
@@ -64,6 +64,7 @@ from pgflow._engine.release import Release
 from pgflow._engine.signals import Signals
 from pgflow._engine.steps import Steps
 from pgflow._engine.timers import Timers
+from pgflow._engine.updates import UpdateCall, Updates
 from pgflow._engine.values import Values
 from pgflow._model.claims import Claim
 from pgflow._model.codecs import ANYTHING, Codec
@@ -104,6 +105,7 @@ class Execution:
         self._steps: Steps | None = None
         self._timers: Timers | None = None
         self._signals: Signals | None = None
+        self._updates: Updates | None = None
         self._children: Children | None = None
         self._gates: Gates | None = None
         self._locks: Locks | None = None
@@ -147,6 +149,14 @@ class Execution:
         if self._signals is None:
             self._signals = Signals(self.agenda, self.code, self.history, self.timers)
         return self._signals
+
+    @property
+    def updates(self) -> Updates:
+        """Updates that the code takes."""
+        if self._updates is None:
+            parts = self.buffer, self.agenda, self.code, self.history, self.values
+            self._updates = Updates(*parts, self.timers)
+        return self._updates
 
     @property
     def children(self) -> Children:
@@ -283,6 +293,8 @@ class Execution:
             self.children.bring_on(call)
         elif isinstance(call, SignalCall):
             self.signals.bring_on(call)
+        elif isinstance(call, UpdateCall):
+            self.updates.bring_on(call)
         elif isinstance(call, GateCall):
             self.gates.bring_on(call)
         elif isinstance(call, TimerCall):
@@ -313,6 +325,12 @@ class Execution:
         if self.claim.offer is not None and not is_held_back and self.release.take_offer():
             self.advance()
             return
+        if self._updates is not None and not (is_held_back or self.history.replaying):
+            taken = self._updates.take()
+            if taken is not None:
+                self.release.decide(taken)
+                self.advance()
+                return
         if self.history.replaying and self.release.is_renewing:
             # The past must be repeated before anything can be looked at.
             is_held_back = flushing.draining
@@ -389,6 +407,11 @@ class Execution:
             flush.has_locks = self.flushing.may_have_locks
         if flush is not None and self._gates is not None and self.end.continue_input is not None:
             self._gates.close_with(flush)
+        if flush is not None and self._updates is not None:
+            if flush.question is not None:
+                self._updates.forget()
+            if flush.ending is not None or self.end.continue_input is not None:
+                self._updates.close_with(flush)
         return flush
 
     def flush_committed(self, flush: Flush, answer: dict[str, Any] | None) -> None:
@@ -406,6 +429,8 @@ class Execution:
             self.flushing.take_answer(answer)
             if self._gates is not None:
                 self._gates.put_off(answer["at"])
+            if self._updates is not None and "offers" in answer:
+                self._updates.show(answer["offers"])
             self.over = answer["place"] != "leased"
         self.advance()
 

@@ -55,6 +55,24 @@ class Returned(NamedTuple):
     error: str
 
 
+class Word(NamedTuple):
+    """What is said of an update: taken out of the mailbox, or answered, or both.
+
+    Attributes:
+        update_id: Its id.
+        message: The number of its message, which is deleted; None to leave the mailbox alone.
+        seq: Place of the unit that has the answer; None if the journal has none.
+        status: The answer, a code; None if it is only taken.
+        error: Reason of a rejection, as JSON.
+    """
+
+    update_id: str
+    message: int | None = None
+    seq: int | None = None
+    status: str | None = None
+    error: str | None = None
+
+
 class Misfit(NamedTuple):
     """Reason why a call cannot take the message that it waits for."""
 
@@ -100,6 +118,8 @@ class Flush:
     """Signals whose units are among its rows, to be deleted from the mailbox."""
     returned: Sequence[Returned] = ()
     """Signals that go back to the mailbox: a unit among its rows says so of each."""
+    words: Sequence[Word] = ()
+    """What is said of updates."""
     size_bytes: int = 0
     """About how much its units take."""
     own_rows: int = 0
@@ -223,6 +243,7 @@ def batch_document(
     runs, units, endings, kin, locks, questions, taken, returned = [], [], [], [], [], [], [], []
     draws: list[str] = []
     gated = []
+    words: list[str] = []
     has_ledger = has_obligations = False
     for flush, now_us in sorted(flushes, key=lambda pair: pair[0].run_id):
         runs.append(f"[{flush.run_id},{flush.token},{flush.expected_seq}]")
@@ -241,6 +262,8 @@ def batch_document(
         if flush.taken or flush.returned:
             taken += flush.taken_rows()
             returned += [json.dumps([flush.run_id, flush.chain_id, *r]) for r in flush.returned]
+        if flush.words:
+            words += [json.dumps([flush.run_id, flush.chain_id, *w]) for w in flush.words]
         if flush.over is not None:
             draws += draws_of(flush)
         if flush.question is not None:
@@ -250,7 +273,7 @@ def batch_document(
         parts.append('"l":true,"p":true' if has_obligations else '"l":true')
     lists = (
         ("m", taken), ("b", returned), ("d", draws), ("o", endings), ("f", kin), ("g", gated),
-        ("k", locks), ("x", questions),
+        ("k", locks), ("v", words), ("x", questions),
     )  # fmt: skip
     parts += [f'"{name}":[{",".join(rows)}]' for name, rows in lists if rows]
     return "{" + ",".join(parts) + "}"

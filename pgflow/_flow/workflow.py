@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import (
     TYPE_CHECKING,
     Any,
+    Concatenate,
     Generic,
     Literal,
     NoReturn,
@@ -32,6 +33,7 @@ from typing_extensions import TypedDict
 from pgflow._flow.patches import find_patches
 from pgflow._flow.step import check_aliases, resolve_hints
 from pgflow._flow.unbuilt import find_unbuilt
+from pgflow._flow.updates import UpdateHandler
 from pgflow._model.budgets import Amount, Pool, amounts_of
 from pgflow._model.codecs import Codec, codec_for
 from pgflow._model.durations import Duration, duration
@@ -43,6 +45,8 @@ from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError, NotSt
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+Q = ParamSpec("Q")
+V = TypeVar("V")
 
 
 class Awaited(Protocol):
@@ -79,6 +83,7 @@ class Workflow(Generic[P, R_co]):
         self.is_async = inspect.iscoroutinefunction(fn)
         self.schedule_options: dict[str, Any] | None = None
         self.upcasters: list[Upcast] = []
+        self.updates: dict[str, UpdateHandler[..., Any]] = {}
         self.origin: Workflow[Any, Any] = self
         self._signature = inspect.signature(fn)
         kinds = {p.kind for p in self._signature.parameters.values()}
@@ -191,6 +196,32 @@ class Workflow(Generic[P, R_co]):
             self.start_options, **{k: v for k, v in given.items() if v is not None}
         )
         return other
+
+    @overload
+    def update(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[Concatenate[Any, Q], Coroutine[Any, Any, V]], /
+    ) -> UpdateHandler[Q, V]: ...
+    @overload
+    def update(self, fn: Callable[Concatenate[Any, Q], V], /) -> UpdateHandler[Q, V]: ...
+    def update(self, fn: Callable[..., Any], /) -> Any:
+        """Declares a handler of updates: what a client asks a run to do, and gets an answer to.
+
+        The code of the workflow takes updates where it calls :func:`pgflow.serve`. The handler gets
+        the state from there, and the arguments. It is async or not; in a sync workflow it is not.
+
+        Example::
+
+            @order.update
+            async def add(cart: Cart, sku: str) -> int:
+                await reserve(sku)
+                cart.items.append(sku)
+                return len(cart.items)
+        """
+        handler: UpdateHandler[..., Any] = UpdateHandler(self.origin, fn)
+        if handler.name in self.origin.updates:
+            raise DefinitionError(f"workflow {self.name} has two updates {handler.name!r}")
+        self.origin.updates[handler.name] = handler
+        return handler
 
     # ------------------------------------------------------------ input and result
 

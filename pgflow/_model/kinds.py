@@ -60,6 +60,8 @@ class Kind:
     LOCK_RELEASED: Final = "u"
     ENTITY_UPDATED: Final = "H"
     REDACTED: Final = "Z"
+    UPDATE_TAKEN: Final = "h"
+    UPDATE_REPLIED: Final = "b"
 
 
 class StepKind:

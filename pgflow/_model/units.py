@@ -34,6 +34,7 @@ OUTCOMES = ANSWERS | {
     Kind.DECISION_RECORDED,
     Kind.COMPENSATED,
     Kind.ENTITY_UPDATED,
+    Kind.UPDATE_TAKEN,
 }
 EFFECT_MARKS = frozenset(
     {Kind.EFFECT_INTENDED, Kind.EFFECT_ATTEMPTED, Kind.EFFECT_UNKNOWN, Kind.EFFECT_SETTLED}
@@ -105,6 +106,8 @@ KIND_NAMES = {
     Kind.LOCK_RELEASED: "lock released",
     Kind.ENTITY_UPDATED: "entity updated",
     Kind.REDACTED: "redacted",
+    Kind.UPDATE_TAKEN: "update taken",
+    Kind.UPDATE_REPLIED: "update replied",
 }
 
 

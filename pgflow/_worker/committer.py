@@ -338,7 +338,7 @@ class Committer(Part):
             if (
                 row.delay_seconds is None
                 and row.key is None
-                and not (flush.has_ledger or flush.taken or flush.returned)
+                and not (flush.has_ledger or flush.taken or flush.returned or flush.words)
                 and flush.over is None
             ):
                 return calls.commit_unit(

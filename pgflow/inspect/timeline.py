@@ -103,8 +103,8 @@ def last_seq(run_id: int) -> Question[int]:
 
 # ---------------------------------------------------------------- entries
 
-STEP, TIMER, SIGNAL, CHILD, GATE, LOCK, MARK = (
-    "step", "timer", "signal", "child", "gate", "lock", "mark",
+STEP, TIMER, SIGNAL, CHILD, GATE, LOCK, UPDATE, MARK = (
+    "step", "timer", "signal", "child", "gate", "lock", "update", "mark",
 )  # fmt: skip
 
 RECOVERED = "recovered"
@@ -124,6 +124,7 @@ _KINDS = {
     "budget_admitted": STEP, "budget_refused": STEP,
     "gate_asked": GATE, "gate_answered": GATE,
     "entity_updated": STEP, "lock_asked": LOCK, "lock_won": LOCK,
+    "update_taken": UPDATE,
 }  # fmt: skip
 _ENDS = {
     "step_completed": "completed", "step_failed": "failed", "step_abandoned": "abandoned",
@@ -133,6 +134,7 @@ _ENDS = {
     "budget_refused": "refused",
     "gate_answered": "answered",
     "entity_updated": "completed", "lock_won": "won", "lock_released": "refused",
+    "update_taken": "taken",
 }  # fmt: skip
 _WAKES = {
     "gate_answered",
@@ -141,6 +143,7 @@ _WAKES = {
     "timer_fired",
     "child_finished",
     "lock_won",
+    "update_taken",
     "operator",
     "redacted",
     "call_cancelled",

@@ -406,7 +406,7 @@ PGFLOW = frozenset(
         "read",
         "run_child",
     }
-    | {"run_info", "saga", "schedule", "start_child"}
+    | {"run_info", "saga", "schedule", "serve", "start_child"}
     | {
         "set_labels",
         "set_state",
@@ -440,6 +440,8 @@ WAITING = frozenset(
         "pgflow._flow.authority.gate.gate",
         "pgflow.query",
         "pgflow._flow.entities.query",
+        "pgflow.serve",
+        "pgflow._flow.updates.serve",
     }
     | {"pgflow._flow.signals.Signal().wait"}
     | {"asyncio.sleep", "asyncio.wait", "asyncio.wait_for"}
@@ -454,6 +456,7 @@ SYNC_TWINS = {
     "pgflow.map": "pgflow.sync.map",
     "pgflow.gate": "pgflow.sync.gate",
     "pgflow.query": "pgflow.sync.query",
+    "pgflow.serve": "pgflow.sync.serve",
     "pgflow.Signal().wait": ".sync.wait",
 }
 

@@ -200,11 +200,27 @@ begin
   ) s;
   if to_chain = chain then
     with gone as (
-      delete from pgflow.undelivered d where d.chain_id = chain and d.kind = 's' and d.reason = 'ended' returning d.*
+      delete from pgflow.undelivered d
+      where d.chain_id = chain and d.kind in ('s', 'u') and d.reason = 'ended' returning d.*
     )
     insert into pgflow.signal (signal_id, chain_id, sent_at, kind, name, sent_by, payload)
     overriding system value
     select g.signal_id, g.chain_id, g.sent_at, g.kind, g.name, g.sent_by, g.payload from gone g;
+    -- An update that was answered is made again, as a signal is taken again, and its answer stays. One of which a
+    -- sender was told that it is refused is left out where it would be taken: see offer_updates_.
+    if exists (select from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'h') then
+      numbers := array(
+        select nextval('pgflow.put_back_seq') from pgflow.unit u
+        where u.run_id = origin and u.seq > cut and u.kind = 'h'
+      );
+      insert into pgflow.signal (signal_id, chain_id, sent_at, kind, name, payload)
+      overriding system value
+      select numbers[s.n], chain, s.at, 'u', s.name, s.payload
+      from (
+        select row_number() over (order by u.seq desc) as n, u.name, u.payload, u.at
+        from pgflow.unit u where u.run_id = origin and u.seq > cut and u.kind = 'h'
+      ) s;
+    end if;
   else
     insert into pgflow.signal (chain_id, sent_at, kind, name, sent_by, payload)
     select to_chain, m.sent_at, 's', m.name, m.sent_by, m.payload

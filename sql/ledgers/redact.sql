@@ -38,6 +38,10 @@ begin
     -- Whom a gate asks, and what was said by whom; what is owed, to whom, and how that was closed.
     select coalesce(jsonb_object_agg(m.name, m.part), '{}') into beside from jsonb_each(body::jsonb) as m (name, part)
     where m.name not in ('request', 'value', 'detail', 'on_breach', 'evidence');
+  elsif kind in ('h', 'b') then
+    -- Which update it is, and what became of it.
+    select coalesce(jsonb_object_agg(m.name, m.part), '{}') into beside from jsonb_each(body::jsonb) as m (name, part)
+    where m.name in ('id', 'status');
   elsif kind in ('U', 'E') then
     select coalesce(jsonb_object_agg(m.name, m.part), '{}') into beside from jsonb_each(body::jsonb) as m (name, part)
     where m.name in ('reason', 'verdict', 'by', 'word');
@@ -194,12 +198,12 @@ begin
     end if;
     if old.kind is not null
       and old.kind not in ('c', 'H', 'f', 'a', 'S', 'v', 'e', 'C', 'F', 'r', 'd', 'i', 'U', 'E', 'K', 'o', 'g', 'G',
-        'O', 'D') then
+        'O', 'D', 'h', 'b') then
       raise exception using errcode = 'PF003',
         message = format('unit %s of run %s is %s, which holds no value that can be redacted', seq, shown,
           (select k.name from pgflow.unit_kind k where k.kind = old.kind)),
-        hint = 'Values stand in results, verdicts, errors, signals, state, decisions, requests, answers, obligations, '
-          'results of children.';
+        hint = 'Values stand in results, verdicts, errors, signals, updates, state, decisions, requests, answers, '
+          'obligations, results of children.';
     end if;
     if old.kind = 'O' and exists (
       select from pgflow.owed w where w.kind = 'obligation' and w.detail->>'key' = old.body->>'key'

@@ -155,6 +155,7 @@ begin
   where r.run_id = any(gone) and k.tenant = r.tenant and k.key = r.key and k.chain_id = r.chain_id;
   delete from pgflow.undelivered where chain_id = any(gone);
   delete from pgflow.sent_key where chain_id = any(gone);
+  delete from pgflow.run_update where chain_id = any(gone);
   delete from pgflow.carried where run_id = any(gone);
   delete from pgflow.saga_effect where chain_id = any(gone);
   perform set_config('pgflow.rewrites', 'on', true);

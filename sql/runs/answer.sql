@@ -41,10 +41,12 @@
 --   new_gates             [{call, name, key, ...}, ...]   those of them that are to be asked
 --   gated                 true: a run that continues has open gates, which close
 --   locks, holds, unlocks                             waits for locks, and blocks in them: see settle_locks_
+--   updates               [[call], ...]               calls that take an update, if their code lets it through
 -- and the answer:
 --   refused               [[call, version of the policy, name of a read that is too old], ...]
 --   terms                 {call: terms, ...}      of the gates at which leave for those that are refused is asked
 --   postponed             true: a lock that it rests on is lost, so nothing else of the question was done
+--   offers                [[message, name, payload, ...], ...]   updates that wait, see offer_updates_
 --   run
 --   units                 [[seq, call, kind, name, payload, due_at of an effect], ...]
 --   place                 "leased" | "parked" | "held" | "ended"
@@ -301,6 +303,8 @@ begin
     select e::int, 'e', 'effect', null from jsonb_array_elements(a.q->'open_effects') e
     union all
     select (k->0)::int, 'l', k->>1, null from jsonb_array_elements(a.q->'locks') k
+    union all
+    select (p->0)::int, 'u', 'update', null from jsonb_array_elements(a.q->'updates') p
   ) w
   where a.pos = any(positions);
   insert into pgflow.timer (due_at, run_id, call)
@@ -313,7 +317,8 @@ begin
   return array(
     select (a.q->'chain')::bigint from jsonb_array_elements(questions) with ordinality as a (q, pos)
     where a.pos = any(positions)
-      and (a.q ?| array['signals', 'child_calls', 'open_effects', 'gates'] or a.q->'locks' <> '[]') order by a.pos
+      and (a.q ?| array['signals', 'child_calls', 'open_effects', 'gates', 'updates']
+        or a.q->'locks' <> '[]') order by a.pos
   );
 end
 $$;
@@ -450,6 +455,7 @@ declare
   settled int[] := '{}';
   postponed int[] := '{}';
   has_locks boolean := questions @? '$[*].locks';
+  offers jsonb[];
   one record;
   done record;
   is_gated boolean := questions @? '$[*].gates';
@@ -629,6 +635,17 @@ begin
     end loop;
   end if;
 
+  if mailed <> '{}' and questions @? '$[*].updates' then
+    for done in
+      select o.* from pgflow.offer_updates_(questions, array(
+        select p from unnest(looking) p where p = any(mailed) and p <> all(pausing)
+      )) o
+    loop
+      offers[done.pos] := done.offers;
+      quiet := array_remove(quiet, done.pos);
+    end loop;
+  end if;
+
   if has_locks then
     for done in
       select l.*
@@ -686,6 +703,12 @@ begin
       case when a.pos = any(parking) then 'parked' else places[a.pos] end as place
     from jsonb_array_elements(questions) with ordinality as a (q, pos)
   ) g;
+  if offers is not null then
+    select jsonb_agg(case when offers[a.pos] is null then a.x
+      else a.x || jsonb_build_object('offers', offers[a.pos]) end order by a.pos)
+    into answers
+    from jsonb_array_elements(answers) with ordinality as a (x, pos);
+  end if;
 end
 $$;
 comment on function pgflow.answer_all_(jsonb, timestamptz)

@@ -16,6 +16,8 @@
 --   d  [[run_id, call], ...]   runs that draw on pools: calls whose reservations are returned, see settle_budgets_
 --   g  [run_id, ...]   those of `o` that have asked at gates
 --   k  [run_id, ...]   those of `o` that may hold a lock or wait for one
+--   v  [[run_id, chain_id, update id, message, seq of the answer, status, error], ...]   updates that are taken out of
+--                      the mailbox, or answered: see settle_updates_
 --   w  the worker      whose leases they are
 -- Long payloads and outputs travel beside the document, in `payloads`: their element is null, and `apart` is their
 -- place there. So nobody escapes them or reads them as part of another text.
@@ -200,6 +202,7 @@ begin
           ('k', (select jsonb_agg(e) from jsonb_array_elements(batch->'k') e where e::bigint = any(good))),
           ('m', (select jsonb_agg(e) from jsonb_array_elements(batch->'m') e where (e->0)::bigint = any(good))),
           ('b', (select jsonb_agg(e) from jsonb_array_elements(batch->'b') e where (e->0)::bigint = any(good))),
+          ('v', (select jsonb_agg(e) from jsonb_array_elements(batch->'v') e where (e->0)::bigint = any(good))),
           ('d', (select jsonb_agg(e) from jsonb_array_elements(batch->'d') e where (e->0)::bigint = any(good))),
           ('x', (select jsonb_agg(e) from jsonb_array_elements(batch->'x') e where (e->'run')::bigint = any(good)))
       ) as p (name, part)
@@ -222,6 +225,10 @@ begin
 
   if batch ? 'm' then
     perform pgflow.take_mail_(batch->'m');
+  end if;
+
+  if batch ? 'v' then
+    perform pgflow.settle_updates_(batch->'v', t);
   end if;
 
   if batch ? 'b' then

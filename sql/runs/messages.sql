@@ -329,7 +329,7 @@ comment on column pgflow.undelivered.moved_at is 'Time at which it was put aside
 comment on column pgflow.undelivered.call is 'Result of a child: number of the parent''s call that started it';
 comment on column pgflow.undelivered.kind
   is 'As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what '
-     'became of an effect';
+     'became of an effect, u = an update';
 comment on column pgflow.undelivered.name is 'Name of the signal, or of what was asked';
 comment on column pgflow.undelivered.sent_by is 'Sender';
 comment on column pgflow.undelivered.payload is 'Content of the message';

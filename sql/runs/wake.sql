@@ -335,7 +335,7 @@ begin
         select from pgflow.wait w join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
         where w.run_id = p.run_id and (
           w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name
-          or w.kind in ('g', 'l') and s.run_id = p.run_id and s.call = w.call
+          or w.kind in ('g', 'l') and s.run_id = p.run_id and s.call = w.call or w.kind = 'u'
         )
         offset 0
       )
@@ -549,7 +549,7 @@ begin
     where w.run_id = p.run_id and (
       w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name
       or w.kind = 'e' and (s.run_id = p.run_id and s.call = w.call or s.payload->>'obligation' is not null)
-      or w.kind in ('g', 'l') and s.run_id = p.run_id and s.call = w.call
+      or w.kind in ('g', 'l') and s.run_id = p.run_id and s.call = w.call or w.kind = 'u'
     )
   ) and not exists (select from pgflow.nudge n where n.chain_id = p.chain_id);
 end
@@ -560,7 +560,7 @@ comment on column pgflow.wait.run_id is 'The parked run';
 comment on column pgflow.wait.call is 'Number of the call that waits; of children, the first of those calls';
 comment on column pgflow.wait.kind
   is 's = for a signal, c = for the result of a child, e = for word of an effect or obligation, g = for the '
-     'answer of a gate, l = for a lock';
+     'answer of a gate, l = for a lock, u = for an update';
 comment on column pgflow.wait.name is 'Name of the signal, key of the lock, or child';
 comment on column pgflow.wait.calls is 'Numbers of the calls that wait for a child; null where it is for a signal';
 

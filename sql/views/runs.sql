@@ -80,7 +80,7 @@ from (
   select k.run_id, 'waiting', (
       select string_agg(w.what, ', ') from (
         select distinct case kind when 's' then 'signal ' || name when 'g' then 'gate ' || name when 'e' then 'owes'
-            when 'l' then 'lock ' || name else 'child'
+            when 'l' then 'lock ' || name when 'u' then 'update' else 'child'
           end as what
         from pgflow.wait where run_id = k.run_id
         union all
@@ -92,13 +92,15 @@ from (
         where exists (select from pgflow.replacement where run_id = k.run_id)
       ) w
     ), k.parked_at, null, null, null, null, null, (
-      select case min(case w.kind when 'g' then 0 when 's' then 1 when 'e' then 2 when 'l' then 3 else 4 end)
+      select case min(case w.kind when 'g' then 0 when 's' then 1 when 'e' then 2 when 'l' then 3 when 'u' then 5
+        else 4 end)
         when 0 then 'gate'
         when 1 then 'signal'
         when 2 then case when exists (select from pgflow.owed o where o.run_id = k.run_id and o.kind = 'effect')
           then 'effect' else 'owes' end
         when 3 then 'lock'
         when 4 then 'child'
+        when 5 then 'update'
         else case
           when exists (select from pgflow.timer t where t.run_id = k.run_id) then 'timer'
           when exists (select from pgflow.replacement p where p.run_id = k.run_id) then 'replacement'

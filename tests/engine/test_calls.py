@@ -22,6 +22,7 @@ from pgflow._engine.calls import (
 from pgflow._engine.effects import _MOVES, CLOSED, EffectCall, Event, ImpossibleMove, Stage
 from pgflow._engine.gates import GateCall, GateTerms
 from pgflow._engine.locks import HoldCall, LockCall
+from pgflow._engine.updates import UpdateCall
 from pgflow._model.budgets import Admission, Spent
 from pgflow._model.codecs import ANYTHING, codec_for
 from pgflow._model.effects import Accepted
@@ -103,6 +104,21 @@ def test_a_call_takes_the_outcomes_of_its_kind_and_no_others(sort):
     assert {kind for kind in OUTCOMES if call.fits(unit(kind))} == fitting
     assert {kind for kind in OUTCOMES if call.fits(unit(kind, name=None))} == fitting
     assert not any(call.fits(unit(kind, name="sail")) for kind in OUTCOMES)
+
+
+def test_an_update_of_any_name_is_the_outcome_of_a_call_that_serves():
+    call = UpdateCall(7, "update", None, judge=lambda taken, is_again: None)
+    fitting = {Kind.UPDATE_TAKEN, Kind.WAIT_TIMED_OUT}
+    assert {kind for kind in OUTCOMES if call.fits(unit(kind, name="update"))} == fitting
+    assert {kind for kind in OUTCOMES if call.fits(unit(kind))} == {Kind.UPDATE_TAKEN}
+    said = {"id": "1", "args": {"sku": "tea"}}
+    taken, error = call.decode(unit(Kind.UPDATE_TAKEN, said))
+    assert (tuple(taken), error) == (("1", "ship", {"sku": "tea"}), None)
+    assert isinstance(call.decode(unit(Kind.WAIT_TIMED_OUT))[1], TimeoutError)
+    waits = Waits([])
+    call.started_seq = 4
+    call.wait(waits)
+    assert waits.in_question([]) == {"updates": [[7]], "timers": [[7, 4, "W"]]}
 
 
 def test_each_kind_names_what_only_the_database_can_end():

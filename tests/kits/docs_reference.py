@@ -44,6 +44,9 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("Locks and entities", "See [Let one run at a time](../how-to/locks.md) and [Share state among runs](../how-to/entities.md).", [
         pgflow.lock, pgflow.entity, pgflow.update, pgflow.Update, pgflow.query, pgflow.Snapshot,
     ]),
+    ("Updates", "See [Ask a running workflow](../how-to/updates.md).", [
+        pgflow.Workflow.update, pgflow.serve, pgflow.UpdateHandler, pgflow.BoundUpdate, pgflow.SentUpdate, pgflow.AsyncSentUpdate,
+    ]),
     ("Testing", "See [Test workflows](../how-to/testing.md).", [testing.AsyncHarness, testing.Harness, testing.ReplayHistories]),
     ("Declared, not built yet", ("Each raises `NotBuiltError` when it is used, or, for a schedule, "
                                 "when a worker would have to keep it."), [pgflow.schedule]),

@@ -183,6 +183,8 @@ class Store:
         self._mail_ids = 0
         self._tokens = 0
         self._writers: dict[tuple[int, int], int] = {}
+        self.replies: dict[str, str] = {}
+        """Answers to updates, by their ids."""
         self._purse = PURSE
         """Dollars that the pool can still admit."""
         self._reserved: dict[tuple[int, int], Decimal] = {}
@@ -200,6 +202,7 @@ class Store:
         other._writers = dict(self._writers)
         other._purse, other._reserved = self._purse, dict(self._reserved)
         other.locks, other.queue = list(self.locks), list(self.queue)
+        other.replies = dict(self.replies)
         other.runs = {
             run_id: replace(
                 run, units=list(run.units), waits=dict(run.waits), due_us=list(run.due_us)
@@ -244,6 +247,14 @@ class Store:
     def send(self, run: StoredRun, name: str, payload: Any = None) -> None:
         """Sends a signal."""
         self._post(run.chain_id, "s", name, json.dumps(payload))
+
+    def ask(self, run: StoredRun, update_id: str, name: str, **args: Any) -> None:
+        """Sends an update, once for each id."""
+        if update_id in self.replies:
+            return
+        self.replies[update_id] = "waiting"
+        said = json.dumps({"id": update_id, "args": args})
+        self._post(run.chain_id, "u", name, said)
 
     def cancel(self, run: StoredRun, why: str = "cancelled") -> None:
         """Asks a run to end."""
@@ -378,6 +389,8 @@ class Store:
             and any(call == m.call for call, _ in run.waits.get("gates", ()))
             or m.kind == "l"
             and m.run_id == run.run_id
+            or m.kind == "u"
+            and run.waits.get("updates")
             for m in mine
         )
 
@@ -423,6 +436,8 @@ class Store:
                 row[3:6] == [Kind.SIGNAL_RECEIVED, name, taken.payload] for row in batch["u"]
             )
             self.mail.remove(taken)
+        for word in batch.get("v", ()):
+            self._settle_update(run, batch, *word)
         for _, call in batch.get("d", ()):
             for key in list(self._reserved):
                 if key == (run_id, call) or (call is None and key[0] == run_id):
@@ -433,6 +448,25 @@ class Store:
         for _, status, reason, output, error, *_ in batch.get("o", ()):
             self._end(run, status, reason, output, error)
         return None, json.loads(json.dumps(answer))
+
+    def _settle_update(
+        self, run: StoredRun, batch: dict[str, Any], run_id: int, chain_id: int, update_id: str,
+        mail_id: int | None, seq: int | None, status: str | None, error: str | None,
+    ) -> None:  # fmt: skip
+        """Takes an update out of the mailbox, and writes down its answer: the first one counts."""
+        assert (run_id, chain_id) == (run.run_id, run.chain_id)
+        if mail_id is not None:
+            (taken,) = [m for m in self.mail if (m.mail_id, m.kind) == (mail_id, "u")]
+            if status is None:
+                assert any(
+                    row[3:6] == [Kind.UPDATE_TAKEN, taken.name, taken.payload] for row in batch["u"]
+                )
+            self.mail.remove(taken)
+        if seq is not None:
+            assert run.units[seq - 1].kind == Kind.UPDATE_REPLIED
+        assert (error is None) == (status != "rejected")
+        if status is not None and self.replies[update_id] == "waiting":
+            self.replies[update_id] = status
 
     def append(self, run: StoredRun, rows: list[list[Any]]) -> None:
         """Inserts units as they travel; their primary key is (run, seq)."""
@@ -493,6 +527,7 @@ class Store:
             *(self._admit(run, call) for call in q.get("admits", ())),
         ]
         place, pause = "leased", False
+        offers: list[list[Any]] = []
         for wanted in q.get("new_gates", ()):
             units.append(self._ask_gate(run, wanted))
         if "hold" in q:
@@ -508,6 +543,13 @@ class Store:
             more = words + more
             units += more
             more = more or settled or q.get("admits", [])
+            if "updates" in q and not pause:
+                offers = [
+                    [m.mail_id, m.name, m.payload, False]
+                    for m in self.mail
+                    if (m.chain_id, m.kind) == (run.chain_id, "u")
+                ][:2]
+                more = more or offers
             if not more and not pause:
                 asked, is_news = self._ask_locks(run, q)
                 units += asked
@@ -518,13 +560,14 @@ class Store:
             elif not more and not pause and q.get("park"):
                 self._park(run, q)
                 place = "parked"
-        return {
+        answer = {
             "run": run.run_id,
             "units": units,
             "place": place,
             "at": self.now_us,
             "pause": pause,
         }
+        return {**answer, "offers": offers} if offers else answer
 
     def _take_words(self, run: StoredRun) -> list[list[Any]]:
         """Record what somebody has said of obligations that are open."""
@@ -747,7 +790,7 @@ class Store:
         run.place = "parked"
         run.waits = {
             name: q[name]
-            for name in ("signals", "child_calls", "open_effects", "gates", "locks")
+            for name in ("signals", "child_calls", "open_effects", "gates", "locks", "updates")
             if q.get(name)
         }
         run.due_us = [

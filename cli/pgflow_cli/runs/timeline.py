@@ -50,7 +50,7 @@ NARROW = 100
 """Below so many columns a name gets less room, and the bars the rest."""
 
 
-_NAMED = ("timer", "signal", "child", "lock")
+_NAMED = ("timer", "signal", "child", "lock", "update")
 """Kinds of entries whose kind stands before their names."""
 
 

@@ -13,16 +13,19 @@ from pgflow._client._async.budgets import AsyncBudgets
 from pgflow._client._async.gates import AsyncGates
 from pgflow._client._async.handles import AsyncRun, AsyncSession
 from pgflow._client._async.obligations import AsyncObligations
+from pgflow._client._async.updates import AsyncSentUpdate
 from pgflow._client.handles import Outcome, delivery_of, signal_query
 from pgflow._client.starts import start_query
+from pgflow._client.updates import update_query
 from pgflow._client.values import stored_value
-from pgflow._db.calls import effects, entities, mail, seals
+from pgflow._db.calls import effects, entities, mail, seals, start
 from pgflow._db.calls.effects import Verdict
 from pgflow._db.calls.seals import RedactedPart
 from pgflow._db.query import Query, Steps
 from pgflow._flow.entities import Snapshot, Update, check_entity_key, entity_of
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.signals import Signal
+from pgflow._flow.updates import BoundUpdate
 from pgflow._flow.workflow import Workflow
 from pgflow._model.messages import Delivery
 from pgflow.errors import NotBuiltError
@@ -30,6 +33,7 @@ from pgflow.errors import NotBuiltError
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class AsyncClient(AsyncObligations, AsyncGates, AsyncBudgets):
@@ -109,6 +113,43 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncBudgets):
             self._send_signal, key, signal, value, idempotency_key, self._envelopes
         )
         return delivery_of(await self._ask(query, wakes=True))
+
+    async def update_with_start(
+        self,
+        update: BoundUpdate[V],
+        workflow: Workflow[P, R],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> AsyncSentUpdate[V]:
+        """Starts a run, unless one has the key, and sends it an update: both in one transaction.
+
+        Args:
+            update: The update with its arguments: ``add.bind("sku")``.
+            workflow: The workflow, mostly with ``.options(key=..., if_taken="attach")``.
+            *args: Its arguments.
+            **kwargs: The same by name.
+
+        Returns:
+            A handle of the update, whose ``result()`` waits for the answer.
+
+        Raises:
+            KeyConflict: The key names another run, or the id of the update another update of it.
+            NotStorable: An argument does not fit its annotation.
+        """
+        starting = start_query(workflow, args, kwargs, self._interceptors, self._envelopes)
+
+        def steps(idle_timeout_ms: int) -> Steps[start.Started]:
+            del idle_timeout_ms  # nobody waits for what is locked here
+            started: start.Started = yield starting
+            yield update_query(self._run_handle(started.key, workflow)._outcome, update)
+            return started
+
+        started = await self._perform(steps, once=False)
+        self._started(started)
+        self._started(started._replace(replaced=started.chain_id))  # the run may be parked for it
+        run = self._run_handle(started.key, workflow, started.chain_id)
+        return AsyncSentUpdate(self._session(), run._outcome, update)
 
     async def update(
         self, update: Update[P, R], key: str, /, *args: P.args, **kwargs: P.kwargs

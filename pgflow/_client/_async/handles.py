@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
+from pgflow._client._async.updates import AsyncSentUpdate
 from pgflow._client.handles import Handle, Position, delivery_of, signal_query
-from pgflow._db.calls import mail, result
+from pgflow._client.updates import bound, update_query
+from pgflow._db.calls import mail, result, updates
 from pgflow._db.query import Query
 from pgflow._flow.signals import Signal
+from pgflow._flow.updates import UpdateHandler
 from pgflow._model.durations import Duration
 from pgflow._model.kinds import Status
 from pgflow._model.messages import Delivery
 
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
+P = ParamSpec("P")
+V = TypeVar("V")
 
 
 class AsyncSession(Protocol):
@@ -75,6 +80,65 @@ class AsyncRun(Handle[AsyncSession, R_co]):
     async def state(self) -> dict[str, Any]:
         """Return the values that the run last set with ``set_state``."""
         return self._opened(await self._session.ask(result.run_state(self.key)))
+
+    async def query(self, name: str, type: type[T] | None = None) -> T:  # noqa: A002 - as Signal has it
+        """Return the value that the run last published under a name, with ``set_state``: it is read
+        from the database, and the run is not woken.
+
+        Args:
+            name: Name of the value.
+            type: Class of it; None to return it as JSON has it.
+
+        Raises:
+            RunNotFound: There is no such run.
+            InvalidArgument: It has published nothing under the name.
+            NotStorable: The value is not of the type.
+        """
+        text = await self._session.ask(updates.query(self.key, name))
+        return cast("T", self._published(name, text, type))
+
+    async def execute_update(
+        self, update: UpdateHandler[P, V], /, *args: P.args, **kwargs: P.kwargs
+    ) -> V:
+        """Sends an update to the run and waits for the answer.
+
+        Args:
+            update: The handler, perhaps with ``.options(update_id=)``.
+            *args: Its arguments, without the state.
+            **kwargs: The same by name.
+
+        Raises:
+            UpdateFailed: The handler raised; its error is the ``__cause__``.
+            UpdateRejected: The validator raised, or there is no such handler: nothing was done.
+            UpdateRefused: The run ended before it was answered.
+            KeyConflict: The id is of another update of this run.
+            RunNotFound: There is no such run.
+            RunStuck: The run cannot go on without a person.
+            NotStorable: An argument does not fit its annotation.
+        """
+        return await (await self.start_update(update, *args, **kwargs)).result()
+
+    async def start_update(
+        self, update: UpdateHandler[P, V], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncSentUpdate[V]:
+        """Sends an update to the run, and waits for nothing: it is in the mailbox then.
+
+        Args:
+            update: The handler, perhaps with ``.options(update_id=)``.
+            *args: Its arguments, without the state.
+            **kwargs: The same by name.
+
+        Returns:
+            A handle, whose ``result()`` waits for the answer.
+
+        Raises:
+            KeyConflict: The id is of another update of this run.
+            RunNotFound: There is no such run.
+            NotStorable: An argument does not fit its annotation.
+        """
+        sent = bound(update, args, kwargs)
+        await self._session.ask(update_query(self._outcome, sent), wakes=True)
+        return AsyncSentUpdate(self._session, self._outcome, sent)
 
     async def stream(self, name: str, *, offset: int = 0, live: bool = False) -> AsyncIterator[Any]:
         """Yields what the run emits to a stream, from an offset,

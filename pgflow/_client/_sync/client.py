@@ -14,16 +14,19 @@ from pgflow._client._sync.budgets import Budgets
 from pgflow._client._sync.gates import Gates
 from pgflow._client._sync.handles import Run, Session
 from pgflow._client._sync.obligations import Obligations
+from pgflow._client._sync.updates import SentUpdate
 from pgflow._client.handles import Outcome, delivery_of, signal_query
 from pgflow._client.starts import start_query
+from pgflow._client.updates import update_query
 from pgflow._client.values import stored_value
-from pgflow._db.calls import effects, entities, mail, seals
+from pgflow._db.calls import effects, entities, mail, seals, start
 from pgflow._db.calls.effects import Verdict
 from pgflow._db.calls.seals import RedactedPart
 from pgflow._db.query import Query, Steps
 from pgflow._flow.entities import Snapshot, Update, check_entity_key, entity_of
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.signals import Signal
+from pgflow._flow.updates import BoundUpdate
 from pgflow._flow.workflow import Workflow
 from pgflow._model.messages import Delivery
 from pgflow.errors import NotBuiltError
@@ -31,6 +34,7 @@ from pgflow.errors import NotBuiltError
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class Client(Obligations, Gates, Budgets):
@@ -108,6 +112,43 @@ class Client(Obligations, Gates, Budgets):
             self._send_signal, key, signal, value, idempotency_key, self._envelopes
         )
         return delivery_of(self._ask(query, wakes=True))
+
+    def update_with_start(
+        self,
+        update: BoundUpdate[V],
+        workflow: Workflow[P, R],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> SentUpdate[V]:
+        """Starts a run, unless one has the key, and sends it an update: both in one transaction.
+
+        Args:
+            update: The update with its arguments: ``add.bind("sku")``.
+            workflow: The workflow, mostly with ``.options(key=..., if_taken="attach")``.
+            *args: Its arguments.
+            **kwargs: The same by name.
+
+        Returns:
+            A handle of the update, whose ``result()`` waits for the answer.
+
+        Raises:
+            KeyConflict: The key names another run, or the id of the update another update of it.
+            NotStorable: An argument does not fit its annotation.
+        """
+        starting = start_query(workflow, args, kwargs, self._interceptors, self._envelopes)
+
+        def steps(idle_timeout_ms: int) -> Steps[start.Started]:
+            del idle_timeout_ms  # nobody waits for what is locked here
+            started: start.Started = yield starting
+            yield update_query(self._run_handle(started.key, workflow)._outcome, update)
+            return started
+
+        started = self._perform(steps, once=False)
+        self._started(started)
+        self._started(started._replace(replaced=started.chain_id))  # the run may be parked for it
+        run = self._run_handle(started.key, workflow, started.chain_id)
+        return SentUpdate(self._session(), run._outcome, update)
 
     def update(self, update: Update[P, R], key: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Updates an entity: the change, and a row of its history, are one commit.

@@ -1,0 +1,63 @@
+# Made by tests/colours.py from pgflow/_client/_async/updates.py; edit that one.
+"""Updates that were sent to a run, for whoever waits for the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pgflow._client.handles import Outcome
+from pgflow._client.updates import Patience, Reply
+from pgflow._db.calls import result
+from pgflow._flow.updates import BoundUpdate
+from pgflow._model.durations import Duration
+
+if TYPE_CHECKING:
+    from pgflow._client._sync.handles import Session
+
+R = TypeVar("R")
+
+ENDED = ("completed", "failed", "cancelled")
+
+
+class SentUpdate(Reply[R]):
+    """Handle of an update that was sent.
+
+    Attributes:
+        update_id: Its id: the same update, sent again under it, gets the same answer.
+    """
+
+    def __init__(self, session: Session, outcome: Outcome[Any], update: BoundUpdate[R]) -> None:
+        super().__init__(outcome, update)
+        self._session = session
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """Waits for the answer, and returns what the handler returned.
+
+        Args:
+            timeout: Longest time to wait. The update stays where it is.
+
+        Raises:
+            UpdateFailed: The handler raised; its error is the ``__cause__``.
+            UpdateRejected: The validator raised, or there is no such handler: nothing was done.
+            UpdateRefused: The run ended before it was answered.
+            RunStuck: The run cannot go on without a person.
+            RunNotFound: There is no such run or update.
+            TimeoutError: There is no answer in time.
+        """
+        key = self._outcome.key
+        patience = Patience(timeout, f"update {self.update_id!r} of run {key!r}")
+        chain_id = None
+        while True:
+            reply = self._session.ask(self._query())
+            if reply.status != "waiting":
+                return self._read(reply)
+            if chain_id is None:
+                chain_id = self._session.ask(result.find_chain(key))
+            delay = patience.next_delay()
+            try:
+                # A run that has ended is heard of at once.
+                ended = self._session.wait(key, chain_id, delay)
+            except TimeoutError:
+                continue
+            if ended.status not in ENDED:
+                self._outcome.check_end(ended)

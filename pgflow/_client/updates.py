@@ -1,0 +1,105 @@
+"""Parts of an update that wait for nothing: how it is sent, and how its answer is read."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from pgflow._client.handles import Outcome
+from pgflow._db.calls import updates as calls
+from pgflow._db.query import Query
+from pgflow._flow.updates import BoundUpdate, UpdateHandler
+from pgflow._model.codecs import ANYTHING
+from pgflow._model.durations import Duration, duration
+from pgflow._model.envelopes import open_text
+from pgflow._model.exceptions import ErrorClasses, rebuild_error
+from pgflow._model.updates import UpdateStatus
+from pgflow.errors import UpdateFailed, UpdateRefused, UpdateRejected
+
+R = TypeVar("R")
+
+FIRST_POLL_SECONDS = 0.01
+LONGEST_POLL_SECONDS = 1.0
+
+
+def bound(
+    handler: UpdateHandler[Any, R], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> BoundUpdate[R]:
+    """An update with its arguments, and an id: so it can be sent again."""
+    return BoundUpdate(handler, args, kwargs, handler.update_id or str(uuid.uuid4()))
+
+
+def update_query(outcome: Outcome[Any], update: BoundUpdate[Any]) -> Query[calls.Sent]:
+    """Sends an update."""
+    handler = update.handler
+    text = handler.encode_args(update.args, update.kwargs)
+    if outcome.envelopes is not None:
+        what = f"the arguments of update {handler.name}"
+        text = outcome.envelopes.seal_compared(text, what, update.update_id)
+    return calls.send_update(outcome.key, handler.name, text, update.update_id)
+
+
+class Reply(Generic[R]):
+    """Reader of the answer to an update.
+
+    Attributes:
+        update_id: Id of the update.
+    """
+
+    def __init__(self, outcome: Outcome[Any], update: BoundUpdate[R]) -> None:
+        self.update_id = update.update_id
+        self._outcome = outcome
+        self._handler = update.handler
+
+    def __repr__(self) -> str:
+        """As in logs."""
+        return f"<{type(self).__name__} {self._handler.name} {self.update_id!r}>"
+
+    def _query(self) -> Query[calls.Reply]:
+        return calls.update_reply(self._outcome.key, self.update_id)
+
+    def _read(self, reply: calls.Reply) -> R:
+        """The handler's value, or the error that the answer raises."""
+        outcome, name = self._outcome, self._handler.name
+        shown = f"update {name!r} of run {outcome.key!r}"
+        if reply.status == UpdateStatus.DONE:
+            what = f"the answer to {shown}"
+            text = open_text(outcome.envelopes, reply.value or "null", what)
+            return self._handler.result_codec.decode(text, what)
+        if reply.status == UpdateStatus.REFUSED:
+            raise UpdateRefused(f"{shown} was refused: the run ended before it was answered")
+        text = open_text(outcome.envelopes, reply.error or "{}", f"the error of {shown}")
+        data = ANYTHING.decode(text, "an error")
+        cause = rebuild_error(data, ErrorClasses(*outcome.errors))
+        is_rejected = reply.status == UpdateStatus.REJECTED
+        raise (UpdateRejected if is_rejected else UpdateFailed)(
+            f"{shown} {'was rejected' if is_rejected else 'failed'}: "
+            f"{data.get('type')}: {data.get('message')}"
+        ) from cause
+
+
+class Patience:
+    """Time that somebody waits for an answer, and when he looks again."""
+
+    def __init__(self, timeout: Duration | None, what: str) -> None:
+        patience: timedelta | None = duration(timeout, f"timeout of {what}")
+        self._what = what
+        self._timeout = patience
+        self._until = None if patience is None else time.monotonic() + patience.total_seconds()
+        self._delay = FIRST_POLL_SECONDS
+
+    def next_delay(self) -> timedelta:
+        """Return how long to wait before the next look.
+
+        Raises:
+            TimeoutError: Its time is over.
+        """
+        delay, self._delay = self._delay, min(LONGEST_POLL_SECONDS, self._delay * 1.5)
+        if self._until is not None:
+            left = self._until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"{self._what} has no answer after {self._timeout}")
+            delay = min(delay, left)
+        return timedelta(seconds=delay)
