@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast, overload
 from pgflow._engine.calls import Call, ChildCall
 from pgflow._flow import dynamic
 from pgflow._flow import locks as _locks
+from pgflow._flow import updates as _updates
 from pgflow._flow.authority import gate as _gates
 from pgflow._flow.authority.gate import Verdict
 from pgflow._flow.children import SyncChild, issue_child
@@ -19,7 +20,6 @@ from pgflow._flow.many import Tally
 from pgflow._flow.scope import WorkflowScope, current, sync_scope
 from pgflow._flow.step import Calls, Step
 from pgflow._flow.timers import seconds_of
-from pgflow._flow.updates import serve_sync
 from pgflow._flow.workflow import Workflow
 from pgflow._model.decisions import Decision
 from pgflow._model.durations import Duration
@@ -53,7 +53,7 @@ def serve(
     state: Any, *, until: Callable[[], bool] | None = None, timeout: Duration | None = None
 ) -> None:
     """Takes updates of the running workflow, one at a time; see :func:`pgflow.serve`."""
-    serve_sync(state, until=until, timeout=timeout)
+    _updates.serve_sync(state, until=until, timeout=timeout)
 
 
 @overload

@@ -2515,6 +2515,13 @@ COORDINATION = (
         "locks/test_plain_locks.py::test_in_one_snapshot_for_all_a_lock_is_asked_for_and_won_later",
     ),
     Defect(
+        "who has its place in its hands is forgotten",
+        "sql/coordination/locks.sql",
+        "insert into pgflow.lock_nudge (nudged_at, key) values (t, wanted);",
+        "null;",
+        "locks/test_plain_locks.py::test_who_renews_its_place_while_the_lock_is_given_back_is_let_in_afterwards",
+    ),
+    Defect(
         "an expired holder goes on",
         "sql/coordination/locks.sql",
         "continue when (held.expires_at <= t) is not true and not part.is_given_back;",

@@ -88,6 +88,12 @@ class World:
             self._connection.execute("select pgflow.discharge(%s, sent_by => 'a person')", (key,))
         return bool(opened)
 
+    def update(self, name: str, args: Any) -> None:
+        self._connection.execute(
+            "select pgflow.send_update(%s, %s, %s::json)", (self.runs[1], name, json.dumps(args))
+        )
+        self._connection.execute("select pgflow.wake()")
+
     def pause(self, key: str) -> None:
         self._connection.execute("select pgflow.pause_run(%s, 'a look')", (key,))
 

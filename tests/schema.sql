@@ -657,6 +657,25 @@ table pgflow.run_key, owner pgflow_owner
   constraint run_key_pkey PRIMARY KEY (tenant, key)
   CREATE INDEX run_key_retention_idx ON pgflow.run_key USING btree (retention_seconds, chain_id) WHERE (retention_seconds IS NOT NULL)
 
+table pgflow.run_update, owner pgflow_owner
+  -- Updates that were sent to runs; kept as long as the history of the run. What was asked and answered is in the mailbox and the journal
+  with fillfactor=80
+  chain_id bigint not null -- The chain that it is for
+  sent_at timestamp with time zone not null -- Time of sending
+  replied_at timestamp with time zone -- Time of the answer; null = there is none yet
+  reply_run_id bigint -- The generation whose journal has the answer; null = none has it
+  same_as bigint not null -- Hash of its name and arguments: the same id with others is refused
+  reply_seq integer -- Place of the answer in that journal
+  update_id text not null -- Id of the update, within its run
+  name text not null -- Name of the handler
+  sent_by text -- Sender: a role, or the name that the caller gave
+  status text -- done, failed: its handler returned or raised; rejected: by its validator; refused: the run ended first; null = no answer yet
+  error json -- Reason for which it was rejected; null = it was not, or the journal has it
+  constraint run_update_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
+  constraint run_update_pkey PRIMARY KEY (chain_id, update_id)
+  constraint run_update_status_check CHECK ((status = ANY (ARRAY['done'::text, 'failed'::text, 'rejected'::text, 'refused'::text])))
+  constraint run_update_update_id_check CHECK (((char_length(update_id) >= 1) AND (char_length(update_id) <= 255)))
+
 table pgflow.saga_effect, owner pgflow_owner
   -- Effects that a generation handed on when it continued as new: a later one takes them back if it fails
   chain_id bigint not null -- The chain whose run did it
@@ -747,13 +766,13 @@ table pgflow.signal, owner pgflow_owner
   run_id bigint -- Result of a child, what became of an effect, verdict of a gate: the generation that it is for, with its call
   sent_at timestamp with time zone not null -- Time of sending
   call integer -- Result of a child: number of the parent's call that started it; word of an effect: its call
-  kind "char" not null -- s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect, g = the verdict of a gate, l = what became of the wait for a lock
+  kind "char" not null -- s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect, g = the verdict of a gate, l = what became of the wait for a lock, u = an update
   name text not null -- Name of the signal, or of what is asked
   has_had_its_try boolean -- True of a cancel that has brought on a run that was paused or stuck: if the run gets stuck again, it stays so
   sent_by text -- Sender: a role, or the name that the caller gave
   payload json -- Content of the message
   refusal jsonb -- Why the code could not take it, {error, code_hash}: the run was held for a person; null = nobody has tried, or it has been mended
-  constraint signal_kind_check CHECK ((kind = ANY (ARRAY['c'::"char", 'e'::"char", 'g'::"char", 'l'::"char", 'p'::"char", 'r'::"char", 's'::"char", 't'::"char", 'x'::"char"])))
+  constraint signal_kind_check CHECK ((kind = ANY (ARRAY['c'::"char", 'e'::"char", 'g'::"char", 'l'::"char", 'p'::"char", 'r'::"char", 's'::"char", 't'::"char", 'u'::"char", 'x'::"char"])))
   constraint signal_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 255)))
   constraint signal_payload_check CHECK ((octet_length((payload)::text) <= 1114112))
   constraint signal_pkey PRIMARY KEY (chain_id, kind, name, signal_id)
@@ -825,7 +844,7 @@ table pgflow.undelivered, owner pgflow_owner
   sent_at timestamp with time zone not null -- Time of sending
   moved_at timestamp with time zone not null -- Time at which it was put aside
   call integer -- Result of a child: number of the parent's call that started it
-  kind "char" not null -- As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect
+  kind "char" not null -- As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect, u = an update
   name text not null -- Name of the signal, or of what was asked
   sent_by text -- Sender
   payload json -- Content of the message
@@ -892,15 +911,15 @@ table pgflow.unit_kind, owner pgflow_owner
   constraint unit_kind_pkey PRIMARY KEY (kind)
 
 table pgflow.wait, owner pgflow_owner
-  -- What a parked run waits for: s = a signal of that name; c = the result of a child of one of these calls (one row for all); e = what became of an effect; g = the answer of a gate; l = a lock
+  -- What a parked run waits for: s = a signal of that name; c = the result of a child of one of these calls (one row for all); e = what became of an effect; g = the answer of a gate; l = a lock; u = an update
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
   run_id bigint not null -- The parked run
   call integer not null -- Number of the call that waits; of children, the first of those calls
-  kind "char" not null -- s = for a signal, c = for the result of a child, e = for word of an effect or obligation, g = for the answer of a gate, l = for a lock
+  kind "char" not null -- s = for a signal, c = for the result of a child, e = for word of an effect or obligation, g = for the answer of a gate, l = for a lock, u = for an update
   name text not null -- Name of the signal, key of the lock, or child
   calls integer[] -- Numbers of the calls that wait for a child; null where it is for a signal
   constraint wait_check CHECK (((kind = 'c'::"char") = (calls IS NOT NULL)))
-  constraint wait_kind_check CHECK ((kind = ANY (ARRAY['c'::"char", 'e'::"char", 'g'::"char", 'l'::"char", 's'::"char"])))
+  constraint wait_kind_check CHECK ((kind = ANY (ARRAY['c'::"char", 'e'::"char", 'g'::"char", 'l'::"char", 's'::"char", 'u'::"char"])))
   constraint wait_name_check CHECK ((octet_length(name) <= 255))
   constraint wait_pkey PRIMARY KEY (run_id, call)
 
@@ -1450,6 +1469,24 @@ view pgflow.undelivered_messages, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.updates, owner pgflow_owner
+  -- Updates that were sent to runs, with their answers
+  key text -- Key of the run
+  update_id text -- Id of the update
+  update text -- Name of its handler
+  status text -- waiting; done, failed: its handler returned or raised; rejected: by its validator; refused: the run ended first, and somebody has asked
+  sent_at timestamp with time zone -- Time of sending
+  sent_by text -- Sender
+  replied_at timestamp with time zone -- Time of the answer; null = there is none
+  value json -- Value that the handler returned
+  error json -- The error that the handler or the validator raised
+  tenant text -- Tenant of the run; empty where there is only one
+  chain_id bigint -- Number of the first run of the chain
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.versions, owner pgflow_owner
   -- Each version of each workflow: which open runs may depend on it, who serves it, and whether it may go
   workflow text -- Name of the workflow, an old name included
@@ -1552,7 +1589,7 @@ function pgflow.answer_all_(questions jsonb, t timestamp with time zone, OUT ans
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 e750d8a7fb75cc8ac44c84b22dac5e40
+  md5 aecd83c2eb95df433d946f32efbe6284
 
 function pgflow.answer_gate(gate text, verdict text, payload_hash text DEFAULT NULL::text, value json DEFAULT NULL::json, reason text DEFAULT NULL::text, by text DEFAULT NULL::text, acting_as text[] DEFAULT NULL::text[], hand_to text DEFAULT NULL::text, valid_until timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint, owner pgflow_owner
   -- Answers a gate, in any transaction: approve (value = the request as edited), reject, escalate (hand_to) or take_over (value = the result). by = who answers, acting_as = its roles; both are the caller's word, and the role of the session is kept beside. payload_hash binds the answer to what was shown: PF023 if that is another by now. valid_until = time from which it does not count (PF021). The first answer that closes the gate counts, and a later one is told who, when and what (PF022). PF021 if others are asked, PF003 if the value does not fit, PF001 if no open gate has the key. Answers the chain, for wake()
@@ -2026,6 +2063,12 @@ function pgflow.check_steps_() returns TABLE(invariant text, detail text), owner
   set search_path=pg_catalog, pg_temp
   md5 f8ae6d271b27d7516f32f021e6eaa7ee
 
+function pgflow.check_updates_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Each update waits, was taken, or is answered, once; and the journal says so
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 b4bb7867d932e8db04081ff483e11109
+
 function pgflow.check_version_(version text) returns void, owner pgflow_owner
   -- Refuses (PF003) a version that no lane can have
   plpgsql immutable
@@ -2036,7 +2079,7 @@ function pgflow.check_waits_() returns TABLE(invariant text, detail text), owner
   -- A parked run waits for something that can come, and has not come
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 f51ed482cba335bad3b197d633c5b655
+  md5 a9a60e5711dbb11d2998195b7f24696e
 
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
   -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
@@ -2156,7 +2199,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 70a683b61c04dd3afda210fe244a9e02
+  md5 d53a68af357b03ba497fc62af465d823
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -2277,7 +2320,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 fc906cfa19539a540412fde837cf371c
+  md5 565f69c128921586d8edbe14f018d3c7
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -2518,7 +2561,7 @@ function pgflow.grant_key_(wanted text, t timestamp with time zone) returns bigi
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 7a5ec81b4c0bd36e947d873e8eb231f8
+  md5 9db51e3db5b8a01d76cd89b54dfe96d3
 
 function pgflow.guard_table_(name text) returns void, owner pgflow_owner
   -- Makes a table append only, unless it is
@@ -2551,6 +2594,17 @@ function pgflow.has_long_number_(value text) returns boolean, owner pgflow_owner
   plpgsql immutable strict
   set search_path=pg_catalog, pg_temp
   md5 0c3d82ded77346a257409c78db9687a1
+
+function pgflow.has_passed(at timestamp with time zone) returns boolean, owner pgflow_owner
+  -- True if a time is over by the database's clock: of a link, before it shows a gate
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 7e5865d70c9ef96c912b6962df9a2aad
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.has_updates(names text[]) returns boolean, owner pgflow_owner
   -- True if somebody has asked by SQL for an update of entities of these names
@@ -2763,7 +2817,15 @@ function pgflow.judge_acts(acts jsonb) returns jsonb, owner pgflow_owner
   sql stable security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 33878047d25217084d16463bb8a63555
+  md5 7193e04c5e9a2799c2e5ac25cb0d632d
+  grant execute to pgflow_worker
+
+function pgflow.judge_plan(acts jsonb) returns jsonb, owner pgflow_owner
+  -- Judgement of the policy in force on acts [[name, risk, request], ...] that a model has planned: for each the version that wants a gate, with its terms, or null
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 886f27e232ec711b0750f93536084f43
   grant execute to pgflow_worker
 
 function pgflow.keep_key_(chain bigint, key text, message bigint) returns void, owner pgflow_owner
@@ -2946,7 +3008,7 @@ function pgflow.merkle_levels_(leaves bytea[]) returns SETOF bytea[], owner pgfl
   -- The levels of a Merkle tree over so many hashes, the leaves first
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 032c20095ecb0c2cecb91510453e6708
+  md5 66084479b8788e84bc3dc1217f205f56
 
 function pgflow.merkle_path_(leaves bytea[], place integer) returns jsonb, owner pgflow_owner
   -- The way from a leaf, counted from 1, to the root: [["left" or "right", hash of that neighbour], ...]
@@ -3100,6 +3162,13 @@ function pgflow.observe_workers() returns TABLE(worker_id integer, beat bigint),
   md5 3fe4aaaf8c2ffc970e8491744f1daadb
   grant execute to pgflow_worker
 
+function pgflow.offer_updates_(questions jsonb, positions integer[]) returns TABLE(pos integer, offers jsonb), owner pgflow_owner
+  -- Updates that wait in the mailboxes of runs whose code would take one, the oldest first, as [[message, name, payload, true if it was taken before a rewind], ...]
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 9a00490870b4eab0b2ba5d1553ff7686
+
 function pgflow.open_entity(name text, key text, expect bigint DEFAULT NULL::bigint, update text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, idle_timeout_ms integer DEFAULT 0, OUT version bigint, OUT state text, OUT at_us bigint, OUT verdict text) returns record, owner pgflow_owner
   -- Locks an entity until the end of the transaction: its version and state, null for its first one, the time, and the verdict of the update that was made under this idempotency key. PF024 if it has another version than expected; PF003 if the key is of another update. With an idle timeout, a caller that is frozen is cut off
   plpgsql volatile security definer
@@ -3197,7 +3266,7 @@ function pgflow.park_all_(questions jsonb, positions integer[], seqs integer[], 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 b85a3712326c9b1314998af717d6a3f8
+  md5 24e57fcb1f876a292a5e106960f09d91
 
 function pgflow.park_gates_(questions jsonb, positions integer[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Has runs that park wait for their gates, and for the end of the time of these
@@ -3346,7 +3415,7 @@ function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain big
   -- Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; copies of it, for another chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 d0f8b67f0601bb0666167558beb4d1fb
+  md5 b8f1f60063583bdc5b1042edaa817356
 
 function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving; what was said of obligations is recorded
@@ -3360,6 +3429,17 @@ function pgflow.put_signals_back_(returned jsonb) returns void, owner pgflow_own
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 e72891a30e595598277198160653f679
+
+function pgflow.query(key text, name text, tenant text DEFAULT ''::text) returns json, owner pgflow_owner
+  -- Value that a run last published under a name by set_state(); the run is not woken. PF003 if there is none
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 65ff44c71d2fad875a961bc8f178ce93
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.quorum_of_(asked pgflow.gate, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Number of people who must approve at a time: whoever it was escalated to decides alone
@@ -3424,7 +3504,7 @@ function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::te
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7edd7bb9956a63ede6b59136b63205c5
+  md5 421914f035d6c9140d168d787e8bdd93
   grant execute to pgflow_operator
 
 function pgflow.redact_copies_(runs bigint[], body json, asked json) returns void, owner pgflow_owner
@@ -3437,7 +3517,7 @@ function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_own
   -- Stand-in for a value that was redacted: an envelope that no codec can open, with the hash of its text
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 3a3271dd0015a0752597947c465b3a44
+  md5 6045b5f707276c54b02c275dca41025f
 
 function pgflow.refuse_gate_(gate text) returns void, owner pgflow_owner
   -- Says who closed a gate, when and how (PF022); PF001 if nobody did
@@ -3776,6 +3856,16 @@ function pgflow.send_signal(key text, name text, payload json DEFAULT 'null'::js
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.send_update(key text, name text, payload json DEFAULT '{}'::json, INOUT update_id text DEFAULT NULL::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT is_new boolean) returns record, owner pgflow_owner
+  -- Asks a run for an update in the caller's transaction, its arguments by their names; answers its id, under which update_reply() says what became of it, and the chain, for wake(). The same id to the same run is one update, for as long as the history of the run; PF002 if it was another. PF001 if no run has the key
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 99b46563bd51a35c38bb0417cf6cb6e4
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.serve_lanes(queues text[], workflows text[], versions text[] DEFAULT '{}'::text[]) returns TABLE(lane_id integer, queue text, workflow text, version text), owner pgflow_owner
   -- The lanes that a worker of these queues and workflows serves: those of runs that any version may work on, and of runs pinned to its own
   plpgsql volatile security definer
@@ -3789,7 +3879,7 @@ function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ed81e8bc1c6b4b11e0f8e7b58f7041ee
+  md5 f403ea9e23fbf08c3f354c83a2d6818f
   grant execute to pgflow_operator
 
 function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent text DEFAULT NULL::text, per text DEFAULT NULL::text, tz text DEFAULT 'UTC'::text, soft numeric DEFAULT 0.8, hard boolean DEFAULT false, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
@@ -3855,6 +3945,13 @@ function pgflow.settle_locks_(questions jsonb, positions integer[], seqs integer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 69d8f8337ad39695efdfc5e0bcfdc2bd
+
+function pgflow.settle_updates_(told jsonb, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Takes updates out of the mailboxes and writes down their answers, with the units of a batch that say so; refuses (PF006) to take one that is not there
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 50bd01b687445412282cbcf325a58dee
 
 function pgflow.share_worker_(worker_id integer) returns boolean, owner pgflow_owner
   -- Keeps a worker's leases where they are until this transaction ends, without a lock on each; false if it cannot
@@ -4163,6 +4260,16 @@ function pgflow.update_entity(name text, key text, from_version bigint, update t
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.update_reply(key text, update_id text, tenant text DEFAULT ''::text, OUT status text, OUT value json, OUT error json) returns record, owner pgflow_owner
+  -- State of an update: waiting; done, with the value of its handler; failed, with the error that this raised; rejected, with that of its validator; refused, since the run ended before it was answered. PF001 if the run has none of this id
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 b748414a1ab417050b9eef9162d3777d
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.update_verdict(mail_id bigint, OUT state text, OUT verdict json, OUT error json) returns record, owner pgflow_owner
   -- State of an update that was asked for by post_update: waiting; done, with its verdict; or refused, with the error. PF001 if there is none of this number
   plpgsql stable security definer
@@ -4258,7 +4365,7 @@ function pgflow.wake(chains bigint[] DEFAULT NULL::bigint[], max integer DEFAULT
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 ef7f22dbfd8b9b4fc0d86e784fa31586
+  md5 14272033b2cfc346f08de60c14b58cfd
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4320,7 +4427,7 @@ type pgflow.tenant_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of 
 
 type pgflow.unit_call as integer CHECK ((VALUE >= 0)) -- Number of a durable call; 0 = of the run itself
 
-type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['A'::"char", 'B'::"char", 'C'::"char", 'D'::"char", 'E'::"char", 'F'::"char", 'G'::"char", 'H'::"char", 'K'::"char", 'L'::"char", 'M'::"char", 'O'::"char", 'R'::"char", 'S'::"char", 'T'::"char", 'U'::"char", 'W'::"char", 'X'::"char", 'Z'::"char", 'a'::"char", 'c'::"char", 'd'::"char", 'e'::"char", 'f'::"char", 'g'::"char", 'i'::"char", 'j'::"char", 'k'::"char", 'l'::"char", 'm'::"char", 'n'::"char", 'o'::"char", 'p'::"char", 'q'::"char", 'r'::"char", 's'::"char", 't'::"char", 'u'::"char", 'v'::"char", 'w'::"char", 'x'::"char", 'y'::"char"]))) NOT VALID -- Kind of a unit: see pgflow.unit_kind
+type pgflow.unit_letter as "char" CHECK ((VALUE = ANY (ARRAY['A'::"char", 'B'::"char", 'C'::"char", 'D'::"char", 'E'::"char", 'F'::"char", 'G'::"char", 'H'::"char", 'K'::"char", 'L'::"char", 'M'::"char", 'O'::"char", 'R'::"char", 'S'::"char", 'T'::"char", 'U'::"char", 'W'::"char", 'X'::"char", 'Z'::"char", 'a'::"char", 'b'::"char", 'c'::"char", 'd'::"char", 'e'::"char", 'f'::"char", 'g'::"char", 'h'::"char", 'i'::"char", 'j'::"char", 'k'::"char", 'l'::"char", 'm'::"char", 'n'::"char", 'o'::"char", 'p'::"char", 'q'::"char", 'r'::"char", 's'::"char", 't'::"char", 'u'::"char", 'v'::"char", 'w'::"char", 'x'::"char", 'y'::"char"]))) NOT VALID -- Kind of a unit: see pgflow.unit_kind
 
 type pgflow.unit_name as text CHECK ((octet_length(VALUE) <= 255)) -- Name of a call, or its idempotency key: at most 255 bytes
 
@@ -4346,11 +4453,13 @@ unit kind W wait_timed_out, terminal: settle: the database found the time-out of
 unit kind X step_abandoned, terminal: commit_units: workflow code gave up a step whose body may still be running
 unit kind Z redacted: redact: a person had a value of the run replaced by its hash
 unit kind a attempt_failed: commit_units: a body raised and will be tried again
+unit kind b update_replied: commit_units: what the handler of an update came to
 unit kind c step_completed, terminal: commit_units, fence_step: a body returned
 unit kind d decision_recorded, terminal: commit_units: a choice with its reasons
 unit kind e emitted, terminal: commit_units: emit()
 unit kind f step_failed, terminal: commit_units, fence_step: a body raised for the last time
 unit kind g gate_asked: answer: the database asked for an answer, and says until when
+unit kind h update_taken, terminal: commit_units: serve() takes an update that its validator has let through
 unit kind i effect_intended: settle: an effect may act from this commit on; carries the licence of its body
 unit kind j effect_attempted: settle: an effect may act again, under the same key
 unit kind k child_started: settle: the child exists from this commit on

@@ -56,7 +56,7 @@ class Returned(NamedTuple):
 
 
 class Word(NamedTuple):
-    """What is said of an update: taken out of the mailbox, or answered, or both.
+    """Word of an update: taken out of the mailbox, or answered, or both.
 
     Attributes:
         update_id: Its id.
@@ -119,7 +119,7 @@ class Flush:
     returned: Sequence[Returned] = ()
     """Signals that go back to the mailbox: a unit among its rows says so of each."""
     words: Sequence[Word] = ()
-    """What is said of updates."""
+    """Word of updates."""
     size_bytes: int = 0
     """About how much its units take."""
     own_rows: int = 0

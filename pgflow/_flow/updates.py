@@ -18,12 +18,12 @@ import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import (
-    TYPE_CHECKING,
     Any,
     Generic,
     NamedTuple,
     NotRequired,
     ParamSpec,
+    Protocol,
     Self,
     TypeVar,
     cast,
@@ -42,9 +42,6 @@ from pgflow._model.envelopes import Envelopes, open_value
 from pgflow._model.names import is_name
 from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
 
-if TYPE_CHECKING:
-    from pgflow._flow.workflow import Workflow
-
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -52,10 +49,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 _GIVEN_UP = (asyncio.CancelledError, ContinueAsNew)
 
 
+class _Owner(Protocol):
+    """A workflow, as far as its handlers ask."""
+
+    @property
+    def name(self) -> str:
+        """Name of the workflow."""
+
+    @property
+    def is_async(self) -> bool:
+        """True if its code is an ``async def``."""
+
+
 class UpdateHandler(Generic[P, R]):
     """A handler of updates, made by ``@my_workflow.update``. ``fn`` is the undecorated function."""
 
-    def __init__(self, workflow: Workflow[..., Any], fn: Callable[..., Any]) -> None:
+    def __init__(self, workflow: _Owner, fn: Callable[..., Any]) -> None:
         self.fn = fn
         self.workflow = workflow
         self.name: str = fn.__name__
@@ -282,7 +291,7 @@ async def serve(
     update, and part of the journal. An exception of a handler does not end the workflow.
 
     Args:
-        state: What handlers and validators get as their first argument: an object of the code's.
+        state: First argument of handlers and validators: an object of the code's.
         until: Is asked before each update, and reads the state; once it is true, ``serve`` returns.
             Without it, it goes on until it is cancelled or its time is over.
         timeout: Longest time to go on.

@@ -1,4 +1,4 @@
-"""What becomes of an update of a running workflow."""
+"""Answers to updates of a running workflow."""
 
 from __future__ import annotations
 

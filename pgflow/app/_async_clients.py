@@ -12,7 +12,8 @@ import psycopg
 from psycopg_pool import AsyncConnectionPool
 
 from pgflow._client._async.client import AsyncClient
-from pgflow._client._async.handles import AsyncRun, AsyncSession
+from pgflow._client._async.handles import AsyncRun
+from pgflow._client._async.session import AsyncSession
 from pgflow._client.locks import AsyncHeldLock
 from pgflow._client.starts import batch_of
 from pgflow._db._async_pool import lent_async
@@ -38,6 +39,8 @@ log = logging.getLogger("pgflow")
 
 CONFLICTS = 20
 """Times that a transaction is tried again which the server rolled back for the sake of another."""
+ROLLED_BACK = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+"""Errors of such a one."""
 IDLE_TIMEOUT_MS = 10_000
 """Time after which the server cuts off a transaction in which others wait for a frozen process."""
 
@@ -118,7 +121,7 @@ class AsyncPoolClient(AppBase, AsyncClient):
                 return await run_steps_async(OnAsyncConnection(connection), make(IDLE_TIMEOUT_MS))
 
         for _ in range(CONFLICTS):
-            with contextlib.suppress(psycopg.errors.TransactionRollback):  # which did nothing
+            with contextlib.suppress(*ROLLED_BACK):  # which did nothing
                 return await self._send(work, once=once)
         return await self._send(work, once=once)
 

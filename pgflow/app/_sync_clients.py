@@ -13,7 +13,8 @@ import psycopg
 from psycopg_pool import ConnectionPool
 
 from pgflow._client._sync.client import Client
-from pgflow._client._sync.handles import Run, Session
+from pgflow._client._sync.handles import Run
+from pgflow._client._sync.session import Session
 from pgflow._client.locks import HeldLock
 from pgflow._client.starts import batch_of
 from pgflow._db._sync_pool import lent
@@ -31,6 +32,8 @@ log = logging.getLogger("pgflow")
 
 CONFLICTS = 20
 """Times that a transaction is tried again which the server rolled back for the sake of another."""
+ROLLED_BACK = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+"""Errors of such a one."""
 IDLE_TIMEOUT_MS = 10_000
 """Time after which the server cuts off a transaction in which others wait for a frozen process."""
 
@@ -109,7 +112,7 @@ class PoolClient(AppBase, Client):
                 return run_steps(OnConnection(connection), make(IDLE_TIMEOUT_MS))
 
         for _ in range(CONFLICTS):
-            with contextlib.suppress(psycopg.errors.TransactionRollback):  # which did nothing
+            with contextlib.suppress(*ROLLED_BACK):  # which did nothing
                 return self._send(work, once=once)
         return self._send(work, once=once)
 

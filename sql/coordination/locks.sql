@@ -148,6 +148,11 @@ begin
       chains := chains || chain;
     end if;
   end loop;
+  if not exists (select from pgflow.lock l where l.key = wanted)
+    and exists (select from pgflow.lock_wait w where w.key = wanted) then
+    -- Who waits has its place in its hands, and may keep it.
+    insert into pgflow.lock_nudge (nudged_at, key) values (t, wanted);
+  end if;
   return chains;
 end
 $$;

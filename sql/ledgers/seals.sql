@@ -132,7 +132,8 @@ begin
     return next level;
     exit when cardinality(level) <= 1;
     level := array(
-      select case when level[i + 1] is null then level[i] else sha256(decode('01', 'hex') || level[i] || level[i + 1]) end
+      select case when level[i + 1] is null then level[i]
+        else sha256(decode('01', 'hex') || level[i] || level[i + 1]) end
       from generate_series(1, cardinality(level), 2) i order by i
     );
   end loop;

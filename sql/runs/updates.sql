@@ -1,14 +1,14 @@
--- Updates: what somebody asks a running workflow to do, with exactly one answer. A sender inserts mail of kind `u`, and
--- a row by which he knows his own: the same id is one update, however often it is sent.
+-- Updates: what somebody asks a running workflow to do, with exactly one answer. A sender inserts mail of kind `u`,
+-- and a row by which he knows his own: the same id is one update, however often it is sent.
 --
 -- A worker is shown updates, and takes none by that: its code says whether it lets one through (`offer_updates_`). One
--- that it rejects leaves nothing in the journal. Of one that it takes, the message is deleted by the commit that has its
--- unit (`h`), and the answer is written by the commit that has the unit of it (`b`): see settle_updates_. While a worker
--- holds the run, nobody else takes its mail, and a worker that dies before that commit leaves it in place.
+-- that it rejects leaves nothing in the journal. Of one that it takes, the message is deleted by the commit that has
+-- its unit (`h`), and the answer is written by the commit that has the unit of it (`b`): see settle_updates_. While a
+-- worker holds the run, nobody else takes its mail, and a worker that dies before that commit leaves it in place.
 --
--- Who asks for the answer of a run that has ended is told that it is refused, and that is written down by whoever is the
--- first to ask: then a later rewind, which has the run take its mail again, leaves it out. So an end costs nothing that
--- nobody asks for.
+-- Who asks for the answer of a run that has ended is told that it is refused, and that is written down by whoever is
+-- the first to ask: then a later rewind, which has the run take its mail again, leaves it out. So an end costs nothing
+-- that nobody asks for.
 
 create or replace function pgflow.send_update(
   key text, name text, payload json default '{}', inout update_id text default null, tenant text default '',
@@ -104,7 +104,7 @@ begin
 end
 $$;
 comment on function pgflow.update_reply(text, text, text)
-  is 'What became of an update: waiting; done, with the value of its handler; failed, with the error that this raised; '
+  is 'State of an update: waiting; done, with the value of its handler; failed, with the error that this raised; '
      'rejected, with that of its validator; refused, since the run ended before it was answered. PF001 if the run has '
      'none of this id';
 --! grant update_reply to pgflow_client, pgflow_worker, pgflow_operator
@@ -259,7 +259,8 @@ begin
     select r.chain_id, r.run_id, u.seq, u.kind, u.payload->>'id' as update_id
     from pgflow.unit u join pgflow.run r on r.run_id = u.run_id join pgflow.run f on f.run_id = r.chain_id
     -- What a fork has from another chain was sent to that.
-    where u.kind in ('h', 'b') and u.seq > coalesce(f.origin_seq, 0) and not exists (select from pgflow.imported i where i.run_id = u.run_id)
+    where u.kind in ('h', 'b') and u.seq > coalesce(f.origin_seq, 0)
+      and not exists (select from pgflow.imported i where i.run_id = u.run_id)
   )
   select 'an update that its handler has answered has a unit that says so',
     format('update %s of chain %s', u.update_id, u.chain_id)
@@ -296,4 +297,5 @@ begin
   );
 end
 $$;
-comment on function pgflow.check_updates_() is 'Each update waits, was taken, or is answered, once; and the journal says so';
+comment on function pgflow.check_updates_()
+  is 'Each update waits, was taken, or is answered, once; and the journal says so';

@@ -236,7 +236,36 @@ async def taking_places(n: int) -> list[bool]:
     return [await Stock.take("shelf 1", 2) for _ in range(n)]
 
 
+@workflow
+async def serving(n: int) -> list[str]:
+    """Takes what others add, and answers."""
+    names: list[str] = []
+    await pgflow.serve(names, until=lambda: len(names) == n)
+    return names
+
+
+@serving.update
+async def add_name(names: list[str], name: str) -> int:
+    names.append(await shelve_name(name))
+    return len(names)
+
+
+@step
+async def shelve_name(name: str) -> str:
+    return name.upper()
+
+
+def _update(name: str, args: Any) -> Callable[[Any], Any]:
+    return lambda world: world.update(name, args)
+
+
 LEDGERS = [
+    Example(
+        serving,
+        2,
+        ["ADA", "BOB"],
+        events=(_update("add_name", {"name": "ada"}), _update("add_name", {"name": "bob"})),
+    ),
     Example(falling_behind, 2, ["call back", "ada"]),
     Example(taking_places, 3, [True, True, False]),
     Example(

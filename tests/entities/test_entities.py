@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 import sqlkit
-from records import SOON, count, events, eventually
+from records import SOON, count, events, eventually, in_a_loop
 
 import pgflow
 from pgflow import (
     App,
+    AsyncApp,
     DefinitionError,
     InvalidArgument,
     NotStorable,
@@ -213,6 +214,21 @@ async def test_two_callers_at_once_are_one_after_the_other(
     )
     assert sum(verdicts) == 1
     assert len(updates(conn)) == 10
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@in_a_loop
+async def test_callers_who_meet_in_one_snapshot_for_all_are_tried_again(
+    dsn: str, conn: psycopg.Connection, level: str
+) -> None:
+    name = conn.info.dbname
+    conn.execute(f"alter database {name} set default_transaction_isolation = '{level}'")
+    async with AsyncApp(dsn) as app:
+        await app.update(Incident.claim, "a", "ann")
+        counts = await asyncio.gather(
+            *(app.update(Incident.record, "a", "ann", str(n)) for n in range(40))
+        )
+    assert sorted(counts) == list(range(1, 41))
 
 
 async def test_an_update_from_sql_is_made_by_a_worker_in_its_order(

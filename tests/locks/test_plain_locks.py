@@ -212,6 +212,31 @@ def test_two_who_take_a_lock_at_once_do_not_both_have_it(
     assert take(conn, "a", "two") is None
 
 
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_who_renews_its_place_while_the_lock_is_given_back_is_let_in_afterwards(
+    dsn: str, conn: psycopg.Connection, end: str
+) -> None:
+    patience = {"patience": "1 minute"}
+    assert take(conn, "a", "one") == 1
+    assert take(conn, "a", "two", **patience) is None
+    sqlkit.rows(conn, "select pgflow.sweep_locks()")
+    with (
+        sqlkit.connect(dsn, sqlkit.IMPATIENT) as asking,
+        sqlkit.connect(dsn, sqlkit.IMPATIENT) as waiting,
+    ):
+        asking.execute("begin")
+        assert take(asking, "a", "three") is None  # decides of the key until it commits
+        waiting.execute("begin")
+        assert take(waiting, "a", "two", patience="10 minutes") is None
+        asking.execute("commit")
+        assert sqlkit.one(conn, "select pgflow.release_lock('a', 1)") is True
+        sqlkit.rows(conn, "select pgflow.sweep_locks()")
+        assert sqlkit.rows(conn, "select holder from pgflow.locks") == []
+        waiting.execute(end)
+    sqlkit.rows(conn, "select pgflow.sweep_locks()")
+    assert sqlkit.rows(conn, "select holder from pgflow.locks") == ["two"]
+
+
 @pytest.mark.parametrize(
     "options", [{"ttl": "0 seconds"}, {"ttl": None}, {"key": ""}, {"holder": ""}]
 )

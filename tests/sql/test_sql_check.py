@@ -218,6 +218,15 @@ PROMISE = """
   select run_id, 1, %(t)s, %(t)s, {seq}, 9, 'O', 'refund', json_build_object('key', root || '/owe/refund/1')
   from pgflow.run where run_id = {run}
 """
+SENT = """
+  insert into pgflow.run_update (chain_id, sent_at, same_as, update_id, name, status, reply_run_id, reply_seq)
+  values (%(leased)s, %(t)s, 1, 'u', 's', {status})
+"""
+SAID = """
+  insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)
+  select %(leased)s, 1, %(t)s, %(t)s, 5 + n, 60 + n, kind, 's', '{{"id": "u"}}'
+  from unnest('{kinds}'::text[]::"char"[]) with ordinality as k (kind, n)
+"""
 ANSWER = """
   insert into pgflow.gate_answer (gate, n, run_id, answered_at, closes, verdict, answered_by, sent_by)
   select {gate}, a.n, {run}, %(t)s, true, 'approve', 'ann', 'ann' {of}
@@ -468,6 +477,22 @@ MUTATIONS: dict[str, list[list[str]]] = {
                 "values (0, %(t)s, %(leased)s, 60, 'e', 'k', 'u', 'x', '{}', '1')"
             )
         ]
+    ],
+    "an update that its handler has answered has a unit that says so": [
+        [SENT.format(status="'done', %(leased)s, 99")],
+    ],
+    "who sent an update has its answer": [
+        [SENT.format(status="null, null, null"), SAID.format(kinds="{h,b}")],
+    ],
+    "an update has one answer in a journal": [
+        [SENT.format(status="'done', %(leased)s, 6"), SAID.format(kinds="{b,b}")],
+    ],
+    "an update is taken once in a journal": [
+        [SENT.format(status="null, null, null"), SAID.format(kinds="{h,h}")],
+    ],
+    "no update is lost": [[SENT.format(status="null, null, null")]],
+    "an update in a mailbox is of somebody": [
+        [MAIL.format(run="%(leased)s", kind="u", name="s")],
     ],
     "what is owed equals the journal": [
         ["delete from pgflow.owed where run_id <> %(accepted)s and kind = 'effect'"],

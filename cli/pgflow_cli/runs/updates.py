@@ -121,7 +121,9 @@ def query(
     *,
     dsn: Dsn = None,
 ) -> None:
-    """Prints as JSON what a run has published with set_state().
+    """Prints what a run has published.
+
+    It is JSON: values that its code has given to set_state().
 
     It is read from the database: the run is not woken.
     """

@@ -11,8 +11,9 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from pgflow._client._async.budgets import AsyncBudgets
 from pgflow._client._async.gates import AsyncGates
-from pgflow._client._async.handles import AsyncRun, AsyncSession
+from pgflow._client._async.handles import AsyncRun
 from pgflow._client._async.obligations import AsyncObligations
+from pgflow._client._async.session import AsyncSession
 from pgflow._client._async.updates import AsyncSentUpdate
 from pgflow._client.handles import Outcome, delivery_of, signal_query
 from pgflow._client.starts import start_query

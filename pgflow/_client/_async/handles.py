@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
+from pgflow._client._async.session import AsyncSession
 from pgflow._client._async.updates import AsyncSentUpdate
 from pgflow._client.handles import Handle, Position, delivery_of, signal_query
 from pgflow._client.updates import bound, update_query
 from pgflow._db.calls import mail, result, updates
-from pgflow._db.query import Query
 from pgflow._flow.signals import Signal
 from pgflow._flow.updates import UpdateHandler
 from pgflow._model.durations import Duration
@@ -21,16 +21,6 @@ R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 P = ParamSpec("P")
 V = TypeVar("V")
-
-
-class AsyncSession(Protocol):
-    """Interface of the session, as a client's handles need it."""
-
-    async def ask(self, query: Query[T], *, wakes: bool = False) -> T:
-        """Runs a query; ``wakes``: it sends a message, and answers whom to wake."""
-
-    async def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
-        """Waits until a chain has ended."""
 
 
 class AsyncRun(Handle[AsyncSession, R_co]):

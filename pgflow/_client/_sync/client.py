@@ -12,8 +12,9 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from pgflow._client._sync.budgets import Budgets
 from pgflow._client._sync.gates import Gates
-from pgflow._client._sync.handles import Run, Session
+from pgflow._client._sync.handles import Run
 from pgflow._client._sync.obligations import Obligations
+from pgflow._client._sync.session import Session
 from pgflow._client._sync.updates import SentUpdate
 from pgflow._client.handles import Outcome, delivery_of, signal_query
 from pgflow._client.starts import start_query

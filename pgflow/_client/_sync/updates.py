@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from pgflow._client._sync.session import Session
 from pgflow._client.handles import Outcome
 from pgflow._client.updates import Patience, Reply
 from pgflow._db.calls import result
 from pgflow._flow.updates import BoundUpdate
 from pgflow._model.durations import Duration
-
-if TYPE_CHECKING:
-    from pgflow._client._sync.handles import Session
 
 R = TypeVar("R")
 

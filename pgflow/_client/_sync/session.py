@@ -1,0 +1,22 @@
+# Made by tests/colours.py from pgflow/_client/_async/session.py; edit that one.
+"""Interface of the session, as a client's handles need it."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from pgflow._db.calls import result
+from pgflow._db.query import Query
+from pgflow._model.durations import Duration
+
+T = TypeVar("T")
+
+
+class Session(Protocol):
+    """See the module."""
+
+    def ask(self, query: Query[T], *, wakes: bool = False) -> T:
+        """Runs a query; ``wakes``: it sends a message, and answers whom to wake."""
+
+    def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
+        """Waits until a chain has ended."""
