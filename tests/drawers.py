@@ -57,12 +57,19 @@ class Report:
     spent: dict[str, tuple[Decimal, Decimal]] = field(default_factory=dict)
     """By pool, what was charged and what is allowed."""
 
+    @property
+    def top(self) -> tuple[Decimal, Decimal]:
+        """Charges and limit of the pool that all draw on in the end."""
+        return self.spent.get("tenant") or self.spent["one"]
+
     def __str__(self) -> str:
         """One line for a person."""
+        charged, allowed = self.top
         rate = self.admitted / self.seconds if self.seconds else 0
         return (
             f"{self.admitted} admitted and {self.refused} refused in {self.seconds:.1f} s, {rate:.0f} "
-            f"admissions/s, {self.kills} sessions killed, {self.looks} looks, {len(self.over)} over"
+            f"admissions/s, {self.kills} sessions killed, {self.looks} looks, {len(self.over)} over, "
+            f"{charged / allowed:.1%} of the limit spent"
         )
 
 
@@ -297,8 +304,8 @@ def judge(report: Report) -> None:
     assert report.looks > 0
     for pool, (charged, allowed) in report.spent.items():
         assert charged <= allowed, pool
-    top = report.spent.get("tenant") or report.spent["one"]
-    assert top[0] >= USABLE * top[1], f"only {top[0]} of {top[1]} could be spent"
+    charged, allowed = report.top
+    assert charged >= USABLE * allowed, f"only {charged} of {allowed} could be spent"
 
 
 if __name__ == "__main__":
