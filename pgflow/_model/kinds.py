@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 Status = Literal[
     "queued", "running", "waiting", "paused", "stuck", "completed", "failed", "cancelled"
@@ -11,6 +11,9 @@ Status = Literal[
 
 EndedAs = Literal["completed", "failed", "cancelled"]
 """Status of a run that has ended."""
+
+ENDED: Final[tuple[EndedAs, ...]] = get_args(EndedAs)
+"""Each of them."""
 
 
 class Kind:

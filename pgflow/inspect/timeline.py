@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, LiteralString, get_args
+from typing import Any, LiteralString
 
 from pgflow._db.query import Query, Row
-from pgflow._model.kinds import EndedAs
+from pgflow._model.kinds import ENDED
 from pgflow.errors import InvalidArgument
 from pgflow.inspect.clock import database_now
 from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
@@ -384,7 +384,7 @@ class History:
     @property
     def has_ended(self) -> bool:
         """True if the run has ended; not if only this generation has."""
-        return self.status in get_args(EndedAs)
+        return self.status in ENDED
 
     @property
     def seen_until(self) -> datetime:

@@ -10,10 +10,9 @@ from pgflow._client.updates import Patience, Reply
 from pgflow._db.calls import result
 from pgflow._flow.updates import BoundUpdate
 from pgflow._model.durations import Duration
+from pgflow._model.kinds import ENDED
 
 R = TypeVar("R")
-
-ENDED = ("completed", "failed", "cancelled")
 
 
 class AsyncSentUpdate(Reply[R]):
