@@ -2948,7 +2948,7 @@ UPDATES = (
         "pgflow/_worker/committer.py",
         "flush.taken or flush.returned or flush.words",
         "flush.taken or flush.returned",
-        "updates/test_updates.py::test_what_a_handler_raises_is_the_answer_and_the_run_goes_on",
+        "updates/test_updates.py::test_an_update_is_taken_by_its_handler_and_answered",
     ),
 )
 
