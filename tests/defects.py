@@ -2941,7 +2941,8 @@ UPDATES = (
         "pgflow/_engine/buffer.py",
         "return bool(self._taken or self._returned or self._words)",
         "return bool(self._taken or self._returned)",
-        "updates/test_updates.py::test_a_handler_that_begins_with_a_transaction_is_taken_once",
+        "updates/test_updates_engine.py::"
+        "test_a_transaction_of_a_handler_commits_behind_the_receipt_of_its_update",
     ),
     Defect(
         "an answer that leaves by the direct path",

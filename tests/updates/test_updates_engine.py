@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from enginekit import Worker, divergence
 from enginestore import Store
+from exampleflows import write_row
 
 import pgflow
 from pgflow import Signal, step, workflow
@@ -121,6 +122,33 @@ def test_receipt_and_answer_of_a_plain_handler_are_one_commit() -> None:
     store.ask(run, "1", "tell", n=7)
     Worker(store).finish()
     assert (run.kinds(), run.result(), store.replies) == ("hb", 7, {"1": "done"})
+    assert divergence(run) is None
+
+
+def test_a_transaction_of_a_handler_commits_behind_the_receipt_of_its_update() -> None:
+    @workflow
+    async def books() -> int:
+        rows: list[int] = []
+        await pgflow.serve(rows, until=lambda: bool(rows))
+        return rows[0]
+
+    @books.update
+    async def book(rows: list[int], n: int) -> int:
+        rows.append(await write_row.aio(n))
+        return rows[0]
+
+    store = Store(books)
+    run = store.start(books)
+    store.ask(run, "1", "book", n=7)
+    worker = Worker(store)
+    worker.play("claim 1", "send 1", "commit 1", "ack 1")
+    assert [body.call.name for body in worker.bodies] == ["write_row"]
+    assert (run.kinds(), store.mail != []) == ("", True)
+    assert "fence write_row 2" not in worker.offered()
+    worker.play("send 1", "commit 1")
+    assert (run.kinds(), store.mail) == ("h", [])
+    worker.finish()
+    assert (run.kinds(), store.replies) == ("hcb", {"1": "done"})
     assert divergence(run) is None
 
 
