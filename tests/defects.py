@@ -1201,8 +1201,7 @@ EFFECTS = (
         self.new_effects.append(call)
 """,
         """        call.stage, call.attempts = "attempted", call.attempts + 1
-        call.state = "startable"
-        self.startable.append(call)
+        self.make_startable(call)
 """,
         "ledgers/test_effects.py::test_an_effect_is_intended_before_it_acts_and_confirmed_after",
     ),
@@ -2526,7 +2525,8 @@ COORDINATION = (
         "sql/coordination/locks.sql",
         "continue when (held.expires_at <= t) is not true and not part.is_given_back;",
         "continue when not part.is_given_back;",
-        "locks/test_locks.py::test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_more",
+        "locks/test_locks.py::"
+        "test_a_holder_that_asks_when_its_time_is_over_is_told_though_nobody_has_swept",
     ),
     Defect(
         "a circle of waits is not seen",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator
+from itertools import islice
 from typing import Any
 
 from pgflow._engine.calls import Call, ChildCall, StepCall, Waits
@@ -40,8 +41,9 @@ class Agenda:
         self._obligations: dict[str, Owed] | None = None
         self.left_behind: frozenset[int] = frozenset()
         """Calls that were open when the code ended, while an effect goes on."""
-        self.unlicensed: list[StepCall] = []
-        self.startable: list[StepCall] = []
+        # By their numbers: of many thousands at once each may be given up on its own.
+        self.unlicensed: dict[int, StepCall] = {}
+        self.startable: dict[int, StepCall] = {}
         self.running: set[int] = set()
         self.inbox: deque[StepResult] = deque()
         # Most runs have none of these, and each empty list is one more for the garbage collector.
@@ -110,10 +112,8 @@ class Agenda:
             if self.holds:
                 self.holds.pop(call.number, None)
         elif isinstance(call, StepCall):
-            if call in self.unlicensed:
-                self.unlicensed.remove(call)
-            if call in self.startable:
-                self.startable.remove(call)
+            self.unlicensed.pop(call.number, None)
+            self.startable.pop(call.number, None)
             if self.new_admissions and call in self.new_admissions:
                 self.new_admissions.remove(call)
             if call.admitted is not None:
@@ -214,43 +214,46 @@ class Agenda:
     def license(self, call: StepCall) -> None:
         """The next flush writes its licence ahead."""
         call.state = "unlicensed"
-        self.unlicensed.append(call)
+        self.unlicensed[call.number] = call
 
     def take_licences(self) -> list[StepCall]:
         """Return the calls that a flush licenses."""
-        starts = self.unlicensed[:MAX_FLUSH_STARTS]
-        if starts:
-            self.unlicensed = self.unlicensed[len(starts) :]
+        if len(self.unlicensed) <= MAX_FLUSH_STARTS:
+            starts = list(self.unlicensed.values())
+            self.unlicensed.clear()
+            return starts
+        starts = list(islice(self.unlicensed.values(), MAX_FLUSH_STARTS))
+        for call in starts:
+            del self.unlicensed[call.number]
         return starts
 
     def forget_licences(self) -> None:
         """The calls that were to be licensed are nobody's history."""
-        self.unlicensed = []
+        self.unlicensed.clear()
 
     def put_back(self, starts: list[StepCall]) -> None:
         """Their licences were rolled back."""
-        self.unlicensed = starts + self.unlicensed
+        self.unlicensed = {call.number: call for call in starts} | self.unlicensed
 
     def licensed(self, starts: list[StepCall]) -> None:
         """Their licences are durable."""
         for call in starts:
             if call.state == "unlicensed":
-                call.state = "startable"
-                self.startable.append(call)
+                self.make_startable(call)
 
     def make_startable(self, call: StepCall) -> None:
         """Its body may start."""
         call.state = "startable"
-        self.startable.append(call)
+        self.startable[call.number] = call
 
     def start_bodies(self, *, is_held_back: bool) -> None:
         """Starts bodies; while the run pauses or is handed back, only licensed effects: one that
         never began would look unknown.
         """
-        startable, self.startable = self.startable, []
-        for call in startable:
+        startable, self.startable = self.startable, {}
+        for call in startable.values():
             if is_held_back and not (isinstance(call, EffectCall) and call.is_acting):
-                self.startable.append(call)
+                self.startable[call.number] = call
             else:
                 call.state = "running"
                 self.running.add(call.number)
@@ -339,8 +342,7 @@ class Agenda:
 
     def stop_asking(self, call: EffectCall) -> None:
         """Neither its body nor a question to the counterparty is wanted any more."""
-        if call in self.startable:
-            self.startable.remove(call)
+        self.startable.pop(call.number, None)
         self.ask_no_more(call)
         if call.number in self.running:
             call.turn += 1

@@ -82,7 +82,7 @@ def test_the_code_runs_to_a_standstill_between_two_outcomes():
         (3, "step", "clean_up"),
         (4, "step", "clean_up"),
     ]
-    assert [call.ordinal for call in execution.agenda.unlicensed] == [1, 2]
+    assert [call.ordinal for call in execution.agenda.unlicensed.values()] == [1, 2]
 
 
 @workflow
@@ -316,9 +316,10 @@ def test_a_rollback_puts_the_buffer_and_the_licences_back():
     worker, run = start(noting_then_writing)
     execution = worker.executions[1]
     buffer = execution.buffer
-    before = list(buffer.rows), list(execution.agenda.unlicensed), buffer.seq, buffer.size_bytes
+    agenda = execution.agenda
+    before = list(buffer.rows), dict(agenda.unlicensed), buffer.seq, buffer.size_bytes
     worker.play("fence write_row 3", "end write_row 3")
-    assert (buffer.rows, execution.agenda.unlicensed, buffer.seq) == before[:3]
+    assert (buffer.rows, agenda.unlicensed, buffer.seq) == before[:3]
     assert worker.bodies[0].call.name == "write_row"
     assert run.units == []
     worker.play(

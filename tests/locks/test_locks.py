@@ -376,6 +376,28 @@ async def test_a_holder_whose_time_is_over_hears_of_it_before_it_does_anything_m
     assert [name for kind, name in events(conn, first.key) if kind == "step_completed"] == ["note"]
 
 
+async def test_a_holder_that_asks_when_its_time_is_over_is_told_though_nobody_has_swept(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(hold_for_an_hour)
+    run = await aflow.start(hold_for_an_hour)
+    await aflow.until_idle()
+    answer = """
+        select s.is_lost, (s.units->0->>4)::json->>'lost'
+        from pgflow.lock l cross join lateral pgflow.settle_locks_(
+          jsonb_build_array(jsonb_build_object('run', l.run_id, 'chain', l.run_id, 'token', 1,
+            'holds', jsonb_build_array(jsonb_build_array(l.call, l.key, l.fence, false)))),
+          '{1}', '{100}', l.expires_at + %s) s
+    """
+    told = []
+    for late in (-timedelta(microseconds=1), timedelta()):
+        with conn.transaction(force_rollback=True):
+            told.append(conn.execute(answer, (late,)).fetchone())
+    assert told[0] == (False, None)
+    assert told[1] == (True, "expired")
+    await run.cancel()
+
+
 async def test_a_holder_within_its_time_keeps_it(aflow: AsyncHarness) -> None:
     aflow.include(hold_for_an_hour)
     run = await aflow.start(hold_for_an_hour)
