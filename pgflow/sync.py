@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
+from itertools import islice
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast, overload
 
 from pgflow._engine.calls import Call, ChildCall
+from pgflow._engine.drivers import Race
 from pgflow._flow import dynamic
 from pgflow._flow import locks as _locks
 from pgflow._flow import updates as _updates
@@ -43,7 +45,7 @@ def sleep(delay: Duration) -> None:
         return
     call = scope.execution.timers.issue(seconds)
     try:
-        thread.block([call])
+        thread.block(call)
     except asyncio.CancelledError:
         scope.execution.cancel_call(call)
         raise
@@ -96,7 +98,7 @@ def run_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) ->
     scope, thread = sync_scope("pgflow.sync.run_child()", "pgflow.run_child()")
     call = issue_child(scope, workflow, args, kwargs)
     try:
-        thread.block([call])
+        thread.block(call)
     except asyncio.CancelledError:
         give_up_child_sync(scope, call)
         raise
@@ -111,7 +113,7 @@ def start_child(workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) 
     call = issue_child(scope, workflow, args, kwargs, waits_for_start=True)
     if call.start is not None:
         try:
-            thread.block([call.start])
+            thread.block(call.start)
         except asyncio.CancelledError:
             give_up_child_sync(scope, call)
             raise
@@ -132,17 +134,23 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
     """
     scope, thread = sync_scope("pgflow.sync.map()", "pgflow.map()")
     tally: Tally[T, R] = Tally(list(items), max_parallel, min_successful, tolerated_failures)
-    waiting = dict(enumerate(tally.items))
+    waiting = enumerate(tally.items)
     running: dict[int, tuple[Calls, Call]] = {}
+    race = Race()
+    left = len(tally.items)
     try:
-        while (waiting or running) and not tally.enough:
-            while waiting and len(running) < tally.max_parallel:
-                index = next(iter(waiting))
-                calls = _calls_of(scope, step, waiting.pop(index))
+        while left and not tally.enough:
+            for index, item in islice(waiting, tally.max_parallel - len(running)):
+                calls = _calls_of(scope, step, item)
                 running[index] = calls, next(calls)
-            thread.block([call for _, call in running.values()], any_of_them=True)
-            for index in [i for i, (_, call) in running.items() if call.waiter.done()]:  # type: ignore[union-attr]
+                race.enter(index, running[index][1])
+            thread.block(race)
+            for index in race.take():
                 _count(tally, index, running)
+                if index in running:
+                    race.enter(index, running[index][1])
+                else:
+                    left -= 1
     finally:
         for calls, call in running.values():
             if isinstance(call, ChildCall):

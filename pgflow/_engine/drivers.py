@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import CodeType, FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from pgflow._engine.calls import Call, Waiter
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, TimerHost, Unwind, WorkflowLoop
@@ -171,9 +172,11 @@ _MACHINERY = (
 class ThreadWaiter:
     """The place for the outcome of a call made in a thread."""
 
-    __slots__ = ("_done", "_error", "_value")
+    __slots__ = ("_done", "_error", "_value", "on_outcome")
 
     def __init__(self) -> None:
+        self.on_outcome: Callable[[], None] | None = None
+        """Called once it has one."""
         self._done = False
         self._value: Any = None
         self._error: BaseException | None = None
@@ -185,16 +188,49 @@ class ThreadWaiter:
     def set_result(self, value: Any, /) -> None:
         """The call returned."""
         self._value, self._done = value, True
+        if self.on_outcome is not None:
+            self.on_outcome()
 
     def set_exception(self, error: BaseException, /) -> None:
         """The call raised."""
         self._error, self._done = error, True
+        if self.on_outcome is not None:
+            self.on_outcome()
 
     def take(self) -> Any:
         """The value, or the error raised."""
         if self._error is not None:
             raise self._error
         return self._value
+
+
+class Race:
+    """Calls of a thread, under numbers, that are waited for until any has an outcome.
+
+    It is told by the call: of many thousands nobody looks through all whenever one has come.
+    """
+
+    def __init__(self) -> None:
+        self._come: list[int] = []
+
+    def enter(self, number: int, call: Call) -> None:
+        """Waits for it too."""
+        waiter = cast("ThreadWaiter | None", call.waiter)
+        if waiter is None or waiter.done():
+            self._come.append(number)
+        else:
+            waiter.on_outcome = functools.partial(self._come.append, number)
+
+    @property
+    def is_over(self) -> bool:
+        """True if one has come."""
+        return bool(self._come)
+
+    def take(self) -> list[int]:
+        """Return those that have come, in that order, once."""
+        come = self._come.copy()
+        self._come.clear()
+        return come
 
 
 class ThreadDriver:
@@ -219,8 +255,7 @@ class ThreadDriver:
         self._context = context
         self._go = threading.Lock()  # free once the thread may go on
         self._go.acquire()
-        self._waiting: Sequence[Call] = ()
-        self._any_suffices = False
+        self._awaited: Call | Race | None = None
         self._thread_id: int | None = None
         self._cancelling = False
         self._closing = False
@@ -246,16 +281,15 @@ class ThreadDriver:
         if not self._closing:
             self._yield_control()
 
-    def block(self, calls: Sequence[Call], *, any_of_them: bool = False) -> None:
-        """In the workflow's thread: stands still until all calls, or any of them, have an outcome.
+    def block(self, awaited: Call | Race) -> None:
+        """In the workflow's thread: stands still until a call has an outcome, or one of a race.
 
         Raises:
             asyncio.CancelledError: The run was cancelled meanwhile; once.
             Unwind: The run goes on elsewhere.
         """
         self.check_open()
-        self._waiting = calls
-        self._any_suffices = any_of_them
+        self._awaited = awaited
         self._yield_control()
         self._go.acquire()
         self.check_open()
@@ -277,12 +311,11 @@ class ThreadDriver:
         self.busy = False
 
     def resume(self) -> None:
-        """Lets the thread run if all that it waits for is there."""
-        enough = any if self._any_suffices else all
+        """Lets the thread run if it has what it waits for."""
         if (
             self._result is None
             and not self.busy
-            and (self._cancelling or enough(_is_done(c) for c in self._waiting))
+            and (self._cancelling or self._awaited is None or _has_come(self._awaited))
         ):
             self.busy = True
             self._go.release()
@@ -363,5 +396,7 @@ class ClosedDriver:
 CLOSED = ClosedDriver()
 
 
-def _is_done(call: Call) -> bool:
-    return call.waiter is None or call.waiter.done()
+def _has_come(awaited: Call | Race) -> bool:
+    if isinstance(awaited, Race):
+        return awaited.is_over
+    return awaited.waiter is None or awaited.waiter.done()

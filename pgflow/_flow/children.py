@@ -150,7 +150,7 @@ class SyncChild(_Child[R]):
         waiter: Any = self._call.waiter
         if not waiter.done():
             _, thread = sync_scope("the result of a child", "its .result()")
-            thread.block([self._call])
+            thread.block(self._call)
         return cast("R", waiter.take())
 
 

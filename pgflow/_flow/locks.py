@@ -182,7 +182,7 @@ class _SyncBlock(_Block, AbstractContextManager[int]):
         call = self._ask()
         waiter: Any = call.waiter
         try:
-            self._thread.block([call])
+            self._thread.block(call)
         except asyncio.CancelledError:
             self._scope.execution.cancel_call(call)
             raise
@@ -204,7 +204,7 @@ class _SyncBlock(_Block, AbstractContextManager[int]):
         waiter: Any = hold.waiter
         while not waiter.done():
             try:
-                self._thread.block([hold])
+                self._thread.block(hold)
             except asyncio.CancelledError as again:
                 cancelled = again
         is_ours = was_lost and self._scope.execution.cancel_request is None

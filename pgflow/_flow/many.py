@@ -47,26 +47,27 @@ def map(  # noqa: A001 - the field's word; users write pgflow.map
 
 
 async def _map(step: Step[[T], R] | Workflow[[T], R], tally: Tally[T, R]) -> MapResult[T, R]:
-    slots = asyncio.Semaphore(tally.max_parallel)
+    finished: asyncio.Queue[tuple[int, BaseException | None, R | None]] = asyncio.Queue()
+    waiting = enumerate(tally.items)
 
-    async def one(item: T) -> R:
-        async with slots:
-            return await (step.aio(item) if isinstance(step, Step) else run_child(step, item))
+    async def go_on() -> None:
+        for index, item in waiting:
+            try:
+                value = await (step.aio(item) if isinstance(step, Step) else run_child(step, item))
+            except BaseException as error:
+                finished.put_nowait((index, error, None))
+                if not isinstance(error, Exception):
+                    raise
+            else:
+                finished.put_nowait((index, None, value))
 
-    tasks = {
-        asyncio.get_running_loop().create_task(one(item)): index
-        for index, item in enumerate(tally.items)
-    }
-    finished: asyncio.Queue[asyncio.Task[R]] = asyncio.Queue()
-    for task in tasks:
-        task.add_done_callback(finished.put_nowait)
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(go_on()) for _ in range(min(tally.max_parallel, len(tally.items)))]
     try:
-        for _ in tasks:
+        for _ in tally.items:
             if tally.enough:
                 break
-            done = await finished.get()
-            error = done.exception()
-            tally.count(tasks[done], error, None if error else done.result())
+            tally.count(*await finished.get())
     finally:
         for task in tasks:
             task.cancel()

@@ -37,7 +37,7 @@ class SyncSignal(Generic[T]):
             self._signal.name, self._signal.codec, _patience(self._signal.name, timeout)
         )
         try:
-            thread.block([call])
+            thread.block(call)
         except asyncio.CancelledError:
             scope.execution.cancel_call(call)
             raise

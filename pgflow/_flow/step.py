@@ -67,7 +67,7 @@ def follow_sync(scope: WorkflowScope, calls: Calls) -> Any:
         call = next(calls)
         while True:
             try:
-                scope.thread.block([call])
+                scope.thread.block(call)
                 value = call.waiter.take()  # type: ignore[union-attr]
             except BaseException as error:  # noqa: BLE001 - the calls decide what becomes of it
                 if isinstance(error, asyncio.CancelledError):
@@ -234,7 +234,7 @@ class Step(Generic[P, R_co]):
         assert scope.thread is not None
         call = self.issue(scope, args, kwargs)
         try:
-            scope.thread.block([call])
+            scope.thread.block(call)
         except asyncio.CancelledError:
             scope.execution.cancel_call(call)
             raise

@@ -334,7 +334,7 @@ def serve_sync(
     desk = _Desk(scope, state, until, timeout)
     while (call := desk.next()) is not None:
         try:
-            thread.block([call])
+            thread.block(call)
         except asyncio.CancelledError:
             desk.give_up_wait(call)
             raise

@@ -24,7 +24,7 @@ from exampleflows import look_up
 
 import pgflow
 from pgflow import NotInWorkflowError, step, workflow
-from pgflow._engine.drivers import ThreadDriver
+from pgflow._engine.drivers import Race, ThreadDriver
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, Unwind, WorkflowLoop
 
 # ---------------------------------------------------------------- a loop without an execution
@@ -1166,7 +1166,7 @@ def test_a_thread_that_comes_to_its_wait_while_it_is_closed_is_not_left_behind()
 
     def main() -> None:
         try:
-            driver.block([])
+            driver.block(Race())
         except Unwind:
             ended.set()
             raise

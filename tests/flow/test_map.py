@@ -137,6 +137,20 @@ async def test_enough_successes_end_the_rest(aflow: AsyncHarness, conn: psycopg.
     ]
 
 
+async def test_many_items_take_no_more_tasks_than_may_go_on_at_once(aflow: AsyncHarness) -> None:
+    @workflow
+    async def tasks_of_a_map() -> int:
+        before = len(asyncio.all_tasks())
+        mapping = asyncio.ensure_future(pgflow.map(half, range(0, 2000, 2), max_parallel=3))
+        await asyncio.sleep(0)
+        most = len(asyncio.all_tasks()) - before - 1
+        assert (await mapping).values == list(range(1000))
+        return most
+
+    aflow.include(tasks_of_a_map)
+    assert await (await aflow.start(tasks_of_a_map)).result(SOON) == 3
+
+
 @pytest.mark.parametrize("colour", COLOURS)
 def test_as_many_as_max_parallel_go_on_at_once_and_no_more(flow: Harness, colour: str) -> None:
     together = threading.Barrier(3)

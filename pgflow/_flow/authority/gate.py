@@ -154,7 +154,7 @@ def gate_sync(
     try:
         if notify is not None:
             notify.sync(notice_of(scope, call, asked))
-        thread.block([call])
+        thread.block(call)
     except BaseException as error:
         give_up(scope, call, error)
         raise

@@ -249,7 +249,7 @@ class EffectStep(Step[P, R_co]):
         call = self.issue(scope, args, kwargs)
         assert scope.thread is not None
         try:
-            scope.thread.block([call])
+            scope.thread.block(call)
         except asyncio.CancelledError:
             scope.execution.cancel_call(call)
             raise

@@ -134,7 +134,7 @@ def give_up_child_sync(scope: WorkflowScope, call: ChildCall) -> None:
     assert scope.thread is not None
     while waiter is not None and not waiter.done():
         with suppress(asyncio.CancelledError):
-            scope.thread.block([call])
+            scope.thread.block(call)
 
 
 def check_carried(scope: WorkflowScope) -> None:
@@ -384,7 +384,7 @@ def _closed_sync(scope: WorkflowScope, call: Call) -> asyncio.CancelledError | N
     assert scope.thread is not None
     while waiter is not None and not waiter.done():
         try:
-            scope.thread.block([Call(call.number, call.name, waiter)])
+            scope.thread.block(Call(call.number, call.name, waiter))
         except asyncio.CancelledError as error:
             cancelled = error
     return cancelled
