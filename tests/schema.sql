@@ -1675,7 +1675,7 @@ function pgflow.balance_effects_() returns TABLE(run_id bigint, opened bigint, c
   -- Effects of each run: how many were intended, and where each of them stands
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 9ec502ebf4dc8dd44c08098316b3e82e
+  md5 1f02a4e303324f7b452119cef2287999
 
 function pgflow.beat(worker_id integer, stopping boolean DEFAULT false) returns TABLE(alive boolean, mail bigint[], timeline integer, flushed bigint, recovered_to bigint, waits boolean), owner pgflow_owner
   -- Sign of life; answers whether the worker still counts as alive, which of its runs somebody wants to cancel or pause, and where the log is
@@ -1879,13 +1879,13 @@ function pgflow.check_cut_(run_id bigint, cut integer, edit json, is_fork boolea
   -- Refuses (PF003) a cut that is not in the journal or that another run cannot begin with
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 20ce19c3d1ecb1467866c96d37d0e76e
+  md5 1ef06d224eb1c640b4b26878a1a4dae4
 
 function pgflow.check_effects_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The effects that are owed are those that the journal leaves open
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 2a684216b0fff1c9a76f762f5db76d4c
+  md5 dd92292499a031bf36178ae9c3add481
 
 function pgflow.check_ends_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Ended runs and the generations of a chain
@@ -2000,7 +2000,7 @@ function pgflow.check_obligations_() returns TABLE(invariant text, detail text),
   -- Every obligation that was opened is closed, or stands in what is owed; a completed run has left none behind
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 52332e7c3f866ddd06fc66fc46342565
+  md5 3d388619948a381a5f082fa34acbcdbd
 
 function pgflow.check_origins_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Forks and later generations begin with the journal of their origin
@@ -2248,7 +2248,7 @@ function pgflow.cut_to_retry_(run_id bigint) returns integer, owner pgflow_owner
   -- The seq before the step that failed last, or before the first effect that was taken back for it; null = no step has failed
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 75ffb364c6dbdee3460a7840eb785397
+  md5 9bbb8237e822f6b3e7f75a9dc6cbfc64
 
 function pgflow.day_head_(before bytea, day date, root bytea) returns bytea, owner pgflow_owner
   -- Head of a day: hash, behind 03, of the head of the day before it, the day and its root
@@ -2357,11 +2357,11 @@ function pgflow.edit_note_(run_id bigint, cut integer, edit json) returns jsonb,
   set search_path=pg_catalog, pg_temp
   md5 c1c1f965f881ce5d437eff6ec41be3ae
 
-function pgflow.effect_end_(run_id bigint, call integer) returns integer, owner pgflow_owner
-  -- The seq of the unit that closes an effect; null = it is open
+function pgflow.effect_ends_(run_id bigint) returns TABLE(call integer, ended_at integer), owner pgflow_owner
+  -- Of each effect of a run that is closed, the seq of the unit that closes it
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 6dc4f24f240800ee2a29601d0553f6d9
+  md5 82c4ec7819f923f8428c4b45efa9e0cf
 
 function pgflow.effect_error_(name text, said_by text, why text) returns json, owner pgflow_owner
   -- The error that an effect raises which somebody declared failed

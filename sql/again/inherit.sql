@@ -225,20 +225,22 @@ comment on function pgflow.check_acts_(bigint, int, text, boolean)
   is 'Refuses (PF020) to drop units that have acted unless it is said what is to become of it; answers what is: reuse, '
      'repeat or compensate';
 
-create or replace function pgflow.effect_end_(run_id bigint, call int)
-returns int
+create or replace function pgflow.effect_ends_(run_id bigint)
+returns table (call int, ended_at int)
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select min(e.seq) from pgflow.unit e
-  where e.run_id = effect_end_.run_id and e.call = effect_end_.call and (
-    e.kind in ('C', 'F') or e.kind = 'E' and exists (
-      select from pgflow.unit a where a.run_id = e.run_id and a.call = e.call and a.kind = 'A' and a.seq < e.seq
-    )
-  )
+  select e.call, min(e.seq) from (
+    select u.call, u.seq, u.kind,
+      min(u.seq) filter (where u.kind = 'A') over (partition by u.call) as accepted_at
+    from pgflow.unit u where u.run_id = effect_ends_.run_id and u.kind in ('A', 'C', 'E', 'F')
+  ) e
+  where e.kind in ('C', 'F') or e.kind = 'E' and e.seq > e.accepted_at
+  group by e.call
 $$;
-comment on function pgflow.effect_end_(bigint, int) is 'The seq of the unit that closes an effect; null = it is open';
+comment on function pgflow.effect_ends_(bigint)
+  is 'Of each effect of a run that is closed, the seq of the unit that closes it';
 
 create or replace function pgflow.parted_(run_id bigint, cut int)
 returns table (seq int, what text, name text, taken_back_at int)
@@ -288,8 +290,8 @@ begin
     select min(s.seq) into first from (
       select p.seq from pgflow.parted_(run_id, cut) p
       union all
-      select i.seq from pgflow.unit i
-      where i.run_id = run_id and i.seq <= cut and i.kind = 'i' and pgflow.effect_end_(run_id, i.call) > cut
+      select i.seq from pgflow.unit i join pgflow.effect_ends_(run_id) e on e.call = i.call
+      where i.run_id = run_id and i.seq <= cut and i.kind = 'i' and e.ended_at > cut
     ) s;
     exit when first is null;
     cut := first - 1;
@@ -332,13 +334,12 @@ begin
       message = format('signal %s, taken at unit %s, went back at unit %s', found.name, found.seq, found.returned_at),
       hint = 'Cut before the one or after the other.';
   end if;
-  select i.seq, i.name, pgflow.effect_end_(run_id, i.call) as ended_at, (
-    select max(e.seq) from pgflow.unit e where e.run_id = run_id and e.call = i.call and e.seq > cut
-      and e.kind in ('j', 'A', 'E')
+  select i.seq, i.name, e.ended_at, (
+    select max(k.seq) from pgflow.unit k where k.run_id = run_id and k.call = i.call and k.seq > cut
+      and k.kind in ('j', 'A', 'E')
   ) as known_at into found
-  from pgflow.unit i
-  where i.run_id = run_id and i.seq <= cut and i.kind = 'i'
-    and coalesce(pgflow.effect_end_(run_id, i.call), 2147483647) > cut
+  from pgflow.unit i left join pgflow.effect_ends_(run_id) e on e.call = i.call
+  where i.run_id = run_id and i.seq <= cut and i.kind = 'i' and coalesce(e.ended_at, 2147483647) > cut
   order by ended_at, known_at, i.seq limit 1;
   if found.ended_at is not null then
     raise exception using errcode = 'PF003',

@@ -24,22 +24,18 @@ as $$
       count(*) filter (where u.kind = 'F' and u.was_intended
         or u.kind = 'E' and u.was_accepted and u.verdict <> 'confirmed') as failed
     from (
-      select e.run_id, e.kind, e.payload->>'verdict' as verdict, e.kind = 'E' and exists (
-        select from pgflow.unit a where a.run_id = e.run_id and a.call = e.call and a.kind = 'A' and a.seq < e.seq
-      ) as was_accepted,
-      -- One that was refused before it was let through has failed without an intent.
-      e.kind = 'F' and exists (
-        select from pgflow.unit i where i.run_id = e.run_id and i.call = e.call and i.kind = 'i'
-      ) as was_intended
-      from pgflow.unit e
-      where e.kind in ('i', 'C', 'F', 'E')
-        and not exists (select from pgflow.imported m where m.run_id = e.run_id)
+      select e.run_id, e.kind, e.payload->>'verdict' as verdict,
+        e.seq > min(e.seq) filter (where e.kind = 'A') over same_call as was_accepted,
+        -- One that was refused before it was let through has failed without an intent.
+        bool_or(e.kind = 'i') over same_call as was_intended,
         -- What another run has taken over counts there: its end may stand here and there, or nowhere here.
-        and not exists (
-          select from pgflow.unit i where i.run_id = e.run_id and i.call = e.call and i.kind = 'i'
-            and pgflow.is_handed_on_(i.run_id, i.seq)
-        )
+        bool_or(e.kind = 'i' and pgflow.is_handed_on_(e.run_id, e.seq)) over same_call as is_elsewhere
+      from pgflow.unit e
+      where e.kind in ('i', 'A', 'C', 'F', 'E')
+        and not exists (select from pgflow.imported m where m.run_id = e.run_id)
+      window same_call as (partition by e.run_id, e.call)
     ) u
+    where not u.is_elsewhere
     group by u.run_id
   ) j
   full join (

@@ -560,10 +560,17 @@ begin
   select 'what is owed equals the journal',
     format('call %s of run %s', coalesce(f.call, w.call), coalesce(f.run_id, w.run_id))
   from (
-    select u.run_id, u.call from pgflow.unit u
-    where u.kind = 'i' and not pgflow.is_handed_on_(u.run_id, u.seq)
-      and not exists (select from pgflow.imported m where m.run_id = u.run_id)
-      and pgflow.effect_end_(u.run_id, u.call) is null
+    -- One look at the journal for all of them: a run may have thousands.
+    select e.run_id, e.call from (
+      select u.run_id, u.call, array_agg(u.seq) filter (where u.kind = 'i') as intents,
+        bool_or(u.kind in ('C', 'F')) as has_end, min(u.seq) filter (where u.kind = 'A') as accepted_at,
+        max(u.seq) filter (where u.kind = 'E') as stated_at
+      from pgflow.unit u where u.kind in ('i', 'A', 'C', 'E', 'F')
+      group by u.run_id, u.call
+    ) e
+    where not e.has_end and (e.stated_at > e.accepted_at) is not true
+      and exists (select from unnest(e.intents) i (seq) where not pgflow.is_handed_on_(e.run_id, i.seq))
+      and not exists (select from pgflow.imported m where m.run_id = e.run_id)
     union all
     select u.run_id, u.call from pgflow.unit u join pgflow.run r on r.run_id = u.run_id
     where u.kind = 'o' and u.name = 'owed' and u.seq > coalesce(r.origin_seq, 0)

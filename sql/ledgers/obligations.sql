@@ -553,18 +553,20 @@ begin
   select 'opened obligations are closed or owed', format('%s of run %s', coalesce(f.key, w.key), coalesce(f.run_id,
     w.run_id))
   from (
-    select distinct u.run_id, u.payload->>'key' as key
-    from pgflow.unit u
-    join pgflow.run r on r.run_id = u.run_id
-    where u.kind = 'O' and not pgflow.is_handed_on_(u.run_id, u.seq)
+    -- One look at the journal for all of them: a run may have thousands.
+    select e.run_id, e.key
+    from (
+      select u.run_id, u.payload->>'key' as key, array_agg(u.seq) filter (where u.kind = 'O') as opened,
+        bool_or(u.kind = 'D' and u.payload->>'verdict' <> 'transferred') as is_closed
+      from pgflow.unit u where u.kind in ('O', 'D')
+      group by u.run_id, u.payload->>'key'
+    ) e
+    join pgflow.run r on r.run_id = e.run_id
+    where not e.is_closed
       -- What its origin owes, a fork only repeats, and every later generation of the fork.
-      and starts_with(u.payload->>'key', r.root::text)
-      and not exists (select from pgflow.imported m where m.run_id = u.run_id)
-      and not exists (
-        select from pgflow.unit d
-        where d.run_id = u.run_id and d.kind = 'D' and d.payload->>'key' = u.payload->>'key'
-          and d.payload->>'verdict' <> 'transferred'
-      )
+      and starts_with(e.key, r.root::text)
+      and exists (select from unnest(e.opened) i (seq) where not pgflow.is_handed_on_(e.run_id, i.seq))
+      and not exists (select from pgflow.imported m where m.run_id = e.run_id)
   ) f
   full join (select run_id, o.detail->>'key' as key from pgflow.owed o where kind = 'obligation') w
     on w.run_id = f.run_id and w.key = f.key

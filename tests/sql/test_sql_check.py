@@ -627,6 +627,37 @@ def test_every_invariant_is_broken_by_some_test(db: Conn) -> None:
     assert set(re.findall(r"select '([^']+)',\s+format\(", source)) == set(MUTATIONS)
 
 
+@pytest.mark.unsound
+@pytest.mark.parametrize(
+    ("opened", "closed", "payload", "audits"),
+    [
+        ("i", "C", "{}", ("check_effects_", "check_balance_")),
+        ("O", "D", '{"key": "%s", "verdict": "discharged"}', ("check_obligations_",)),
+    ],
+)
+def test_an_audit_looks_at_the_journal_once_however_much_one_run_has_closed(
+    db: Conn, world: dict[str, int], opened: str, closed: str, payload: str, audits: tuple[str, ...]
+) -> None:
+    rows = """
+        insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)
+        select %(run)s, 1, %(t)s, %(t)s, 1000 + 2 * n + k.pos, 1000 + n, k.kind, 'x',
+          replace(%(payload)s, '%%s', n::text)::json
+        from generate_series(1, %(many)s) n, unnest(%(kinds)s::text[]) with ordinality k (kind, pos)
+    """
+
+    def blocks_read(audit: str) -> int:
+        (plan,) = one(db, f"explain (analyze, buffers, format json) select from pgflow.{audit}()")
+        return plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+
+    def look(many: int) -> int:
+        with db.transaction(force_rollback=True):
+            given = {"run": world["ready"], "t": T0, "many": many, "payload": payload}
+            db.execute(rows, {**given, "kinds": [opened, closed]})
+            return sum(map(blocks_read, audits))
+
+    assert look(800) < 3 * look(400)
+
+
 def test_the_audit_only_reads(conn: Conn) -> None:
     conn.execute("begin read only")
     assert conn.execute("select * from pgflow.check()").fetchall() == []
