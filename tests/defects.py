@@ -1252,7 +1252,8 @@ EFFECTS = (
         "pgflow/_engine/agenda.py",
         "if isinstance(call, EffectCall) or call.number in self.left_behind",
         "if isinstance(call, EffectCall)",
-        "obligations/test_obligations.py::test_what_the_end_of_the_code_leaves_behind_reserves_nothing_while_the_run_owes",
+        "obligations/test_obligations_engine.py::"
+        "test_what_the_code_has_left_behind_before_its_worker_was_lost_is_given_back",
     ),
     Defect(
         "a batch has pools before what a sweep may hold",
@@ -1280,7 +1281,7 @@ EFFECTS = (
         "pgflow/_engine/obligations.py",
         "is_own = key.startswith(self._claim.root)",
         "is_own = True",
-        "obligations/test_obligations.py::test_a_fork_owes_nothing_of_its_origin",
+        "obligations/test_obligations.py::test_a_fork_that_begins_again_owes_nothing_of_its_origin_either",
     ),
     Defect(
         "word that crosses the end of its run is lost",

@@ -384,9 +384,10 @@ async def test_readers_of_a_closed_stream_end_though_the_run_goes_on(
 
     aflow.include(talks)
     run = await aflow.start(talks)
-    assert [value async for value in run.stream("short")] == [1, None]
-    assert [value async for value in run.stream("short", offset=1)] == [None]
-    assert [value async for value in run.stream("short", offset=5)] == []
+    async with asyncio.timeout(SOON.total_seconds()):
+        assert [value async for value in run.stream("short")] == [1, None]
+        assert [value async for value in run.stream("short", offset=1)] == [None]
+        assert [value async for value in run.stream("short", offset=5)] == []
     assert await run.status() == "waiting"
     assert count(conn, "pgflow.timeline", "event = 'stream_closed' and name = 'short'") == 1
     await aflow.until_idle()

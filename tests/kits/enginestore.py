@@ -187,7 +187,8 @@ class Store:
         """Answers to updates, by their ids."""
         self._purse = PURSE
         """Dollars that the pool can still admit."""
-        self._reserved: dict[tuple[int, int], Decimal] = {}
+        self.reserved: dict[tuple[int, int], Decimal] = {}
+        """Dollars reserved, by run and call."""
 
     def fork(self) -> Store:
         """A copy that goes its own way."""
@@ -200,7 +201,7 @@ class Store:
             list(self.coming),
         )
         other._writers = dict(self._writers)
-        other._purse, other._reserved = self._purse, dict(self._reserved)
+        other._purse, other.reserved = self._purse, dict(self.reserved)
         other.locks, other.queue = list(self.locks), list(self.queue)
         other.replies = dict(self.replies)
         other.runs = {
@@ -439,9 +440,9 @@ class Store:
         for word in batch.get("v", ()):
             self._settle_update(run, batch, *word)
         for _, call in batch.get("d", ()):
-            for key in list(self._reserved):
+            for key in list(self.reserved):
                 if key == (run_id, call) or (call is None and key[0] == run_id):
-                    self._purse += self._reserved.pop(key)
+                    self._purse += self.reserved.pop(key)
         answer = self._answer(run, batch["x"][0]) if "x" in batch else None
         for run_id in batch.get("k", ()):
             self._end_locks(self.runs[run_id])
@@ -606,7 +607,7 @@ class Store:
             refused = {"reason": "used_up", "pool": "purse", "unit": "usd", **lack}
             return self._decide(run, call, Kind.BUDGET_REFUSED, name, json.dumps(refused))
         self._purse -= usd
-        self._reserved[run.run_id, call] = usd
+        self.reserved[run.run_id, call] = usd
         told = json.dumps({"pool": "purse", "amounts": {"usd": float(usd)}})
         row = self._decide(run, call, Kind.BUDGET_ADMITTED, name, told)
         if "licence" in asked:

@@ -673,7 +673,8 @@ async def test_a_batch_that_draws_has_the_rows_of_obligations_before_those_of_po
             ),
             "the batch waits for the row",
         )
-        sweep.execute("set local lock_timeout = '5s'")
+        # In a circle the sweep is to be the one that is told.
+        sweep.execute("set local deadlock_timeout = '1ms'")
         sweep.execute("select pgflow.lock_pools_(array['user'])")
         sweep.commit()
     with pytest.raises(RunFailed):
