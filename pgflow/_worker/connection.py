@@ -12,7 +12,7 @@ from typing import TypeVar
 import psycopg
 
 from pgflow._db.busy_poll import BusyPoll
-from pgflow._db.connect import ConnectOptions, cut_if_left
+from pgflow._db.connect import ConnectOptions, cut_if_left, is_left
 from pgflow._db.failures import is_infrastructure, is_of_a_pooler, is_of_the_data, sqlstate_of
 from pgflow._db.query import Query
 from pgflow._db.wire import OwnWire, open_wire
@@ -55,13 +55,14 @@ class WorkerConnection:
         async with self._lock:
             if self._closed:
                 raise PgflowError(f"connection {self._name!r} is closed")
-            if self._wire is None or self._wire.connection.closed:
+            wire = self._wire
+            if wire is None or wire.connection.closed or is_left(wire.connection):
                 await self._drop()
-                self._wire = await open_wire(
+                wire = self._wire = await open_wire(
                     self._options, self._name, self._timeout_seconds, self._busy_poll
                 )
             try:
-                return await self._wire.ask(query)
+                return await wire.ask(query)
             except psycopg.Error as error:
                 if is_of_a_pooler(error):
                     self._options.preparing.end(error)
