@@ -89,3 +89,14 @@ as $$
   end
 $$;
 comment on function pgflow.as_intent_(jsonb) is 'An intent as an object; workers of landed versions send an array';
+
+create or replace function pgflow.effect_end_(run_id bigint, call int)
+returns int
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select e.ended_at from pgflow.effect_ends_(effect_end_.run_id) e where e.call = effect_end_.call
+$$;
+comment on function pgflow.effect_end_(bigint, int)
+  is 'As effect_ends_, of one effect; for calls that an upgrade has overtaken';

@@ -2357,6 +2357,12 @@ function pgflow.edit_note_(run_id bigint, cut integer, edit json) returns jsonb,
   set search_path=pg_catalog, pg_temp
   md5 c1c1f965f881ce5d437eff6ec41be3ae
 
+function pgflow.effect_end_(run_id bigint, call integer) returns integer, owner pgflow_owner
+  -- As effect_ends_, of one effect; for calls that an upgrade has overtaken
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 f40c8bdf0dd2f901f7fa8ff189dbb4ee
+
 function pgflow.effect_ends_(run_id bigint) returns TABLE(call integer, ended_at integer), owner pgflow_owner
   -- Of each effect of a run that is closed, the seq of the unit that closes it
   sql stable
@@ -3320,6 +3326,17 @@ function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text
   set jit=off
   md5 04e2b1aa71148a6787a4bec1d93fe0c6
   grant execute to pgflow_operator
+
+function pgflow.period_now(per text, tz text) returns timestamp with time zone, owner pgflow_owner
+  -- Of a pool, for the view budgets: beginning of the calendar period that it is in
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 0f7ca94967d002669680550e7971bf4a
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.period_of_(per text, tz text, t timestamp with time zone) returns timestamp with time zone, owner pgflow_owner
   -- Beginning of the calendar period that a time is in

@@ -890,6 +890,19 @@ $$;
 comment on function pgflow.forget_charges_(bigint[])
   is 'Removes the charges of runs whose history goes; the sums of their pools stay';
 
+create or replace function pgflow.period_now(per text, tz text)
+returns timestamptz
+language sql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select pgflow.period_of_(per, tz, pgflow.now_())
+$$;
+comment on function pgflow.period_now(text, text)
+  is 'Of a pool, for the view budgets: beginning of the calendar period that it is in';
+--! grant period_now to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+
 drop view if exists pgflow.charges;
 drop view if exists pgflow.budgets;
 
@@ -901,7 +914,7 @@ select p.name as pool, u.unit, nullif(s.period_at, '-infinity') as period_at, p.
   coalesce(s.overrun, 0) as overrun, coalesce(s.returned, 0) as returned, p.pools[2] as parent, p.is_hard, p.soft,
   s.soft_at, p.revoked_at, p.revoked_by, p.revoked_why, p.made_at
 from pgflow.pool p
-cross join lateral (select pgflow.period_of_(p.per, p.tz, pgflow.now_()) as period_at offset 0) c
+cross join lateral (select pgflow.period_now(p.per, p.tz) as period_at offset 0) c
 cross join lateral (
   select jsonb_object_keys(p.limits)
   union

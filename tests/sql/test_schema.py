@@ -913,6 +913,25 @@ def test_a_line_about_grants_is_read_or_refused():
     assert {role for roles in schema.own_assets().grants.values() for role in roles} == set(READERS)
 
 
+def test_whoever_may_read_a_view_may_execute_what_it_calls(installed):
+    granted = """
+      select c.relname, r.rolname from pg_class c, pg_roles r
+      where c.relnamespace = 'pgflow'::regnamespace and c.relkind = 'v' and r.rolname = any(%s)
+        and has_table_privilege(r.oid, c.oid, 'select')
+    """
+    views = installed.execute(granted, (list(READERS),)).fetchall()
+    assert len(views) > 20
+    refused = []
+    for view, role in views:
+        installed.execute(sql.SQL("set role {}").format(sql.Identifier(role)))
+        try:
+            installed.execute(sql.SQL("select * from pgflow.{}").format(sql.Identifier(view)))
+        except psycopg.errors.InsufficientPrivilege as error:
+            refused.append(f"{role} on {view}: {error}")
+        installed.execute("reset role")
+    assert refused == [], "\n".join(refused)
+
+
 def test_an_upgrade_takes_back_what_only_an_older_version_granted(empty):
     grant = "\ngrant execute on function pgflow.serve_lanes to pgflow_auditor;\n"
     schema.install(empty, dataclasses.replace(changed_assets(privileges=grant), version="0.0.1"))
