@@ -137,20 +137,19 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
     waiting = enumerate(tally.items)
     running: dict[int, tuple[Calls, Call]] = {}
     race = Race()
-    left = len(tally.items)
     try:
-        while left and not tally.enough:
+        while not tally.enough:
             for index, item in islice(waiting, tally.max_parallel - len(running)):
                 calls = _calls_of(scope, step, item)
                 running[index] = calls, next(calls)
                 race.enter(index, running[index][1])
+            if not running:
+                break
             thread.block(race)
             for index in race.take():
                 _count(tally, index, running)
                 if index in running:
                     race.enter(index, running[index][1])
-                else:
-                    left -= 1
     finally:
         for calls, call in running.values():
             if isinstance(call, ChildCall):
