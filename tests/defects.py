@@ -2454,6 +2454,7 @@ GATES = (
         "    continue when rule.author = 'model' and not is_planned;",
         "gates/test_policy_terms.py::test_a_rule_may_be_for_what_a_model_has_chosen",
     ),
+    ),
     Defect(
         "approver whom nobody tells",
         "pgflow/_flow/ledgers/effect.py",
@@ -2944,6 +2945,28 @@ UPDATES = (
         "return bool(self._taken or self._returned)",
         "updates/test_updates_engine.py::"
         "test_a_transaction_of_a_handler_commits_behind_the_receipt_of_its_update",
+    ),
+    Defect(
+    Defect(
+        "a confirmation that is sent again as another word",
+        "sql/ledgers/effects.sql",
+        "  if debt.run_id is null or pgflow.has_word_(debt) then",
+        "  if debt.run_id is null then",
+        "ledgers/test_confirmations.py::test_a_confirmation_that_is_delivered_again_and_again_is_taken_once",
+    ),
+    Defect(
+        "a reference that is forgotten once it is closed",
+        "sql/ledgers/effects.sql",
+        "    and not pgflow.has_word_(debt)\n  then",
+        "    and false\n  then",
+        "ledgers/test_confirmations.py::test_a_confirmation_after_a_persons_word_is_no_error_if_it_says_the_same",
+    ),
+    Defect(
+        "an own answer under a reference that is forgotten",
+        "sql/ledgers/effects.sql",
+        """  if units @? 'strict $[*] ? (@[3] == "E")' then\n    -- Its""",
+        "  if false then\n    -- Its",
+        "ledgers/test_confirmations.py::test_a_confirmation_after_its_own_answer_is_no_error_if_it_says_the_same[confirmed]",
     ),
     Defect(
         "an answer that leaves by the direct path",

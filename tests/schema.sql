@@ -117,6 +117,18 @@ table pgflow.code_signal, owner pgflow_owner
   CREATE INDEX code_signal_code_idx ON pgflow.code_signal USING btree (code_id)
   CREATE UNIQUE INDEX code_signal_key ON pgflow.code_signal USING btree (signal, code_id, md5((shape)::text))
 
+table pgflow.confirmation, owner pgflow_owner
+  -- What became of effects that were accepted, by the reference of the counterparty; kept as long as the history of the run
+  chain_id bigint not null -- The chain whose effect it is
+  said_at timestamp with time zone not null -- Time at which it was said
+  ref text not null -- Reference of the counterparty
+  verdict text not null -- confirmed or failed
+  said_by text -- Name of whoever said so; null = its own settle function
+  constraint confirmation_pkey PRIMARY KEY (ref)
+  constraint confirmation_ref_check CHECK (((octet_length(ref) >= 1) AND (octet_length(ref) <= 255)))
+  constraint confirmation_verdict_check CHECK ((verdict = ANY (ARRAY['confirmed'::text, 'failed'::text])))
+  CREATE INDEX confirmation_chain_idx ON pgflow.confirmation USING btree (chain_id)
+
 table pgflow.deadline, owner pgflow_owner
   -- Open runs that must be over by a certain time
   run_id bigint not null -- The open run
@@ -518,6 +530,7 @@ table pgflow.policy_rule, owner pgflow_owner
   timeout_seconds double precision -- Seconds that each of those have who are asked one after the other; null = no limit
   on_timeout text not null default 'expire'::text -- Verdict once the time is over: expire, reject, escalate or approve
   escalate text[] not null default '{}'::text[] -- Names of those who are asked next, one after the other
+  role text
   constraint policy_rule_above_check CHECK ((above <> ALL (ARRAY['NaN'::numeric, 'Infinity'::numeric, '-Infinity'::numeric])))
   constraint policy_rule_asks_check CHECK (((needs = 'gate'::text) OR ((approvers = '{}'::text[]) AND (quorum = 1) AND (timeout_seconds IS NULL))))
   constraint policy_rule_author_check CHECK ((author = 'model'::text))
@@ -528,6 +541,7 @@ table pgflow.policy_rule, owner pgflow_owner
   constraint policy_rule_pkey PRIMARY KEY (version, rule)
   constraint policy_rule_quorum_check CHECK (((quorum >= 1) AND (quorum <= 100)))
   constraint policy_rule_risk_check CHECK ((risk = ANY (ARRAY['reversible'::text, 'compensable'::text, 'irreversible'::text])))
+  constraint policy_rule_role_check CHECK (((octet_length(role) >= 1) AND (octet_length(role) <= 63)))
   constraint policy_rule_timeout_seconds_check CHECK (((timeout_seconds > (0)::double precision) AND (timeout_seconds < 'Infinity'::double precision)))
   constraint policy_rule_version_fkey FOREIGN KEY (version) REFERENCES pgflow.policy(version)
 
@@ -1729,7 +1743,7 @@ function pgflow.book_(units jsonb, t timestamp with time zone) returns void, own
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 29ff5419e663fa6d8c115ca4fe51282c
+  md5 ee45b42c1f3104afc2ce21122c22142c
 
 function pgflow.book_beats_(units jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- Waits for beats of what a commit says is accepted, or is so again, and no more for those of what it closes
@@ -1885,7 +1899,7 @@ function pgflow.check_effects_() returns TABLE(invariant text, detail text), own
   -- The effects that are owed are those that the journal leaves open
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 dd92292499a031bf36178ae9c3add481
+  md5 6298686c8974d9ad6d0ce19fc6d5c21d
 
 function pgflow.check_ends_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Ended runs and the generations of a chain
@@ -2203,11 +2217,11 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- For a webhook: what became of the effect that was accepted under a reference; PF001 if there is none (yet)
+  -- For a webhook or a queue: what became of the effect that was accepted under a reference. The same said again is the same; PF001 if there is none (yet), PF006 if something else was said before
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 dd76c6ed40cf4a40a5b69185bb09db06
+  md5 ccc5cc539e7430c35ae9a226de87bebd
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2320,7 +2334,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 565f69c128921586d8edbe14f018d3c7
+  md5 89c0db11b7d0eaa0b91dbf6ad72893c0
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -2619,6 +2633,12 @@ function pgflow.has_updates(names text[]) returns boolean, owner pgflow_owner
   set jit=off
   md5 b99a6a7123c39e30a34650c9d52e944b
   grant execute to pgflow_worker
+
+function pgflow.has_word_(debt pgflow.owed) returns boolean, owner pgflow_owner
+  -- True if the run of an effect has mail that says what became of it, and has not taken it yet
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 a6d47a47c09c0b3f43ece363e2f969f6
 
 function pgflow.hash_(body text) returns bytea, owner pgflow_owner
   -- SHA-256 of a text in UTF-8
@@ -3100,6 +3120,12 @@ function pgflow.note_change_(pool text, what text, said jsonb, why text, sent_by
   set search_path=pg_catalog, pg_temp
   md5 ffe63ae7bd69d27f7bcc2bf0d7e25010
 
+function pgflow.note_confirmation_(ref text, chain bigint, verdict text, said_by text, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Keeps what a reference came to, for whoever says so again
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 92e3aec752b2698d53dd0a1431c93f4b
+
 function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT last_seq integer, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Turns requests to pause or go on, up to the last one seen, into units that say who did what and why
   plpgsql volatile
@@ -3390,7 +3416,7 @@ function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why
   -- Tells a run what became of one of its effects, or records it if the run has ended; answers the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 0f2f6d181cbfc1eceb33f27b059389dc
+  md5 b01f4c2cdc132895271f0db5b2cb6aa8
 
 function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
   -- Sends a signal to a run in the caller's transaction; answers the chain, for wake(), the number of the message, and how the run has ended if it has: nobody takes the message then, and pgflow.undelivered_messages keeps it. The same idempotency_key to the same run is one message, for as long as the history of the run: sent again, it answers that one, and is_new = false; PF002 if it was another. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key

@@ -34,7 +34,8 @@
 --
 -- Whoever knows what became of an effect - a person, a webhook - posts mail of kind e, which the run takes
 -- like any other: between look and commit it holds the lease, so the books and the journal change as one. A run that
--- was stuck without it is revived by `wake`.
+-- was stuck without it is revived by `wake`. A channel that delivers more than once says the same more than once: the
+-- first word on a reference is kept in `confirmation`, also when the debt is closed. The same word again is no error.
 
 create or replace function pgflow.leave_of_(me bigint, leave text, name text, request jsonb)
 returns json
@@ -194,6 +195,22 @@ comment on function pgflow.intend_(jsonb, timestamptz, int)
   is 'Records the intents and further attempts that a flush asks for; refused = those that the policy does not let '
      'through';
 
+create or replace function pgflow.note_confirmation_(ref text, chain bigint, verdict text, said_by text, t timestamptz)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  insert into pgflow.confirmation as c (chain_id, said_at, ref, verdict, said_by)
+  values (chain, t, note_confirmation_.ref, case note_confirmation_.verdict when 'confirmed' then 'confirmed'
+    else 'failed' end, left(note_confirmation_.said_by, 255))
+  -- A counterparty may use a reference again once it is closed.
+  on conflict on constraint confirmation_pkey do update
+  set chain_id = excluded.chain_id, said_at = excluded.said_at, verdict = excluded.verdict, said_by = excluded.said_by
+$$;
+comment on function pgflow.note_confirmation_(text, bigint, text, text, timestamptz)
+  is 'Keeps what a reference came to, for whoever says so again';
+
 create or replace function pgflow.book_(units jsonb, t timestamptz)
 returns void
 language plpgsql
@@ -210,6 +227,14 @@ begin
   loop
     perform pgflow.relabel_(said.run_id, said.seq - 1);
   end loop;
+  if units @? 'strict $[*] ? (@[3] == "E")' then
+    -- Its own settle function has said what became of what was accepted.
+    perform pgflow.note_confirmation_(o.detail->>'ref', r.chain_id, (e->>5)::jsonb->>'verdict', null, t)
+    from jsonb_array_elements(units) e
+    join pgflow.owed o on o.run_id = (e->0)::bigint and o.call = (e->2)::int and o.kind = 'effect' and o.detail ? 'ref'
+    join pgflow.run r on r.run_id = o.run_id
+    where e->>3 = 'E';
+  end if;
   delete from pgflow.owed o using jsonb_array_elements(units) e
   where (e->>3 in ('C', 'F') or e->>3 = 'E' and o.detail ? 'ref') and o.run_id = (e->0)::bigint and o.call = (e->2)::int
     and o.kind = 'effect';
@@ -406,6 +431,21 @@ comment on function pgflow.find_debt_(text, text)
   is 'The open effect that a key names, or that was accepted under a reference, locked; null = there is none. PF003 if '
      'several were accepted under it';
 
+create or replace function pgflow.has_word_(debt pgflow.owed)
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select exists (
+    select from pgflow.run r join pgflow.signal s on s.chain_id = r.chain_id
+    where r.run_id = debt.run_id and s.kind = 'e' and s.run_id = debt.run_id and s.call = debt.call
+      and s.payload->>'verdict' in ('confirmed', 'failed')
+  )
+$$;
+comment on function pgflow.has_word_(pgflow.owed)
+  is 'True if the run of an effect has mail that says what became of it, and has not taken it yet';
+
 create or replace function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text)
 returns bigint
 language plpgsql
@@ -419,6 +459,12 @@ declare
 begin
   select r.chain_id into strict chain from pgflow.run r where r.run_id = debt.run_id;
   select true into ended from pgflow.outcome o where o.run_id = debt.run_id;
+  -- Of several words that wait, the first one counts.
+  if debt.detail ? 'ref' and state <> 'uncompensated' and verdict in ('confirmed', 'failed')
+    and not pgflow.has_word_(debt)
+  then
+    perform pgflow.note_confirmation_(debt.detail->>'ref', chain, verdict, sent_by, pgflow.now_());
+  end if;
   if state = 'uncompensated' then
     if verdict not in ('taken_back', 'stands') then
       raise exception using errcode = 'PF006',
@@ -501,6 +547,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   debt pgflow.owed;
+  said pgflow.confirmation;
 begin
   if verdict is null or verdict not in ('confirmed', 'failed') then
     raise exception using errcode = 'PF003',
@@ -509,6 +556,17 @@ begin
   perform pgflow.check_json_(value, 'the confirmation of an effect');
   if ref is not null then
     debt := pgflow.find_debt_(null, ref);
+  end if;
+  if debt.run_id is null or pgflow.has_word_(debt) then
+    select c.* into said from pgflow.confirmation c where c.ref = confirm_effect.ref;
+    if said.verdict <> confirm_effect.verdict then
+      raise exception using errcode = 'PF006',
+        message = format('what was accepted under the reference %s is %s already, as of %s: it cannot be %s',
+          quote_literal(ref), said.verdict, date_trunc('second', said.said_at), verdict),
+        hint = 'The first word counts.';
+    elsif found then
+      return said.chain_id;
+    end if;
   end if;
   if debt.run_id is null then
     raise exception using errcode = 'PF001',
@@ -519,7 +577,8 @@ begin
 end
 $$;
 comment on function pgflow.confirm_effect(text, text, json, text, text)
-  is 'For a webhook: what became of the effect that was accepted under a reference; PF001 if there is none (yet)';
+  is 'For a webhook or a queue: what became of the effect that was accepted under a reference. The same said again is '
+     'the same; PF001 if there is none (yet), PF006 if something else was said before';
 --! grant confirm_effect to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.is_handed_on_(run_id bigint, seq int)
@@ -581,7 +640,10 @@ begin
       )
   ) f
   full join (select run_id, call from pgflow.owed where kind = 'effect') w on w.run_id = f.run_id and w.call = f.call
-  where f.run_id is null or w.run_id is null;
+  where f.run_id is null or w.run_id is null
+  union all
+  select 'a confirmation is of a run', format('reference %s', c.ref)
+  from pgflow.confirmation c where not exists (select from pgflow.run r where r.run_id = c.chain_id);
 end
 $$;
 comment on function pgflow.check_effects_() is 'The effects that are owed are those that the journal leaves open';

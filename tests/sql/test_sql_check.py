@@ -268,6 +268,9 @@ MUTATIONS: dict[str, list[list[str]]] = {
         [READY.format(run="%(nobody)s", seq=0)],
         [LEASE.format(run="%(nobody)s")],
     ],
+    "a confirmation is of a run": [
+        ["insert into pgflow.confirmation values (%(nobody)s, %(t)s, 'T-1', 'confirmed', 'bank')"]
+    ],
     "a place stands in a lane": [
         ["update pgflow.ready set lane_id = 999999 where run_id = %(ready)s"]
     ],

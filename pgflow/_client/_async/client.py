@@ -276,7 +276,10 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncBudgets):
         by: str | None = None,
     ) -> None:
         """Says what became of the effect that was accepted under a reference:
-        for the handler of a webhook.
+        for the handler of a webhook, or the consumer of a queue.
+
+        Channels deliver more than once. The same said again is no error, also when the run has
+        ended: the first word counts, with its value.
 
         Args:
             ref: The counterparty's reference, as in ``Accepted(ref)``.
@@ -288,6 +291,7 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncBudgets):
         Raises:
             RunNotFound: No effect was accepted under the reference, or not yet: have the
                 counterparty send again.
+            WrongState: The other verdict was given before.
         """
         text = stored_value(self._envelopes, value, "the confirmation of an effect")
         await self._ask(effects.confirm_effect(ref, verdict, text, why, by), wakes=True)
