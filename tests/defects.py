@@ -2947,6 +2947,26 @@ UPDATES = (
         "test_a_transaction_of_a_handler_commits_behind_the_receipt_of_its_update",
     ),
     Defect(
+        "an answer of which nobody is told",
+        "pgflow/_worker/committer.py",
+        "flush.words and any(word.status is not None for word in flush.words)",
+        "False",
+        "updates/test_updates.py::test_who_waits_for_an_answer_is_told_and_need_not_look[elsewhere]",
+    ),
+    Defect(
+        "an answer that is heard of and not asked for",
+        "pgflow/_client/results.py",
+        "            for news in self._news.get(chain, ()):\n                news.set()\n",
+        "",
+        "updates/test_updates.py::test_who_waits_for_an_answer_is_told_and_need_not_look[here]",
+    ),
+    Defect(
+        "an error of a rejection that stays",
+        "sql/ledgers/redact.sql",
+        "  update pgflow.run_update u set error = pgflow.redacted_(u.error, null)",
+        "  update pgflow.run_update u set error = u.error",
+        "updates/test_updates.py::test_an_update_can_be_redacted_whatever_became_of_it",
+    ),
     Defect(
         "a confirmation that is sent again as another word",
         "sql/ledgers/effects.sql",

@@ -3556,6 +3556,14 @@ function pgflow.redact_copies_(runs bigint[], body json, asked json) returns voi
   set search_path=pg_catalog, pg_temp
   md5 9eb4e5af289adfb31f72d6eb46116b65
 
+function pgflow.redact_update(key text, update_id text, why text, by text DEFAULT NULL::text, tenant text DEFAULT ''::text, OUT removed integer) returns integer, owner pgflow_owner
+  -- Replaces by their hashes all values of an update of a run that has ended: its arguments, and its value or error, also of one that was rejected or that nobody took. Answers how many. PF001 if there is none of this id, PF006 while the run is open
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 ed8bf0f3ca8c1eea5e62d5ac122d8662
+  grant execute to pgflow_operator
+
 function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_owner
   -- Stand-in for a value that was redacted: an envelope that no codec can open, with the hash of its text
   plpgsql stable
@@ -3822,6 +3830,12 @@ function pgflow.run_text_(r pgflow.run) returns text, owner pgflow_owner
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
+function pgflow.said_of_update_(payload json, OUT value json, OUT error json) returns record, owner pgflow_owner
+  -- Value or error of an update, as the unit of its answer has it
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 9885dd0ea8a3670d428a11fba0427e91
+
 function pgflow.same_input_(one json, other json, defaults json) returns boolean, owner pgflow_owner
   -- True if two inputs are the same once the defaults stand for what they leave out
   sql immutable
@@ -3904,7 +3918,7 @@ function pgflow.send_update(key text, name text, payload json DEFAULT '{}'::json
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 99b46563bd51a35c38bb0417cf6cb6e4
+  md5 004fc69e703c6a9af487268e5e81be80
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4308,7 +4322,7 @@ function pgflow.update_reply(key text, update_id text, tenant text DEFAULT ''::t
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b748414a1ab417050b9eef9162d3777d
+  md5 f8a32b9a3406c43f8a8a3d2b6b40e46c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

@@ -1,5 +1,5 @@
 """Waiting for results: all waits of a process share one query,
-woken by notifications and by polling.
+woken by notifications and by polling. Who waits for an answer of a run asks for his own.
 
 Polling backs off while nothing comes and never stops: a lost notification costs one poll.
 """
@@ -10,11 +10,14 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 import psycopg
 
 from pgflow._db.calls import result as calls
 from pgflow._db.connect import ConnectOptions
+from pgflow._model.kinds import ENDED
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.listener import DONE_CHANNEL, Listener, parse_done
 from pgflow._worker.supervision import Failures, back_off_seconds, cancel, is_own_end
@@ -23,8 +26,13 @@ from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
+T = TypeVar("T")
+
 FIRST_POLL_SECONDS = 0.02
 LONGEST_POLL_SECONDS = 1.0
+ASK_AGAIN_SECONDS = 0.02
+"""Pause before an answer is asked for again of a run that has ended."""
+
 ANSWER_SECONDS = 10.0
 """A question that takes longer is asked again, perhaps of another server."""
 
@@ -39,6 +47,7 @@ class ResultWaiter:
         )
         self._listen = listen
         self._waits: dict[int, set[asyncio.Future[calls.Ended]]] = {}
+        self._news: dict[int, set[asyncio.Event]] = {}
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
@@ -105,17 +114,62 @@ class ResultWaiter:
                 if not waits:
                     self._waits.pop(chain_id, None)
 
-    def ended(self, chains: list[int]) -> None:
-        """These chains have ended: whoever waits for one need not wait for a poll."""
-        if any(chain in self._waits for chain in chains):
-            self._look.set()
+    async def answered(
+        self, chain_id: int, ask: Callable[[], Awaitable[T]], is_there: Callable[[T], bool]
+    ) -> T | calls.Ended:
+        """Asks until an answer is there, whenever something is heard of a chain; or until the chain
+        is stuck or gone.
+        """
+        news = asyncio.Event()
+        self._news.setdefault(chain_id, set()).add(news)
+        end: asyncio.Task[calls.Ended] | None = None
+        delay = FIRST_POLL_SECONDS
+        try:
+            while True:
+                news.clear()
+                answer = await ask()
+                if is_there(answer):
+                    return answer
+                if end is None:
+                    end = asyncio.create_task(self.wait(chain_id))
+                    end.add_done_callback(lambda _: news.set())
+                elif end.done():
+                    if (ended := end.result()).status not in ENDED:
+                        return ended
+                    # Its end is an answer, unless the run goes on at this moment.
+                    end = None
+                    await asyncio.sleep(ASK_AGAIN_SECONDS)
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(delay * random.uniform(0.8, 1.0)):  # noqa: S311 - spreads the load
+                        await news.wait()
+                delay = min(LONGEST_POLL_SECONDS, delay * 1.5)
+        finally:
+            others = self._news[chain_id]
+            others.discard(news)
+            if not others:
+                del self._news[chain_id]
+            if end is not None:
+                await cancel([end])
+
+    def told(self, chains: Iterable[int]) -> None:
+        """These chains have ended, or have answered somebody: whoever waits for one need not wait
+        for a poll.
+        """
+        for chain in chains:
+            if chain in self._waits:
+                self._look.set()
+            for news in self._news.get(chain, ()):
+                news.set()
 
     def _heard(self, payload: str) -> None:
-        if not self._waits.keys().isdisjoint(parse_done(payload)):
-            self._look.set()
+        self.told(parse_done(payload))
 
     def _look_now(self) -> None:
         self._look.set()
+        for waiting in self._news.values():
+            for news in waiting:
+                news.set()
 
     async def _serve(self) -> None:
         """Looks until nobody waits. What goes wrong with it keeps nobody waiting for ever."""

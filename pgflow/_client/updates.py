@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from pgflow._client.handles import Outcome
@@ -12,16 +10,12 @@ from pgflow._db.calls import updates as calls
 from pgflow._db.query import Query
 from pgflow._flow.updates import BoundUpdate, UpdateHandler
 from pgflow._model.codecs import ANYTHING
-from pgflow._model.durations import Duration, duration
 from pgflow._model.envelopes import open_text
 from pgflow._model.exceptions import ErrorClasses, rebuild_error
 from pgflow._model.updates import UpdateStatus
 from pgflow.errors import UpdateFailed, UpdateRefused, UpdateRejected
 
 R = TypeVar("R")
-
-FIRST_POLL_SECONDS = 0.01
-LONGEST_POLL_SECONDS = 1.0
 
 
 def bound(
@@ -80,26 +74,6 @@ class Reply(Generic[R]):
         ) from cause
 
 
-class Patience:
-    """Time that somebody waits for an answer, and when he looks again."""
-
-    def __init__(self, timeout: Duration | None, what: str) -> None:
-        patience: timedelta | None = duration(timeout, f"timeout of {what}")
-        self._what = what
-        self._timeout = patience
-        self._until = None if patience is None else time.monotonic() + patience.total_seconds()
-        self._delay = FIRST_POLL_SECONDS
-
-    def next_delay(self) -> timedelta:
-        """Return how long to wait before the next look.
-
-        Raises:
-            TimeoutError: Its time is over.
-        """
-        delay, self._delay = self._delay, min(LONGEST_POLL_SECONDS, self._delay * 1.5)
-        if self._until is not None:
-            left = self._until - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"{self._what} has no answer after {self._timeout}")
-            delay = min(delay, left)
-        return timedelta(seconds=delay)
+def is_answered(reply: calls.Reply) -> bool:
+    """Return True if an update has its answer."""
+    return reply.status != "waiting"

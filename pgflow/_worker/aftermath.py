@@ -92,7 +92,7 @@ class Aftermath:
                 self._tell_end(claim, flush.ending.status)
             elif answer is not None:
                 if answer["place"] in ("ended", "held"):
-                    self._news.runs_ended([claim.chain_id])
+                    self._news.have_told([claim.chain_id])
                 self._tell_place(execution, flush, answer["place"])
             self._runs.remove(execution)
         self._turns.changed(execution)

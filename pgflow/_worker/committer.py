@@ -358,13 +358,15 @@ class Committer(Part):
 
     def _spread(self, items: list[Item], answer: calls.CommitAnswer, server: Any) -> None:
         """Tells each run what became of its flush."""
-        ended = []
+        told = []
         for execution, flush in items:
             execution.flushing.heard_from(server)
             verdict = answer.bad.get(execution.run_id) if answer.bad else None
             if verdict is None or (verdict == "already" and flush.question is None):
-                if flush.ending is not None:
-                    ended.append(flush.chain_id)
+                if flush.ending is not None or (
+                    flush.words and any(word.status is not None for word in flush.words)
+                ):
+                    told.append(flush.chain_id)
                 self._aftermath.committed(execution, flush, answer.settled.get(execution.run_id))
             elif verdict == "busy":
                 flush.tries += 1
@@ -375,8 +377,8 @@ class Committer(Part):
                 self._aftermath.lost(execution)
         if answer.wake or answer.lanes:
             self._wakes.wake_soon(answer.wake, set(answer.lanes))
-        if ended:
-            self._news.runs_ended(ended)
+        if told:
+            self._news.have_told(told)
 
 
 def _may_lack(wire: OwnWire, items: list[Item]) -> bool:

@@ -1,5 +1,5 @@
-"""News of runs: of lanes with work, of mail and of ends, from wherever this process hears of them.
-Ours are seen to, others told.
+"""News of runs: of lanes with work, of mail, of answers and of ends, from wherever this process
+hears of them. Ours are seen to, others told.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class News:
     """See the module. It keeps nothing.
 
     Args:
-        ended: Called with the chains that have ended,
-            for those who wait for results in this process.
+        told: Called with the chains that have ended or answered somebody,
+            for those who wait in this process.
     """
 
     def __init__(
@@ -25,12 +25,12 @@ class News:
         runs: Runs,
         lanes: Lanes,
         notifier: Notifier,
-        ended: Callable[[list[int]], None] | None,
+        told: Callable[[list[int]], None] | None,
     ) -> None:
         self._runs = runs
         self._lanes = lanes
         self._notifier = notifier
-        self._ended = ended
+        self._told = told
 
     def woken(self, lanes: list[int], mail: list[int]) -> None:
         """Lanes with ready runs, and leased runs with mail: ours are looked at, others told."""
@@ -40,10 +40,12 @@ class News:
             lanes=lanes, mail=(run_id for run_id in mail if run_id not in self._runs.executions)
         )
 
-    def runs_ended(self, chains: list[int]) -> None:
-        """Tells those who wait for results, here and elsewhere."""
-        if self._ended is not None:
-            self._ended(chains)
+    def have_told(self, chains: list[int]) -> None:
+        """These chains have ended, or have answered somebody: those who wait are told, here and
+        elsewhere.
+        """
+        if self._told is not None:
+            self._told(chains)
         self._notifier.tell(done=chains)
 
     def heard(self, payload: str) -> None:

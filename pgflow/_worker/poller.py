@@ -86,5 +86,5 @@ class Poller(Loop):
         self._lanes.polled(polled.newest_lane)
         self._news.woken(polled.lanes, polled.mail)
         if polled.ended:
-            self._news.runs_ended(polled.ended)
+            self._news.have_told(polled.ended)
         return polled

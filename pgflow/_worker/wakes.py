@@ -51,6 +51,6 @@ class Wakes:
                 return
             self._news.woken(woken.lanes, woken.mail)
             if woken.ended:
-                self._news.runs_ended(woken.ended)
+                self._news.have_told(woken.ended)
             if woken.busy:
                 self._poller.look_now()

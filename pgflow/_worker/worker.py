@@ -92,8 +92,8 @@ class Worker:
         connect: Options of its connections.
         definitions: Of the app.
         options: Its own.
-        ended: Called with the chains that have ended,
-            for those who wait for results in this process.
+        tell: Called with the chains that have ended or answered somebody,
+            for those who wait in this process.
 
     Attributes:
         parts: In the order in which they are started. They are stopped in the opposite one.
@@ -105,7 +105,7 @@ class Worker:
         connect: ConnectOptions,
         definitions: Definitions,
         options: WorkerOptions,
-        ended: Callable[[list[int]], None] | None = None,
+        tell: Callable[[list[int]], None] | None = None,
     ) -> None:
         loop, meter, rhythm = asyncio.get_running_loop(), options.meter, options.rhythm
         want_claims = asyncio.Event()
@@ -127,7 +127,7 @@ class Worker:
             control, notifier, tasks, meter, tells_errors=definitions.envelopes is None
         )
         lanes = Lanes(tasks, control, definitions, options, want_claims.set)
-        news = self._news = News(runs, lanes, notifier, ended)
+        news = self._news = News(runs, lanes, notifier, tell)
         pager = self._pager = (
             None if definitions.pager is None else Pager(tasks, control, definitions.pager)
         )

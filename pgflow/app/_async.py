@@ -19,7 +19,7 @@ from pgflow._db._async_pool import lent_async, make_pool_async
 from pgflow._db._sync_pool import make_pool
 from pgflow._db.calls import result, wake
 from pgflow._db.calls import worker as worker_calls
-from pgflow._db.query import run_async
+from pgflow._db.query import Query, run_async
 from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration, duration
 from pgflow._transactions.join import adapt
@@ -33,6 +33,7 @@ from pgflow.errors import WrongColourError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class AsyncApp(AsyncPoolClient):
@@ -101,6 +102,24 @@ class AsyncApp(AsyncPoolClient):
                 return await self._waiter.wait(chain_id)
         except TimeoutError:
             raise TimeoutError(f"run {key!r} has not ended after {patience}") from None
+
+    async def wait_for(
+        self,
+        what: str,
+        chain_id: int,
+        query: Query[T],
+        is_there: Callable[[T], bool],
+        timeout: Duration | None,
+    ) -> T | result.Ended:
+        """For handles of updates."""
+        patience = duration(timeout, f"timeout of {what}", least_seconds=-math.inf)
+        await self._open()
+        assert self._waiter is not None
+        try:
+            async with asyncio.timeout(None if patience is None else patience.total_seconds()):
+                return await self._waiter.answered(chain_id, lambda: self.ask(query), is_there)
+        except TimeoutError:
+            raise TimeoutError(f"{what} has no answer after {patience}") from None
 
     def _nudge_soon(self) -> None:
         task = asyncio.get_running_loop().create_task(self.nudge())
@@ -190,7 +209,7 @@ class AsyncApp(AsyncPoolClient):
         options = replace(options, listen=options.listen and self.listens)
         try:
             async with self.definitions.hooks.around():
-                worker = Worker(self._connect, definitions, options, self._results_ended)
+                worker = Worker(self._connect, definitions, options, self._chains_told)
                 await worker.start()
                 self._workers.append(worker)
                 try:
@@ -204,9 +223,9 @@ class AsyncApp(AsyncPoolClient):
             await async_step_pool.close()
             await asyncio.to_thread(step_pool.close)
 
-    def _results_ended(self, chains: list[int]) -> None:
+    def _chains_told(self, chains: list[int]) -> None:
         if self._waiter is not None:
-            self._waiter.ended(chains)
+            self._waiter.told(chains)
 
     @asynccontextmanager
     async def worker(

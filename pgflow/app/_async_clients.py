@@ -60,6 +60,17 @@ class AsyncPoolClient(AppBase, AsyncClient):
         """For handles of runs."""
         raise NotImplementedError
 
+    async def wait_for(
+        self,
+        what: str,
+        chain_id: int,
+        query: Query[T],
+        is_there: Callable[[T], bool],
+        timeout: Duration | None,
+    ) -> T | result.Ended:
+        """For handles of updates."""
+        raise NotImplementedError
+
     async def nudge(self) -> None:
         """Wakes what was sent or started through :meth:`using`,
         where the library has no hook after its commit.

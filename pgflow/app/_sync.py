@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager
 from types import TracebackType
@@ -19,7 +19,7 @@ from pgflow._client._sync.client import Client
 from pgflow._db._sync_pool import lent, make_pool
 from pgflow._db.calls import result, wake
 from pgflow._db.calls import worker as worker_calls
-from pgflow._db.query import run
+from pgflow._db.query import Query, run
 from pgflow._flow.workflow import Workflow
 from pgflow._model.durations import Duration
 from pgflow._transactions.join import adapt
@@ -163,6 +163,19 @@ class App(PoolClient):
         """For handles of runs."""
         portal, background = self._async_app()
         return portal.call(background.wait(key, chain_id, timeout))
+
+    def wait_for(
+        self,
+        what: str,
+        chain_id: int,
+        query: Query[T],
+        is_there: Callable[[T], bool],
+        timeout: Duration | None,
+    ) -> T | result.Ended:
+        """For handles of updates."""
+        portal, background = self._async_app()
+        waiting = background.wait_for(what, chain_id, query, is_there, timeout)
+        return portal.call(waiting)
 
     def nudge(self) -> None:
         """Wakes what was sent or started through :meth:`using`,

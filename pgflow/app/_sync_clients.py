@@ -53,6 +53,17 @@ class PoolClient(AppBase, Client):
         """For handles of runs."""
         raise NotImplementedError
 
+    def wait_for(
+        self,
+        what: str,
+        chain_id: int,
+        query: Query[T],
+        is_there: Callable[[T], bool],
+        timeout: Duration | None,
+    ) -> T | result.Ended:
+        """For handles of updates."""
+        raise NotImplementedError
+
     def nudge(self) -> None:
         """Wakes what was sent or started through :meth:`using`,
         where the library has no hook after its commit.

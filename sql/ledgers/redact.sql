@@ -258,3 +258,97 @@ comment on function pgflow.redact(text, int, text, text, text, text, int)
      'until a vacuum, and in backups. PF001 if there is no such run, PF003 if there is no such value, PF006 while a '
      'run is open that may need it';
 --! grant redact to pgflow_operator
+
+create or replace function pgflow.redact_update(
+  key text, update_id text, why text, by text default null, tenant text default '', out removed int
+)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+  chain bigint;
+  newest bigint;
+  told pgflow.run_update;
+  said record;
+  became json;
+  last_seq int;
+  t timestamptz;
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    raise exception using errcode = 'PF006', message = 'a value is redacted at the level read committed only';
+  end if;
+  if coalesce(btrim(why), '') = '' then
+    raise exception using errcode = 'PF003', message = 'say why the update is redacted';
+  end if;
+  perform pg_advisory_xact_lock(hashtextextended('pgflow.retention', 0));
+  chain := pgflow.chain_of_(tenant, key);
+  newest := pgflow.newest_run_(chain);
+  perform from pgflow.outcome o where o.run_id = newest and o.status <> 'continued' for update;
+  if not found then
+    raise exception using errcode = 'PF006',
+      message = format('run %s is open: its code may need the update again', quote_literal(key)),
+      hint = 'Redact it once the run has ended, or cancel the run first.';
+  end if;
+  select u.* into told from pgflow.run_update u where u.chain_id = chain and u.update_id = update_id for update;
+  if not found then
+    raise exception using errcode = 'PF001',
+      message = format('no update of run %s has the id %s', quote_literal(key), quote_nullable(update_id));
+  end if;
+  removed := 0;
+  for said in
+    select r.generation, u.seq from pgflow.run r join pgflow.unit u on u.run_id = r.run_id
+    where (r.run_id = chain or r.chain_id = chain and r.generation > 1) and u.seq > coalesce(r.origin_seq, 0)
+      and u.kind in ('h', 'b') and u.payload->>'id' = update_id and not pgflow.is_redacted_(u.payload::text)
+    order by r.generation, u.seq
+  loop
+    perform pgflow.redact(key, said.seq, why, by, 'unit', tenant, said.generation);
+    removed := removed + 1;
+  end loop;
+  t := pgflow.now_();
+  -- What its validator said of it is in no journal; nor is what nobody took, which nobody shall take any more.
+  update pgflow.run_update u set status = 'refused', replied_at = t
+  where u.chain_id = chain and u.update_id = update_id and u.status is null;
+  for said in
+    select told.error as body, 0 as nth where told.error is not null
+    union all
+    select s.payload, 1 from pgflow.signal s
+    where s.chain_id = chain and s.kind = 'u' and s.payload->>'id' = update_id
+    union all
+    select d.payload, 1 from pgflow.undelivered d
+    where d.chain_id = chain and d.kind = 'u' and d.payload->>'id' = update_id
+    order by 2
+  loop
+    continue when pgflow.is_redacted_(said.body::text);
+    became := pgflow.redacted_(said.body, case when said.nth = 1 then 'h'::"char" end);
+    removed := removed + 1;
+    select coalesce(max(u.seq), 0) into last_seq from pgflow.unit u where u.run_id = newest;
+    perform pgflow.append_(newest, last_seq + 1, 0, 'Z', 'update', json_build_object('what', 'update', 'seq', 0,
+      'id', update_id, 'hash', encode(pgflow.hash_(said.body::text), 'hex'),
+      'left', encode(pgflow.hash_(became::text), 'hex'), 'why', left(why, 4096),
+      'by', left(coalesce(by, session_user), 255)), 0, t, t);
+  end loop;
+  update pgflow.run_update u set error = pgflow.redacted_(u.error, null)
+  where u.chain_id = chain and u.update_id = update_id and not pgflow.is_redacted_(u.error::text);
+  -- A wake may be moving it from the one to the other.
+  update pgflow.signal s set payload = pgflow.redacted_(s.payload, 'h')
+  where s.chain_id = chain and s.kind = 'u' and s.payload->>'id' = update_id
+    and not pgflow.is_redacted_(s.payload::text);
+  update pgflow.undelivered d set payload = pgflow.redacted_(d.payload, 'h')
+  where d.chain_id = chain and d.kind = 'u' and d.payload->>'id' = update_id
+    and not pgflow.is_redacted_(d.payload::text);
+  if removed = 0 then
+    raise exception using errcode = 'PF006',
+      message = format('update %s of run %s is redacted already, or holds no value', quote_literal(update_id),
+        quote_literal(key));
+  end if;
+  perform pgflow.look_again_(array[newest]);
+end
+$$;
+comment on function pgflow.redact_update(text, text, text, text, text)
+  is 'Replaces by their hashes all values of an update of a run that has ended: its arguments, and its value or error, '
+     'also of one that was rejected or that nobody took. Answers how many. PF001 if there is none of this id, PF006 '
+     'while the run is open';
+--! grant redact_update to pgflow_operator

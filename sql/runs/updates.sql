@@ -39,14 +39,16 @@ begin
   chain_id := pgflow.chain_of_(tenant, key);
   wanted := hashtextextended(jsonb_build_array(name, pgflow.as_compared_(payload))::text, 0);
   t := pgflow.now_();
-  loop
+  -- Who sends again waits for nobody: not for a worker that answers just now either.
+  select u.same_as into found_as from pgflow.run_update u where u.chain_id = chain_id and u.update_id = update_id;
+  is_new := false;
+  while found_as is null loop
     insert into pgflow.run_update (chain_id, sent_at, same_as, update_id, name, sent_by)
     values (chain_id, t, wanted, update_id, name, left(coalesce(sent_by, session_user), 255))
     on conflict do nothing;
     is_new := found;
     exit when is_new;
     select u.same_as into found_as from pgflow.run_update u where u.chain_id = chain_id and u.update_id = update_id;
-    exit when found;
   end loop;
   if found_as <> wanted then
     raise exception using errcode = 'PF002',
@@ -64,6 +66,20 @@ comment on function pgflow.send_update(text, text, json, text, text, text)
      'update_reply() says what became of it, and the chain, for wake(). The same id to the same run is one update, for '
      'as long as the history of the run; PF002 if it was another. PF001 if no run has the key';
 --! grant send_update to pgflow_client, pgflow_worker, pgflow_operator
+
+create or replace function pgflow.said_of_update_(payload json, out value json, out error json)
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  -- What was redacted is the one or the other.
+  select
+    case when not r.is_redacted then payload->'value' when payload->>'status' = 'done' then payload end,
+    case when not r.is_redacted then payload->'error' when payload->>'status' = 'failed' then payload end
+  from (select pgflow.is_redacted_(payload::text)) as r (is_redacted)
+$$;
+comment on function pgflow.said_of_update_(json)
+  is 'Value or error of an update, as the unit of its answer has it';
 
 create or replace function pgflow.update_reply(
   key text, update_id text, tenant text default '', out status text, out value json, out error json
@@ -90,16 +106,19 @@ begin
     if found then
       update pgflow.run_update u set status = 'refused', replied_at = pgflow.now_()
       where u.chain_id = chain and u.update_id = update_id and u.status is null;
-      select u.* into strict told from pgflow.run_update u where u.chain_id = chain and u.update_id = update_id;
+      select u.* into told from pgflow.run_update u where u.chain_id = chain and u.update_id = update_id;
+      if not found then
+        raise exception using errcode = 'PF001',
+          message = format('the history of run %s was removed meanwhile', quote_literal(key));
+      end if;
     end if;
   end if;
   status := coalesce(told.status, 'waiting');
   error := told.error;
   if told.reply_seq is not null then
-    select case when pgflow.is_redacted_(u.payload::text) then u.payload else u.payload->'value' end,
-      u.payload->'error'
-    into value, error
-    from pgflow.unit u where u.run_id = told.reply_run_id and u.seq = told.reply_seq;
+    select s.value, s.error into value, error
+    from pgflow.unit u cross join lateral pgflow.said_of_update_(u.payload) s
+    where u.run_id = told.reply_run_id and u.seq = told.reply_seq;
   end if;
 end
 $$;
@@ -226,10 +245,11 @@ comment on function pgflow.settle_updates_(jsonb, timestamptz)
 drop view if exists pgflow.updates;
 create view pgflow.updates as
 select r.key, u.update_id, u.name as update, coalesce(u.status, 'waiting') as status, u.sent_at, u.sent_by,
-  u.replied_at, a.payload->'value' as value, coalesce(u.error, a.payload->'error') as error, r.tenant, u.chain_id
+  u.replied_at, s.value, coalesce(u.error, s.error) as error, r.tenant, u.chain_id
 from pgflow.run_update u
 join pgflow.run r on r.run_id = u.chain_id
-left join pgflow.unit a on a.run_id = u.reply_run_id and a.seq = u.reply_seq;
+left join pgflow.unit a on a.run_id = u.reply_run_id and a.seq = u.reply_seq
+left join lateral pgflow.said_of_update_(a.payload) s on true;
 comment on view pgflow.updates is 'Updates that were sent to runs, with their answers';
 --! grant updates to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.updates.key is 'Key of the run';

@@ -168,6 +168,15 @@ VERBS = {
         ),
         Verb("revoke", "the pool above being revoked", of="grant"),
         Verb("lower", "a lower limit of the pool above", of="grant"),
+        # An update is mail as a signal is; so is the question for its answer, which may be the last
+        # word on it.
+        Verb("update", "an update", of="signal"),
+        Verb("update_rr", "an update from REPEATABLE READ", isolation=REPEATABLE, of="signal"),
+        Verb("update_ser", "an update from SERIALIZABLE", isolation=SERIALIZABLE, of="signal"),
+        Verb("take_update", "its holder taking the update and answering it", of="flush"),
+        Verb("reject_update", "its holder rejecting the update", of="flush"),
+        Verb("ask_reply", "a question for the answer to the update", of="signal"),
+        Verb("redact_update", "a redaction of the update", of="redact"),
     )
 }
 
@@ -212,12 +221,25 @@ WAITS: dict[str, set[str]] = {
     "children": {"children", "children_back"},
     "children_back": {"children", "children_back"},
     "batch": {"starting_step"},
+    # The same id is one update; and what was said of it is said once.
+    **dict.fromkeys(("update", "update_rr", "update_ser"), {"update", "update_rr", "update_ser"}),
+    "ask_reply": {"ask_reply", "drop", "redact_update"},
+    "redact_update": {"restart", "redact_update", "drop", "seal", "ask_reply"},
     # A sweep has the rows of what is due; into the journal of a run that has ended one after the
     # other writes.
     **dict.fromkeys(("keep", "hand_on", "fail"), {"poll"}),
     **dict.fromkeys(
         ("discharge", "discharge_rr", "restart"),
-        {"discharge", "discharge_rr", "restart", "poll", "redact", "drop"},
+        {
+            "discharge",
+            "discharge_rr",
+            "restart",
+            "poll",
+            "redact",
+            "drop",
+            "redact_update",
+            "ask_reply",
+        },
     ),
     # Pools are locked, whoever draws on them or sets them; so is that of a run that ends by force.
     **dict.fromkeys((*DRAWS, *ON_POOLS), {*DRAWS, *ON_POOLS, "wake"}),
@@ -228,7 +250,7 @@ WAITS: dict[str, set[str]] = {
     # One after the other goes on with a chain that has ended, and nothing is removed meanwhile. The
     # sealer waits for nobody.
     "redact": {"restart", "redact", "drop", "seal"},
-    "drop": {"restart", "redact", "drop", "seal"},
+    "drop": {"restart", "redact", "drop", "seal", "redact_update", "ask_reply"},
 }
 
 
@@ -424,6 +446,9 @@ PLACES = {
     "locked": "two workers hold the runs k and l, and k has the lock",
     "queued": "a worker holds run k, which has the lock, and run l is parked until it has it",
     "lent": "two workers hold the runs k and l, and plain code has the lock",
+    "serving": "the run is parked until an update comes",
+    "updated": "a worker holds the run, and has been shown an update in its mailbox",
+    "unheard": "the run has ended, and an update that nobody took is in its mailbox",
     "split": "one worker holds the runs k and l, but k was handed back and is held by another",
 }
 
@@ -564,7 +589,7 @@ def all_specs() -> list[Spec]:
         meet("ended", "seal", ("redact", "restart"), gated=True),
         meet("sealed", "seal", ended[1:]),
     ]
-    return [*specs, *family(), *several(), *spending(), *three(), *locks()]
+    return [*specs, *family(), *several(), *spending(), *three(), *locks(), *updates()]
 
 
 def spec(name: str, place: str, says: str, first: Actor, *others: Actor) -> Spec:
@@ -813,6 +838,34 @@ def locks() -> list[Spec]:
             gives,
             late,
             *actors("take_lock", "sweep_locks", gate=2),
+        ),
+    ]
+
+
+def updates() -> list[Spec]:
+    """Updates of a running workflow: sent, taken, rejected, and asked for once the run is over."""
+    sends = ("update", "update_rr", "update_ser")
+    moves = (*LOOKERS, "reap", "force", "cancel", "pause")
+    return [
+        *(meet("serving", name, after(name, sends, (*LOOKERS, "force"))) for name in sends),
+        meet("serving", "update", LOOKERS, gated=True),
+        *(
+            meet("updated", name, ("update", "ask_reply", *moves))
+            for name in ("take_update", "reject_update")
+        ),
+        *(
+            meet("updated", name, ("update", "ask_reply"))
+            for name in ("park", "complete", "continue", "hold", "release")
+        ),
+        meet(
+            "unheard",
+            "ask_reply",
+            ("ask_reply", "update", "restart", "redact_update", "drop", *LOOKERS),
+        ),
+        meet(
+            "unheard",
+            "redact_update",
+            ("redact_update", "update", "restart", "drop", "seal", *LOOKERS),
         ),
     ]
 

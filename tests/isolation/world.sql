@@ -72,8 +72,8 @@ as $$
 $$;
 
 -- One flush of one run. A unit is [call, kind, name, payload, delay]; null fields of the document are left out.
--- `draws` are the calls whose reservations are returned.
-create function scene.commit_(of text, by_token bigint, units jsonb, question jsonb default null, outcome jsonb default null, draws jsonb default null)
+-- `draws` are the calls whose reservations are returned, `words` say what becomes of updates.
+create function scene.commit_(of text, by_token bigint, units jsonb, question jsonb default null, outcome jsonb default null, draws jsonb default null, words jsonb default null)
 returns text
 language plpgsql
 as $$
@@ -102,6 +102,9 @@ begin
   end if;
   if draws is not null then
     batch := batch || jsonb_build_object('d', (select jsonb_agg(jsonb_build_array(me.run_id, d)) from jsonb_array_elements(draws) d));
+  end if;
+  if words is not null then
+    batch := batch || jsonb_build_object('v', (select jsonb_agg(jsonb_build_array(me.run_id, me.chain_id) || w) from jsonb_array_elements(words) w));
   end if;
   begin
     answer := pgflow.commit_units(batch);
@@ -136,7 +139,7 @@ as $$
   delete from pgflow.ready; delete from pgflow.lease; delete from pgflow.parked; delete from pgflow.held;
   delete from pgflow.wait; delete from pgflow.timer; delete from pgflow.signal; delete from pgflow.undelivered;
   delete from pgflow.nudge; delete from pgflow.unit; delete from pgflow.worker; delete from pgflow.step_beat;
-  delete from pgflow.gate; delete from pgflow.gate_answer; delete from pgflow.owed;
+  delete from pgflow.gate; delete from pgflow.gate_answer; delete from pgflow.owed; delete from pgflow.run_update;
   delete from pgflow.pool; delete from pgflow.spend; delete from pgflow.reservation; delete from pgflow.charge; delete from pgflow.pool_change;
   delete from pgflow.seal; delete from pgflow.seal_round; delete from pgflow.seal_day; delete from pgflow.seal_pending;
   update pgflow.seal_state set is_on = false, passed_run_id = 0, next_run_id = null, waits_for = null, looked_upto = 0, cycle_began_at = null, next_look_at = null;
@@ -203,6 +206,13 @@ begin
         update pgflow.gate set asked_at = asked_at - interval '2 hours', expires_at = expires_at - interval '2 hours';
         update pgflow.unit set due_at = due_at - interval '2 hours' where kind = 'g';
       end if;
+    when 'serving', 'updated', 'unheard' then
+      perform scene.start_('k'), scene.take_('k', 'first', 101);
+      case place
+        when 'serving' then perform scene.commit_('k', 101, '[]', '{"updates": [[1]], "park": true, "idle": true}');
+        when 'updated' then perform pgflow.send_update('k', 'add', '{}', 'u');
+        else perform pgflow.send_update('k', 'add', '{}', 'u'), scene.play('complete');
+      end case;
     when 'watched', 'ended', 'sealed' then
       perform pgflow.set_sealing(true), scene.start_('k'), scene.take_('k', 'first', 101);
       if place <> 'watched' then
@@ -337,6 +347,30 @@ begin
         answer := 'answered';
       exception when sqlstate 'PF022' or sqlstate 'PF001' then
         answer := 'too late';
+      end;
+    when 'update', 'update_rr', 'update_ser' then
+      select case when is_new then 'new' else 'known' end into answer from pgflow.send_update(of, 'add', '{}', 'u');
+    when 'take_update', 'reject_update' then -- it was shown, since it waits in this place
+      if verb = 'take_update' then
+        answer := scene.commit_(of, by_token, '[[1, "h", "take_update", "{\"id\": \"u\"}", null], [2, "b", "add", "{\"id\": \"u\", \"status\": \"done\", \"value\": 1}", null]]',
+          words => (select jsonb_build_array(jsonb_build_array('u', min(m.signal_id), null, null, null), jsonb_build_array('u', null, me.seq + 2, 'done', null))
+            from pgflow.signal m where m.kind = 'u'));
+      else
+        answer := scene.commit_(of, by_token, '[[1, "c", "reject_update", "1", null]]',
+          words => (select jsonb_build_array(jsonb_build_array('u', min(m.signal_id), null, 'rejected', '{"message": "no"}')) from pgflow.signal m where m.kind = 'u'));
+      end if;
+    when 'ask_reply' then
+      begin
+        select r.status into answer from pgflow.update_reply(of, 'u') r;
+      exception when sqlstate 'PF001' then
+        answer := 'refused: ' || sqlstate;
+      end;
+    when 'redact_update' then
+      begin
+        perform pgflow.redact_update(of, 'u', 'asked for', 'someone');
+        answer := 'redacted';
+      exception when sqlstate 'PF001' or sqlstate 'PF006' then
+        answer := 'refused: ' || sqlstate;
       end;
     when 'complete' then
       answer := scene.commit_(of, by_token, '[[2, "c", "complete", "1", null]]', outcome => '["completed", null, "1", null]');
@@ -559,9 +593,9 @@ select 'flush ' || s.verb, (bool_or(s.answer not like 'lost%' and s.answer not l
 from scene.said s join pgflow.run_key k on k.key = s.name
 cross join lateral (
   select count(*) as times from pgflow.unit u join pgflow.run r on r.run_id = u.run_id
-  where r.chain_id = k.chain_id and u.name = s.verb and u.token = s.token and u.kind in ('c', 't', 'x', 'm', 'q')
+  where r.chain_id = k.chain_id and u.name = s.verb and u.token = s.token and u.kind in ('c', 't', 'x', 'm', 'q', 'h')
 ) f
-where s.verb in ('flush', 'park', 'await', 'give_up', 'complete', 'continue', 'hold', 'child', 'fence', 'hand_on', 'wait_owing', 'fail', 'admit', 'charge', 'settle')
+where s.verb in ('flush', 'park', 'await', 'give_up', 'complete', 'continue', 'hold', 'child', 'fence', 'hand_on', 'wait_owing', 'fail', 'admit', 'charge', 'settle', 'take_update', 'reject_update')
 group by s.verb, s.name, s.token
 union all
 -- the application's rows and the step's unit stand and fall together
@@ -575,7 +609,12 @@ union all
 select 'wake-up', count(distinct w.run_id)::int, 0
 from pgflow.wait w join pgflow.parked p on p.run_id = w.run_id join pgflow.signal s on s.chain_id = p.chain_id and s.kind = w.kind
 where w.kind = 'c' and s.run_id = p.run_id and s.call = any(w.calls) or w.kind = 's' and s.name = w.name or w.kind = 'e'
-  or w.kind in ('g', 'l') and s.run_id = p.run_id and s.call = w.call
+  or w.kind in ('g', 'l') and s.run_id = p.run_id and s.call = w.call or w.kind = 'u'
+union all
+-- an update is taken once, and who was told that the run had ended is never heard
+select 'update', 0, greatest(u.taken - 1, 0)::int + (s.was_refused and u.taken > 0)::int
+from (select count(*) as taken from pgflow.unit where kind = 'h') u,
+  (select bool_or(answer = 'refused') is true as was_refused from scene.said where verb = 'ask_reply') s
 union all
 -- word of an obligation is on record once, or in the mailbox of whoever owes it; and it is breached once
 select 'obligation', (s.is_said and u.closed = 0 and not exists (select from pgflow.signal m where m.kind = 'e'))::int,

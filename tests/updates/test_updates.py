@@ -27,6 +27,7 @@ from pgflow import (
     UpdateRefused,
     UpdateRejected,
     WrongColourError,
+    WrongState,
     step,
     workflow,
 )
@@ -945,3 +946,114 @@ async def test_what_was_asked_and_answered_can_be_redacted(
         await (await run.start_update(once, "tea")).result(SOON)
     with pytest.raises(KeyConflict):
         await run.execute_update(once, "milk")
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+async def test_who_waits_for_an_answer_is_told_and_need_not_look(
+    aflow: AsyncHarness,
+    conn: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+) -> None:
+    monkeypatch.setattr("pgflow._client.results.FIRST_POLL_SECONDS", 60)
+    monkeypatch.setattr("pgflow._client.results.LONGEST_POLL_SECONDS", 60)
+    aflow.include(order)
+    run = await aflow.start(order.options(key="o"), 2)
+    async with pgflow.AsyncApp(aflow.app.dsn, include=[order]) as other:
+        asked = run if where == "here" else other.get("o", order)
+        async with asyncio.timeout(20):
+            assert await asked.execute_update(add, "tea") == 1
+            with pytest.raises(UpdateRejected):
+                await asked.execute_update(add, "tea")
+            with pytest.raises(UpdateFailed):
+                await asked.execute_update(close)
+            assert await asked.execute_update(add, "milk") == 2
+            with pytest.raises(UpdateRefused):
+                await asked.execute_update(add, "late")
+    assert await run.status() == "completed"
+
+
+async def test_who_waits_for_an_answer_is_told_that_the_run_is_stuck_or_has_ended(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    @pgflow.effect(risk="irreversible")
+    async def lose() -> None:
+        raise ConnectionResetError("no reply")
+
+    @workflow
+    async def deaf() -> None:
+        await go.wait()
+        await lose()
+
+    aflow.include(deaf)
+    run = await aflow.start(deaf.options(key="d"))
+    sent = await run.start_update(add, "tea")
+    with pytest.raises(TimeoutError, match="update '.*' of run 'd' has no answer after 0:00:00.1"):
+        await sent.result(0.1)
+    waiting = asyncio.create_task(sent.result(SOON))
+    await run.send(go, "on")
+    with pytest.raises(pgflow.RunStuck):
+        await waiting
+    conn.execute("select pgflow.cancel_run('d', force => true)")
+    conn.execute("select pgflow.wake(null)")
+    with pytest.raises(UpdateRefused):
+        await sent.result(SOON)
+
+
+async def test_an_update_can_be_redacted_whatever_became_of_it(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(order)
+    run = await aflow.start(order.options(key="o"), 2)
+    secrets = {"done": "rosewood", "rejected": "rosewood", "failed": "", "refused": "ebony"}
+    assert await run.execute_update(add.options(update_id="done"), "rosewood") == 1
+    with pytest.raises(UpdateRejected, match="rosewood"):
+        await run.execute_update(add.options(update_id="rejected"), "rosewood")
+    with pytest.raises(UpdateFailed):
+        await run.execute_update(close.options(update_id="failed"))
+    with pytest.raises(WrongState, match="run 'o' is open"):
+        await aflow.app.redact_update("o", "done", why="asked for")
+    await run.execute_update(add, "pine")
+    assert await run.result(SOON) == ["rosewood!", "pine!"]
+    await run.start_update(add.options(update_id="refused"), "ebony")
+    await aflow.until_idle()
+    with pytest.raises(RunNotFound, match="no update of run 'o' has the id 'nobody'"):
+        await aflow.app.redact_update("o", "nobody", why="asked for")
+    with pytest.raises(InvalidArgument, match="say why"):
+        await aflow.app.redact_update("o", "done", why=" ")
+    removed = {
+        name: await aflow.app.redact_update("o", name, why="asked for", by="ada")
+        for name in secrets
+    }
+    assert removed == {"done": 2, "rejected": 1, "failed": 2, "refused": 1}
+    shown = conn.execute("""
+        select string_agg(v, ' ') from (
+          select u::text from pgflow.updates u where u.update_id !~ '-'
+          union all select m::text from pgflow.undelivered m
+          union all select m::text from pgflow.signal m
+          union all select u.payload::text from pgflow.unit u where u.kind in ('h', 'b') and u.payload->>'id' !~ '-'
+        ) s (v)
+    """).fetchone()
+    assert shown is not None
+    assert "rosewood" not in shown[0]
+    assert "ebony" not in shown[0]
+    assert "mean it" not in shown[0]
+    rows = conn.execute("""
+        select update_id, status, value->>'redacted' is not null, error->>'redacted' is not null
+        from pgflow.updates where update_id !~ '-' order by 1
+    """)
+    assert rows.fetchall() == [
+        ("done", "done", True, False),
+        ("failed", "failed", False, True),
+        ("refused", "refused", False, False),
+        ("rejected", "rejected", False, True),
+    ]
+    with pytest.raises(pgflow.CodecError):
+        await (await run.start_update(add.options(update_id="rejected"), "rosewood")).result(SOON)
+    with pytest.raises(pgflow.CodecError):
+        await (await run.start_update(close.options(update_id="failed"))).result(SOON)
+    with pytest.raises(WrongState, match="is redacted already, or holds no value"):
+        await aflow.app.redact_update("o", "done", why="asked for")
+    said = conn.execute("select payload->>'what', payload->>'by' from pgflow.unit where kind = 'Z'")
+    assert sorted(said.fetchall()) == [("unit", "ada")] * 4 + [("update", "ada")] * 2
+    conn.execute("select pgflow.wake(null)")

@@ -125,7 +125,8 @@ def _closed(p: Mapping[str, Any]) -> str:
 
 
 def _redacted(p: Mapping[str, Any]) -> str:
-    what = f"unit {p['seq']}" if p["what"] == "unit" else f"the {p['what']}"
+    named = {"unit": f"unit {p['seq']}", "update": f"update {p.get('id')}"}
+    what = named.get(p["what"], f"the {p['what']}")
     return f"{what}, by {p['by']}: {p['why']}"
 
 

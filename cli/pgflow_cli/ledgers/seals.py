@@ -275,7 +275,7 @@ def redact(
         str,
         typer.Argument(
             metavar="PART",
-            help="Number of the unit in the journal, input, or result.",
+            help="Number of the unit in the journal, input, result, or update:ID.",
             show_default=False,
         ),
     ],
@@ -295,8 +295,14 @@ def redact(
     removed stays in the files until a vacuum, and in backups.
     """
     seq = int(part) if part.isdecimal() and len(part) < 10 else None
-    if seq is None and part not in ("input", "result"):
-        raise Mistake(f"what is redacted is a unit by its number, input or result, not {part!r}")
+    update_id = part.removeprefix("update:") if part.startswith("update:") else None
+    if seq is None and not update_id and part not in ("input", "result"):
+        raise Mistake(
+            f"what is redacted is a unit by its number, input, result, or update:ID, not {part!r}"
+        )
+    if update_id:
+        _redact_update(key, update_id, generation, why, as_json=as_json, dsn=dsn)
+        return
     what: Any = "unit" if seq is not None else part
     with opened(dsn) as connection:
         from pgflow._db.calls import seals
@@ -309,4 +315,25 @@ def redact(
         choose_form(as_json=as_json),
         answer,
         lambda: plain(f"Redacted {shown} of run {key}; its hash is {hashed}."),
+    )
+
+
+def _redact_update(
+    key: str, update_id: str, generation: int | None, why: str, *, as_json: bool | None,
+    dsn: str | None,
+) -> None:  # fmt: skip
+    """Replaces all values of an update, wherever they are."""
+    if generation is not None:
+        raise Mistake("an update is redacted in all generations: leave --generation out")
+    with opened(dsn) as connection:
+        from pgflow._db.calls import seals
+        from pgflow._db.query import run
+
+        with connection.transaction():
+            removed = run(connection, seals.redact_update(key, update_id, why, operator()))
+    answer = {"key": key, "part": f"update:{update_id}", "values": removed, "why": why}
+    print_one(
+        choose_form(as_json=as_json),
+        answer,
+        lambda: plain(f"Redacted update {update_id} of run {key}; values: {removed}."),
     )

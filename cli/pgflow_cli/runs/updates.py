@@ -52,7 +52,7 @@ def update(
     Exit code 1 if its handler failed, its validator rejected it, or the run ended before it was
     answered; 3 if the time is over first. The update stays where it is then: ask again with its id.
     """
-    value = parse_json(args, "the arguments")
+    value = parse_json(args, "ARGS")
     if not isinstance(value, dict):
         raise Mistake('the arguments of an update are an object of their names: {"sku": "tea"}')
     limit = None if timeout is None else parse_duration(timeout, "--timeout").total_seconds()
@@ -104,10 +104,11 @@ def _parsed(text: str | None) -> Any:
 
 
 def _told(told: dict[str, Any]) -> str:
+    from pgflow.inspect import describe_error, readable
+
     if told["status"] == "done":
-        return dump(told["value"])
-    error = told["error"] or {}
-    why = f": {error.get('type')}: {error.get('message')}" if error.get("type") else ""
+        return dump(readable(told["value"]))
+    why = f": {describe_error(told['error'])}" if told["error"] else ""
     if told["status"] == "refused":
         why = ": the run ended before it was answered"
     return f"Update {told['update']} of {told['key']} is {told['status']}{why}"

@@ -266,6 +266,28 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncBudgets):
         """
         return await self._ask(seals.redact(key, seq, why, by, what, generation))
 
+    async def redact_update(
+        self, key: str, update_id: str, *, why: str, by: str | None = None
+    ) -> int:
+        """Replaces all values of an update by their hashes, for good: its arguments, and its value
+        or error, also of one that was rejected or that nobody took.
+
+        Args:
+            key: Key of the run, which has ended.
+            update_id: Id of the update.
+            why: Reason; kept in the journal.
+            by: Name of whoever wants it.
+
+        Returns:
+            How many values were replaced.
+
+        Raises:
+            RunNotFound: No run has the key, or the run no update of this id.
+            InvalidArgument: Nobody says why.
+            WrongState: The run is open; or all are redacted already.
+        """
+        return await self._ask(seals.redact_update(key, update_id, why, by))
+
     async def confirm_effect(
         self,
         ref: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from pgflow._db.calls import result
@@ -19,3 +20,15 @@ class AsyncSession(Protocol):
 
     async def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
         """Waits until a chain has ended."""
+
+    async def wait_for(
+        self,
+        what: str,
+        chain_id: int,
+        query: Query[T],
+        is_there: Callable[[T], bool],
+        timeout: Duration | None,
+    ) -> T | result.Ended:
+        """Asks until an answer is there, as soon as the chain is heard of; or until that is stuck
+        or gone.
+        """

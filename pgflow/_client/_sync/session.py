@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from pgflow._db.calls import result
@@ -20,3 +21,15 @@ class Session(Protocol):
 
     def wait(self, key: str, chain_id: int, timeout: Duration | None) -> result.Ended:
         """Waits until a chain has ended."""
+
+    def wait_for(
+        self,
+        what: str,
+        chain_id: int,
+        query: Query[T],
+        is_there: Callable[[T], bool],
+        timeout: Duration | None,
+    ) -> T | result.Ended:
+        """Asks until an answer is there, as soon as the chain is heard of; or until that is stuck
+        or gone.
+        """

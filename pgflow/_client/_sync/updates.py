@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 
 from pgflow._client._sync.session import Session
 from pgflow._client.handles import Outcome
-from pgflow._client.updates import Patience, Reply
+from pgflow._client.updates import Reply, is_answered
 from pgflow._db.calls import result
 from pgflow._flow.updates import BoundUpdate
 from pgflow._model.durations import Duration
-from pgflow._model.kinds import ENDED
 
 R = TypeVar("R")
 
@@ -42,19 +41,13 @@ class SentUpdate(Reply[R]):
             TimeoutError: There is no answer in time.
         """
         key = self._outcome.key
-        patience = Patience(timeout, f"update {self.update_id!r} of run {key!r}")
-        chain_id = None
-        while True:
-            reply = self._session.ask(self._query())
-            if reply.status != "waiting":
-                return self._read(reply)
-            if chain_id is None:
-                chain_id = self._session.ask(result.find_chain(key))
-            delay = patience.next_delay()
-            try:
-                # A run that has ended is heard of at once.
-                ended = self._session.wait(key, chain_id, delay)
-            except TimeoutError:
-                continue
-            if ended.status not in ENDED:
-                self._outcome.check_end(ended)
+        reply = self._session.ask(self._query())
+        if not is_answered(reply):
+            chain_id = self._session.ask(result.find_chain(key))
+            what = f"update {self.update_id!r} of run {key!r}"
+            found = self._session.wait_for(what, chain_id, self._query(), is_answered, timeout)
+            if isinstance(found, result.Ended):
+                self._outcome.check_end(found)
+                raise AssertionError(f"{what} is waited for, and run {key!r} is {found.status}")
+            reply = found
+        return self._read(reply)

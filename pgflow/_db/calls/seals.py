@@ -57,6 +57,12 @@ def redact(
     return Query(sql, (key, seq, why, by, what, generation), lambda rows: str(rows[0][0]))
 
 
+def redact_update(key: str, update_id: str, why: str, by: str | None) -> Query[int]:
+    """Replaces all values of an update by their hashes; answers how many."""
+    sql = "select pgflow.redact_update(%s::text, %s::text, %s::text, %s::text)"
+    return Query(sql, (key, update_id, why, by), lambda rows: int(rows[0][0]))
+
+
 def verify_runs(after: int, most: int, key: str | None, tenant: str) -> Query[dict[str, Any]]:
     """Compares a page of runs, or the one with a key, with their seals."""
     sql = "select pgflow.verify_runs(%s::bigint, %s::int, %s::text, %s::text)"
