@@ -2450,10 +2450,23 @@ GATES = (
     Defect(
         "choice of a model that passes for the code's",
         "sql/ledgers/policy.sql",
-        "    continue when rule.author = 'model' and not is_planned and not pgflow.is_by_model_(me, decision);",
-        "    continue when rule.author = 'model' and not is_planned;",
+        "and not is_by_model and (me is null or not pgflow.is_by_model_(me, decision)) then",
+        "and not is_by_model then",
         "gates/test_policy_terms.py::test_a_rule_may_be_for_what_a_model_has_chosen",
     ),
+    Defect(
+        "a rule for one role that fits everybody",
+        "sql/ledgers/policy.sql",
+        "  if rule.role is not null and not pgflow.acts_as_(rule.role, actor) then",
+        "  if false then",
+        "gates/test_policy_terms.py::test_a_rule_looks_at_the_role_that_acts",
+    ),
+    Defect(
+        "a member of a role that is not of it",
+        "sql/ledgers/policy.sql",
+        "join pg_auth_members m on m.member = l.oid",
+        "join pg_auth_members m on false",
+        "gates/test_policy_terms.py::test_a_rule_looks_at_the_role_that_acts",
     ),
     Defect(
         "approver whom nobody tells",

@@ -530,7 +530,7 @@ table pgflow.policy_rule, owner pgflow_owner
   timeout_seconds double precision -- Seconds that each of those have who are asked one after the other; null = no limit
   on_timeout text not null default 'expire'::text -- Verdict once the time is over: expire, reject, escalate or approve
   escalate text[] not null default '{}'::text[] -- Names of those who are asked next, one after the other
-  role text
+  role text -- Fits what this database role does, or one that is a member of it: the role of the worker; null = any
   constraint policy_rule_above_check CHECK ((above <> ALL (ARRAY['NaN'::numeric, 'Infinity'::numeric, '-Infinity'::numeric])))
   constraint policy_rule_asks_check CHECK (((needs = 'gate'::text) OR ((approvers = '{}'::text[]) AND (quorum = 1) AND (timeout_seconds IS NULL))))
   constraint policy_rule_author_check CHECK ((author = 'model'::text))
@@ -1549,6 +1549,12 @@ function pgflow.acts_(run_id bigint, cut integer) returns TABLE(seq integer, cal
   set search_path=pg_catalog, pg_temp
   md5 4a05edae05e4f452e8a26bdaa8b89dea
 
+function pgflow.acts_as_(role text, actor text DEFAULT NULL::text) returns boolean, owner pgflow_owner
+  -- True if a role, or the caller, is a database role or a member of it
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 573e3c3b5d13e42b3e6eb8ba01aa41da
+
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
   plpgsql volatile security definer
@@ -2504,6 +2510,12 @@ function pgflow.first_run_(run_id bigint, seq integer) returns bigint, owner pgf
   set search_path=pg_catalog, pg_temp
   md5 684619edc350f596c297da66fbe2e159
 
+function pgflow.fits_(rule pgflow.policy_rule, name text, risk text, request jsonb, me bigint, decision text, is_by_model boolean, actor text DEFAULT NULL::text) returns boolean, owner pgflow_owner
+  -- True if a rule of the policy fits an effect: of a run, and what it rests on, or of nobody yet
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 18005b9bd8d2dc2191f22979e59af344
+
 function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Ends a run without running any more of its code; what it has done and not taken back is owed (pgflow.obligations). For operators
   plpgsql volatile security definer
@@ -3088,7 +3100,7 @@ function pgflow.needs_(name text, risk text, request jsonb, me bigint DEFAULT NU
   -- Judgement of the policy in force on an effect of a run: its version, gate, nothing or null where no rule fits, and the terms of the gate where the rule says any
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 f707cd072945aabccaeebc2f66ea59e9
+  md5 2dd1505d964ca87cacc05b91687ee968
 
 function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind text, opened_at timestamp with time zone, name text, detail json, effect text), owner pgflow_owner
   -- Needs for a person, each with its time: runs that are stuck, and effects and obligations that nobody looks after
@@ -3932,11 +3944,11 @@ function pgflow.serve_lanes(queues text[], workflows text[], versions text[] DEF
   grant execute to pgflow_worker
 
 function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text) returns integer, owner pgflow_owner
-  -- Puts a new version of the policy in force; rules = [{needs: gate or nothing, risk, name, amount: jsonpath, above: number, predicate: jsonpath, author: model, and of its gate approvers: [name or role, ...], quorum, timeout: seconds or interval, on_timeout, escalate: [name, ...]}, ...], the first that fits counts; answers its number. PF003 names what a rule cannot say
+  -- Puts a new version of the policy in force; rules = [{needs: gate or nothing, risk, name, amount: jsonpath, above: number, predicate: jsonpath, author: model, role: of the database, and of its gate approvers: [name or role, ...], quorum, timeout: seconds or interval, on_timeout, escalate: [name, ...]}, ...], the first that fits counts; answers its number. PF003 names what a rule cannot say
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f403ea9e23fbf08c3f354c83a2d6818f
+  md5 e0fcdfc2d3f438879cee8cb7a95916a1
   grant execute to pgflow_operator
 
 function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent text DEFAULT NULL::text, per text DEFAULT NULL::text, tz text DEFAULT 'UTC'::text, soft numeric DEFAULT 0.8, hard boolean DEFAULT false, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
@@ -4233,6 +4245,12 @@ function pgflow.tell_workers_(lanes integer[], mail bigint[]) returns void, owne
   set search_path=pg_catalog, pg_temp
   md5 0ed51872d1ee55908eb03f1221ccab94
 
+function pgflow.terms_(rule pgflow.policy_rule) returns jsonb, owner pgflow_owner
+  -- Terms of the gate that a rule asks; null = anybody may answer, and it waits for good
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 3a126079f3e2dca1336be7d3d58a2bec
+
 function pgflow.time_out_locks_(questions jsonb, positions integer[], t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Takes runs of a batch out of queues in which they have waited for as long as they wanted; answers the positions of those that have mail of it now
   plpgsql volatile
@@ -4284,6 +4302,16 @@ function pgflow.try_key_(key text) returns boolean, owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 06001b7bada5b9dea0b5ca75de4611dc
+
+function pgflow.try_policy(name text, risk text, request jsonb DEFAULT '{}'::jsonb, by_model boolean DEFAULT false, role text DEFAULT NULL::text) returns TABLE(version integer, rule integer, needs text, fits boolean, counts boolean, terms jsonb, says jsonb), owner pgflow_owner
+  -- Says of each rule of the policy in force whether it would fit an effect with these arguments, and which one would count: the first. Of what a model has chosen, and of another role than yours, if you say so. Nothing is done
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 a56fe0dc9e8a59b02f3517357ad41182
+  grant execute to pgflow_auditor
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.unasked_(run_id bigint) returns SETOF pgflow.carried, owner pgflow_owner
   -- Effects that a run was given with their results and has not asked for

@@ -60,6 +60,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "query": ("runs.updates:query", "Prints what a run has published."),
         "timeline": ("runs.timeline:timeline", "Draws what a run did and waited for."),
         "gates": ("ledgers.gates:gates", "Lists the gates that wait for an answer."),
+        "policy": ("ledgers.policy:policy", "Says what the policy would ask of an act."),
         "owed": ("ledgers.owing:owed", "Lists what is owed: effects and obligations."),
         "budgets": (
             "ledgers.budgets:budgets",
@@ -94,7 +95,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "runs.messages:messages",
             "Lists signals that no run has taken, or mends one.",
         ),
-        "approve": ("ledgers.gates:approve", "Approves what a gate asks, perhaps with an edit."),
+        "approve": ("ledgers.gates:approve", "Approves what a gate asks."),
+        "edit": ("ledgers.gates:edit", "Approves something else than a gate asks."),
         "reject": ("ledgers.gates:reject", "Rejects what a gate asks."),
         "escalate": ("ledgers.gates:escalate", "Says of a gate that somebody else must decide."),
         "take-over": (

@@ -67,6 +67,7 @@ from pgflow.inspect.ledgers import (
 from pgflow.inspect.listing import After, Listing
 from pgflow.inspect.locks import LockRow, list_locks
 from pgflow.inspect.mail import MessageRow, list_messages
+from pgflow.inspect.policy import JudgedRule, judge_act
 from pgflow.inspect.proofs import check_anchor, check_proof
 from pgflow.inspect.question import (
     AsyncSource,
@@ -170,6 +171,7 @@ __all__ = [
     "History",
     "Holder",
     "Idleness",
+    "JudgedRule",
     "LaneRow",
     "LargePartition",
     "LedgerEvent",
@@ -229,6 +231,7 @@ __all__ = [
     "has_passed",
     "has_queued",
     "is_served",
+    "judge_act",
     "last_seq",
     "list_budgets",
     "list_chains",

@@ -35,7 +35,7 @@ def test_a_person_at_a_terminal_finds_and_answers_a_gate(
     assert pgflow(pgflow_dsn, "gates", "--exit-code").code == 4
     advice = pgflow(pgflow_dsn, "show", "order-1", "--table").out
     assert f"pgflow approve {gate}" in " ".join(advice.split())
-    refused = pgflow(pgflow_dsn, "approve", gate, "--edit", '{"sku": "boots"}')
+    refused = pgflow(pgflow_dsn, "edit", gate, '{"sku": "boots"}')
     assert refused.code == 2
     assert "qty is missing" in refused.err
     stale = pgflow(pgflow_dsn, "approve", gate, "--hash", "other")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from records import SOON, count
+from clikit import pgflow as pgflow_cli
+from records import SOON, count, eventually
 
 import pgflow
 from pgflow import (
@@ -23,8 +25,11 @@ from pgflow import (
     step,
     workflow,
 )
+from pgflow.inspect import ask, judge_act
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pgflow.testing import AsyncHarness, Harness
 
 pytestmark = pytest.mark.timeout(90)
@@ -313,3 +318,150 @@ def test_terms_that_cannot_be_are_refused(
         rule(conn, said)
     assert refused.value.sqlstate == "PF003"
     assert len(str(refused.value).splitlines()[0]) > 20
+
+
+# ---------------------------------------------------------------- who acts, and what would be asked
+
+
+@pytest.fixture
+def roles(conn: psycopg.Connection) -> Iterator[str]:
+    """A group of roles, and a login that is a member of it, for workers of agents."""
+    tag, known = f"pf{os.getpid()}", f"login password '{conn.info.password}'"
+    conn.execute(f"create role {tag}_group in role pgflow_worker")  # type: ignore[call-overload]
+    conn.execute(f"create role {tag}_bot {known} in role {tag}_group")  # type: ignore[call-overload]
+    conn.execute(f"create role {tag}_other {known} in role pgflow_worker")  # type: ignore[call-overload]
+    yield tag
+    for name in ("bot", "other", "group"):
+        conn.execute(f"drop role {tag}_{name}")  # type: ignore[call-overload]
+
+
+def tried(conn: psycopg.Connection, *args: Any) -> list[Any]:
+    marks = ", ".join(["%s"] * len(args))
+    rows = conn.execute(
+        f"select rule, needs, fits, counts from pgflow.try_policy({marks})",  # type: ignore[call-overload]
+        args,
+    )
+    return rows.fetchall()
+
+
+def test_a_rule_looks_at_the_role_that_acts(conn: psycopg.Connection, roles: str) -> None:
+    rule(conn, {"role": f"{roles}_group", "approvers": ["ann"]}, {"needs": "nothing"})
+    asks, acts = [(1, "gate", True, True), (2, "nothing", True, False)], [(1, "gate", False, False)]
+    for name, expected in (("bot", asks), ("group", asks), ("other", acts)):
+        assert (
+            tried(conn, "charge", "irreversible", "{}", False, f"{roles}_{name}")[: len(expected)]
+            == expected
+        )
+    # The judgement of an effect is of whoever commits; a superuser is a member of nothing by that.
+    needs = "select needs from pgflow.needs_('charge', 'irreversible', '{}')"
+    assert conn.execute(needs).fetchone() == ("nothing",)
+    conn.execute("grant usage on schema pgflow to public")
+    conn.execute("grant execute on all functions in schema pgflow to public")
+    conn.execute("grant select on all tables in schema pgflow to public")
+    for name, expected in (("bot", "gate"), ("other", "nothing")):
+        with conn.transaction(force_rollback=True):
+            conn.execute(f"set local role {roles}_{name}")  # type: ignore[call-overload]
+            assert conn.execute(needs).fetchone() == (expected,)
+
+
+async def test_a_worker_of_a_role_asks_where_another_acts(
+    aflow: AsyncHarness, conn: psycopg.Connection, roles: str
+) -> None:
+    rule(conn, {"name": "charge", "role": f"{roles}_group"})
+    aflow.include(pay)
+    run = await aflow.start(pay, 100)
+    assert await run.result(SOON) == "charge of 100"
+    assert count(conn, "pgflow.gate") == 0
+    run = await aflow.start(pay.options(queue="agents"), 200)
+    bot = psycopg.conninfo.make_conninfo(aflow.app.dsn, user=f"{roles}_bot")
+    async with pgflow.AsyncApp(bot, include=[pay]) as app, app.worker(queues=["agents"]):
+        await eventually(lambda: count(conn, "pgflow.gate") == 1, "leave is asked for")
+    (gate,) = gates(conn)
+    await aflow.app.answer(gate, Reject("no"), by="ann")
+    async with pgflow.AsyncApp(bot, include=[pay]) as app, app.worker(queues=["agents"]):
+        assert await run.result(SOON) == "reject: no"
+
+
+def test_a_rule_for_a_role_that_there_is_not_is_refused(conn: psycopg.Connection) -> None:
+    with pytest.raises(psycopg.Error, match="looks for a role that there is not: 'nobody_here'"):
+        rule(conn, {"role": "nobody_here"})
+    with pytest.raises(psycopg.Error, match="there is no role 'nobody_here'"):
+        tried(conn, "charge", "irreversible", "{}", False, "nobody_here")
+    assert tried(conn, "charge", "irreversible") == []
+
+
+def test_a_try_says_of_each_rule_whether_it_fits_and_which_one_counts(
+    conn: psycopg.Connection,
+) -> None:
+    rule(
+        conn,
+        {"name": "refund", "needs": "nothing", "predicate": "$.test == true"},
+        {"amount": "$.cents", "above": 1000, "approvers": ["desk"]},
+        {"author": "model"},
+        {"risk": "irreversible"},
+    )
+    assert tried(conn, "refund", "irreversible", '{"cents": 5000}') == [
+        (1, "nothing", False, False),
+        (2, "gate", True, True),
+        (3, "gate", False, False),
+        (4, "gate", True, False),
+    ]
+    assert [fits for _, _, fits, _ in tried(conn, "refund", "reversible", '{"cents": 5}')] == [
+        False, False, False, False,
+    ]  # fmt: skip
+    by_model = tried(conn, "refund", "reversible", '{"cents": 5, "test": true}', True)
+    assert [(fits, counts) for _, _, fits, counts in by_model] == [
+        (True, True), (False, False), (True, False), (False, False),
+    ]  # fmt: skip
+    # What cannot be judged counts as fitting: an amount that is no number.
+    assert tried(conn, "refund", "reversible", '{"cents": "many"}')[1][2:] == (True, True)
+    assert ask(conn, judge_act("refund", "irreversible", {"cents": 5000}))[1].terms == {
+        "approvers": ["desk"], "quorum": 1, "timeout": None, "on_timeout": "expire", "escalate": [],
+    }  # fmt: skip
+    for wrong in (("", "irreversible"), ("x", "dangerous"), ("x", "irreversible", "[]")):
+        with pytest.raises(psycopg.Error) as raised:
+            tried(conn, *wrong)
+        assert raised.value.sqlstate == "PF003"
+
+
+def test_a_person_tries_rules_that_are_not_in_force_yet(
+    conn: psycopg.Connection, pgflow_dsn: str
+) -> None:
+    said = pgflow_cli(pgflow_dsn, "policy", "check", "refund", "--risk", "irreversible", "--table")
+    assert (said.code, said.out) == (0, "")
+    assert "No policy is in force." in said.err
+    rules = json.dumps([{"name": "refund", "amount": "$.cents", "above": 1000}])
+    call = ("policy", "check", "refund", '{"cents": 5000}', "--risk", "irreversible")
+    said = pgflow_cli(pgflow_dsn, *call, "--rules", rules, "--exit-code", "--json")
+    assert said.code == 4
+    (row,) = json.loads(said.out)
+    assert (row["fits"], row["counts"], row["needs"]) == (True, True, "gate")
+    assert "refund asks at gate policy/refund: rule 1 counts." in said.err
+    assert count(conn, "pgflow.policy") == 0
+    rule(conn, {"name": "refund", "needs": "nothing"})
+    said = pgflow_cli(pgflow_dsn, *call, "--exit-code", "--table")
+    assert said.code == 0
+    assert "refund goes ahead: rule 1 counts." in said.err
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["refund"], "Missing option '--risk'"),
+        (["refund", "--risk", "dangerous"], "--risk is reversible, compensable or irreversible"),
+        (["refund", "[]", "--risk", "reversible"], "an object of their names"),
+        (["refund", "{", "--risk", "reversible"], "JSON"),
+        (["", "--risk", "reversible"], "the name of an effect"),
+        (["refund", "--risk", "reversible", "--role", "nobody_here"], "no role 'nobody_here'"),
+        (["refund", "--risk", "reversible", "--role", ""], "--role"),
+        (["refund", "--risk", "reversible", "--rules", '{"a": 1}'], "must be an array"),
+        (["refund", "--risk", "reversible", "--rules", '[{"a": 1}]'], "a rule of a policy has"),
+    ],
+)
+def test_a_try_that_cannot_be_made_says_so_in_one_line(
+    pgflow_dsn: str, args: list[str], says: str
+) -> None:
+    said = pgflow_cli(pgflow_dsn, "policy", "check", *args)
+    assert (said.code, said.out) == (2, "")
+    assert says in said.err
+    assert said.err.count("\n") == 1

@@ -83,6 +83,7 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
         readers.read_audit, readers.list_decisions, readers.list_effects, readers.list_obligations, readers.list_debts, readers.count_left,
         readers.Audit, readers.LedgerEvent, readers.DecisionRow, readers.EffectRow, readers.ObligationRow,
     ]),
+    ("Policy", "See [Ask by policy](../how-to/gates.md#ask-by-policy).", [readers.judge_act, readers.JudgedRule]),
     ("Budgets", "See [Budgets](../how-to/budgets.md).", [
         readers.list_budgets, readers.list_charges, readers.sum_charges, readers.BudgetRow, readers.ChargeRow, readers.SpentRow,
     ]),

@@ -1,8 +1,10 @@
-"""``pgflow gates``, and a person's answer to one: approve, reject, escalate...."""
+"""``pgflow gates``, and a person's answer to one: approve, edit, reject, escalate...."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -21,7 +23,7 @@ from pgflow_cli.look.output import (
     print_rows,
 )
 from pgflow_cli.look.parsing import parse_json, refuse_empty
-from pgflow_cli.look.selection import complete_key
+from pgflow_cli.look.selection import complete_key, find_run
 
 if TYPE_CHECKING:
     from pgflow._db.calls.mail import Sent
@@ -44,7 +46,10 @@ By = Annotated[
 As = Annotated[
     list[str] | None,
     typer.Option(
-        "--as", metavar="ROLE", help="A role of whoever answers; more than once for more."
+        "--as",
+        metavar="ROLE",
+        callback=refuse_empty,
+        help="A role of whoever answers; more than once for more.",
     ),
 ]
 Hash = Annotated[
@@ -88,6 +93,8 @@ def gates(
     with opened(dsn) as connection:
         from pgflow.inspect import list_gates, readable
 
+        if key is not None:
+            find_run(connection, key)
         found = fetch(connection, list_gates(key, asks=asks, limit=None))
         rows = [as_row(gate, _NAMES) for gate in found]
         now = database_now(connection)
@@ -118,125 +125,19 @@ def gates(
         raise Ended(NEEDS_A_PERSON)
 
 
-def approve(
-    gate: Gate,
-    *,
-    edit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON",
-            help="Another request in its place, in JSON, @FILE, or - for standard input.",
-        ),
-    ] = None,
-    payload_hash: Hash = None,
-    by: By = None,
-    roles: As = None,
-    why: Why = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
-) -> None:
-    """Approves what a gate asks, perhaps with an edit.
-
-    An edit that does not fit what the gate asks for is refused: exit code 2, and the gate stays
-    open.
-    """
-    value = None if edit is None else dump(parse_json(edit, "the edit"))
-    _answer("approve", gate, payload_hash, value, why, by, roles, None, as_json, dsn)
-
-
-def reject(
-    gate: Gate,
-    *,
-    payload_hash: Hash = None,
-    by: By = None,
-    roles: As = None,
-    why: Why = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
-) -> None:
-    """Rejects what a gate asks.
-
-    One is enough, however many must approve.
-    """
-    _answer("reject", gate, payload_hash, None, why, by, roles, None, as_json, dsn)
-
-
-def escalate(
-    gate: Gate,
-    *,
-    to: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Who must decide instead; the code is told."),
-    ],
-    payload_hash: Hash = None,
-    by: By = None,
-    roles: As = None,
-    why: Why = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
-) -> None:
-    """Says of a gate that somebody else must decide."""
-    _answer("escalate", gate, payload_hash, None, why, by, roles, to, as_json, dsn)
-
-
-def take_over(
-    gate: Gate,
-    *,
-    result: Annotated[
-        str, typer.Option(metavar="JSON", help="Result in JSON, @FILE, or - for standard input.")
-    ] = "null",
-    payload_hash: Hash = None,
-    by: By = None,
-    roles: As = None,
-    why: Why = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
-) -> None:
-    """Says that you have done what a gate asks about.
-
-    The run does not do it again.
-    """
-    value = dump(parse_json(result, "the result"))
-    _answer("take_over", gate, payload_hash, value, why, by, roles, None, as_json, dsn)
-
-
-def delegate(
-    gate: Gate,
-    *,
-    to: Annotated[str, typer.Option(metavar="NAME", help="Who may answer instead.")],
-    by: By = None,
-    why: Why = None,
-    as_json: AsJson = None,
-    dsn: Dsn = None,
-) -> None:
-    """Lets another answer a gate.
-
-    In place of one who may.
-    """
-    with opened(dsn) as connection:
-        from pgflow._db.calls import gates as calls
-        from pgflow._db.query import run
-
-        run(connection, calls.delegate_gate(gate, by or operator(), to, why or ""))
-    said = {"gate": gate, "by": by or operator(), "to": to}
-    print_one(
-        choose_form(as_json=as_json), said, lambda: plain(f"{to} may answer gate {gate} now.")
-    )
-
-
 def _answer(
-    verdict: str,
-    gate: str,
-    payload_hash: str | None,
-    value: str | None,
-    why: str | None,
-    by: str | None,
-    roles: list[str] | None,
-    to: str | None,
-    as_json: bool | None,
-    dsn: str | None,
+    answer: Answer,
+    gate: Gate,
+    *,
+    payload_hash: Hash = None,
+    by: By = None,
+    roles: As = None,
+    why: Why = None,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
 ) -> None:
     who = by or operator()
+    verdict, value, to = answer
     with opened(dsn) as connection:
         from pgflow._db.calls import gates as calls
         from pgflow._db.query import run
@@ -262,6 +163,135 @@ def _answer(
         return plain(f"Answered {gate}: {verdict}. Run {newest.key} is {newest.status}.")
 
     print_one(choose_form(as_json=as_json), said, told)
+
+
+class Answer(NamedTuple):
+    """A verdict on a gate, with what it brings: JSON, or somebody's name."""
+
+    verdict: str
+    value: str | None = None
+    to: str | None = None
+
+
+def an_answer(say: Callable[..., Answer]) -> Callable[..., None]:
+    """Makes a command of a function of what is its own: the gate, and all options that answers
+    share, are added to it.
+    """
+    shared = dict(inspect.signature(_answer, eval_str=True).parameters)
+    del shared["answer"]
+    own = inspect.signature(say, eval_str=True).parameters
+
+    def command(**given: Any) -> None:
+        answer = say(**{name: given.pop(name) for name in own})
+        _answer(answer, given.pop("gate"), **given)
+
+    parameters = [shared.pop("gate"), *own.values(), *shared.values()]
+    command.__name__, command.__doc__, command.__module__ = (
+        say.__name__,
+        say.__doc__,
+        say.__module__,
+    )
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    )
+    return command
+
+
+@an_answer
+def approve() -> Answer:
+    """Approves what a gate asks."""
+    return Answer("approve")
+
+
+@an_answer
+def edit(
+    value: Annotated[
+        str,
+        typer.Argument(
+            metavar="JSON",
+            help="What is approved instead, in JSON, @FILE, or - for standard input.",
+            show_default=False,
+        ),
+    ],
+) -> Answer:
+    """Approves something else than a gate asks.
+
+    What does not fit the type of its request is refused: exit code 2, and the gate stays open. Of a
+    gate that asks for a value, this brings it.
+    """
+    return Answer("approve", dump(parse_json(value, "the edit")))
+
+
+@an_answer
+def reject() -> Answer:
+    """Rejects what a gate asks.
+
+    One is enough, however many must approve.
+    """
+    return Answer("reject")
+
+
+@an_answer
+def escalate(
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            callback=refuse_empty,
+            help="Who must decide instead; the code is told.",
+        ),
+    ],
+) -> Answer:
+    """Says of a gate that somebody else must decide."""
+    return Answer("escalate", to=to)
+
+
+@an_answer
+def take_over(
+    result: Annotated[
+        str, typer.Option(metavar="JSON", help="Result in JSON, @FILE, or - for standard input.")
+    ] = "null",
+) -> Answer:
+    """Says that you have done what a gate asks about.
+
+    The run does not do it again.
+    """
+    return Answer("take_over", dump(parse_json(result, "the result")))
+
+
+def delegate(
+    gate: Gate,
+    *,
+    to: Annotated[
+        str,
+        typer.Option(metavar="NAME", callback=refuse_empty, help="Who may answer instead."),
+    ],
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            callback=refuse_empty,
+            help="Who hands it on; else whoever is logged in, and the machine: ann@host.",
+        ),
+    ] = None,
+    why: Why = None,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Lets another answer a gate.
+
+    In place of one who may.
+    """
+    with opened(dsn) as connection:
+        from pgflow._db.calls import gates as calls
+        from pgflow._db.query import run
+
+        run(connection, calls.delegate_gate(gate, by or operator(), to, why or ""))
+    said = {"gate": gate, "by": by or operator(), "to": to}
+    print_one(
+        choose_form(as_json=as_json), said, lambda: plain(f"{to} may answer gate {gate} now.")
+    )
 
 
 def _approvals(gate: Any) -> list[str]:
