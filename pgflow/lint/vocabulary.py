@@ -448,6 +448,13 @@ WAITING = frozenset(
 )
 """Coroutine functions that do nothing unless they are awaited."""
 
+OF_WORKFLOWS = frozenset(
+    f"{module}.{name}"
+    for module in ("pgflow", "pgflow.sync")
+    for name in ("gate", "sleep", "run_child", "start_child", "serve")
+) | frozenset({"pgflow.Signal().wait", "pgflow.Signal().sync.wait"})
+"""Functions that wait, or start what a run waits for: only code of a workflow can call them."""
+
 SYNC_TWINS = {
     "pgflow.start_child": "pgflow.sync.start_child",
     "pgflow.sleep": "pgflow.sync.sleep",

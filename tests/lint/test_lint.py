@@ -628,6 +628,36 @@ CASES: dict[str, str] = {
             work.fn(1)  # <- PF205
             await act(1)
     """,
+    "bodies that wait": """
+        from pgflow import Signal, effect, gate, sync
+
+        go = Signal("go", str)
+
+        @step
+        async def publish(text: str) -> None:
+            await pgflow.gate("publish", text)  # <- PF206
+            await go.wait()  # <- PF206
+
+        @step
+        def print_(text: str) -> None:
+            sync.gate("publish", text)  # <- PF206
+            for _ in range(2):
+                go.sync.wait()  # <- PF206
+
+        @effect(risk="compensable")
+        async def send(text: str) -> None:
+            pass
+
+        @send.compensate
+        async def _(sent: None, text: str) -> None:
+            await gate("unsend", text)  # <- PF206
+
+        @workflow
+        async def flow(text: str) -> None:
+            await gate("publish", text)
+            await go.wait()
+            await publish(text)
+    """,
     "annotations": """
         import threading, enum, dataclasses
         from collections.abc import Callable, Iterator, Sequence

@@ -8,7 +8,7 @@ PF9xx comments to the check.
 from __future__ import annotations
 
 from pgflow.lint.rules.base import Rule
-from pgflow.lint.rules.calls import BodyCalled, MissingAwait, WorkflowCalled
+from pgflow.lint.rules.calls import BodyCalled, MissingAwait, WaitInBody, WorkflowCalled
 from pgflow.lint.rules.cleanup import SideEffectInCleanup, SwallowedUnwind
 from pgflow.lint.rules.comments import UnknownIgnore, UnusedIgnore
 from pgflow.lint.rules.declarations import (
@@ -34,7 +34,8 @@ from pgflow.lint.rules.values import NotStorableAnnotation
 RULES: tuple[Rule, ...] = (
     Clock(), Chance(), Environment(), Outside(), BlockingSleep(), Threads(), SetIteration(),
     ModuleState(), Identity(), Output(), BareAsCompleted(), SideEffectInCleanup(),
-    SwallowedUnwind(), MissingAwait(), WorkflowCalled(), BodyCalled(), NotStorableAnnotation(),
+    SwallowedUnwind(), MissingAwait(), WorkflowCalled(), BodyCalled(), WaitInBody(),
+    NotStorableAnnotation(),
     EffectWithoutSettle(), CompensableWithoutCompensate(), LongName(), NestedStep(), NotBuilt(),
     UnknownIgnore(), UnusedIgnore(),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from pgflow.lint.findings import Finding
 from pgflow.lint.module import Module, Region
 from pgflow.lint.names import FUNCTIONS, HERE, Function
 from pgflow.lint.rules.base import Rule
-from pgflow.lint.vocabulary import SYNC_TWINS, WAITING
+from pgflow.lint.vocabulary import OF_WORKFLOWS, SYNC_TWINS, WAITING
 
 
 class MissingAwait(Rule):
@@ -233,3 +233,59 @@ def _calls(module: Module) -> Iterator[tuple[ast.Call, Region, Callee]]:
     for node, region in module.nodes():
         if isinstance(node, ast.Call) and (callee := module.callee(node.func)) is not None:
             yield node, region, callee
+
+
+class WaitInBody(Rule):
+    """PF206."""
+
+    code = "PF206"
+    title = "wait in the body of a step"
+    why = "a body cannot wait for people, signals, time or other runs, and raises NotInRunError"
+    instead = "wait in the workflow, and call the step with what came of it"
+    bad = """import pgflow
+
+@pgflow.step
+async def publish(text: str) -> None:
+    await pgflow.gate("publish", text)
+
+@pgflow.workflow
+async def release(text: str) -> None:
+    await publish(text)
+"""
+    good = """import pgflow
+
+@pgflow.step
+async def publish(text: str) -> None:
+    pass
+
+@pgflow.workflow
+async def release(text: str) -> None:
+    verdict = await pgflow.gate("publish", text)
+    if isinstance(verdict, pgflow.Approved):
+        await publish(verdict.value)
+"""
+
+    def check(self, module: Module) -> Iterator[Finding]:
+        """Calls in bodies, and in what is declared for effects, of what only workflows can do."""
+        for body in module.definitions.bodies:
+            for node in ast.walk(body):
+                if (
+                    isinstance(node, ast.Call)
+                    and module.names.resolve(node.func) in OF_WORKFLOWS
+                    and not _is_of_another(body, node, module)
+                ):
+                    name = getattr(body, "name", "a lambda")
+                    yield self.at(
+                        module,
+                        node,
+                        f"{ast.unparse(node.func)}() is called in {name}, the body of a step: "
+                        f"{self.why}; {self.instead}",
+                    )
+
+
+def _is_of_another(body: ast.AST, call: ast.Call, module: Module) -> bool:
+    """Return True if the call is in a function that is declared for itself inside of the body."""
+    around = next(
+        (each for each in module.names.parents(call) if isinstance(each, FUNCTIONS)), None
+    )
+    return around is not body and around is not None and bool(around.decorator_list)
