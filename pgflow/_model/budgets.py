@@ -50,7 +50,7 @@ def amounts_of(given: Mapping[str, Amount | None], what: str, *, zeros: bool = F
         number = _decimal(amount)
         if number is None or not 0 <= number < _MOST:
             raise InvalidArgument(
-                f"{what}: {unit} must be a number from 0 to 10^15, not {amount!r}"
+                f"{what}: {unit} must be a number from 0 to 10^15, not {amount!s:.80}"
             )
         if number or zeros:
             amounts[unit] = f"{number:f}"

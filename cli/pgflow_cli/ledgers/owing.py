@@ -22,7 +22,7 @@ from pgflow_cli.look.output import (
     print_one,
     print_rows,
 )
-from pgflow_cli.look.parsing import parse_json
+from pgflow_cli.look.parsing import parse_json, refuse_empty
 
 STATES = ("intended", "unknown", "absent", "accepted", "uncompensated", "open", "breached")
 
@@ -206,7 +206,10 @@ ObligationKey = Annotated[
         show_default=False,
     ),
 ]
-By = Annotated[str | None, typer.Option(help="Name of whoever says so; you, if nobody is named.")]
+By = Annotated[
+    str | None,
+    typer.Option(callback=refuse_empty, help="Name of whoever says so; you, if nobody is named."),
+]
 
 
 def discharge(

@@ -7,24 +7,26 @@ import re
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
 from pgflow_cli.look.failures import Mistake
 
+Given = TypeVar("Given")
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 
 
-def refuse_empty(param: typer.CallbackParam, value: str | None) -> str | None:
+def refuse_empty(param: typer.CallbackParam, value: Given) -> Given:
     """For options whose absence means something else than was meant where a shell's variable was
-    not set.
+    not set; also for those that may be given more than once.
 
     Raises:
         Mistake: It was given, and is empty.
     """
-    if value == "":
+    if value == "" or (isinstance(value, list) and "" in value):
         raise Mistake(f"{param.opts[0]} is empty: pass one, or leave it out")
     return value
 
