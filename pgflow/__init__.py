@@ -42,11 +42,12 @@ from pgflow._flow.notes import (
     uuid,
 )
 from pgflow._flow.run_info import RunInfo, in_workflow, logger, run_info
+from pgflow._flow.schedules import schedule
 from pgflow._flow.signals import Signal, SyncSignal
 from pgflow._flow.step import AsyncStep, Step, SyncStep
 from pgflow._flow.timers import sleep
 from pgflow._flow.updates import BoundUpdate, UpdateHandler, serve
-from pgflow._flow.workflow import Workflow, schedule, workflow
+from pgflow._flow.workflow import Workflow, workflow
 from pgflow._model.budgets import Admit, Pool
 from pgflow._model.decisions import Choice, Decision, Usage
 from pgflow._model.effects import Absent, Accepted, Confirmed, Ref, Risk, StillUnknown

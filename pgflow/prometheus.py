@@ -209,6 +209,7 @@ class DatabaseCollector(Collector):
             queues = inspect.ask(connection, inspect.list_queues())
             workers = inspect.ask(connection, inspect.count_workers())
             work = inspect.ask(connection, inspect.read_idleness())
+            schedules = inspect.ask(connection, inspect.count_schedules())
         yield from _of_queues(queues, work.now)
         yield GaugeMetricFamily(
             "pgflow_workers", "Workers that count as alive", value=workers.workers
@@ -219,6 +220,7 @@ class DatabaseCollector(Collector):
             value=workers.silence_seconds or 0.0,
         )  # fmt: skip
         yield from _of_timers(work)
+        yield from _of_schedules(schedules)
 
 
 def _of_queues(queues: list[inspect.QueueRow], now: datetime) -> Iterator[Metric]:
@@ -261,6 +263,18 @@ def _of_timers(work: inspect.Idleness) -> Iterator[Metric]:
             "When the next timer is due",
             value=due.timestamp(),
         )
+
+
+def _of_schedules(counts: list[inspect.ScheduleCount]) -> Iterator[Metric]:
+    family = GaugeMetricFamily("pgflow_schedules", "Schedules in each state", labels=("state",))
+    for count in counts:
+        family.add_metric((count.state,), count.schedules)
+    yield family
+    yield GaugeMetricFamily(
+        "pgflow_schedule_lateness_seconds",
+        "For how long the oldest due slot has been due; 0 if none is",
+        value=max((count.late_seconds for count in counts), default=0.0),
+    )
 
 
 def _counts(name: str, what: str, labels: tuple[str, ...], numbers: Mapping[Any, int]) -> Metric:

@@ -170,13 +170,13 @@ class AsyncHarness:
         Raises:
             TimeoutError: It has not become idle within a minute.
         """
-        await self._work()
+        worker = await self._work()
         try:
             async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
                 while True:
                     state = await self.app.ask(replay_calls.idle_state())
-                    if state.idle:
-                        return state.next_due_at
+                    if state.idle and not (await worker.fire_schedules()).runs:
+                        return (await self.app.ask(replay_calls.idle_state())).next_due_at
                     await asyncio.sleep(0.005)
         except TimeoutError:
             raise TimeoutError(
@@ -214,14 +214,27 @@ class AsyncHarness:
     async def skip(self, by: Duration) -> None:
         """Moves the database's clock forward, and lets happen what is due then.
 
+        On the way it stops at each slot of a schedule, so each fires at its time.
+
         Args:
             by: Time to skip; a number means seconds.
         """
-        self._skipped += duration(by, "by of skip()")
-        await asyncio.to_thread(set_clock, self._dsn, self._skipped)
         worker = await self._work()
+        skipped = self._skipped + duration(by, "by of skip()")
+        while (slot := (await worker.fire_schedules()).next_seconds) is not None:
+            ahead = self._skipped + timedelta(seconds=slot)
+            if ahead > skipped:
+                break
+            await self._set_clock(ahead)
+            await worker.fire_schedules()
+            await self.until_idle()
+        await self._set_clock(skipped)
         worker.poll_now()
         await self.until_idle()
+
+    async def _set_clock(self, skipped: timedelta) -> None:
+        self._skipped = skipped
+        await asyncio.to_thread(set_clock, self._dsn, skipped)
 
     async def crash(self) -> None:
         """Kills the worker, in the middle of whatever it does, and lets its death be noticed; the

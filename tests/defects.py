@@ -3010,10 +3010,99 @@ UPDATES = (
     ),
 )
 
+SCHEDULES = (
+    Defect(
+        "a slot that two look at",
+        "sql/events/schedules.sql",
+        "order by c.look_at limit max for update skip locked",
+        "order by c.look_at limit max",
+        "schedules/test_firing.py::test_a_slot_has_one_run_though_many_look_at_once",
+    ),
+    Defect(
+        "a slot that is not taken out of its row",
+        "sql/events/schedules.sql",
+        "s.upcoming := s.upcoming[cardinality(due) + 1:];",
+        "s.upcoming := s.upcoming[cardinality(due):];",
+        "schedules/test_firing.py::test_slots_fire_when_they_are_due_and_not_before",
+    ),
+    Defect(
+        "slots of an expression that has changed",
+        "sql/events/schedules.sql",
+        "and c.version = (one->>'version')::int and c.after_at = (one->>'after')::timestamptz",
+        "and c.after_at = (one->>'after')::timestamptz",
+        "schedules/test_firing.py::test_slots_of_an_old_expression_are_not_taken",
+    ),
+    Defect(
+        "slots taken twice",
+        "sql/events/schedules.sql",
+        "and c.version = (one->>'version')::int and c.after_at = (one->>'after')::timestamptz",
+        "and c.version = (one->>'version')::int",
+        "schedules/test_firing.py::test_slots_that_were_computed_twice_count_once",
+        also=(("where e::timestamptz > s.after_at order by", "order by"),),
+    ),
+    Defect(
+        "due slots forgotten with a change",
+        "sql/events/schedules.sql",
+        "known.upcoming := array(select u from unnest(known.upcoming) u where u <= t order by u);",
+        "known.upcoming := '{}';",
+        "schedules/test_firing.py::test_a_changed_expression_counts_from_the_change_on",
+    ),
+    Defect(
+        "a pause that is caught up",
+        "sql/events/schedules.sql",
+        "s.upcoming := array(select u from unnest(s.upcoming) u where u > t order by u);",
+        "null;",
+        "schedules/test_firing.py::test_a_paused_schedule_starts_nothing_and_goes_on_with_what_is_to_come",
+    ),
+    Defect(
+        "no bound on what is caught up",
+        "sql/events/schedules.sql",
+        "else not j.is_late or j.n > late.slots - s.max_catch_up",
+        "else true",
+        "schedules/test_firing.py::test_after_a_year_as_many_are_caught_up_as_may_be",
+    ),
+    Defect(
+        "one bad schedule stops all",
+        "sql/events/schedules.sql",
+        "if state !~ '^(PF|P0|22|23|42)' then",
+        "if true then",
+        "schedules/test_firing.py::test_a_run_that_cannot_be_started_is_the_trouble_of_its_schedule_alone",
+    ),
+    Defect(
+        "a schedule that no code declares goes on",
+        "sql/events/schedules.sql",
+        "if s.declared is not null and not exists (",
+        "if false and not exists (",
+        "schedules/test_firing.py::test_what_no_code_declares_any_more_stops_and_says_so",
+    ),
+    Defect(
+        "every worker looks",
+        "sql/events/schedules.sql",
+        "    if not one.is_mine then",
+        "    if false then",
+        "schedules/test_firing.py::test_one_worker_keeps_the_schedules_and_the_others_ask_seldom",
+    ),
+    Defect(
+        "a time that never comes is left out",
+        "pgflow/_model/schedules.py",
+        "yield _after_gap(first)",
+        "continue",
+        "schedules/test_slots.py::test_a_year_of_slots_is_that_of_the_oracle[30 2 * * *-America/New_York]",
+    ),
+    Defect(
+        "an hour that comes twice has its slots once",
+        "pgflow/_model/schedules.py",
+        "twice.append(again)",
+        "pass",
+        "schedules/test_slots.py::test_a_year_of_slots_is_that_of_the_oracle[*/15 * * * *-Europe/London]",
+    ),
+)
+
 DEFECTS = (
     *COORDINATION, *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *SERVERS,
     *UPGRADES, *SHOWN, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION, *TEXTS, *SEALS,
     *BUDGETS,
     *GATES,
     *UPDATES,
+    *SCHEDULES,
 )  # fmt: skip

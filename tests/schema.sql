@@ -41,6 +41,9 @@ sequence pgflow.run_id_seq, owner pgflow_owner
   -- Numbers runs; a chain is numbered by its first run
   as bigint start 1 increment 1 cache 1
 
+sequence pgflow.schedule_change_change_id_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
+
 sequence pgflow.seal_pending_ask_seq, owner pgflow_owner
   as bigint start 1 increment 1 cache 1
 
@@ -708,6 +711,85 @@ table pgflow.saga_effect, owner pgflow_owner
   constraint saga_effect_key_check CHECK ((octet_length(key) <= 255))
   constraint saga_effect_name_check CHECK ((octet_length(name) <= 255))
   constraint saga_effect_pkey PRIMARY KEY (chain_id, generation, key)
+
+table pgflow.schedule, owner pgflow_owner
+  -- Schedules, with the slots that come next
+  with fillfactor=50, autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000
+  name text not null -- Its name, the first part of the keys of its runs
+  version integer not null default 1 -- Grows with each change of what the slots are: slots of an older one are not taken
+  created_at timestamp with time zone not null -- When it was set first
+  changed_at timestamp with time zone not null -- When it was set last
+  paused_at timestamp with time zone -- When it was paused; null = it is not
+  undeclared_at timestamp with time zone -- When a slot was due and the code of no living worker declared it; null = it is declared, or no code ever did
+  after_at timestamp with time zone not null -- The last slot that was computed, or the time from which on there are slots
+  due_at timestamp with time zone -- When the first of the upcoming slots is due, its jitter included; null = none is known
+  look_at timestamp with time zone -- When it is looked at next; null = it is paused, over, undeclared or cannot be evaluated
+  last_slot_at timestamp with time zone -- The last slot that was decided: nothing up to it fires by itself any more
+  last_fired_at timestamp with time zone -- When it last started a run
+  error_at timestamp with time zone -- When it last failed to start a run, or to be evaluated
+  timeout_seconds double precision -- A run that is not over by then is cancelled; null = never
+  jitter_seconds double precision not null default 0 -- Most seconds by which a slot is late on purpose: always the same for one slot
+  fired bigint not null default 0 -- Number of runs that it has started
+  skipped bigint not null default 0 -- Number of slots that started nothing because a run before was open
+  missed bigint not null default 0 -- Number of known slots that were late and not caught up
+  priority integer not null default 0 -- Priority of its runs
+  max_catch_up integer not null default 100 -- Most late slots that are caught up at once: the newest
+  is_over boolean not null default false -- True if no slot comes after those that are known
+  overlap text not null -- What a slot does while a run before is open
+  catch_up text not null -- Which of the slots that are late by more than a minute start a run
+  workflow text not null -- Workflow of its runs
+  queue text not null -- Queue of its runs
+  run_version text not null default ''::text -- Version of the code that its runs are pinned to; empty = any
+  slot_parameter text -- Parameter of the workflow that gets the slot; null = none
+  paused_by text -- Who paused it
+  why_paused text -- The reason
+  last_run_key text -- Key of the run that it started last
+  error text -- Trouble of its last slot, or the reason for which it cannot be evaluated; null = none
+  spec jsonb not null -- What its slots are: {cron, every, offset, tz, not_on, only_on, start_at, end_at}
+  labels jsonb -- Labels of its runs, beside the name of the schedule
+  declared jsonb -- As the code last declared it; null = no code did
+  input json not null -- Input of its runs, without the slot
+  upcoming timestamp with time zone[] not null default '{}'::timestamp with time zone[] -- The next slots, in their order
+  buffered timestamp with time zone[] not null default '{}'::timestamp with time zone[] -- Slots that wait for the end of a run before, in their order
+  open_chains bigint[] not null default '{}'::bigint[] -- The runs that it started last and that may be open
+  constraint schedule_catch_up_check CHECK ((catch_up = ANY (ARRAY['skip'::text, 'latest'::text, 'all'::text])))
+  constraint schedule_jitter_seconds_check CHECK (((jitter_seconds >= (0)::double precision) AND (jitter_seconds <= (86400)::double precision)))
+  constraint schedule_max_catch_up_check CHECK (((max_catch_up >= 1) AND (max_catch_up <= 1000)))
+  constraint schedule_name_check CHECK (((char_length(name) >= 1) AND (char_length(name) <= 90)))
+  constraint schedule_overlap_check CHECK ((overlap = ANY (ARRAY['skip'::text, 'buffer_one'::text, 'buffer_all'::text, 'cancel_other'::text, 'allow'::text])))
+  constraint schedule_pkey PRIMARY KEY (name)
+  CREATE INDEX schedule_look_idx ON pgflow.schedule USING btree (look_at) WHERE (look_at IS NOT NULL)
+
+table pgflow.schedule_change, owner pgflow_owner
+  -- What was said of schedules, by whom and why; append only
+  change_id bigint not null generated always as identity -- Number of the change
+  at timestamp with time zone not null -- Its time
+  schedule text not null -- Name of the schedule
+  what text not null -- What was done
+  said_by text not null -- A role, or the name that the caller gave
+  why text -- The reason; null = none was given
+  detail jsonb -- What it was set to, the run that was started, or the slots that were backfilled
+  constraint schedule_change_pkey PRIMARY KEY (change_id)
+  constraint schedule_change_what_check CHECK ((what = ANY (ARRAY['set'::text, 'declared'::text, 'paused'::text, 'resumed'::text, 'triggered'::text, 'backfilled'::text, 'removed'::text])))
+  CREATE INDEX schedule_change_name_idx ON pgflow.schedule_change USING btree (schedule, change_id)
+
+table pgflow.schedule_declaration, owner pgflow_owner
+  -- Which worker's code declares which schedule; rows of workers that are gone mean nothing
+  declared_at timestamp with time zone -- When a living worker first said the same; null = nothing was said yet
+  worker_id integer not null -- The worker
+  schedule text not null -- Name of the schedule
+  declared jsonb -- What its code says of the schedule
+  constraint schedule_declaration_pkey PRIMARY KEY (schedule, worker_id)
+
+table pgflow.schedule_state, owner pgflow_owner
+  -- Who looks after the schedules: one row
+  with fillfactor=50
+  fleet bigint -- Hash of the workers among whose declarations the newest were last chosen; null = something was declared since
+  kept_until timestamp with time zone -- Until then the keeper must have looked again, else another worker takes over
+  keeper integer -- The worker that looks when a slot is due; the others only see whether it still does
+  is_the_only boolean not null default true -- True: there is one row
+  constraint schedule_state_is_the_only_check CHECK (is_the_only)
+  constraint schedule_state_pkey PRIMARY KEY (is_the_only)
 
 table pgflow.seal, owner pgflow_owner
   -- Hash chain of each run: one row for each round that found something new in its journal
@@ -1383,6 +1465,62 @@ view pgflow.runs, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.schedule_changes, owner pgflow_owner
+  -- Changes of schedules, by whom and why
+  change_id bigint -- Number of the change
+  at timestamp with time zone -- Its time
+  schedule text -- Name of the schedule
+  what text -- set, declared, paused, resumed, triggered, backfilled or removed
+  said_by text -- A role, or the name that the caller gave
+  why text -- The reason
+  detail jsonb -- Its new settings, the run that was started, or the slots that were backfilled
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.schedules, owner pgflow_owner
+  -- Schedules, what comes next, and what became of the slots before
+  name text -- Its name, the first part of the keys of its runs
+  workflow text -- Workflow of its runs
+  queue text -- Queue of its runs
+  spec jsonb -- Its slots: {cron, every, offset, tz, not_on, only_on, start_at, end_at}
+  overlap text -- Action of a slot while a run before is open
+  catch_up text -- Treatment of slots that are late by more than a minute
+  max_catch_up integer -- Most late slots that are caught up at once: the newest
+  jitter_seconds double precision -- Most seconds by which a slot is late on purpose
+  state text -- active, paused, over (no slot is left), broken (it cannot be evaluated), or undeclared: no code of a living worker declares it any more, so it fires nothing
+  due_at timestamp with time zone -- Time at which the next slot is due, its jitter included
+  upcoming timestamp with time zone[] -- The next slots, as far as they are computed
+  buffered timestamp with time zone[] -- Slots that wait for the end of a run before
+  open_runs bigint -- Number of its newest runs that have not ended
+  last_slot_at timestamp with time zone -- The last slot that was decided
+  last_fired_at timestamp with time zone -- Time at which it last started a run
+  last_run_key text -- Key of that run
+  fired bigint -- Number of runs that it has started
+  skipped bigint -- Number of slots that started nothing because a run before was open
+  missed bigint -- Number of known slots that were late and not caught up, or failed to start
+  error text -- Trouble of its last slot, or the reason for which it is broken
+  error_at timestamp with time zone -- Time of that
+  paused_at timestamp with time zone -- Time at which it was paused; null = it is not
+  paused_by text -- Name of whoever paused it
+  why_paused text -- The reason
+  undeclared_at timestamp with time zone -- Time at which a slot was due and no code declared it; null = some does
+  is_declared boolean -- True if it comes from code; false if a person has set it
+  created_at timestamp with time zone -- Time at which it was set first
+  changed_at timestamp with time zone -- Time at which it was set last
+  slot_parameter text -- Parameter of the workflow that gets the slot
+  input json -- Input of its runs, without the slot
+  priority integer -- Priority of its runs
+  timeout_seconds double precision -- A run that is not over by then is cancelled
+  labels jsonb -- Labels of its runs, beside the name of the schedule
+  late_seconds double precision -- Seconds since the next slot has been due; 0 = it is not due yet
+  read_at timestamp with time zone -- The present time on the database's clock
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.seal_lag, owner pgflow_owner
   -- Progress of the sealer: one row
   is_on boolean -- True if workers seal
@@ -1679,6 +1817,14 @@ function pgflow.ask_locks_(questions jsonb, positions integer[], seqs integer[],
   set enable_seqscan=off
   md5 968a60340116583e45ff0d00d480a499
 
+function pgflow.attach_schedules(worker_id integer, names text[]) returns integer, owner pgflow_owner
+  -- A worker says which schedules its code declares; answers how many of them no living worker had declared
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 9dc85cf1fd85aaef1e301ba67872ed74
+  grant execute to pgflow_worker
+
 function pgflow.await_end_of_(me bigint, old_chain bigint) returns void, owner pgflow_owner
   -- Cancels a run that has been replaced, if it is open, and parks the new one until it has ended
   plpgsql volatile
@@ -1690,6 +1836,14 @@ function pgflow.awaits_end_(run_id bigint) returns boolean, owner pgflow_owner
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 222df0b11dbb36d10aa09a4cec3a807d
+
+function pgflow.backfill_schedule(name text, slots timestamp with time zone[], overlap text DEFAULT 'buffer_all'::text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns TABLE(slot_at timestamp with time zone, run_key text, state text, lane_id integer), owner pgflow_owner
+  -- Has past slots of a schedule start their runs: one after the other (overlap buffer_all), or all at once (allow). A slot that has a run gets no second one. Answers what became of each: started, buffered, or there. PF001 if there is no such schedule
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 8b971de441e0a66d94c7d027e120d1d2
+  grant execute to pgflow_operator
 
 function pgflow.balance_effects_() returns TABLE(run_id bigint, opened bigint, confirmed bigint, failed bigint, unknown bigint, accepted bigint, open bigint), owner pgflow_owner
   -- Effects of each run: how many were intended, and where each of them stands
@@ -1826,6 +1980,12 @@ function pgflow.carry_locks_(me bigint, next_id bigint, t timestamp with time zo
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 6c9b7b7dc104e0fe34adef1e5835edd8
+
+function pgflow.caught_up_(s pgflow.schedule, due timestamp with time zone[], t timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
+  -- Those of the due slots that start a run, though some of them are late
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 7f55c84a8d19d9b9c05e2b1bdf85e757
 
 function pgflow.chain_(before bytea, segment bytea, upto_seq integer, outcome_hash bytea) returns bytea, owner pgflow_owner
   -- Hash of a seal: behind 02, the seal before it, the hash of the hashes of the units since, the last seq, and the outcome
@@ -2059,11 +2219,23 @@ function pgflow.check_sagas_() returns TABLE(invariant text, detail text), owner
   set search_path=pg_catalog, pg_temp
   md5 2ca73111f765c163f356f7173bc7aa69
 
+function pgflow.check_schedules_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Slots are decided once, in their order, and no schedule is forgotten
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 61513275b8c3d698a6ec19080a6c57dd
+
 function pgflow.check_seals_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The journal is guarded, and equals what was sealed of it
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 c155c6660612a39b49e13e4065fe3315
+
+function pgflow.check_spec_(spec jsonb) returns void, owner pgflow_owner
+  -- Refuses (PF003) what no slots can be made of; the fields of an expression are checked when it is evaluated
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 1ec6b12d92169c51192355727e0190d3
 
 function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have
@@ -2275,12 +2447,27 @@ function pgflow.day_head_(before bytea, day date, root bytea) returns bytea, own
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
+function pgflow.declare_(one jsonb, worker_id integer, t timestamp with time zone) returns boolean, owner pgflow_owner
+  -- Sets a schedule as code declares it; false if it is like that already
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 8ab10908e6ceba587ff7c899af35954e
+
 function pgflow.declare_pools(pools jsonb) returns integer, owner pgflow_owner
   -- Sets the pools that an app declares, [{name, limits, parent, per, tz, soft, hard}, ...], each parent first, where that differs from its last declaration; answers how many
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 b44fbc5e7a9bf8d50ea7ee5026deedde
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.declare_schedules(worker_id integer, declared jsonb) returns text[], owner pgflow_owner
+  -- Sets the schedules that the code of a worker declares, [{name, workflow, spec, ...}, ...], where it says something else of one than code last did, and no newer code is there; answers which have changed
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 4d19ef80697093bde03470aaf4b3ec7a
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -2370,6 +2557,12 @@ function pgflow.drop_seals_(ids bigint[], t timestamp with time zone) returns vo
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 bde7dc1957818f4481b89e40e26c7345
+
+function pgflow.due_slots_(s pgflow.schedule, t timestamp with time zone) returns timestamp with time zone[], owner pgflow_owner
+  -- The upcoming slots that are due
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 6ea4e112c6a83315698905d4b2da10cc
 
 function pgflow.edit_note_(run_id bigint, cut integer, edit json) returns jsonb, owner pgflow_owner
   -- Hashes of a result before and after it was edited
@@ -2498,6 +2691,12 @@ function pgflow.find_debt_(effect_key text, ref text) returns pgflow.owed, owner
   set search_path=pg_catalog, pg_temp
   md5 911bf5420acff79735238153df40356d
 
+function pgflow.fire_slot_(INOUT s pgflow.schedule, slot timestamp with time zone, t timestamp with time zone, OUT lane integer) returns record, owner pgflow_owner
+  -- Starts the run of a slot; what keeps it from starting is kept with the schedule
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 dac5341aa7e6610886f9b056ffe1700f
+
 function pgflow.first_adopted_(run_id bigint) returns integer, owner pgflow_owner
   -- The next number, beyond those of any code, for a call that a run takes over from a dropped part
   sql stable
@@ -2530,6 +2729,12 @@ function pgflow.forget_charges_(runs bigint[]) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 bf23238cd0f21feb23cad04630826735
+
+function pgflow.forget_declarations_(names text[]) returns void, owner pgflow_owner
+  -- Forgets what workers that are gone have said of these schedules, or of all
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 8ee28ac01cc53bf2af87336b64929de5
 
 function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, with_mail boolean DEFAULT false, generation integer DEFAULT NULL::integer, labels jsonb DEFAULT NULL::jsonb, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'forked'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
   -- Starts a run that begins with another's journal up to a unit, or before a step, and goes on by itself; the origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken
@@ -2707,7 +2912,7 @@ function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp w
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 61117c5509b0398fa677bf4c022854c9
+  md5 1266a9ba0d34d4c4a6e67d7bd061de76
   grant execute to pgflow_worker
 
 function pgflow.import_run(history json) returns bigint, owner pgflow_owner
@@ -2796,6 +3001,18 @@ function pgflow.is_judgeable_(request jsonb, path text) returns boolean, owner p
   set search_path=pg_catalog, pg_temp
   md5 8d26b435fa80e4b88be5dbd893e82c5a
 
+function pgflow.is_kept_by_(worker_id integer, t timestamp with time zone, OUT is_mine boolean, OUT wait_seconds double precision) returns record, owner pgflow_owner
+  -- True if a worker is to look after the schedules, which it says anew each time; else when it asks again
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 b52cc4e1b64a3240a8de73fd1aa8525c
+
+function pgflow.is_open_(chain bigint) returns boolean, owner pgflow_owner
+  -- True if the newest generation of a chain has not ended
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 a322c2cc284328ffff06306db4cdc32e
+
 function pgflow.is_open_to_(key text, shared boolean) returns boolean, owner pgflow_owner
   -- True if nobody holds a key, or all of them share it with one who would share it too
   plpgsql volatile
@@ -2872,6 +3089,14 @@ function pgflow.keep_key_(chain bigint, key text, message bigint) returns void, 
   set search_path=pg_catalog, pg_temp
   md5 8094e036a66f72094942787c9f4961cf
 
+function pgflow.keep_schedules(worker_id integer, max integer DEFAULT 100, at_once boolean DEFAULT false) returns TABLE(fired integer, lanes integer[], cancelled bigint[], undeclared text[], troubles text[], refills json, wait_seconds double precision), owner pgflow_owner
+  -- Fires what is due, if this worker is the one to do it, or at once; answers how many runs were started, in which lanes, which chains were cancelled, which schedules no code declares any more, what kept runs from starting, for which ones slots have to be computed (refill_schedules), and the seconds until the next look, or, at once, until the next slot (null = there is none)
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 92b4f347fc49044788f5750485940c20
+  grant execute to pgflow_worker
+
 function pgflow.keys_as_uuids_(runs jsonb) returns uuid[], owner pgflow_owner
   -- The keys of a batch as UUIDs; refuses (PF003) what is none
   plpgsql immutable
@@ -2883,6 +3108,12 @@ function pgflow.known_pool_(name text) returns pgflow.pool, owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 483ed43ff6f8ca42ec935a9d18e12efc
+
+function pgflow.known_schedule_(name text) returns pgflow.schedule, owner pgflow_owner
+  -- Locks a schedule and answers it; PF001 if there is none
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 254c1f0062a0e0758b3a0bc54fa1ea37
 
 function pgflow.labels_at_start_(run_id bigint, labels jsonb) returns jsonb, owner pgflow_owner
   -- Labels that a run was started with, given its number and the labels that it has now
@@ -2896,6 +3127,12 @@ function pgflow.lacking_(names text[], periods timestamp with time zone[], amoun
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 0e091e52d0f639570a69867490409fd9
+
+function pgflow.later_look_(s pgflow.schedule, t timestamp with time zone) returns timestamp with time zone, owner pgflow_owner
+  -- Time at which a schedule is to be looked at next
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 fccc7f62c0191b1e4fb62c0b42be8e36
 
 function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Ends a generation whose place is locked, or that has ended, as continued by another
@@ -3022,6 +3259,12 @@ function pgflow.look_all_(questions jsonb, positions integer[], seqs integer[], 
   set enable_seqscan=off
   md5 63c7c3bd36a196c91c09c3bd823b1472
 
+function pgflow.look_at_schedule_(s pgflow.schedule, t timestamp with time zone, OUT fired integer, OUT lanes integer[], OUT cancelled bigint[], OUT trouble text) returns record, owner pgflow_owner
+  -- Decides the slots of a schedule that are due: starts runs, cancels those before, buffers, or lets them pass
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 d055c149bcc829099552dbb80d9e2101
+
 function pgflow.lost_runs(run_ids bigint[], tokens bigint[], seqs integer[], has_ended boolean[]) returns SETOF bigint, owner pgflow_owner
   -- Those runs that lack the unit that this token wrote as this seq, or the outcome if they have ended
   sql stable security definer
@@ -3108,6 +3351,12 @@ function pgflow.needs_person_() returns TABLE(run_id bigint, call integer, kind 
   set search_path=pg_catalog, pg_temp
   md5 d5482b0ed159855884cc467892f9c3b0
 
+function pgflow.newest_declarations_(names text[] DEFAULT NULL::text[]) returns TABLE(name text, worker_id integer, declared jsonb), owner pgflow_owner
+  -- Of each schedule, or of these, the declaration that counts: the one that living workers have said for the shortest time
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 10bfcc67c78adb9103ca2975744301e1
+
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain
   sql stable
@@ -3150,6 +3399,12 @@ function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 8868c16c743cf64aaf11977be86c838e
+
+function pgflow.note_schedule_(name text, what text, why text, said_by text, at timestamp with time zone, detail jsonb DEFAULT NULL::jsonb) returns void, owner pgflow_owner
+  -- Writes down what was said of a schedule
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 dcd7b60e918f9fe5b93e67dd4c493b9d
 
 function pgflow.note_silence_(me bigint, call integer, name text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records that nobody knows what has become of an accepted effect, since no beat has come in time
@@ -3365,6 +3620,14 @@ function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text
   md5 04e2b1aa71148a6787a4bec1d93fe0c6
   grant execute to pgflow_operator
 
+function pgflow.pause_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
+  -- Has a schedule start nothing until it is resumed; false if it is paused. Slots that pass meanwhile start no run. PF001 if there is none
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 ee1b23f6f7413f436de3bf0e608779bc
+  grant execute to pgflow_operator
+
 function pgflow.period_now(per text, tz text) returns timestamp with time zone, owner pgflow_owner
   -- Of a pool, for the view budgets: beginning of the calendar period that it is in
   sql volatile security definer
@@ -3478,6 +3741,12 @@ function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) ret
   set search_path=pg_catalog, pg_temp
   md5 ebc5504c06e9c360dc079a8d8871627a
 
+function pgflow.put_schedule_(name text, workflow text, spec jsonb, queue text, input json, slot_parameter text, overlap text, catch_up text, max_catch_up integer, jitter_seconds double precision, priority integer, timeout_seconds double precision, labels jsonb, run_version text, t timestamp with time zone) returns boolean, owner pgflow_owner
+  -- Makes a schedule or changes it; false if it is like that already
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 c2e7007baddf3c94035582239d7fa39a
+
 function pgflow.put_signals_back_(returned jsonb) returns void, owner pgflow_owner
   -- Puts messages back into their mailboxes that were recorded and that the code could not take: [[run_id, chain_id, call, seq, error], ...]
   sql volatile
@@ -3524,6 +3793,16 @@ function pgflow.read_entity(name text, key text, OUT version bigint, OUT state t
   set jit=off
   md5 cc138e37bc1420f789710e79becd2a37
   grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.read_schedule_spec(name text) returns jsonb, owner pgflow_owner
+  -- Spec of a schedule, by which its slots are computed. PF001 if there is none
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 767c40dd6e2cff0cf5bbc412ca460647
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -3581,6 +3860,15 @@ function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_own
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 6045b5f707276c54b02c275dca41025f
+
+function pgflow.refill_schedules(slots jsonb) returns integer, owner pgflow_owner
+  -- Takes further slots of schedules, [{name, version, after, slots, is_over, error}, ...], where neither the expression nor the last slot has changed since they were asked for; answers of how many schedules
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 08e73370efa34e7b5169d4d613126cde
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.refuse_gate_(gate text) returns void, owner pgflow_owner
   -- Says who closed a gate, when and how (PF022); PF001 if nobody did
@@ -3687,6 +3975,14 @@ function pgflow.release_stuck(workflows text[], code_hashes text[]) returns inte
   md5 36eec5bda49ff1a2233e3b8c6dcb4c77
   grant execute to pgflow_worker
 
+function pgflow.remove_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
+  -- Removes a schedule; its runs stay. Answers true if the code of a living worker declares it, so that the next worker makes it again. PF001 if there is none
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 c7cbc00118f7ff7506de65c5bb89347d
+  grant execute to pgflow_operator
+
 function pgflow.renew_lock(key text, fence bigint, ttl interval) returns boolean, owner pgflow_owner
   -- Holds a lock of plain code for longer, from now on; false if it is lost
   plpgsql volatile security definer
@@ -3781,6 +4077,14 @@ function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant te
   md5 cfa393db4ed8a005081aa3344221714c
   grant execute to pgflow_operator
 
+function pgflow.resume_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
+  -- Has a paused schedule go on with the slots to come; false if it is not paused. PF001 if there is none
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 42eeb70fe797f37263a7688f0e9a61dc
+  grant execute to pgflow_operator
+
 function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, from_step text DEFAULT NULL::text, attempts integer DEFAULT NULL::integer, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text) returns bigint, owner pgflow_owner
   -- Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just before a step, whose key stays the same, and of itself to before what was taken back since. PF006 if there is nothing to retry
   plpgsql volatile security definer
@@ -3853,6 +4157,12 @@ function pgflow.same_input_(one json, other json, defaults json) returns boolean
   sql immutable
   set search_path=pg_catalog, pg_temp
   md5 cf199b886e5930c97c862c5a1f3b8ef1
+
+function pgflow.save_schedule_(s pgflow.schedule, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Writes a schedule that was looked at, with the time of the next look
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 8a8a8b27d856dfca408f0c261fefc151
 
 function pgflow.say_at_gate_(gate text, verdict text, payload_hash text, value json, reason text, said_by text, acting_as text[], hand_to text) returns bigint, owner pgflow_owner
   -- Adds what somebody says to a gate, and tells its run if that closes it; answers the chain
@@ -3960,6 +4270,14 @@ function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent tex
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.set_schedule(name text, workflow text, spec jsonb, queue text DEFAULT 'default'::text, input json DEFAULT '{}'::json, slot_parameter text DEFAULT NULL::text, overlap text DEFAULT 'skip'::text, catch_up text DEFAULT 'latest'::text, max_catch_up integer DEFAULT 100, jitter_seconds double precision DEFAULT 0, priority integer DEFAULT 0, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
+  -- Makes a schedule, or sets it anew; false if it is like that already. spec: {"cron": [...]} or {"every": seconds, "offset": seconds}, and perhaps tz, not_on and only_on (days), start_at and end_at. slot_parameter: parameter of the workflow that gets {"at": the slot}
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 70ff37e008c890820072950612b5e141
+  grant execute to pgflow_operator
+
 function pgflow.set_sealing(is_on boolean, by text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Has workers seal the journal from now on, what is in it by then included; or no longer
   plpgsql volatile security definer
@@ -3993,6 +4311,12 @@ function pgflow.settle_by_word_(me bigint, call integer, payload json, sent_by t
   set enable_seqscan=off
   md5 f4eb12596eb7c76efabd6f360ca92eda
 
+function pgflow.settle_declarations_(t timestamp with time zone) returns boolean, owner pgflow_owner
+  -- Sets schedules as the newest code of a living worker declares them, after workers have come or gone, and forgets what those that are gone have said; false if one is locked
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 4197f1be9c43a04a7b58d03d7f1eac14
+
 function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Says what became of an effect whose outcome is unknown, or that was accepted: confirmed with its result, failed, or absent (then it may be tried again). Of one that is uncompensated: taken_back, or stands. PF001 if no open effect has the key, PF006 while it is under way
   plpgsql volatile security definer
@@ -4007,6 +4331,12 @@ function pgflow.settle_fenced_(units jsonb, closes jsonb, t timestamp with time 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 080ca5245ee587b898cf7d7b137f014c
+
+function pgflow.settle_fleet_(t timestamp with time zone) returns boolean, owner pgflow_owner
+  -- Chooses again which declarations count if workers have come or gone; true if it has
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 9633753b71d59827b7c7f1a6dd11f81e
 
 function pgflow.settle_locks_(questions jsonb, positions integer[], seqs integer[], t timestamp with time zone) returns TABLE(pos integer, seq integer, units jsonb, is_lost boolean, to_wake bigint[]), owner pgflow_owner
   -- Takes back what runs of a batch give back, and says which of the locks they rest on are lost, before anything else of them is decided: of each position the last seq then and its units
@@ -4042,6 +4372,18 @@ function pgflow.shrink_journal(max_units integer DEFAULT 10000, max_bytes bigint
   md5 afd81fe7466bb44f869b590980c31408
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.slot_due_(name text, slot timestamp with time zone, jitter_seconds double precision) returns timestamp with time zone, owner pgflow_owner
+  -- Time at which a slot is due: its own and a part of the jitter, which is always the same for one slot
+  sql stable strict
+  set search_path=pg_catalog, pg_temp
+  md5 26e0ed35967137045cfe84eecbd4becc
+
+function pgflow.slot_text_(slot timestamp with time zone) returns text, owner pgflow_owner
+  -- A slot as a text, in UTC: 2026-03-29T01:30:00Z
+  sql stable strict
+  set search_path=pg_catalog, pg_temp
+  md5 9bb4079ef2a555938140a7c3aedb124f
 
 function pgflow.stage_of_(asked pgflow.gate, t timestamp with time zone) returns integer, owner pgflow_owner
   -- Stage of a gate: 0 = its approvers may answer, 1 = the first to whom it is escalated
@@ -4087,6 +4429,12 @@ function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'defaul
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.start_slot_(s pgflow.schedule, slot timestamp with time zone) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
+  -- Starts the run of a slot, or finds the one that it has
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 a667ec04e37b0113d620f2b538cfbcf0
 
 function pgflow.starters_(is_first boolean) returns text[], owner pgflow_owner
   -- Transactions that have drawn a number for a run, and have not ended; at first also those that have looked whether anything is sealed
@@ -4289,6 +4637,14 @@ function pgflow.trial_balance() returns TABLE(ledger text, opened bigint, confir
   set jit=off
   md5 ac5054730566bac0623885f172cc233d
   grant execute to pgflow_auditor
+  grant execute to pgflow_operator
+
+function pgflow.trigger_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text, slot_at timestamp with time zone DEFAULT NULL::timestamp with time zone) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
+  -- Starts a run of a schedule now, paused or not, whatever runs of it are open. slot_at: the slot that it is of, under which it is started once; the present time if none is given. PF001 if there is no such schedule
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 ae3436b9fc5acbae6903d8b78e41c943
   grant execute to pgflow_operator
 
 function pgflow.try_circles_() returns boolean, owner pgflow_owner

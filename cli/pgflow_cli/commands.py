@@ -71,6 +71,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Tells the story of a run, or proves that nothing was changed.",
         ),
         "queues": ("ops.queues:queues", "Shows queues, or pauses, resumes and limits one."),
+        "schedules": (
+            "ops.schedules:schedules",
+            "Shows what starts by itself, or sets it.",
+        ),
         "locks": ("ops.locks:locks", "Shows who holds which lock, or takes one away."),
         "entities": ("ops.entities:entities", "Lists entities, or what was done to one."),
         "sql": ("ops.reading:sql", "Asks the database a question; it can change nothing."),

@@ -1,5 +1,5 @@
 """A report that is made once a day by whoever comes along: a job of GitHub Actions that may be
-late, killed or doubled.
+late, killed, dropped or doubled.
 """
 
 from __future__ import annotations
@@ -24,6 +24,13 @@ async def publish(day: date, counts: dict[str, int]) -> str:
     return f"{day}: " + ", ".join(f"{n} {source}" for source, n in counts.items())
 
 
+@pgflow.schedule("0 5 * * *", tz="Europe/Berlin", catch_up="latest")
+@pgflow.workflow
+async def daily(slot: pgflow.Slot) -> str:
+    """Makes the report of the day before, each morning, by whichever tick comes first."""
+    return await pgflow.run_child(report, slot.at.date() - timedelta(days=1))
+
+
 @pgflow.workflow
 async def report(day: date) -> str:
     """Counts every source at once, and publishes."""
@@ -31,4 +38,4 @@ async def report(day: date) -> str:
     return await publish(day, dict(zip(SOURCES, counts, strict=True)))
 
 
-app = pgflow.AsyncApp(include=[report])
+app = pgflow.AsyncApp(include=[daily, report])

@@ -38,7 +38,8 @@ from pgflow._model.budgets import Amount, Pool, amounts_of
 from pgflow._model.codecs import Codec, codec_for
 from pgflow._model.durations import Duration, duration
 from pgflow._model.names import is_name
-from pgflow._model.options import DEFAULT_QUEUE, IfTaken, Slot, StartOptions
+from pgflow._model.options import DEFAULT_QUEUE, IfTaken, StartOptions
+from pgflow._model.schedules import Declared
 from pgflow._model.upcasters import Upcast
 from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError, NotStorable
 
@@ -81,7 +82,7 @@ class Workflow(Generic[P, R_co]):
             queue=queue, timeout=duration(timeout, f"timeout of workflow {self.name}")
         )
         self.is_async = inspect.iscoroutinefunction(fn)
-        self.schedule_options: dict[str, Any] | None = None
+        self.schedules: list[Declared] = []
         self.upcasters: list[Upcast] = []
         self.updates: dict[str, UpdateHandler[..., Any]] = {}
         self.origin: Workflow[Any, Any] = self
@@ -258,8 +259,7 @@ class Workflow(Generic[P, R_co]):
 
         Raises:
             DefinitionError: They cannot.
-            NotBuiltError: Its code uses what is declared and not built, or it has a schedule, so
-                that no worker serves it.
+            NotBuiltError: Its code uses what is declared and not built.
         """
         self.check_built()
         assert self.input_codec is not None
@@ -269,12 +269,6 @@ class Workflow(Generic[P, R_co]):
         """Makes sure that its code uses nothing that is only declared,
         as far as that is written in its module.
         """
-        if self.origin.schedule_options is not None:
-            raise NotBuiltError(
-                f"workflow {self.name} cannot be started: schedules are not built yet, and no "
-                "worker serves a workflow that has one. Remove @pgflow.schedule and start it "
-                "from cron"
-            )
         if self.origin.unbuilt is not None:
             raise NotBuiltError(f"workflow {self.name} cannot be started: {self.origin.unbuilt}")
 
@@ -441,35 +435,3 @@ def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             return await charge(order.card, order.cents)
     """
     return _make(fn) if fn is not None else _Workflow(options)
-
-
-class _Schedule:
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
-
-    @overload
-    def __call__(self, wf: Workflow[[Slot], R], /) -> Workflow[[Slot], R]: ...
-    @overload
-    def __call__(self, wf: Workflow[[], R], /) -> Workflow[[], R]: ...
-    def __call__(self, wf: Any, /) -> Any:
-        wf.origin.schedule_options = wf.schedule_options = self._options
-        return wf
-
-
-def schedule(
-    cron: str,
-    *,
-    tz: str = "UTC",
-    overlap: Literal["skip", "buffer_one", "buffer_all", "cancel_other", "allow"] = "skip",
-    catch_up: Literal["skip", "latest", "all"] = "latest",
-) -> _Schedule:
-    """Declares when runs of a workflow start by themselves. Declared now: until schedules are
-    built, no worker serves such a workflow.
-
-    Args:
-        cron: Five fields: minute, hour, day of month, month, day of week.
-        tz: Time zone in which they are meant.
-        overlap: Action when the last run is not over.
-        catch_up: Treatment of slots that were missed.
-    """
-    return _Schedule({"cron": cron, "tz": tz, "overlap": overlap, "catch_up": catch_up})

@@ -85,8 +85,13 @@ class StartOptions:
         object.__setattr__(self, "timeout", duration(self.timeout, "timeout of a run"))
 
 
+@dataclass(frozen=True)
 class Slot:
-    """The time for which a schedule started a run."""
+    """The time for which a schedule started a run. Its workflow gets it if it has a parameter.
+
+    Attributes:
+        at: The time, in UTC; whatever the jitter, and however late the run begins.
+    """
 
     at: datetime
 

@@ -63,6 +63,7 @@ from pgflow._worker.poller import Poller
 from pgflow._worker.progress import Progress
 from pgflow._worker.registration import Registration
 from pgflow._worker.runs import Runs
+from pgflow._worker.scheduler import Fired, Scheduler
 from pgflow._worker.sealer import Sealer
 from pgflow._worker.supervision import is_own_end
 from pgflow._worker.suspects import Suspects
@@ -78,7 +79,7 @@ log = logging.getLogger("pgflow")
 
 class Sweep(NamedTuple):
     """Result of a worker's single look: True if there was nothing to take, and the seconds until
-    the next timer.
+    the next timer or slot.
     """
 
     was_dry: bool
@@ -134,6 +135,7 @@ class Worker:
         poller = self._poller = Poller(
             tasks, control, runs, lanes, news, want_claims.set, pager, options.poll_seconds
         )
+        scheduler = self._scheduler = Scheduler(tasks, control, life, definitions, news, poller)
         wakes = Wakes(control, tasks, news, poller)
         suspects = Suspects(want_claims.set)
         turns = Turns(runs, suspects, acknowledged, control)
@@ -197,6 +199,7 @@ class Worker:
             Upkeep(tasks, control, life, heart, committer, claims, want_claims.set, runs),
             lanes,
             EntityMail(tasks, control, definitions, options.poll_seconds),
+            scheduler,
             Sealer(tasks, control),
             *([pager] if pager is not None else []),
             tasks,  # all loops end together, before anything above
@@ -283,6 +286,7 @@ class Worker:
             return
         self._lost.registered_anew()
         self._heart.renew()
+        self._scheduler.look_now()  # it declares under the new number what the code has
         self._want_claims()
 
     # ================================================================ what is asked of it
@@ -292,13 +296,21 @@ class Worker:
         self._poller.look_now()
 
     async def sweep(self) -> Sweep:
-        """Polls, and claims what there is if that found nothing new, beside what its loops do."""
+        """Fires the schedules that are due and polls, and claims what there is if that found
+        nothing new, beside what its loops do.
+        """
+        fired = await self._scheduler.fire()
         polled = await self._poller.poll()
-        was_dry = polled.busy == 0 and not polled.lanes
+        was_dry = fired.runs == 0 and polled.busy == 0 and not polled.lanes
         count = self._claims.free()
         if was_dry and count > 0:
             was_dry = await self._claims.claim(count) < count
-        return Sweep(was_dry, polled.next_due_seconds)
+        due = [s for s in (polled.next_due_seconds, fired.next_seconds) if s is not None]
+        return Sweep(was_dry, min(due, default=None))
+
+    async def fire_schedules(self) -> Fired:
+        """Fires the schedules that are due, whoever keeps them."""
+        return await self._scheduler.fire()
 
     def woken(self, lanes: list[int], mail: list[int]) -> None:
         """Lanes with ready runs, and leased runs with mail: ours are looked at, others told."""

@@ -28,7 +28,7 @@ from pgflow._worker.listener import WORK_CHANNEL, payloads
 from pgflow._worker.options import Definitions, WorkerOptions
 from pgflow._worker.worker import Worker
 from pgflow.app._async_clients import AsyncBoundClient, AsyncPoolClient
-from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase, refuse_schedules
+from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase
 from pgflow.errors import WrongColourError
 
 P = ParamSpec("P")
@@ -176,7 +176,6 @@ class AsyncApp(AsyncPoolClient):
 
     def _work(self, options: WorkerOptions) -> AbstractAsyncContextManager[Worker]:
         """A worker of this app, while the context is open."""
-        refuse_schedules(self.definitions.workflows.values(), options.queues)
         return self._run_worker(options)
 
     @asynccontextmanager

@@ -27,7 +27,7 @@ from pgflow._model.pages import Page
 from pgflow._worker.options import Definitions, WorkerOptions
 from pgflow._worker.pager import make_hook
 from pgflow._worker.ref_checks import make_checker
-from pgflow.errors import DefinitionError, NotBuiltError, WrongState
+from pgflow.errors import DefinitionError, WrongState
 from pgflow.schema import migrate_dsn, require_schema
 
 log = logging.getLogger("pgflow")
@@ -392,18 +392,3 @@ def collect_workflows(
                     f"{found[alias].name} too"
                 )
     return found
-
-
-def refuse_schedules(workflows: Iterable[Workflow[..., Any]], queues: Sequence[str]) -> None:
-    """Refuses to work where a schedule would silently not be kept.
-
-    Raises:
-        NotBuiltError: A workflow of these queues has a schedule.
-    """
-    for workflow in workflows:
-        if workflow.schedule_options is not None and workflow.start_options.queue in queues:
-            raise NotBuiltError(
-                f"schedules are not built yet: no worker would start {workflow.name} at "
-                f"{workflow.schedule_options['cron']!r}. Remove @pgflow.schedule and start it "
-                "from cron, or serve other queues only"
-            )

@@ -17,6 +17,7 @@ from pgflow.inspect.budgets import (
     list_budgets,
     list_charges,
     sum_charges,
+    sum_taken,
 )
 from pgflow.inspect.calls import Call, CallGroup, CallRow, Calls, read_calls
 from pgflow.inspect.clock import database_now, has_passed
@@ -115,6 +116,15 @@ from pgflow.inspect.runs import (
     read_statuses,
     sample_chains,
 )
+from pgflow.inspect.schedules import (
+    ScheduleChangeRow,
+    ScheduleCount,
+    ScheduleRow,
+    count_schedules,
+    find_schedule,
+    list_schedule_changes,
+    list_schedules,
+)
 from pgflow.inspect.seals import (
     SealFinding,
     SealLag,
@@ -187,6 +197,9 @@ __all__ = [
     "RunDetail",
     "RunFilter",
     "RunRow",
+    "ScheduleChangeRow",
+    "ScheduleCount",
+    "ScheduleRow",
     "SealFinding",
     "SealLag",
     "SealRow",
@@ -214,6 +227,7 @@ __all__ = [
     "count_left",
     "count_left_messages",
     "count_runs",
+    "count_schedules",
     "count_stuck",
     "count_workers",
     "database_now",
@@ -227,6 +241,7 @@ __all__ = [
     "find_newest",
     "find_queue",
     "find_run",
+    "find_schedule",
     "fold",
     "has_passed",
     "has_queued",
@@ -257,6 +272,8 @@ __all__ = [
     "list_queue_names",
     "list_queues",
     "list_runs",
+    "list_schedule_changes",
+    "list_schedules",
     "list_seals",
     "list_steps",
     "list_stray_leases",
@@ -282,6 +299,7 @@ __all__ = [
     "stream",
     "stream_async",
     "sum_charges",
+    "sum_taken",
     "unknown_queues",
     "verify_seals",
     "why_unserved",

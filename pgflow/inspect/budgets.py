@@ -7,6 +7,7 @@ here they are added up by whatever is asked for.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -222,6 +223,27 @@ def sum_charges(
     )
     params = (run_id, run_id, pool, pool, since, since)
     return once(Query(sql, params, lambda rows: [SpentRow(*row) for row in rows]))
+
+
+def sum_taken(chains: Sequence[int], since: datetime) -> Question[dict[str, Decimal]]:
+    """Ask for what some chains were charged since a time, by unit.
+
+    Args:
+        chains: Numbers of the chains.
+        since: The time, on the database's clock.
+    """
+    sql = """
+      select a.key, sum(a.value::numeric)
+      from pgflow.runs r join pgflow.charges c on c.run_id = r.run_id
+      cross join lateral jsonb_each_text(c.amounts) a
+      where r.chain_id = any(%s::bigint[]) and c.charged_at >= %s
+      group by 1
+    """
+
+    def read(rows: list[Row]) -> dict[str, Decimal]:
+        return {row[0]: row[1] for row in rows}
+
+    return once(Query(sql, (list(chains), since), read))
 
 
 def _read_charge(row: Row) -> ChargeRow:

@@ -24,12 +24,14 @@ as $$
     and not exists (select from pgflow.nudge)
     and not exists (select from pgflow.lock_nudge)
     and not exists (select from pgflow.effect_beat b where b.look_at <= (select at from clock))
+    and not exists (select from pgflow.schedule s where s.look_at <= (select at from clock))
     and not exists (select from pgflow.lock l where l.expires_at <= (select at from clock))
     and not exists (select from pgflow.owed o where o.kind = 'obligation' and o.detail->>'state' = 'open'
       and o.due_at <= (select at from clock)),
     (select min(d.due_at) from (
       select min(t.due_at) as due_at from pgflow.timer t union all select min(x.due_at) from pgflow.deadline x
       union all select min(b.look_at) from pgflow.effect_beat b
+    union all select min(s.due_at) from pgflow.schedule s where s.look_at is not null
       union all select min(l.expires_at) from pgflow.lock l
       union all select min(o.due_at) from pgflow.owed o where o.kind = 'obligation' and o.detail->>'state' = 'open'
     ) d),

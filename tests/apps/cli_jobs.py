@@ -6,6 +6,7 @@ import asyncio
 import gc
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 
 import pgflow
 from pgflow import AsyncApp, Retries, Signal, read, step, workflow
@@ -99,4 +100,17 @@ async def spared() -> tuple[int, int]:
     return await look_at_collector()
 
 
-app = AsyncApp(include=[checkout, greet, failing, napping, family, resting, counting, spared])
+@step
+async def spend(usd: Decimal) -> None:
+    pgflow.charge(usd=usd)
+
+
+@workflow
+async def spending(usd: Decimal) -> None:
+    await spend(usd)
+    await rest(0.6)
+
+
+app = AsyncApp(
+    include=[checkout, greet, failing, napping, family, resting, counting, spared, spending]
+)

@@ -197,3 +197,13 @@ def test_nothing_in_a_run_can_forge_a_command_or_a_table(capsys):
     )
     page = markdown({**summary, "outcome": "idle", "next_wake_at": None, "work_left": False}, [row])
     assert "| k\\| ::set-output | w | failed | 100% ::error::forged \\| &lt;b> |" in page
+
+
+def test_a_tick_takes_no_more_runs_once_its_budget_is_spent(dsn, conn):
+    for number in range(4):
+        start(conn, "spending", f"s-{number}", usd="2.5")
+    spent = tick(dsn, "--budget", "usd=3", "--concurrency", "1")
+    assert (spent.code, spent.data["outcome"], spent.data["work_left"]) == (3, "full", True)
+    assert spent.data["taken"] < 4
+    assert tick(dsn, "--budget", "usd=300").data["taken"] == 4 - spent.data["taken"]
+    assert pgflow(dsn, "tick", "cli_jobs", "--budget", "usd=much").code == 2

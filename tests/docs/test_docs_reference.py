@@ -51,7 +51,7 @@ def test_the_page_on_sql_is_that_of_the_catalog(db: psycopg.Connection):
 
 
 VALUES = {
-    "Answer", "Slot", "Verdict",
+    "Answer", "Verdict",
 }  # fmt: skip
 """Names of unions, and of what only the surface that is not built yet gives or takes."""
 

@@ -16,7 +16,6 @@ from pgflow import (
     Choice,
     NotBuiltError,
     NotInRunError,
-    Slot,
     decision,
     effect,
     step,
@@ -76,16 +75,6 @@ def test_effects_and_decisions_are_refused_outside_a_workflow_as_nothing_would_r
             call()
 
 
-def test_a_worker_does_not_pretend_to_keep_a_schedule(dsn: str) -> None:
-    @pgflow.schedule("* * * * *")
-    @workflow
-    async def every_minute(slot: Slot) -> None: ...
-
-    with pytest.raises(NotBuiltError, match="schedule"):
-        with App(dsn, include=[every_minute]) as app, app.worker():
-            pass
-
-
 # ---------------------------------------------------------------- refused before there is a run
 
 
@@ -114,18 +103,13 @@ async def of_going() -> str:
     return await pgflow.run_child(going)
 
 
-@pgflow.schedule("* * * * *")
-@workflow
-async def scheduled() -> None: ...
-
-
 @workflow
 async def built() -> int:
     gate = [await act()]  # only a name
     return gate[0]
 
 
-UNBUILT = [going, going_sync, of_going, scheduled]
+UNBUILT = [going, going_sync, of_going]
 
 
 @pytest.mark.parametrize("unbuilt", UNBUILT, ids=lambda w: w.name)

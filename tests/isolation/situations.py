@@ -75,6 +75,11 @@ VERBS = {
         Verb("redact", "a redaction of its first value"),
         Verb("drop", "the removal of history"),
         Verb("seal", "a round of the sealer"),
+        Verb("fire", "a look at the schedules"),
+        Verb("trigger", "a trigger of the slot"),
+        Verb("backfill", "a backfill of the slot"),
+        Verb("start_slot", "a start with the key of the slot"),
+        Verb("pause_schedule", "a pause of the schedule"),
         Verb("patch", "a worker with other code that lets stuck runs try again"),
         # A look is a park of a run that may have news, and an answer is mail as a signal is.
         Verb("peek", "its holder looking whether its gate has a verdict", of="park"),
@@ -200,6 +205,8 @@ ANSWERS = ("approve", "approve_rr", "approve_ser", "reject")
 DRAWS = ("admit", "charge", "settle", "costly_step")
 ON_POOLS = ("grant", "grant_rr", "revoke", "lower")
 
+OF_SCHEDULES = ("trigger", "backfill", "pause_schedule", "start_slot")
+
 # Who waits for whose commit; nobody else waits (tests/sql/test_sql_locks.py).
 LOCKERS = {
     "flush", "park", "complete", "continue", "hold", "child", "step", "step_rr", "release", "reap", "wake", "poll",
@@ -247,6 +254,12 @@ WAITS: dict[str, set[str]] = {
     # Who takes a lock from whoever holds it.
     "break_lock": {"break_lock", "free_lock", "give", "complete", "continue"},
     "free_lock": {"break_lock", "free_lock"},
+    # Who says something of a schedule has its row; a look passes over it, and waits only for whoever
+    # has taken the key of the slot ahead.
+    "fire": {"start_slot"},
+    **dict.fromkeys(("trigger", "backfill"), {*OF_SCHEDULES, "fire"}),
+    "pause_schedule": {"trigger", "backfill", "fire", "pause_schedule"},
+    "start_slot": {"fire", "trigger", "backfill", "start_slot"},
     # One after the other goes on with a chain that has ended, and nothing is removed meanwhile. The
     # sealer waits for nobody.
     "redact": {"restart", "redact", "drop", "seal"},
@@ -426,6 +439,7 @@ PLACES = {
     "watched": "a worker holds the run, and the journal is sealed",
     "ended": "the run has ended, and is to be sealed",
     "sealed": "the run has ended and is sealed",
+    "scheduled": "a slot of a schedule is due",
     "planned": "the run waits for its time to start",
     "asking": "the run is parked at a gate",
     "at_gate": "a worker holds the run, which has asked at a gate",
@@ -588,6 +602,11 @@ def all_specs() -> list[Spec]:
     specs += [
         meet("ended", "seal", ("redact", "restart"), gated=True),
         meet("sealed", "seal", ended[1:]),
+    ]
+    specs += [meet("scheduled", "fire", ("fire", *OF_SCHEDULES))]
+    specs += [
+        meet("scheduled", name, after(name, OF_SCHEDULES))
+        for name in ("trigger", "backfill", "start_slot")
     ]
     return [*specs, *family(), *several(), *spending(), *three(), *locks(), *updates()]
 
@@ -968,6 +987,17 @@ APART = (
         ("seal", "redact", "drop"),
         ("take_lock", "free_lock", "break_lock", "sweep_locks", "grant"),
         "those touch what has ended or stands in a journal, and these neither",
+        ("fire", *OF_SCHEDULES),
+        tuple(name for name in VERBS if name not in ("fire", *OF_SCHEDULES)),
+        (
+            "these touch rows of schedules and keys of slots alone; they start and cancel runs as "
+            "anybody does, which stands above"
+        ),
+    ),
+    (
+        ("pause_schedule",),
+        ("pause_schedule", "start_slot"),
+        "a second word waits for the row, as the others on a schedule do; a start touches none",
     ),
     (
         ("free_lock",),

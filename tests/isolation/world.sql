@@ -143,6 +143,8 @@ as $$
   delete from pgflow.pool; delete from pgflow.spend; delete from pgflow.reservation; delete from pgflow.charge; delete from pgflow.pool_change;
   delete from pgflow.seal; delete from pgflow.seal_round; delete from pgflow.seal_day; delete from pgflow.seal_pending;
   update pgflow.seal_state set is_on = false, passed_run_id = 0, next_run_id = null, waits_for = null, looked_upto = 0, cycle_began_at = null, next_look_at = null;
+  delete from pgflow.schedule; delete from pgflow.schedule_declaration; delete from pgflow.schedule_change;
+  update pgflow.schedule_state set fleet = null, kept_until = null, keeper = null;
   delete from pgflow.lane where workflow like 'new%';
   delete from pgflow.lock; delete from pgflow.lock_wait; delete from pgflow.lock_nudge; delete from pgflow.lock_broken;
   select setval('pgflow.lock_fence_seq', 1, false);
@@ -222,6 +224,10 @@ begin
         perform scene.play('seal');
         update pgflow.seal_state set next_look_at = null, cycle_began_at = null;
       end if;
+    when 'scheduled' then
+      perform scene.start_('k'), pgflow.set_schedule('s', 'k', '{"every": 3600}', overlap => 'buffer_one');
+      update pgflow.schedule set upcoming = '{2020-01-01 00:00+00,2100-01-01 00:00+00}', after_at = '2100-01-01 00:00+00',
+        due_at = '2020-01-01 00:00+00', look_at = '2020-01-01 00:00+00';
     when 'planned' then
       perform scene.start_('k', run_at => clock_timestamp() + interval '1 hour');
     when 'asked' then
@@ -513,6 +519,18 @@ begin
       select case runs when 0 then 'nothing' else 'dropped' end into answer from pgflow.drop_history(clock_timestamp());
     when 'seal' then
       select case sealed when 0 then 'nothing' else 'sealed' end into answer from pgflow.seal_units();
+    when 'fire' then
+      select case fired when 0 then 'nothing' else 'fired' end into answer from pgflow.keep_schedules(0, at_once => true);
+    when 'trigger' then
+      select case when is_new then 'new' else 'known' end into answer
+      from pgflow.trigger_schedule('s', slot_at => '2020-01-01 00:00+00');
+    when 'backfill' then
+      select b.state into answer from pgflow.backfill_schedule('s', '{2020-01-01 00:00+00}', 'allow') b;
+    when 'start_slot' then
+      select case when is_new then 'new' else 'known' end into answer
+      from pgflow.start_run('k', key => 's/2020-01-01T00:00:00Z');
+    when 'pause_schedule' then
+      answer := case when pgflow.pause_schedule('s') then 'paused' else 'nothing' end;
     when 'patch' then
       answer := case pgflow.release_stuck(array[of], '{new}') when 0 then 'nothing' else 'woke' end;
     when 'start', 'start_rr', 'start_ser', 'start_later' then

@@ -47,9 +47,8 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("Updates", "See [Ask a running workflow](../how-to/updates.md).", [
         pgflow.Workflow.update, pgflow.serve, pgflow.UpdateHandler, pgflow.BoundUpdate, pgflow.SentUpdate, pgflow.AsyncSentUpdate,
     ]),
+    ("Schedules", "See [Start runs by themselves](../how-to/schedules.md).", [pgflow.schedule, pgflow.Slot]),
     ("Testing", "See [Test workflows](../how-to/testing.md).", [testing.AsyncHarness, testing.Harness, testing.ReplayHistories]),
-    ("Declared, not built yet", ("Each raises `NotBuiltError` when it is used, or, for a schedule, "
-                                "when a worker would have to keep it."), [pgflow.schedule]),
 ]  # fmt: skip
 
 
@@ -85,7 +84,7 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
     ]),
     ("Policy", "See [Ask by policy](../how-to/gates.md#ask-by-policy).", [readers.judge_act, readers.JudgedRule]),
     ("Budgets", "See [Budgets](../how-to/budgets.md).", [
-        readers.list_budgets, readers.list_charges, readers.sum_charges, readers.BudgetRow, readers.ChargeRow, readers.SpentRow,
+        readers.list_budgets, readers.list_charges, readers.sum_charges, readers.sum_taken, readers.BudgetRow, readers.ChargeRow, readers.SpentRow,
     ]),
     ("Seals", "See [Prove that nothing was changed](../how-to/audit.md).", [
         readers.verify_seals, readers.read_anchor, readers.read_proof, readers.check_proof, readers.check_anchor, readers.list_seals, readers.read_seal_lag,
@@ -97,6 +96,9 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
         readers.QueueRow, readers.LaneRow, readers.WorkerRow, readers.WorkerCount, readers.Holder,
     ]),
     ("Gates", "See [Ask a person](../how-to/gates.md).", [readers.list_gates, readers.find_gate, readers.GateRow]),
+    ("Schedules", "See [Start runs by themselves](../how-to/schedules.md).", [
+        readers.list_schedules, readers.find_schedule, readers.list_schedule_changes, readers.count_schedules, readers.ScheduleRow, readers.ScheduleCount, readers.ScheduleChangeRow,
+    ]),
     ("Locks and entities", "", [
         readers.list_locks, readers.list_entity_names, readers.list_entities, readers.find_entity, readers.list_entity_updates,
         readers.LockRow, readers.EntityRow, readers.EntityUpdateRow,

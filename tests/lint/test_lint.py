@@ -790,12 +790,20 @@ CASES: dict[str, str] = {
                 return times
             return made
     """,
-    "what is declared and not built": """
-        from pgflow import gate, owe, Admit
+    "schedules name slots": """
+        from pgflow import schedule as at, gate, owe, Admit
 
-        @pgflow.schedule("* * * * *")  # <- PF306
+        @pgflow.schedule("* 24 * * *")  # <- PF306
         @workflow
         async def nightly() -> None: ...
+
+        @at(["0 0 * * *", "60 0 * * *"])  # <- PF306
+        @at("0 0 * * *", tz="Europe/Lundon")  # <- PF306
+        @at("0 0 * * *", tz="Europe/London")
+        @at(every=300)
+        @at(BY_HAND)
+        @workflow
+        async def daily() -> None: ...
 
         @step
         async def costs() -> None:
@@ -945,7 +953,7 @@ CASES: dict[str, str] = {
         async def a(): time.time()  # <- PF101
         @durable(queue="q")
         async def b(): time.time()  # <- PF101
-        @pgflow.schedule("0 2 * * *")  # <- PF306
+        @pgflow.schedule("0 2 * * *")
         @pgflow.workflow
         async def c(): time.time()  # <- PF101
         @deep

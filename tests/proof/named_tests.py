@@ -67,6 +67,13 @@ TESTS = {
             "tests/db/test_deadlines.py::test_a_listener_whose_server_is_frozen_listens_anew",
         ],
     ),
+    "G23": (
+        (
+            "looks that die, come late, at once and twice; clocks that go back and change; keepers "
+            "that are killed; deploys and their rollbacks"
+        ),
+        ["tests/schedules"],
+    ),
     "G24": (
         "limits of queues, and plans that claim more than they should",
         ["tests/worker/test_queues.py", "tests/sql/test_sql_claim.py", "-k", "limit or more_than"],

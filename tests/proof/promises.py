@@ -66,7 +66,6 @@ PROMISES = {
 }
 
 NOT_BUILT = {
-    "G23": "schedules",
     "G25": "rate limits",
     "G26": "dedup windows of queues",
     "G27": "ordering per key",

@@ -13,7 +13,9 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulator.database import ACCOUNTS, POOLS, QUEUES, WORKFLOWS
+from pgflow._db.calls import schedules as calls
+from pgflow._model.schedules import read_spec, refill
+from tests.simulator.database import ACCOUNTS, EVERY_SECONDS, POOLS, QUEUES, WORKFLOWS
 from tests.simulator.model import Act, Broken
 from tests.simulator.programs import CLEANUP, SIGNALS, Journal, Unit, grow
 from tests.simulator.wire import Rows, SqlError
@@ -22,6 +24,7 @@ from tests.simulator.world import Actor, Cut, Play, Step, World
 CLAIMED = "run_id, token, chain_id, last_seq, key, input, units, extra->'offer'"
 KEYS = 24
 LOCKED = ("one", "two")
+SCHEDULES = (("alone-allow", "allow"), ("alone-skip", "skip"), ("busy", "cancel_other"))
 CAPACITY = 4
 DEAD_AFTER_TURNS = 120
 AT_US = 1_900_000_000_000_000
@@ -138,6 +141,8 @@ class Cast:
         world.add("taker0", self.take_locks, 0.7)
         world.add("taker1", self.take_locks, 0.7)
         world.add("sealer", self.seal, 0.3)
+        world.add("scheduler0", self.keep_schedules, 0.5)
+        world.add("scheduler1", self.keep_schedules, 0.5)
 
     # ---------------------------------------------------------------- workers
 
@@ -875,6 +880,56 @@ class Cast:
                 yield call("seal_units", "20, true", columns="has_more", act=Act("seal"))
             except (Cut, SqlError):
                 pass
+
+    def keep_schedules(self, me: Actor) -> Play:
+        """Looks after schedules as a tick does, sets them anew, and meddles with one."""
+        while True:
+            try:
+                if self.world.healing:
+                    yield Step("rest")
+                elif self.rng.random() < 0.1:
+                    yield self._word_on_a_schedule()
+                else:
+                    yield from self._look_at_schedules()
+            except (Cut, SqlError):
+                pass
+
+    def _look_at_schedules(self) -> Call:
+        rows = yield call("keep_schedules", "0, 2, true", columns="fired, refills", act=Act("fire"))
+        asked = [calls.to_refill(one) for one in json.loads(rows[0][1])]
+        if not asked:
+            return
+        for _ in range(self.rng.choice((0, 0, 5))):  # meanwhile others may do the same
+            yield Step("rest")
+        answers = [(one, refill(read_spec(one.spec), one.after, one.now)) for one in asked]
+        (told,) = calls.refill_schedules(answers).params
+        yield call("refill_schedules", "$1::jsonb", told, act=Act("refill"))
+
+    def _word_on_a_schedule(self) -> Step:
+        """One is made, or set anew; the one that may be meddled with is paused, or triggered."""
+        name, overlap = self.rng.choice(SCHEDULES)
+        what = "set" if name != "busy" else self.rng.choice(("set", "pause", "resume", "trigger"))
+        if what == "trigger":
+            slot = self.world.mirror.now_us - self.rng.choice((1, 900)) * 1_000_000
+            arguments = "$1, slot_at => timestamptz 'epoch' + $2::bigint * interval '1 microsecond'"
+            return call(
+                "trigger_schedule", arguments, name, slot, columns="is_new", act=Act("trigger")
+            )
+        if what != "set":
+            return call(f"{what}_schedule", "$1", name, act=Act(what))
+        ops = grow(self.rng)
+        self.world.model.scheduled[name].append(ops)
+        return call(
+            "set_schedule",
+            "$1, $2, $3::jsonb, $4, $5::json, overlap => $6, catch_up => 'all', max_catch_up => 3",
+            name,
+            self.rng.choice(WORKFLOWS),
+            json.dumps({"every": EVERY_SECONDS}),
+            self.rng.choice(QUEUES),
+            json.dumps({"ops": ops}),
+            overlap,
+            act=Act("set"),
+        )
 
     def poll(self, me: Actor) -> Play:
         """Polls, wakes what is nudged, and takes runs back that were stuck on their definition."""

@@ -62,9 +62,10 @@ truncate pgflow.run_key, pgflow.run, pgflow.outcome, pgflow.deadline, pgflow.rea
   pgflow.held, pgflow.signal, pgflow.undelivered, pgflow.nudge, pgflow.unit, pgflow.step_beat, pgflow.worker,
   pgflow.pool, pgflow.spend, pgflow.reservation, pgflow.charge, pgflow.pool_change, pgflow.lock, pgflow.lock_wait,
   pgflow.lock_nudge, pgflow.lock_broken, pgflow.seal, pgflow.seal_round, pgflow.seal_day, pgflow.seal_pending,
-  sim.booked, sim.account restart identity;
+  pgflow.schedule, pgflow.schedule_declaration, pgflow.schedule_change, sim.booked, sim.account restart identity;
 update pgflow.seal_state set is_on = true, passed_run_id = 0, next_run_id = null, waits_for = null, looked_upto = 0,
   cycle_began_at = null, next_look_at = null;
+update pgflow.schedule_state set fleet = null, kept_until = null, keeper = null;
 alter sequence pgflow.run_id_seq restart;
 alter sequence pgflow.nudge_id_seq restart;
 alter sequence pgflow.lock_fence_seq restart;
@@ -133,6 +134,8 @@ HALTS = (
     Halt("deliver: place locked", "deliver_signal", "  if me is null or"),
     Halt("deliver: wait found", "deliver_signal", "  t := pgflow.now_();"),
     Halt("start: key taken", "insert_run_", "  is_new := true;"),
+    Halt("fire: schedule locked", "keep_schedules", "    coming := cardinality(s.upcoming)"),
+    Halt("fire: run started", "fire_slot_", "  s.error := null;\n"),
     Halt("lock: key tried", "take_lock", "  t := pgflow.now_();"),
     Halt("lock: given back", "nudge_key_", "  if not pgflow.try_key_(key)"),
     Halt("locks: nudges seen", "sweep_locks_", "  for wanted in"),
@@ -147,6 +150,17 @@ select o.run_id from pgflow.outcome o where not exists (
     and s.upto_seq = (select coalesce(max(u.seq), 0) from pgflow.unit u where u.run_id = o.run_id)
 )
 """
+EVERY_SECONDS = 600
+MISCOUNTED = f"""
+select format('schedule %s: %s fired, %s skipped, %s missed up to %s', s.name, s.fired, s.skipped, s.missed, s.last_slot_at)
+from pgflow.schedule s
+where s.last_slot_at is not null and s.name like 'alone%' and (
+  s.fired + s.skipped + s.missed + cardinality(s.buffered)
+    <> floor(extract(epoch from s.last_slot_at) / {EVERY_SECONDS}) - floor(extract(epoch from s.created_at) / {EVERY_SECONDS})
+  or s.fired <> (select count(*) from pgflow.run r where starts_with(r.key, s.name || '/') and r.generation = 1 and r.parent_run_id is null)
+)
+"""
+"""Schedules of which a slot is lost or was counted twice; of those that nobody meddles with."""
 # The clock of the simulation moves when it is read; whoever looks on must not move it.
 NOW_FOR_ONLOOKERS = (
     "(timestamptz 'epoch' + (select last_value from sim.clock) * interval '1 microsecond')"

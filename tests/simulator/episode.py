@@ -9,12 +9,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.simulator.actors import Cast
-from tests.simulator.database import SEAL, UNSEALED, Change, Database
+from tests.simulator.database import MISCOUNTED, SEAL, UNSEALED, Change, Database
 from tests.simulator.model import Broken
 from tests.simulator.wire import Wire
 from tests.simulator.world import NONE, Faults, World
 
-CONNECTIONS = 13
+CONNECTIONS = 15
 TURNS_TO_DRAIN_A_RUN = 400
 
 
@@ -117,6 +117,8 @@ class Simulator:
             self.wires[0].ask(SEAL)
         for row in self.wires[0].ask(UNSEALED):
             raise Broken("G46", f"run {(row[0] or b'').decode()} has ended and is not sealed")
+        for row in self.wires[0].ask(MISCOUNTED):
+            raise Broken("G23", (row[0] or b"").decode())
         world.check()
         world.model.tested["drained"] += len(world.model.runs)
 

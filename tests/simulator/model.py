@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from tests.simulator.mirror import PLACES, Line, Mirror
@@ -104,6 +105,10 @@ class Model:
         self.fences: Counter[str] = Counter()
         """The greatest fence of each key."""
         self.aside: set[int] = set()
+        self.scheduled: dict[str, list[list[Op]]] = defaultdict(list)
+        """Programs that each schedule was told to start."""
+        self.high_us = 0
+        """Highest time of the clock while the transactions that have just ended were open."""
         self.sent: dict[str, str] = {}
         """Every signal that was committed, by its payload: "mail", then "taken" or "aside"."""
         self.tested: Counter[str] = Counter()
@@ -143,6 +148,7 @@ class Model:
         self.just_gone = mail_went
         affected = set(before) | _meant(acts)
         times = (min(t.low_us for t in ended), max(t.high_us for t in ended))
+        self.high_us = times[1]
         self._read_grown(affected, before, acts, mail_went, times)
         self._judge_places(before, acts, times, alone=len(ended) == 1)
         self._judge_mail(mail_came, mail_went, acts)
@@ -267,6 +273,8 @@ class Model:
                 raise Broken(
                     "G37", f"generation {generation} of chain {chain} does not follow {old}"
                 )
+        elif run.parent is None and found["key"].partition("/")[0] in self.scheduled:
+            self._judge_slot(found, acts)
         elif run.parent is None:
             if not any(
                 a.kind == "start"
@@ -291,6 +299,22 @@ class Model:
             self.keys[found["key"]] = (chain, found["ops"])
         self.runs[run_id] = run
         self.newest[chain] = run_id
+
+    def _judge_slot(self, found: dict[str, Any], acts: list[Act]) -> None:
+        """A slot has one run, which whoever fires or asks for it has started, and not before its
+        time.
+        """
+        name, _, slot = found["key"].partition("/")
+        if (
+            not any(a.kind in ("fire", "trigger") for a in acts)
+            or found["ops"] not in self.scheduled[name]
+        ):
+            raise Broken("G23", f"slot {found['key']} was fired by nobody, or is another's")
+        if found["key"] in self.keys:
+            raise Broken("G23", f"slot {found['key']} has two runs")
+        if datetime.fromisoformat(slot).timestamp() * 1e6 > self.high_us:
+            raise Broken("G23", f"slot {found['key']} has a run at {self.high_us}")
+        self.tested["G23"] += 1
 
     def _judge_growth(
         self,
@@ -521,7 +545,7 @@ class Model:
 
     def _explains(self, act: Act, run_id: int, old: Line | None, new: Line | None) -> bool:
         a, b = old[0] if old else "", new[0] if new else ""
-        if act.kind == "start":
+        if act.kind in ("start", "fire", "trigger"):
             return not a and b in "rp" and self.runs[run_id].parent is None
         claim = act.data if act.kind == "claim" else act.data.get("claim")
         if (

@@ -20,6 +20,7 @@ TESTED = {
     "G13": "all of the above, then healing",
     "G14": "workers that die or freeze holding runs",
     "G22": "clock jumps, polls halted between looking and locking",
+    "G23": "looks at schedules held open, halted, cut off and late; clock jumps",
     "G24": "claims of a limited queue, some held open",
     "G28": "claims held open, reaped and released at once; locks taken and given back in "
     "transactions held open, cut off and rolled back",

@@ -57,6 +57,8 @@ INSIDE = {
     "reap_worker": ["reap_worker"],
     "release_runs": ["release_runs"],
     "start_run": ["insert_run_"],
+    "keep_schedules": ["keep_schedules", "fire_slot_", "insert_run_"],
+    "trigger_schedule": ["insert_run_"],
 }
 PLACES = {
     verb: [h.place for function in functions for h in HALTS if h.function == function]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
+SCHEDULE = """select pgflow.set_schedule('s', 'demo', '{"every": 60}')"""
 SEAL = "insert into pgflow.seal (run_id, round, sealed_at, upto_seq, hash) values ({run}, {round}, %(t)s, 1, '\\x00')"
 ROUND = "insert into pgflow.seal_round (round, sealed_at, day, root, runs) values ({round}, %(t)s, '2030-01-01', '\\x00', array[{runs}]::bigint[])"
 BEAT = "insert into pgflow.effect_beat (run_id, call, look_at, beat_at, timeout_seconds, can_ask) values ({run}, 1, %(t)s, %(t)s, 60, false)"
@@ -585,6 +586,26 @@ MUTATIONS: dict[str, list[list[str]]] = {
                 "'pgflow.unit_0'::regclass"
             )
         ]
+    ],
+    "a schedule is looked at, or says why not": [
+        [SCHEDULE, "update pgflow.schedule set look_at = null"]
+    ],
+    "a schedule that is paused or undeclared is not looked at": [
+        [SCHEDULE, "update pgflow.schedule set paused_at = %(t)s"],
+        [SCHEDULE, "update pgflow.schedule set undeclared_at = %(t)s"],
+    ],
+    "a slot is decided once": [
+        [SCHEDULE, "update pgflow.schedule set upcoming = array[after_at], last_slot_at = after_at"]
+    ],
+    "slots stand in their order": [
+        [
+            SCHEDULE,
+            "update pgflow.schedule set upcoming = array[after_at, after_at - interval '1 s']",
+        ],
+        [SCHEDULE, "update pgflow.schedule set upcoming = array[after_at + interval '1 s']"],
+    ],
+    "a schedule is looked at when its first slot is due": [
+        [SCHEDULE, "update pgflow.schedule set due_at = look_at - interval '1 s'"]
     ],
     "a seal belongs to its round": [
         [SEAL.format(run="%(done)s", round=2)],

@@ -49,6 +49,7 @@ from pgflow._worker.listener import Listener
 from pgflow._worker.options import WorkerOptions
 from pgflow._worker.pager import Pager
 from pgflow._worker.poller import Poller
+from pgflow._worker.scheduler import Scheduler
 from pgflow._worker.sealer import Sealer
 from pgflow._worker.supervision import MAX_FAILURES, cancel, keep_going
 from pgflow._worker.threads import DaemonThreads
@@ -441,7 +442,7 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "claims": (Claims, "_claim_once"), "polls": (Poller, "poll"), "flushes": (Flusher, "_flush_old"), "upkeep": (Upkeep, "_compare_schema"),
     "commits": (Committer, "_commit"), "results": (ResultWaiter, "_run"), "lanes": (Lanes, "look"),
     "pages": (Pager, "look"), "seals": (Sealer, "_seal"), "beats": (Heart, "_look"), "the heart's look at the loop": (Watchdog, "look"), "news": (Listener, "_say"),
-    "the mailbox of entities": (EntityMail, "_look"),
+    "the mailbox of entities": (EntityMail, "_look"), "schedules": (Scheduler, "_round"),
 }  # fmt: skip
 """Calls that each loop, task and thread of a worker makes on its way."""
 

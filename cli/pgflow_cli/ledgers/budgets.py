@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +21,7 @@ from pgflow_cli.look.output import (
     plain,
     print_rows,
 )
-from pgflow_cli.look.parsing import parse_pairs
+from pgflow_cli.look.parsing import parse_amounts
 
 if TYPE_CHECKING:
     import psycopg
@@ -165,14 +165,10 @@ def revoke(
 
 
 def _amounts(words: list[str]) -> dict[str, Decimal]:
-    amounts = {}
-    for unit, text in parse_pairs(words, "an amount").items():
+    amounts = parse_amounts(words)
+    for unit in amounts:
         if unit in _OPTIONS:
             raise Mistake(f"{unit} is a word for an option of a pool, and no unit")
-        try:
-            amounts[unit] = Decimal(text)
-        except InvalidOperation:
-            raise Mistake(f"the amount of {unit} must be a number, not {text!r}") from None
     return amounts
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from datetime import datetime, timedelta
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,6 +92,21 @@ def parse_pairs(texts: list[str] | None, what: str) -> dict[str, str]:
             raise Mistake(f"{what} {name} is given twice: {name}={pairs[name]} and {text}")
         pairs[name] = value
     return pairs
+
+
+def parse_amounts(texts: list[str] | None) -> dict[str, Decimal]:
+    """Reads ``usd=5``, ``tokens=1000000``.
+
+    Raises:
+        Mistake: One is not written like that.
+    """
+    amounts = {}
+    for unit, text in parse_pairs(texts, "an amount").items():
+        try:
+            amounts[unit] = Decimal(text)
+        except InvalidOperation:
+            raise Mistake(f"the amount of {unit} must be a number, not {text!r}") from None
+    return amounts
 
 
 def read_standard_input(what: str) -> str:

@@ -38,6 +38,7 @@ from pgflow_cli.ops.checks.work import (
     check_losses,
     check_messages,
     check_queues,
+    check_schedules,
     check_seals,
     check_stuck,
     check_workers,
@@ -59,7 +60,7 @@ WITH_SCHEMA: dict[str, Callable[[Patient], Iterator[Finding]]] = {
     "schema drift": check_drift, "privileges": check_privileges, "workers": check_workers,
     "queues": check_queues, "stuck runs": check_stuck, "messages": check_messages,
     "losses": check_losses, "journal": check_journal, "seals": check_seals,
-    "compiling": check_compiling,
+    "schedules": check_schedules, "compiling": check_compiling,
 }  # fmt: skip
 
 

@@ -1,6 +1,8 @@
 """A worker for cron: it takes what is ready,
 and ends when there is nothing more that it could take.
 
+It fires schedules as any worker does, and whatever is due of them before it ends.
+
 Idle means: no run here, nothing that could be claimed, nothing due, and no lease of a worker that
 may be dead. A worker counts as possibly dead until its beat has moved since we first saw it: one
 that is alive shows it within a beat, one that is not is found dead by the heart, and its runs
@@ -18,10 +20,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pgflow.inspect import Holder, ask_async, has_queued, list_holders, read_idleness
+from pgflow.inspect import Holder, ask_async, has_queued, list_holders, read_idleness, sum_taken
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
+    from decimal import Decimal
 
     from pgflow._worker.options import WorkerOptions
     from pgflow._worker.worker import Worker
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.05
 SILENCE_LOOK_SECONDS = 0.25
+SPENDING_LOOK_SECONDS = 0.5
 
 
 @dataclass
@@ -57,20 +62,33 @@ class Drain:
         worker: The worker that does it.
     """
 
-    def __init__(self, app: AsyncApp, worker: Worker, linger_seconds: float) -> None:
+    def __init__(self, app: AsyncApp, worker: Worker, limits: Limits) -> None:
         self.worker = worker
         self._app = app
-        self._linger = linger_seconds
+        self._limits = limits
         self._silence = Silence()
+        self._counted_at = time.monotonic()
 
     async def until_idle(self) -> str:
-        """Works until there is nothing to do, or as many runs were taken as may be: answers
-        ``idle`` or ``full``.
+        """Works until there is nothing to do, or as many runs were taken or as much was spent as
+        may be: answers ``idle`` or ``full``.
         """
         while True:
+            await self._bound_spending()
             if not self.worker.is_busy and (ending := await self._is_over()):
                 return ending
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _bound_spending(self) -> None:
+        """Takes no further run once those that were taken have spent the budget."""
+        tally, limits = self.worker.options.tally, self._limits
+        is_due = time.monotonic() - self._counted_at >= SPENDING_LOOK_SECONDS
+        if not limits.budget or tally is None or tally.is_full or not tally.chains or not is_due:
+            return
+        self._counted_at = time.monotonic()
+        spent = await ask_async(self._app, sum_taken(sorted(tally.chains), limits.began_at))
+        if any(spent.get(unit, 0) >= most for unit, most in limits.budget.items()):
+            tally.most = len(tally.chains)
 
     async def _is_over(self) -> str | None:
         tally = self.worker.options.tally
@@ -87,7 +105,7 @@ class Drain:
             return None
         return (
             None
-            if swept.next_due_seconds is not None and swept.next_due_seconds <= self._linger
+            if swept.next_due_seconds is not None and swept.next_due_seconds <= self._limits.linger
             else "idle"
         )
 
@@ -114,11 +132,21 @@ class Drain:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a drain, in seconds."""
+    """Limits of a drain, in seconds.
+
+    Attributes:
+        runtime: Longest time that it takes, the grace included.
+        grace: Time for which running steps may go on at the end.
+        linger: Time for which it waits for what is due so soon.
+        budget: Amounts by unit from which on no further run is taken.
+        began_at: Time since which charges count, on the database's clock.
+    """
 
     runtime: float
     grace: float
     linger: float
+    budget: Mapping[str, Decimal]
+    began_at: datetime
 
 
 @dataclass(frozen=True)
@@ -150,7 +178,7 @@ async def _drain(app: AsyncApp, options: WorkerOptions, limits: Limits, stop: St
     asked = stop.event()
     async with app:
         async with app._work(options) as worker:
-            drain = Drain(app, worker, limits.linger)
+            drain = Drain(app, worker, limits)
             outcome = await _until(drain, asked, limits.runtime - limits.grace)
         left, next_wake_at = await drain.work_left(), await drain.next_wake_at()
     taken = set() if options.tally is None else options.tally.chains

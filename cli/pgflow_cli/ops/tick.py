@@ -31,11 +31,12 @@ from pgflow_cli.look.output import (
     print_one,
     when,
 )
-from pgflow_cli.look.parsing import parse_duration
+from pgflow_cli.look.parsing import parse_amounts, parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
+    from decimal import Decimal
 
     from pgflow_cli.ops.drain import Drained, Limits
 
@@ -56,6 +57,13 @@ def tick(
     ] = "1h",
     max_runs: Annotated[
         int | None, typer.Option(min=1, help="Take no more runs than this.", show_default=False)
+    ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="UNIT=AMOUNT: take no more runs once those taken were charged so much.",
+            show_default=False,
+        ),
     ] = None,
     grace: Annotated[
         str, typer.Option(help="How long running steps may go on at the end: 8s.")
@@ -85,9 +93,9 @@ def tick(
 ) -> None:
     """Drains queues once, for cron: ends when nothing is ready.
 
-    It takes up what a runner that died has left, works on what is ready or due, and ends with a
-    summary and the time of the next timer. SIGTERM hands back what is not done. In GitHub Actions
-    it also annotates the run.
+    It takes up what a runner that died has left, fires schedules, works on what is ready or due,
+    and ends with a summary and the time of the next timer or slot. SIGTERM hands back what is not
+    done. In GitHub Actions it also annotates the run.
     """
     from pgflow._worker.heartbeat import Rhythm
     from pgflow._worker.options import Tally, WorkerOptions
@@ -98,9 +106,10 @@ def tick(
 
     form = choose_form(as_json=as_json)
     set_up_logging(log_level, log_format)
-    limits = _limits(max_runtime, grace, linger)
+    amounts = parse_amounts(budget)
     stop = Stop()
     found = find_dsn(dsn)
+    limits = _limits(max_runtime, grace, linger, amounts, _now(found))
     app = load_app(target, found, without_session=True)
     spare_what_is_loaded()
     options = WorkerOptions(
@@ -116,10 +125,9 @@ def tick(
         if not is_alone:
             note("Another exclusive tick of these queues is at work: nothing was done.")
             return
-        began_at = _now(found)
         drained = drain_once(app, options, limits, stop)
     rows = _outcomes(
-        found, options.queues, list(app.definitions.workflows), drained.taken, began_at
+        found, options.queues, list(app.definitions.workflows), drained.taken, limits.began_at
     )
     summary = _sum_up(drained, rows)
     print_one(form, summary, lambda: plain(_say(summary)))
@@ -127,7 +135,9 @@ def tick(
     leave(summary["exit_code"])
 
 
-def _limits(max_runtime: str, grace: str, linger: str) -> Limits:
+def _limits(
+    max_runtime: str, grace: str, linger: str, budget: Mapping[str, Decimal], began_at: datetime
+) -> Limits:
     from pgflow_cli.ops.drain import Limits
 
     runtime = parse_duration(max_runtime, "--max-runtime").total_seconds()
@@ -137,6 +147,8 @@ def _limits(max_runtime: str, grace: str, linger: str) -> Limits:
         runtime,
         min(parse_duration(grace, "--grace").total_seconds(), runtime / 2),
         parse_duration(linger, "--linger").total_seconds(),
+        budget,
+        began_at,
     )
 
 

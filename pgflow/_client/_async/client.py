@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from pgflow._client._async.budgets import AsyncBudgets
 from pgflow._client._async.gates import AsyncGates
 from pgflow._client._async.handles import AsyncRun
 from pgflow._client._async.obligations import AsyncObligations
+from pgflow._client._async.schedules import AsyncSchedules
 from pgflow._client._async.session import AsyncSession
 from pgflow._client._async.updates import AsyncSentUpdate
 from pgflow._client.handles import Outcome, delivery_of, signal_query
@@ -37,7 +37,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-class AsyncClient(AsyncObligations, AsyncGates, AsyncBudgets):
+class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules):
     """Starts and signals runs; one bound to a connection does so in its open transaction."""
 
     _interceptors: list[Interceptor]

@@ -16,7 +16,7 @@ from pgflow.lint.rules.declarations import (
     EffectWithoutSettle,
     LongName,
     NestedStep,
-    NotBuilt,
+    WrongSchedule,
 )
 from pgflow.lint.rules.order import BareAsCompleted, Identity, SetIteration
 from pgflow.lint.rules.outside import (
@@ -36,8 +36,8 @@ RULES: tuple[Rule, ...] = (
     ModuleState(), Identity(), Output(), BareAsCompleted(), SideEffectInCleanup(),
     SwallowedUnwind(), MissingAwait(), WorkflowCalled(), BodyCalled(), WaitInBody(),
     NotStorableAnnotation(),
-    EffectWithoutSettle(), CompensableWithoutCompensate(), LongName(), NestedStep(), NotBuilt(),
-    UnknownIgnore(), UnusedIgnore(),
+    EffectWithoutSettle(), CompensableWithoutCompensate(), LongName(), NestedStep(),
+    WrongSchedule(), UnknownIgnore(), UnusedIgnore(),
 )  # fmt: skip
 
 BY_CODE = {rule.code: rule for rule in RULES}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from pgflow import InvalidArgument, schedule
 from pgflow.lint.definitions import DECORATORS, Declared, Kind
 from pgflow.lint.findings import Finding
 from pgflow.lint.module import Module
@@ -211,45 +212,50 @@ async def fulfil(order: int) -> str:
                 )
 
 
-NOT_BUILT = {
-    **dict.fromkeys(("pgflow.schedule", "pgflow._flow.workflow.schedule"), "schedules"),
-}
-"""Parts of the surface that are declared and not built, by dotted path."""
+SCHEDULES = ("pgflow.schedule", "pgflow._flow.schedules.schedule")
 
 
-class NotBuilt(Rule):
+class WrongSchedule(Rule):
     """PF306."""
 
     code = "PF306"
-    title = "not built yet"
-    why = (
-        "it is declared and not built: it raises NotBuiltError, "
-        "and a run that needs it is not started"
-    )
-    instead = "do without it until it is built"
+    title = "schedule that names no slots"
+    why = "the module cannot be imported, so no worker starts"
+    instead = "write five fields: minute, hour, day of month, month, day of week"
     bad = """import pgflow
 
-@pgflow.schedule("30 2 * * *")
+@pgflow.schedule("30 25 * * *")
 @pgflow.workflow
 async def nightly() -> None: ...
 """
     good = """import pgflow
 
+@pgflow.schedule("30 2 * * *", tz="Europe/London")
 @pgflow.workflow
-async def nightly() -> None: ...  # started by cron: pgflow start flows:nightly
+async def nightly() -> None: ...
 """
 
     def check(self, module: Module) -> Iterator[Finding]:
-        """Calls of what is only declared, wherever they are."""
+        """Calls of ``schedule`` whose expressions and zone are written out."""
         for node in module.names.calls:
-            what = NOT_BUILT.get(module.names.resolve(node.func) or "")
-            if what is not None:
-                yield self.at(
-                    module,
-                    node,
-                    f"{ast.unparse(node.func)}(): {what} are not built yet, so "
-                    f"{self.why.partition(': ')[2]}",
+            if module.names.resolve(node.func) not in SCHEDULES:
+                continue
+            given = {word.arg: word.value for word in node.keywords if word.arg in ("cron", "tz")}
+            if node.args:
+                given["cron"] = node.args[0]
+            try:
+                cron, tz = (
+                    ast.literal_eval(given.get(name, ast.Constant(default)))
+                    for name, default in (("cron", None), ("tz", "UTC"))
                 )
+            except ValueError:
+                continue  # it is computed
+            if cron is None:
+                continue
+            try:
+                schedule(cron, tz=tz)
+            except (InvalidArgument, TypeError, AttributeError) as error:
+                yield self.at(module, node, f"{error}; {self.instead}")
 
 
 def _kind_of_lambda(node: ast.Call, module: Module) -> Kind | None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pgflow.inspect import WorkerHealth
 
 SILENT_SECONDS = 15
+LATE_SECONDS = 60
 
 
 def check_workers(patient: Patient) -> Iterator[Finding]:
@@ -211,6 +212,41 @@ def check_seals(patient: Patient) -> Iterator[Finding]:
     else:
         behind = count_of(lag.runs_behind, "run")
         yield Finding("ok", f"the journal is sealed, with {behind} to come")
+
+
+def check_schedules(patient: Patient) -> Iterator[Finding]:
+    """Schedules that start nothing and should, and those that are late."""
+    from pgflow.inspect import list_schedules
+
+    found = patient.ask(list_schedules(limit=None))
+    troubles = [one for one in found if one.state in ("undeclared", "broken") or one.error]
+    for one in troubles:
+        if one.state == "undeclared":
+            yield Finding(
+                "warn",
+                f"schedule {one.name} starts nothing: no code of a living worker declares it",
+                f"start workers whose code has it, or `pgflow schedules remove {one.name}`",
+            )
+        else:
+            what = (
+                "cannot be evaluated" if one.state == "broken" else "could not start its last run"
+            )
+            yield Finding(
+                "warn",
+                f"schedule {one.name} {what}: {one.error}",
+                f"`pgflow schedules show {one.name}`; set it anew, or mend its code",
+            )
+    late = [one for one in found if one.late_seconds > LATE_SECONDS]
+    if late:
+        longest = duration(max(one.late_seconds for one in late))
+        yield Finding(
+            "warn",
+            f"{count_of(len(late), 'schedule')} late, by up to {longest}: {late[0].name}",
+            "start a worker, or a tick; if there is one, look in its log for why it cannot keep "
+            "the schedules",
+        )
+    if not troubles and not late:
+        yield Finding("ok", f"{count_of(len(found), 'schedule')}, none late")
 
 
 def check_books(patient: Patient) -> Iterator[Finding]:

@@ -1,0 +1,176 @@
+"""The scheduler: fires the schedules that are due, and computes the slots that come next.
+
+The database decides what is due, and lets one worker at a time come at that time
+(``sql/events/schedules.sql``). Here expressions of cron are evaluated, in a thread, since one may
+take a while. Nothing rests on the scheduler but punctuality: a slot that it is late for is found by
+whoever looks next.
+
+A worker says which schedules its code declares before it looks for the first time. It fires what
+was missed before it sets those that have changed, so these slots are the ones of the old code. If
+workers say different things of one schedule, the database chooses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import psycopg
+
+from pgflow._db.calls import schedules as calls
+from pgflow._db.calls.schedules import Kept, ToRefill
+from pgflow._flow.schedules import declarations_of
+from pgflow._model.schedules import Refill, read_spec, refill
+from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.life import Life
+from pgflow._worker.news import News
+from pgflow._worker.options import Definitions
+from pgflow._worker.parts import Loop, Tasks
+from pgflow._worker.poller import Poller
+from pgflow.errors import PgflowError
+from pgflow.logs import redacted
+
+log = logging.getLogger("pgflow")
+
+SCHEDULES_A_ROUND = 100
+FIRST_SECONDS = 1.0
+"""A worker that declares no schedules has better things to do at first."""
+TROUBLE_SECONDS = 5.0
+LEAST_SECONDS = 0.005
+
+
+class Fired(NamedTuple):
+    """Result of firing all that is due.
+
+    Attributes:
+        runs: Number of runs that were started.
+        next_seconds: Time until the next slot is due; None if there is none.
+    """
+
+    runs: int
+    next_seconds: float | None
+
+
+class Scheduler(Loop):
+    """See the module.
+
+    It keeps the schedules of the code, the number under which the worker has declared them, and the
+    wish to look at once.
+
+    Args:
+        life: Of the worker: its number, and whether it stops.
+        news: Told of the lanes in which runs were started.
+        poller: Asked to look when runs were cancelled.
+    """
+
+    name = "the loop of schedules"
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        control: WorkerConnection,
+        life: Life,
+        definitions: Definitions,
+        news: News,
+        poller: Poller,
+    ) -> None:
+        super().__init__(tasks)
+        self._control = control
+        self._life = life
+        self._declared = declarations_of(definitions.workflows.values())
+        self._news = news
+        self._poller = poller
+        self._declared_as: int | None = None
+        self._declaring = asyncio.Lock()
+        self._wanted = asyncio.Event()
+
+    def look_now(self) -> None:
+        """Looks at once instead of at the next time."""
+        self._wanted.set()
+
+    async def loop(self) -> None:
+        """Looks when a slot is due, if this worker is the one to do it."""
+        wait = 0.0 if self._declared else FIRST_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout(wait):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+            if self._life.is_stopping:
+                wait = TROUBLE_SECONDS
+                continue
+            try:
+                await self._declare()
+                kept = await self._round(at_once=False)
+                wait = 0.0 if kept.refills else kept.wait_seconds or 0.0
+                wait = max(wait, LEAST_SECONDS)
+            except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:
+                wait = TROUBLE_SECONDS
+                log.warning("cannot keep the schedules: %s", redacted(error))
+
+    async def fire(self) -> Fired:
+        """Fires all that is due at once, whoever keeps the schedules."""
+        await self._declare()
+        return await self._fire_all()
+
+    async def _fire_all(self) -> Fired:
+        runs = 0
+        while True:
+            kept = await self._round(at_once=True)
+            runs += kept.fired
+            if not kept.fired and not any(one.has_none for one in kept.refills):
+                return Fired(runs, kept.wait_seconds)
+
+    async def _round(self, *, at_once: bool) -> Kept:
+        kept = await self._control.ask(
+            calls.keep_schedules(self._life.worker_id, SCHEDULES_A_ROUND, at_once=at_once)
+        )
+        for name in kept.undeclared:
+            log.warning(
+                "schedule %s is due, and the code of no living worker declares it: it starts "
+                "nothing until one does. If it is gone for good: pgflow schedules remove %s",
+                name,
+                name,
+            )
+        for trouble in kept.troubles:
+            log.error("%s", trouble)
+        if kept.lanes:
+            self._news.woken(kept.lanes, [])
+        if kept.cancelled:
+            self._poller.look_now()
+        if kept.refills:
+            answers = await asyncio.to_thread(compute, kept.refills)
+            for one, answer in answers:
+                if isinstance(answer, str):
+                    log.warning("schedule %s cannot be evaluated: %s", one.name, answer)
+            await self._control.ask(calls.refill_schedules(answers))
+        return kept
+
+    async def _declare(self) -> None:
+        """Declares the schedules of the code, once for each number that the worker has."""
+        async with self._declaring:
+            worker_id = self._life.worker_id
+            if not self._declared or self._declared_as == worker_id:
+                return
+            names = [one["name"] for one in self._declared]
+            await self._control.ask(calls.attach_schedules(worker_id, names))
+            await self._fire_all()
+            query = calls.declare_schedules(worker_id, self._declared)
+            for name in await self._control.ask(query):
+                log.info("schedule %s is set as the code declares it", name)
+            self._declared_as = worker_id
+
+
+def compute(refills: Sequence[ToRefill]) -> list[tuple[ToRefill, Refill | str]]:
+    """Return the next slots of schedules, or the reason why there are none."""
+    answers: list[tuple[ToRefill, Refill | str]] = []
+    for one in refills:
+        try:
+            answers.append((one, refill(read_spec(one.spec), one.after, one.now)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others have their slots
+            answers.append((one, str(error) or type(error).__name__))
+    return answers

@@ -1,0 +1,233 @@
+"""Schedules: what comes next, what became of the slots before, and what was said of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, LiteralString
+
+from pgflow._db.query import Query
+from pgflow._model.schedules import read_spec, slots_after
+from pgflow.errors import InvalidArgument
+from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
+from pgflow.inspect.question import Question, once, statement
+
+
+@dataclass(frozen=True)
+class ScheduleRow:
+    """A schedule. A row of the view ``pgflow.schedules``.
+
+    Attributes:
+        name: Its name, the first part of the keys of its runs.
+        workflow: Workflow of its runs.
+        queue: Queue of its runs.
+        spec: Its slots: ``cron`` or ``every``, and ``tz``, ``not_on``, ``only_on``, ``start_at``,
+            ``end_at``, ``offset`` where they are given.
+        state: ``active``, ``paused``, ``over`` (no slot is left), ``broken`` (it cannot be
+            evaluated) or ``undeclared`` (it was due, and no code of a living worker declares it).
+        overlap: Action of a slot while a run before it is open.
+        catch_up: Treatment of slots that are late by more than a minute.
+        max_catch_up: Most late slots that are caught up at once.
+        jitter_seconds: Most seconds by which a slot is late on purpose.
+        due_at: Time at which the next slot is due; None if none is known.
+        late_seconds: Seconds since then.
+        upcoming: The next slots, as far as they are computed.
+        buffered: Slots that wait for the end of a run before.
+        open_runs: Number of its newest runs that have not ended.
+        last_slot_at: The last slot that was decided.
+        last_fired_at: Time at which it last started a run.
+        last_run_key: Key of that run.
+        fired: Number of runs that it has started.
+        skipped: Number of slots that started nothing because a run before was open.
+        missed: Number of slots that were late and not caught up, or failed to start.
+        error: Trouble of its last slot, or the reason for which it is broken.
+        error_at: Time of that.
+        paused_at: Time since which it is paused.
+        paused_by: Name of whoever paused it.
+        why_paused: The reason.
+        undeclared_at: Time at which no code was found to declare it.
+        is_declared: True if it comes from code; False if a person has set it.
+        created_at: Time at which it was set first.
+        changed_at: Time at which it was set last.
+        input: Input of its runs, without the slot.
+        read_at: Time at which the row was read, on the database's clock.
+    """
+
+    name: str
+    workflow: str
+    queue: str
+    spec: Mapping[str, Any]
+    state: str
+    overlap: str
+    catch_up: str
+    max_catch_up: int
+    jitter_seconds: float
+    due_at: datetime | None
+    late_seconds: float
+    upcoming: list[datetime]
+    buffered: list[datetime]
+    open_runs: int
+    last_slot_at: datetime | None
+    last_fired_at: datetime | None
+    last_run_key: str | None
+    fired: int
+    skipped: int
+    missed: int
+    error: str | None
+    error_at: datetime | None
+    paused_at: datetime | None
+    paused_by: str | None
+    why_paused: str | None
+    undeclared_at: datetime | None
+    is_declared: bool
+    created_at: datetime
+    changed_at: datetime
+    input: Any
+    read_at: datetime
+
+    @property
+    def slots(self) -> str:
+        """Return its slots for people: ``30 2 * * * Europe/London``."""
+        try:
+            return str(read_spec(self.spec))
+        except InvalidArgument:
+            return json.dumps(self.spec)
+
+    def next_slots(self, count: int, after: datetime | None = None) -> list[datetime]:
+        """Return the slots that come after a time, without their jitter.
+
+        Args:
+            count: Number of slots.
+            after: The time, with its zone; that at which the row was read if not given.
+
+        Raises:
+            InvalidArgument: Its slots cannot be evaluated.
+        """
+        return list(islice(slots_after(read_spec(self.spec), after or self.read_at), count))
+
+
+@dataclass(frozen=True)
+class ScheduleChangeRow:
+    """Something that was said of a schedule. A row of the view ``pgflow.schedule_changes``.
+
+    Attributes:
+        change_id: Number of the change.
+        at: Its time.
+        schedule: Name of the schedule.
+        what: ``set``, ``declared``, ``paused``, ``resumed``, ``triggered``, ``backfilled`` or
+            ``removed``.
+        said_by: A role, or the name that the caller gave.
+        why: The reason.
+        detail: Its new settings, the run that was started, or the slots that were backfilled.
+    """
+
+    change_id: int
+    at: datetime
+    schedule: str
+    what: str
+    said_by: str
+    why: str | None
+    detail: Any
+
+
+@dataclass(frozen=True)
+class ScheduleCount:
+    """Number of schedules in one state.
+
+    Attributes:
+        state: As of :class:`ScheduleRow`.
+        schedules: Number of them.
+        late_seconds: Seconds for which the most late of them has been due.
+    """
+
+    state: str
+    schedules: int
+    late_seconds: float
+
+
+_SCHEDULES: LiteralString = """
+select name, workflow, queue, spec, state, overlap, catch_up, max_catch_up, jitter_seconds, due_at,
+  late_seconds, upcoming, buffered, open_runs, last_slot_at, last_fired_at, last_run_key, fired,
+  skipped, missed, error, error_at, paused_at, paused_by, why_paused, undeclared_at, is_declared,
+  created_at, changed_at, input, read_at
+from pgflow.schedules
+where (%s::text is null or name = %s)
+"""
+
+_CHANGES: LiteralString = """
+select change_id, at, schedule, what, said_by, why, detail from pgflow.schedule_changes
+where (%s::text is null or schedule = %s)
+"""
+
+
+def list_schedules(
+    *, after: After = None, limit: int | None = 50
+) -> Question[Listing[ScheduleRow]]:
+    """Ask for a page of the schedules, by their names.
+
+    Args:
+        after: ``next`` of the page before; None for the first.
+        limit: Most rows of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, str)
+    behind: LiteralString = "and name > %s" if place else ""
+    sql = statement(_SCHEDULES, behind, "order by name limit %s")
+
+    def read(rows: list[tuple[Any, ...]]) -> Listing[ScheduleRow]:
+        return cut([ScheduleRow(*row) for row in rows], limit, lambda row: (row.name,))
+
+    return once(Query(sql, (None, None, *place, one_more(limit)), read))
+
+
+def count_schedules() -> Question[list[ScheduleCount]]:
+    """Ask for the number of schedules in each state."""
+    sql = """
+      select state, count(*), max(late_seconds) from pgflow.schedules group by state order by state
+    """
+
+    def read(rows: list[tuple[Any, ...]]) -> list[ScheduleCount]:
+        return [ScheduleCount(*row) for row in rows]
+
+    return once(Query(sql, (), read))
+
+
+def find_schedule(name: str) -> Question[ScheduleRow | None]:
+    """Ask for a schedule; None if there is none.
+
+    Args:
+        name: Its name.
+    """
+
+    def read(rows: list[tuple[Any, ...]]) -> ScheduleRow | None:
+        return ScheduleRow(*rows[0]) if rows else None
+
+    return once(Query(_SCHEDULES, (name, name), read))
+
+
+def list_schedule_changes(
+    schedule: str | None = None, *, after: After = None, limit: int | None = 50
+) -> Question[Listing[ScheduleChangeRow]]:
+    """Ask for a page of what was said of schedules, the newest first.
+
+    Args:
+        schedule: Name of one; None for all.
+        after: ``next`` of the page before; None for the first.
+        limit: Most rows of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, int)
+    behind: LiteralString = "and change_id < %s" if place else ""
+    sql = statement(_CHANGES, behind, "order by change_id desc limit %s")
+
+    def read(rows: list[tuple[Any, ...]]) -> Listing[ScheduleChangeRow]:
+        return cut([ScheduleChangeRow(*row) for row in rows], limit, lambda row: (row.change_id,))
+
+    return once(Query(sql, (schedule, schedule, *place, one_more(limit)), read))

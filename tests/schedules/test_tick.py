@@ -1,0 +1,106 @@
+"""`pgflow tick` fires what is due: once, however late, early or doubled a tick is."""
+
+from __future__ import annotations
+
+import subprocess
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from clikit import Answer, finish, process
+from processes import eventually
+from sqlkit import one, rows
+
+FLOWS = """
+import pgflow
+
+@pgflow.schedule(every=3600, catch_up="{catch_up}", overlap="buffer_all")
+@pgflow.workflow
+async def report(slot: pgflow.Slot) -> str:
+    return slot.at.isoformat()
+"""
+
+
+def write(folder: Path, catch_up: str = "latest") -> str:
+    path = folder / "reports.py"
+    path.write_text(FLOWS.format(catch_up=catch_up))
+    return str(path)
+
+
+def start_tick(dsn: str, flows: str) -> subprocess.Popen[str]:
+    return process(dsn, "tick", flows, "--dead-after", "1", "--grace", "2s")
+
+
+def tick(dsn: str, flows: str) -> Answer:
+    answer = finish(start_tick(dsn, flows))
+    assert answer.code == 0, answer.err
+    return answer
+
+
+def let_pass(conn: psycopg.Connection[Any], hours: float) -> list[str]:
+    """Nobody has looked for so many hours; answers the slots since."""
+    conn.execute(
+        "update pgflow.schedule set upcoming = '{}', due_at = null, last_slot_at = null, "
+        "look_at = pgflow.now_(), after_at = pgflow.now_() - %s * interval '1 hour'",
+        [hours],
+    )
+    return rows(
+        conn,
+        "select 'report/' || pgflow.slot_text_(to_timestamp(n * 3600.0)) from pgflow.schedule s, "
+        "generate_series(ceil(extract(epoch from s.after_at) / 3600)::bigint, "
+        "floor(extract(epoch from pgflow.now_()) / 3600)::bigint) n order by n",
+    )
+
+
+def keys(conn: psycopg.Connection[Any]) -> list[str]:
+    return rows(conn, "select key from pgflow.run order by run_id")
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "all"])
+def test_a_tick_catches_up_with_slots_that_were_dropped(
+    dsn: str, conn: psycopg.Connection, tmp_path: Path, catch_up: str
+) -> None:
+    flows = write(tmp_path, catch_up)
+    first = tick(dsn, flows).data
+    assert first["outcome"] == "idle"
+    next_wake_at = datetime.fromisoformat(first["next_wake_at"])
+    assert next_wake_at == one(conn, "select due_at from pgflow.schedule")
+    taken = len(keys(conn))
+    missed = let_pass(conn, 3.5)
+    wanted = missed if catch_up == "all" else missed[-1:]
+    answer = tick(dsn, flows).data
+    assert keys(conn)[taken:] == [key for key in wanted if key not in keys(conn)[:taken]]
+    assert answer["completed"] == len(keys(conn)) - taken
+    before = keys(conn)
+    assert tick(dsn, flows).data["taken"] == 0  # a tick that comes twice
+    assert keys(conn) == before
+
+
+def test_ticks_at_once_fire_each_slot_once(
+    dsn: str, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    flows = write(tmp_path, "all")
+    tick(dsn, flows)
+    taken = len(keys(conn))
+    missed = let_pass(conn, 5.5)
+    ticks = [start_tick(dsn, flows) for _ in range(3)]
+    assert [finish(one).code for one in ticks] == [0, 0, 0]
+    assert keys(conn)[taken:] == [key for key in missed if key not in keys(conn)[:taken]]
+
+
+def test_a_tick_that_is_killed_leaves_the_rest_to_the_next(
+    dsn: str, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    flows = write(tmp_path, "all")
+    tick(dsn, flows)
+    missed = let_pass(conn, 40.5)
+    killed = start_tick(dsn, flows)
+    eventually(lambda: len(keys(conn)) > 2, "some have started")
+    killed.kill()
+    finish(killed)
+    tick(dsn, flows)
+    assert sorted(keys(conn)) == sorted(set(missed) | set(keys(conn)[:1]))
+    status = "select distinct status from pgflow.outcome"
+    assert rows(conn, status) == ["completed"]
