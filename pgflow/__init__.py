@@ -20,6 +20,7 @@ from pgflow._flow.children import Child, SyncChild, run_child, start_child
 from pgflow._flow.decorators import Connection, decision, effect, read, step, transaction
 from pgflow._flow.dynamic import call
 from pgflow._flow.entities import Snapshot, Update, entity, query, update
+from pgflow._flow.events import publish, wait_for_event
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.ledgers.effect import AsyncEffect, SyncEffect
 from pgflow._flow.ledgers.saga import saga
@@ -41,17 +42,20 @@ from pgflow._flow.notes import (
     set_state,
     uuid,
 )
+from pgflow._flow.relays import Relay, Sink, TryLater, Undeliverable
 from pgflow._flow.run_info import RunInfo, in_workflow, logger, run_info
 from pgflow._flow.schedules import schedule
 from pgflow._flow.signals import Signal, SyncSignal
 from pgflow._flow.step import AsyncStep, Step, SyncStep
 from pgflow._flow.timers import sleep
+from pgflow._flow.triggers import Change, on
 from pgflow._flow.updates import BoundUpdate, UpdateHandler, serve
 from pgflow._flow.workflow import Workflow, workflow
 from pgflow._model.budgets import Admit, Pool
 from pgflow._model.decisions import Choice, Decision, Usage
 from pgflow._model.effects import Absent, Accepted, Confirmed, Ref, Risk, StillUnknown
 from pgflow._model.envelopes import PayloadCodec
+from pgflow._model.events import Event
 from pgflow._model.exceptions import register_errors
 from pgflow._model.fingerprints import fingerprint
 from pgflow._model.gates import (
@@ -93,6 +97,7 @@ from pgflow.errors import (
     HasActed,
     InvalidArgument,
     InvalidLink,
+    InvalidSignature,
     KeyConflict,
     LeaseLost,
     LockLost,
@@ -127,24 +132,26 @@ from pgflow.errors import (
 __all__ = [
     "Absent", "Accepted", "Admit", "Answer", "App", "Approve", "Approved", "AsyncApp",
     "AsyncClient", "AsyncEffect", "AsyncRun", "AsyncSentUpdate", "AsyncStep", "AsyncTransaction",
-    "AsyncTransactionProvider", "BoundUpdate", "BudgetExceeded", "Child", "Choice", "Client",
-    "CodecError", "Confirmed", "Connection", "Decision", "DefinitionError", "Delivery", "Diverged",
-    "EffectFailed", "Escalate", "Escalated", "Expired", "GateClosed", "GateRejected", "GateRequest",
-    "HasActed", "Interceptor", "InvalidArgument", "InvalidLink", "KeyConflict", "LeaseLost",
-    "LockLost", "LockRefused", "MapResult", "Message", "NeedsGate", "NonDeterminismError",
-    "NotAllowed", "NotBuiltError", "NotInRunError", "NotInWorkflowError", "NotStorable",
-    "Obligation", "OpenGate", "Page", "PayloadChanged", "PayloadCodec", "PgflowError",
-    "PlannedCall", "PlannedSql", "Pool", "Ref", "Reject", "Rejected", "Retries", "Risk", "Run",
-    "RunCancelled", "RunFailed", "RunInfo", "RunNotFound", "RunStuck", "SentUpdate", "SetupError",
-    "Signal", "Slot", "Snapshot", "Stale", "StartOptions", "Status", "Step", "StepCommitted",
-    "StepFailed", "StillUnknown", "SyncChild", "SyncEffect", "SyncSignal", "SyncStep", "TakeOver",
-    "TakenOver", "TooManyFailures", "Transaction", "TransactionProvider", "UndoRequest", "Update",
+    "AsyncTransactionProvider", "BoundUpdate", "BudgetExceeded", "Change", "Child", "Choice",
+    "Client", "CodecError", "Confirmed", "Connection", "Decision", "DefinitionError", "Delivery",
+    "Diverged", "EffectFailed", "Escalate", "Escalated", "Event", "Expired", "GateClosed",
+    "GateRejected", "GateRequest", "HasActed", "Interceptor", "InvalidArgument", "InvalidLink",
+    "InvalidSignature", "KeyConflict", "LeaseLost", "LockLost", "LockRefused", "MapResult",
+    "Message", "NeedsGate", "NonDeterminismError", "NotAllowed", "NotBuiltError", "NotInRunError",
+    "NotInWorkflowError", "NotStorable", "Obligation", "OpenGate", "Page", "PayloadChanged",
+    "PayloadCodec", "PgflowError", "PlannedCall", "PlannedSql", "Pool", "Ref", "Reject", "Rejected",
+    "Relay", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo", "RunNotFound",
+    "RunStuck", "SentUpdate", "SetupError", "Signal", "Sink", "Slot", "Snapshot", "Stale",
+    "StartOptions", "Status", "Step", "StepCommitted", "StepFailed", "StillUnknown", "SyncChild",
+    "SyncEffect", "SyncSignal", "SyncStep", "TakeOver", "TakenOver", "TooManyFailures",
+    "Transaction", "TransactionProvider", "TryLater", "Undeliverable", "UndoRequest", "Update",
     "UpdateFailed", "UpdateHandler", "UpdateRefused", "UpdateRejected", "Usage", "Verdict",
     "VersionConflict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState", "__version__",
     "as_completed", "because", "call", "charge", "close_stream", "continue_as_new", "decision",
     "deprecate_patch", "discharge", "effect", "emit", "entity", "fingerprint", "gate", "heartbeat",
     "heartbeat_details", "idempotency_key", "in_workflow", "inline", "lock", "logger", "map", "now",
-    "owe", "patched", "query", "random", "read", "register_errors", "run_child", "run_info", "saga",
-    "schedule", "serve", "set_labels", "set_state", "sleep", "start_child", "step", "sync",
-    "transaction", "transfer", "upcaster", "update", "uuid", "waive", "workflow",
+    "on", "owe", "patched", "publish", "query", "random", "read", "register_errors", "run_child",
+    "run_info", "saga", "schedule", "serve", "set_labels", "set_state", "sleep", "start_child",
+    "step", "sync", "transaction", "transfer", "upcaster", "update", "uuid",
+    "wait_for_event", "waive", "workflow",
 ]  # fmt: skip

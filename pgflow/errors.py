@@ -15,6 +15,7 @@
         ├── NotAllowed           PF021   others may do this, and not whoever asked
         ├── GateClosed           PF022   somebody has answered the gate before, or its time is over
         ├── InvalidLink                  a link that answers a gate was altered
+        ├── InvalidSignature             the signature of a webhook does not hold
         ├── PayloadChanged       PF023   what the gate asks is not what was answered
         ├── HasActed PF020 what would be dropped of a run has acted, and nobody said what is to
         become of it ├── RunFailed the workflow raised; its error is the __cause__
@@ -171,6 +172,10 @@ class GateClosed(PgflowError):
 
 class InvalidLink(PgflowError):
     """A link that answers a gate was altered, or signed with a key that is not known."""
+
+
+class InvalidSignature(PgflowError):
+    """The signature of a webhook does not hold, or is too old."""
 
 
 class PayloadChanged(PgflowError):

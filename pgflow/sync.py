@@ -17,6 +17,8 @@ from pgflow._flow.authority import gate as _gates
 from pgflow._flow.authority.gate import Verdict
 from pgflow._flow.children import SyncChild, issue_child
 from pgflow._flow.entities import Snapshot, query_sync
+from pgflow._flow.events import publish_sync
+from pgflow._flow.events import wait_for_event_sync as _wait_for_event
 from pgflow._flow.ledgers.saga import give_up_child_sync, sync_saga
 from pgflow._flow.many import Tally
 from pgflow._flow.scope import WorkflowScope, current, sync_scope
@@ -25,6 +27,7 @@ from pgflow._flow.timers import seconds_of
 from pgflow._flow.workflow import Workflow
 from pgflow._model.decisions import Decision
 from pgflow._model.durations import Duration
+from pgflow._model.events import Event
 from pgflow._model.gates import GateRequest, OnTimeout
 from pgflow._model.options import MapResult, Retries
 from pgflow.errors import WrongColourError
@@ -240,6 +243,23 @@ def lock(
     :func:`pgflow.lock`.
     """
     return _locks.sync_lock(key, ttl, timeout, shared=shared)
+
+
+def publish(topic: str, payload: Any, *, key: str | None = None) -> int:
+    """Publishes an event; see :func:`pgflow.publish`."""
+    return publish_sync(topic, payload, key)
+
+
+def wait_for_event(
+    topic: str,
+    match: dict[str, Any] | None = None,
+    *,
+    key: str | None = None,
+    after: Event | int | None = None,
+    timeout: Duration | None = None,
+) -> Event:
+    """Waits durably for an event; see :func:`pgflow.wait_for_event`."""
+    return _wait_for_event(topic, match, key, after, timeout)
 
 
 def query(entity: type[S], key: str) -> Snapshot[S]:

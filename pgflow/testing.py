@@ -45,6 +45,7 @@ from pgflow._client._sync.handles import Run
 from pgflow._db.calls import replay as replay_calls
 from pgflow._db.calls import worker as worker_calls
 from pgflow._flow.interceptor import Interceptor
+from pgflow._flow.relays import Relay
 from pgflow._flow.step import AsyncStep, Step, SyncStep
 from pgflow._flow.workflow import Workflow
 from pgflow._model.budgets import Pool
@@ -126,8 +127,8 @@ class AsyncHarness:
         self.app.definitions.pools.extend(pools)
         return self
 
-    def include(self, *things: Workflow[..., Any] | ModuleType) -> None:
-        """Adds workflows, or modules of them, before anything is started."""
+    def include(self, *things: Workflow[..., Any] | Relay | ModuleType) -> None:
+        """Adds workflows and relays, or modules of them, before anything is started."""
         self.app.include(*things)
 
     @overload
@@ -292,8 +293,8 @@ class Harness:
         self._portal.call(self._harness.__aexit__(None, None, None))
         self.app.close()
 
-    def include(self, *things: Workflow[..., Any] | ModuleType) -> None:
-        """Adds workflows, or modules of them, before anything is started."""
+    def include(self, *things: Workflow[..., Any] | Relay | ModuleType) -> None:
+        """Adds workflows and relays, or modules of them, before anything is started."""
         self.app.include(*things)
 
     @overload

@@ -13,6 +13,10 @@ sequence pgflow.entity_history_history_id_seq, owner pgflow_owner
 sequence pgflow.entity_mail_mail_id_seq, owner pgflow_owner
   as bigint start 1 increment 1 cache 1
 
+sequence pgflow.event_id_seq, owner pgflow_owner
+  -- Numbers the events; a transaction draws from it only once it has a number itself
+  as bigint start 1 increment 1 cache 1
+
 sequence pgflow.lane_lane_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
 
@@ -139,6 +143,25 @@ table pgflow.deadline, owner pgflow_owner
   constraint deadline_pkey PRIMARY KEY (run_id)
   CREATE INDEX deadline_due_idx ON pgflow.deadline USING btree (due_at)
 
+table pgflow.delivery, owner pgflow_owner
+  -- Events that a relay could not deliver at once: they wait for another try, or are dead
+  with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  event_id bigint not null -- The number of the event
+  run_id bigint -- The run that has published it; null = somebody else
+  at timestamp with time zone not null -- Time of publishing
+  due_at timestamp with time zone not null -- Time of the next try; of a dead one, when it died
+  attempts integer not null -- Number of tries so far; 0 = it stands behind another of its key
+  is_dead boolean not null -- True if it is not tried any more, until somebody says so
+  relay text not null -- Name of the relay
+  topic text not null -- Topic of the event
+  key text -- Key of the event
+  error text -- Failure of the last try
+  payload json not null -- Content of the event: it stays when the event is removed
+  constraint delivery_pkey PRIMARY KEY (relay, event_id)
+  CREATE INDEX delivery_dead_idx ON pgflow.delivery USING btree (relay, event_id) WHERE is_dead
+  CREATE INDEX delivery_due_idx ON pgflow.delivery USING btree (relay, due_at) WHERE (NOT is_dead)
+  CREATE INDEX delivery_key_idx ON pgflow.delivery USING btree (relay, key, event_id) WHERE (NOT is_dead)
+
 table pgflow.draft, owner pgflow_owner
   -- Values that bodies of steps have emitted and whose steps have not completed; gone with the next try, the next step that emits, or the run
   run_id bigint not null -- The run whose step emits
@@ -238,6 +261,88 @@ table pgflow.entity_mail, owner pgflow_owner
   constraint entity_mail_pkey PRIMARY KEY (mail_id)
   constraint entity_mail_update_check CHECK (((octet_length(update) >= 1) AND (octet_length(update) <= 255)))
   CREATE INDEX entity_mail_key_idx ON pgflow.entity_mail USING btree (name, key, mail_id)
+
+table pgflow.event, owner pgflow_owner
+  -- Events that were published, in partitions by their numbers; append only, whole partitions go
+  partition by RANGE (event_id)
+  event_id bigint not null -- The number of the event: relays bring events in this order
+  xid xid8 not null -- Its transaction: a run that waits sees it if that committed after the wait began
+  at timestamp with time zone not null -- Time of publishing
+  run_id bigint -- The run that has published it; null = somebody else
+  topic text not null -- Topic, to which relays listen
+  key text -- Events of one key come in their order; null = any order will do
+  payload json not null -- Content, as the encoder wrote it
+  constraint event_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
+  constraint event_payload_check CHECK ((octet_length((payload)::text) <= 1048576))
+  constraint event_pkey PRIMARY KEY (event_id)
+  constraint event_topic_check CHECK (((octet_length(topic) >= 1) AND (octet_length(topic) <= 255)))
+  CREATE INDEX event_topic_idx ON ONLY pgflow.event USING btree (topic, event_id)
+
+table pgflow.event_0, owner pgflow_owner
+  with autovacuum_vacuum_insert_scale_factor=0.1
+  partition of pgflow.event FOR VALUES FROM ('0') TO ('1000000')
+  constraint event_0_pkey PRIMARY KEY (event_id)
+  constraint event_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
+  constraint event_payload_check CHECK ((octet_length((payload)::text) <= 1048576))
+  constraint event_topic_check CHECK (((octet_length(topic) >= 1) AND (octet_length(topic) <= 255)))
+  CREATE INDEX event_0_topic_idx ON pgflow.event_0 USING btree (topic, event_id)
+
+table pgflow.event_1, owner pgflow_owner
+  with autovacuum_vacuum_insert_scale_factor=0.1
+  partition of pgflow.event FOR VALUES FROM ('1000000') TO ('2000000')
+  constraint event_1_pkey PRIMARY KEY (event_id)
+  constraint event_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
+  constraint event_payload_check CHECK ((octet_length((payload)::text) <= 1048576))
+  constraint event_topic_check CHECK (((octet_length(topic) >= 1) AND (octet_length(topic) <= 255)))
+  CREATE INDEX event_1_topic_idx ON pgflow.event_1 USING btree (topic, event_id)
+
+table pgflow.event_2, owner pgflow_owner
+  with autovacuum_vacuum_insert_scale_factor=0.1
+  partition of pgflow.event FOR VALUES FROM ('2000000') TO ('3000000')
+  constraint event_2_pkey PRIMARY KEY (event_id)
+  constraint event_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
+  constraint event_payload_check CHECK ((octet_length((payload)::text) <= 1048576))
+  constraint event_topic_check CHECK (((octet_length(topic) >= 1) AND (octet_length(topic) <= 255)))
+  CREATE INDEX event_2_topic_idx ON pgflow.event_2 USING btree (topic, event_id)
+
+table pgflow.event_3, owner pgflow_owner
+  with autovacuum_vacuum_insert_scale_factor=0.1
+  partition of pgflow.event FOR VALUES FROM ('3000000') TO ('4000000')
+  constraint event_3_pkey PRIMARY KEY (event_id)
+  constraint event_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
+  constraint event_payload_check CHECK ((octet_length((payload)::text) <= 1048576))
+  constraint event_topic_check CHECK (((octet_length(topic) >= 1) AND (octet_length(topic) <= 255)))
+  CREATE INDEX event_3_topic_idx ON pgflow.event_3 USING btree (topic, event_id)
+
+table pgflow.event_cursor, owner pgflow_owner
+  -- Cursor of the sweep that compares events with the runs that wait for some; one row
+  event_id bigint not null default 0 -- Every event up to this number was compared
+  horizon bigint not null default 0 -- No event up to this number can appear any more: it goes no further
+  seen_id bigint -- The next horizon: the newest number when it was last looked
+  seen_xid xid8 -- It is one once every transaction before this one has ended
+  is_only boolean not null default true -- True: there is one row
+  constraint event_cursor_check CHECK (((seen_id IS NULL) = (seen_xid IS NULL)))
+  constraint event_cursor_is_only_check CHECK (is_only)
+  constraint event_cursor_pkey PRIMARY KEY (is_only)
+
+table pgflow.event_wait, owner pgflow_owner
+  -- Runs that wait for an event, until one is in their mailbox
+  with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  chain_id bigint not null -- The chain of the run
+  event_id bigint not null -- Every event up to this number was compared, or is none of those that it waits for
+  value bigint not null -- Hash of what the event must have at the path; 0 where that is empty
+  seen_id bigint -- The newest number when the wait began: greater ones are of later events
+  is_current boolean not null -- True once it is compared with each event that the cursor passes
+  name text not null -- Name of the message that brings the event
+  topic text not null -- Topic of the event
+  key text -- Key of the event; null = any
+  path text[] not null -- Path in the payload of the first constant of the match: by that it is found
+  match jsonb -- Content that the payload must have; null = anything
+  seen pg_snapshot -- Snapshot of the moment when it began: an event that was committed by then is none for it; null = it goes by numbers alone
+  constraint event_wait_check CHECK (((seen_id IS NULL) = (seen IS NULL)))
+  constraint event_wait_pkey PRIMARY KEY (chain_id, name)
+  CREATE INDEX event_wait_behind_idx ON pgflow.event_wait USING btree (event_id) WHERE (NOT is_current)
+  CREATE INDEX event_wait_slot_idx ON pgflow.event_wait USING btree (topic, path, value) WHERE is_current
 
 table pgflow.gate, owner pgflow_owner
   -- Gates that wait for an answer; gone when one is answered, has expired, was given up, or its run has ended
@@ -612,6 +717,29 @@ table pgflow.relabelled, owner pgflow_owner
   run_id bigint not null -- The run
   labels pgflow.run_object -- Its labels when it was started; null = none
   constraint relabelled_pkey PRIMARY KEY (run_id)
+
+table pgflow.relay, owner pgflow_owner
+  -- Relays: who brings which events where, and how far each has come
+  with fillfactor=50, autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0
+  event_id bigint not null default 0 -- Its cursor: every event up to this number was delivered, or is a delivery
+  horizon bigint not null default 0 -- No event up to this number can appear any more: it goes no further
+  seen_id bigint -- The next horizon: the newest number when it last looked
+  seen_xid xid8 -- It is one once every transaction before this one has ended
+  token bigint -- Fence of the worker that delivers for it; null = none does
+  leased_until timestamp with time zone -- Time from which another worker may
+  open_until timestamp with time zone -- The circuit is open until then: its target has failed again and again
+  paused_at timestamp with time zone -- Time at which an operator has paused it
+  declared_at timestamp with time zone not null -- Time at which it was declared first
+  delivered bigint not null default 0 -- Number of events that it has delivered
+  failures integer not null default 0 -- Deliveries that failed since one last succeeded
+  name text not null -- Its name
+  target text not null -- Target of its events, in words
+  error text -- The last failure; null = none since the last success
+  topics text[] not null -- Topics that it listens to
+  constraint relay_check CHECK (((seen_id IS NULL) = (seen_xid IS NULL)))
+  constraint relay_check1 CHECK (((token IS NULL) = (leased_until IS NULL)))
+  constraint relay_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 100)))
+  constraint relay_pkey PRIMARY KEY (name)
 
 table pgflow.replacement, owner pgflow_owner
   -- Parked runs that begin once the chains whose key they have taken over have ended
@@ -1128,6 +1256,24 @@ view pgflow.decisions, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.deliveries, owner pgflow_owner
+  -- Events that a relay could not deliver at once: they wait for a try, or are dead
+  relay text -- Name of the relay
+  event_id bigint -- The number of the event
+  state text -- waiting for another try, or dead until somebody says so
+  topic text -- Topic of the event
+  key text -- Key of the event
+  attempts integer -- Number of tries so far; 0 = it stands behind another of its key
+  due_at timestamp with time zone -- Time of the next try; of a dead one, when it died
+  error text -- Failure of the last try
+  at timestamp with time zone -- Time of publishing
+  payload json -- Content, as the encoder wrote it
+  run_id bigint -- The number of the run that has published it; null = somebody else
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.effects, owner pgflow_owner
   -- Effects: each act on the outside, its request, its tries, its outcome and who stated that
   key text -- Key of the run
@@ -1186,6 +1332,19 @@ view pgflow.entity_updates, owner pgflow_owner
   state json -- The state after it; null = it changed nothing
   run_id bigint -- The number of the run whose update it is; null = of somebody else
   call integer -- Number of the call of that run
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.events, owner pgflow_owner
+  -- Events that were published and are still kept
+  event_id bigint -- The number of the event
+  at timestamp with time zone -- Time of publishing
+  topic text -- Topic, to which relays listen
+  key text -- Events of one key come in their order; null = any order will do
+  payload json -- Content, as the encoder wrote it
+  run_id bigint -- The number of the run that has published it; null = somebody else
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -1409,6 +1568,29 @@ view pgflow.queues, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.relays, owner pgflow_owner
+  -- Relays: how far each has come, and what stands in its way
+  name text -- Its name
+  state text -- working, idle (no worker has it, or it has nothing to do), paused, or open: its target has failed too often
+  topics text[] -- Topics that it listens to
+  target text -- Target of its events, in words
+  event_id bigint -- Its cursor: every event up to this number was delivered, or is a delivery
+  horizon bigint -- No event up to this number can appear any more; slow transactions hold it
+  lag bigint -- Events that it has yet to take; 10000 = so many or more
+  oldest_at timestamp with time zone -- Time of the oldest of them; null = there is none
+  retrying bigint -- Events that wait for another try, or behind one that does
+  dead bigint -- Events that are not tried any more, until somebody says so
+  delivered bigint -- Number of events that it has delivered
+  failures integer -- Deliveries that failed since one last succeeded
+  error text -- The last failure; null = none since the last success
+  open_until timestamp with time zone -- The circuit is open until then
+  paused_at timestamp with time zone -- Time at which an operator has paused it
+  declared_at timestamp with time zone -- Time at which it was declared first
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.repeated_steps, owner pgflow_owner
   -- The steps that were begun more than once, of all runs: pgflow.steps where attempts > 1, found several times as fast
   key text -- Key of the run
@@ -1600,6 +1782,18 @@ view pgflow.timeline, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.triggers, owner pgflow_owner
+  -- Triggers by which changes of tables start runs, and whether they are as they were
+  name text -- Its name
+  target text -- Table that it stands on; null = there is none any more
+  definition text -- Hash of its declaration in the code
+  state text -- installed, or altered since by hand, disabled, or removed though its function is still there
+  hash text -- Hash of all that the catalog says of it
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.undelivered_messages, owner pgflow_owner
   -- Signals that no run took: it had ended, or somebody took them out of its mailbox
   key text -- Key of the run
@@ -1693,6 +1887,14 @@ function pgflow.acts_as_(role text, actor text DEFAULT NULL::text) returns boole
   set search_path=pg_catalog, pg_temp
   md5 573e3c3b5d13e42b3e6eb8ba01aa41da
 
+function pgflow.add_event_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 1000000) returns integer, owner pgflow_owner
+  -- Makes partitions of the outbox until so many are ahead of the newest event; answers how many it made
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 0dd747f53ae902b0d42e9f376541a5a6
+  grant execute to pgflow_worker
+
 function pgflow.add_unit_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 5000000) returns integer, owner pgflow_owner
   -- Makes partitions of the journal until so many are ahead of the newest run; answers how many it made
   plpgsql volatile security definer
@@ -1747,7 +1949,7 @@ function pgflow.answer_all_(questions jsonb, t timestamp with time zone, OUT ans
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 aecd83c2eb95df433d946f32efbe6284
+  md5 a5c4160c0c2fa059216fd52a8d8e8454
 
 function pgflow.answer_gate(gate text, verdict text, payload_hash text DEFAULT NULL::text, value json DEFAULT NULL::json, reason text DEFAULT NULL::text, by text DEFAULT NULL::text, acting_as text[] DEFAULT NULL::text[], hand_to text DEFAULT NULL::text, valid_until timestamp with time zone DEFAULT NULL::timestamp with time zone) returns bigint, owner pgflow_owner
   -- Answers a gate, in any transaction: approve (value = the request as edited), reject, escalate (hand_to) or take_over (value = the result). by = who answers, acting_as = its roles; both are the caller's word, and the role of the session is kept beside. payload_hash binds the answer to what was shown: PF023 if that is another by now. valid_until = time from which it does not count (PF021). The first answer that closes the gate counts, and a later one is told who, when and what (PF022). PF021 if others are asked, PF003 if the value does not fit, PF001 if no open gate has the key. Answers the chain, for wake()
@@ -1830,6 +2032,13 @@ function pgflow.await_end_of_(me bigint, old_chain bigint) returns void, owner p
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 b288791568a4203ecc9085fa50f5642e
+
+function pgflow.await_events_(questions jsonb, positions integer[], units jsonb[]) returns void, owner pgflow_owner
+  -- Lets runs of a batch wait for the events that their questions name, and for no others
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 5960e0681c1f0420a0ad7f40074fa092
 
 function pgflow.awaits_end_(run_id bigint) returns boolean, owner pgflow_owner
   -- True if a run that replaces another must not begin yet
@@ -2079,6 +2288,12 @@ function pgflow.check_entities_() returns TABLE(invariant text, detail text), ow
   set search_path=pg_catalog, pg_temp
   md5 1afd06722ea9bd027bbe779c7738605a
 
+function pgflow.check_event_waits_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Waits for events are of open runs, and no event was passed over
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 e92be04a0c560928753c3e62d782fbb0
+
 function pgflow.check_fences_(run_id bigint, fences bigint[]) returns void, owner pgflow_owner
   -- Refuses (PF025) a run that does not hold these locks any more; it keeps them until the end of the transaction
   plpgsql volatile
@@ -2212,6 +2427,12 @@ function pgflow.check_pool_(name text, budget jsonb) returns void, owner pgflow_
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 fc1e549423e7b0f411bf128dea640aa6
+
+function pgflow.check_relays_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Cursors and deliveries are of events that there were
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 d1f57311c69c0a4d8f75cdb3fd64c8cd
 
 function pgflow.check_sagas_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Effects that are carried were done by the chain, and are taken back where it fails
@@ -2391,7 +2612,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 d53a68af357b03ba497fc62af465d823
+  md5 883936fd2c775c5f4ba44e55c66afe84
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -2462,6 +2683,15 @@ function pgflow.declare_pools(pools jsonb) returns integer, owner pgflow_owner
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.declare_relay(name text, topics text[], target text DEFAULT ''::text, start text DEFAULT 'oldest'::text) returns boolean, owner pgflow_owner
+  -- Makes a relay, or tells one that is there its topics; answers whether it is new. A new one begins with the oldest event that is kept, or behind the newest
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 8779336126b503b245e88509d7320820
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.declare_schedules(worker_id integer, declared jsonb) returns text[], owner pgflow_owner
   -- Sets the schedules that the code of a worker declares, [{name, workflow, spec, ...}, ...], where it says something else of one than code last did, and no newer code is there; answers which have changed
   plpgsql volatile security definer
@@ -2520,6 +2750,14 @@ function pgflow.drop_empty_partitions_() returns integer, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 eb66a6101f3e0dce1b6255f6693cdcf6
 
+function pgflow.drop_events(older_than interval, max integer DEFAULT 10000, OUT events bigint, OUT partitions integer) returns record, owner pgflow_owner
+  -- Removes events that are older, that every relay has taken and no run waits for: whole partitions as tables, and at most so many rows of the newest ones; answers how many of each
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 abc86490fe845aa74d69683cbecfc89f
+  grant execute to pgflow_operator
+
 function pgflow.drop_history(ended_before timestamp with time zone, max integer DEFAULT 1000, after bigint DEFAULT 0) returns TABLE(runs integer, partitions integer, last_root bigint), owner pgflow_owner
   -- Removes families of runs that ended before a time, up to so many from a root on; answers the last root it looked at, null once there are none
   plpgsql volatile security definer
@@ -2550,6 +2788,14 @@ function pgflow.drop_own_pools_(names text[]) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 8505fb2b38c95b7678d5ca004cfa2859
+
+function pgflow.drop_relay(name text) returns void, owner pgflow_owner
+  -- Removes a relay, its cursor and its deliveries; PF001 if there is no such relay
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 53d3a966624b4d5e5151515d656fc459
+  grant execute to pgflow_operator
 
 function pgflow.drop_seals_(ids bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Notes of seals that the history of their runs was removed, and removes those whose whole round is
@@ -2606,7 +2852,7 @@ function pgflow.end_by_force_(me bigint, chain bigint, last_seq integer, token b
   -- Writes the outcome of a run that is cancelled without its code, who did it, and what it leaves owed
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 2276151821587407d4986c247fbacb89
+  md5 432ad55e13338f76c0bd4761b6f9063e
 
 function pgflow.end_locks_(run_ids bigint[], t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Gives back all that runs hold, and takes them out of every queue, as they end; answers the chains to wake
@@ -2691,6 +2937,12 @@ function pgflow.find_debt_(effect_key text, ref text) returns pgflow.owed, owner
   set search_path=pg_catalog, pg_temp
   md5 911bf5420acff79735238153df40356d
 
+function pgflow.find_relay_(name text) returns void, owner pgflow_owner
+  -- Locks a relay, or PF001
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 c131a78e8e4ee03d6b78c8c284008848
+
 function pgflow.fire_slot_(INOUT s pgflow.schedule, slot timestamp with time zone, t timestamp with time zone, OUT lane integer) returns record, owner pgflow_owner
   -- Starts the run of a slot; what keeps it from starting is kept with the schedule
   plpgsql volatile
@@ -2708,6 +2960,12 @@ function pgflow.first_run_(run_id bigint, seq integer) returns bigint, owner pgf
   plpgsql stable
   set search_path=pg_catalog, pg_temp
   md5 684619edc350f596c297da66fbe2e159
+
+function pgflow.fits_(e pgflow.event, w pgflow.event_wait) returns boolean, owner pgflow_owner
+  -- True if a run that waits waits for this event
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 7bd6660753b4939b8d4c62966d0f44a4
 
 function pgflow.fits_(rule pgflow.policy_rule, name text, risk text, request jsonb, me bigint, decision text, is_by_model boolean, actor text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- True if a rule of the policy fits an effect: of a run, and what it rests on, or of nobody yet
@@ -2735,6 +2993,12 @@ function pgflow.forget_declarations_(names text[]) returns void, owner pgflow_ow
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 8ee28ac01cc53bf2af87336b64929de5
+
+function pgflow.forget_events_(chains bigint[]) returns void, owner pgflow_owner
+  -- The runs of these chains wait for no events any more
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 2889feac00451d51283a7ac550f03e4c
 
 function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, with_mail boolean DEFAULT false, generation integer DEFAULT NULL::integer, labels jsonb DEFAULT NULL::jsonb, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'forked'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
   -- Starts a run that begins with another's journal up to a unit, or before a step, and goes on by itself; the origin is not touched. PF020 if what is left out has acted, PF002 if the new key is taken
@@ -2900,19 +3164,33 @@ function pgflow.hold_(q jsonb, seq integer, t timestamp with time zone) returns 
   set search_path=pg_catalog, pg_temp
   md5 7d32a4914c80e846f1c1889ec3fa6ec8
 
+function pgflow.hold_relay(name text, token bigint, lease_seconds double precision) returns boolean, owner pgflow_owner
+  -- Prolongs the lease of a relay; false if another has it
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 160f8b5df8f3a88880c4d74e2ffce6f0
+  grant execute to pgflow_worker
+
 function pgflow.hold_still_(child bigint) returns bigint, owner pgflow_owner
   -- Locks an open run where it is, a lease too, so that it ends neither meanwhile nor unheard; null = it has ended
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 9e0b4bde94e1d8ceec555e8e02634edb
 
+function pgflow.horizon_(newest bigint, me xid8, oldest xid8, INOUT horizon bigint, INOUT seen_id bigint, INOUT seen_xid xid8) returns record, owner pgflow_owner
+  -- A horizon, and the one that comes next, brought on. The newest number must have been read before the reader had the number of its transaction, and that before the oldest one that is open
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 d675bf78275eec7cb387f1b598c82062
+
 function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp with time zone, due_timers bigint), owner pgflow_owner
-  -- True if nothing is ready, leased, nudged or due; the time of the next timer; and the number that are due
+  -- True if nothing is ready, leased, nudged, due or to be brought to a run; the time of the next timer; and the number that are due
   sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 1266a9ba0d34d4c4a6e67d7bd061de76
+  md5 6a6ae77c26e8e2374ac18e9ca9da1176
   grant execute to pgflow_worker
 
 function pgflow.import_run(history json) returns bigint, owner pgflow_owner
@@ -3054,6 +3332,12 @@ function pgflow.is_undoing_(run_id bigint, cut integer) returns boolean, owner p
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 c54dcf359328e4ecc67f983954293d36
+
+function pgflow.is_wanted_(lower bigint, upper bigint) returns boolean, owner pgflow_owner
+  -- True if some relay has not taken all of its events among these numbers, or they were not compared with what a run waits for
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 56cd19bf630a62e1816925e4a6b4e08a
 
 function pgflow.journal_(run_id bigint, after_seq integer, max_bytes integer) returns text, owner pgflow_owner
   -- Units after a seq as JSON [[seq, call, kind, name, payload as exact text, starts, at, due_at], ...], at most about max_bytes of them
@@ -3279,6 +3563,13 @@ function pgflow.make_own_pools_(roots uuid[], parent text, budget jsonb, t times
   set search_path=pg_catalog, pg_temp
   md5 e902a3900ea32afc97b79106bf81021f
 
+function pgflow.match_events_(max integer) returns boolean, owner pgflow_owner
+  -- Compares the next events with what runs wait for, and posts those that fit; true if there is more to do at once
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 8af022b9d4c57d3b0586fd247a7bec41
+
 function pgflow.mended_(me bigint, chain bigint, place json, verb text, message bigint, name text, why text, said_by text, OUT lane_id integer) returns integer, owner pgflow_owner
   -- Lets a run go on that was stuck for want of a message, once no message is left that it could not take; answers its lane
   plpgsql volatile
@@ -3356,6 +3647,12 @@ function pgflow.newest_declarations_(names text[] DEFAULT NULL::text[]) returns 
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 10bfcc67c78adb9103ca2975744301e1
+
+function pgflow.newest_event_() returns bigint, owner pgflow_owner
+  -- The greatest number that an event has drawn, committed or not
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 39fb1e0e080405a6b67af417d9b3e208
 
 function pgflow.newest_run_(chain bigint) returns bigint, owner pgflow_owner
   -- The newest generation of a chain
@@ -3612,6 +3909,14 @@ function pgflow.pause_queue(queue text) returns void, owner pgflow_owner
   md5 8417bfe519d37ebb03367f2f0a1accb2
   grant execute to pgflow_operator
 
+function pgflow.pause_relay(name text) returns void, owner pgflow_owner
+  -- Has a relay take no more events until resume_relay; PF001 if there is no such relay
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 44984823cbabee925b330ad7708048a2
+  grant execute to pgflow_operator
+
 function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Holds a run: bodies that run finish, nothing new starts until resume_run
   plpgsql volatile security definer
@@ -3666,12 +3971,12 @@ function pgflow.places_() returns TABLE(run_id bigint, place text, last_seq inte
   md5 0faafa01b91b83555db7b2940dec1fdb
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
-  -- The sweep of every worker: expired runs, effects without a beat, obligations that are due, locks, nudges, due timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one that it serves
+  -- The sweep of every worker: events that runs wait for, expired runs, effects without a beat, obligations that are due, locks, nudges, due timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one that it serves
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 502484429d4549a4e6f686a313399532
+  md5 a50150b860a3c59f1113937a8ea80595
   grant execute to pgflow_worker
 
 function pgflow.pool_for_claim_(name text) returns jsonb, owner pgflow_owner
@@ -3686,6 +3991,13 @@ function pgflow.post_(chain bigint, kind "char", name text, payload json, sent_b
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 c6054a55b698e77ed4e00ff9779179c2
+
+function pgflow.post_events_(addresses tid[], chains bigint[], names text[], ids bigint[]) returns void, owner pgflow_owner
+  -- Puts events into the mailboxes of runs, which do not wait for them any more then
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 b7a2cfd163c4e67cc5018f5da284effc
 
 function pgflow.post_settlement_(debt pgflow.owed, verdict text, value json, why text, sent_by text) returns bigint, owner pgflow_owner
   -- Tells a run what became of one of its effects, or records it if the run has ended; answers the chain
@@ -3728,6 +4040,16 @@ function pgflow.proof(key text, tenant text DEFAULT ''::text, anchor jsonb DEFAU
   md5 3c9eac01af6432931c0a5c67bc641c41
   grant execute to pgflow_auditor
   grant execute to pgflow_operator
+
+function pgflow.publish(topic text, payload json DEFAULT 'null'::json, key text DEFAULT NULL::text, run_id bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
+  -- Publishes an event in the caller's transaction; answers its number. Relays bring it on after the commit, events of one key in their order. PF003 for a topic, key or payload that none can have
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 c0e916b10e0268039688c707b600839c
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; copies of it, for another chain
@@ -3861,6 +4183,14 @@ function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_own
   set search_path=pg_catalog, pg_temp
   md5 6045b5f707276c54b02c275dca41025f
 
+function pgflow.redeliver_events(name text, event bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
+  -- Has a relay try its dead events again, or one of them; answers how many. PF001 if there is no such relay
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 695541aeeeb354adf66fa09c53061cc2
+  grant execute to pgflow_operator
+
 function pgflow.refill_schedules(slots jsonb) returns integer, owner pgflow_owner
   -- Takes further slots of schedules, [{name, version, after, slots, is_over, error}, ...], where neither the expression nor the last slot has changed since they were asked for; answers of how many schedules
   plpgsql volatile security definer
@@ -3931,6 +4261,14 @@ function pgflow.relabelled_(labels jsonb, run_id bigint, after_seq integer) retu
   set enable_seqscan=off
   md5 1901938b144b499aaff35e7f626ea8fa
 
+function pgflow.relay_news(names text[], token bigint, OUT news text[], OUT wait_seconds double precision) returns record, owner pgflow_owner
+  -- Of these relays those that have something to deliver, and when the next of the others has; locks nothing
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 c540a0e4f8a3fdbe8ed3167b43a9de90
+  grant execute to pgflow_worker
+
 function pgflow.release_lock(key text, fence bigint) returns boolean, owner pgflow_owner
   -- Gives a lock of plain code back; false if it was lost before. The next one in the queue is let in by sweep_locks(), or by the next poll of a worker
   plpgsql volatile security definer
@@ -3948,6 +4286,14 @@ function pgflow.release_outdated(worker_id integer) returns integer, owner pgflo
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 746e623bdd59ebab0593da3074585405
+  grant execute to pgflow_worker
+
+function pgflow.release_relay(name text, token bigint) returns void, owner pgflow_owner
+  -- Gives the lease of a relay back
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 3cc0b148907d61f45562d32b3cdb6dd1
   grant execute to pgflow_worker
 
 function pgflow.release_runs(run_ids bigint[], tokens bigint[]) returns bigint[], owner pgflow_owner
@@ -4009,6 +4355,14 @@ function pgflow.replace_message(key text, message bigint, payload json, why text
   md5 ecefa08157dc5e00e7358a8dd90c9ae4
   grant execute to pgflow_operator
 
+function pgflow.replay_relay(name text, from_event bigint) returns bigint, owner pgflow_owner
+  -- Has a relay go on from this event, backwards or forwards: events that it has delivered come again, under their numbers. Answers how many there are. PF001 if there is no such relay
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 69f760957bd0caa444ce8494068161d4
+  grant execute to pgflow_operator
+
 function pgflow.report_loss(worker_id integer, host text, pid integer, old_timeline integer, new_timeline integer, acknowledged bigint, kept bigint, age_seconds double precision, run_count integer, runs jsonb) returns bigint, owner pgflow_owner
   -- A worker writes down that what was acknowledged to it is lost; answers the number of the loss
   plpgsql volatile security definer
@@ -4067,6 +4421,14 @@ function pgflow.resume_queue(queue text) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 2966af448df38f6d6090efa131805781
+  grant execute to pgflow_operator
+
+function pgflow.resume_relay(name text) returns void, owner pgflow_owner
+  -- Lets a relay go on that is paused, or whose circuit is open; PF001 if there is no such relay
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 78d508815ad13e5a245d9657474b6ad0
   grant execute to pgflow_operator
 
 function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -4326,6 +4688,15 @@ function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.settle_events(name text, token bigint, upto bigint, results json, lease_seconds double precision DEFAULT 30, threshold integer DEFAULT 5, cooldown_seconds double precision DEFAULT 30) returns boolean, owner pgflow_owner
+  -- Says what became of events that were taken, as arrays of number, ok, failed, dead or behind, error, and seconds until the next try; the cursor passes those up to the number given. False, and nothing is written, if another has the relay by now
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 ac812b088ba874498dfa37dcd4f2c270
+  grant execute to pgflow_worker
+
 function pgflow.settle_fenced_(units jsonb, closes jsonb, t timestamp with time zone) returns void, owner pgflow_owner
   -- The same for the transaction of a step, whose last locks these are
   plpgsql volatile
@@ -4378,6 +4749,12 @@ function pgflow.slot_due_(name text, slot timestamp with time zone, jitter_secon
   sql stable strict
   set search_path=pg_catalog, pg_temp
   md5 26e0ed35967137045cfe84eecbd4becc
+
+function pgflow.slot_of_(match jsonb, OUT path text[], OUT value bigint) returns record, owner pgflow_owner
+  -- The first constant of a match: its path, and its hash. An empty path and 0 if there is none
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 99759924e0dee4f5b098b22d36155572
 
 function pgflow.slot_text_(slot timestamp with time zone) returns text, owner pgflow_owner
   -- A slot as a text, in UTC: 2026-03-29T01:30:00Z
@@ -4488,6 +4865,15 @@ function pgflow.sweep_locks_(max integer, t timestamp with time zone) returns vo
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 63f6a420b368190ad8325c882b0d8d70
+
+function pgflow.take_events(name text, token bigint, lease_seconds double precision DEFAULT 30, max integer DEFAULT 100, threshold integer DEFAULT 5, OUT state text, OUT wait_seconds double precision, OUT events json) returns record, owner pgflow_owner
+  -- Leases a relay and answers the next events that it delivers, those of each key in their order, as arrays of number, topic, key, payload, time in microseconds, run, attempts, is it fresh, does it stand behind another. Or the state, and when to ask again: leased by another, busy, paused, circuit open, behind a slow transaction, idle
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 741801852131a195981cdffab985d924
+  grant execute to pgflow_worker
 
 function pgflow.take_heads_(lanes integer[], max integer, suspects boolean, worker_id integer, tokens bigint[], after bigint[] DEFAULT NULL::bigint[]) returns bigint[], owner pgflow_owner
   -- Moves up to max rows of `ready` to `lease`

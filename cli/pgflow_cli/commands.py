@@ -77,6 +77,14 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "locks": ("ops.locks:locks", "Shows who holds which lock, or takes one away."),
         "entities": ("ops.entities:entities", "Lists entities, or what was done to one."),
+        "outbox": (
+            "ops.outbox:outbox",
+            "Shows relays and their lag, or replays and mends one.",
+        ),
+        "triggers": (
+            "ops.triggers:triggers",
+            "Lists triggers that start runs, or prints their statements.",
+        ),
         "sql": ("ops.reading:sql", "Asks the database a question; it can change nothing."),
     },
     "Change code": {

@@ -18,8 +18,8 @@ history     the journal, as far as it is repeated, and how the code has parted f
 values      texts of values, sealed by the app's codec
 end         how it ends
 keys        idempotency keys
-steps, timers, signals, updates, children, gates, locks, notes, budgets, ledger, obligations
-            what the code asks for, by kind; the ledger is of effects
+steps, timers, signals, events, updates, children, gates, locks, notes, budgets, ledger,
+obligations what the code asks for, by kind; the ledger is of effects
 release     what is decided and not released yet; its renewal makes lost results anew
 flushing    what is on its way to the database and back: flushes, questions and fences
 ==========  ========================================================================================
@@ -48,6 +48,7 @@ from pgflow._engine.code import Code
 from pgflow._engine.drivers import Driver
 from pgflow._engine.effects import EffectCall, Leave
 from pgflow._engine.end import End
+from pgflow._engine.events import Events
 from pgflow._engine.flush import Ending, Flush
 from pgflow._engine.flushing import Flushing
 from pgflow._engine.gates import GateCall, Gates
@@ -108,6 +109,7 @@ class Execution:
         self._updates: Updates | None = None
         self._children: Children | None = None
         self._gates: Gates | None = None
+        self._events: Events | None = None
         self._locks: Locks | None = None
         self._notes: Notes | None = None
         self._budgets: Budgets | None = None
@@ -157,6 +159,13 @@ class Execution:
             parts = self.buffer, self.agenda, self.code, self.history, self.values
             self._updates = Updates(*parts, self.timers)
         return self._updates
+
+    @property
+    def events(self) -> Events:
+        """Events that the code waits for."""
+        if self._events is None:
+            self._events = Events(self.agenda, self.code, self.history, self.timers)
+        return self._events
 
     @property
     def children(self) -> Children:
@@ -407,6 +416,8 @@ class Execution:
             flush.has_locks = self.flushing.may_have_locks
         if flush is not None and self._gates is not None and self.end.continue_input is not None:
             self._gates.close_with(flush)
+        if flush is not None and self._events is not None:
+            self._events.close_with(flush)
         if flush is not None and self._updates is not None:
             if flush.question is not None:
                 self._updates.forget()

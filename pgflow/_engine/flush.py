@@ -104,6 +104,8 @@ class Flush:
     has_kin: bool = False
     has_gates: bool = False
     """True if the run that ends has asked at gates."""
+    has_events: bool = False
+    """True if the run that ends has waited for events."""
     has_locks: bool = False
     """True if the run may hold a lock, which its end gives back."""
     tries: int = 0
@@ -243,6 +245,7 @@ def batch_document(
     runs, units, endings, kin, locks, questions, taken, returned = [], [], [], [], [], [], [], []
     draws: list[str] = []
     gated = []
+    awaited = []
     words: list[str] = []
     has_ledger = has_obligations = False
     for flush, now_us in sorted(flushes, key=lambda pair: pair[0].run_id):
@@ -257,6 +260,8 @@ def batch_document(
                 kin.append(str(flush.run_id))
             if flush.has_gates:
                 gated.append(str(flush.run_id))
+            if flush.has_events:
+                awaited.append(str(flush.chain_id))
             if flush.has_locks:
                 locks.append(str(flush.run_id))
         if flush.taken or flush.returned:
@@ -273,7 +278,7 @@ def batch_document(
         parts.append('"l":true,"p":true' if has_obligations else '"l":true')
     lists = (
         ("m", taken), ("b", returned), ("d", draws), ("o", endings), ("f", kin), ("g", gated),
-        ("k", locks), ("v", words), ("x", questions),
+        ("n", awaited), ("k", locks), ("v", words), ("x", questions),
     )  # fmt: skip
     parts += [f'"{name}":[{",".join(rows)}]' for name, rows in lists if rows]
     return "{" + ",".join(parts) + "}"

@@ -27,6 +27,7 @@ from pgflow._model.claims import Claim
 from pgflow._model.envelopes import open_text
 from pgflow._model.exceptions import clean
 from pgflow._model.kinds import Kind, StepKind
+from pgflow._model.opening import is_event, open_event
 from pgflow._model.units import ANSWER_RETURNED, EFFECT_MARKS, OBLIGATION_MARKS, RETURNED, Unit
 from pgflow.errors import CodecError, NotStorable
 
@@ -324,8 +325,11 @@ class Release:
             return False
         self._claim.offer = None
         try:
-            text = open_text(
-                self._claim.envelopes, offer.payload, f"the payload of signal {call.name!r}"
+            envelopes, what = self._claim.envelopes, f"the payload of signal {call.name!r}"
+            text = (
+                open_event(offer.payload, envelopes, what)
+                if is_event(call.name)
+                else open_text(envelopes, offer.payload, what)
             )
         except CodecError:  # the database will hand it out, and then the run is held
             return False

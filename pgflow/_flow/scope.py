@@ -77,6 +77,8 @@ class StepScope:
         chains_to_wake: Chains that the transaction has given a reason to look.
         lanes_made_ready: Lanes in which it has made runs ready.
         connection: That of the transaction.
+        transaction: The transaction, as its provider has opened it.
+        transaction_is_sync: True if it is of a sync library.
         drafts: Takes what the body emits to those who read along; made by its first emit.
         emitted: Values that this try has emitted, as (stream, JSON text).
         try_id: Made by its first emit.
@@ -86,6 +88,8 @@ class StepScope:
     chains_to_wake: tuple[int, ...] = ()
     lanes_made_ready: frozenset[int] = frozenset()
     connection: Any = None
+    transaction: Any = None
+    transaction_is_sync: bool = False
     drafts: Any = None
     try_id: str = ""
 

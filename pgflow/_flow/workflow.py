@@ -85,6 +85,7 @@ class Workflow(Generic[P, R_co]):
         self.schedules: list[Declared] = []
         self.upcasters: list[Upcast] = []
         self.updates: dict[str, UpdateHandler[..., Any]] = {}
+        self.triggers: list[Any] = []
         self.origin: Workflow[Any, Any] = self
         self._signature = inspect.signature(fn)
         kinds = {p.kind for p in self._signature.parameters.values()}

@@ -21,6 +21,7 @@ from pgflow._model.envelopes import (
     open_unordered,
     open_value,
 )
+from pgflow._model.events import EVENT_MESSAGE
 from pgflow._model.kinds import Kind
 from pgflow._model.units import Unit
 
@@ -84,6 +85,8 @@ def _opened(unit: Unit, payload: str, envelopes: Envelopes | None, key: str) -> 
         unit.kind in _WHOLE or (payload.startswith(REDACTED) and unit.kind != Kind.EFFECT_INTENDED)
     ):
         return unit._replace(payload=open_text(envelopes, payload, f"{unit} of run {key!r}"))
+    if unit.kind == Kind.SIGNAL_RECEIVED and "$codec" in payload and is_event(unit.name):
+        return unit._replace(payload=open_event(payload, envelopes, f"{unit} of run {key!r}"))
     if unit.kind in (Kind.GATE_ASKED, Kind.GATE_ANSWERED) and "$codec" in payload:
         return unit._replace(
             payload=_open_gate(json.loads(payload), envelopes, f"{unit} of run {key!r}")
@@ -93,6 +96,23 @@ def _opened(unit: Unit, payload: str, envelopes: Envelopes | None, key: str) -> 
             payload=_open_child(json.loads(payload), envelopes, f"{unit} of run {key!r}")
         )
     return unit
+
+
+def is_event(name: str | None) -> bool:
+    """Return True if a message of this name brings an event."""
+    return name is not None and name.startswith(EVENT_MESSAGE)
+
+
+def open_event(text: str, envelopes: Envelopes | None, what: str) -> str:
+    """Return an event that a message brings in clear.
+
+    Raises:
+        CodecError: Its payload cannot be opened here.
+    """
+    data = json.loads(text)
+    if isinstance(data, dict) and is_envelope(data.get("payload")):
+        data["payload"] = open_value(envelopes, data["payload"], what)
+    return json.dumps(data, ensure_ascii=False)
 
 
 def _open_gate(data: dict[str, Any], envelopes: Envelopes | None, what: str) -> str:

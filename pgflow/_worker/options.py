@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pgflow._flow.interceptor import Interceptor
+from pgflow._flow.relays import Relay
 from pgflow._flow.step import Step
 from pgflow._flow.workflow import Workflow
 from pgflow._model.budgets import Pool
@@ -105,3 +106,4 @@ class Definitions:
     hooks: Hooks = field(default_factory=Hooks)
     envelopes: Envelopes | None = None
     pools: list[Pool] = field(default_factory=list)
+    relays: dict[str, Relay] = field(default_factory=dict)

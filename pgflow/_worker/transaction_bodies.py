@@ -111,6 +111,7 @@ class TransactionBodies:
             try:
                 async with provider.begin_async(step.isolation) as transaction:
                     is_open = True
+                    scope.transaction, scope.transaction_is_sync = transaction, False
                     if hasattr(transaction, "busy_poll"):
                         transaction.busy_poll = self._busy_poll
                     protocol = self._protocol(execution, call, encode, transaction)
@@ -160,6 +161,7 @@ class TransactionBodies:
                 self._open.cords(call, transaction) as cords,
             ):
                 is_open = True
+                scope.transaction, scope.transaction_is_sync = transaction, True
                 protocol = self._protocol(execution, call, encode, transaction)
                 return transactions.drive(protocol, transaction, body, thread_queue, cords.current)
         except Exception as error:

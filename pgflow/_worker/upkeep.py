@@ -13,6 +13,7 @@ from collections.abc import Callable
 import psycopg
 
 from pgflow._db.calls import claim as claim_calls
+from pgflow._db.calls import outbox as outbox_calls
 from pgflow._db.calls import worker as worker_calls
 from pgflow._worker.claims import Claims
 from pgflow._worker.committer import Committer
@@ -76,6 +77,7 @@ class Upkeep(Loop):
                 self._compare_schema(await self._control.ask(worker_calls.read_stamp()))
                 if time.monotonic() - partitioned > PARTITIONS_EVERY_SECONDS:
                     await self._control.ask(worker_calls.add_unit_partitions())
+                    await self._control.ask(outbox_calls.add_event_partitions())
                     await self._control.ask(worker_calls.sweep_keys())
                     for shrunk in await self._control.ask(worker_calls.shrink_journal()):
                         log.info(

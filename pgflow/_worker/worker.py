@@ -62,6 +62,7 @@ from pgflow._worker.parts import Part, Tasks
 from pgflow._worker.poller import Poller
 from pgflow._worker.progress import Progress
 from pgflow._worker.registration import Registration
+from pgflow._worker.relays import Relays
 from pgflow._worker.runs import Runs
 from pgflow._worker.scheduler import Fired, Scheduler
 from pgflow._worker.sealer import Sealer
@@ -201,12 +202,18 @@ class Worker:
             EntityMail(tasks, control, definitions, options.poll_seconds),
             scheduler,
             Sealer(tasks, control),
+            *self._relays(tasks, control, news),
             *([pager] if pager is not None else []),
             tasks,  # all loops end together, before anything above
             progress,
             notifier,
             host,
         ]
+
+    def _relays(self, tasks: Tasks, control: WorkerConnection, news: News) -> list[Part]:
+        if not self.definitions.relays:
+            return []
+        return [Relays(tasks, control, news, self.definitions, self.options.poll_seconds)]
 
     def _is_quiet(self) -> bool:
         """Return True if there is nothing to do while an answer is waited for."""

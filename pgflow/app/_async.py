@@ -204,6 +204,7 @@ class AsyncApp(AsyncPoolClient):
             self.definitions.pager,
             envelopes=self.definitions.envelopes,
             pools=self.definitions.pools,
+            relays=self.definitions.relays,
         )
         options = replace(options, listen=options.listen and self.listens)
         try:

@@ -18,6 +18,7 @@ from pgflow._client.gates import Hook, Mapping
 from pgflow._db.connect import PATIENCE_SECONDS, ConnectOptions, connect, is_behind_pooler
 from pgflow._db.dsn import resolve_dsn
 from pgflow._flow.interceptor import Interceptor
+from pgflow._flow.relays import Relay
 from pgflow._flow.workflow import Workflow
 from pgflow._model.budgets import Pool
 from pgflow._model.durations import Duration
@@ -53,7 +54,7 @@ class AppBase:
         self,
         dsn: str | None = None,
         *,
-        include: Iterable[Workflow[..., Any] | ModuleType] = (),
+        include: Iterable[Workflow[..., Any] | Relay | ModuleType] = (),
         providers: Sequence[Any] = (),
         errors: Sequence[type[Exception]] = (),
         interceptors: Sequence[Interceptor] = (),
@@ -67,7 +68,7 @@ class AppBase:
         Args:
             dsn: The database; else ``PGFLOW_DSN``, else ``DATABASE_URL``, else an embedded server
                 is started on demand.
-            include: Workflows, or modules whose workflows all belong to it.
+            include: Workflows and relays, or modules whose workflows and relays all belong to it.
             providers: Sources of other libraries' connections for transactional steps.
             errors: Classes as which recorded errors may be raised again.
             interceptors: Code around starts, workflows and steps.
@@ -80,17 +81,19 @@ class AppBase:
             listen: True if LISTEN works on this connection string. Behind a pooler in transaction
                 mode, which is noticed, work is found by polling.
         """
+        things = list(include)
         self._interceptors = list(interceptors)
         self._errors = tuple(errors)
         self._envelopes = envelopes_of(codec)
         self._mapping = Mapping()
         self.definitions = Definitions(
-            workflows=collect_workflows(include),
+            workflows=collect_workflows(things),
             errors=self._errors,
             providers=list(providers),
             interceptors=self._interceptors,
             envelopes=self._envelopes,
             pools=list(pools),
+            relays=collect_relays(things),
         )
         self._dsn = dsn
         self._prepare_threshold = prepare_threshold
@@ -135,11 +138,12 @@ class AppBase:
         """True if LISTEN works on this connection string, as far as is known."""
         return self._listen and not self._is_pooled
 
-    def include(self, *things: Workflow[..., Any] | ModuleType) -> None:
-        """Adds workflows, or modules of them."""
+    def include(self, *things: Workflow[..., Any] | Relay | ModuleType) -> None:
+        """Adds workflows and relays, or modules of them."""
         self.definitions.workflows.update(
             collect_workflows([*self.definitions.workflows.values(), *things])
         )
+        self.definitions.relays.update(collect_relays([*self.definitions.relays.values(), *things]))
 
     def ref_checker(self, kind: str, *, timeout: Duration = CHECK_TIMEOUT) -> Callable[[C], C]:
         """Declares how it is found out whether what a :class:`pgflow.Ref`
@@ -358,7 +362,7 @@ os.register_at_fork(after_in_child=_begin_all_after_fork)
 
 
 def collect_workflows(
-    include: Iterable[Workflow[..., Any] | ModuleType],
+    include: Iterable[Workflow[..., Any] | Relay | ModuleType],
 ) -> dict[str, Workflow[..., Any]]:
     """Workflows by name, the names that they had before included, from workflows and modules.
 
@@ -372,6 +376,8 @@ def collect_workflows(
             if isinstance(thing, ModuleType)
             else [thing]
         )
+        if isinstance(thing, Relay):
+            continue
         for workflow in workflows:
             if not isinstance(workflow, Workflow):
                 raise DefinitionError(
@@ -390,5 +396,30 @@ def collect_workflows(
                 raise DefinitionError(
                     f"{alias!r} is an alias of workflow {workflow.name} and a name or alias of "
                     f"{found[alias].name} too"
+                )
+    return found
+
+
+def collect_relays(
+    include: Iterable[Workflow[..., Any] | Relay | ModuleType],
+) -> dict[str, Relay]:
+    """Relays by name, from relays and modules.
+
+    Raises:
+        DefinitionError: Two different ones have the same name.
+    """
+    found: dict[str, Relay] = {}
+    for thing in include:
+        relays = (
+            [v for v in vars(thing).values() if isinstance(v, Relay)]
+            if isinstance(thing, ModuleType)
+            else [thing]
+            if isinstance(thing, Relay)
+            else []
+        )
+        for relay in relays:
+            if found.setdefault(relay.name, relay) is not relay:
+                raise DefinitionError(
+                    f"two relays are named {relay.name!r}: a name is a place in the outbox"
                 )
     return found

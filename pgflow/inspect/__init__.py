@@ -68,6 +68,16 @@ from pgflow.inspect.ledgers import (
 from pgflow.inspect.listing import After, Listing
 from pgflow.inspect.locks import LockRow, list_locks
 from pgflow.inspect.mail import MessageRow, list_messages
+from pgflow.inspect.outbox import (
+    DeliveryRow,
+    EventRow,
+    RelayRow,
+    TriggerRow,
+    list_deliveries,
+    list_events,
+    list_relays,
+    list_triggers,
+)
 from pgflow.inspect.policy import JudgedRule, judge_act
 from pgflow.inspect.proofs import check_anchor, check_proof
 from pgflow.inspect.question import (
@@ -172,10 +182,12 @@ __all__ = [
     "ChargeRow",
     "ChildRow",
     "DecisionRow",
+    "DeliveryRow",
     "EffectRow",
     "EntityRow",
     "EntityUpdateRow",
     "Entry",
+    "EventRow",
     "Failure",
     "GateRow",
     "History",
@@ -194,6 +206,7 @@ __all__ = [
     "PatchRow",
     "Question",
     "QueueRow",
+    "RelayRow",
     "RunDetail",
     "RunFilter",
     "RunRow",
@@ -208,6 +221,7 @@ __all__ = [
     "StepRow",
     "StrayLeases",
     "StuckRuns",
+    "TriggerRow",
     "UnitRow",
     "UnservedLane",
     "Verification",
@@ -255,10 +269,12 @@ __all__ = [
     "list_children",
     "list_debts",
     "list_decisions",
+    "list_deliveries",
     "list_effects",
     "list_entities",
     "list_entity_names",
     "list_entity_updates",
+    "list_events",
     "list_gates",
     "list_holders",
     "list_lanes",
@@ -271,12 +287,14 @@ __all__ = [
     "list_patches",
     "list_queue_names",
     "list_queues",
+    "list_relays",
     "list_runs",
     "list_schedule_changes",
     "list_schedules",
     "list_seals",
     "list_steps",
     "list_stray_leases",
+    "list_triggers",
     "list_units",
     "list_unserved_lanes",
     "list_versions",

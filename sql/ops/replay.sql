@@ -23,6 +23,14 @@ as $$
     and not exists (select from pgflow.lease)
     and not exists (select from pgflow.nudge)
     and not exists (select from pgflow.lock_nudge)
+    and not exists (
+      select from pgflow.event_wait w cross join pgflow.event_cursor c
+      cross join lateral (
+        select from pgflow.event e
+        where e.topic = w.topic and e.event_id > case when w.is_current then greatest(c.event_id, w.event_id)
+          else w.event_id end and pgflow.fits_(e, w) limit 1
+      ) e
+    )
     and not exists (select from pgflow.effect_beat b where b.look_at <= (select at from clock))
     and not exists (select from pgflow.schedule s where s.look_at <= (select at from clock))
     and not exists (select from pgflow.lock l where l.expires_at <= (select at from clock))
@@ -39,5 +47,6 @@ as $$
   from due
 $$;
 comment on function pgflow.idle_state()
-  is 'True if nothing is ready, leased, nudged or due; the time of the next timer; and the number that are due';
+  is 'True if nothing is ready, leased, nudged, due or to be brought to a run; the time of the next timer; and the '
+     'number that are due';
 --! grant idle_state to pgflow_worker

@@ -42,6 +42,8 @@
 --   gated                 true: a run that continues has open gates, which close
 --   locks, holds, unlocks                             waits for locks, and blocks in them: see settle_locks_
 --   updates               [[call], ...]               calls that take an update, if their code lets it through
+--   events                [[call, name, ...], ...]    waits for events, which come as signals: see await_events_
+--   awaited               true: a run that continues waits for no event any more
 -- and the answer:
 --   refused               [[call, version of the policy, name of a read that is too old], ...]
 --   terms                 {call: terms, ...}      of the gates at which leave for those that are refused is asked
@@ -610,6 +612,9 @@ begin
         if one.q ? 'gated' then
           perform pgflow.close_gates_(array[one.me]);
         end if;
+        if one.q ? 'awaited' then
+          perform pgflow.forget_events_(array[one.chain]);
+        end if;
         to_wake := to_wake || pgflow.wind_up_(array[one.me], t);
         places[one.pos] := 'ended';
       end if;
@@ -633,6 +638,10 @@ begin
           array[(done.units->0->1)::int]);
       end if;
     end loop;
+  end if;
+
+  if questions @? '$[*].events' then
+    perform pgflow.await_events_(questions, looking, units);
   end if;
 
   if mailed <> '{}' and questions @? '$[*].updates' then

@@ -15,6 +15,7 @@
 --                      put_signals_back_ and reopen_gates_
 --   d  [[run_id, call], ...]   runs that draw on pools: calls whose reservations are returned, see settle_budgets_
 --   g  [run_id, ...]   those of `o` that have asked at gates
+--   n  [chain_id, ...] those of `o` that have waited for events
 --   k  [run_id, ...]   those of `o` that may hold a lock or wait for one
 --   v  [[run_id, chain_id, update id, message, seq of the answer, status, error], ...]   updates that are taken out of
 --                      the mailbox, or answered: see settle_updates_
@@ -270,6 +271,9 @@ begin
     delete from pgflow.lease where run_id = any(ended);
     if batch ? 'g' then
       perform pgflow.close_gates_(array(select e::bigint from jsonb_array_elements(batch->'g') e));
+    end if;
+    if batch ? 'n' then
+      perform pgflow.forget_events_(array(select e::bigint from jsonb_array_elements(batch->'n') e));
     end if;
     if batch ? 'k' then
       to_wake := to_wake

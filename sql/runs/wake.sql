@@ -51,6 +51,7 @@ begin
   values (me, token, t, 'cancelled', request.why);
   delete from pgflow.signal where chain_id = chain and kind in ('x', 'p', 'r', 't');
   perform pgflow.close_gates_(array[me]);
+  perform pgflow.forget_events_(array[chain]);
   perform pgflow.end_locks_(array[me], t);
   perform pgflow.put_mail_aside_(array[chain], t);
 end
@@ -488,14 +489,17 @@ declare
   next_due timestamptz;
   breached int[];
   durably text;
+  has_more boolean;
 begin
   perform set_config('synchronous_commit', 'off', true);
+  has_more := pgflow.match_events_(max);  -- first, before anything is written
   perform pgflow.expire_runs_(max, t);
   perform pgflow.notice_silence_(max, t);
   breached := pgflow.notice_breaches_(max, t);
   perform pgflow.sweep_locks_(max, t);
   durably := current_setting('synchronous_commit');  -- on, if a lock was won
-  select w.lanes, w.mail, w.ended, w.busy into lanes, mail, ended, busy from pgflow.wake(null, max, false) w;
+  select w.lanes, w.mail, w.ended, w.busy + has_more::int into lanes, mail, ended, busy
+  from pgflow.wake(null, max, false) w;
   lanes := lanes || breached || pgflow.wake_due_(max, t) || pgflow.begin_replacements_(max, t);
   if durably <> 'off' then
     perform set_config('synchronous_commit', durably, true);
@@ -514,9 +518,9 @@ begin
 end
 $$;
 comment on function pgflow.poll(int)
-  is 'The sweep of every worker: expired runs, effects without a beat, obligations that are due, locks, nudges, due '
-     'timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to '
-     'notice one that it serves';
+  is 'The sweep of every worker: events that runs wait for, expired runs, effects without a beat, obligations that are '
+     'due, locks, nudges, due timers; also says in how many seconds the next of these is due, and which lane is the '
+     'newest, for a worker to notice one that it serves';
 --! grant poll to pgflow_worker
 
 create or replace function pgflow.check_waits_()

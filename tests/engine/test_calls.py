@@ -20,12 +20,14 @@ from pgflow._engine.calls import (
     Want,
 )
 from pgflow._engine.effects import _MOVES, CLOSED, EffectCall, Event, ImpossibleMove, Stage
+from pgflow._engine.events import EventCall, message_name
 from pgflow._engine.gates import GateCall, GateTerms
 from pgflow._engine.locks import HoldCall, LockCall
 from pgflow._engine.updates import UpdateCall
 from pgflow._model.budgets import Admission, Spent
 from pgflow._model.codecs import ANYTHING, codec_for
 from pgflow._model.effects import Accepted
+from pgflow._model.events import Wanted
 from pgflow._model.exceptions import ErrorClasses
 from pgflow._model.gates import Approved, Escalated, Expired, Rejected, TakenOver
 from pgflow._model.kinds import Kind, StepKind
@@ -119,6 +121,28 @@ def test_an_update_of_any_name_is_the_outcome_of_a_call_that_serves():
     call.started_seq = 4
     call.wait(waits)
     assert waits.in_question([]) == {"updates": [[7]], "timers": [[7, 4, "W"]]}
+
+
+def test_a_wait_for_an_event_is_one_for_a_message_of_a_name_of_its_own():
+    wanted = Wanted("orders" * 60, {"id": 7}, None, 3)
+    names = [
+        message_name(7, wanted),
+        message_name(8, wanted),
+        message_name(7, wanted._replace(after=None)),
+        message_name(7, wanted._replace(match={"id": 8})),
+    ]
+    assert len(set(names)) == 4
+    assert {len(name) for name in names} == {255}
+    call = EventCall(7, names[0], None, codec=ANYTHING, wanted=wanted)
+    assert call.fits(unit(Kind.SIGNAL_RECEIVED, name=names[0]))
+    assert not call.fits(unit(Kind.SIGNAL_RECEIVED, name=names[1]))
+    assert isinstance(call.decode(unit(Kind.WAIT_TIMED_OUT))[1], TimeoutError)
+    waits = Waits([])
+    call.wait(waits)
+    assert waits.in_question([]) == {
+        "signals": [[7, names[0]]],
+        "events": [[7, names[0], "orders" * 60, {"id": 7}, None, 3]],
+    }
 
 
 def test_each_kind_names_what_only_the_database_can_end():

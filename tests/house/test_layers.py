@@ -22,6 +22,7 @@ ROOMS = (
     "inspect",
     "_engine",
     "_flow",
+    "sinks",
     "sync",
     "logs",
     "meter",
@@ -33,6 +34,7 @@ ROOMS = (
     "embedded",
     "app",
     "links",
+    "webhooks",
     "testing",
     "sqlalchemy",
     "django",
@@ -106,6 +108,8 @@ OPTIONAL = {
     "opentelemetry",
     "prometheus_client",
     "graphlay",
+    "httpx",
+    "redis",
 }
 
 

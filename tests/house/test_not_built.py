@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -22,10 +22,6 @@ from pgflow import (
     workflow,
 )
 from pgflow._flow.unbuilt import declared_only
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -48,23 +44,6 @@ def charge_sync() -> str:
 @decision(retries=2)
 async def decide() -> Choice[int]:
     return Choice(1, why="because")
-
-
-# Anything that names itself: what is called, and a word of its message.
-PLAIN: dict[str, Callable[[], Any]] = {
-    "the outbox is not built yet: publish('orders'": lambda: App("").publish("orders", {}),
-    "the outbox is not built yet: publish('bills'": lambda: asyncio.run(
-        AsyncApp("").publish("bills", {})
-    ),
-}
-
-
-@pytest.mark.parametrize("says", PLAIN)
-def test_what_is_not_built_says_so(says: str) -> None:
-    with pytest.raises(NotBuiltError) as refused:
-        PLAIN[says]()
-    assert says in str(refused.value)
-    assert isinstance(refused.value, NotImplementedError)
 
 
 def test_effects_and_decisions_are_refused_outside_a_workflow_as_nothing_would_record_them() -> (

@@ -267,6 +267,7 @@ DYNAMIC = {
     "core/guard": "names are those of partitions in the catalog, by %I",
     "core/partition": "names are unit_ and a number, by %I",
     "core/sparse": "names are those of partitions in the catalog, by %I",
+    "events/outbox": "names are event_ and a number, or those of partitions in the catalog, by %I",
     "ops/check": "names are those of our own functions check_<concept>_() in the catalog, by %I",
     "privileges": "names of our own roles and functions, by %I",
 }

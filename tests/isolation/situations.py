@@ -133,6 +133,21 @@ VERBS = {
         Verb("free_lock", "plain code that gives a lock back"),
         Verb("break_lock", "an operator who takes a lock away"),
         Verb("sweep_locks", "a sweep for locks"),
+        Verb("publish", "a writer that publishes"),
+        Verb(
+            "publish_rr",
+            "a writer that publishes from REPEATABLE READ",
+            isolation=REPEATABLE,
+            of="publish",
+        ),
+        Verb("bring", "a relay that brings what there is, in one transaction"),
+        Verb("take_over", "another worker taking the relay", of="bring"),
+        Verb("settle_events", "a worker saying what became of what it took", of="bring"),
+        Verb("replay_events", "an operator having the relay go back"),
+        Verb("drop_events", "the removal of events"),
+        Verb("await_event", "its holder parking it until an event comes", of="park"),
+        Verb("forget_event", "its holder giving up the wait", of="flush"),
+        Verb("match", "a sweep that compares events with what runs wait for", of="poll"),
         Verb("flush_both", "a batch with flushes of both runs", of="flush"),
         Verb("release_both", "both runs being handed back, in the wrong order", of="release"),
         Verb("wake_both", "a wake of both chains", of="wake"),
@@ -251,6 +266,13 @@ WAITS: dict[str, set[str]] = {
     # Pools are locked, whoever draws on them or sets them; so is that of a run that ends by force.
     **dict.fromkeys((*DRAWS, *ON_POOLS), {*DRAWS, *ON_POOLS, "wake"}),
     "wake": {*DRAWS, *ON_POOLS},
+    # The cursor of a relay is moved by one after the other; who begins skips it.
+    **dict.fromkeys(
+        ("settle_events", "replay_events"), {"bring", "take_over", "settle_events", "replay_events"}
+    ),
+    "drop_events": {"drop_events"},
+    # Who gives up a wait that is just being served.
+    "forget_event": {"match"},
     # Who takes a lock from whoever holds it.
     "break_lock": {"break_lock", "free_lock", "give", "complete", "continue"},
     "free_lock": {"break_lock", "free_lock"},
@@ -463,6 +485,11 @@ PLACES = {
     "serving": "the run is parked until an update comes",
     "updated": "a worker holds the run, and has been shown an update in its mailbox",
     "unheard": "the run has ended, and an update that nobody took is in its mailbox",
+    "published": "a relay has brought the first of two events",
+    "relayed": "a worker has taken an event for a relay, and its lease is over",
+    "listening": "a worker holds the run, and an event has been published",
+    "expecting": "the run waits for an event",
+    "attentive": "a worker holds the run, which waits for an event",
     "split": "one worker holds the runs k and l, but k was handed back and is held by another",
 }
 
@@ -608,7 +635,7 @@ def all_specs() -> list[Spec]:
         meet("scheduled", name, after(name, OF_SCHEDULES))
         for name in ("trigger", "backfill", "start_slot")
     ]
-    return [*specs, *family(), *several(), *spending(), *three(), *locks(), *updates()]
+    return [*specs, *family(), *several(), *spending(), *three(), *locks(), *updates(), *events()]
 
 
 def spec(name: str, place: str, says: str, first: Actor, *others: Actor) -> Spec:
@@ -889,6 +916,81 @@ def updates() -> list[Spec]:
     ]
 
 
+def events() -> list[Spec]:
+    """Events: whoever publishes, brings, goes back, removes, and waits for one."""
+
+    def actors(*names: str) -> list[Actor]:
+        return [Actor(VERBS[name]) for name in names]
+
+    def twice(name: str) -> Actor:
+        return Actor(VERBS[name], f"{name}_2")
+
+    publish, bring, replay, drop, settle = actors(
+        "publish", "bring", "replay_events", "drop_events", "settle_events"
+    )
+    rest = ("replay_events", "drop_events")
+    slow = Actor(VERBS["publish"], "publish_2")
+    awaits, match, forget = actors("await_event", "match", "forget_event")
+    return [
+        spec(
+            "publish",
+            "published",
+            "A writer",
+            publish,
+            twice("publish"),
+            *actors("publish_rr", "bring", *rest),
+        ),
+        spec("bring", "published", "A relay", bring, twice("bring"), *actors("publish_rr", *rest)),
+        spec("replay_events", "published", "Going back", replay, twice("replay_events"), drop),
+        spec("drop_events", "published", "The removal of events", drop, twice("drop_events")),
+        Spec(
+            "published-publish-publish-bring",
+            "published",
+            f"# Here {PLACES['published']}. Two writers, the first of which may be slow, and",
+            ((publish, slow, bring),),
+        ),
+        spec(
+            "settle_events",
+            "relayed",
+            "The one who took it",
+            settle,
+            twice("settle_events"),
+            *actors("take_over", "publish", *rest),
+        ),
+        spec("take_over", "relayed", "Another worker", *actors("take_over", "replay_events")),
+        spec(
+            "await_event",
+            "listening",
+            "A run that waits for an event",
+            awaits,
+            *actors("publish", "publish_rr", "match", "drop_events"),
+        ),
+        Spec(
+            "listening-publish-await-match",
+            "listening",
+            f"# Here {PLACES['listening']}. A writer, a run that waits for an event and",
+            ((publish, awaits, match),),
+        ),
+        spec(
+            "match",
+            "expecting",
+            "A sweep",
+            match,
+            twice("match"),
+            *actors("publish", "publish_rr", "wake", "force", "drop_events"),
+        ),
+        spec("publish", "expecting", "A writer", publish, slow, *actors("wake")),
+        Spec(
+            "expecting-publish-publish-match",
+            "expecting",
+            f"# Here {PLACES['expecting']}. Two writers, the first of which may be slow, and",
+            ((publish, slow, match),),
+        ),
+        spec("forget_event", "attentive", "The wait being given up", forget, match, publish),
+        spec("await_event", "attentive", "The run being parked", awaits, match, publish),
+    ]
+
+
 # ---------------------------------------------------------------- what cannot meet
 
 HELD = ("flush", "park", "complete", "continue", "hold", "child", "step", "release")
@@ -998,6 +1100,18 @@ APART = (
         ("pause_schedule",),
         ("pause_schedule", "start_slot"),
         "a second word waits for the row, as the others on a schedule do; a start touches none",
+    ),
+    (
+        ("publish", "bring", "replay_events", "drop_events"),
+        tuple(
+            name
+            for name, verb in VERBS.items()
+            if not verb.of and name not in ("publish", "bring", "replay_events", "drop_events")
+        ),
+        (
+            "these touch no run: what waits for an event is a row of its own, which a park writes and "
+            "a sweep takes (listening-*, expecting-*)"
+        ),
     ),
     (
         ("free_lock",),

@@ -14,6 +14,8 @@ create table scene.said (name text, verb text, token bigint, answer text);
 create table scene.sent (name text, payload text);
 create table scene.app (name text);
 create table scene.complaint (invariant text);
+create table scene.brought (n serial, event_id bigint);
+create table scene.published (event_id bigint);
 
 create or replace function pgflow.now_()
 returns timestamptz
@@ -148,6 +150,9 @@ as $$
   delete from pgflow.lane where workflow like 'new%';
   delete from pgflow.lock; delete from pgflow.lock_wait; delete from pgflow.lock_nudge; delete from pgflow.lock_broken;
   select setval('pgflow.lock_fence_seq', 1, false);
+  delete from pgflow.event; delete from pgflow.relay; delete from pgflow.delivery; delete from pgflow.event_wait; delete from scene.brought; delete from scene.published;
+  update pgflow.event_cursor set event_id = 0, horizon = 0, seen_id = null, seen_xid = null;
+  select setval('pgflow.event_id_seq', 1, false);
   delete from scene.run; delete from scene.said; delete from scene.sent; delete from scene.app; delete from scene.complaint;
   select setval('pgflow.run_id_seq', 1, false), setval('pgflow.worker_worker_id_seq', 1, false);
 $$;
@@ -283,6 +288,23 @@ begin
       if place = 'queued' then
         perform scene.play('ask', 'l');
       end if;
+    when 'published', 'relayed' then
+      perform pgflow.declare_relay('r', '{orders}'), pgflow.publish('orders', '1', 'k');
+      update pgflow.relay set horizon = 1, event_id = case place when 'published' then 1 else 0 end;
+      if place = 'published' then
+        insert into scene.brought (event_id) values (1);
+        insert into scene.published select pgflow.publish('orders', '2', 'k');
+      else
+        update pgflow.relay set token = 1, leased_until = clock_timestamp() - interval '1 hour';
+      end if;
+    when 'listening', 'expecting', 'attentive' then
+      perform scene.start_('k'), scene.take_('k', 'first', 101), pgflow.publish('orders', '{"n": 1}');
+      update pgflow.event_cursor set event_id = 1, horizon = 1;
+      if place = 'expecting' then
+        perform scene.play('await_event');
+      elsif place = 'attentive' then
+        perform scene.commit_('k', 101, '[]', '{"signals": [[1, "event"]], "events": [[1, "event", "orders", {"n": 1}, null, null]], "idle": true}');
+      end if;
     when 'two' then
       perform scene.start_('k'), scene.start_('l'), scene.take_('k', 'first', 101), scene.take_('l', 'second', 201);
       update pgflow.lease set worker_id = (select r.worker_id from scene.run r where r.name = 'k');
@@ -302,6 +324,23 @@ language sql
 as $$
   select coalesce(nullif(concat_ws(', ', case when lanes <> '{}' then 'woke' end, case when mail <> '{}' then 'mail' end,
     case when ended <> '{}' then 'ended' end, case when busy > 0 then 'busy' end), ''), 'nothing')
+$$;
+
+create function scene.bring_(by_token bigint)
+returns text
+language plpgsql
+as $$
+declare
+  taken record;
+begin
+  select * into taken from pgflow.take_events('r', by_token, 0) t;
+  if taken.state = 'taken' then
+    insert into scene.brought (event_id) select (e->>0)::bigint from json_array_elements(taken.events) with ordinality as x (e, n) order by n;
+    perform pgflow.settle_events('r', by_token, (select max((e->>0)::bigint) from json_array_elements(taken.events) e),
+      (select json_agg(json_build_array(e->0, 'ok')) from json_array_elements(taken.events) e), 0);
+  end if;
+  return case when taken.state in ('busy', 'leased') then taken.state else 'looked' end;
+end
 $$;
 
 create function scene.play(verb text, of text default 'k', by_token bigint default null)
@@ -340,6 +379,33 @@ begin
       answer := case pgflow.break_lock('a', 'it hangs') when 0 then 'nothing' else 'taken' end;
     when 'sweep_locks' then
       select scene.woken_(w.lanes, w.mail, w.ended, w.busy) into answer from pgflow.sweep_locks() w;
+    when 'publish', 'publish_rr' then
+      insert into scene.published select pgflow.publish('orders', '{"n": 1}', 'k');
+      answer := 'published';
+    -- How much they find depends on what else runs on this server.
+    when 'bring' then
+      answer := scene.bring_(pg_backend_pid());
+    when 'take_over' then
+      select case when t.state in ('busy', 'leased') then t.state else 'looked' end into answer
+      from pgflow.take_events('r', 2) t;
+    when 'settle_events' then
+      -- It was delivered before, whatever becomes of this.
+      insert into scene.brought (event_id) values (1);
+      answer := case when pgflow.settle_events('r', 1, 1, '[[1, "ok"]]') then 'settled' else 'lost' end;
+    when 'replay_events' then
+      answer := 'from 1';
+      perform pgflow.replay_relay('r', 1);
+    when 'drop_events' then
+      perform pgflow.drop_events('0');
+      answer := 'dropped';
+    when 'await_event' then
+      answer := scene.commit_(of, by_token, '[]', jsonb_build_object('signals', '[[1, "event"]]'::jsonb,
+        'events', '[[1, "event", "orders", {"n": 1}, null, null]]'::jsonb, 'park', true, 'idle', true));
+    when 'forget_event' then
+      answer := scene.commit_(of, by_token, '[[1, "x", "forget_event", null, null]]', '{"events": []}');
+    when 'match' then
+      perform pgflow.poll();
+      answer := 'looked';
     when 'give_up' then
       answer := scene.commit_(of, by_token, '[[1, "x", "give_up", null, null]]',
         jsonb_build_object('unwanted', (select jsonb_agg(r.chain_id) from scene.run r where r.name = 'l')));
@@ -555,7 +621,7 @@ declare
 begin
   insert into scene.complaint select c.invariant from pgflow.check() c;
   commit;
-  for again in select * from scene.said where answer = 'busy' and verb not in ('wake', 'poll') loop
+  for again in select * from scene.said where answer = 'busy' and verb not in ('wake', 'poll', 'bring', 'take_over') loop
     delete from scene.said s where s = again;
     perform scene.play(again.verb, again.name, again.token);
     commit;
@@ -564,6 +630,20 @@ begin
   commit;
   perform pgflow.poll();
   commit;
+  perform pgflow.poll();
+  commit;
+  -- Other transactions of this server may hold up the horizon.
+  update pgflow.relay set leased_until = clock_timestamp() where token is not null;
+  commit;
+  for round in 1..500 loop
+    exit when not exists (select from pgflow.relay where event_id < pgflow.newest_event_())
+      and not exists (select from pgflow.event_wait, pgflow.event_cursor c where c.event_id < pgflow.newest_event_());
+    perform scene.bring_(9) from pgflow.relay;
+    commit;
+    perform pgflow.poll();
+    commit;
+    perform pg_sleep(0.01);
+  end loop;
   perform pgflow.poll();
   commit;
   for round in 1..3 loop
@@ -685,6 +765,20 @@ where not exists (
   where x.run_id = o.run_id and x.outcome_hash = pgflow.hash_(pgflow.outcome_text_(o))
     and x.upto_seq = (select max(u.seq) from pgflow.unit u where u.run_id = o.run_id)
 )
+union all
+-- what was published is brought, once unless somebody took it over or went back, and in its order
+select 'event', (select count(*) from scene.published p where not exists (select from scene.brought b where b.event_id = p.event_id))::int,
+  case when exists (select from scene.said where verb in ('settle_events', 'replay_events')) then 0
+    else (select count(*) - count(distinct event_id) from scene.brought) end::int
+from pgflow.relay
+union all
+select 'order', count(*)::int, 0
+from (select event_id, min(n) as n from scene.brought group by event_id) a
+join (select event_id, min(n) as n from scene.brought group by event_id) b on b.event_id > a.event_id and b.n < a.n
+union all
+-- a run that waits gets its event, and one
+select 'wait', (select count(*) from pgflow.event e, pgflow.event_wait w where pgflow.fits_(e, w))::int,
+  greatest(count(*)::int - 1, 0) from scene.letter where name = 'event'
 union all
 -- a key names one chain
 select 'start', 0, count(*)::int - count(distinct (r.tenant, r.key))::int from pgflow.run r where r.generation = 1;

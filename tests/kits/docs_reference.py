@@ -16,7 +16,7 @@ import psycopg
 from colours import of_the_other_colour
 
 import pgflow
-from pgflow import errors, links, lint, testing
+from pgflow import errors, links, lint, sinks, testing, webhooks
 from pgflow import inspect as readers
 from pgflow._transactions import provider
 from pgflow._worker import options
@@ -48,6 +48,12 @@ PARTS: list[tuple[str, str, list[Any]]] = [
         pgflow.Workflow.update, pgflow.serve, pgflow.UpdateHandler, pgflow.BoundUpdate, pgflow.SentUpdate, pgflow.AsyncSentUpdate,
     ]),
     ("Schedules", "See [Start runs by themselves](../how-to/schedules.md).", [pgflow.schedule, pgflow.Slot]),
+    ("Events", "See [Publish events](../how-to/outbox.md).", [pgflow.publish, pgflow.wait_for_event, pgflow.Event, pgflow.Relay, pgflow.Sink, pgflow.TryLater, pgflow.Undeliverable]),
+    ("Triggers", "See [React to changes](../how-to/triggers.md).", [pgflow.on, pgflow.Change]),
+    ("Sinks", "They are in `pgflow.sinks`.", [sinks.Http, sinks.HttpRefused, sinks.Notify, sinks.RedisStream]),
+    ("Webhooks", "See [Take webhooks](../how-to/webhooks.md). They are in `pgflow.webhooks`.", [
+        webhooks.Endpoint, webhooks.Request, webhooks.Start, webhooks.Send, webhooks.StandardWebhooks, webhooks.Stripe, webhooks.GitHub, webhooks.asgi, webhooks.wsgi,
+    ]),
     ("Testing", "See [Test workflows](../how-to/testing.md).", [testing.AsyncHarness, testing.Harness, testing.ReplayHistories]),
 ]  # fmt: skip
 
@@ -102,6 +108,10 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
     ("Locks and entities", "", [
         readers.list_locks, readers.list_entity_names, readers.list_entities, readers.find_entity, readers.list_entity_updates,
         readers.LockRow, readers.EntityRow, readers.EntityUpdateRow,
+    ]),
+    ("Events", "See [Publish events](../how-to/outbox.md).", [
+        readers.list_relays, readers.list_events, readers.list_deliveries, readers.list_triggers,
+        readers.RelayRow, readers.EventRow, readers.DeliveryRow, readers.TriggerRow,
     ]),
     ("Messages", "", [readers.list_messages, readers.MessageRow]),
     ("Versions and patches", "See [Change running code](../how-to/change-running-code.md).", [readers.list_versions, readers.list_patches, readers.VersionRow, readers.PatchRow]),

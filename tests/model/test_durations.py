@@ -59,6 +59,9 @@ def flow_of() -> int:
     return 1
 
 
+async def taken(event: pgflow.Event) -> None: ...
+
+
 EFFECT = effect(risk="irreversible")(abody)
 
 GIVEN: dict[str, Callable[[Any], Any]] = {
@@ -74,6 +77,8 @@ GIVEN: dict[str, Callable[[Any], Any]] = {
     "EffectStep.options.timeout": lambda value: EFFECT.options(timeout=value),
     "workflow.timeout": lambda value: workflow(timeout=value)(body), "Workflow.options.timeout": lambda value: flow_of.options(timeout=value),
     "Retries.first_delay": lambda value: Retries(first_delay=value), "Retries.max_delay": lambda value: Retries(max_delay=value),
+    "Relay.timeout": lambda value: pgflow.Relay("r", ["t"], to=taken, timeout=value),
+    "Relay.cooldown": lambda value: pgflow.Relay("r", ["t"], to=taken, cooldown=value),
     "AppBase.ref_checker.timeout": lambda value: App().ref_checker("s3", timeout=value)(body),
     "AppBase.pager.timeout": lambda value: App().pager(timeout=value)(body),
     "AppBase.pager.again_after": lambda value: App().pager(again_after=value)(body),
@@ -91,7 +96,7 @@ IN_SECONDS: dict[str, Callable[[Any], Any]] = {
 IN_RUNS = {
     "sleep.delay", "sync.sleep.delay", "Signal.wait.timeout", "SyncSignal.wait.timeout", "Run.result.timeout", "AsyncRun.result.timeout",
     "Harness.skip.by", "AsyncHarness.skip.by", "owe.due", "gate.timeout", "sync.gate.timeout",
-    "lock.ttl", "lock.timeout", "sync.lock.ttl", "sync.lock.timeout", "serve.timeout", "sync.serve.timeout",
+    "lock.ttl", "lock.timeout", "sync.lock.ttl", "sync.lock.timeout", "serve.timeout", "sync.serve.timeout", "wait_for_event.timeout", "sync.wait_for_event.timeout",
 }  # fmt: skip
 """Durations that need a run; tested below."""
 
@@ -181,7 +186,7 @@ def test_a_number_means_seconds_wherever_a_duration_is_declared(where, value):
 def test_what_is_no_duration_is_refused_where_it_is_declared(where, value):
     with pytest.raises(
         (InvalidArgument, pgflow.DefinitionError),
-        match=r"timeout|max_age|dedup_window|settle_after|first_delay|max_delay|again_after|time",
+        match=r"timeout|max_age|dedup_window|settle_after|first_delay|max_delay|again_after|cooldown|time",
     ):
         GIVEN[where](value)
 

@@ -142,6 +142,10 @@ TESTS = {
         "installers at once, killed midway; older and newer workers",
         ["tests/sql/test_schema.py", "-k", "installer or upgrade or newer or older"],
     ),
+    "G32": (
+        "slow transactions, writers of one key, relays that are lost, targets that fail",
+        ["tests/outbox"],
+    ),
     "G44": ("code in threads, forks under a pool", ["tests/flow/test_sync_workflows.py"]),
     "G46": (
         (

@@ -69,7 +69,6 @@ NOT_BUILT = {
     "G25": "rate limits",
     "G26": "dedup windows of queues",
     "G27": "ordering per key",
-    "G32": "the outbox",
     "G47": "row-level security",
     "G49": "the Secret type",
 }

@@ -498,6 +498,33 @@ MUTATIONS: dict[str, list[list[str]]] = {
     "an update in a mailbox is of somebody": [
         [MAIL.format(run="%(leased)s", kind="u", name="s")],
     ],
+    "a relay goes no further than what is over": [
+        [
+            (
+                "insert into pgflow.relay (horizon, declared_at, name, target, topics) values "
+                "(1000000, %(t)s, 'r', '', '{t}')"
+            )
+        ]
+    ],
+    "only open runs wait for events": [
+        [
+            (
+                "insert into pgflow.event_wait (chain_id, event_id, value, is_current, name, topic, path) "
+                "values (0, 0, 0, true, 'e', 't', '{}')"
+            )
+        ]
+    ],
+    "events are compared no further than what is over": [
+        ["update pgflow.event_cursor set event_id = 7"]
+    ],
+    "a delivery is of a relay that has passed its event": [
+        [
+            (
+                "insert into pgflow.delivery (event_id, at, due_at, attempts, is_dead, relay, topic, "
+                "payload) values (0, %(t)s, %(t)s, 1, false, 'r', 't', '1')"
+            )
+        ]
+    ],
     "what is owed equals the journal": [
         ["delete from pgflow.owed where run_id <> %(accepted)s and kind = 'effect'"],
         [

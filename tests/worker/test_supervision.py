@@ -19,6 +19,7 @@ import pydantic
 import pytest
 from records import SOON, in_a_loop, wait_until
 
+import pgflow
 from pgflow import (
     App,
     AsyncApp,
@@ -49,6 +50,7 @@ from pgflow._worker.listener import Listener
 from pgflow._worker.options import WorkerOptions
 from pgflow._worker.pager import Pager
 from pgflow._worker.poller import Poller
+from pgflow._worker.relays import Relays
 from pgflow._worker.scheduler import Scheduler
 from pgflow._worker.sealer import Sealer
 from pgflow._worker.supervision import MAX_FAILURES, cancel, keep_going
@@ -442,7 +444,7 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "claims": (Claims, "_claim_once"), "polls": (Poller, "poll"), "flushes": (Flusher, "_flush_old"), "upkeep": (Upkeep, "_compare_schema"),
     "commits": (Committer, "_commit"), "results": (ResultWaiter, "_run"), "lanes": (Lanes, "look"),
     "pages": (Pager, "look"), "seals": (Sealer, "_seal"), "beats": (Heart, "_look"), "the heart's look at the loop": (Watchdog, "look"), "news": (Listener, "_say"),
-    "the mailbox of entities": (EntityMail, "_look"), "schedules": (Scheduler, "_round"),
+    "the mailbox of entities": (EntityMail, "_look"), "schedules": (Scheduler, "_round"), "relays": (Relays, "_look"),
 }  # fmt: skip
 """Calls that each loop, task and thread of a worker makes on its way."""
 
@@ -479,7 +481,7 @@ def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
     monkeypatch.setattr("pgflow._worker.pager.LOOK_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.listener.CHECK_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.sealer.OFF_SECONDS", 0.05)
-    app = App(dsn, include=[quick])
+    app = App(dsn, include=[quick, pgflow.Relay("r", ["t"], to=repr)])
     app.pager()(print)
     with app, app.worker(grace_seconds=1, poll_seconds=0.1):
         armed.append(1)

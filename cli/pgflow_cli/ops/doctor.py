@@ -18,6 +18,7 @@ from pgflow_cli.look.output import (
     plain,
     print_rows,
 )
+from pgflow_cli.ops.checks.events import check_relays, check_triggers
 from pgflow_cli.ops.checks.finding import Finding, Patient
 from pgflow_cli.ops.checks.schema import check_drift, check_privileges, check_schema
 from pgflow_cli.ops.checks.server import (
@@ -60,7 +61,8 @@ WITH_SCHEMA: dict[str, Callable[[Patient], Iterator[Finding]]] = {
     "schema drift": check_drift, "privileges": check_privileges, "workers": check_workers,
     "queues": check_queues, "stuck runs": check_stuck, "messages": check_messages,
     "losses": check_losses, "journal": check_journal, "seals": check_seals,
-    "schedules": check_schedules, "compiling": check_compiling,
+    "schedules": check_schedules, "relays": check_relays, "triggers": check_triggers,
+    "compiling": check_compiling,
 }  # fmt: skip
 
 

@@ -19,17 +19,17 @@ from pgflow._client.handles import Outcome, delivery_of, signal_query
 from pgflow._client.starts import start_query
 from pgflow._client.updates import update_query
 from pgflow._client.values import stored_value
-from pgflow._db.calls import effects, entities, mail, seals, start
+from pgflow._db.calls import effects, entities, mail, outbox, seals, start
 from pgflow._db.calls.effects import Verdict
 from pgflow._db.calls.seals import RedactedPart
 from pgflow._db.query import Query, Steps
 from pgflow._flow.entities import Snapshot, Update, check_entity_key, entity_of
+from pgflow._flow.events import encode_event
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.signals import Signal
 from pgflow._flow.updates import BoundUpdate
 from pgflow._flow.workflow import Workflow
 from pgflow._model.messages import Delivery
-from pgflow.errors import NotBuiltError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -199,9 +199,20 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules):
         return kind.snapshot(stored, self._envelopes)
 
     async def publish(self, topic: str, payload: Any, *, key: str | None = None) -> None:
-        """Publishes to the outbox. Declared now; the outbox is not built yet."""
-        del payload
-        raise NotBuiltError(f"the outbox is not built yet: publish({topic!r}, key={key!r})")
+        """Publishes an event, which relays bring on; through :meth:`App.using` in the caller's
+        transaction, together with what that writes.
+
+        Args:
+            topic: Topic, to which relays listen.
+            payload: Content; anything JSON.
+            key: Events of one key are delivered in their order; None if any order will do.
+
+        Raises:
+            InvalidArgument: No event can have the topic or the key.
+            NotStorable: The payload cannot be stored.
+        """
+        text = encode_event(topic, payload, key, self._envelopes)
+        await self._ask(outbox.publish(topic, text, key), once=True)
 
     async def cancel(self, key: str, *, why: str = "cancelled") -> None:
         """Cancels a run: its code may clean up; RunNotFound if no run has the key."""

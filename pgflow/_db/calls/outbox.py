@@ -1,0 +1,162 @@
+"""``sql/events/``: the outbox, and the relays that read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from pgflow._db.query import Query
+
+Outcome = Literal["ok", "failed", "dead", "behind"]
+"""Outcome of a delivery; ``behind``: it was not tried, since another of its key comes first."""
+
+
+class TakenEvent(NamedTuple):
+    """An event that a relay is to deliver."""
+
+    event_id: int
+    topic: str
+    key: str | None
+    payload: str
+    """JSON text, as it is stored."""
+    at_us: int
+    run_id: int | None
+    attempts: int
+    """Number of tries so far."""
+    is_fresh: bool
+    """True if the cursor has yet to pass it."""
+    is_behind: bool
+    """True if another event of its key has to be delivered first."""
+
+
+class Taken(NamedTuple):
+    """Answer of a relay that is asked for events."""
+
+    state: str
+    wait_seconds: float | None
+    events: list[TakenEvent]
+
+
+class Result(NamedTuple):
+    """Result of one delivery."""
+
+    event_id: int
+    outcome: Outcome
+    error: str | None = None
+    delay_seconds: float | None = None
+
+
+class RelayNews(NamedTuple):
+    """Relays that have something to deliver, and when the next of the others has."""
+
+    names: list[str]
+    wait_seconds: float | None
+
+
+def publish(topic: str, payload: str, key: str | None, run_id: int | None = None) -> Query[int]:
+    """Publishes an event in the transaction; its number."""
+    sql = "select pgflow.publish(%s::text, %s::json, %s::text, %s::bigint)"
+    return Query(sql, (topic, payload, key, run_id), lambda rows: int(rows[0][0]))
+
+
+def add_event_partitions() -> Query[int]:
+    """Makes room in the outbox."""
+    return Query("select pgflow.add_event_partitions()", (), lambda rows: int(rows[0][0]))
+
+
+def drop_events(older_than_seconds: float, most: int) -> Query[tuple[int, int]]:
+    """Removes old events; how many rows and partitions went."""
+    sql = (
+        "select events, partitions"
+        " from pgflow.drop_events(%s::float8 * interval '1 second', %s::int)"
+    )
+    return Query(sql, (older_than_seconds, most), lambda rows: (int(rows[0][0]), int(rows[0][1])))
+
+
+def declare_relay(name: str, topics: Sequence[str], target: str, start: str) -> Query[bool]:
+    """Makes a relay, unless there is one; True if it is new."""
+    sql = "select pgflow.declare_relay(%s::text, %s::text[], %s::text, %s::text)"
+    return Query(sql, (name, list(topics), target, start), lambda rows: bool(rows[0][0]))
+
+
+def relay_news(names: list[str], token: int) -> Query[RelayNews]:
+    """Asks which relays have something to deliver."""
+    sql = "select news, wait_seconds from pgflow.relay_news(%s::text[], %s::bigint)"
+    return Query(sql, (names, token), lambda rows: RelayNews(*rows[0]))
+
+
+def take_events(
+    name: str, token: int, lease_seconds: float, most: int, threshold: int
+) -> Query[Taken]:
+    """Leases a relay, and takes the next events."""
+    sql = (
+        "select state, wait_seconds, events::text from"
+        " pgflow.take_events(%s::text, %s::bigint, %s::float8, %s::int, %s::int)"
+    )
+
+    def read(rows: list[tuple[object, ...]]) -> Taken:
+        state, wait, events = rows[0]
+        found = [] if events is None else json.loads(str(events))
+        return Taken(str(state), wait, [TakenEvent(*event) for event in found])  # type: ignore[arg-type]
+
+    return Query(sql, (name, token, lease_seconds, most, threshold), read)
+
+
+def hold_relay(name: str, token: int, lease_seconds: float) -> Query[bool]:
+    """Prolongs a lease; False if another has it."""
+    sql = "select pgflow.hold_relay(%s::text, %s::bigint, %s::float8)"
+    return Query(sql, (name, token, lease_seconds), lambda rows: bool(rows[0][0]))
+
+
+def release_relay(name: str, token: int) -> Query[None]:
+    """Gives a lease back."""
+    sql = "select pgflow.release_relay(%s::text, %s::bigint)"
+    return Query(sql, (name, token), lambda _: None)
+
+
+def settle_events(
+    name: str,
+    token: int,
+    upto: int | None,
+    results: Sequence[Result],
+    lease_seconds: float,
+    threshold: int,
+    cooldown_seconds: float,
+) -> Query[bool]:
+    """Says what became of events; False if another has the relay."""
+    sql = (
+        "select pgflow.settle_events(%s::text, %s::bigint, %s::bigint, %s::json, %s::float8,"
+        " %s::int, %s::float8)"
+    )
+    values = (
+        name, token, upto, json.dumps(results), lease_seconds, threshold, cooldown_seconds,
+    )  # fmt: skip
+    return Query(sql, values, lambda rows: bool(rows[0][0]))
+
+
+def replay_relay(name: str, from_event: int) -> Query[int]:
+    """Has a relay go on from an event; how many come."""
+    sql = "select pgflow.replay_relay(%s::text, %s::bigint)"
+    return Query(sql, (name, from_event), lambda rows: int(rows[0][0]))
+
+
+def redeliver_events(name: str, event: int | None) -> Query[int]:
+    """Has dead events tried again; how many."""
+    sql = "select pgflow.redeliver_events(%s::text, %s::bigint)"
+    return Query(sql, (name, event), lambda rows: int(rows[0][0]))
+
+
+def pause_relay(name: str) -> Query[None]:
+    """Has a relay take no more."""
+    return Query("select pgflow.pause_relay(%s::text)", (name,), lambda _: None)
+
+
+def resume_relay(name: str) -> Query[None]:
+    """Lets a relay go on."""
+    return Query("select pgflow.resume_relay(%s::text)", (name,), lambda _: None)
+
+
+def drop_relay(name: str) -> Query[None]:
+    """Removes a relay."""
+    return Query("select pgflow.drop_relay(%s::text)", (name,), lambda _: None)

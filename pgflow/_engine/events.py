@@ -1,0 +1,92 @@
+"""Waits for events: the database compares events with what the code waits for, and brings the one
+that fits as a message.
+
+So a wait is one for a signal whose name nobody else has. It names what it waits for besides, with
+each question, and a question that names it no more ends that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from pgflow._engine import mypyc_attr
+from pgflow._engine.agenda import Agenda
+from pgflow._engine.calls import SignalCall, Waits
+from pgflow._engine.code import Code
+from pgflow._engine.flush import Flush
+from pgflow._engine.history import NEVER, History
+from pgflow._engine.timers import Timers
+from pgflow._model.codecs import Codec
+from pgflow._model.events import EVENT_MESSAGE, Wanted
+from pgflow._model.kinds import Kind
+from pgflow._model.units import Unit
+
+
+@dataclass(eq=False)
+class EventCall(SignalCall):
+    """A wait for an event, perhaps with a time-out."""
+
+    wanted: Wanted = field(kw_only=True)
+
+    def decode(self, unit: Unit) -> tuple[Any, Exception | None]:
+        """Return the event; as an error, a time-out."""
+        if unit.kind == Kind.WAIT_TIMED_OUT:
+            return None, TimeoutError(f"no event of topic {self.wanted.topic!r} in time")
+        return super().decode(unit)
+
+    def wait(self, waits: Waits) -> None:
+        """Names the message, and the event that it is to bring."""
+        super().wait(waits)
+        wanted = self.wanted
+        waits.add(
+            "events",
+            [self.number, self.name, wanted.topic, wanted.match, wanted.key, wanted.after],
+        )
+
+
+def message_name(number: int, wanted: Wanted) -> str:
+    """Return the name of the message: the same for the same call of the same code."""
+    said = json.dumps([number, *wanted], sort_keys=True)
+    tail = f" {number} {hashlib.sha256(said.encode()).hexdigest()[:12]}"
+    room = 255 - len(EVENT_MESSAGE) - len(tail)  # bytes that a name may have
+    return EVENT_MESSAGE + wanted.topic.encode()[:room].decode(errors="ignore") + tail
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Events:
+    """Owns nothing: a wait is an open call, which the database keeps a row of."""
+
+    def __init__(self, agenda: Agenda, code: Code, history: History, timers: Timers) -> None:
+        self._agenda = agenda
+        self._code = code
+        self._history = history
+        self._timers = timers
+
+    def issue(self, wanted: Wanted, codec: Codec[Any], timeout: timedelta | None) -> EventCall:
+        """Waits for an event."""
+        number = self._history.next_call()
+        name = message_name(number, wanted)
+        call = EventCall(number, name, self._code.waiter(), codec=codec, wanted=wanted)
+        if number == NEVER:
+            return call
+        self._agenda.enter(call)
+        if timeout is not None:
+            call.started_seq, call.due_us = self._timers.note(
+                number, name, max(0.0, timeout.total_seconds())
+            )
+        self._agenda.look()
+        return call
+
+    def close_with(self, flush: Flush) -> None:
+        """Has forgotten those that are named no more: with the end of the run, all."""
+        question = flush.question
+        if flush.ending is not None:
+            flush.has_events = True
+        elif question is not None and "continue" in question:
+            question["awaited"] = True
+        elif question is not None and "hold" not in question:
+            question.setdefault("events", [])

@@ -1,0 +1,467 @@
+"""Couriers: each hands over the events of one relay, batch after batch.
+
+A target outside gets events of different keys at once, under a lease that is prolonged meanwhile. A
+worker that was frozen must not hand over what another has by now, so nothing is begun once the
+lease may be over by this process's own clock. A target in this database gets its events in the
+transaction that settles them: it holds the relay's row, and is rolled back if the relay is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+
+from pgflow._db.calls import outbox as calls
+from pgflow._db.calls import start
+from pgflow._db.calls.outbox import Result, TakenEvent
+from pgflow._db.failures import is_infrastructure
+from pgflow._db.query import Query, run_by, run_through
+from pgflow._flow.relays import Relay, Sink, Statement, TryLater, Undeliverable
+from pgflow._flow.run_info import EPOCH
+from pgflow._flow.workflow import Workflow
+from pgflow._model.envelopes import open_text, seal_metadata
+from pgflow._model.events import Event
+from pgflow._transactions.provider import (
+    AsyncTransaction,
+    AsyncTransactionProvider,
+    TransactionProvider,
+)
+from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.news import News
+from pgflow._worker.options import Definitions
+from pgflow.errors import DefinitionError
+from pgflow.logs import redacted
+from pgflow.texts import printable
+
+log = logging.getLogger("pgflow")
+
+BATCH = 100
+LEASE_SECONDS = 30.0
+RENEW_SECONDS = 8.0
+SURE_SECONDS = 24.0
+"""Nothing is begun so long after the lease was last prolonged: another may have it soon."""
+LOOKS_BEHIND = 50
+"""Times that a slow transaction is waited for at once; later, polls find what it leaves."""
+LAST_WORD_SECONDS = 5.0
+
+
+class _Lost(Exception):
+    """Another has the relay by now."""
+
+
+class Courier(ABC):
+    """A courier of one relay.
+
+    Args:
+        token: Fence of this worker.
+        control: Asks what needs no transaction of its own.
+        definitions: Of the app.
+    """
+
+    def __init__(
+        self, relay: Relay, token: int, control: WorkerConnection, definitions: Definitions
+    ) -> None:
+        self.relay = relay
+        self.token = token
+        self.control = control
+        self.definitions = definitions
+
+    async def bring(self) -> bool:
+        """Delivers a batch; False if there is none now."""
+        relay = self.relay
+        for _ in range(LOOKS_BEHIND):
+            began = time.monotonic()
+            taken = await self.control.ask(
+                calls.take_events(relay.name, self.token, LEASE_SECONDS, BATCH, relay.circuit)
+            )
+            if taken.events:
+                return await self.deliver(taken.events, began)
+            if taken.state != "behind":
+                return False
+            await asyncio.sleep(taken.wait_seconds or 0)
+        return False
+
+    @abstractmethod
+    async def deliver(self, events: list[TakenEvent], began: float) -> bool:
+        """Delivers a batch, and settles it; False if the relay is lost.
+
+        Args:
+            events: In the order in which they are due.
+            began: Time at which the lease began at the latest (``time.monotonic``).
+        """
+
+    async def close(self) -> None:  # noqa: B027 - most targets hold nothing open
+        """Closes what the target holds open."""
+
+    def event_of(self, taken: TakenEvent) -> Event:
+        """The event as a target gets it."""
+        what = f"the payload of event {taken.event_id}"
+        return Event(
+            taken.event_id,
+            taken.topic,
+            taken.key,
+            json.loads(open_text(self.definitions.envelopes, taken.payload, what)),
+            EPOCH + timedelta(microseconds=taken.at_us),
+        )
+
+    def failed(self, taken: TakenEvent, error: BaseException) -> Result:
+        """Result of a try that has failed."""
+        attempts = taken.attempts + 1
+        retries = self.relay.retries
+        is_dead = isinstance(error, Undeliverable) or attempts >= retries.max_attempts
+        delay = error.seconds if isinstance(error, TryLater) else retries.delay_seconds(attempts)
+        why = printable(f"{type(error).__name__}: {redacted(error)}")[:2000]
+        log.warning(
+            "relay %s: event %d %s: %s",
+            self.relay.name, taken.event_id, "is dead" if is_dead else "failed", why,
+        )  # fmt: skip
+        if is_dead:
+            return Result(taken.event_id, "dead", why)
+        return Result(taken.event_id, "failed", why, max(delay, 0.0))
+
+    def settling(self, upto: int | None, results: Sequence[Result]) -> Query[bool]:
+        """Return the word on a batch."""
+        relay = self.relay
+        return calls.settle_events(
+            relay.name, self.token, upto, results, LEASE_SECONDS, relay.circuit,
+            relay.cooldown_seconds,
+        )  # fmt: skip
+
+
+class _Lease:
+    """A lease while a batch is under way."""
+
+    def __init__(self, began: float) -> None:
+        self.prolonged = began
+        self.is_lost = False
+
+    @property
+    def is_sure(self) -> bool:
+        """True if nobody else can have the relay."""
+        return not self.is_lost and time.monotonic() - self.prolonged < SURE_SECONDS
+
+
+# ---------------------------------------------------------------- outside
+
+
+class OutsideCourier(Courier):
+    """Hands events to a sink, or calls a handler with them."""
+
+    async def deliver(self, events: list[TakenEvent], began: float) -> bool:
+        """See :class:`Courier`."""
+        done: dict[int, Result] = {}
+        async with self._prolonged(began) as lease:
+            await self._hand_over(events, lease, done)
+        if lease.is_lost:
+            return False
+        fresh = [event for event in events if event.is_fresh]
+        is_cut_short = not lease.is_sure or self._is_open(done)
+        reached = [e.event_id for e in fresh if not is_cut_short or e.event_id in done]
+        upto = max(reached, default=None)
+        behind = [
+            Result(event.event_id, "behind") for event in fresh
+            if upto is not None and event.event_id <= upto and event.event_id not in done
+        ]  # fmt: skip
+        settled = await self.control.insist(self.settling(upto, [*done.values(), *behind]))
+        return settled and not is_cut_short
+
+    async def close(self) -> None:
+        """Closes the sink."""
+        if isinstance(self.relay.to, Sink):
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(LAST_WORD_SECONDS):
+                    await self.relay.to.close()
+
+    def _is_open(self, done: dict[int, Result]) -> bool:
+        """True once the target has failed so often that it is better left alone."""
+        failed = sum(result.outcome != "ok" for result in done.values())
+        return failed == len(done) and failed >= self.relay.circuit
+
+    async def _hand_over(
+        self, events: list[TakenEvent], lease: _Lease, done: dict[int, Result]
+    ) -> None:
+        lanes: dict[str | int, list[TakenEvent]] = {}
+        for event in events:
+            lanes.setdefault(event.event_id if event.key is None else event.key, []).append(event)
+        free = asyncio.Semaphore(self.relay.parallel)
+
+        async def bring(lane: list[TakenEvent]) -> None:
+            async with free:
+                for event in lane:
+                    if event.is_behind or not lease.is_sure or self._is_open(done):
+                        return
+                    done[event.event_id] = result = await self._try(event)
+                    if result.outcome == "failed":
+                        return
+
+        async with asyncio.TaskGroup() as group:
+            for lane in lanes.values():
+                group.create_task(bring(lane))
+
+    async def _try(self, taken: TakenEvent) -> Result:
+        try:
+            event = self.event_of(taken)
+            async with asyncio.timeout(self.relay.timeout_seconds):
+                await self._call(event)
+        except Exception as error:  # noqa: BLE001 - whatever a target raises is its failure
+            return self.failed(taken, error)
+        return Result(taken.event_id, "ok")
+
+    async def _call(self, event: Event) -> None:
+        to = self.relay.to
+        if isinstance(to, Sink):
+            await to.deliver(event, self.relay.name)
+        elif inspect.iscoroutinefunction(to):
+            await to(event)
+        else:
+            assert callable(to)
+            await asyncio.to_thread(to, event)
+
+    @asynccontextmanager
+    async def _prolonged(self, began: float) -> AsyncIterator[_Lease]:
+        """Prolongs the lease while the block goes on; one that is lost ends the block."""
+        lease = _Lease(began)
+        me = asyncio.current_task()
+        assert me is not None
+        cancelling = me.cancelling()
+        renewing = asyncio.create_task(self._renew(lease, me))
+        try:
+            yield lease
+        except asyncio.CancelledError:
+            if not lease.is_lost or me.uncancel() > cancelling:
+                raise
+        finally:
+            renewing.cancel()
+            await asyncio.wait([renewing])
+
+    async def _renew(self, lease: _Lease, courier: asyncio.Task[Any]) -> None:
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            asked = time.monotonic()
+            query = calls.hold_relay(self.relay.name, self.token, LEASE_SECONDS)
+            try:
+                if await self.control.ask(query):
+                    lease.prolonged = asked
+                    continue
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                log.warning("relay %s: %s", self.relay.name, redacted(error))
+                if lease.is_sure:
+                    continue
+            lease.is_lost = True
+            log.warning("relay %s is lost to another worker", self.relay.name)
+            courier.cancel()
+            return
+
+
+# ---------------------------------------------------------------- in this database
+
+
+class InsideCourier(Courier):
+    """Runs a statement for each event, in the transaction that settles it: a batch at once, or one
+    after the other once that has failed.
+    """
+
+    def __init__(
+        self,
+        relay: Relay,
+        token: int,
+        control: WorkerConnection,
+        news: News,
+        definitions: Definitions,
+    ) -> None:
+        super().__init__(relay, token, control, definitions)
+        self._news = news
+        self._provider: Any = _provider(definitions, psycopg.AsyncConnection, is_async=True)
+
+    async def deliver(self, events: list[TakenEvent], began: float) -> bool:
+        """See :class:`Courier`."""
+        del began
+        if len(events) > 1 and not any(event.is_behind for event in events):
+            try:
+                await self._settle_together(events)
+            except _Lost:
+                return False
+            except Exception as error:
+                if is_infrastructure(error):
+                    raise
+            else:
+                return True
+        return await self._one_by_one(events)
+
+    async def _settle_together(self, events: list[TakenEvent]) -> None:
+        upto = max((event.event_id for event in events if event.is_fresh), default=None)
+        results = [Result(event.event_id, "ok") for event in events]
+        await self.settle_with(events, upto, results)
+
+    async def _one_by_one(self, events: list[TakenEvent]) -> bool:
+        stuck: set[str | None] = set()
+        failures = 0
+        for event in events:
+            upto = event.event_id if event.is_fresh else None
+            if event.is_behind or event.key in stuck:
+                if event.is_fresh and not await self.control.insist(
+                    self.settling(upto, [Result(event.event_id, "behind")])
+                ):
+                    return False
+                continue
+            try:
+                await self.settle_with([event], upto, [Result(event.event_id, "ok")])
+                failures = 0
+            except _Lost:
+                return False
+            except Exception as error:  # what a target raises is its failure
+                if is_infrastructure(error):
+                    raise
+                result = self.failed(event, error)
+                if not await self.control.insist(self.settling(upto, [result])):
+                    return False
+                if event.key is not None and result.outcome == "failed":
+                    stuck.add(event.key)
+                failures += 1
+                if failures >= self.relay.circuit:
+                    return False
+        return True
+
+    async def settle_with(
+        self, events: list[TakenEvent], upto: int | None, results: list[Result]
+    ) -> None:
+        """Does what events ask for, and settles them, in one transaction.
+
+        Raises:
+            _Lost: Another has the relay by now; nothing has happened.
+        """
+        queries = [self._statement(self.event_of(event)) for event in events]
+        lanes: set[int] = set()
+        async with self._provider.begin_async("read committed") as transaction:
+            await self.hold(transaction)
+            for query in queries:
+                answer = await run_by(transaction.execute, query)
+                if isinstance(answer, start.Started) and answer.is_new:
+                    lanes.add(answer.lane_id)
+            await self.end(transaction, upto, results)
+        if lanes:
+            self._news.woken(sorted(lanes), [])
+
+    async def hold(self, transaction: AsyncTransaction) -> None:
+        """Locks the relay for this transaction, behind the fence."""
+        query = calls.hold_relay(self.relay.name, self.token, LEASE_SECONDS)
+        if not await run_by(transaction.execute, query):
+            raise _Lost
+
+    async def end(
+        self, transaction: AsyncTransaction, upto: int | None, results: list[Result]
+    ) -> None:
+        """Settles, and commits."""
+        if not await run_by(transaction.execute, self.settling(upto, results)):
+            raise _Lost
+        await transaction.commit()
+
+    def _statement(self, event: Event) -> Query[Any]:
+        to = self.relay.to
+        if isinstance(to, Workflow):
+            return self._start(to, event)
+        assert isinstance(to, Statement)
+        return to.statement(event, self.relay.name)
+
+    def _start(self, workflow: Workflow[..., Any], event: Event) -> Query[start.Started]:
+        """The start of a run whose key names the event, so that there is one however often."""
+        key = f"{self.relay.name}/{event.id}"
+        options = replace(workflow.start_options, key=key)
+        for interceptor in self.definitions.interceptors:
+            options = interceptor.start(workflow.name, options)
+        envelopes = self.definitions.envelopes
+        metadata = seal_metadata(envelopes, options.metadata) or {}
+        text = workflow.encode_input((), self.relay.input_of(event))
+        if envelopes is not None:
+            what = f"the input of workflow {workflow.name}"
+            text = envelopes.seal_compared(text, what, key, workflow.defaults_text)
+        return start.start_run(workflow.name, text, replace(options, key=key, metadata=metadata))
+
+
+class HandlerCourier(InsideCourier):
+    """Calls a handler with a connection and an event, in the transaction that settles the event."""
+
+    def __init__(
+        self,
+        relay: Relay,
+        token: int,
+        control: WorkerConnection,
+        news: News,
+        definitions: Definitions,
+    ) -> None:
+        super().__init__(relay, token, control, news, definitions)
+        self._is_async = inspect.iscoroutinefunction(relay.to)
+        self._provider = _provider(definitions, relay.connection, is_async=self._is_async)
+
+    async def deliver(self, events: list[TakenEvent], began: float) -> bool:
+        """See :class:`Courier`."""
+        del began
+        return await self._one_by_one(events)
+
+    async def settle_with(
+        self, events: list[TakenEvent], upto: int | None, results: list[Result]
+    ) -> None:
+        """See :class:`InsideCourier`."""
+        (taken,) = events
+        event = self.event_of(taken)
+        handler: Any = self.relay.to
+        if not self._is_async:
+            await asyncio.to_thread(self._in_thread, handler, event, upto, results)
+            return
+        async with self._provider.begin_async("read committed") as transaction:
+            await self.hold(transaction)
+            async with asyncio.timeout(self.relay.timeout_seconds):
+                await handler(transaction.connection, event)
+            await transaction.flush()
+            await self.end(transaction, upto, results)
+
+    def _in_thread(
+        self, handler: Any, event: Event, upto: int | None, results: list[Result]
+    ) -> None:
+        with self._provider.begin("read committed") as transaction:
+            query = calls.hold_relay(self.relay.name, self.token, LEASE_SECONDS)
+            if not run_through(transaction.execute, query):
+                raise _Lost
+            handler(transaction.connection, event)
+            transaction.flush()
+            if not run_through(transaction.execute, self.settling(upto, results)):
+                raise _Lost
+            transaction.commit()
+
+
+def _provider(definitions: Definitions, annotation: Any, *, is_async: bool) -> Any:
+    wanted = AsyncTransactionProvider if is_async else TransactionProvider
+    for provider in definitions.providers:
+        if isinstance(provider, wanted) and provider.provides(annotation):
+            return provider
+    raise DefinitionError(
+        f"no provider hands out what the handler of a relay wants, annotated {annotation!r}: pass "
+        "one with App(providers=[...])"
+    )
+
+
+def make_courier(
+    relay: Relay, token: int, control: WorkerConnection, news: News, definitions: Definitions
+) -> Courier:
+    """The courier of a relay, by its target.
+
+    Raises:
+        DefinitionError: No provider hands out the connection that its handler takes.
+    """
+    if relay.connection is not None:
+        return HandlerCourier(relay, token, control, news, definitions)
+    if isinstance(relay.to, (Workflow, Statement)):
+        return InsideCourier(relay, token, control, news, definitions)
+    return OutsideCourier(relay, token, control, definitions)

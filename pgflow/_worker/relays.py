@@ -1,0 +1,111 @@
+"""The loop of relays: brings events of the outbox to where the app's relays say.
+
+The database says which relays have something to deliver, leases each to one worker, and decides
+what comes next (``sql/events/relays.sql``). ``couriers`` hands it over. Here is who does so when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+
+import psycopg
+
+from pgflow._db.calls import outbox as calls
+from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.couriers import Courier, make_courier
+from pgflow._worker.news import News
+from pgflow._worker.options import Definitions
+from pgflow._worker.parts import Loop, Tasks
+from pgflow.errors import PgflowError
+from pgflow.logs import redacted
+
+log = logging.getLogger("pgflow")
+
+
+class Relays(Loop):
+    """See the module. It keeps who delivers for which relay just now.
+
+    Args:
+        control: Asks for news, and for what couriers need.
+        news: Told of runs that were started.
+        definitions: Of the app, with its relays.
+        poll_seconds: Between looks where nothing was found.
+    """
+
+    name = "the loop of relays"
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        control: WorkerConnection,
+        news: News,
+        definitions: Definitions,
+        poll_seconds: float,
+    ) -> None:
+        super().__init__(tasks)
+        self._control = control
+        self._token = secrets.randbits(62) + 1
+        self._couriers = {
+            relay.name: make_courier(relay, self._token, control, news, definitions)
+            for relay in definitions.relays.values()
+        }
+        self._undeclared = dict(definitions.relays)
+        self._poll_seconds = poll_seconds
+        self._working: dict[str, asyncio.Task[None]] = {}
+        self._wanted = asyncio.Event()
+
+    def look_now(self) -> None:
+        """Looks at once instead of at the next time."""
+        self._wanted.set()
+
+    async def loop(self) -> None:
+        """Looks for news every so often, and sees that it is delivered."""
+        while True:
+            wait = self._poll_seconds
+            try:
+                wait = await self._look()
+            except (psycopg.Error, OSError, TimeoutError) as error:
+                log.warning("cannot look for events of relays: %s", redacted(error))
+            try:
+                async with asyncio.timeout(wait):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+
+    async def _look(self) -> float:
+        """Return the seconds until the next look."""
+        for relay in list(self._undeclared.values()):
+            query = calls.declare_relay(relay.name, relay.topics, relay.target, relay.start)
+            if await self._control.ask(query):
+                log.info("relay %s is new: it begins with the %s event", relay.name, relay.start)
+            del self._undeclared[relay.name]
+        idle = [name for name in self._couriers if name not in self._working]
+        if not idle:
+            return self._poll_seconds
+        news = await self._control.ask(calls.relay_news(idle, self._token))
+        for name in news.names:
+            self._working[name] = self._tasks.spawn(self._work(name, self._couriers[name]))
+        if news.wait_seconds is None:
+            return self._poll_seconds
+        return min(self._poll_seconds, max(news.wait_seconds, 0.01))
+
+    async def _work(self, name: str, courier: Courier) -> None:
+        """Delivers what there is."""
+        try:
+            while await courier.bring():
+                pass
+        except (psycopg.Error, OSError, TimeoutError, PgflowError) as error:
+            log.warning("relay %s: %s", name, redacted(error))
+        finally:
+            del self._working[name]
+
+    async def stop(self) -> None:
+        """Gives the relays back, so that others need not wait for the leases to end."""
+        for name, courier in self._couriers.items():
+            with contextlib.suppress(psycopg.Error, OSError, TimeoutError, PgflowError):
+                await self._control.ask(calls.release_relay(name, self._token))
+            await courier.close()

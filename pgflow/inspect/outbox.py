@@ -1,0 +1,188 @@
+"""The outbox: relays, the events that are kept, and those that could not be delivered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, LiteralString
+
+from pgflow._db.query import Query
+from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
+from pgflow.inspect.question import Question, once, statement
+
+
+@dataclass(frozen=True)
+class RelayRow:
+    """A relay. A row of the view ``pgflow.relays``.
+
+    Attributes:
+        name: Its name.
+        state: ``working``, ``idle``, ``paused``, or ``open``: its target has failed again and
+            again.
+        topics: Topics that it listens to.
+        target: Target of its events, in words.
+        event_id: Its cursor: every event up to this number was delivered, or is a delivery.
+        horizon: No event up to this number can appear any more; slow transactions hold it.
+        lag: Events behind the cursor; 10000 for so many or more.
+        oldest_at: Time of the oldest of them; None if there is none.
+        retrying: Events that wait for another try, or behind one that does.
+        dead: Events that are not tried any more, until somebody says so.
+        delivered: Number of events that it has delivered.
+        failures: Deliveries that failed since one last succeeded.
+        error: The last failure; None if there was none since the last success.
+        open_until: The circuit is open until then.
+        paused_at: Time at which an operator has paused it.
+        declared_at: Time at which it was declared first.
+    """
+
+    name: str
+    state: str
+    topics: list[str]
+    target: str
+    event_id: int
+    horizon: int
+    lag: int
+    oldest_at: datetime | None
+    retrying: int
+    dead: int
+    delivered: int
+    failures: int
+    error: str | None
+    open_until: datetime | None
+    paused_at: datetime | None
+    declared_at: datetime
+
+
+@dataclass(frozen=True)
+class EventRow:
+    """An event that is kept. A row of the view ``pgflow.events``.
+
+    Attributes:
+        event_id: The number of the event.
+        at: Time of publishing.
+        topic: Its topic.
+        key: Events of one key come in their order; None if any order will do.
+        payload: Content, as it is stored.
+        run_id: The number of the run that has published it; None if it is of somebody else.
+    """
+
+    event_id: int
+    at: datetime
+    topic: str
+    key: str | None
+    payload: Any
+    run_id: int | None
+
+
+@dataclass(frozen=True)
+class DeliveryRow:
+    """An event that a relay could not deliver at once. A row of the view ``pgflow.deliveries``.
+
+    Attributes:
+        event_id: The number of the event.
+        state: ``waiting`` for another try, or ``dead`` until somebody says so.
+        topic: Topic of the event.
+        key: Key of the event.
+        attempts: Number of tries so far; 0 if it stands behind another of its key.
+        due_at: Time of the next try; of a dead one, when it died.
+        error: Failure of the last try.
+        at: Time of publishing.
+        payload: Content, as it is stored.
+    """
+
+    event_id: int
+    state: str
+    topic: str
+    key: str | None
+    attempts: int
+    due_at: datetime
+    error: str | None
+    at: datetime
+    payload: Any
+
+
+@dataclass(frozen=True)
+class TriggerRow:
+    """A trigger by which changes of a table start runs. A row of the view ``pgflow.triggers``.
+
+    Attributes:
+        name: Its name.
+        target: Table that it stands on; None if there is none any more.
+        definition: Hash of its declaration in the code.
+        state: ``installed``, or ``altered`` since by hand, ``disabled``, or ``removed`` though its
+            function is still there.
+    """
+
+    name: str
+    target: str | None
+    definition: str
+    state: str
+
+
+_RELAYS: LiteralString = """
+select name, state, topics, target, event_id, horizon, lag, oldest_at, retrying, dead, delivered,
+  failures, error, open_until, paused_at, declared_at
+from pgflow.relays order by name
+"""
+_EVENTS: LiteralString = """
+select event_id, at, topic, key, payload, run_id from pgflow.events where topic = %s
+"""
+_DELIVERIES: LiteralString = """
+select event_id, state, topic, key, attempts, due_at, error, at, payload
+from pgflow.deliveries where relay = %s
+"""
+
+
+def list_triggers() -> Question[list[TriggerRow]]:
+    """Ask for the triggers by which changes of tables start runs, by their names."""
+    sql: LiteralString = "select name, target, definition, state from pgflow.triggers order by name"
+    return once(Query(sql, (), lambda rows: [TriggerRow(*row) for row in rows]))
+
+
+def list_relays() -> Question[list[RelayRow]]:
+    """Ask for all relays, by their names."""
+    return once(Query(_RELAYS, (), lambda rows: [RelayRow(*row) for row in rows]))
+
+
+def list_events(
+    topic: str, *, after: After = None, limit: int | None = 50
+) -> Question[Listing[EventRow]]:
+    """Ask for a page of the events of a topic that are kept, the oldest first.
+
+    Args:
+        topic: The topic.
+        after: ``next`` of the page before; None for the first.
+        limit: Most rows of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, int)
+    behind: LiteralString = "and event_id > %s" if place else ""
+    sql = statement(_EVENTS, behind, "order by event_id limit %s")
+    read = lambda rows: cut(  # noqa: E731
+        [EventRow(*row) for row in rows], limit, lambda row: (row.event_id,)
+    )
+    return once(Query(sql, (topic, *place, one_more(limit)), read))
+
+
+def list_deliveries(
+    relay: str, *, after: After = None, limit: int | None = 50
+) -> Question[Listing[DeliveryRow]]:
+    """Ask for a page of the events that a relay could not deliver at once, the oldest first.
+
+    Args:
+        relay: Name of the relay.
+        after: ``next`` of the page before; None for the first.
+        limit: Most rows of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, int)
+    behind: LiteralString = "and event_id > %s" if place else ""
+    sql = statement(_DELIVERIES, behind, "order by event_id limit %s")
+    read = lambda rows: cut(  # noqa: E731
+        [DeliveryRow(*row) for row in rows], limit, lambda row: (row.event_id,)
+    )
+    return once(Query(sql, (relay, *place, one_more(limit)), read))
