@@ -270,17 +270,6 @@ select '-infinity', 'tenant', 'usd', 1000000000, c.n + r.n, c.n, r.n
 from (select count(*) as n from pgflow.charge) c, (select count(*) as n from pgflow.reservation) r
 on conflict (pool, period_at, unit) do update set admitted = excluded.admitted, charged = excluded.charged, reserved = excluded.reserved;
 
--- Events that a relay has yet to take, and parked runs that wait for one of them or for none.
-insert into pgflow.event (event_id, xid, at, topic, key, payload)
-select i, '3', now(), case when i % 10 = 0 then 'rare' else 'orders' end, 'key-' || i % 1000, json_build_object('n', i)
-from generate_series({finished}, {unclaimable} - 1) i;
-
-select setval('pgflow.event_id_seq', {unclaimable});
-
-insert into pgflow.event_wait (chain_id, event_id, value, is_current, name, topic, path, match)
-select i, 0, jsonb_hash_extended(to_jsonb(i), 0), true, 'event', 'orders', '{{n}}', jsonb_build_object('n', i)
-from generate_series({parked}, {leased} - 1) i where i % 5 < 4;
-
 insert into pgflow.step_beat (run_id, call, attempt, beat_at) select i, 2, 1, now() from generate_series({leased}, {held} - 1) i where i % 3 > 0;
 """
 
@@ -463,11 +452,6 @@ def spending(ids: Ids, first: int, count: int) -> str:
 
 CLAIM = "select * from pgflow.claim_runs(%s::int, %s::int[], 10, %s::bigint[], true)"
 BEHIND = "select * from pgflow.claim_runs(%s::int, %s::int[], 10, %s::bigint[], true, %s::bigint[])"
-
-RELAY = (
-    "insert into pgflow.relay (declared_at, name, target, topics, event_id, horizon) "
-    "values (now(), 'r', '', '{{orders,rare}}', {finished}, {unclaimable} - 1)"
-)
 
 
 def listed(
@@ -950,7 +934,7 @@ CASES = [
         "poll with nothing to do",
         "select * from pgflow.poll(1000)",
         lambda _: (),
-        120,
+        122,  # two of them to see that no run waits for an event
         uses="deadline_due_idx effect_beat_look_idx nudge_pkey owed_due_idx timer_due_idx",
         before=(LONG_AGO, "delete from pgflow.nudge"),
     ),
@@ -1381,32 +1365,6 @@ CASES = [
         lambda _: (FOREIGN,),
         10,
     ),
-    Case(
-        "relays' look at what is new",
-        "select * from pgflow.relay_news(array['r'], 1)",
-        lambda _: (),
-        20,
-        uses="event_topic_idx",
-        before=(RELAY,),
-    ),
-    Case(
-        "relay that settles a batch",
-        (
-            "select pgflow.settle_events('r', 1, %s::bigint + 100, (select json_agg(json_build_array("
-            "%s::bigint + n, case when n % 10 = 0 then 'failed' else 'ok' end, 'why', 1)) "
-            "from generate_series(1, 100) n))"
-        ),
-        lambda ids: (ids.finished, ids.finished),
-        1500,
-        uses="event_pkey",
-        before=(RELAY, "update pgflow.relay set token = 1, leased_until = now()"),
-    ),
-    Case(
-        "publishing",
-        "select pgflow.publish('orders', '1', 'key')",
-        lambda _: (),
-        40,
-    ),
     Case("all workers", "select * from pgflow.workers", lambda _: (), 450, uses="lease:whole"),
 ]
 
@@ -1509,12 +1467,12 @@ SETTINGS = {
 
 def _scans(plan: dict[str, Any], query: str, large: set[str], table: str = "") -> Iterator[Scan]:
     kind, table = plan["Node Type"], plan.get("Relation Name", table)
-    family = re.sub(r"^(unit|event)_\d+", r"\1", table)
+    family = re.sub(r"^unit_\d+", "unit", table)
     if table in large:
         if kind == "Seq Scan":
             yield Scan(f"{family}:whole", query)
         elif "Index Name" in plan:
-            yield Scan(re.sub(r"^(unit|event)_\d+", r"\1", plan["Index Name"]), query)
+            yield Scan(re.sub(r"^unit_\d+", "unit", plan["Index Name"]), query)
     for part in plan.get("Plans", ()):
         yield from _scans(part, query, large, table)
 

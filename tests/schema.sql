@@ -2456,7 +2456,7 @@ function pgflow.check_spec_(spec jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) what no slots can be made of; the fields of an expression are checked when it is evaluated
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 1ec6b12d92169c51192355727e0190d3
+  md5 20716b1d0aad012da0f50512c1a6bb19
 
 function pgflow.check_start_(priority integer, run_at timestamp with time zone, timeout_seconds double precision, labels jsonb, metadata jsonb, tenant text, key_retention_seconds integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Refuses (PF003) options of a start that no run can have
@@ -2651,6 +2651,17 @@ function pgflow.count_lost_threads(worker_id integer, lost integer) returns void
   md5 2a2034351301a1ff1ca103003a331df1
   grant execute to pgflow_worker
 
+function pgflow.count_open(chains bigint[]) returns bigint, owner pgflow_owner
+  -- Of the newest runs of a schedule, for the view schedules: number of those that have not ended
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 c9bbb04194f39be1f3cf14e5b1960a28
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgflow_owner
   -- The seq before the first unit of a step's last call, of its last failed or refused one if there is one
   plpgsql stable
@@ -2697,7 +2708,7 @@ function pgflow.declare_schedules(worker_id integer, declared jsonb) returns tex
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 4d19ef80697093bde03470aaf4b3ec7a
+  md5 e7ec8bcb57672533105f48a1e70162b2
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -3568,7 +3579,7 @@ function pgflow.match_events_(max integer) returns boolean, owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 8af022b9d4c57d3b0586fd247a7bec41
+  md5 f42f91097cfac241babaf19d036a5ae0
 
 function pgflow.mended_(me bigint, chain bigint, place json, verb text, message bigint, name text, why text, said_by text, OUT lane_id integer) returns integer, owner pgflow_owner
   -- Lets a run go on that was stuck for want of a message, once no message is left that it could not take; answers its lane
@@ -4098,6 +4109,17 @@ function pgflow.reach_(anchor jsonb, OUT closed_round bigint, OUT last_round big
   set search_path=pg_catalog, pg_temp
   md5 1384056454cfbac740c264f0881fa067
 
+function pgflow.read_clock() returns timestamp with time zone, owner pgflow_owner
+  -- Time by the clock that decides what is due, for views
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 17e8f61b67d8461769916302883dd59a
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.read_drafts(key text, stream text, tenant text DEFAULT ''::text) returns TABLE(draft text, value text), owner pgflow_owner
   -- Values that running steps of a run have emitted to a stream, and that do not count yet
   sql stable security definer
@@ -4508,11 +4530,16 @@ function pgflow.run_text_(r pgflow.run) returns text, owner pgflow_owner
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
 
-function pgflow.said_of_update_(payload json, OUT value json, OUT error json) returns record, owner pgflow_owner
-  -- Value or error of an update, as the unit of its answer has it
-  sql immutable
+function pgflow.said_of_update(payload json, OUT value json, OUT error json) returns record, owner pgflow_owner
+  -- Of the unit of an answer, for the view updates: its value or error
+  sql immutable security definer
   set search_path=pg_catalog, pg_temp
+  set jit=off
   md5 9885dd0ea8a3670d428a11fba0427e91
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.same_input_(one json, other json, defaults json) returns boolean, owner pgflow_owner
   -- True if two inputs are the same once the defaults stand for what they leave out
@@ -4811,7 +4838,7 @@ function pgflow.start_slot_(s pgflow.schedule, slot timestamp with time zone) re
   -- Starts the run of a slot, or finds the one that it has
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a667ec04e37b0113d620f2b538cfbcf0
+  md5 bf45344970d2eafcc124079bb603accf
 
 function pgflow.starters_(is_first boolean) returns text[], owner pgflow_owner
   -- Transactions that have drawn a number for a run, and have not ended; at first also those that have looked whether anything is sealed
@@ -5092,7 +5119,7 @@ function pgflow.update_reply(key text, update_id text, tenant text DEFAULT ''::t
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f8a32b9a3406c43f8a8a3d2b6b40e46c
+  md5 b777e56d088cda096e02354129a3403c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

@@ -193,7 +193,7 @@ def wait_for_event_sync(
     wanted = _wanted(scope, topic, match, key, after)
     call: EventCall = scope.execution.events.issue(wanted, _codec(), _patience(topic, timeout))
     try:
-        thread.block([call])
+        thread.block(call)
     except asyncio.CancelledError:
         scope.execution.cancel_call(call)
         raise

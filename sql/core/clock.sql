@@ -48,3 +48,15 @@ as $$
   cross join generate_series(1, count) n
 $$;
 comment on function pgflow.uuids7_(int) is 'So many UUIDs of version 7 of one millisecond, for a batch';
+
+create or replace function pgflow.read_clock()
+returns timestamptz
+language sql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select pgflow.now_()
+$$;
+comment on function pgflow.read_clock() is 'Time by the clock that decides what is due, for views';
+--! grant read_clock to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor

@@ -60,6 +60,19 @@ as $$
 $$;
 comment on function pgflow.is_open_(bigint) is 'True if the newest generation of a chain has not ended';
 
+create or replace function pgflow.count_open(chains bigint[])
+returns bigint
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select count(*) from unnest(chains) c where pgflow.is_open_(c)
+$$;
+comment on function pgflow.count_open(bigint[])
+  is 'Of the newest runs of a schedule, for the view schedules: number of those that have not ended';
+--! grant count_open to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+
 create or replace function pgflow.note_schedule_(
   name text, what text, why text, said_by text, at timestamptz, detail jsonb default null
 )
@@ -102,7 +115,7 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  given text := btrim(s.input::text, E' \n\r\t');
+  given text := btrim(s.input::text, ' ' || chr(9) || chr(10) || chr(13));
   own text := json_build_object(coalesce(s.slot_parameter, ''), json_build_object('at', pgflow.slot_text_(slot)))::text;
   input json := s.input;
 begin
@@ -526,7 +539,8 @@ begin
   if spec ? 'cron' and (jsonb_typeof(spec->'cron') <> 'array' or jsonb_array_length(spec->'cron') = 0 or exists (
     select from jsonb_array_elements(spec->'cron') e
     where jsonb_typeof(e) <> 'string' or octet_length(e #>> '{}') > 255
-      or (e #>> '{}') !~* '^\s*((\S+\s+){4,5}\S+|@(hourly|daily|midnight|weekly|monthly|yearly|annually))\s*$'
+      or btrim(e #>> '{}')
+        !~* '^(([^[:space:]]+[[:space:]]+){4,5}[^[:space:]]+|@(hourly|daily|midnight|weekly|monthly|yearly|annually))$'
   )) then
     raise exception using errcode = 'PF003',
       message = format('cron must be an array of expressions of five or six fields, not %s', left(spec->>'cron', 255));
@@ -793,7 +807,8 @@ begin
     where o.schedule = e->>'name' and o.declared = e
   ), t), worker_id, e->>'name', e
   from jsonb_array_elements(declared) e
-  on conflict on constraint schedule_declaration_pkey do update set declared_at = excluded.declared_at, declared = excluded.declared;
+  on conflict on constraint schedule_declaration_pkey do update
+    set declared_at = excluded.declared_at, declared = excluded.declared;
   for one in select d.* from pgflow.newest_declarations_(names) d order by d.name loop
     -- What people have set since stands, until the code says something else than it last did.
     continue when exists (select from pgflow.schedule c where c.name = one.name and c.declared = one.declared);
@@ -1021,14 +1036,14 @@ select s.name, s.workflow, s.queue, s.spec, s.overlap, s.catch_up, s.max_catch_u
     else 'active'
   end as state,
   s.due_at, s.upcoming, s.buffered,
-  (select count(*) from unnest(s.open_chains) c where pgflow.is_open_(c)) as open_runs,
+  pgflow.count_open(s.open_chains) as open_runs,
   s.last_slot_at, s.last_fired_at, s.last_run_key, s.fired, s.skipped, s.missed, s.error, s.error_at,
   s.paused_at, s.paused_by, s.why_paused, s.undeclared_at, s.declared is not null as is_declared,
   s.created_at, s.changed_at, s.slot_parameter, s.input, s.priority, s.timeout_seconds, s.labels,
   case when s.look_at is null then 0
     else greatest(0, extract(epoch from c.at - s.due_at)::float8) end as late_seconds,
   c.at as read_at
-from pgflow.schedule s cross join (select pgflow.now_() as at) c;
+from pgflow.schedule s cross join (select pgflow.read_clock() as at) c;
 comment on view pgflow.schedules is 'Schedules, what comes next, and what became of the slots before';
 comment on column pgflow.schedules.name is 'Its name, the first part of the keys of its runs';
 comment on column pgflow.schedules.workflow is 'Workflow of its runs';

@@ -13,11 +13,12 @@ select p.proname::text as name, c.oid::regclass::text as target, m.mark[1] as de
   s.hash
 from pg_catalog.pg_proc p
 join pg_catalog.pg_namespace n on n.oid = p.pronamespace and n.nspname = 'pgflow_triggers'
-cross join lateral regexp_match(obj_description(p.oid, 'pg_proc'), '^pgflow trigger (\w+) (\w+) on (\d+)$') as m (mark)
+cross join lateral regexp_match(
+  obj_description(p.oid, 'pg_proc'), '^pgflow trigger ([[:word:]]+) ([[:word:]]+) on ([0-9]+)$') as m (mark)
 left join pg_catalog.pg_class c on c.oid = m.mark[3]::oid
 cross join lateral (
-  select md5(string_agg(concat_ws(e'\n', t.tgname, t.tgenabled, pg_get_triggerdef(t.oid), p.prosrc, p.prosecdef,
-    p.proconfig), e'\n' order by t.tgname)) as hash, bool_and(t.tgenabled in ('O', 'A')) as is_enabled
+  select md5(string_agg(concat_ws(chr(10), t.tgname, t.tgenabled, pg_get_triggerdef(t.oid), p.prosrc, p.prosecdef,
+    p.proconfig), chr(10) order by t.tgname)) as hash, bool_and(t.tgenabled in ('O', 'A')) as is_enabled
   from pg_catalog.pg_trigger t where t.tgrelid = c.oid and t.tgfoid = p.oid and not t.tgisinternal
 ) s
 where m.mark is not null;

@@ -134,7 +134,7 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_variable
 declare
-  newest bigint := pgflow.newest_event_();
+  newest bigint;
   me xid8;
   c pgflow.event_cursor;
   upper_id bigint;
@@ -149,6 +149,7 @@ begin
   if not exists (select from pgflow.event_wait) then
     return false;
   end if;
+  newest := pgflow.newest_event_();
   select * into c from pgflow.event_cursor;
   if c.event_id >= newest and not exists (select from pgflow.event_wait w where not w.is_current)
      or pg_current_xact_id_if_assigned() is not null then

@@ -67,9 +67,10 @@ comment on function pgflow.send_update(text, text, json, text, text, text)
      'as long as the history of the run; PF002 if it was another. PF001 if no run has the key';
 --! grant send_update to pgflow_client, pgflow_worker, pgflow_operator
 
-create or replace function pgflow.said_of_update_(payload json, out value json, out error json)
+create or replace function pgflow.said_of_update(payload json, out value json, out error json)
 language sql
 immutable
+security definer
 set search_path = pg_catalog, pg_temp
 as $$
   -- What was redacted is the one or the other.
@@ -78,8 +79,9 @@ as $$
     case when not r.is_redacted then payload->'error' when payload->>'status' = 'failed' then payload end
   from (select pgflow.is_redacted_(payload::text)) as r (is_redacted)
 $$;
-comment on function pgflow.said_of_update_(json)
-  is 'Value or error of an update, as the unit of its answer has it';
+comment on function pgflow.said_of_update(json)
+  is 'Of the unit of an answer, for the view updates: its value or error';
+--! grant said_of_update to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 
 create or replace function pgflow.update_reply(
   key text, update_id text, tenant text default '', out status text, out value json, out error json
@@ -117,7 +119,7 @@ begin
   error := told.error;
   if told.reply_seq is not null then
     select s.value, s.error into value, error
-    from pgflow.unit u cross join lateral pgflow.said_of_update_(u.payload) s
+    from pgflow.unit u cross join lateral pgflow.said_of_update(u.payload) s
     where u.run_id = told.reply_run_id and u.seq = told.reply_seq;
   end if;
 end
@@ -249,7 +251,7 @@ select r.key, u.update_id, u.name as update, coalesce(u.status, 'waiting') as st
 from pgflow.run_update u
 join pgflow.run r on r.run_id = u.chain_id
 left join pgflow.unit a on a.run_id = u.reply_run_id and a.seq = u.reply_seq
-left join lateral pgflow.said_of_update_(a.payload) s on true;
+left join lateral pgflow.said_of_update(a.payload) s on true;
 comment on view pgflow.updates is 'Updates that were sent to runs, with their answers';
 --! grant updates to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.updates.key is 'Key of the run';

@@ -360,6 +360,7 @@ def test_a_migration_that_fails_takes_the_runs_with_it_that_it_has_started(
     assert count(conn, "pgflow.runs", "status = 'completed'") == 2
 
 
+@pytest.mark.filterwarnings("ignore:Did not recognize type")  # of the schema that is left out
 def test_autogenerate_finds_nothing_to_do_beside_the_schema_of_pgflow(
     config: Config, dsn: str
 ) -> None:

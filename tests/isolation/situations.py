@@ -1089,6 +1089,8 @@ APART = (
         ("seal", "redact", "drop"),
         ("take_lock", "free_lock", "break_lock", "sweep_locks", "grant"),
         "those touch what has ended or stands in a journal, and these neither",
+    ),
+    (
         ("fire", *OF_SCHEDULES),
         tuple(name for name in VERBS if name not in ("fire", *OF_SCHEDULES)),
         (

@@ -346,6 +346,9 @@ def test_a_word_that_crosses_a_rewind_is_recorded_where_the_debt_is_now(
     flow.until_idle()
     assert rows(conn, "select effect from pgflow.obligations") == []
     assert run_row(conn, "k", "generation") == (3,)
-    with pytest.raises(psycopg.Error, match="no (effect was accepted|open effect)"):
-        conn.execute(query)
+    if by == "reference":
+        conn.execute(query)  # the same word, once more
+    else:
+        with pytest.raises(psycopg.Error, match="no open effect"):
+            conn.execute(query)
     sound(conn)

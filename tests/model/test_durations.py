@@ -77,6 +77,9 @@ GIVEN: dict[str, Callable[[Any], Any]] = {
     "EffectStep.options.timeout": lambda value: EFFECT.options(timeout=value),
     "workflow.timeout": lambda value: workflow(timeout=value)(body), "Workflow.options.timeout": lambda value: flow_of.options(timeout=value),
     "Retries.first_delay": lambda value: Retries(first_delay=value), "Retries.max_delay": lambda value: Retries(max_delay=value),
+    "schedule.every": lambda value: pgflow.schedule(every=value),
+    "schedule.offset": lambda value: pgflow.schedule(every=60, offset=value),
+    "schedule.jitter": lambda value: pgflow.schedule("@daily", jitter=value),
     "Relay.timeout": lambda value: pgflow.Relay("r", ["t"], to=taken, timeout=value),
     "Relay.cooldown": lambda value: pgflow.Relay("r", ["t"], to=taken, cooldown=value),
     "AppBase.ref_checker.timeout": lambda value: App().ref_checker("s3", timeout=value)(body),
@@ -97,6 +100,7 @@ IN_RUNS = {
     "sleep.delay", "sync.sleep.delay", "Signal.wait.timeout", "SyncSignal.wait.timeout", "Run.result.timeout", "AsyncRun.result.timeout",
     "Harness.skip.by", "AsyncHarness.skip.by", "owe.due", "gate.timeout", "sync.gate.timeout",
     "lock.ttl", "lock.timeout", "sync.lock.ttl", "sync.lock.timeout", "serve.timeout", "sync.serve.timeout", "wait_for_event.timeout", "sync.wait_for_event.timeout",
+    "App.wait_for.timeout", "AsyncApp.wait_for.timeout",
 }  # fmt: skip
 """Durations that need a run; tested below."""
 
@@ -186,7 +190,7 @@ def test_a_number_means_seconds_wherever_a_duration_is_declared(where, value):
 def test_what_is_no_duration_is_refused_where_it_is_declared(where, value):
     with pytest.raises(
         (InvalidArgument, pgflow.DefinitionError),
-        match=r"timeout|max_age|dedup_window|settle_after|first_delay|max_delay|again_after|cooldown|time",
+        match=r"timeout|max_age|dedup_window|settle_after|first_delay|max_delay|again_after|cooldown|every|offset|jitter|time",
     ):
         GIVEN[where](value)
 

@@ -112,7 +112,7 @@ HALTS = (
     Halt("due: timers seen", "wake_due_", "  locked := array(\n    select k.run_id"),
     Halt("due: parked locked", "wake_due_", "  -- Whoever held the row before"),
     Halt("poll: clock read", "poll", "  perform pgflow.expire_runs_"),
-    Halt("poll: expired", "poll", "  select w.lanes, w.mail, w.ended, w.busy into"),
+    Halt("poll: expired", "poll", "  select w.lanes, w.mail, w.ended, w.busy + has_more::int into"),
     Halt("commit: leases locked", "commit_units", "  if careful or locked_ids"),
     Halt("commit: units there", "commit_units", "  if batch ? 'x' then\n    if batch->'x' @?"),
     Halt("commit: before the pools", "commit_units", "  if batch ? 'd' then"),

@@ -352,7 +352,8 @@ def test_every_partition_names_its_constraint_after_its_number(db: Conn) -> None
     db.execute("select pgflow.add_unit_partitions(6)")
     query = """
       select c.relname = 'unit_' || n - 1 and t.conname = c.relname || '_pkey'
-      from (select c.oid, c.relname, row_number() over (order by c.oid) as n from pg_class c where c.relispartition and c.relkind = 'r') c
+      from (select c.oid, c.relname, row_number() over (order by c.oid) as n from pg_class c
+        join pg_inherits i on i.inhrelid = c.oid where i.inhparent = 'pgflow.unit'::regclass) c
       join pg_constraint t on t.conrelid = c.oid and t.contype = 'p'
     """
     found = rows(db, query)

@@ -1,0 +1,52 @@
+"""Readers of the outbox and of the policy, in both colours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import psycopg
+from sqlkit import one
+
+from pgflow import App, AsyncApp, inspect
+
+
+def test_both_colours_read_the_same_of_events_and_rules(dsn: str, conn: psycopg.Connection) -> None:
+    one(conn, "select pgflow.declare_relay('mailer', array['orders'])")
+    for n in range(3):
+        one(conn, "select pgflow.publish('orders', %s, 'k')", json.dumps({"id": n}))
+    _, _, taken = conn.execute(
+        "select state, wait_seconds, events from pgflow.take_events('mailer', 11, 30, 1)"
+    ).fetchone() or ("", 0, [])
+    first = taken[0][0]
+    one(
+        conn,
+        "select pgflow.settle_events('mailer', 11, %s, %s)",
+        first,
+        json.dumps([[first, "dead", "gone"]]),
+    )
+    rules = [{"name": "refund", "amount": "$.cents", "above": 1000}]
+    conn.execute("select pgflow.set_policy(%s, 'limits')", (json.dumps(rules),))
+    questions = [
+        inspect.list_relays(),
+        inspect.list_events("orders", limit=2),
+        inspect.list_events("orders", after=str(first + 1)),
+        inspect.list_deliveries("mailer"),
+        inspect.list_triggers(),
+        inspect.judge_act("refund", "irreversible", {"cents": 5000}),
+    ]
+
+    async def main() -> list[object]:
+        async with AsyncApp(dsn) as app:
+            return [await inspect.ask_async(app, question) for question in questions]
+
+    with App(dsn) as app:
+        found = [inspect.ask(app, question) for question in questions]
+    assert found == asyncio.run(main())
+    relays, page, rest, deliveries, triggers, judged = found
+    assert [(row.name, row.topics, row.dead) for row in relays] == [("mailer", ["orders"], 1)]
+    assert [row.payload["id"] for row in page] == [0, 1]
+    assert (page.next, [row.payload["id"] for row in rest]) == (str(first + 1), [2])
+    assert [(row.event_id, row.state, row.error) for row in deliveries] == [(first, "dead", "gone")]
+    assert triggers == []
+    assert [(row.rule, row.needs, row.counts) for row in judged] == [(1, "gate", True)]
