@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
+import pgflow._worker.sealer
 import pgflow._worker.upkeep
 from pgflow.app._sync import Portal
 from tests.kits import servers
@@ -301,8 +302,8 @@ async def enumerate_paths(
             finally:
                 await stage.close()
 
-    strays = pgflow._worker.upkeep.STRAYS_EVERY_SECONDS
-    pgflow._worker.upkeep.STRAYS_EVERY_SECONDS = 0.2
+    strays, seals = pgflow._worker.upkeep.STRAYS_EVERY_SECONDS, pgflow._worker.sealer.OFF_SECONDS
+    pgflow._worker.upkeep.STRAYS_EVERY_SECONDS = pgflow._worker.sealer.OFF_SECONDS = 0.2
     try:
         dsn = servers.dsn_of(server_dsn, template)
         servers.install_schema(dsn)
@@ -322,6 +323,7 @@ async def enumerate_paths(
         return tallies[::-1]
     finally:
         pgflow._worker.upkeep.STRAYS_EVERY_SECONDS = strays
+        pgflow._worker.sealer.OFF_SECONDS = seals
         servers.drop_database(server_dsn, template)
         loop_thread.close()
 

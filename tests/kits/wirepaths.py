@@ -692,7 +692,10 @@ async def _start_in_django(stage: Stage, key: str) -> None:
 
 @path("claim, poll and wake", {WORKER: ALL}, REST, booked=1, told=1, signals=1)
 async def _claim(stage: Stage, key: str) -> None:
-    """Started and signalled past the proxy: what is cut is the worker's own."""
+    """Started and signalled past the proxy: what is cut is the worker's own, its look at schedules
+    among it, which else comes once in half a minute.
+    """
+    stage.worker._scheduler.look_now()
     await stage.rows(
         "select pgflow.start_run('waiting', json_build_object('key', %s::text), %s)", key, key
     )
