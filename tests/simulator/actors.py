@@ -24,6 +24,7 @@ from tests.simulator.world import Actor, Cut, Play, Step, World
 CLAIMED = "run_id, token, chain_id, last_seq, key, input, units, extra->'offer'"
 KEYS = 24
 LOCKED = ("one", "two")
+UPDATE = "set"
 SCHEDULES = (("alone-allow", "allow"), ("alone-skip", "skip"), ("busy", "cancel_other"))
 CAPACITY = 4
 DEAD_AFTER_TURNS = 120
@@ -68,6 +69,12 @@ class Execution:
     """Last look before the claim, for those that were taken so."""
     settled: list[int] = field(default_factory=list)
     """Admitted calls whose ends are in the buffer."""
+    shown: list[list[Any]] = field(default_factory=list)
+    """Updates that wait, as the last answer showed them: number, name, payload, taken before."""
+    shown_began: int = 0
+    """Look before that answer was asked for."""
+    words: list[list[Any]] = field(default_factory=list)
+    """Word of updates that goes with the buffer."""
 
     def draws(self, *, asks: bool = False, ends: bool = False) -> list[list[int | None]]:
         """The rows of ``d``: what the buffer settles of pools, or asks of them."""
@@ -128,6 +135,7 @@ class Cast:
         self.live = live
         self.starting = True
         self.messages = 0
+        self.updates = 0
         self.alive: dict[int, Actor] = {}
         """Workers by number, as long as their process lives."""
         for n in range(workers):
@@ -136,6 +144,7 @@ class Cast:
         world.add("starter", self.start_runs, 1.5)
         world.add("sender0", self.send_signals, 1)
         world.add("sender1", self.send_signals, 1)
+        world.add("updater", self.send_updates, 1)
         world.add("operator", self.operate, 0.7)
         world.add("poller", self.poll, 1)
         world.add("taker0", self.take_locks, 0.7)
@@ -316,7 +325,7 @@ class Cast:
                 e.settled.append(j.call)
                 e.note("c", j.call, "p", 1)
             elif what == "t":
-                return Flush(e) if e.taken else None
+                return Flush(e) if e.taken or e.words else None
             elif what == "w" and e.offer is not None and e.offer[1] == j.op[1] and not j.cancelled:
                 self.world.fire("signal taken from the claim")
                 number, name, payload, _, began = e.offer
@@ -326,6 +335,11 @@ class Cast:
                 e.note("S", j.call, name, json.loads(payload))
             elif what in "wvz":
                 return self._wait(e)
+            elif what == "u":
+                if not self._serve(e):
+                    return Flush(e, self._ask(e, updates=[[j.call]], park=True))
+                if j.update is not None and self.rng.random() < 0.4:
+                    return Flush(e)
             elif what == "b":
                 if j.loser is None:
                     return Flush(
@@ -375,6 +389,31 @@ class Cast:
         e.licensed = True
         return Flush(e)
 
+    def _serve(self, e: Execution) -> bool:
+        """Answers the update that was taken, or takes or rejects the next that waits; False if none
+        is known.
+        """
+        j = e.journal
+        if j.update is not None:
+            said = {"id": j.update, "status": "done", "value": j.seq}
+            words = [e.run_id, e.chain, j.update, None, j.seq + 1, "done", None]
+            e.note("b", j.call + 1, UPDATE, said)
+            e.words.append(words)
+            return True
+        if not e.shown:
+            return False
+        number, name, payload, is_again = e.shown.pop(0)
+        update = json.loads(payload)
+        if not is_again and self.rng.random() < 0.15:
+            self.world.fire("update rejected")
+            why = '{"message": "no"}'
+            e.words.append([e.run_id, e.chain, update["id"], number, None, "rejected", why])
+            return bool(e.shown)
+        e.offered[number] = e.shown_began
+        e.words.append([e.run_id, e.chain, update["id"], number, None, None, None])
+        e.note("h", j.call, name, update)
+        return True
+
     def _wait(self, e: Execution) -> Flush:
         j = e.journal
         assert j.op is not None
@@ -389,6 +428,7 @@ class Cast:
             self.world.fire("stuck")
             question = {"hold": ["stuck", "nondeterminism", "code", None, "pgflow"]}
         e.offer = None  # the answer may take it
+        e.shown = []
         return {"idle": True, "cancelled": e.journal.cancelled, **question}
 
     def _advance(self, worker: int, held: dict[int, Execution]) -> Call:
@@ -436,7 +476,7 @@ class Cast:
             e = flush.execution
             verdict = verdicts.get(e.run_id, "ok")
             if verdict == "ok":
-                self._settle(flush, settled.get(e.run_id), held)
+                self._settle(flush, settled.get(e.run_id), held, act.began)
             elif verdict != "busy":
                 held.pop(e.run_id, None)
                 if verdict == "already":
@@ -457,10 +497,15 @@ class Cast:
         return lost
 
     def _settle(
-        self, flush: Flush, settled: dict[str, Any] | None, held: dict[int, Execution]
+        self,
+        flush: Flush,
+        settled: dict[str, Any] | None,
+        held: dict[int, Execution],
+        began: int,
     ) -> None:
         e = flush.execution
-        e.buffer, e.taken, e.settled = [], [], []
+        e.buffer, e.taken, e.settled, e.words = [], [], [], []
+        e.shown, e.shown_began = (settled or {}).get("offers") or [], began
         if flush.status is not None or (settled is not None and settled["place"] != "leased"):
             held.pop(e.run_id, None)
             return
@@ -769,8 +814,81 @@ class Cast:
         """The signal that a parked run waits for."""
         model = self.world.model
         run = model.newest[model.keys[key][0]]
-        names = [wait[4] for wait in model.waits[run] if wait[3] == "s"]
-        return self._message(key, names[0]) if names else None
+        waits = [(wait[3], wait[4]) for wait in model.waits[run] if wait[3] in "su"]
+        if not waits:
+            return None
+        kind, name = waits[0]
+        return self._message(key, name) if kind == "s" else self._update(key, self._next_id())
+
+    def send_updates(self, me: Actor) -> Play:
+        """Sends updates, some again under their ids, some in transactions that end later or never;
+        and asks for their answers.
+        """
+        while True:
+            try:
+                if self.world.healing or not self.world.model.keys:
+                    yield Step("rest")
+                    continue
+                if self.rng.random() < 0.4:
+                    yield from self._ask_for_reply()
+                    continue
+                explicit = self.rng.random() < 0.3
+                if explicit:
+                    yield Step("begin", self.rng.choice(("", "isolation level repeatable read")))
+                rows = yield self._update(*self._addressed())
+                if explicit:
+                    yield Step(self.rng.choice(("commit", "commit", "rollback")))
+                if not self._is_lost():
+                    yield call(
+                        "wake", "$1::bigint[]", [int(rows[0][0])], columns="busy", act=Act("wake")
+                    )
+            except (Cut, SqlError):
+                pass
+
+    def _next_id(self) -> str:
+        self.updates += 1
+        return f"update-{self.updates}"
+
+    def _addressed(self) -> tuple[str, str]:
+        """Run and id of an update: of a new one, or of one that was sent."""
+        known = self.world.model.updates
+        if known and self.rng.random() < 0.3:
+            self.world.fire("update sent again")
+            key, update_id = self.rng.choice(list(known))
+            return key, update_id
+        waiting = {
+            self.world.model.runs[run].chain
+            for run, waits in self.world.model.waits.items()
+            if any(wait[3] == "u" for wait in waits)
+        }
+        keys = [k for k, (chain, _) in self.world.model.keys.items() if chain in waiting]
+        some = self.rng.choice(keys) if keys and self.rng.random() < 0.6 else self._someone()
+        return some, self._next_id()
+
+    def _update(self, key: str, update_id: str) -> Step:
+        act = Act("update", {"key": key, "id": update_id})
+        return call(
+            "send_update",
+            "$1, $2, $3::json, $4",
+            key,
+            UPDATE,
+            json.dumps({"n": update_id}),
+            update_id,
+            columns="chain_id, is_new",
+            act=act,
+        )
+
+    def _ask_for_reply(self) -> Call:
+        model = self.world.model
+        if not model.updates:
+            yield Step("rest")
+            return
+        key, update_id = self.rng.choice(list(model.updates))
+        rows = yield call(
+            "update_reply", "$1, $2", key, update_id, columns="status, value", act=Act("reply")
+        )
+        status, value = rows[0]
+        model.judge_reply(key, update_id, status.decode(), None if value is None else int(value))
 
     def _someone(self) -> str:
         """A key, mostly one of an open chain."""
@@ -960,6 +1078,8 @@ def _document(worker: int, flushes: list[Flush]) -> str:
     }
     if taken := [row for f in ordered for row in f.execution.taken]:
         batch["m"] = taken
+    if words := [word for f in ordered for word in (*f.execution.words, *_refused(f))]:
+        batch["v"] = words
     if draws := [
         row
         for f in ordered
@@ -987,6 +1107,14 @@ def _document(worker: int, flushes: list[Flush]) -> str:
     return json.dumps(batch)
 
 
+def _refused(f: Flush) -> list[list[Any]]:
+    """Word of the update that the run has taken and does not answer, since it ends."""
+    e = f.execution
+    if f.status is None or e.journal.update is None:
+        return []
+    return [[e.run_id, e.chain, e.journal.update, None, None, "refused", None]]
+
+
 def _ending(f: Flush) -> list[Any]:
     error = '{"message": "no"}' if f.status == "failed" else None
     output = "1" if f.status == "completed" else None
@@ -1001,10 +1129,12 @@ def _commit_act(flushes: list[Flush]) -> Act:
     units = {f.execution.run_id: (f.execution.committed, len(f.execution.buffer)) for f in flushes}
     unwanted = {chain for f in flushes for chain in f.question.get("unwanted", ())}
     offered = {number: began for f in flushes for number, began in f.execution.offered.items()}
+    words = [(w[2], w[5]) for f in flushes for w in (*f.execution.words, *_refused(f)) if w[5]]
     return Act(
         "commit",
         {
             "offered": offered,
+            "words": words,
             "unwanted": unwanted,
             "leases": leases,
             "endings": endings,

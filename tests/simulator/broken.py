@@ -167,6 +167,19 @@ BROKEN: dict[str, Variant] = {
             Change("look_all_", "  if gone <> messages then", "  if false then"),
         ),
     ),
+    "update taken twice": Variant(
+        "an update is recorded and stays in the mailbox",
+        (
+            Change(
+                "settle_updates_",
+                "where s.chain_id = (e->1)::bigint and s.kind = 'u' and s.signal_id = "
+                "(e->>3)::bigint offset 0",
+                "where s.chain_id = (e->1)::bigint and s.kind = 'u' and s.signal_id = "
+                "(e->>3)::bigint and e->>5 is not null offset 0",
+            ),
+            Change("settle_updates_", "  if gone <> taken then", "  if false then"),
+        ),
+    ),
     "newest message first": Variant(
         "of two messages of a name the later one is taken",
         (

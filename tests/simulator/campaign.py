@@ -40,6 +40,8 @@ MINIMUM_PER_10_000 = {
     "connection closed": 1,
     "stuck": 1,
     "signal handed over": 20,
+    "update sent again": 20,
+    "update rejected": 2,
     "signal taken from the claim": 5,
 }
 """Number of times that each fault must happen for a campaign to count."""

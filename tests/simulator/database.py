@@ -59,7 +59,7 @@ $$;
 RESET = f"""
 set pgflow.rewrites = 'on';
 truncate pgflow.run_key, pgflow.run, pgflow.outcome, pgflow.deadline, pgflow.ready, pgflow.lease, pgflow.parked, pgflow.wait, pgflow.timer,
-  pgflow.held, pgflow.signal, pgflow.undelivered, pgflow.nudge, pgflow.unit, pgflow.step_beat, pgflow.worker,
+  pgflow.held, pgflow.signal, pgflow.run_update, pgflow.undelivered, pgflow.nudge, pgflow.unit, pgflow.step_beat, pgflow.worker,
   pgflow.pool, pgflow.spend, pgflow.reservation, pgflow.charge, pgflow.pool_change, pgflow.lock, pgflow.lock_wait,
   pgflow.lock_nudge, pgflow.lock_broken, pgflow.seal, pgflow.seal_round, pgflow.seal_day, pgflow.seal_pending,
   pgflow.schedule, pgflow.schedule_declaration, pgflow.schedule_change, sim.booked, sim.account restart identity;
@@ -133,6 +133,9 @@ HALTS = (
     Halt("control: place locked", "apply_controls_", "  looked := true;"),
     Halt("deliver: place locked", "deliver_signal", "  if me is null or"),
     Halt("deliver: wait found", "deliver_signal", "  t := pgflow.now_();"),
+    Halt("answer: updates seen", "offer_updates_", "  return query"),
+    Halt("commit: updates taken", "settle_updates_", "  if gone <> taken then"),
+    Halt("update: id taken", "send_update", "  if is_new then"),
     Halt("start: key taken", "insert_run_", "  is_new := true;"),
     Halt("fire: schedule locked", "keep_schedules", "    coming := cardinality(s.upcoming)"),
     Halt("fire: run started", "fire_slot_", "  s.error := null;\n"),

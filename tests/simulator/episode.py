@@ -14,7 +14,7 @@ from tests.simulator.model import Broken
 from tests.simulator.wire import Wire
 from tests.simulator.world import NONE, Faults, World
 
-CONNECTIONS = 15
+CONNECTIONS = 16
 TURNS_TO_DRAIN_A_RUN = 400
 
 

@@ -24,7 +24,7 @@ select string_agg(x, E'\\n') from (
   union all select 't|' || run_id || '|' || call || '|' || (date_part('epoch', due_at) * 1000000)::bigint from pgflow.timer
   union all select 'd|' || run_id || '|' || (date_part('epoch', due_at) * 1000000)::bigint from pgflow.deadline
   union all select 's|' || chain_id || '|' || signal_id || '|' || kind::text || '|' || name || '|' || coalesce(run_id, 0) || '|' || coalesce(call, 0)
-    || '|' || case when kind = 's' then payload::text else '' end from pgflow.signal
+    || '|' || case kind when 's' then payload::text when 'u' then payload->>'id' else '' end from pgflow.signal
   union all select 'n|' || chain_id || '|' || nudge_id from pgflow.nudge
   union all select 'q|' || fence || '|' || key || '|' || holder || '|' || is_shared from pgflow.lock
   union all select 'k|' || worker_id || '|' || beat from pgflow.worker

@@ -113,6 +113,12 @@ class Model:
         """
         self.sent: dict[str, str] = {}
         """Every signal that was committed, by its payload: "mail", then "taken" or "aside"."""
+        self.updates: dict[tuple[str, str], list[Any]] = {}
+        """Every update that was committed, by key and id: "mail", "taken", "aside", or its answer,
+        with the value.
+        """
+        self.replies: dict[tuple[str, str], tuple[str, int | None]] = {}
+        """Last answers that those who asked were given."""
         self.tested: Counter[str] = Counter()
         """Number of times that each promise was put to the test."""
         self.changed = False
@@ -391,6 +397,10 @@ class Model:
                 )
         elif u.kind == "S":
             self._judge_signal(run, u, acts, mail_went)
+        elif u.kind == "h":
+            self._judge_update(run, u, acts, mail_went)
+        elif u.kind == "b":
+            self.updates[self._key_of(run.chain), u.payload["id"]] = ["done", u.payload["value"]]
         elif u.kind == "K" and u.payload["status"] != "refused":
             child = self.runs.get(u.payload["run_id"])
             if child is None or child.outcome is None or child.outcome[0] != u.payload["status"]:
@@ -448,6 +458,48 @@ class Model:
                 raise Broken("G31", f"run {run.run_id} received message {number} before {other}")
         self.sent[payload] = "taken"
         self.tested["G31"] += 1
+
+    def _key_of(self, chain: int) -> str:
+        return next(key for key, (known, _) in self.keys.items() if known == chain)
+
+    def _judge_update(self, run: Run, u: Unit, acts: list[Act], mail_went: dict[int, Mail]) -> None:
+        """One is taken out of the mailbox once, by the commit that has its unit, and before those
+        that were sent later, but for rejected ones.
+        """
+        name = self._key_of(run.chain), u.payload["id"]
+        taken = [
+            i
+            for i, m in mail_went.items()
+            if m.kind == "u" and m.chain == run.chain and m.payload == name[1]
+        ]
+        if self.updates.get(name) != ["mail"] or len(taken) != 1:
+            raise Broken(
+                "G31",
+                f"run {run.run_id} took {u}, which is {self.updates.get(name)}; {len(taken)} "
+                "messages went",
+            )
+        began = next(
+            a.data["offered"][taken[0]] for a in acts if taken[0] in a.data.get("offered", ())
+        )
+        for other, m in self.mail.items():
+            if other < taken[0] and (m.chain, m.kind) == (run.chain, "u") and m.since <= began:
+                raise Broken("G31", f"run {run.run_id} took update {taken[0]} before {other}")
+        self.updates[name] = ["taken"]
+        self.tested["G31"] += 1
+
+    def judge_reply(self, key: str, update_id: str, status: str, value: int | None) -> None:
+        """An answer is the one that the journal has, and stays the same."""
+        name = key, update_id
+        known = self.replies.setdefault(name, (status, value)) if status != "waiting" else None
+        if known not in (None, (status, value)):
+            raise Broken("G31", f"update {name} was answered {known}, and {(status, value)} later")
+        if status == "waiting" and name in self.replies:
+            raise Broken("G31", f"update {name} was answered {self.replies[name]}, and waits again")
+        if status == "done" and self.updates[name] != ["done", value]:
+            raise Broken(
+                "G31", f"update {name} is {self.updates[name]}, and its sender reads {value}"
+            )
+        self.tested["G31"] += status != "waiting"
 
     def _judge_booked(self, run: Run, there: list[list[int]], recorded: list[list[int]]) -> None:
         calls = [call for call, _ in there]
@@ -646,6 +698,9 @@ class Model:
                     )
                 self.sent[m.payload] = "mail"
                 self.tested["G5"] += 1
+            elif m.kind == "u":
+                self._judge_asked(m, acts)
+        self._judge_unasked(went, acts)
         missing = {
             i: m for i, m in went.items() if m.kind == "s" and self.sent[m.payload] == "mail"
         }
@@ -657,6 +712,34 @@ class Model:
                 if self.runs[self.newest[m.chain]].outcome is None:
                     raise Broken("G31", f"message {i} was put aside while chain {m.chain} goes on")
                 self.sent[m.payload] = "aside"
+
+    def _judge_asked(self, m: Mail, acts: list[Act]) -> None:
+        name = self._key_of(m.chain), m.payload
+        if name in self.updates:
+            raise Broken("G31", f"update {name} was sent once and came again")
+        if not any(a.kind == "update" and (a.data["key"], a.data["id"]) == name for a in acts):
+            raise Broken("G5", f"update {name} was sent by nobody whose transaction has committed")
+        self.updates[name] = ["mail"]
+        self.tested["G5"] += 1
+
+    def _judge_unasked(self, went: dict[int, Mail], acts: list[Act]) -> None:
+        """An update that is gone was taken, rejected, or put aside with the end of its chain."""
+        missing = {
+            i: m
+            for i, m in went.items()
+            if m.kind == "u" and self.updates[self._key_of(m.chain), m.payload] == ["mail"]
+        }
+        aside = self.mirror.aside({m.chain for m in missing.values()}) if missing else {}
+        for i, m in missing.items():
+            name = self._key_of(m.chain), m.payload
+            if any((m.payload, "rejected") in a.data.get("words", ()) for a in acts):
+                self.updates[name] = ["rejected"]
+            elif i not in aside:
+                raise Broken("G31", f"update {name} is gone and nobody took it")
+            elif self.runs[self.newest[m.chain]].outcome is None:
+                raise Broken("G31", f"update {name} was put aside while its chain goes on")
+            else:
+                self.updates[name] = ["aside"]
 
     # ---------------------------------------------------------------- what holds at all times
 
@@ -702,6 +785,8 @@ class Model:
                 and m.run == int(wait[1])
                 and str(m.call) in wait[5].strip("{}").split(",")
             )
+        if m.kind == "u":
+            return wait[3] == "u"
         return m.kind == "s" and wait[3] == "s" and wait[4] == m.name
 
     # ---------------------------------------------------------------- answers

@@ -6,7 +6,7 @@ A program is a list of operations; that at position i has the calls 2i+1 and 2i+
     ["w", name]  wait for a signal      ["v", name, seconds]  the same with a time-out
     ["b", name, name]  wait for either  ["z", seconds]  sleep
     ["k", program, key, policy] start a child ["J"] wait for all children ["g"] give up all children
-    ["n", program]  continue as new     ["f"]  fail
+    ["u"] take an update and answer it   ["n", program]  continue as new     ["f"]  fail
 
 A journal is fed unit by unit and refuses what could not have happened: a call that ends twice, a
 unit of a call that is not asked for, a signal of another name. Workers use it to know what comes
@@ -57,6 +57,8 @@ class Journal:
         self.timer: int | None = None
         """Seq of the unit that started the timer of the present operation."""
         self.retry: int | None = None
+        self.update: str | None = None
+        """Id of the update that was taken and has no answer yet."""
         self.children: dict[int, int | None] = {}
         """Children that are started and not yet heard of: call -> run."""
 
@@ -113,6 +115,8 @@ class Journal:
             return mine and u.kind == "c" and u.name == "t" and self._next()
         if what in "wvz":
             return mine and self._take_wait(u, op)
+        if what == "u":
+            return self._take_update(u)
         if what == "b":
             return self._take_either(u, op)
         if what == "k":
@@ -151,6 +155,15 @@ class Journal:
         if u.kind == "W":
             return op[0] == "v" and self.timer is not None and self._next()
         return u.kind == "T" and op[0] == "z" and self.timer is not None and self._next()
+
+    def _take_update(self, u: Unit) -> bool:
+        if self.update is None:
+            self.update = u.payload["id"] if u.kind == "h" else None
+            return u.call == self.call and self.update is not None
+        if (u.kind, u.call, u.payload["id"]) != ("b", self.call + 1, self.update):
+            return False
+        self.update = None
+        return self._next()
 
     def _take_either(self, u: Unit, op: Op) -> bool:
         if (
@@ -198,7 +211,7 @@ def grow(rng: random.Random, depth: int = 0, generation: int = 1) -> list[Op]:
     ops: list[Op] = []
     open_children = 0
     for _ in range(rng.randint(1, 4)):
-        what = rng.choices("rstpwvbzk", (2, 2, 4, 2, 3, 2, 1, 2, 3 if depth < 2 else 0))[0]
+        what = rng.choices("rstpwvbzuk", (2, 2, 4, 2, 3, 2, 1, 2, 2, 3 if depth < 2 else 0))[0]
         if what == "w":
             ops.append(["w", rng.choice(SIGNALS)])
         elif what == "v":
