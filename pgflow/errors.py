@@ -38,7 +38,6 @@
         ├── WrongColourError             the other colour (async or sync) must be called
         ├── DefinitionError              a workflow or step that cannot work
         │   └── InvalidWorkflow              a file of a declared workflow that cannot be used
-        ├── NotBuiltError                part of the surface, not of this version
         ├── BudgetExceeded               a pool did not admit the call, which was not made
         ├── CodecError                   a value that the app's codec cannot encode or decode
         │   └── Redacted                 a value that somebody had replaced by its hash
@@ -340,10 +339,6 @@ class InvalidWorkflow(DefinitionError):
         self.problems = tuple(problems)
 
 
-class NotBuiltError(PgflowError, NotImplementedError):
-    """Part of the public surface that this version does not have yet."""
-
-
 class BudgetExceeded(PgflowError):
     """A pool did not admit a call, so the call was not made.
 
@@ -443,7 +438,6 @@ BY_SQLSTATE: dict[str, type[PgflowError]] = {
         HasActed,
         LockLost,
         VersionConflict,
-        NotBuiltError,
     )
     if cls.sqlstate
 }

@@ -180,7 +180,6 @@ def child_request(
     kwargs: dict[str, Any],
 ) -> ChildRequest:
     """A child run as the database is asked for it."""
-    workflow.check_built()
     options = workflow.start_options
     for interceptor in scope.interceptors:
         options = interceptor.start_child(run_info(), workflow.name, options)

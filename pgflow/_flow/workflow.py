@@ -32,7 +32,6 @@ from typing_extensions import TypedDict
 
 from pgflow._flow.patches import find_patches
 from pgflow._flow.step import check_aliases, resolve_hints
-from pgflow._flow.unbuilt import find_unbuilt
 from pgflow._flow.updates import UpdateHandler
 from pgflow._model.budgets import Amount, Pool, amounts_of
 from pgflow._model.codecs import Codec, codec_for
@@ -41,7 +40,7 @@ from pgflow._model.names import is_name
 from pgflow._model.options import DEFAULT_QUEUE, IfTaken, StartOptions
 from pgflow._model.schedules import Declared
 from pgflow._model.upcasters import Upcast
-from pgflow.errors import DefinitionError, InvalidArgument, NotBuiltError, NotStorable
+from pgflow.errors import DefinitionError, InvalidArgument, NotStorable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -260,18 +259,9 @@ class Workflow(Generic[P, R_co]):
 
         Raises:
             DefinitionError: They cannot.
-            NotBuiltError: Its code uses what is declared and not built.
         """
-        self.check_built()
         assert self.input_codec is not None
         assert self.result_codec is not None
-
-    def check_built(self) -> None:
-        """Makes sure that its code uses nothing that is only declared,
-        as far as that is written in its module.
-        """
-        if self.origin.unbuilt is not None:
-            raise NotBuiltError(f"workflow {self.name} cannot be started: {self.origin.unbuilt}")
 
     def encode_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The input as JSON text, checked to be readable by the workflow.
@@ -336,11 +326,6 @@ class Workflow(Generic[P, R_co]):
     def patches(self) -> dict[str, bool]:
         """Names of the patches written in its code, each with whether that only deprecates it."""
         return find_patches(self.fn)
-
-    @cached_property
-    def unbuilt(self) -> str | None:
-        """Description of the unbuilt thing that its code uses, or None."""
-        return find_unbuilt(self.fn)
 
     @cached_property
     def code_hash(self) -> str:

@@ -179,7 +179,6 @@ def _agreed(what: str, on_breach: Any, obligation: Obligation) -> dict[str, str]
         on_breach.codec.decode(text, payload)
         return {"signal": json.dumps(on_breach.name), "payload": text}
     if isinstance(on_breach, Workflow):
-        on_breach.check_built()
         options = on_breach.start_options
         said = {
             "workflow": on_breach.name,
