@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parent / "kits"))
 import servers
 from evidence import Evidence, Findings
 
-from pgflow.inspect import RunFilter, list_runs
+from pgflow.inspect import RunFilter, list_runs, list_schedules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -270,7 +270,28 @@ select '-infinity', 'tenant', 'usd', 1000000000, c.n + r.n, c.n, r.n
 from (select count(*) as n from pgflow.charge) c, (select count(*) as n from pgflow.reservation) r
 on conflict (pool, period_at, unit) do update set admitted = excluded.admitted, charged = excluded.charged, reserved = excluded.reserved;
 
+-- Events that a relay has yet to take, and parked runs that wait for one of them or for none.
+insert into pgflow.event (event_id, xid, at, topic, key, payload)
+select i, '3', now(), case when i % 10 = 0 then 'rare' else 'orders' end, 'key-' || i % 1000, json_build_object('n', i)
+from generate_series({finished}, {unclaimable} - 1) i;
+
+select setval('pgflow.event_id_seq', {unclaimable});
+
+insert into pgflow.event_wait (chain_id, event_id, value, is_current, name, topic, path, match)
+select i, 0, jsonb_hash_extended(to_jsonb(i), 0), true, 'event', 'orders', '{{n}}', jsonb_build_object('n', i)
+from generate_series({parked}, {leased} - 1) i where i % 5 < 4;
+
 insert into pgflow.step_beat (run_id, call, attempt, beat_at) select i, 2, 1, now() from generate_series({leased}, {held} - 1) i where i % 3 > 0;
+
+-- Hourly schedules, three of them due; of every fourth all workers say the same.
+insert into pgflow.schedule (name, created_at, changed_at, after_at, due_at, look_at, overlap, catch_up, workflow, queue, spec, declared, input, upcoming)
+select s.name, now(), now(), u.slots[16], u.slots[1], u.slots[1], 'allow', 'latest', 'flow_1', 'default', '{{"every": 3600}}', case when i % 4 = 0 then jsonb_build_object('name', s.name) end, '{{}}', u.slots
+from generate_series(1, 4 * {kin}) i cross join lateral (select 'schedule-' || {finished} || '-' || i as name) s cross join lateral (
+  select array_agg(case when i <= 3 then now() - interval '10 s' else now() + interval '1 day' + i * interval '10 s' end + n * interval '1 h' order by n) as slots from generate_series(0, 15) n
+) u;
+
+insert into pgflow.schedule_declaration (declared_at, worker_id, schedule, declared)
+select now(), w.worker_id, s.name, s.declared from pgflow.schedule s cross join pgflow.worker w where s.declared is not null on conflict do nothing;
 """
 
 
@@ -453,6 +474,13 @@ def spending(ids: Ids, first: int, count: int) -> str:
 CLAIM = "select * from pgflow.claim_runs(%s::int, %s::int[], 10, %s::bigint[], true)"
 BEHIND = "select * from pgflow.claim_runs(%s::int, %s::int[], 10, %s::bigint[], true, %s::bigint[])"
 
+SETTLED = "select pgflow.settle_fleet_(now())"
+"""The workers that are there have been looked at."""
+RELAY = (
+    "insert into pgflow.relay (declared_at, name, target, topics, event_id, horizon) "
+    "values (now(), 'r', '', '{{orders,rare}}', {finished}, {unclaimable} - 1)"
+)
+
 
 def listed(
     name: str,
@@ -493,7 +521,8 @@ CASES = [
         CLAIM,
         lambda _: (1, SERVED, tokens(10)),
         420,
-        uses="lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
+        uses="lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey "
+        "unit_pkey",
     ),
     Case(
         "claim of ten from one lane",
@@ -507,7 +536,8 @@ CASES = [
         BEHIND,
         lambda ids: (1, SERVED, tokens(10), [0, (ids.ready + ids.parked) // 2]),
         420,
-        uses="lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
+        uses="lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey "
+        "unit_pkey",
     ),
     Case(
         "claim of ten from one lane, on from the middle of what is ready",
@@ -521,7 +551,8 @@ CASES = [
         CLAIM,
         lambda _: (1, [*SERVED, PAUSED], tokens(10)),
         410,
-        uses="lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
+        uses="lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey "
+        "unit_pkey",
     ),
     Case(
         "claim from a queue with a limit",
@@ -757,7 +788,8 @@ CASES = [
         "select pgflow.commit_units(%s::jsonb)",
         lambda ids: (batch(ids, 1, 1, seq=2, question=lambda _: {"park": True}),),
         160,
-        uses="deadline_pkey lease_pkey outcome_pkey owed_obligation_idx owed_pkey reservation_pkey "
+        uses="event_wait_pkey deadline_pkey lease_pkey outcome_pkey owed_obligation_idx "
+        "owed_pkey reservation_pkey "
         "run_generation_key run_parent_idx run_pkey signal_pkey step_beat_pkey unit_pkey",
         before=("select pgflow.cancel_run('key-' || ({leased} + 1), force => true)",),
     ),
@@ -828,7 +860,8 @@ CASES = [
         "select * from pgflow.deliver_signal(%s::text, 'go', '1')",
         lambda ids: (parked_key(ids, 0),),
         66,
-        uses="parked_pkey run_generation_key run_key_pkey run_pkey signal_pkey timer_pkey wait_pkey",
+        uses="parked_pkey run_generation_key run_key_pkey run_pkey signal_pkey timer_pkey "
+        "wait_pkey",
     ),
     Case(
         "cancel",
@@ -899,7 +932,8 @@ CASES = [
         "select * from pgflow.wake(%s::bigint[])",
         lambda ids: ([ids.ready + 5002],),
         160,
-        uses="deadline_pkey held_pkey lease_pkey nudge_pkey outcome_pkey owed_obligation_idx "
+        uses="event_wait_pkey deadline_pkey held_pkey lease_pkey nudge_pkey outcome_pkey "
+        "owed_obligation_idx "
         "owed_pkey parked_pkey ready_run_id_key reservation_pkey run_generation_key run_parent_idx "
         "run_pkey signal_pkey step_beat_pkey timer_pkey unit_pkey wait_pkey",
         before=("select pgflow.cancel_run('key-' || ({ready} + 5002))",),
@@ -934,8 +968,9 @@ CASES = [
         "poll with nothing to do",
         "select * from pgflow.poll(1000)",
         lambda _: (),
-        122,  # two of them to see that no run waits for an event
-        uses="deadline_due_idx effect_beat_look_idx nudge_pkey owed_due_idx timer_due_idx",
+        126,  # six of them to see whether a run waits for an event that is new
+        uses="event_wait_pkey event_wait_behind_idx deadline_due_idx effect_beat_look_idx "
+        "nudge_pkey owed_due_idx timer_due_idx",
         before=(LONG_AGO, "delete from pgflow.nudge"),
     ),
     Case(
@@ -943,7 +978,8 @@ CASES = [
         "select * from pgflow.poll(100)",
         lambda _: (),
         3500,
-        uses="deadline_due_idx effect_beat_look_idx nudge_pkey owed_due_idx parked_pkey "
+        uses="event_wait_pkey event_wait_behind_idx deadline_due_idx effect_beat_look_idx "
+        "nudge_pkey owed_due_idx parked_pkey "
         "timer_due_idx timer_pkey wait_pkey",
         before=("delete from pgflow.nudge", "delete from pgflow.deadline where due_at <= now()"),
     ),
@@ -952,7 +988,8 @@ CASES = [
         "select * from pgflow.poll(100)",
         lambda _: (),
         17000,
-        uses="deadline_due_idx effect_beat_look_idx held_pkey lease_pkey nudge_pkey outcome_pkey "
+        uses="event_wait_pkey event_wait_behind_idx deadline_due_idx effect_beat_look_idx "
+        "held_pkey lease_pkey nudge_pkey outcome_pkey "
         "owed_due_idx parked_pkey ready_run_id_key run_generation_key run_pkey signal_pkey timer_due_idx "
         "timer_pkey wait_pkey",
         before=("delete from pgflow.nudge",),
@@ -962,7 +999,8 @@ CASES = [
         "select * from pgflow.poll(100)",
         lambda _: (),
         6000,
-        uses="deadline_due_idx effect_beat_look_idx effect_beat_pkey held_pkey lease_pkey "
+        uses="event_wait_pkey event_wait_behind_idx deadline_due_idx effect_beat_look_idx "
+        "effect_beat_pkey held_pkey lease_pkey "
         "nudge_pkey outcome_pkey owed_due_idx owed_pkey parked_pkey ready_run_id_key "
         "run_generation_key run_pkey signal_pkey timer_due_idx timer_pkey wait_pkey",
         before=(
@@ -986,7 +1024,8 @@ CASES = [
         "select * from pgflow.poll(100)",
         lambda _: (),
         9000,
-        uses="deadline_due_idx effect_beat_look_idx nudge_pkey outcome_pkey owed_due_idx "
+        uses="event_wait_pkey event_wait_behind_idx deadline_due_idx effect_beat_look_idx "
+        "nudge_pkey outcome_pkey owed_due_idx "
         "owed_pkey run_pkey timer_due_idx unit_pkey",
         before=(
             LONG_AGO,
@@ -1209,9 +1248,82 @@ CASES = [
         "select * from pgflow.idle_state()",
         lambda _: (),
         1300,
-        uses="deadline_due_idx effect_beat_look_idx lease_pkey nudge_pkey owed_due_idx ready_pkey "
+        uses="event_pkey event_topic_idx event_wait:whole deadline_due_idx effect_beat_look_idx "
+        "lease_pkey nudge_pkey owed_due_idx ready_pkey "
         "timer_due_idx",
-        drained=2_400,
+        drained=2_440,  # of events and waits for them too
+    ),
+    Case(
+        "a look at 4,000 schedules, three of them due",
+        "select * from pgflow.keep_schedules(1)",
+        lambda _: (),
+        760,  # two hundred for each run that it starts
+        uses="run_key_pkey schedule_declaration_pkey",
+        before=(SETTLED,),
+    ),
+    Case(
+        "a look at 4,000 schedules by who does not keep them",
+        "select * from pgflow.keep_schedules(1)",
+        lambda _: (),
+        20,
+        before=(
+            "update pgflow.schedule_state set keeper = 2, kept_until = now() + interval '5 s'",
+        ),
+    ),
+    Case(
+        "a tick's look at 4,000 schedules",
+        "select * from pgflow.keep_schedules(1, at_once => true)",
+        lambda _: (),
+        1200,
+        uses="schedule_declaration_pkey run_key_pkey",
+        before=(SETTLED,),
+    ),
+    Case(
+        "slots to come of ten schedules",
+        "select pgflow.refill_schedules(%s::jsonb)",
+        lambda ids: (
+            json.dumps(
+                [
+                    {
+                        "name": f"schedule-{ids.finished}-{n}",
+                        "version": 2,
+                        "after": "2030-01-01T00:00:00+00:00",
+                        "slots": ["2030-01-01T01:00:00+00:00"],
+                        "is_over": False,
+                    }
+                    for n in range(10, 20)
+                ]
+            ),
+        ),
+        200,
+        before=(
+            "update pgflow.schedule set version = 2, upcoming = array[]::timestamptz[], due_at = null, after_at = '2030-01-01 00:00+00' where name like 'schedule-%-1_'",
+        ),
+    ),
+    Case(
+        "a worker that says of 1,000 schedules what 50 others have said",
+        "select pgflow.declare_schedules(51, (select jsonb_agg(c.declared) from pgflow.schedule c where c.declared is not null))",
+        lambda _: (),
+        230_000,  # four for each of 51,000 declarations
+        uses="schedule_declaration:whole schedule_declaration_pkey",
+        before=(
+            "insert into pgflow.worker (worker_id, pid, beat, beat_at, started_at, concurrency, host, version, queues) overriding system value values (51, 1, 0, now(), now(), 1, 'host', 'test', array['default']) on conflict do nothing",
+        ),
+    ),
+    Case(
+        "whose word on 1,000 schedules counts, when one of 50 workers has come",
+        "select * from pgflow.keep_schedules(1)",
+        lambda _: (),
+        3600,
+        uses="run_key_pkey schedule_declaration:whole schedule_declaration_pkey",
+        before=("update pgflow.schedule_state set fleet = 1",),
+    ),
+    Case(
+        "a page of schedules",
+        list_schedules(limit=50).first.sql,
+        lambda _: list_schedules(limit=50).first.params,
+        300,
+        by_people=True,
     ),
     Case(
         "the run of a key",
@@ -1365,6 +1477,32 @@ CASES = [
         lambda _: (FOREIGN,),
         10,
     ),
+    Case(
+        "relays' look at what is new",
+        "select * from pgflow.relay_news(array['r'], 1)",
+        lambda _: (),
+        50,
+        uses="event_pkey event_topic_idx",
+        before=(RELAY,),
+    ),
+    Case(
+        "relay that settles a batch",
+        (
+            "select pgflow.settle_events('r', 1, %s::bigint + 100, (select json_agg(json_build_array("
+            "%s::bigint + n, case when mod(n, 10) = 0 then 'failed' else 'ok' end, 'why', 1)) "
+            "from generate_series(1, 100) n))"
+        ),
+        lambda ids: (ids.finished, ids.finished),
+        1500,
+        uses="event_pkey",
+        before=(RELAY, "update pgflow.relay set token = 1, leased_until = now()"),
+    ),
+    Case(
+        "publishing",
+        "select pgflow.publish('orders', '1', 'key')",
+        lambda _: (),
+        40,
+    ),
     Case("all workers", "select * from pgflow.workers", lambda _: (), 450, uses="lease:whole"),
 ]
 
@@ -1467,12 +1605,12 @@ SETTINGS = {
 
 def _scans(plan: dict[str, Any], query: str, large: set[str], table: str = "") -> Iterator[Scan]:
     kind, table = plan["Node Type"], plan.get("Relation Name", table)
-    family = re.sub(r"^unit_\d+", "unit", table)
+    family = re.sub(r"^(unit|event)_\d+", r"\1", table)
     if table in large:
         if kind == "Seq Scan":
             yield Scan(f"{family}:whole", query)
         elif "Index Name" in plan:
-            yield Scan(re.sub(r"^unit_\d+", "unit", plan["Index Name"]), query)
+            yield Scan(re.sub(r"^(unit|event)_\d+", r"\1", plan["Index Name"]), query)
     for part in plan.get("Plans", ()):
         yield from _scans(part, query, large, table)
 
