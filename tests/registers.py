@@ -150,7 +150,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("dsn", help="a superuser's")
-    parser.add_argument("--runs", type=int, default=900, help="Runs of each workflow.")
+    parser.add_argument("--runs", type=int, default=6000, help="Runs of each workflow.")
     parser.add_argument("--harms", type=int, default=100, help="Most kills and freezes of each.")
     parser.add_argument("--seed", type=int, default=1, help="Of the moments of harm.")
     options = parser.parse_args()
@@ -171,6 +171,8 @@ def main() -> int:
         finally:
             servers.drop_database(options.dsn, name)
         print(f"{workflow}: {options.runs} runs, {harms} harms, {len(wrong)} wrong", flush=True)
+        if harms < options.harms:
+            wrong.append(f"the runs were over after {harms} of {options.harms} harms: ask for more")
         for line in wrong:
             print(f"FAILED {line}")
         failed |= bool(wrong)
