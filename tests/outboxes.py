@@ -1,6 +1,6 @@
 """Six writers publish, some of them slowly and some in vain, while relays are killed and frozen.
 
-``python -m tests.outboxes DSN --seconds 60`` plays it against a database with the schema. A writer
+``python -m tests.outboxes DSN --seconds 60`` plays it in a database that it makes beside this one. A writer
 raises a counter of a key and publishes its new value in the same transaction. Some begin with a
 write elsewhere, so that the order of transactions is not that of the events. Some stay open for a
 second, and some roll back. Workers in processes of their own have three relays: to a receiver
@@ -38,6 +38,7 @@ from pgflow import App, AsyncApp, Event, Relay, Retries, transaction, workflow
 from pgflow._worker import couriers
 from pgflow._worker.heartbeat import Rhythm
 from pgflow._worker.options import WorkerOptions
+from tests.kits import servers
 
 KEYS = "abcdefgh"
 LEASE_SECONDS = 1.5
@@ -326,7 +327,7 @@ def play(dsn: str, seconds: float = 30, seed: int = 1, processes: int = 3) -> Re
 def main() -> int:
     """Plays it once."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("dsn")
+    parser.add_argument("dsn", help="a superuser's")
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=3)
@@ -336,7 +337,13 @@ def main() -> int:
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(serve(options.dsn, options.serve))
         return 0
-    report = play(options.dsn, options.seconds, options.seed, options.processes)
+    name = servers.create_database(options.dsn)
+    try:
+        dsn = servers.dsn_of(options.dsn, name)
+        servers.install_schema(dsn)
+        report = play(dsn, options.seconds, options.seed, options.processes)
+    finally:
+        servers.drop_database(options.dsn, name)
     print(report)
     for line in report.wrong[:50]:
         print(" ", line)
