@@ -62,7 +62,7 @@ class State:
     def environment(self) -> dict[str, str]:
         """In which a Python process runs this state's library and no other."""
         path = os.pathsep.join([str(self.folder), str(self.folder / "cli")])
-        return {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        return {**os.environ, "PYTHONPATH": path}
 
     def run(self, *command: str) -> str:
         """Output of a Python program under this state's library."""
