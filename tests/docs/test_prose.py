@@ -9,6 +9,7 @@ import ast
 import re
 import statistics
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -109,8 +110,13 @@ def test_wordy_pages_are_found():
     assert complaints(sentences("- Start it.\n- Stop it; what now?\n")) == []
 
 
-def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each docstring, those behind assignments included."""
+@cache
+def docstrings(source: str) -> tuple[tuple[int, str], ...]:
+    """Return line and text of each docstring, those behind assignments included."""
+    return tuple(_docstrings(source))
+
+
+def _docstrings(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
         for before, statement in (

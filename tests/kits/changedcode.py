@@ -47,8 +47,13 @@ class Change:
 
 
 @cache
+def _source() -> str:
+    return inspect.getsource(exampleflows)
+
+
+@cache
 def _tree() -> ast.Module:
-    return ast.parse(inspect.getsource(exampleflows))
+    return ast.parse(_source())
 
 
 def _function(tree: ast.Module, name: str) -> Any:
@@ -235,7 +240,7 @@ def is_reached(change: Change, lines: set[int]) -> bool:
 
 def source_of(change: Change) -> str:
     """The source of the changed module."""
-    tree = copy.deepcopy(_tree())
+    tree = ast.parse(_source())  # a third of what a copy of the tree takes
     _change(tree, change)
     at = next(
         n
