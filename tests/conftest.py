@@ -7,6 +7,7 @@ hundredths of a second. A test that breaks the database on purpose says so with
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +19,14 @@ from psycopg.pq import TransactionStatus
 from servers import postgresql_proc  # noqa: F401  a fixture
 
 import pgflow._engine
+import pgflow.testing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
+MANY_TESTS = 50
+"""Number of tests above which it is worth the time to make their template small."""
 
 # Each test has a database of its own, a thousand small files: half of the time is the file
 # system's, if it is one on a disk.
@@ -37,6 +42,13 @@ def pytest_xdist_auto_num_workers() -> int:
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     return max(processors, min(4, 2 * processors))
+
+
+def pytest_collection_finish() -> None:
+    """Have the collector of garbage pass by the modules and the ten thousand tests, which stay: it
+    comes often, and would go through all of them each time.
+    """
+    gc.freeze()
 
 
 def pytest_report_header() -> str:
@@ -65,7 +77,7 @@ def server_dsn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(scope="session")
-def template(server_dsn: str) -> Iterator[str]:
+def template(request: pytest.FixtureRequest, server_dsn: str) -> Iterator[str]:
     """Name of a database with the schema installed, with which nobody is connected;
     ``PGFLOW_TEST_TEMPLATE`` names one that is there.
     """
@@ -73,9 +85,28 @@ def template(server_dsn: str) -> Iterator[str]:
         yield name
         return
     name = servers.create_database(server_dsn)
-    servers.install_schema(servers.dsn_of(server_dsn, name))
+    fresh = servers.dsn_of(server_dsn, name)
+    servers.install_schema(fresh)
+    if request.session.testscollected > MANY_TESTS:
+        servers.shrink_catalog(fresh)
     yield name
     servers.drop_database(server_dsn, name)
+
+
+audited: dict[str, str] = {}
+"""Databases that the testing kit has audited at the end of a test, and what had ended by then."""
+
+
+def audit(dsn: str) -> None:
+    """Audits as the testing kit does, and notes it, so that `dsn` need not where nothing has been
+    written since.
+    """
+    ended = servers.ended_transactions(dsn)
+    audit_of_kit(dsn)
+    audited[dsn] = ended
+
+
+audit_of_kit, pgflow.testing.audit = pgflow.testing.audit, audit
 
 
 @pytest.fixture
@@ -85,7 +116,10 @@ def dsn(request: pytest.FixtureRequest, server_dsn: str, template: str) -> Itera
     fresh = servers.dsn_of(server_dsn, name)
     yield fresh
     try:
-        if request.node.get_closest_marker("unsound") is None:
+        is_due = request.node.get_closest_marker("unsound") is None
+        if fresh in audited:
+            is_due = is_due and audited.pop(fresh) != servers.ended_transactions(fresh)
+        if is_due:
             assert servers.unsound(fresh) == []
     finally:
         servers.drop_database(server_dsn, name)

@@ -25,7 +25,7 @@ import tempfile
 import time
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 import psycopg
@@ -244,10 +244,19 @@ def create_database(server: str, template: str | None = None) -> str:
     name.
     """
     name = f"pgflow_test_{secrets.token_hex(5)}"
-    copy = sql.SQL("template {}").format(sql.Identifier(template)) if template else sql.SQL("")
     with psycopg.connect(server, autocommit=True) as admin:
+        copy = _copy_of(template, admin) if template else sql.SQL("")
         admin.execute(sql.SQL("create database {} {}").format(sql.Identifier(name), copy))
     return name
+
+
+def _copy_of(template: str, admin: psycopg.Connection[Any]) -> sql.Composable:
+    """File by file, which takes half the time of the default, page by page through the log, where
+    the two checkpoints around it cost nothing: on a server that waits for no disk.
+    """
+    (fsync,) = admin.execute("show fsync").fetchone()  # type: ignore[misc]
+    strategy = sql.SQL(" strategy file_copy" if fsync == "off" else "")
+    return sql.SQL("template {}").format(sql.Identifier(template)) + strategy
 
 
 def drop_database(server: str, name: str) -> None:
@@ -265,6 +274,25 @@ def install_schema(dsn: str) -> None:
     schema = importlib.import_module("pgflow.schema")
     with psycopg.connect(dsn, autocommit=True) as conn:
         schema.migrate(conn)
+
+
+def shrink_catalog(dsn: str) -> None:
+    """Take the gaps out of the system's tables, of which an installation leaves a third of the
+    size: each copy of this database is made, read and dropped faster by so much.
+    """
+    query = "select oid::regclass::text from pg_class where relnamespace = 'pg_catalog'::regnamespace and relkind = 'r' and not relisshared"
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        for (table,) in conn.execute(query).fetchall():
+            conn.execute(f"vacuum full {table}")
+    psycopg.connect(dsn).close()  # the first to come leaves its cache of the catalog to all copies
+
+
+def ended_transactions(dsn: str) -> str:
+    """Return what says which transactions of the whole server have ended: while it stays, nothing
+    was written.
+    """
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        return str(conn.execute("select pg_current_snapshot()").fetchone()[0])  # type: ignore[index]
 
 
 def unsound(dsn: str) -> list[str]:
