@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parent / "kits"))
 import servers
 from evidence import Evidence, Findings
 
-from pgflow.inspect import RunFilter, list_runs, list_schedules
+from pgflow.inspect import RunFilter, list_effects, list_runs, list_schedules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -1339,6 +1339,14 @@ CASES = [
         lambda ids: (ids.finished + 5000,),
         30,
         uses="run_pkey unit_pkey",
+    ),
+    Case(
+        "effects of a run",
+        list_effects(1).first.sql,
+        lambda ids: list_effects(ids.parked + 1).first.params,
+        30,
+        uses="owed_pkey run_pkey unit_pkey",
+        by_people=True,
     ),
     Case(
         "timeline of a key",

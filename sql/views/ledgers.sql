@@ -51,7 +51,8 @@ select r.key, i.key::text as effect, i.name::text as name,
   f.attempts - case when i.payload->'origin' is null then 0 else 1 end as attempts, f.unknowns, f.said_by,
   i.payload->>'decision' as decision, i.payload->>'compensates' as compensates,
   (i.payload->>'policy')::int as policy_version, i.at as intended_at, f.closed_at, i.seq, i.call::int as call,
-  r.generation, r.tenant, i.run_id,
+  -- The run's own number: by that of the intent no index would find it.
+  r.generation, r.tenant, r.run_id,
   i.payload->'origin' as origin,
   (select o.detail->>'reason' from pgflow.owed o
     where o.run_id = i.run_id and o.call = i.call and o.kind = 'effect') as owed
