@@ -52,6 +52,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "icm": ("files.icm:icm", "Makes the prose of an ICM workspace executable."),
     },
     "Look": {
+        "web": ("ops.web:web", "Serves the console: pages where people see, decide and mend."),
         "list": ("runs.listing:list_runs", "Lists runs, the newest first."),
         "show": ("runs.showing:show", "Shows a run: where it is and why, input, result, calls."),
         "wait": ("runs.waiting:wait", "Waits until runs have ended, or are stuck."),

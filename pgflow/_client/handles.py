@@ -163,6 +163,7 @@ def signal_query(
     value: T,
     idempotency_key: str | None,
     envelopes: Envelopes | None,
+    by: str | None = None,
 ) -> Query[mail.Sent]:
     """A signal on its way: the payload is checked to be readable by the receiver."""
     what = f"the payload of signal {signal.name!r}"
@@ -174,7 +175,7 @@ def signal_query(
             if idempotency_key is None
             else envelopes.seal_compared(text, what, idempotency_key)
         )
-    return send(key, signal.name, text, idempotency_key=idempotency_key)
+    return send(key, signal.name, text, sent_by=by, idempotency_key=idempotency_key)
 
 
 def delivery_of(sent: mail.Sent) -> Delivery:

@@ -203,13 +203,13 @@ class AsyncPoolClient(AppBase, AsyncClient):
         """
         return AsyncHeldLock(self.ask, key, ttl, timeout, shared=shared)
 
-    async def pause(self, key: str, *, why: str = "paused") -> None:
+    async def pause(self, key: str, *, why: str = "paused", by: str | None = None) -> None:
         """Holds a run until :meth:`resume`."""
-        await self._ask(mail.pause_run(key, why), wakes=True)
+        await self._ask(mail.pause_run(key, why, sent_by=by), wakes=True)
 
-    async def resume(self, key: str, *, why: str = "resumed") -> None:
+    async def resume(self, key: str, *, why: str = "resumed", by: str | None = None) -> None:
         """Lets a paused or stuck run go on."""
-        await self._ask(mail.resume_run(key, why), wakes=True)
+        await self._ask(mail.resume_run(key, why, sent_by=by), wakes=True)
 
 
 class AsyncBoundClient(AsyncClient):

@@ -194,13 +194,13 @@ class PoolClient(AppBase, Client):
         """
         return HeldLock(self.ask, key, ttl, timeout, shared=shared)
 
-    def pause(self, key: str, *, why: str = "paused") -> None:
+    def pause(self, key: str, *, why: str = "paused", by: str | None = None) -> None:
         """Holds a run until :meth:`resume`."""
-        self._ask(mail.pause_run(key, why), wakes=True)
+        self._ask(mail.pause_run(key, why, sent_by=by), wakes=True)
 
-    def resume(self, key: str, *, why: str = "resumed") -> None:
+    def resume(self, key: str, *, why: str = "resumed", by: str | None = None) -> None:
         """Lets a paused or stuck run go on."""
-        self._ask(mail.resume_run(key, why), wakes=True)
+        self._ask(mail.resume_run(key, why, sent_by=by), wakes=True)
 
 
 class BoundClient(Client):

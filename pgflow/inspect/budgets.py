@@ -196,6 +196,7 @@ def sum_charges(
     run_id: int | None = None,
     pool: str | None = None,
     since: datetime | None = None,
+    newest: int | None = None,
 ) -> Question[list[SpentRow]]:
     """Ask for what was spent, added up by run, step, decision, model, pool, workflow or day.
 
@@ -204,6 +205,7 @@ def sum_charges(
         run_id: Number of the only run to ask for; None for all.
         pool: Only what was drawn on this pool, directly or by way of those below it.
         since: Only what was spent since then.
+        newest: Only among so many charges, the newest of all; None for all. There may be millions.
 
     Raises:
         InvalidArgument: It cannot be added up by that.
@@ -216,12 +218,17 @@ def sum_charges(
         "select",
         _BY[by],
         "as name, a.key as unit, sum(a.value::numeric) as amount, count(*) as charges",
-        "from pgflow.charges c cross join lateral jsonb_each_text(c.amounts) a",
+        "from",
+        "pgflow.charges"
+        if newest is None
+        else "(select * from pgflow.charges order by charged_at desc limit %s)",
+        "c cross join lateral jsonb_each_text(c.amounts) a",
         "where (%s::bigint is null or c.run_id = %s) and (%s::text is null or %s = any(c.pools))",
         "and (%s::timestamptz is null or c.charged_at >= %s)",
         "group by 1, 2 order by 1 nulls last, 2",
     )
-    params = (run_id, run_id, pool, pool, since, since)
+    limit = () if newest is None else (newest,)
+    params = (*limit, run_id, run_id, pool, pool, since, since)
     return once(Query(sql, params, lambda rows: [SpentRow(*row) for row in rows]))
 
 

@@ -102,11 +102,14 @@ def list_gates(
     return once(Query(sql, (tenant, *given, *place, one_more(limit)), read))
 
 
-def find_gate(gate: str) -> Question[GateRow | None]:
+def find_gate(gate: str, *, tenant: str | None = None) -> Question[GateRow | None]:
     """Ask for an open gate by its key; None if none has it.
 
     Args:
         gate: The key.
+        tenant: Only of a run of this tenant; None for any.
     """
-    sql: LiteralString = statement(_GATES.replace("where tenant = %s", "where gate = %s"))
-    return once(Query(sql, (gate,), lambda rows: GateRow(*rows[0]) if rows else None))
+    of: LiteralString = "and tenant = %s" if tenant is not None else ""
+    sql = statement(_GATES.replace("where tenant = %s", "where gate = %s"), of)
+    given = (gate,) if tenant is None else (gate, tenant)
+    return once(Query(sql, given, lambda rows: GateRow(*rows[0]) if rows else None))

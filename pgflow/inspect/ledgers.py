@@ -252,12 +252,18 @@ def _read_obligations(rows: list[Row]) -> list[ObligationRow]:
 
 
 def list_obligations(
-    *, state: str | None = None, tenant: str = "", after: After = None, limit: int | None = 50
+    *,
+    state: str | None = None,
+    kind: str | None = None,
+    tenant: str = "",
+    after: After = None,
+    limit: int | None = 50,
 ) -> Question[Listing[ObligationRow]]:
     """Ask for a page of what is owed, that which is owed for longest first.
 
     Args:
         state: Only what is in this state; None for all that is owed.
+        kind: Only what is of this kind: ``effect``, ``gate`` or ``obligation``; None for all.
         tenant: Tenant of the runs.
         after: ``next`` of the page before; None for the first.
         limit: Most rows of a page; None for all.
@@ -273,11 +279,29 @@ def list_obligations(
     place = parse_place(after, datetime.fromisoformat, int, int)
     behind: LiteralString = "and (o.opened_at, o.run_id, o.call) > (%s, %s, %s)" if place else ""
     chosen: LiteralString = "where o.tenant = %s and (%s::text is null or o.state = %s)"
-    sql = statement(_OBLIGATIONS, chosen, behind, "order by o.opened_at, o.run_id, o.call limit %s")
+    of: LiteralString = "and o.kind = %s" if kind is not None else ""
+    given = (state, state) if kind is None else (state, state, kind)
+    sql = statement(
+        _OBLIGATIONS, chosen, of, behind, "order by o.opened_at, o.run_id, o.call limit %s"
+    )
     read = lambda rows: cut(  # noqa: E731
         _read_obligations(rows), limit, lambda debt: (debt.opened_at, debt.run_id, debt.call)
     )
-    return once(Query(sql, (tenant, state, state, *place, one_more(limit)), read))
+    return once(Query(sql, (tenant, *given, *place, one_more(limit)), read))
+
+
+def find_obligation(key: str, *, tenant: str = "") -> Question[ObligationRow | None]:
+    """Ask for what is owed under a key; None if nothing is.
+
+    Args:
+        key: Key of the effect, gate or obligation.
+        tenant: Tenant of its run.
+    """
+    sql = statement(
+        _OBLIGATIONS, "where o.effect = %s and o.tenant = %s order by o.run_id desc limit 1"
+    )
+    read = lambda rows: next(iter(_read_obligations(rows)), None)  # noqa: E731
+    return once(Query(sql, (key, tenant), read))
 
 
 def list_debts(run_id: int) -> Question[list[ObligationRow]]:

@@ -167,12 +167,13 @@ def list_events(
 
 
 def list_deliveries(
-    relay: str, *, after: After = None, limit: int | None = 50
+    relay: str, *, state: str | None = None, after: After = None, limit: int | None = 50
 ) -> Question[Listing[DeliveryRow]]:
     """Ask for a page of the events that a relay could not deliver at once, the oldest first.
 
     Args:
         relay: Name of the relay.
+        state: Only those in this state; None for all.
         after: ``next`` of the page before; None for the first.
         limit: Most rows of a page; None for all.
 
@@ -180,9 +181,11 @@ def list_deliveries(
         InvalidArgument: The limit leaves no row, or ``after`` is no place.
     """
     place = parse_place(after, int)
+    given = () if state is None else (state,)
+    chosen: LiteralString = "and state = %s" if given else ""
     behind: LiteralString = "and event_id > %s" if place else ""
-    sql = statement(_DELIVERIES, behind, "order by event_id limit %s")
+    sql = statement(_DELIVERIES, chosen, behind, "order by event_id limit %s")
     read = lambda rows: cut(  # noqa: E731
         [DeliveryRow(*row) for row in rows], limit, lambda row: (row.event_id,)
     )
-    return once(Query(sql, (relay, *place, one_more(limit)), read))
+    return once(Query(sql, (relay, *given, *place, one_more(limit)), read))

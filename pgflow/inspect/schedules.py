@@ -164,11 +164,12 @@ where (%s::text is null or schedule = %s)
 
 
 def list_schedules(
-    *, after: After = None, limit: int | None = 50
+    *, state: str | None = None, after: After = None, limit: int | None = 50
 ) -> Question[Listing[ScheduleRow]]:
     """Ask for a page of the schedules, by their names.
 
     Args:
+        state: Only those in this state; None for all.
         after: ``next`` of the page before; None for the first.
         limit: Most rows of a page; None for all.
 
@@ -176,13 +177,15 @@ def list_schedules(
         InvalidArgument: The limit leaves no row, or ``after`` is no place.
     """
     place = parse_place(after, str)
+    given = () if state is None else (state,)
+    chosen: LiteralString = "and state = %s" if given else ""
     behind: LiteralString = "and name > %s" if place else ""
-    sql = statement(_SCHEDULES, behind, "order by name limit %s")
+    sql = statement(_SCHEDULES, chosen, behind, "order by name limit %s")
 
     def read(rows: list[tuple[Any, ...]]) -> Listing[ScheduleRow]:
         return cut([ScheduleRow(*row) for row in rows], limit, lambda row: (row.name,))
 
-    return once(Query(sql, (None, None, *place, one_more(limit)), read))
+    return once(Query(sql, (None, None, *given, *place, one_more(limit)), read))
 
 
 def count_schedules() -> Question[list[ScheduleCount]]:

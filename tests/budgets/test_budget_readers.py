@@ -97,6 +97,9 @@ def test_charges_are_read_one_by_one_and_added_up_by_anything(spent: str) -> Non
     assert sums("step", run_id=run_id) == {"ask": Decimal("0.50"), None: 1}
     assert sum(sums("day").values()) == Decimal("2.75")
     assert sums("decision") == {None: Decimal("2.75")}
+    assert sums("run", newest=1) == {"b": 1}
+    assert sums("run", newest=3) == {"a": 1, "b": Decimal("1.25")}
+    assert sums("run", newest=2, pool="acme") == {}
     with pytest.raises(InvalidArgument, match="added up by run, step"):
         inspect.sum_charges("moon")  # type: ignore[arg-type]
 

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 PAGE = (servers.REPOSITORY / "docs" / "cli.md").read_text()
 
-RUN_UNTIL_STOPPED = ("pgflow workers flows.py", "pgflow list --watch", "pgflow pg start")
+RUN_UNTIL_STOPPED = (
+    "pgflow workers flows.py",
+    "pgflow web",
+    "pgflow list --watch",
+    "pgflow pg start",
+)
 TESTED_ELSEWHERE = ("pgflow demo", "pgflow pg", "pgflow import", "pgflow update")
 
 

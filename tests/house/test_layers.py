@@ -41,6 +41,7 @@ ROOMS = (
     "alembic",
     "otel",
     "prometheus",
+    "web",
     "agent",
     "declare.graph",
     "declare.text",
@@ -83,7 +84,7 @@ OPEN_TO_OUTERMOST = {
 surface is made of.
 """
 
-READ_BY_INSPECT = ("pgflow_cli", "django", "prometheus", "testing")
+READ_BY_INSPECT = ("pgflow_cli", "django", "prometheus", "testing", "web")
 """Rooms that read the database's views through `inspect` alone."""
 DEMO = {
     "pgflow_cli.treasury.stage",
@@ -110,6 +111,9 @@ OPTIONAL = {
     "graphlay",
     "httpx",
     "redis",
+    "starlette",
+    "jinja2",
+    "uvicorn",
 }
 
 

@@ -237,6 +237,7 @@ def test_what_means_nothing_is_refused_before_anything_is_asked() -> None:
 def test_no_gate_is_open_where_nobody_asks(ask: Ask) -> None:
     assert ask(inspect.list_gates()).items == []
     assert ask(inspect.find_gate("shop-1/pay/1")) is None
+    assert ask(inspect.find_gate("shop-1/pay/1", tenant="")) is None
 
 
 def test_runs_are_counted(ask: Ask, look: psycopg.Connection[Any]) -> None:
@@ -514,6 +515,10 @@ def test_ledgers_tell_what_is_owed(ask: Ask, look: psycopg.Connection[Any]) -> N
         == [debt]
     )
     assert ask(inspect.list_obligations(state="accepted")).items == []
+    assert ask(inspect.list_obligations(kind="effect", limit=1)).items == [debt]
+    assert ask(inspect.list_obligations(kind="obligation")).items == []
+    assert ask(inspect.find_obligation(debt.effect)) == debt
+    assert ask(inspect.find_obligation(debt.effect, tenant="other")) is None
     behind = f"{debt.opened_at.isoformat()}~{debt.run_id}~{debt.call}"
     assert ask(inspect.list_obligations(after=behind)).items == []
     assert ask(inspect.count_left(["shop-1"])) == 0

@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import psycopg
+from schedulekit import setting
 from sqlkit import one
 
 from pgflow import App, AsyncApp, inspect
@@ -26,12 +27,14 @@ def test_both_colours_read_the_same_of_events_and_rules(dsn: str, conn: psycopg.
         json.dumps([[first, "dead", "gone"]]),
     )
     rules = [{"name": "refund", "amount": "$.cents", "above": 1000}]
+    setting(conn, "hourly")
     conn.execute("select pgflow.set_policy(%s, 'limits')", (json.dumps(rules),))
     questions = [
         inspect.list_relays(),
         inspect.list_events("orders", limit=2),
         inspect.list_events("orders", after=str(first + 1)),
         inspect.list_deliveries("mailer"),
+        inspect.list_deliveries("mailer", state="waiting"),
         inspect.list_triggers(),
         inspect.judge_act("refund", "irreversible", {"cents": 5000}),
     ]
@@ -42,11 +45,15 @@ def test_both_colours_read_the_same_of_events_and_rules(dsn: str, conn: psycopg.
 
     with App(dsn) as app:
         found = [inspect.ask(app, question) for question in questions]
+        for state, names in (("active", ["hourly"]), ("paused", [])):
+            listed = inspect.ask(app, inspect.list_schedules(state=state))
+            assert [row.name for row in listed] == names
     assert found == asyncio.run(main())
-    relays, page, rest, deliveries, triggers, judged = found
+    relays, page, rest, deliveries, waiting, triggers, judged = found
     assert [(row.name, row.topics, row.dead) for row in relays] == [("mailer", ["orders"], 1)]
     assert [row.payload["id"] for row in page] == [0, 1]
     assert (page.next, [row.payload["id"] for row in rest]) == (str(first + 1), [2])
     assert [(row.event_id, row.state, row.error) for row in deliveries] == [(first, "dead", "gone")]
+    assert waiting.items == []
     assert triggers == []
     assert [(row.rule, row.needs, row.counts) for row in judged] == [(1, "gate", True)]

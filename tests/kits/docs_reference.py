@@ -16,7 +16,7 @@ import psycopg
 from colours import of_the_other_colour
 
 import pgflow
-from pgflow import errors, links, lint, sinks, testing, webhooks
+from pgflow import errors, links, lint, sinks, testing, web, webhooks
 from pgflow import inspect as readers
 from pgflow._transactions import provider
 from pgflow._worker import options
@@ -40,6 +40,7 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("Budgets", "See [Budgets](../how-to/budgets.md).", [pgflow.Pool, pgflow.Admit, pgflow.charge]),
     ("Gates", "See [Ask a person](../how-to/gates.md).", [pgflow.gate, pgflow.Approved, pgflow.Rejected, pgflow.Escalated, pgflow.Expired, pgflow.TakenOver, pgflow.Approve, pgflow.Reject, pgflow.Escalate, pgflow.TakeOver, pgflow.GateRequest, pgflow.OpenGate]),
     ("Links", "See [Send links](../how-to/gates.md#send-links). They are in `pgflow.links`.", [links.LinkKeys, links.Link, links.asgi]),
+    ("The console", "See [See and mend in a browser](../how-to/console.md). It is in `pgflow.web`.", [web.asgi, web.Principal, web.Local, web.Tokens]),
     ("Around runs", "", [pgflow.Interceptor, pgflow.register_errors, provider.TransactionProvider, provider.AsyncTransactionProvider]),
     ("Locks and entities", "See [Let one run at a time](../how-to/locks.md) and [Share state among runs](../how-to/entities.md).", [
         pgflow.lock, pgflow.entity, pgflow.update, pgflow.Update, pgflow.query, pgflow.Snapshot,
@@ -85,7 +86,7 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
     ("Steps and calls", "", [readers.list_steps, readers.read_calls, readers.StepRow, readers.Calls, readers.CallRow, readers.CallGroup]),
     ("Timeline", "", [readers.read_history, readers.list_units, readers.last_seq, readers.fold, readers.History, readers.Entry, readers.Failure, readers.UnitRow]),
     ("Ledgers", "See [Charge, book, send](../how-to/effects.md).", [
-        readers.read_audit, readers.list_decisions, readers.list_effects, readers.list_obligations, readers.list_debts, readers.count_left,
+        readers.read_audit, readers.list_decisions, readers.list_effects, readers.list_obligations, readers.find_obligation, readers.list_debts, readers.count_left,
         readers.Audit, readers.LedgerEvent, readers.DecisionRow, readers.EffectRow, readers.ObligationRow,
     ]),
     ("Policy", "See [Ask by policy](../how-to/gates.md#ask-by-policy).", [readers.judge_act, readers.JudgedRule]),

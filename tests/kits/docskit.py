@@ -50,6 +50,7 @@ ONLY_READ = (
     "git ",
     "pgflow demo",
     "pgflow pg",
+    "pgflow web",
     "pgflow import",
     "kubectl",
     "sudo",

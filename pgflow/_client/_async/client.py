@@ -90,7 +90,13 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules):
         return self._run_handle(started.key, workflow, started.chain_id)
 
     async def send(
-        self, key: str, signal: Signal[T], value: T, *, idempotency_key: str | None = None
+        self,
+        key: str,
+        signal: Signal[T],
+        value: T,
+        *,
+        idempotency_key: str | None = None,
+        by: str | None = None,
     ) -> Delivery:
         """Sends a signal to a run.
 
@@ -101,6 +107,7 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules):
             idempotency_key: The same key to the same run is one message, however late it is sent
                 again: for as long as the history of the run is kept. In a step,
                 ``pgflow.idempotency_key()`` is one.
+            by: Name of whoever sends it; the role of the database if not given.
 
         Returns:
             What became of it: it is in the mailbox of the run,
@@ -111,7 +118,7 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules):
             NotStorable: The payload does not fit the signal's type.
         """
         query = signal_query(
-            self._send_signal, key, signal, value, idempotency_key, self._envelopes
+            self._send_signal, key, signal, value, idempotency_key, self._envelopes, by
         )
         return delivery_of(await self._ask(query, wakes=True))
 
@@ -214,9 +221,9 @@ class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules):
         text = encode_event(topic, payload, key, self._envelopes)
         await self._ask(outbox.publish(topic, text, key), once=True)
 
-    async def cancel(self, key: str, *, why: str = "cancelled") -> None:
+    async def cancel(self, key: str, *, why: str = "cancelled", by: str | None = None) -> None:
         """Cancels a run: its code may clean up; RunNotFound if no run has the key."""
-        await self._ask(mail.cancel_run(key, why), wakes=True)
+        await self._ask(mail.cancel_run(key, why, sent_by=by), wakes=True)
 
     async def settle_effect(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -24,6 +25,7 @@ class AsyncGates(AsyncMailbox):
         by: str,
         payload_hash: str | None = None,
         valid_until: datetime | None = None,
+        acting_as: Sequence[str] | None = None,
     ) -> None:
         """Answers a gate: the first answer that closes it counts.
 
@@ -34,6 +36,7 @@ class AsyncGates(AsyncMailbox):
             by: Name of whoever answers; ``app.approvers`` says what that one may.
             payload_hash: Hash of the request that was shown; the answer counts for that one only.
             valid_until: Time from which it does not count, on the database's clock; as a link says.
+            acting_as: Roles of that one, where the app has no function ``approvers`` that says it.
 
         Raises:
             GateClosed: Somebody answered before, or the time is over; the error says who, when and
@@ -47,6 +50,8 @@ class AsyncGates(AsyncMailbox):
             DefinitionError: ``app.approvers`` answered something else than it may.
         """
         roles = await self._roles(gate, by)
+        if self._mapping.hook is None and acting_as is not None:
+            roles = list(acting_as)
         query = answer_query(gate, answer, by, roles, payload_hash, valid_until, self._envelopes)
         await self._ask(query, wakes=True)
 

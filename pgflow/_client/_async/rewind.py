@@ -34,7 +34,7 @@ class AsyncRewinds:
 
     async def retry(
         self, key: str, *, why: str = "retried", from_step: str | None = None,
-        attempts: int | None = None, effects: DroppedEffects | None = None,
+        attempts: int | None = None, effects: DroppedEffects | None = None, by: str | None = None,
     ) -> None:  # fmt: skip
         """Lets a stuck run go on with a fresh budget,
         or does a failed one again from the step that failed.
@@ -46,13 +46,16 @@ class AsyncRewinds:
                 now; its key stays the same.
             attempts: Most tries of each step from there on, whatever it declares.
             effects: Treatment of the work of later steps; see :meth:`rewind`.
+            by: Name of whoever says so.
 
         Raises:
             WrongState: There is nothing to retry, or a worker holds the run.
             HasActed: Later steps have completed, and ``effects`` is not given.
         """
         await self._ask(
-            mail.retry_run(key, why, from_step=from_step, attempts=attempts, effects=effects),
+            mail.retry_run(
+                key, why, sent_by=by, from_step=from_step, attempts=attempts, effects=effects
+            ),
             wakes=True,
         )
 

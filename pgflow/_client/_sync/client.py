@@ -89,7 +89,13 @@ class Client(Obligations, Gates, Schedules):
         return self._run_handle(started.key, workflow, started.chain_id)
 
     def send(
-        self, key: str, signal: Signal[T], value: T, *, idempotency_key: str | None = None
+        self,
+        key: str,
+        signal: Signal[T],
+        value: T,
+        *,
+        idempotency_key: str | None = None,
+        by: str | None = None,
     ) -> Delivery:
         """Sends a signal to a run.
 
@@ -100,6 +106,7 @@ class Client(Obligations, Gates, Schedules):
             idempotency_key: The same key to the same run is one message, however late it is sent
                 again: for as long as the history of the run is kept. In a step,
                 ``pgflow.idempotency_key()`` is one.
+            by: Name of whoever sends it; the role of the database if not given.
 
         Returns:
             What became of it: it is in the mailbox of the run,
@@ -110,7 +117,7 @@ class Client(Obligations, Gates, Schedules):
             NotStorable: The payload does not fit the signal's type.
         """
         query = signal_query(
-            self._send_signal, key, signal, value, idempotency_key, self._envelopes
+            self._send_signal, key, signal, value, idempotency_key, self._envelopes, by
         )
         return delivery_of(self._ask(query, wakes=True))
 
@@ -211,9 +218,9 @@ class Client(Obligations, Gates, Schedules):
         text = encode_event(topic, payload, key, self._envelopes)
         self._ask(outbox.publish(topic, text, key), once=True)
 
-    def cancel(self, key: str, *, why: str = "cancelled") -> None:
+    def cancel(self, key: str, *, why: str = "cancelled", by: str | None = None) -> None:
         """Cancels a run: its code may clean up; RunNotFound if no run has the key."""
-        self._ask(mail.cancel_run(key, why), wakes=True)
+        self._ask(mail.cancel_run(key, why, sent_by=by), wakes=True)
 
     def settle_effect(
         self,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +26,7 @@ class Gates(Mailbox):
         by: str,
         payload_hash: str | None = None,
         valid_until: datetime | None = None,
+        acting_as: Sequence[str] | None = None,
     ) -> None:
         """Answers a gate: the first answer that closes it counts.
 
@@ -35,6 +37,7 @@ class Gates(Mailbox):
             by: Name of whoever answers; ``app.approvers`` says what that one may.
             payload_hash: Hash of the request that was shown; the answer counts for that one only.
             valid_until: Time from which it does not count, on the database's clock; as a link says.
+            acting_as: Roles of that one, where the app has no function ``approvers`` that says it.
 
         Raises:
             GateClosed: Somebody answered before, or the time is over; the error says who, when and
@@ -48,6 +51,8 @@ class Gates(Mailbox):
             DefinitionError: ``app.approvers`` answered something else than it may.
         """
         roles = self._roles(gate, by)
+        if self._mapping.hook is None and acting_as is not None:
+            roles = list(acting_as)
         query = answer_query(gate, answer, by, roles, payload_hash, valid_until, self._envelopes)
         self._ask(query, wakes=True)
 

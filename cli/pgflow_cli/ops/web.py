@@ -1,0 +1,213 @@
+"""``pgflow web``: the console, served on this machine or, with tokens, to others too."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.look.database import Dsn, find_dsn
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.mail import operator
+from pgflow_cli.look.output import LogFormat, LogLevel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pgflow.app import AsyncApp
+    from pgflow.web import Auth
+    from pgflow_cli.ops.serving import Stop
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_HOST = re.compile(r"[A-Za-z0-9._:\[\]-]+|\*")
+
+
+def web(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="Module or file with an app whose codec and approvers count here.",
+            metavar="MODULE[:APP]",
+        ),
+    ] = None,
+    *,
+    dsn: Dsn = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; another than this machine's needs --tokens.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for any that is free.")
+    ] = 8421,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="TOML with a token and roles for each name.", show_default=False
+        ),
+    ] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host",
+            metavar="NAME",
+            help="Name by which browsers may call it; more than once for more.",
+        ),
+    ] = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Show, and take no orders; without --tokens.")
+    ] = False,
+    roles: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--as",
+            metavar="ROLE",
+            help="A role of yours that gates ask for, without --tokens; more than once for more.",
+        ),
+    ] = None,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
+) -> None:
+    """Serves the console: pages where people see, decide and mend.
+
+    On this machine it trusts whoever sits there, and records that name. With --tokens it asks each
+    for a token, and may listen elsewhere. Behind a proxy that speaks TLS, name the hosts that it is
+    asked for by --allow-host.
+    """
+    if host not in LOOPBACK and tokens is None:
+        raise Mistake(
+            f"at {host} others could come in: name who may by --tokens FILE, or listen at 127.0.0.1"
+        )
+    if tokens is not None and (read_only or roles):
+        raise Mistake("--read-only and --as are for this machine; the file of --tokens has roles")
+    for name in names or ():
+        if not _HOST.fullmatch(name):
+            raise Mistake(f"--allow-host takes a name such as ops.example.org, not {name!r}")
+    for role in roles or ():
+        if not role.encode() or "\0" in role:
+            raise Mistake(f"--as takes the name of a role, not {role!r}")
+    try:
+        import uvicorn
+
+        import pgflow.web
+    except ImportError as error:
+        raise Mistake(f'the console needs {error.name}: pip install "pgflow-engine[web]"') from None
+    import asyncio
+
+    from pgflow_cli.look.logs import set_up_logging
+    from pgflow_cli.ops.serving import Stop
+
+    set_up_logging(log_level, log_format)
+    auth: Auth = (
+        pgflow.web.Local(
+            operator(), roles=["view"] if read_only else ["admin"], acts_as=roles or ()
+        )
+        if tokens is None
+        else read_tokens(tokens)
+    )
+    app = _app(target, dsn)
+    served = pgflow.web.asgi(app, auth=auth, hosts=names or None)
+    server = _server_class()(
+        uvicorn.Config(
+            served, log_config=None, log_level="warning", access_log=False,
+            proxy_headers=False, server_header=False, lifespan="off", timeout_graceful_shutdown=5,
+        )
+    )  # fmt: skip
+    with _listen(host, port) as listening:
+        asyncio.run(_serve(app, server, listening, Stop()))
+
+
+def _server_class() -> Any:
+    """Return uvicorn's server without its own ways with signals: it would end by the signal again,
+    and so never with 0.
+    """
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    return Server
+
+
+def _app(target: str | None, dsn: str | None) -> AsyncApp:
+    from pgflow.app import AsyncApp
+
+    if target is None:
+        return AsyncApp(find_dsn(dsn), listen=False)
+    from pgflow_cli.look.targets import load_app
+
+    return load_app(target, dsn)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        Mistake: Something else does there, or there is no such address.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else error
+        raise Mistake(f"nothing can listen at {host}:{port}: {why}") from None
+
+
+async def _serve(app: AsyncApp, server: Any, listening: socket.socket, stop: Stop) -> None:
+    """Serve until a signal asks to stop."""
+    import asyncio
+    import logging
+
+    asked = stop.event()
+    async with app:
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        host, port = listening.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        logging.getLogger("pgflow").info("the console is at http://%s:%s/", shown, port)
+        stopping = asyncio.create_task(asked.wait())
+        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        stopping.cancel()
+        await serving
+
+
+def read_tokens(path: Path) -> Auth:
+    """Return the tokens of a file: a table for each name, with ``token`` and ``roles``, perhaps
+    ``acts_as``.
+
+    Raises:
+        Mistake: It cannot be read, or says something else.
+    """
+    import tomllib
+
+    from pgflow.errors import InvalidArgument
+    from pgflow.web import Principal, Tokens
+
+    try:
+        said = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise Mistake(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Mistake(f"{path} is no TOML: {error}") from None
+    principals: dict[str, Principal] = {}
+    try:
+        for name, one in said.items():
+            token = _token(path, name, one)
+            if token in principals:
+                raise Mistake(f"{path}: {name} has the token of {principals[token].name}")
+            principals[token] = Principal(name, one.get("roles", ["view"]), one.get("acts_as", ()))
+        return Tokens(principals)
+    except InvalidArgument as error:
+        raise Mistake(f"{path}: {error}") from None
+
+
+def _token(path: Path, name: str, said: Mapping[str, Any]) -> str:
+    known = {"token", "roles", "acts_as"}
+    if not isinstance(said, dict) or not isinstance(said.get("token"), str) or set(said) - known:
+        raise Mistake(f"{path}: {name} is a table with token, roles and perhaps acts_as")
+    return str(said["token"])

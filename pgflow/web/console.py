@@ -1,0 +1,333 @@
+"""The application: addresses, pages made HTML, and errors made pages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import psycopg
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from pgflow import __version__
+from pgflow.app import App, AsyncApp
+from pgflow.errors import (
+    GateClosed,
+    HasActed,
+    InvalidArgument,
+    NotAllowed,
+    PayloadChanged,
+    PgflowError,
+    RunNotFound,
+    SetupError,
+    WrongState,
+)
+from pgflow.logs import redacted
+from pgflow.texts import printable
+from pgflow.web import words
+from pgflow.web.desk import Desk, Unreachable
+from pgflow.web.guard import Guard, TooLong, cookie, refusal
+from pgflow.web.page import Page, link, read_form
+from pgflow.web.pages import (
+    again,
+    bulk,
+    gates,
+    home,
+    orders,
+    outbox,
+    owed,
+    run,
+    runs,
+    schedules,
+    supply,
+)
+from pgflow.web.principals import (
+    LOCAL_HOSTS,
+    SESSION_COOKIE,
+    SESSION_SECONDS,
+    Auth,
+    Local,
+    Tokens,
+    TooManyTokens,
+)
+
+log = logging.getLogger("pgflow")
+
+HERE = Path(__file__).parent
+MIN_SECRET_BYTES = 32
+LIVE_SECONDS = 5
+"""Seconds after which a page that was asked to be live is loaded again."""
+LIVE = (
+    "home", "runs", "run", "gates", "owed", "budgets", "schedules", "schedule", "outbox", "relay",
+    "queues", "workers",
+)  # fmt: skip
+"""Pages on which nobody writes anything that would be lost then."""
+
+Handler = Callable[[Desk, Request], Awaitable[Page | Response]]
+
+NAVIGATION = (
+    ("/", "Triage"), ("/runs", "Runs"), ("/gates", "Gates"), ("/effects", "Effects"),
+    ("/obligations", "Obligations"), ("/budgets", "Budgets"), ("/schedules", "Schedules"),
+    ("/outbox", "Outbox"), ("/queues", "Queues"), ("/workers", "Workers"),
+)  # fmt: skip
+PARENTS = {
+    "/run": "/runs", "/run/order": "/runs", "/gate": "/gates", "/budget": "/budgets",
+    "/schedule": "/schedules", "/schedule/order": "/schedules", "/relay": "/outbox",
+}  # fmt: skip
+
+READS: tuple[tuple[str, Handler], ...] = (
+    ("/", home.show_home), ("/runs", runs.show_runs), ("/run", run.show_run),
+    ("/run/value", run.show_value), ("/run/order", orders.ask_order),
+    ("/run/again", again.ask_again), ("/runs/order", bulk.ask_many), ("/gates", gates.show_gates),
+    ("/gate", gates.show_gate), ("/effects", owed.show_effects),
+    ("/obligations", owed.show_obligations), ("/debt", owed.show_debt),
+    ("/budgets", supply.show_budgets), ("/budget", supply.show_budget),
+    ("/schedules", schedules.show_schedules), ("/schedule", schedules.show_schedule),
+    ("/schedule/order", schedules.ask_order), ("/outbox", outbox.show_outbox),
+    ("/relay", outbox.show_relay), ("/queues", supply.show_queues),
+    ("/workers", supply.show_workers),
+)  # fmt: skip
+WRITES: tuple[tuple[str, Handler], ...] = (
+    ("/run/order", orders.give_order), ("/run/again", again.do_again),
+    ("/runs/order", bulk.tell_many),
+    ("/gate", gates.answer_gate), ("/debt", owed.close_debt),
+    ("/budget", supply.change_budget), ("/schedule/order", schedules.give_order),
+)  # fmt: skip
+FILES = (("/static/console.css", "text/css"), ("/static/icon.svg", "image/svg+xml"))
+
+STATUSES: tuple[tuple[type[Exception], int, str], ...] = (
+    (GateClosed, 410, "Nothing to answer"),
+    (PayloadChanged, 409, "Something else is asked now"),
+    (RunNotFound, 404, "Not found"),
+    (NotAllowed, 403, "Not allowed"),
+    (WrongState, 409, "Not in this state"),
+    (HasActed, 409, "Later steps have acted"),
+    (InvalidArgument, 400, "This cannot be"),
+    (SetupError, 503, "The database is not ready"),
+)
+
+
+def asgi(
+    app: App | AsyncApp,
+    *,
+    auth: Auth,
+    hosts: Sequence[str] | None = None,
+    secret: bytes | None = None,
+) -> ASGIApp:
+    """Return the console of an app, as an ASGI application. Mount it anywhere.
+
+    Args:
+        app: The app, which is open while requests come. Its codec opens what pages show.
+        auth: Function, ``async def`` or ``def``, that says who sends a request: a
+            :class:`Principal`, or None for somebody who may not look. :class:`Local` and
+            :class:`Tokens` are two.
+        hosts: Names by which the server may be called, without a port; any if not given, and
+            those of this machine for :class:`Local`.
+        secret: At least 32 random bytes, the same in all processes that serve one host: forms that
+            one has made are taken by the others then.
+
+    Raises:
+        InvalidArgument: The secret is too short.
+
+    Example::
+
+        def who(request):
+            user = request.session.get("user")
+            return user and pgflow.web.Principal(user, ["operate", "approve"])
+
+        site.mount("/pgflow", pgflow.web.asgi(app, auth=who))
+    """
+    if secret is not None and len(secret) < MIN_SECRET_BYTES:
+        raise InvalidArgument(f"secret= of a console has at least {MIN_SECRET_BYTES} bytes")
+    if hosts is None and isinstance(auth, Local):
+        hosts = LOCAL_HOSTS
+    console = _Console(app, auth)
+    return Guard(console.pages(), auth, hosts, secret)
+
+
+class _Console:
+    """The pages of one app."""
+
+    def __init__(self, app: App | AsyncApp, auth: Auth) -> None:
+        self._desk = Desk(app)
+        self._auth = auth
+        self._templates = _environment()
+
+    def pages(self) -> Starlette:
+        """Return the application without its guard."""
+        routes = [
+            Route(path, partial(self._answer, handler), methods=["GET"]) for path, handler in READS
+        ]
+        routes += [
+            Route(path, partial(self._answer, handler), methods=["POST"])
+            for path, handler in WRITES
+        ]
+        routes += [Route(path, partial(_file, HERE / path[1:], kind)) for path, kind in FILES]
+        if isinstance(self._auth, Tokens):
+            routes += [
+                Route("/login", self._show_login, methods=["GET"]),
+                Route("/login", partial(self._answer, self._login), methods=["POST"]),
+                Route("/logout", partial(self._answer, self._logout), methods=["POST"]),
+            ]
+        return Starlette(routes=routes, exception_handlers={404: _no_page, 405: _no_page})
+
+    async def _answer(self, handler: Handler, request: Request) -> Response:
+        try:
+            found = await handler(self._desk, request)
+        except TooLong:
+            return refusal(413, "This form is too long.")
+        except (PgflowError, psycopg.Error, *Unreachable) as error:
+            found = self._explain(error)
+        return self._render(request, found) if isinstance(found, Page) else found
+
+    def _explain(self, error: Exception) -> Page:
+        """Return the page for an error that a person can do something about.
+
+        Raises:
+            Exception: It is none of these.
+        """
+        for cls, status, title in STATUSES:
+            if isinstance(error, cls):
+                return _trouble(status, title, str(error))
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            text = f"{error.diag.message_primary}: the role of this console's connection is too low"
+            return _trouble(403, "The database says no", text)
+        if isinstance(error, psycopg.errors.QueryCanceled):
+            return _trouble(503, "This took too long", "Ask for less: a key, a status, a queue.")
+        if isinstance(error, psycopg.DataError):
+            return _trouble(400, "This cannot be", "The database cannot take such a text.")
+        if isinstance(error, Unreachable):
+            log.warning("the console cannot ask the database: %s", redacted(error))
+            text = "The database does not answer. Runs wait, and go on once it is back."
+            return _trouble(503, "No answer from the database", text)
+        if isinstance(error, PgflowError):
+            return _trouble(409, "This cannot be", str(error))
+        raise error
+
+    def _render(self, request: Request, page: Page) -> HTMLResponse:
+        can_live = page.template in LIVE and request.method == "GET"
+        is_live = can_live and request.query_params.get("live") == "1"
+        path = page.under or _path_of(request)
+        values: dict[str, Any] = {
+            **page.values,
+            "title": page.title, "command": page.command,
+            "link": partial(link, request), "here": PARENTS.get(path, path),
+            "navigation": NAVIGATION, "principal": request.scope.get("pgflow.principal"),
+            "mark": request.scope.get("pgflow.mark", ""), "version": __version__,
+            "can_leave": isinstance(self._auth, Tokens),
+            "can_live": can_live, "is_live": is_live, "toggle": _toggle(request, is_live=is_live),
+        }  # fmt: skip
+        text = self._templates.get_template(f"{page.template}.html").render(values)
+        headers = {"refresh": str(LIVE_SECONDS)} if is_live else {}
+        return HTMLResponse(text, page.status, headers)
+
+    # ------------------------------------------------------------ tokens
+
+    async def _show_login(self, request: Request) -> Response:
+        return self._render(request, _login_page(request, ""))
+
+    async def _login(self, desk: Desk, request: Request) -> Page | Response:
+        del desk
+        form = await read_form(request)
+        address = request.client.host if request.client is not None else ""
+        assert isinstance(self._auth, Tokens)
+        try:
+            session = self._auth.session(form.get("token", ""), address)
+        except TooManyTokens:
+            return _login_page(request, "Too many wrong tokens. Wait a minute.", 429)
+        if session is None:
+            return _login_page(request, "Nobody has this token.", 401)
+        return _leave_for(
+            request,
+            _back(request),
+            cookie(request, SESSION_COOKIE, session, seconds=SESSION_SECONDS),
+        )
+
+    async def _logout(self, desk: Desk, request: Request) -> Response:
+        del desk
+        await read_form(request)
+        return _leave_for(request, "/login", cookie(request, SESSION_COOKIE, "", seconds=0))
+
+
+def _login_page(request: Request, trouble: str, status: int = 200) -> Page:
+    values = {"trouble": trouble, "back": _back(request)}
+    return Page("login", "Who are you?", values, status=status)
+
+
+def _back(request: Request) -> str:
+    """Return the page to go to after a login: one of this console, whatever the address says."""
+    said = request.query_params.get("next", "/")
+    is_ours = said.startswith("/") and not said.startswith(("//", "/\\"))
+    return said if is_ours and said.isprintable() and said.isascii() else "/"
+
+
+def _leave_for(request: Request, path: str, set_cookie: str) -> Response:
+    root = request.scope.get("root_path", "")
+    return Response(
+        status_code=303, headers={"location": f"{root}{path}", "set-cookie": set_cookie}
+    )
+
+
+def _trouble(status: int, title: str, text: str) -> Page:
+    return Page("trouble", title, {"text": text}, status=status)
+
+
+async def _no_page(request: Request, error: Exception) -> Response:
+    del request
+    status: int = getattr(error, "status_code", 404)
+    return refusal(status, "There is no such page." if status == 404 else "This page is not sent.")
+
+
+async def _file(path: Path, kind: str, request: Request) -> Response:
+    del request
+    return FileResponse(path, media_type=kind)
+
+
+def _path_of(request: Request) -> str:
+    path: str = request.scope["path"]
+    root: str = request.scope.get("root_path", "")
+    return (path[len(root) :] if root and path.startswith(root) else path) or "/"
+
+
+def _toggle(request: Request, *, is_live: bool) -> str:
+    """Return the address of this page, live or not."""
+    said = {
+        name: value for name, value in request.query_params.items() if name not in ("live", "done")
+    }
+    return link(request, _path_of(request), **said, **({} if is_live else {"live": 1}))
+
+
+# ---------------------------------------------------------------- templates
+
+
+def _environment() -> jinja2.Environment:
+    """Return templates that escape whatever they are given."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_seen,
+    )
+    environment.filters |= {
+        "duration": words.duration, "number": words.number, "offset": words.offset,
+        "shown": words.shown, "when": words.when, "many": words.many,
+    }  # fmt: skip
+    environment.globals |= {"age": words.age}
+    return environment
+
+
+def _seen(value: Any) -> Any:
+    """Return a text without what a reader cannot see; HTML of ours as it is."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return printable(value, keep="\n")
+    return "" if value is None else value

@@ -1,0 +1,106 @@
+"""One order to many runs: those that a search finds are looked up once, shown and asked about, and
+exactly these are told, whatever the search would find by then.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+
+from pgflow.errors import HasActed, InvalidArgument, RunNotFound, WrongState
+from pgflow.inspect import list_runs, read_statuses
+from pgflow.web.desk import Desk
+from pgflow.web.page import Page, need, query, read_form
+from pgflow.web.pages.orders import ORDERS, Order, refusal_of
+from pgflow.web.pages.runs import asked_of, command_of, filter_of
+
+MOST_RUNS = 500
+VERBS = ("retry", "resume", "pause", "cancel")
+REFUSALS = (HasActed, InvalidArgument, RunNotFound, WrongState)
+MOST_REFUSALS = 20
+"""Refusals that are told one by one."""
+
+
+async def ask_many(desk: Desk, request: Request) -> Page:
+    """Show the runs that an order would be given to, and ask."""
+    need(request, "operate")
+    order, asked = _order(request), asked_of(request)
+    if not any(asked.values()):
+        raise InvalidArgument("search first: an order to every run there is was not meant")
+    where = filter_of(desk, asked)
+    status = [one for one in where.status or order.fits if one in order.fits]
+    runs = []
+    more = None
+    if status:
+        chosen = replace(where, status=status)
+        found = await desk.ask(list_runs(chosen, limit=MOST_RUNS, oldest_first=True))
+        runs, more = found.items, found.next
+    return Page(
+        "bulk",
+        f"{order.title} many",
+        {
+            "order": order, "runs": runs, "more": more, "asked": asked, "most": MOST_RUNS,
+            "keys": json.dumps([run.key for run in runs]), "said": {**asked, "verb": order.verb},
+        },
+        command_of(asked, order.verb),
+        under="/runs",
+    )  # fmt: skip
+
+
+async def tell_many(desk: Desk, request: Request) -> Page:
+    """Give an order to the runs that were shown."""
+    principal = need(request, "operate")
+    form = await read_form(request)
+    order = _order(request)
+    said: dict[str, Any] = {"by": principal.name}
+    if why := form.get("why", "").strip():
+        said["why"] = why
+    refused = []
+    keys = _keys(form.get("keys", ""))
+    statuses = await desk.ask(read_statuses(keys))
+    for key in keys:
+        if statuses[key] not in order.fits:
+            refused.append((key, refusal_of(order, key, statuses[key])))
+            continue
+        try:
+            await desk.tell(order.verb, key, **said)
+        except REFUSALS as error:
+            refused.append((key, str(error)))
+    return Page(
+        "told",
+        f"{order.title} many",
+        {
+            "order": order, "told": len(keys) - len(refused), "count": len(refused),
+            "refused": refused[:MOST_REFUSALS],
+        },
+        under="/runs",
+    )  # fmt: skip
+
+
+def _order(request: Request) -> Order:
+    verb = query(request, "verb")
+    if verb not in VERBS:
+        raise InvalidArgument(f"many runs take no order {verb!r}")
+    return ORDERS[verb]
+
+
+def _keys(text: str) -> list[str]:
+    """Return the keys that a form holds.
+
+    Raises:
+        InvalidArgument: It holds none, or something else.
+    """
+    try:
+        keys: Any = json.loads(text)
+    except ValueError:
+        keys = None
+    if (
+        not isinstance(keys, list)
+        or not 0 < len(keys) <= MOST_RUNS
+        or not all(isinstance(key, str) for key in keys)
+    ):
+        raise InvalidArgument(f"this form names no runs, or more than {MOST_RUNS}")
+    return list(dict.fromkeys(keys))

@@ -1,0 +1,72 @@
+"""The outbox: relays, how far each has come, and the events that one could not deliver."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from pgflow.errors import InvalidArgument, RunNotFound
+from pgflow.inspect import RelayRow, database_now, list_deliveries, list_relays, list_triggers
+from pgflow.web.desk import Desk
+from pgflow.web.page import Page, query
+from pgflow.web.words import quoted
+
+PAGE_ROWS = 50
+MOST_LAG = 10_000
+"""Lag that stands for so many events or more."""
+STATES = {
+    "working": "A worker delivers its events.",
+    "idle": "No worker has it, or it has nothing to do.",
+    "paused": "It takes no events until it is resumed.",
+    "open": "Its target has failed again and again: it is left alone for a while.",
+}
+SHAPES = {"working": "running", "idle": "waiting", "paused": "paused", "open": "stuck"}
+"""Shapes of the states, as runs have them."""
+DELIVERIES = {"dead": "tried no more, until somebody says so", "waiting": "tried again"}
+"""States of events that could not be delivered at once, those that need a person first."""
+
+
+async def show_outbox(desk: Desk, request: Request) -> Page:
+    """Show relays, and the triggers that publish or start."""
+    del request
+    return Page(
+        "outbox",
+        "Outbox",
+        {
+            "relays": await desk.ask(list_relays()), "triggers": await desk.ask(list_triggers()),
+            "shapes": SHAPES, "most_lag": MOST_LAG, "now": await desk.ask(database_now()),
+        },
+        "pgflow outbox",
+    )  # fmt: skip
+
+
+async def show_relay(desk: Desk, request: Request) -> Page:
+    """Show a relay, and the events that it could not deliver."""
+    relay = await _find(desk, request)
+    state = request.query_params.get("state") or ("dead" if relay.dead else "waiting")
+    if state not in DELIVERIES:
+        raise InvalidArgument(f"state {state!r}: there are {', '.join(DELIVERIES)}")
+    found = await desk.ask(
+        list_deliveries(
+            relay.name, state=state, after=request.query_params.get("after"), limit=PAGE_ROWS
+        )
+    )
+    return Page(
+        "relay",
+        relay.name,
+        {
+            "relay": relay, "says": STATES[relay.state], "shape": SHAPES[relay.state],
+            "state": state, "counts": {"dead": relay.dead, "waiting": relay.retrying},
+            "states": DELIVERIES, "next": found.next, "most_lag": MOST_LAG,
+            "deliveries": [(one, desk.clear(one.payload)) for one in found],
+            "name": quoted(relay.name), "now": await desk.ask(database_now()),
+        },
+        f"pgflow outbox show {quoted(relay.name)}",
+    )  # fmt: skip
+
+
+async def _find(desk: Desk, request: Request) -> RelayRow:
+    name = query(request, "name")
+    found = next((relay for relay in await desk.ask(list_relays()) if relay.name == name), None)
+    if found is None:
+        raise RunNotFound(f"there is no relay {name!r}")
+    return found

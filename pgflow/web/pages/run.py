@@ -1,0 +1,170 @@
+"""A run: where it stands and why, what to do about it, and all that it did.
+
+A journal may be long. What is drawn and told is a window of it, the newest units unless another is
+asked for; so a run of a hundred thousand steps is shown as fast as one of ten.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from pgflow.errors import InvalidArgument, RunNotFound
+from pgflow.inspect import (
+    RunDetail,
+    UnitRow,
+    database_now,
+    describe_error,
+    find_detail,
+    find_key,
+    fold,
+    last_seq,
+    list_children,
+    list_debts,
+    list_decisions,
+    list_effects,
+    list_gates,
+    list_messages,
+    list_units,
+    read_state,
+    sum_charges,
+)
+from pgflow.web.desk import Desk
+from pgflow.web.page import Page, principal_of, query
+from pgflow.web.pages.orders import ORDERS, orders_for
+from pgflow.web.waterfall import draw
+from pgflow.web.words import advice, quoted, whole, why
+
+WINDOW_UNITS = 200
+MOST_ROWS = 50
+"""Children, effects and decisions of a run that its page shows."""
+
+ENDED = ("completed", "failed", "cancelled")
+
+AGAIN = {
+    "rewind": "It goes on from there, as its next generation.",
+    "fork": "This is the fork.",
+}
+FAILURES = ("attempt_failed", "step_failed", "effect_failed", "effect_unknown")
+
+
+async def show_run(desk: Desk, request: Request) -> Page:
+    """Show a run."""
+    key = query(request, "key")
+    run = await desk.ask(find_detail(key, tenant=desk.tenant))
+    now = await desk.ask(database_now())
+    done = request.query_params.get("done", "")
+    return Page(
+        "run",
+        key,
+        {
+            "run": run, "now": now, "why": why(run), "advice": advice(run),
+            "done": ORDERS[done].past if done in ORDERS else AGAIN.get(done, ""),
+            "may_order": principal_of(request).may("operate"),
+            "orders": orders_for(run) if principal_of(request).may("operate") else [],
+            "values": _values(desk, run), "clear": desk.clear,
+            **await _journal(desk, request, run, now), **await _kin(desk, run),
+            **await _ledgers(desk, run),
+        },
+        f"pgflow show {quoted(key)}",
+    )  # fmt: skip
+
+
+def _values(desk: Desk, run: RunDetail) -> list[tuple[str, str, Any]]:
+    """Return the values of a run by their names, with what a raw page calls them."""
+    found: list[tuple[str, str, Any]] = [("Input", "input", desk.clear(run.input))]
+    if run.status == "completed":
+        found.append(("Output", "output", desk.clear(run.output)))
+    if run.error:
+        error = desk.clear(run.error)
+        found.append(("Error", "error", error))
+        trace = error.get("traceback") if isinstance(error, dict) else None
+        if trace:
+            text = trace if isinstance(trace, str) else "\n".join(map(str, trace))
+            found.append(("Traceback", "", text))
+    return found
+
+
+async def _journal(desk: Desk, request: Request, run: RunDetail, now: datetime) -> dict[str, Any]:
+    """Return a window of the journal: what is drawn, and what is told."""
+    last = await desk.ask(last_seq(run.run_id))
+    newest = max(0, last - WINDOW_UNITS)
+    after = _place(request, newest)
+    window = await desk.ask(list_units(run.run_id, after=after, limit=WINDOW_UNITS))
+    units = window.items
+    begins = units[0].at if units and after else run.created_at
+    entries = fold(units, begins)
+    is_newest = after >= newest
+    goes_on = is_newest and run.status not in ENDED
+    return {
+        "waterfall": draw(entries, begins, now if goes_on else None) if entries else None,
+        "units": [_told(desk, unit) for unit in units],
+        "last": last, "after": after, "is_newest": is_newest,
+        "earlier": max(0, after - WINDOW_UNITS) if after else None,
+        "later": None if is_newest else min(after + WINDOW_UNITS, newest),
+    }  # fmt: skip
+
+
+def _place(request: Request, newest: int) -> int:
+    said = request.query_params.get("from")
+    if said is None:
+        return newest
+    if not (said.isascii() and said.isdecimal() and len(said) < 10):
+        raise InvalidArgument("from= of a run is a place in its journal: a number")
+    return min(int(said), newest)
+
+
+def _told(desk: Desk, unit: UnitRow) -> tuple[UnitRow, Any, str]:
+    """Return a unit with its payload in clear, and words for that if it is an error."""
+    payload = None if unit.payload is None else desk.clear(unit.payload)
+    is_error = unit.event in FAILURES and isinstance(payload, dict)
+    return unit, payload, describe_error(payload) if is_error else ""
+
+
+async def _kin(desk: Desk, run: RunDetail) -> dict[str, Any]:
+    parent = None if run.parent_run_id is None else await desk.ask(find_key(run.parent_run_id))
+    children = await desk.ask(list_children(run.run_id, limit=MOST_ROWS))
+    return {"parent": parent, "children": children.items, "more_children": children.next}
+
+
+async def _ledgers(desk: Desk, run: RunDetail) -> dict[str, Any]:
+    """Return what the ledgers have of a run, and what it has said of itself."""
+    effects = await desk.ask(list_effects(run.run_id, limit=MOST_ROWS))
+    decisions = await desk.ask(list_decisions(run.run_id, limit=MOST_ROWS))
+    messages = await desk.ask(list_messages(run.key, tenant=desk.tenant, limit=MOST_ROWS))
+    return {
+        "gates": (await desk.ask(list_gates(run.key, tenant=desk.tenant))).items,
+        "effects": effects.items, "more_effects": effects.next,
+        "decisions": [
+            (one, desk.clear(one.value), desk.clear(one.evidence), desk.clear(one.alternatives))
+            for one in decisions
+        ],
+        "more_decisions": decisions.next,
+        "debts": [
+            debt for debt in await desk.ask(list_debts(run.run_id)) if debt.kind != "gate"
+        ],
+        "messages": messages.items,
+        "state": desk.clear(await desk.ask(read_state(run.key, tenant=desk.tenant)) or {}),
+        "spent": await desk.ask(sum_charges("run", run_id=run.run_id)),
+        "error_words": describe_error(desk.clear(run.error)) if run.error else "",
+    }  # fmt: skip
+
+
+async def show_value(desk: Desk, request: Request) -> Response:
+    """Show a value of a run in full, as plain text."""
+    run = await desk.ask(find_detail(query(request, "key"), tenant=desk.tenant))
+    name = query(request, "value")
+    values = {"input": run.input, "output": run.output, "error": run.error}
+    if name in values:
+        value = values[name]
+    elif name.isascii() and name.isdecimal() and 0 < len(name) < 10:
+        units = await desk.ask(list_units(run.run_id, after=int(name) - 1, limit=1))
+        if not units.items or units.items[0].seq != int(name):
+            raise RunNotFound(f"run {run.key!r} has no unit {name}")
+        value = units.items[0].payload
+    else:
+        raise InvalidArgument("value= is input, output, error, or the number of a unit")
+    return PlainTextResponse(whole(desk.clear(value)) + "\n")

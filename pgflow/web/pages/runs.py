@@ -1,0 +1,88 @@
+"""Runs: those that a search finds, page by page."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from starlette.requests import Request
+
+from pgflow.errors import InvalidArgument
+from pgflow.inspect import STATUSES, RunFilter, database_now, list_queue_names, list_runs
+from pgflow.web.desk import Desk
+from pgflow.web.page import Page, principal_of
+from pgflow.web.pages.orders import ORDERS
+from pgflow.web.words import quoted
+
+PAGE_ROWS = 50
+SINCE = {
+    "15m": timedelta(minutes=15),
+    "1h": timedelta(hours=1),
+    "24h": timedelta(days=1),
+    "7d": timedelta(days=7),
+}
+"""Times that a search may go back, by what its address calls them."""
+
+
+async def show_runs(desk: Desk, request: Request) -> Page:
+    """Show the runs that a search finds, the newest first."""
+    asked = asked_of(request)
+    found = await desk.ask(
+        list_runs(filter_of(desk, asked), after=request.query_params.get("after"), limit=PAGE_ROWS)
+    )
+    return Page(
+        "runs",
+        "Runs",
+        {
+            "runs": found.items, "next": found.next, "asked": asked, "statuses": STATUSES,
+            "queues": await desk.ask(list_queue_names()), "since": tuple(SINCE),
+            "orders": [ORDERS[verb] for verb in ("retry", "resume", "pause", "cancel")]
+            if principal_of(request).may("operate") else [],
+            "is_searched": any(asked.values()), "is_later": "after" in request.query_params,
+            "now": await desk.ask(database_now()),
+        },
+        command_of(asked),
+    )  # fmt: skip
+
+
+def asked_of(request: Request) -> dict[str, str]:
+    """Return what a search asks for, by the names of its fields."""
+    given = request.query_params
+    names = ("key", "status", "workflow", "queue", "label", "since")
+    return {name: given.get(name, "").strip() for name in names}
+
+
+def filter_of(desk: Desk, asked: dict[str, str]) -> RunFilter:
+    """Return the filter that a search means.
+
+    Raises:
+        InvalidArgument: It means nothing.
+    """
+    said: dict[str, Any] = {"tenant": desk.tenant}
+    for name in ("status", "workflow", "queue"):
+        if asked[name]:
+            said[name] = [asked[name]]
+    if asked["key"]:
+        said["keys"] = [asked["key"]]
+    if asked["label"]:
+        name, equals, value = asked["label"].partition("=")
+        if not equals or not name:
+            raise InvalidArgument(f"label {asked['label']!r}: write NAME=VALUE")
+        said["labels"] = {name: value}
+    if asked["since"]:
+        if asked["since"] not in SINCE:
+            raise InvalidArgument(f"since {asked['since']!r}: there are {', '.join(SINCE)}")
+        said["since"] = SINCE[asked["since"]]
+    return RunFilter(**said)
+
+
+def command_of(asked: dict[str, str], verb: str = "list") -> str:
+    """Return the command line that a search stands for; with another verb, that which tells them
+    so.
+    """
+    words = [f"pgflow {verb}"]
+    for name, value in asked.items():
+        if value:
+            is_key = name == "key" and verb == "list"
+            words.append(quoted(value) if is_key else f"--{name} {quoted(value)}")
+    return " ".join(words)

@@ -1,0 +1,260 @@
+"""Schedules: what starts by itself and when, and orders to one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pgflow._model.schedules import MOST_LATE, read_spec, slots_between, zone_of
+from pgflow.errors import InvalidArgument, RunNotFound
+from pgflow.inspect import (
+    ScheduleRow,
+    count_schedules,
+    database_now,
+    find_schedule,
+    list_schedule_changes,
+    list_schedules,
+)
+from pgflow.web.desk import Desk
+from pgflow.web.page import Page, need, principal_of, query, read_form, see
+from pgflow.web.words import literal, quoted, wall
+
+PAGE_ROWS = 50
+CHANGE_ROWS = 20
+NEXT_SLOTS = 10
+SHOWN_SLOTS = 100
+"""Slots of a backfill that are shown one by one."""
+LATE_SECONDS = 60.0
+"""Seconds after which a slot that has not fired counts as missed."""
+
+STATES = {
+    "active": "It starts a run at each slot.",
+    "paused": "It starts nothing until it is resumed.",
+    "undeclared": "No code of a living worker declares it, so it starts nothing.",
+    "broken": "Its slots cannot be evaluated, so it starts nothing.",
+    "over": "No slot is left.",
+}
+SHAPES = {
+    "active": "waiting", "paused": "paused", "undeclared": "stuck", "broken": "stuck",
+    "over": "completed",
+}  # fmt: skip
+"""Shapes of the states, as runs have them."""
+OVERLAPS = {
+    "buffer_all": "One run after the other.",
+    "allow": "All at once.",
+}
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order to a schedule.
+
+    Attributes:
+        verb: The verb, as it is named on the command line.
+        title: Words of its button.
+        says: Words for what it does.
+        past: Words for what was done.
+    """
+
+    verb: str
+    title: str
+    says: str
+    past: str
+
+
+ORDERS = {
+    order.verb: order
+    for order in (
+        Order(
+            "resume", "Resume", "It goes on with the slots to come. Those that passed meanwhile "
+            "start nothing.", "It goes on.",
+        ),
+        Order(
+            "pause", "Pause", "Its slots start no run until it is resumed. Runs that are open go "
+            "on.", "It is paused.",
+        ),
+        Order(
+            "trigger", "Trigger", "One run starts now, whatever runs of it are open.",
+            "A run is started.",
+        ),
+        Order(
+            "backfill", "Backfill", "Slots of a range in the past start their runs. One that has a "
+            "run gets no second one.", "The slots have their runs.",
+        ),
+    )
+}  # fmt: skip
+NOT_CHANGED = "same"
+"""Word of an address for an order that has changed nothing."""
+
+
+async def show_schedules(desk: Desk, request: Request) -> Page:
+    """Show schedules by their names, and how many are in each state."""
+    state = request.query_params.get("state", "")
+    if state and state not in STATES:
+        raise InvalidArgument(f"state {state!r}: there are {', '.join(STATES)}")
+    found = await desk.ask(
+        list_schedules(
+            state=state or None, after=request.query_params.get("after"), limit=PAGE_ROWS
+        )
+    )
+    counts = {count.state: count.schedules for count in await desk.ask(count_schedules())}
+    return Page(
+        "schedules",
+        "Schedules",
+        {
+            "schedules": found.items, "next": found.next, "state": state, "states": STATES,
+            "counts": counts, "shapes": SHAPES, "too_late": LATE_SECONDS,
+            "now": await desk.ask(database_now()),
+        },
+        "pgflow schedules",
+    )  # fmt: skip
+
+
+async def show_schedule(desk: Desk, request: Request) -> Page:
+    """Show a schedule: its next slots, its last run, and what was said of it."""
+    found = await _find(desk, request)
+    changes = await desk.ask(
+        list_schedule_changes(
+            found.name, after=request.query_params.get("after"), limit=CHANGE_ROWS
+        )
+    )
+    done = request.query_params.get("done", "")
+    if done == NOT_CHANGED:
+        said = "It was so already: nothing has changed."
+    else:
+        said = ORDERS[done].past if done in ORDERS else ""
+    zone = str(found.spec.get("tz", "UTC"))
+    return Page(
+        "schedule",
+        found.name,
+        {
+            "schedule": found, "says": STATES[found.state], "shape": SHAPES[found.state],
+            "is_late": found.state == "active" and found.late_seconds > LATE_SECONDS,
+            "zone": zone, "slots": [(at, wall(at, zone)) for at in _next_slots(found)],
+            "buffered": [(at, wall(at, zone)) for at in found.buffered[:SHOWN_SLOTS]],
+            "input": desk.clear(found.input), "changes": changes.items,
+            "more_changes": changes.next, "now": await desk.ask(database_now()), "done": said,
+            "orders": orders_for(found) if principal_of(request).may("operate") else [],
+        },
+        f"pgflow schedules show {quoted(found.name)}",
+    )  # fmt: skip
+
+
+def orders_for(found: ScheduleRow) -> list[Order]:
+    """Return the orders that mean something to a schedule as it is."""
+    left_out = "pause" if found.paused_at is not None else "resume"
+    return [order for order in ORDERS.values() if order.verb != left_out]
+
+
+def _next_slots(found: ScheduleRow) -> list[datetime]:
+    """Return the next slots; none of one whose slots cannot be evaluated."""
+    if found.state in ("broken", "over"):
+        return []
+    try:
+        return found.next_slots(NEXT_SLOTS)
+    except InvalidArgument:
+        return []
+
+
+async def ask_order(desk: Desk, request: Request) -> Page:
+    """Show an order to a schedule, and ask."""
+    principal = need(request, "operate")
+    order, found = _order(request), await _find(desk, request)
+    zone = str(found.spec.get("tz", "UTC"))
+    values: dict[str, Any] = {
+        "order": order, "schedule": found, "shape": SHAPES[found.state], "zone": zone,
+        "fits": order in orders_for(found), "slots": None, "overlaps": OVERLAPS,
+        "first": request.query_params.get("first", ""),
+        "last": request.query_params.get("last", ""),
+        "overlap": _overlap(request.query_params.get("overlap", "buffer_all")),
+        "sql": f"select pgflow.{order.verb}_schedule({literal(found.name)}, why => 'WHY', "
+        f"sent_by => {literal(principal.name)})",
+    }  # fmt: skip
+    command = f"pgflow schedules {order.verb} {quoted(found.name)}"
+    if order.verb == "backfill":
+        values["sql"] = ""
+        command += f" {quoted(values['first'] or 'FIRST')} {quoted(values['last'] or 'LAST')}"
+        if values["overlap"] != "buffer_all":
+            command += f" --overlap {values['overlap']}"
+        if values["first"] or values["last"]:
+            slots = _slots(found, values["first"], values["last"])
+            values["slots"] = [(at, wall(at, zone)) for at in slots]
+    return Page(
+        "schedule_order", f"{order.title}: {found.name}",
+        {**values, "shown": SHOWN_SLOTS, "now": found.read_at}, command,
+    )  # fmt: skip
+
+
+async def give_order(desk: Desk, request: Request) -> Page | Response:
+    """Give an order to a schedule."""
+    principal = need(request, "operate")
+    form = await read_form(request)
+    order, found = _order(request), await _find(desk, request)
+    said: dict[str, Any] = {"by": principal.name, "why": form.get("why", "").strip() or None}
+    if order.verb == "trigger":
+        slot = form.get("slot", "").strip()
+        at = _moment(slot, "the slot", found) if slot else None
+        key = await desk.tell("trigger_schedule", found.name, slot_at=at, **said)
+        return see(request, "/run", key=key)
+    if order.verb == "backfill":
+        first, last = form.get("first", ""), form.get("last", "")
+        begin, end = _moment(first, "the begin", found), _moment(last, "the end", found)
+        overlap = _overlap(form.get("overlap", ""))
+        done = await desk.tell("backfill_schedule", found.name, begin, end, overlap=overlap, **said)
+        zone = str(found.spec.get("tz", "UTC"))
+        return Page(
+            "backfilled", f"Backfilled: {found.name}",
+            {
+                "schedule": found, "slots": [(slot, wall(slot.slot_at, zone)) for slot in done],
+                "zone": zone, "shown": SHOWN_SLOTS,
+                "counts": {
+                    state: sum(slot.state == state for slot in done)
+                    for state in ("started", "buffered", "there")
+                },
+            },
+        )  # fmt: skip
+    changed = await desk.tell(f"{order.verb}_schedule", found.name, **said)
+    return see(request, "/schedule", name=found.name, done=order.verb if changed else NOT_CHANGED)
+
+
+def _order(request: Request) -> Order:
+    verb = query(request, "verb")
+    if verb not in ORDERS:
+        raise InvalidArgument(f"a schedule takes no order {verb!r}")
+    return ORDERS[verb]
+
+
+def _overlap(text: str) -> str:
+    if text not in OVERLAPS:
+        raise InvalidArgument(f"overlap of a backfill is {' or '.join(OVERLAPS)}, not {text!r}")
+    return text
+
+
+def _slots(found: ScheduleRow, first: str, last: str) -> list[datetime]:
+    begin, end = _moment(first, "the begin", found), _moment(last, "the end", found)
+    return slots_between(read_spec(found.spec), begin, end, MOST_LATE)
+
+
+def _moment(text: str, what: str, found: ScheduleRow) -> datetime:
+    """Return a time that somebody has written; without a zone it is meant in the schedule's."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidArgument(
+            f"{what} is a time such as 2026-01-01T02:30, not {text.strip()!r}"
+        ) from None
+    if moment.tzinfo is not None:
+        return moment
+    return moment.replace(tzinfo=zone_of(str(found.spec.get("tz", "UTC"))))
+
+
+async def _find(desk: Desk, request: Request) -> ScheduleRow:
+    name = query(request, "name")
+    found = await desk.ask(find_schedule(name))
+    if found is None:
+        raise RunNotFound(f"there is no schedule {name!r}")
+    return found

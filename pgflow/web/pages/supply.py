@@ -1,0 +1,142 @@
+"""Supplies that work draws on: budgets, queues and workers."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pgflow.errors import InvalidArgument, RunNotFound
+from pgflow.inspect import (
+    BudgetRow,
+    check_workers,
+    database_now,
+    list_budgets,
+    list_lanes,
+    list_queues,
+    list_stray_leases,
+    list_workers,
+    sum_charges,
+)
+from pgflow.web.desk import Desk
+from pgflow.web.page import Page, need, principal_of, query, read_form, see
+from pgflow.web.words import quoted
+
+PAGE_ROWS = 50
+NEWEST_CHARGES = 5_000
+"""Charges of all pools that are looked through; there may be millions."""
+SILENT_SECONDS = 10.0
+"""Silence after which other workers count one as dead, unless they are told otherwise."""
+DONE = {
+    "grant": "More is allowed in this period.",
+    "revoke": "It admits nothing from now on.",
+    "restore": "It admits again.",
+}
+
+
+async def show_budgets(desk: Desk, request: Request) -> Page:
+    """Show pools, unit by unit."""
+    found = await desk.ask(list_budgets(after=request.query_params.get("after"), limit=PAGE_ROWS))
+    return Page(
+        "budgets",
+        "Budgets",
+        {
+            "budgets": [(row, used(row)) for row in found], "next": found.next,
+            "now": await desk.ask(database_now()),
+        },
+        "pgflow budgets",
+    )  # fmt: skip
+
+
+def used(row: BudgetRow) -> tuple[float, float] | None:
+    """Return the parts of a limit that are spent and reserved, in per cent; None for no limit."""
+    if row.allowed is None:
+        return None
+    if row.allowed <= 0:
+        return 100.0, 0.0
+    spent = min(100.0, float(100 * row.charged / row.allowed))
+    return round(spent, 2), round(min(100.0 - spent, float(100 * row.reserved / row.allowed)), 2)
+
+
+async def show_budget(desk: Desk, request: Request) -> Page:
+    """Show a pool, who has spent out of it, and the forms that change it."""
+    pool = query(request, "pool")
+    rows = (await desk.ask(list_budgets(pool, limit=None))).items
+    if not rows:
+        raise RunNotFound(f"there is no pool {pool!r}")
+    spent, models = [
+        await desk.ask(sum_charges(by, pool=pool, since=rows[0].period_at, newest=NEWEST_CHARGES))
+        for by in ("run", "model")
+    ]
+    most = sorted(spent, key=lambda row: -row.amount)
+    return Page(
+        "budget",
+        pool,
+        {
+            "pool": pool, "budgets": [(row, used(row)) for row in rows], "spent": most[:PAGE_ROWS],
+            "newest": NEWEST_CHARGES,
+            "models": sorted(models, key=lambda row: -row.amount)[:PAGE_ROWS],
+            "may": principal_of(request).may("admin"), "now": await desk.ask(database_now()),
+            "done": DONE.get(request.query_params.get("done", ""), ""),
+        },
+        f"pgflow budgets {quoted(pool)}",
+    )  # fmt: skip
+
+
+async def change_budget(desk: Desk, request: Request) -> Response:
+    """Allow more of a pool, or revoke it."""
+    principal = need(request, "admin")
+    form = await read_form(request)
+    pool, verb, why = query(request, "pool"), form.get("verb", ""), form.get("why", "").strip()
+    if not why:
+        raise InvalidArgument("say why: it is kept with the change")
+    if verb == "grant":
+        amount = {form.get("unit", "").strip(): _amount(form.get("amount", ""))}
+        await desk.tell("grant_budget", pool, amount, why=why, by=principal.name)
+    elif verb in ("revoke", "restore"):
+        await desk.tell("revoke_pool", pool, why=why, by=principal.name, restore=verb == "restore")
+    else:
+        raise InvalidArgument("a pool is granted more, revoked or restored")
+    return see(request, "/budget", pool=pool, done=verb)
+
+
+def _amount(text: str) -> Decimal:
+    try:
+        amount = Decimal(text.strip())
+    except InvalidOperation:
+        raise InvalidArgument(f"{text!r} is no amount") from None
+    if not amount.is_finite() or amount <= 0:
+        raise InvalidArgument(f"{text!r} is no amount that could be granted")
+    return amount
+
+
+async def show_queues(desk: Desk, request: Request) -> Page:
+    """Show queues, and which of their lanes nobody serves."""
+    del request
+    lanes = [lane for lane in await desk.ask(list_lanes()) if lane.queued]
+    return Page(
+        "queues",
+        "Queues",
+        {
+            "queues": await desk.ask(list_queues()), "lanes": lanes,
+            "now": await desk.ask(database_now()),
+        },
+        "pgflow queues",
+    )  # fmt: skip
+
+
+async def show_workers(desk: Desk, request: Request) -> Page:
+    """Show workers, and runs of workers that are gone."""
+    del request
+    silent = {worker.worker_id: worker.silent_seconds for worker in await desk.ask(check_workers())}
+    return Page(
+        "workers",
+        "Workers",
+        {
+            "workers": await desk.ask(list_workers()), "silent": silent,
+            "too_silent": SILENT_SECONDS, "strays": await desk.ask(list_stray_leases()),
+            "now": await desk.ask(database_now()),
+        },
+        "pgflow workers --list",
+    )  # fmt: skip

@@ -1,0 +1,192 @@
+"""Words for what pages show: durations, times, values, and what to do about a run.
+
+Everything that is shown was written by somebody else. Templates escape it for HTML; here goes what
+a reader would not see, such as a reversal of the writing direction, which could make a key look
+like another.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pgflow.inspect import RunDetail, RunRow
+from pgflow.texts import printable, visible
+
+MOST_CHARS = 20_000
+"""Characters of a value that a page shows; the rest is in a page of its own."""
+MOST_OF_LINE = 120
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two or three leading digits: ``12 ms``, ``80 s``, ``3 h``."""
+    seconds = max(seconds, 0.0)
+    if 0 < seconds < 0.0005:
+        return "< 1 ms"
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    for size, unit, limit in ((1, "s", 100), (60, "m", 100), (3600, "h", 48)):
+        if seconds / size < limit - 0.5:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def offset(seconds: float) -> str:
+    """Return the time since a beginning, finer the shorter it is: ``+0.412 s``, ``+3 h``."""
+    return f"+{seconds:.3f} s" if -60 < seconds < 60 else f"+{duration(seconds)}"
+
+
+def age(moment: datetime, now: datetime) -> str:
+    """Return the time since a moment, or until it: ``3 m ago``, ``in 2 h``."""
+    seconds = (now - moment).total_seconds()
+    return f"{duration(seconds)} ago" if seconds >= 0 else f"in {duration(-seconds)}"
+
+
+def when(moment: datetime) -> str:
+    """Return a moment in UTC, to the millisecond."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+
+
+def wall(moment: datetime, zone: str) -> str:
+    """Return a moment as clocks on the wall show it in a zone; in UTC if there is no such zone."""
+    try:
+        local = moment.astimezone(ZoneInfo(zone))
+    except (ZoneInfoNotFoundError, ValueError):
+        local = moment.astimezone(UTC)
+    return local.strftime("%a %Y-%m-%d %H:%M:%S" if local.second else "%a %Y-%m-%d %H:%M")
+
+
+def number(value: float | Decimal) -> str:
+    """Return an amount with its thousands apart, and no zeros behind what it says."""
+    if isinstance(value, Decimal):
+        text = f"{value:,f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{value:,}"
+
+
+def many(count: int, thing: str) -> str:
+    """Return a count with its noun: ``1 run``, ``1,200 runs``."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def whole(value: Any) -> str:
+    """Return a value as JSON in full."""
+    text = value if isinstance(value, str) and "\n" in value else None
+    if text is None:
+        text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    return printable(text, keep="\n")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A value as a page shows it.
+
+    Attributes:
+        text: Its text, perhaps only the beginning.
+        line: The same on one line, for a heading that folds it.
+        left_out: Number of characters that are not in ``text``.
+    """
+
+    text: str
+    line: str
+    left_out: int
+
+
+def shown(value: Any) -> Shown:
+    """Return a value as a page shows it."""
+    text = whole(value)
+    line = visible(text[:MOST_CHARS])
+    if not isinstance(value, str) and len(text) <= MOST_CHARS:
+        line = visible(json.dumps(value, ensure_ascii=False, default=str))
+    if len(line) > MOST_OF_LINE:
+        line = line[: MOST_OF_LINE - 1] + "…"
+    return Shown(text[:MOST_CHARS], line, max(0, len(text) - MOST_CHARS))
+
+
+def quoted(text: str) -> str:
+    """Return a text as a word of a command line."""
+    return shlex.quote(visible(text))
+
+
+def literal(text: str) -> str:
+    """Return a text as a literal of SQL."""
+    said = visible(text)
+    escaped = said.replace("'", "''")
+    if "\\" in said:
+        escaped = escaped.replace("\\", "\\\\")
+        return f"e'{escaped}'"
+    return f"'{escaped}'"
+
+
+# ---------------------------------------------------------------- what to do
+
+WHY_IT_WAITS = {
+    "gate": "Somebody must answer its gate.",
+    "signal": "It waits for a signal from outside.",
+    "effect": "It waits until an effect is settled.",
+    "owes": "It owes something that is not discharged.",
+    "lock": "Another run or process holds the lock that it wants.",
+    "child": "It waits for a child.",
+    "update": "It waits for an update.",
+    "timer": "It sleeps until its time has come.",
+    "replacement": "It begins when the run that it replaces has ended.",
+}
+WHY_NOBODY_TAKES_IT = {
+    "queue_paused": "Its queue is paused. Resume the queue.",
+    "no_worker": "No worker serves its queue. Start one: pgflow workers MODULE.",
+    "no_workflow": (
+        "Workers serve its queue, and none of them has this workflow. Start one that includes it."
+    ),
+    "no_version": "No worker has the version of the code that it is pinned to. Start one.",
+    "suspect": "Workers died while they held it. It is tried again, one at a time.",
+}
+
+
+def why(run: RunRow | RunDetail) -> str:
+    """Return the reason why a run stands where it stands, in a sentence."""
+    code = getattr(run, "reason_code", None)
+    if run.status == "waiting":
+        return WHY_IT_WAITS.get(code or "", "It waits.")
+    if run.status == "queued":
+        return WHY_NOBODY_TAKES_IT.get(code or "", "It is next: a worker will take it.")
+    return {
+        "running": "A worker holds it and runs its code.",
+        "paused": "Somebody paused it.",
+        "stuck": "It cannot go on without a person.",
+        "completed": f"It has completed{_after(run)}.",
+        "failed": "Its code raised an error, and it has ended.",
+        "cancelled": "It was cancelled.",
+    }[run.status]
+
+
+def _after(run: RunRow) -> str:
+    if run.finished_at is None:
+        return ""
+    return f", after {duration((run.finished_at - run.created_at).total_seconds())}"
+
+
+def advice(run: RunRow | RunDetail) -> str:
+    """Return what a person may do about a run; empty for nothing."""
+    code = getattr(run, "reason_code", None)
+    if run.status == "stuck":
+        return "Mend the cause, then retry it. It goes on from its journal with a fresh budget."
+    if run.status == "failed":
+        return (
+            "Mend the cause, then retry it: the step that failed runs again, those before do not."
+        )
+    if run.status == "paused":
+        return "Resume it when it may go on."
+    if run.status == "waiting" and code == "gate":
+        return "Look at what it asks, and answer."
+    if run.status == "waiting" and code == "signal":
+        return "Whoever should send the signal has not. You can send it in their place."
+    if run.status == "waiting" and code == "effect":
+        return "Find out what became of the effect at the other side, and say so."
+    return ""

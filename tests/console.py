@@ -1,0 +1,194 @@
+"""The server time of each page of the console over a large database: ``python -m tests.console
+SERVER_DSN [--finished N] [--large]``.
+
+A million runs have ended, ten thousand are open, and one has 10,000 steps; with --large, 300,000
+are open. The database is that of ``tests.plans``, with schedules and an outbox beside it, analysed as
+autovacuum would have done. A page is asked for as a browser would, in this process, so that its
+time is that of its statements and of making its HTML; the first time is that of a cold cache. It
+fails if a page takes longer than its bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from urllib.parse import urlencode
+
+sys.path.insert(0, str(Path(__file__).parent / "kits"))
+
+import psycopg
+import servers
+from webkit import Browser
+
+from pgflow import AsyncApp
+from pgflow.web import Principal
+from tests.plans import Ids, Sizes, build
+
+BOUND_SECONDS = 0.1
+"""Of the median; and..."""
+MOST_SECONDS = 0.3
+"""...of the slowest but the first. Of searches that find less than a page the bound is..."""
+SEARCH_SECONDS = 1.0
+TIMES = 10
+OPEN = Sizes(unclaimable=1_000, ready=3_000, parked=4_000, leased=1_000, held=1_000, kin=200)
+STEPS = 10_000
+RARE = ("=none", "-none", "none-", "=rare", "since=", "after=", "key-12", "elsewhere", "limited")
+"""Parts of addresses of searches that look through many runs to find few, or begin far behind."""
+SCHEDULES = 1_000
+EVENTS = 100_000
+DEAD = 1_000
+
+EVENTS_AND_SCHEDULES = f"""
+select pgflow.set_schedule('nightly-' || n, 'flow_' || n % 8 + 1, '{{"cron": ["30 2 * * *"]}}') from generate_series(1, {SCHEDULES}) n;
+select pgflow.declare_relay('mailer', array['orders'], 'https://mail.example');
+select count(pgflow.publish('orders', '{{}}', 'k' || n % 1000)) from generate_series(1, {EVENTS}) n;
+insert into pgflow.delivery (relay, event_id, topic, key, at, due_at, is_dead, attempts, error, payload)
+select 'mailer', -n, 'orders', 'k' || n, now(), now(), true, 3, 'no', '{{}}' from generate_series(1, {DEAD}) n;
+insert into pgflow.unit (run_id, token, at, recorded_at, seq, call, kind, name, payload)
+select run_id, run_id * 1000 + 7, now() + n * interval '1 ms', now(), n + 10, n + 10, 'c', 'step', '{{"done": true}}'
+from pgflow.run, generate_series(1, {STEPS}) n where run_id = {{finished}} + 1501;
+vacuum analyze
+"""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A page, and how long it took.
+
+    Attributes:
+        path: Its address.
+        status: Status of the answer.
+        kib: Its size.
+        first: Seconds of the first time.
+        usual: Seconds of the median of those after it.
+        slowest: Seconds of the slowest of these.
+    """
+
+    path: str
+    status: int
+    kib: float
+    first: float
+    usual: float
+    slowest: float
+
+    @property
+    def is_slow(self) -> bool:
+        """True if it takes longer than it may."""
+        if any(part in self.path for part in RARE):
+            return self.usual > SEARCH_SECONDS or self.status != 200
+        return self.usual > BOUND_SECONDS or self.slowest > MOST_SECONDS or self.status != 200
+
+
+def addresses(conn: psycopg.Connection[tuple[object, ...]], ids: Ids) -> list[str]:
+    """Return the pages, and the searches that find the least."""
+
+    def of(path: str, **said: object) -> str:
+        return f"{path}?{urlencode(said)}"
+
+    old, parked = f"key-{ids.finished + 1_500}", f"key-{ids.parked + 1_000 - ids.parked % 5}"
+    long = f"key-{ids.finished + 1_501}"
+    (gate,) = conn.execute("select gate from pgflow.gate limit 1").fetchone() or ("",)
+    owed = [
+        row[0]
+        for row in conn.execute(
+            "select distinct on (kind) detail->>'key' from pgflow.owed where kind <> 'gate'"
+        )
+    ]
+    statuses = ("queued", "running", "waiting", "paused", "stuck", "completed", "failed")
+    return [
+        "/", "/runs", *(of("/runs", status=one) for one in (*statuses, "cancelled")),
+        of("/runs", after=ids.finished + 500_000), of("/runs", key=old), of("/runs", key="key-12*"),
+        of("/runs", key="none-*"), of("/runs", key="*-none"), of("/runs", workflow="flow_1"),
+        of("/runs", workflow="rare"), of("/runs", workflow="none"), of("/runs", queue="limited"),
+        of("/runs", queue="elsewhere"), of("/runs", label="customer=c77"),
+        of("/runs", label="customer=none"), of("/runs", since="15m"), of("/runs", since="7d"),
+        of("/runs", status="failed", workflow="rare"), of("/runs", status="cancelled", since="1h"),
+        of("/runs/order", verb="cancel", workflow="rare"), of("/run", key=old),
+        of("/run", key=long), of("/run", **{"key": long, "from": 5_000}),
+        of("/run", key=parked), of("/run/order", key=parked, verb="cancel"),
+        of("/run/again", key=old, at=1), "/gates", of("/gates", mine=1), of("/gate", gate=gate),
+        "/effects", of("/effects", state="accepted"), "/obligations",
+        *(of("/debt", key=one) for one in owed), "/budgets", of("/budget", pool="tenant"),
+        of("/budget", pool=f"user-{ids.ready}"), "/schedules", of("/schedules", state="paused"),
+        of("/schedule", name="nightly-7"), "/outbox", of("/relay", name="mailer"), "/queues",
+        "/workers",
+    ]  # fmt: skip
+
+
+async def look(dsn: str, paths: list[str]) -> list[Timed]:
+    """Ask for each page some times."""
+    found = []
+    async with AsyncApp(dsn, listen=False) as app:
+        browser = Browser(app, Principal("ann", ["admin"]))
+        for path in paths:
+            times = []
+            for _ in range(TIMES + 1):
+                began = time.perf_counter()
+                status = await browser.status(path)
+                times.append(time.perf_counter() - began)
+            assert browser.last is not None
+            size = len(browser.last.content) / 1024
+            found.append(Timed(path, status, size, times[0], median(times[1:]), max(times[1:])))
+            print(line_of(found[-1]), flush=True)
+    return found
+
+
+def line_of(one: Timed) -> str:
+    """Return a line of the table."""
+    mark = "  SLOW" if one.is_slow else ""
+    return (
+        f"{one.usual * 1000:7.0f} ms {one.slowest * 1000:7.0f} slowest {one.first * 1000:7.0f} first "
+        f"{one.kib:6.0f} KiB "
+        f"{one.status} {one.path}{mark}"
+    )
+
+
+def main() -> int:
+    """Build the database, look at each page, and drop it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("dsn", help="of a server; a superuser's")
+    parser.add_argument("--finished", type=int, default=1_000_000)
+    parser.add_argument("--large", action="store_true", help="300,000 open runs")
+    parser.add_argument("--keep", action="store_true", help="keep the database, and say its name")
+    parser.add_argument("--name", help="look at one that was kept")
+    parser.add_argument("--only", help="only pages whose address has this in it")
+    options = parser.parse_args()
+    sizes = replace(Sizes() if options.large else OPEN, finished=options.finished)
+    name = options.name or servers.create_database(options.dsn)
+    dsn = servers.dsn_of(options.dsn, name)
+    try:
+        if not options.name:
+            servers.install_schema(dsn)
+            ids = build(dsn, sizes)
+            with psycopg.connect(dsn, autocommit=True) as conn:
+                for text in EVENTS_AND_SCHEDULES.split(";\n"):
+                    conn.execute(text.replace("{finished}", str(ids.finished)))
+        with psycopg.connect(dsn) as conn:
+            if options.name:
+                ids = _ids_of(conn, sizes)
+            paths = addresses(conn, ids)
+        if options.only:
+            paths = [path for path in paths if options.only in path]
+        slow = [one for one in asyncio.run(look(dsn, paths)) if one.is_slow]
+    finally:
+        if options.keep or options.name:
+            print(f"kept: --name {name}")
+        else:
+            servers.drop_database(options.dsn, name)
+    return 1 if slow else 0
+
+
+def _ids_of(conn: psycopg.Connection[tuple[object, ...]], sizes: Sizes) -> Ids:
+    """Return where the places of a kept database begin."""
+    top: int = conn.execute("select last_value from pgflow.run_id_seq").fetchone()[0]  # type: ignore[index,assignment]
+    total = Ids.after(0, sizes).end - 1
+    return Ids.after(top - total - 1, sizes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,487 @@
+"""Attacks on the console, each of which must come to nothing."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import zlib
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import psycopg
+import pytest
+from clikit import as_role
+from records import count, run_row
+from schedulekit import setting
+from sqlkit import one
+from test_console_pages import ANN, FLOWS, PAGES, Order, ask_first, await_payment
+from webkit import BASE, Browser, Reader, address, form_of, is_harmless, refuse
+
+import pgflow
+from pgflow import Choice, Retries, decision, effect, step, workflow
+from pgflow.errors import InvalidArgument
+from pgflow.web import Local, Principal, Tokens, asgi
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness
+
+pytestmark = pytest.mark.timeout(90)
+
+EVIL = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "'><svg/onload=alert(1)>",
+    "</pre></details></code><script>alert(1)</script>",
+    "{{ 7*7 }}{% raw %}${7*7}",
+    "javascript:alert(1)",
+    "</textarea><script>alert(1)</script>",
+    "--><script>alert(1)</script>",
+)
+HIDDEN = "invoice\u202e1000\u0007\u200b"
+
+
+@step(retries=Retries(max_attempts=1))
+async def fail(text: str) -> str:
+    raise ValueError(text)
+
+
+@decision()
+async def decide(text: str) -> Choice[str]:
+    return Choice(text, why=text, evidence=[text], alternatives=[text])
+
+
+@effect(risk="irreversible")
+async def act(text: str) -> str:
+    return text
+
+
+@workflow
+async def carry(text: str) -> str:
+    pgflow.set_state(note=text)
+    pgflow.owe(text[:60], to=text, detail={text: text})
+    chosen = await decide(text)
+    with pgflow.because(chosen):
+        await act(text)
+        return repr(await pgflow.gate("ask", {text: text}, approvers=[text, "ann"]))
+
+
+@workflow
+async def carry_rich(text: str) -> str:
+    return repr(await pgflow.gate("ask", {"rows": [{text: text}]}))
+
+
+@workflow
+async def burst(text: str) -> str:
+    return await fail(text)
+
+
+@workflow
+async def hide(text: str) -> str:
+    pgflow.set_state(note=text)
+    chosen = await decide(text)
+    with pgflow.because(chosen):
+        await act(text)
+    return repr(await pgflow.gate("ask", {"text": text}))
+
+
+MOST_PAGES = 220
+
+
+async def every_page(browser: Browser, keys: list[str]) -> list[tuple[str, Reader]]:
+    """Pages that lead from these runs and addresses, those with forms too."""
+    seen: dict[str, Reader] = {}
+    waiting = deque(
+        [*PAGES, *(key if key.startswith("/") else address("/run", key=key) for key in keys)]
+    )
+    while waiting and len(seen) < MOST_PAGES:
+        path = waiting.popleft()
+        if path in seen or path.startswith("#") or "live=1" in path:
+            continue
+        status = await browser.status(path)
+        assert status == 200, (path, status)
+        assert browser.last is not None
+        if browser.last.headers["content-type"].startswith("text/html"):
+            seen[path] = Reader(browser.last.text)
+            waiting += seen[path].links
+    return list(seen.items())
+
+
+async def test_nothing_that_is_stored_is_ever_html(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(carry, carry_rich, burst)
+    keys = []
+    for n, text in enumerate(EVIL):
+        for flow in (carry, carry_rich, burst):
+            key = f"{flow.name}-{n}-{text}"
+            keys.append(key)
+            await aflow.start(flow.options(key=key, labels={f"l{n}": text}), text)
+        setting(conn, text, workflow=text, queue=text, why=text, sent_by=text)
+        one(conn, "select pgflow.declare_relay(%s, %s, %s)", text, [text], text)
+        one(conn, "select pgflow.publish(%s, %s, %s)", text, json.dumps(text), text)
+        refuse(conn, text, text)
+    await aflow.until_idle()
+    browser = Browser(aflow.app, ANN)
+    orders = [address("/schedule/order", name=text, verb="trigger") for text in EVIL]
+    pages = await every_page(browser, keys + orders)
+    assert len(pages) > 60
+    kinds = {path.partition("?")[0] for path, _ in pages}
+    assert kinds >= {
+        *PAGES, "/run", "/run/order", "/gate", "/debt", "/schedule", "/schedule/order", "/relay",
+    }  # fmt: skip
+    for path, page in pages:
+        assert is_harmless(page) == [], path
+    everything = "".join(page.text for _, page in pages)
+    for text in EVIL:
+        assert text in everything or json.dumps(text)[1:-1] in everything, text
+
+
+async def test_what_comes_in_an_address_is_no_html_either(aflow: AsyncHarness) -> None:
+    browser = Browser(aflow.app, ANN)
+    for text in EVIL:
+        for path in (
+            address("/runs", key=text), address("/runs", workflow=text),
+            address("/runs", status=text), address("/runs", label=text),
+            address("/runs", after=text), address("/run", key=text), address("/gate", gate=text),
+            address("/debt", key=text), address("/effects", state=text),
+            address("/budget", pool=text), address("/gates", done=text, mine="1"),
+            address("/run/order", key=text, verb=text), f"/{text}",
+            address("/schedules", state=text), address("/schedule", name=text),
+            address("/schedule/order", name=text, verb=text), address("/relay", name=text),
+        ):  # fmt: skip
+            await browser.status(path)
+            assert browser.last is not None
+            if browser.last.headers["content-type"].startswith("text/html"):
+                assert is_harmless(Reader(browser.last.text)) == [], path
+            else:
+                assert browser.last.headers["content-type"].startswith("text/plain")
+
+
+async def test_an_address_may_say_more_than_a_page_asks(aflow: AsyncHarness) -> None:
+    browser = Browser(aflow.app, ANN)
+    for name in ("path", "request", "self", "said", "link", "mark", "principal", "root_path"):
+        page = await browser.get(f"/runs?{name}=x&{name}=y")
+        assert is_harmless(page) == []
+
+
+async def test_a_key_cannot_look_like_another(aflow: AsyncHarness) -> None:
+    aflow.include(*FLOWS)
+    await aflow.start(await_payment.options(key=HIDDEN), "o")
+    await aflow.until_idle()
+    browser = Browser(aflow.app, ANN)
+    page = await browser.get("/runs")
+    assert "invoice\ufffd1000\ufffd" in page.text
+    assert "\u202e" not in page.text
+    (link,) = {one for one in page.links if one.startswith("/run?")}
+    assert "invoice" in (await browser.get(link)).text  # and still leads to the run
+
+
+async def test_every_answer_forbids_scripts_frames_and_keeping(aflow: AsyncHarness) -> None:
+    browser = Browser(aflow.app, ANN)
+    for path in (*PAGES, "/nowhere", "/run?key=none", "/run", "/static/../console.py"):
+        await browser.status(path)
+        assert browser.last is not None
+        headers = browser.last.headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert "script-src" not in policy
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+    cookie = (await Browser(aflow.app, ANN).client.get("/")).headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+
+
+async def paused(aflow: AsyncHarness) -> None:
+    aflow.include(*FLOWS)
+    await aflow.start(await_payment.options(key="i"), "o")
+    await aflow.until_idle()
+
+
+CANCEL = address("/run/order", key="i", verb="cancel")
+
+
+async def test_a_form_of_another_site_does_nothing(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    await paused(aflow)
+    browser = Browser(aflow.app, ANN)
+    form = form_of(await browser.get(CANCEL), {})
+    post = browser.client.post
+    mark = {"mark": form.fields["mark"]}
+    own = {"origin": BASE}
+    tried = [
+        await post(CANCEL, data={}),
+        await post(CANCEL, data={"mark": ""}, headers=own),
+        await post(CANCEL, data={"mark": "0" * 64}, headers=own),
+        await post(CANCEL, data={"mark": "ü" * 64}, headers=own),
+        await post(CANCEL, data=mark, headers={"origin": "https://evil.example"}),
+        await post(CANCEL, data=mark, headers={"origin": "null"}),
+        await post(CANCEL, data=mark, headers={"origin": f"{BASE}.evil.example"}),
+        await post(CANCEL, data=mark, headers={**own, "sec-fetch-site": "cross-site"}),
+        await post(CANCEL, data=mark, headers={**own, "sec-fetch-site": "same-site"}),
+        await post(CANCEL, json=mark, headers=own),
+        await post(CANCEL, content=b"mark=%ff" + b"&a" * 500, headers=own),
+    ]
+    assert [answer.status_code for answer in tried if answer.status_code not in (400, 403)] == []
+    await aflow.until_idle()
+    assert run_row(conn, "i", "status") == ("waiting",)
+    assert await browser.status(CANCEL) == 200  # to look does nothing
+    assert run_row(conn, "i", "status") == ("waiting",)
+    assert (await browser.send(form)).status_code == 303
+
+
+async def test_a_mark_is_of_one_person_in_one_browser(aflow: AsyncHarness) -> None:
+    await paused(aflow)
+    secret = b"s" * 32
+    ann = Browser(aflow.app, ANN, secret=secret)
+    form = form_of(await ann.get(CANCEL), {})
+    eve = Browser(aflow.app, Principal("eve", ["operate"]), secret=secret)
+    await eve.get("/")
+    assert (await eve.send(form)).status_code == 403
+    eve.client.cookies = ann.client.cookies  # her cookie, his name
+    assert (await eve.send(form)).status_code == 403
+    other = Browser(aflow.app, ANN, secret=secret)
+    await other.get("/")
+    assert (await other.send(form)).status_code == 403
+    other.client.cookies = ann.client.cookies  # another process of the same host
+    assert (await other.send(form)).status_code == 303
+
+
+async def test_a_viewer_changes_nothing_whatever_they_send(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(*FLOWS)
+    await aflow.start(await_payment.options(key="i"), "o")
+    await aflow.start(ask_first.options(key="a"), Order("boots", 1, True))
+    await aflow.until_idle()
+    ann = Browser(aflow.app, ANN)
+    page = await ann.get("/run", key="a")
+    gate = next(link for link in page.links if link.startswith("/gate?"))
+    forms = [*(await ann.get(gate)).forms, *(await ann.get(CANCEL)).forms]
+    viewer = Browser(aflow.app, Principal("ann", ["view"]))  # even of the same name
+    mark = await _mark(viewer, gate)
+    assert await viewer.status(CANCEL) == 403
+    for form in forms:
+        if form.method == "post":
+            answer = await viewer.send(form, mark=mark, why="x", to="eve")
+            assert answer.status_code == 403, form
+    operator = Browser(aflow.app, Principal("op", ["operate"]))
+    approver = Browser(aflow.app, Principal("ap", ["approve"]))
+    for form in forms:
+        if form.action.startswith("/gate"):
+            assert (await operator.send(form, why="x", to="eve")).status_code == 403
+        elif form.method == "post":
+            assert (await approver.send(form, why="x")).status_code == 403
+    await aflow.until_idle()
+    assert count(conn, "pgflow.gate_answer") == 0
+    assert run_row(conn, "i", "status") == ("waiting",)
+
+
+async def _mark(browser: Browser, path: str) -> str:
+    """The mark of a browser, which a viewer sees in no page: as if it had leaked."""
+    await browser.get(path)
+    guard: Any = browser.client._transport.app  # type: ignore[attr-defined]
+    nonce = browser.client.cookies["pgflow_mark"]
+    return str(guard._mark(nonce, Principal("ann", ["view"])))
+
+
+async def test_nobody_is_let_in_whom_the_host_does_not_know(aflow: AsyncHarness) -> None:
+    await paused(aflow)
+
+    async def nobody(_request: Any) -> None:
+        return None
+
+    for auth in (nobody, lambda _: Principal("x", [])):
+        browser = Browser(aflow.app, auth=auth)
+        for path in (*PAGES, "/run?key=i", CANCEL, "/run/value?key=i&value=input"):
+            assert await browser.status(path) in (401, 403), path
+            assert browser.last is not None
+            assert "i" not in browser.last.text.split()
+        assert (await browser.client.post(CANCEL, data={})).status_code in (401, 403)
+
+
+@pytest.mark.parametrize(
+    ("client", "headers"),
+    [
+        ("192.0.2.7", {"host": "127.0.0.1:8421"}),
+        ("127.0.0.1", {"host": "evil.example"}),
+        ("127.0.0.1", {"host": "127.0.0.1.evil.example"}),
+        ("127.0.0.1", {"host": "127.0.0.1", "x-forwarded-for": "192.0.2.7"}),
+        ("127.0.0.1", {"host": "localhost", "forwarded": "for=192.0.2.7"}),
+    ],
+)
+async def test_only_this_machine_by_its_own_name_is_trusted(
+    aflow: AsyncHarness, client: str, headers: dict[str, str]
+) -> None:
+    served = asgi(aflow.app, auth=Local("ann"))
+
+    async def ask(client: str, headers: dict[str, str]) -> int:
+        transport = httpx.ASGITransport(served, client=(client, 1))
+        async with httpx.AsyncClient(transport=transport, base_url=BASE) as browser:
+            return (await browser.get("/runs", headers=headers)).status_code
+
+    assert await ask(client, headers) in (400, 401)
+    for name in ("127.0.0.1:8421", "localhost", "[::1]:9", "LOCALHOST:1"):
+        assert await ask("127.0.0.1", {"host": name}) == 200, name
+
+
+async def test_a_host_that_is_not_named_is_not_answered(aflow: AsyncHarness) -> None:
+    browser = Browser(aflow.app, ANN, hosts=["ops.example.org"])
+    assert await browser.status("/") == 400
+    answer = await browser.client.get("/", headers={"host": "ops.example.org:443"})
+    assert answer.status_code == 200
+
+
+async def test_tokens_let_in_whom_they_name_and_wrong_ones_are_counted(
+    aflow: AsyncHarness,
+) -> None:
+    tokens = Tokens({"a" * 20: Principal("ann", ["operate"]), "e" * 20: Principal("eve")})
+    browser = Browser(aflow.app, auth=tokens)
+    assert await browser.status("/runs", key="x") == 303
+    assert browser.last is not None
+    login = browser.last.headers["location"]
+    assert login == "/login?next=%2Fruns%3Fkey%3Dx"
+    answer = await browser.submit(login, {}, token="wrong" * 5)
+    assert answer.status_code == 401
+    assert await browser.status("/runs") == 303
+    answer = await browser.submit(login, {}, token="a" * 20)
+    assert answer.headers["location"] == "/runs?key=x"
+    assert "HttpOnly; SameSite=Strict" in answer.headers["set-cookie"]
+    assert "ann" in (await browser.get("/runs")).words
+    for tampered in ("", "x", "a.b.c", browser.client.cookies["pgflow_session"][:-1] + "x"):
+        stranger = Browser(aflow.app, auth=tokens)
+        stranger.client.cookies.set("pgflow_session", tampered or "-")
+        assert await stranger.status("/runs") == 303
+    another = Browser(aflow.app, auth=Tokens({"a" * 20: Principal("ann")}))
+    another.client.cookies.set("pgflow_session", browser.client.cookies["pgflow_session"])
+    assert await another.status("/runs") == 303  # of another server
+    await browser.submit(
+        "/runs",
+        {},
+    )  # leaves
+    assert await browser.status("/runs") == 303
+    for n in range(8):
+        answer = await browser.submit("/login", {}, token=f"guess {n}" * 3)
+    assert answer.status_code == 429
+    assert (await browser.submit("/login", {}, token="a" * 20)).status_code == 429
+    with pytest.raises(InvalidArgument, match="16 characters"):
+        Tokens({"short": Principal("x")})
+    with pytest.raises(InvalidArgument, match="no token"):
+        Tokens({})
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "//evil.example",
+        "https://evil.example",
+        "/\\evil.example",
+        "evil",
+        "/\r\nset-cookie: a=b",
+        "/ü",
+    ],
+)
+async def test_a_login_leads_nowhere_else(aflow: AsyncHarness, target: str) -> None:
+    browser = Browser(aflow.app, auth=Tokens({"a" * 20: Principal("ann")}))
+    answer = await browser.submit(address("/login", next=target), {}, token="a" * 20)
+    assert answer.headers["location"] == "/"
+    assert "a=b" not in str(answer.headers)
+
+
+async def test_nothing_of_an_address_becomes_a_header(aflow: AsyncHarness) -> None:
+    await paused(aflow)
+    browser = Browser(aflow.app, ANN)
+    evil = "x\r\nset-cookie: a=b"
+    for path in (address("/run", key=evil), address("/runs", key=evil, live="1")):
+        await browser.status(path)
+        assert browser.last is not None
+        assert "a=b" not in str(browser.last.headers)
+    form = form_of(await browser.get(address("/run/order", key="i", verb="pause")), {})
+    form.action = address("/run/order", key=evil, verb="pause")
+    assert (await browser.send(form)).status_code == 404
+
+
+async def test_paths_lead_to_no_file(aflow: AsyncHarness) -> None:
+    browser = Browser(aflow.app, ANN)
+    for path in (
+        "/static/console.py", "/static/../console.py", "/static/%2e%2e/console.py",
+        "/static//etc/passwd", "/static/..%2f..%2fconsole.py", "/templates/base.html",
+    ):  # fmt: skip
+        assert await browser.status(path) == 404, path
+    assert await browser.status("/static/console.css") == 200
+
+
+async def test_a_form_that_is_too_long_is_refused(aflow: AsyncHarness) -> None:
+    await paused(aflow)
+    browser = Browser(aflow.app, ANN)
+    form = form_of(await browser.get(CANCEL), {})
+    assert (await browser.send(form, why="x" * 5_000_000)).status_code == 413
+    assert await browser.status("/runs", key="x" * 20_000) == 414
+    assert (await browser.client.put("/runs")).status_code == 405
+
+
+class Zipped:
+    key_id = "zlib"
+    hash_key = None
+
+    def encode(self, data: bytes) -> bytes:
+        return zlib.compress(data)
+
+    def decode(self, key_id: str, data: bytes) -> bytes:
+        return zlib.decompress(data)
+
+
+async def test_what_is_encrypted_is_shown_only_by_an_app_with_the_key(
+    aflow: AsyncHarness, dsn: str
+) -> None:
+    aflow(codec=Zipped())
+    aflow.include(hide, burst)
+    for flow, key in ((hide, "secret-1"), (burst, "secret-2")):
+        await aflow.start(flow.options(key=key), "hush-hush")
+    await aflow.until_idle()
+    keys = ["secret-1", "secret-2"]
+    knows = await every_page(Browser(aflow.app, ANN), keys)
+    everything = "".join(page.text for _, page in knows)
+    assert "ValueError: hush-hush" in everything
+    assert '"text": "hush-hush"' in everything
+    async with pgflow.AsyncApp(dsn) as other:
+        browser = Browser(other, ANN)
+        blind = await every_page(browser, keys)
+        for key in keys:
+            assert await browser.status("/run/value", key=key, value="input") == 200
+            assert browser.last is not None
+            assert "hush-hush" not in browser.last.text
+    assert [path for path, page in blind if "hush-hush" in page.text] == []
+    assert "encoded with key zlib" in "".join(page.text for _, page in blind)
+
+
+async def test_the_role_of_the_connection_is_the_last_word(
+    aflow: AsyncHarness, conn: psycopg.Connection, dsn: str
+) -> None:
+    await paused(aflow)
+    role = f"console_auditor_{secrets.token_hex(3)}"
+    conn.execute(f"create role {role} login password 'secret'; grant pgflow_auditor to {role}")
+    try:
+        async with pgflow.AsyncApp(as_role(dsn, role)) as app:
+            browser = Browser(app, ANN)
+            for path in PAGES:
+                await browser.get(path)
+            assert "It waits for a signal" in (await browser.get("/run", key="i")).words
+            assert (await browser.submit(CANCEL, {})).status_code == 403
+    finally:
+        conn.execute(f"drop owned by {role}; drop role {role}")
+    assert run_row(conn, "i", "status") == ("waiting",)
+
+
+async def test_a_database_that_is_gone_is_told_without_its_address(aflow: AsyncHarness) -> None:
+    app = pgflow.AsyncApp("postgresql://ann:hunter2@127.0.0.1:1/none")
+    browser = Browser(app, ANN)
+    assert await browser.status("/runs") == 503
+    assert browser.last is not None
+    assert "hunter2" not in browser.last.text
+    assert "127.0.0.1:1" not in browser.last.text

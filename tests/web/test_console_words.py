@@ -1,0 +1,121 @@
+"""Words and shapes of the console: durations, amounts, values, quotations, and the waterfall."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from pgflow.inspect import Entry, Failure
+from pgflow.web import words
+from pgflow.web.waterfall import draw
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def entry(name: str, began: float, ended: float | None, **more: Any) -> Entry:
+    said: dict[str, Any] = {
+        "call": 1, "kind": "step", "is_known": True, "failures": (), "cut_off": 0, "due_at": None,
+        "payload": None, "status": "open" if ended is None else "completed",
+    }  # fmt: skip
+    ended_at = None if ended is None else at(ended)
+    return Entry(name=name, began_at=at(began), ended_at=ended_at, **{**said, **more})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0, "0 ms"), (0.0001, "< 1 ms"), (0.012, "12 ms"), (0.412, "0.4 s"), (9.9, "9.9 s"),
+        (80, "80 s"), (600, "10 m"), (7200, "2 h"), (200_000, "2 d"), (-5, "0 ms"),
+    ],
+)  # fmt: skip
+def test_durations_have_two_or_three_digits(seconds: float, said: str) -> None:
+    assert words.duration(seconds) == said
+
+
+def test_ages_offsets_and_amounts_are_told() -> None:
+    assert words.age(at(-120), NOON) == "2 m ago"
+    assert words.age(at(7200), NOON) == "in 2 h"
+    assert words.offset(0.4121) == "+0.412 s"
+    assert words.offset(7200) == "+2 h"
+    assert words.when(at(0.5)) == "2026-01-01 12:00:00.500Z"
+    assert words.number(Decimal("1234.500")) == "1,234.5"
+    assert words.number(Decimal(20)) == "20"
+    assert words.number(1234567) == "1,234,567"
+    assert (words.many(1, "run"), words.many(1200, "run")) == ("1 run", "1,200 runs")
+
+
+def test_a_value_is_shown_up_to_a_limit_and_on_one_line() -> None:
+    short = words.shown({"a": [1, "ü"]})
+    assert (short.text, short.line, short.left_out) == (
+        '{\n  "a": [\n    1,\n    "ü"\n  ]\n}', '{"a": [1, "ü"]}', 0,
+    )  # fmt: skip
+    long = words.shown("x" * 50_000)
+    assert (len(long.text), len(long.line)) == (words.MOST_CHARS, words.MOST_OF_LINE)
+    assert long.left_out == 50_002 - words.MOST_CHARS
+    assert words.shown("line 1\nline 2").text == "line 1\nline 2"
+    assert "\u202e" not in words.shown("a\u202eb").text
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", "it's", "a\\b", "$(rm -rf /)", "a; b", '"', "\n--", "\u202e"]
+)
+def test_a_command_and_a_statement_quote_whatever_they_are_given(text: str) -> None:
+    assert len(shlex.split(words.quoted(text))) == 1
+    literal = words.literal(text)
+    assert literal.startswith(("'", "e'"))
+    assert "\n" not in literal
+    inside = literal.removeprefix("e")[1:-1].replace("''", "")
+    assert "'" not in inside
+    assert "\\" not in inside.replace("\\\\", "")
+
+
+def test_a_waterfall_places_calls_on_one_axis() -> None:
+    drawn = draw(
+        [
+            entry("a", 0, 2),
+            entry("b", 2, 10, failures=(Failure(at(4), {}),)),
+            entry("sleep", 5, 10, kind="timer", status="fired"),
+        ],
+        NOON,
+        None,
+    )
+    assert [(line.name, line.shape, line.took) for line in drawn.lines] == [
+        ("a", "solid", "2.0 s"), ("b", "solid", "8.0 s"), ("sleep", "outline", "5.0 s"),
+    ]  # fmt: skip
+    assert [(bar.x, bar.width) for line in drawn.lines for bar in line.bars] == [
+        (0, 20), (20, 80), (50, 50),
+    ]  # fmt: skip
+    assert drawn.lines[1].bars[0].notches == (40,)
+    assert [tick.label for tick in drawn.ticks] == ["0 ms", "2.5 s", "5.0 s", "7.5 s", "10 s"]
+    assert drawn.span == "10 s"
+
+
+def test_calls_of_one_name_that_follow_each_other_share_a_line() -> None:
+    loop = [entry("fetch", n, n + 1) for n in range(100)]
+    loop[7] = entry("fetch", 7, 8, status="failed")
+    drawn = draw([entry("begin", 0, 1), *loop, entry("end", 100, 101)], NOON, None)
+    assert [(line.name, len(line.bars), line.notes) for line in drawn.lines] == [
+        ("begin", 1, ""), ("fetch", 100, "100 calls, 1 failed"), ("end", 1, ""),
+    ]  # fmt: skip
+    assert sum(bar.is_bad for bar in drawn.lines[1].bars) == 1
+    many = draw([entry(f"s{n}", n, n + 1) for n in range(500)], NOON, None)
+    assert (len(many.lines), many.more) == (200, 300)
+
+
+def test_only_what_is_open_goes_on_until_now() -> None:
+    done = draw([entry("a", 0, 1)], NOON, at(3600))
+    assert done.span == "1.0 s"
+    waiting = draw([entry("a", 0, 1), entry("w", 1, None, kind="signal")], NOON, at(101))
+    (_, wait) = waiting.lines
+    assert (wait.is_open, wait.took, waiting.span) == (True, "2 m", "2 m")
+    assert wait.bars[0].x + wait.bars[0].width == pytest.approx(100)
+    instant = draw([entry("mark", 0, 0, kind="mark", status="")], NOON, None)
+    assert instant.lines[0].shape == "mark"
