@@ -36,6 +36,8 @@ class Buffer:
         """True if its units open or close obligations."""
         self.has_draws = False
         """True if its units say what was spent."""
+        self.has_emitted = False
+        """True if its units have values of streams, for which somebody may wait."""
         self._taken: list[Offer] | None = None
         self._returned: list[Returned] | None = None
         self._words: list[Word] | None = None
@@ -85,9 +87,19 @@ class Buffer:
         """Puts what a body has emitted before its outcome, and says how much that was. A replay
         passes over it: it has no call.
         """
+        count = 0
         for n, (stream, text) in enumerate(call.emitted):
-            self.record(0, Kind.EMITTED, stream, text, key=f"{call.number}:{call.try_id}:{n}")
-        return len(call.emitted)
+            if text is not None:
+                self.record(0, Kind.EMITTED, stream, text, key=f"{call.number}:{call.try_id}:{n}")
+                count += 1
+        if count:
+            self.has_emitted = True
+        return count
+
+    def emitted(self) -> None:
+        """The code has emitted a value, which readers wait for: it is flushed at once."""
+        self.has_emitted = True
+        self.flush_soon()
 
     def record_charges(self, call: StepCall) -> int:
         """Puts what a try has spent before what it came to, and says how many units that were. A
@@ -161,6 +173,7 @@ class Buffer:
             has_ledger=self.has_ledger,
             has_obligations=self.has_obligations,
             has_draws=self.has_draws,
+            has_emitted=self.has_emitted,
             taken=self._taken or (),
             returned=self._returned or (),
             words=self._words or (),
@@ -189,7 +202,7 @@ class Buffer:
     def _empty(self) -> None:
         self.rows, self.size_bytes, self._taken, self._returned = [], 0, None, None
         self._words = None
-        self.has_ledger = self.has_obligations = self.has_draws = False
+        self.has_ledger = self.has_obligations = self.has_draws = self.has_emitted = False
 
 
 def decision_of(call: StepCall) -> str | None:

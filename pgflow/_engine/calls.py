@@ -296,8 +296,10 @@ class StepCall(Call):
     """Context variables of the code that called it, with their values."""
     fences: tuple[int, ...] = ()
     """Of the locks in whose blocks it was called."""
-    emitted: tuple[tuple[str, str], ...] = ()
-    """Values that the successful try emitted, as (stream, value)."""
+    emitted: tuple[tuple[str, str | None], ...] = ()
+    """Values that the successful try emitted, as (stream, value); None in place of one that is not
+    to be kept.
+    """
     try_id: str = ""
     """Identifier of that try."""
     stored: str = ""

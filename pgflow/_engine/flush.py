@@ -114,6 +114,8 @@ class Flush:
     """True if its units open or close obligations, or its ending leaves some to people."""
     has_draws: bool = False
     """True if its units say what was spent."""
+    has_emitted: bool = False
+    """True if its units have values of streams, for which somebody may wait."""
     over: list[int | None] | None = None
     """If it draws on a pool: calls whose reservations are over, None for all of the run."""
     taken: Sequence[Offer] = ()

@@ -101,7 +101,7 @@ class Notes:
     def _emit(self, number: int, stream: str, text: str | None) -> None:
         unit = self._history.note(number, Kind.EMITTED, stream, text)
         if unit is None:
-            self._buffer.flush_soon()
+            self._buffer.emitted()
         elif (unit.payload is None) != (text is None):
             was, asked = (
                 ("closed", "emit to") if unit.payload is None else ("given a value", "close")

@@ -122,7 +122,7 @@ def set_labels(**labels: str | None) -> None:
         scope.execution.notes.set_labels(text)
 
 
-def emit(stream: str, value: Any) -> None:
+def emit(stream: str, value: Any, *, durable: bool = True) -> None:
     """Appends a value to an output stream of this run,
     readable with ``run.stream(name)`` once durable.
 
@@ -133,9 +133,13 @@ def emit(stream: str, value: Any) -> None:
     Args:
         stream: Name of the stream.
         value: Anything JSON.
+        durable: False, in the body of a step, for what only those get who read along, and what is
+            gone once the step has ended: the words of a model as they come, say, before the step
+            emits the whole answer.
 
     Raises:
         WrongState: :func:`close_stream` has ended it.
+        InvalidArgument: It is not to be kept, and no body of a step emits it.
     """
     scope: WorkflowScope | StepScope | None = current.get()
     if not isinstance(scope, StepScope):
@@ -146,8 +150,14 @@ def emit(stream: str, value: Any) -> None:
         )
     text = encode_plain(value, f"a value of stream {stream!r}")
     if isinstance(scope, StepScope):
-        scope.emit(stream, seal_text(scope.claim.envelopes, text, f"a value of stream {stream!r}"))
+        sealed = seal_text(scope.claim.envelopes, text, f"a value of stream {stream!r}")
+        scope.emit(stream, sealed, durable=durable)
         return
+    if not durable:
+        raise InvalidArgument(
+            f"what the code of a workflow emits to stream {stream!r} is durable at once: "
+            "durable=False is for the body of a step"
+        )
     if stream in scope.closed_streams:
         raise WrongState(
             f"stream {stream!r} of this run is closed: emit before close_stream({stream!r}), or to "
@@ -192,6 +202,7 @@ def continue_as_new(*args: Any, **kwargs: Any) -> Never:
     Raises:
         NotStorable: An effect that is to be carried along has arguments that cannot be read back as
             they are annotated.
+        WrongState: A block has taken back what earlier generations did.
     """
     scope = workflow_scope("pgflow.continue_as_new()")
     check_carried(scope)

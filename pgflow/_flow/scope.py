@@ -47,6 +47,8 @@ class WorkflowScope:
     """The saga blocks that are open."""
     closed_streams: frozenset[str] = frozenset()
     """Streams that the code has closed."""
+    is_last: bool = False
+    """True if no generation may follow: this one has taken back what others did."""
 
     @property
     def claim(self) -> Claim:
@@ -80,7 +82,7 @@ class StepScope:
         transaction: The transaction, as its provider has opened it.
         transaction_is_sync: True if it is of a sync library.
         drafts: Takes what the body emits to those who read along; made by its first emit.
-        emitted: Values that this try has emitted, as (stream, JSON text).
+        emitted: Values that this try has emitted, as (stream, JSON text, whether it is kept).
         try_id: Made by its first emit.
     """
 
@@ -100,18 +102,18 @@ class StepScope:
         self.execution = execution
         self.call = call
         self.attempt = attempt
-        self.emitted: list[tuple[str, str]] = []
+        self.emitted: list[tuple[str, str, bool]] = []
         self._reporter = reporter
 
     def beat(self, details: Any) -> None:
         """Reports that the body is alive, and how far it has come."""
         self._reporter.beat(self, details)
 
-    def emit(self, stream: str, text: str) -> None:
+    def emit(self, stream: str, text: str, *, durable: bool = True) -> None:
         """Takes what the body emits: a stream, and a value as JSON text."""
         if not self.try_id:
             self.try_id = uuid.uuid4().hex[:16]
-        self.emitted.append((stream, text))
+        self.emitted.append((stream, text, durable))
         self._reporter.tell(self)
 
     def charge(self, spent: Spent) -> None:
@@ -126,7 +128,10 @@ class StepScope:
 
     def succeeded(self) -> None:
         """Hand the values that this try emitted to the call, where they count."""
-        self.call.emitted, self.call.try_id = tuple(self.emitted), self.try_id
+        self.call.try_id = self.try_id
+        self.call.emitted = tuple(
+            (stream, text if is_kept else None) for stream, text, is_kept in self.emitted
+        )
 
     @property
     def key(self) -> str:

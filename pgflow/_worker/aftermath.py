@@ -81,6 +81,8 @@ class Aftermath:
             self._acknowledged.note(
                 claim.run_id, claim.token, seq, claim.key, has_ended=flush.ending is not None
             )
+        if flush.has_emitted:
+            self._news.emitted([claim.chain_id])
         if answer is not None and not self._is_opened(execution, answer):
             return
         self._runs.guard(execution, execution.flush_committed, flush, answer)

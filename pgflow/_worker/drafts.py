@@ -14,6 +14,7 @@ from pgflow._db.calls import transaction as calls
 from pgflow._engine.execution import Execution
 from pgflow._flow.scope import StepScope, log_fields
 from pgflow._worker.connection import WorkerConnection
+from pgflow._worker.news import News
 from pgflow._worker.parts import Tasks
 from pgflow._worker.runs import Runs
 from pgflow.logs import redacted
@@ -29,9 +30,15 @@ class Drafts:
     """Takes what one body emits, in whichever thread it runs."""
 
     def __init__(
-        self, control: WorkerConnection, runs: Runs, tasks: Tasks, execution: Execution
+        self,
+        control: WorkerConnection,
+        runs: Runs,
+        tasks: Tasks,
+        news: News,
+        execution: Execution,
     ) -> None:
         self._control = control
+        self._news = news
         self._runs = runs
         self._tasks = tasks
         self._execution = execution
@@ -87,6 +94,7 @@ class Drafts:
                 )
                 return
             self._sent += len(values)
+            self._news.emitted([execution.claim.chain_id])
 
     def _running(self) -> Any:
         return [call.number for call in self._execution.bodies]

@@ -26,6 +26,7 @@ log = logging.getLogger("pgflow")
 
 WORK_CHANNEL = "pgflow_work"
 DONE_CHANNEL = "pgflow_done"
+STREAM_CHANNEL = "pgflow_stream"
 MAX_PAYLOAD_CHARS = 7_900
 MAX_DIGITS = 20
 CHECK_SECONDS = 10.0
@@ -145,7 +146,7 @@ def parse_work(payload: str) -> tuple[set[int], set[int]]:
 
 
 def parse_done(payload: str) -> set[int]:
-    """Chains of a payload on the done channel."""
+    """Chains of a payload on the channels of what is done and of streams."""
     return set(_numbers(payload))
 
 

@@ -48,6 +48,10 @@ class News:
             self._told(chains)
         self._notifier.tell(done=chains)
 
+    def emitted(self, chains: list[int]) -> None:
+        """Tells those who read along what runs emit."""
+        self._notifier.tell(emitted=chains)
+
     def heard(self, payload: str) -> None:
         """Another process has notified of work."""
         lanes, mail = parse_work(payload)

@@ -1,5 +1,5 @@
-"""The notifier: tells other processes after a commit of lanes with work, runs with mail, and chains
-that are done.
+"""The notifier: tells other processes after a commit of lanes with work, runs with mail, chains
+that are done, and those that have emitted something.
 
 None of it is needed for correctness: what is not told is found by the next poll.
 """
@@ -14,7 +14,7 @@ import psycopg
 
 from pgflow._db.calls import worker as worker_calls
 from pgflow._worker.connection import WorkerConnection
-from pgflow._worker.listener import DONE_CHANNEL, WORK_CHANNEL, chunks, payloads
+from pgflow._worker.listener import DONE_CHANNEL, STREAM_CHANNEL, WORK_CHANNEL, chunks, payloads
 from pgflow._worker.parts import Part, Tasks
 from pgflow.errors import PgflowError
 from pgflow.logs import redacted
@@ -41,19 +41,27 @@ class Notifier(Part):
         self._lanes: set[int] = set()
         self._mail: set[int] = set()
         self._done: set[int] = set()
+        self._emitted: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._sent_at = -NOTIFY_EVERY_SECONDS
 
     def tell(
-        self, *, lanes: Iterable[int] = (), mail: Iterable[int] = (), done: Iterable[int] = ()
+        self,
+        *,
+        lanes: Iterable[int] = (),
+        mail: Iterable[int] = (),
+        done: Iterable[int] = (),
+        emitted: Iterable[int] = (),
     ) -> None:
         """Notifies other workers of lanes with work and of runs with mail, and clients of chains
-        that are done.
+        that are done, and of those that have emitted something.
         """
         self._lanes.update(lanes)
         self._mail.update(mail)
         self._done.update(done)
-        if self._timer is None and (self._lanes or self._mail or self._done):
+        self._emitted.update(emitted)
+        is_news = self._lanes or self._mail or self._done or self._emitted
+        if self._timer is None and is_news:
             loop = asyncio.get_running_loop()
             when = max(loop.time() + NOTIFY_AFTER_SECONDS, self._sent_at + NOTIFY_EVERY_SECONDS)
             self._timer = loop.call_at(when, lambda: self._tasks.spawn(self._send()))
@@ -65,7 +73,8 @@ class Notifier(Part):
         self._sent_at = asyncio.get_running_loop().time()
         messages = [(WORK_CHANNEL, text) for text in payloads(self._lanes, self._mail)]
         messages += [(DONE_CHANNEL, text) for text in chunks(self._done)]
-        self._lanes, self._mail, self._done = set(), set(), set()
+        messages += [(STREAM_CHANNEL, text) for text in chunks(self._emitted)]
+        self._lanes, self._mail, self._done, self._emitted = set(), set(), set(), set()
         for channel, text in messages:
             try:
                 await self._control.ask(worker_calls.notify(channel, text))

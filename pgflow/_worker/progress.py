@@ -19,6 +19,7 @@ from pgflow._flow.scope import StepScope, log_fields
 from pgflow._model.envelopes import open_value
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.drafts import Drafts
+from pgflow._worker.news import News
 from pgflow._worker.parts import Part, Tasks
 from pgflow._worker.runs import Runs
 from pgflow.logs import redacted
@@ -35,10 +36,12 @@ class Progress(Part):
     Args:
         control: Asks the database, until there is an answer.
         runs: A run that another worker holds is discarded.
+        news: Told of runs whose bodies have emitted something.
     """
 
-    def __init__(self, control: WorkerConnection, runs: Runs, tasks: Tasks) -> None:
+    def __init__(self, control: WorkerConnection, runs: Runs, tasks: Tasks, news: News) -> None:
         self._control = control
+        self._news = news
         self._runs = runs
         self._tasks = tasks
         self._beats: set[asyncio.Task[None]] = set()
@@ -62,7 +65,9 @@ class Progress(Part):
         """The body has emitted something: readers get it before the step completes."""
         with self._making_drafts:  # a body may emit in several threads
             if scope.drafts is None:
-                scope.drafts = Drafts(self._control, self._runs, self._tasks, scope.execution)
+                scope.drafts = Drafts(
+                    self._control, self._runs, self._tasks, self._news, scope.execution
+                )
         scope.drafts.tell(scope)
 
     def beat(self, scope: StepScope, details: str) -> None:

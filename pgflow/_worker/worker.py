@@ -150,7 +150,7 @@ class Worker:
             calls, open_transactions, turns, posts, wakes, busy_poll, definitions, options
         )
         acts = Acts(calls, definitions.replacements)
-        progress = Progress(control, runs, tasks)
+        progress = Progress(control, runs, tasks, news)
         bodies = self._bodies = Bodies(
             runs, calls, transactions, acts, progress, threads, posts, lost, definitions, options
         )

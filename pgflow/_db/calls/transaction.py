@@ -106,7 +106,7 @@ def emit_drafts(
     try_id: str,
     after_seq: int,
     first: int,
-    emitted: list[tuple[str, str]],
+    emitted: list[tuple[str, str, bool]],
 ) -> Query[bool]:
     """Store values that a running step has emitted; return False if the lease is lost."""
     sql = (
