@@ -272,8 +272,9 @@ def saga(
     goal: str | None = None,
     planner: Step[[Any], Decision[Any]] | None = None,
     steps: Sequence[Step[..., Any]] = (),
+    inherits: bool = False,
 ) -> AbstractContextManager[None]:
     """A block whose effects are taken back, the last first, when an exception leaves it; see
     :func:`pgflow.saga`.
     """
-    return sync_saga(goal=goal, planner=planner, steps=steps)
+    return sync_saga(goal=goal, planner=planner, steps=steps, inherits=inherits)

@@ -26,7 +26,7 @@ RENAMED = (
     (r"Async(?=[A-Z])|\basync(?=contextmanager\b)", ""),
     (r"(?<=\w)_async\b", ""),
     (r"(?<!\w)_async(?=_|\b)", "_sync"),
-    (r"\bAwaitable\[(\w+)\]", r"\1"),
+    (r"\bAwaitable\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", r"\1"),
 )
 """Patterns of what is not the same in both, and what stands there in sync code, in docstrings and
 comments too.

@@ -3283,6 +3283,72 @@ EVENTS = (
     ),
 )
 
+AGENTS = (
+    Defect(
+        "reader with an id of nowhere that makes a gap for others",
+        "pgflow/streams/tails.py",
+        "                        tail.go_back(cursor, last)",
+        "                        cursor = max(cursor, last)",
+        "agentloop/test_streams.py::test_who_comes_with_an_id_of_nowhere_makes_no_gap_for_others[nowhere]",
+    ),
+    Defect(
+        "tail that is sent back while it looks and forgets it",
+        "pgflow/streams/tails.py",
+        "        if self.last != last:\n            return True\n",
+        "",
+        "agentloop/test_streams.py::test_a_tail_that_is_sent_back_while_it_looks_looks_again",
+    ),
+    Defect(
+        "word that was not to be kept and is",
+        "pgflow/_flow/scope.py",
+        "(stream, text if is_kept else None)",
+        "(stream, text)",
+        "agentloop/test_streams.py::test_the_words_of_a_model_come_at_once_and_the_whole_answer_takes_their_place",
+    ),
+    Defect(
+        "commit that readers do not hear of",
+        "pgflow/_worker/aftermath.py",
+        "            self._news.emitted([claim.chain_id])",
+        "            pass",
+        "agentloop/test_streams.py::test_a_commit_is_heard_of_and_not_only_found",
+    ),
+    Defect(
+        "socket for the page of anybody",
+        "pgflow/streams/web.py",
+        "    is_ours = _is_from(_headers(scope), origins)",
+        "    is_ours = True",
+        "agentloop/test_streams.py::test_a_page_of_another_origin_opens_no_socket_with_the_cookies_of_its_reader",
+    ),
+    Defect(
+        "unit of a log that a rewind names anew",
+        "pgflow/agent/log.py",
+        "    while unit.is_inherited and generation - 1 in histories:",
+        "    while False:",
+        "agentloop/test_log.py::test_e_after_a_rewind_what_comes_belongs_to_the_new_branch_alone",
+    ),
+    Defect(
+        "agent that misses its goal and keeps what earlier generations did",
+        "pgflow/agent/_async_loop.py",
+        "            inherits=True,",
+        "            inherits=False,",
+        "agentloop/test_agent.py::test_a_goal_that_is_missed_takes_back_what_all_generations_did",
+    ),
+    Defect(
+        "generation after one that has taken everything back",
+        "pgflow/_flow/ledgers/saga.py",
+        "        scope.is_last = True",
+        "        scope.is_last = False",
+        "agentloop/test_agent.py::test_a_run_that_has_taken_back_its_earlier_generations_does_not_continue",
+    ),
+    Defect(
+        "agent that undoes what nobody has looked at",
+        "pgflow/agent/_async_loop.py",
+        '    return "needs review"  # nobody has looked',
+        "    raise NotGood  # nobody has looked",
+        "agentloop/test_agent.py::test_a_model_that_is_not_sure_leaves_it_to_a_person_and_a_guess_undoes_nothing",
+    ),
+)
+
 DEFECTS = (
     *COORDINATION, *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *SERVERS,
     *UPGRADES, *SHOWN, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION, *TEXTS, *SEALS,
@@ -3291,4 +3357,5 @@ DEFECTS = (
     *UPDATES,
     *SCHEDULES,
     *EVENTS,
+    *AGENTS,
 )  # fmt: skip

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Literal
 
 import pgflow
 from examples.agents import offline
@@ -19,19 +18,17 @@ from pgflow import (
     Absent,
     Admit,
     Approved,
-    BudgetExceeded,
     Choice,
     Confirmed,
     Pool,
-    Rejected,
-    Stale,
     StillUnknown,
-    TakenOver,
+    agent,
     decision,
     effect,
     read,
     workflow,
 )
+from pgflow.agent import Outcome
 
 RISKY_CENTS = 1_500
 """An order that costs more needs a person."""
@@ -81,26 +78,14 @@ class State:
         return replace(self, most=max(1, order.pieces - 1))
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """End of the loop."""
-
-    how: Literal["good", "needs review", "compensated"]
-    numbers: tuple[str, ...]
-    why: str = ""
-
-
-class NotGood(Exception):
-    """The judge's no."""
-
-
 # ---------------------------------------------------------------- what leaves the process
 
 
 @read
-async def observe(item: str) -> int:
+async def observe(goal: Goal, state: State) -> int:
     """Return the price of a piece now."""
-    return await offline.price(item)
+    del state
+    return await offline.price(goal.item)
 
 
 @decision()
@@ -150,78 +135,63 @@ async def count(numbers: tuple[str, ...]) -> int:
 
 
 @decision()
-async def assess(goal: Goal, numbers: tuple[str, ...]) -> Choice[int]:
+async def assess(goal: Goal, state: State) -> Choice[int]:
     """Say how sure the model is that the style is right, in percent."""
     said = await offline.sample(0, 100)
     pgflow.charge(usd=said.usd, tokens=said.tokens)
-    evidence = [*numbers, said.id]
+    evidence = [*state.numbers, said.id]
     return Choice(said.number, why=f"is it {goal.style}?", evidence=evidence, model=offline.MODEL)
+
+
+# ---------------------------------------------------------------- what is the agent's own
+
+
+def fold(state: State, order: Order, number: str) -> State:
+    """Return the state after an order, and let everybody read how far it is."""
+    state = state.fold(order, number)
+    pgflow.set_state(missing=state.missing, numbers=state.numbers)
+    return state
+
+
+async def leave_for(order: Order) -> pgflow.Verdict[Order]:
+    """Ask a person if it is risky: for hours if need be, while nothing is held."""
+    if order.pieces * order.cents <= RISKY_CENTS:
+        return Approved(order)
+    return await pgflow.gate("order", order, approvers=["buyers"], timeout=8 * 3600)
+
+
+async def is_full(goal: Goal, state: State) -> bool | None:
+    """Ask the oracle. The style is in the eye of the beholder."""
+    if await count(state.numbers) != goal.pieces:
+        return False
+    return True if goal.style is None else None
+
+
+async def look(goal: Goal, state: State) -> pgflow.Verdict[Goal]:
+    """Ask a person."""
+    del state
+    return await pgflow.gate("review", goal, approvers=["buyers"], timeout=8 * 3600)
 
 
 # ---------------------------------------------------------------- the loop
 
 
 @workflow
-async def restock(goal: Goal) -> Outcome:
+async def restock(goal: Goal, state: State | None = None) -> Outcome[State]:
     """Fills a shelf, or leaves it as it was."""
-    state = State(goal.pieces)
-    try:
-        async with pgflow.saga():
-            while state.missing > 0:
-                # 1. Observe: fresh in every round.
-                cents = await observe(goal.item)
-                # 2. Decide: once, if the pool lets the call happen; from then on it is history.
-                chosen = await decide.options(admit=CALL)(goal, state, cents)
-                with pgflow.because(chosen):  # its name is in the keys of all that rests on it
-                    # 3. Gate: for hours if need be, while nothing is held.
-                    match await leave_for(chosen.value):
-                        case Approved(value=order):  # as it was shown, or as edited
-                            # 4. Verify, which is the precondition of 5. the act.
-                            try:
-                                number = await place(order)
-                            except Stale:
-                                continue
-                        case TakenOver(result=number):  # the person has ordered by hand
-                            order = chosen.value
-                        case _:
-                            state = state.decline(chosen.value)
-                            continue
-                # 6. Fold, and let everybody read how far it is.
-                state = state.fold(order, number)
-                pgflow.set_state(missing=state.missing, numbers=state.numbers)
-            # 7. Judge.
-            how = await judge(goal, state)
-    except (NotGood, Refused, BudgetExceeded) as error:
-        # 8. Compensated: the block has given its orders back, the last first.
-        return Outcome("compensated", state.numbers, type(error).__name__)
-    return Outcome(how, state.numbers)
-
-
-async def leave_for(order: Order) -> pgflow.Verdict[Order]:
-    """Ask a person if it is risky."""
-    if order.pieces * order.cents <= RISKY_CENTS:
-        return Approved(order)
-    return await pgflow.gate("order", order, approvers=["buyers"], timeout=8 * 3600)
-
-
-async def judge(goal: Goal, state: State) -> Literal["good", "needs review"]:
-    """Take the word of an oracle, else that of a model that is sure, else that of a person.
-
-    Raises:
-        NotGood: They say no.
-    """
-    if await count(state.numbers) != goal.pieces:
-        raise NotGood
-    if goal.style is None:
-        return "good"
-    grade = await assess.options(admit=CALL)(goal, state.numbers)
-    if grade.value >= SURE:
-        return "good"
-    with pgflow.because(grade):
-        match await pgflow.gate("review", goal, approvers=["buyers"], timeout=8 * 3600):
-            case Approved() | TakenOver():
-                return "good"
-            case Rejected():
-                raise NotGood
-            case _:  # nobody has looked: a guess is no reason to undo what may be right
-                return "needs review"
+    return await agent.loop(
+        goal,
+        state or State(goal.pieces),
+        done=lambda state: state.missing <= 0,
+        observe=observe,  # fresh in every turn
+        decide=decide.options(admit=CALL),  # once, if the pool lets the call happen
+        gate=leave_for,
+        act=place,  # whose precondition looks if the world has moved
+        fold=fold,
+        decline=lambda state, order, _: state.decline(order),
+        oracle=is_full,
+        grade=assess.options(admit=CALL),
+        sure=SURE,
+        review=look,
+        ends=[Refused],  # all orders are given back, the last first
+    )

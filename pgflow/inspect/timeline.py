@@ -369,6 +369,7 @@ class History:
         entries: Entries that its units make.
         units: All units of its journal.
         now: Time on the database's clock.
+        run_id: The number of that generation; None for an earlier one without units.
     """
 
     run: RunRow
@@ -380,6 +381,7 @@ class History:
     entries: list[Entry]
     units: list[UnitRow]
     now: datetime
+    run_id: int | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -420,15 +422,18 @@ def read_history(key: str, generation: int | None = None, *, tenant: str = "") -
     condition: LiteralString = (
         "t.run_id = %s" if is_newest else "t.key = %s and t.tenant = %s and t.generation = %s"
     )
-    sql = statement("select", _COLUMNS, "from pgflow.timeline t where", condition, "order by t.seq")
-    units: list[UnitRow] = yield Query(
-        sql, (run.run_id,) if is_newest else (key, tenant, wanted), _read_units
-    )
+    columns = statement(_COLUMNS, ", t.run_id")
+    sql = statement("select", columns, "from pgflow.timeline t where", condition, "order by t.seq")
+    rows: list[Row] = yield Query(sql, (run.run_id,) if is_newest else (key, tenant, wanted), list)
+    units = _read_units([row[:-1] for row in rows])
     now = yield from database_now()
-    return _history(run, wanted, units, now)
+    run_id: int | None = run.run_id if is_newest else rows[0][-1] if rows else None
+    return _history(run, wanted, units, now, run_id)
 
 
-def _history(run: RunRow, generation: int, units: list[UnitRow], now: datetime) -> History:
+def _history(
+    run: RunRow, generation: int, units: list[UnitRow], now: datetime, run_id: int | None
+) -> History:
     began_at, ended_at, status, why = run.created_at, run.finished_at, str(run.status), run.why
     if generation < run.generation and units:
         began_at = run.created_at if generation == 1 else units[0].at
@@ -436,5 +441,5 @@ def _history(run: RunRow, generation: int, units: list[UnitRow], now: datetime) 
     if units:
         began_at = min(began_at, units[0].at)  # a part of the journal may be older than the run
     return History(
-        run, generation, status, began_at, ended_at, why, fold(units, began_at), units, now
+        run, generation, status, began_at, ended_at, why, fold(units, began_at), units, now, run_id
     )

@@ -16,7 +16,7 @@ import psycopg
 from colours import of_the_other_colour
 
 import pgflow
-from pgflow import errors, links, lint, sinks, testing, web, webhooks
+from pgflow import agent, errors, links, lint, sinks, streams, testing, web, webhooks
 from pgflow import inspect as readers
 from pgflow._transactions import provider
 from pgflow._worker import options
@@ -41,6 +41,8 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("Gates", "See [Ask a person](../how-to/gates.md).", [pgflow.gate, pgflow.Approved, pgflow.Rejected, pgflow.Escalated, pgflow.Expired, pgflow.TakenOver, pgflow.Approve, pgflow.Reject, pgflow.Escalate, pgflow.TakeOver, pgflow.GateRequest, pgflow.OpenGate]),
     ("Links", "See [Send links](../how-to/gates.md#send-links). They are in `pgflow.links`.", [links.LinkKeys, links.Link, links.asgi]),
     ("The console", "See [See and mend in a browser](../how-to/console.md). It is in `pgflow.web`.", [web.asgi, web.Principal, web.Local, web.Tokens]),
+    ("Agents", "See [Run an agent](../how-to/agents.md). They are in `pgflow.agent`; the twin of `loop` is in `pgflow.agent.sync`.", [agent.loop, agent.Outcome, agent.read_log, agent.LogUnit]),
+    ("Streams", "See [Show it live](../how-to/agents.md#show-it-live). They are in `pgflow.streams`.", [streams.Tails, streams.Event, streams.asgi]),
     ("Around runs", "", [pgflow.Interceptor, pgflow.register_errors, provider.TransactionProvider, provider.AsyncTransactionProvider]),
     ("Locks and entities", "See [Let one run at a time](../how-to/locks.md) and [Share state among runs](../how-to/entities.md).", [
         pgflow.lock, pgflow.entity, pgflow.update, pgflow.Update, pgflow.query, pgflow.Snapshot,

@@ -37,7 +37,7 @@ from pgflow._flow.step import Step
 from pgflow._model.claims import SagaEntry
 from pgflow._model.codecs import MAX_BYTES
 from pgflow._model.decisions import Decision
-from pgflow.errors import DefinitionError, NotStorable
+from pgflow.errors import DefinitionError, NotStorable, WrongState
 
 Enlisted = tuple[Reversible, EffectCall]
 
@@ -142,7 +142,13 @@ def check_carried(scope: WorkflowScope) -> None:
 
     Raises:
         NotStorable: Its arguments cannot be read back as they are annotated.
+        WrongState: This generation has taken back the effects of earlier ones.
     """
+    if scope.is_last:
+        raise WrongState(
+            "a block has taken back what earlier generations did, and the next one would be handed "
+            "it again: let the run end, and start another"
+        )
     in_blocks = [enlisted for block in scope.blocks for enlisted in block.effects]
     for effect, call in in_blocks + [
         (e, c) for e, c in scope.effects if c.is_bound or e.has_compensation
@@ -156,6 +162,7 @@ def saga(
     goal: str | None = None,
     planner: Step[[Any], Decision[Any]] | None = None,
     steps: Sequence[Step[..., Any]] = (),
+    inherits: bool = False,
 ) -> AbstractAsyncContextManager[None]:
     """A block whose effects are taken back, the last first, when an exception leaves it.
 
@@ -174,6 +181,8 @@ def saga(
             run if all of it may be; else, and if a step fails,
             the run is stuck as without a planner.
         steps: The steps that a plan may call by their names.
+        inherits: True to take over what earlier generations have handed on: it is taken back with
+            the block then, and not only if the run fails. The run must end after that.
 
     Raises:
         DefinitionError: The planner is no decision, or a step cannot be called by a plan.
@@ -185,7 +194,7 @@ def saga(
             await charge(card, seat.cents)
     """
     scope = async_scope("pgflow.saga()", "pgflow.sync.saga()")
-    return _saga(scope, _planning_of(planner, goal, steps))
+    return _saga(scope, _planning_of(planner, goal, steps), inherits=inherits)
 
 
 def _planning_of(
@@ -199,8 +208,10 @@ def _planning_of(
 
 
 @asynccontextmanager
-async def _saga(scope: WorkflowScope, planning: Planning | None) -> AsyncIterator[None]:
-    block, token = _enter(scope, planning)
+async def _saga(
+    scope: WorkflowScope, planning: Planning | None, *, inherits: bool
+) -> AsyncIterator[None]:
+    block, token = _enter(scope, planning, inherits=inherits)
     try:
         yield
     except ContinueAsNew:
@@ -211,6 +222,7 @@ async def _saga(scope: WorkflowScope, planning: Planning | None) -> AsyncIterato
         _leave(scope, block, token)
         raise
     except BaseException:
+        _close_to_next(scope, block)
         await take_back(scope, block.effects, all_of_them=True)
         _leave(scope, block, token)
         raise
@@ -222,15 +234,18 @@ def sync_saga(
     goal: str | None = None,
     planner: Step[[Any], Decision[Any]] | None = None,
     steps: Sequence[Step[..., Any]] = (),
+    inherits: bool = False,
 ) -> AbstractContextManager[None]:
     """The same for sync workflows; see :func:`pgflow.saga`."""
     scope, _ = sync_scope("pgflow.sync.saga()", "pgflow.saga()")
-    return _sync_saga(scope, _planning_of(planner, goal, steps))
+    return _sync_saga(scope, _planning_of(planner, goal, steps), inherits=inherits)
 
 
 @contextmanager
-def _sync_saga(scope: WorkflowScope, planning: Planning | None) -> Iterator[None]:
-    block, token = _enter(scope, planning)
+def _sync_saga(
+    scope: WorkflowScope, planning: Planning | None, *, inherits: bool
+) -> Iterator[None]:
+    block, token = _enter(scope, planning, inherits=inherits)
     try:
         yield
     except ContinueAsNew:
@@ -241,16 +256,36 @@ def _sync_saga(scope: WorkflowScope, planning: Planning | None) -> Iterator[None
         _leave(scope, block, token)
         raise
     except BaseException:
+        _close_to_next(scope, block)
         take_back_sync(scope, block.effects, all_of_them=True)
         _leave(scope, block, token)
         raise
     _leave(scope, block, token)
 
 
-def _enter(scope: WorkflowScope, planning: Planning | None) -> tuple[Block, Token[Block | None]]:
+def _enter(
+    scope: WorkflowScope, planning: Planning | None, *, inherits: bool
+) -> tuple[Block, Token[Block | None]]:
     block = Block(_innermost.get(), planning)
+    if inherits:
+        own = [enlisted for enlisted in scope.effects if not _is_inherited(enlisted[1])]
+        block.effects = [enlisted for enlisted in scope.effects if _is_inherited(enlisted[1])]
+        scope.effects = own
     scope.blocks = [*scope.blocks, block]
     return block, _innermost.set(block)
+
+
+def _is_inherited(call: EffectCall) -> bool:
+    """Return True if an earlier generation of the run did it."""
+    return call.number == 0 and not call.is_of_child
+
+
+def _close_to_next(scope: WorkflowScope, block: Block) -> None:
+    """Lets no generation follow where this one takes back inherited effects: it would be handed
+    them once more.
+    """
+    if any(_is_inherited(call) for _, call in block.effects):
+        scope.is_last = True
 
 
 def _leave(scope: WorkflowScope, block: Block, token: Token[Block | None]) -> None:

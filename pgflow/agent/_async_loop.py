@@ -1,0 +1,217 @@
+"""The loop of an agent: observe, decide, gate, verify, act, fold, judge, compensate.
+
+Nothing of it lives in a process. A decision is sampled once, and what rests on it names it; an act
+that dies on the way is settled and not repeated; a person answers days later; and what is spent is
+spent on the pool of the run. After some turns the run goes on as a new generation with the state as
+it is then, at the place where the next decision would be made: so a journal stays short for as long
+as the agent lives, and what it has done is still taken back if the goal is missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from pgflow import (
+    Approved,
+    BudgetExceeded,
+    Decision,
+    Diverged,
+    GateRejected,
+    Rejected,
+    Stale,
+    Step,
+    TakenOver,
+    Verdict,
+    because,
+    continue_as_new,
+)
+from pgflow.agent.blocks import saga_async
+from pgflow.agent.outcome import (
+    Declined,
+    How,
+    NotGood,
+    Outcome,
+    check_next,
+    check_turns,
+    declined,
+    verdict_of,
+)
+
+G = TypeVar("G")
+S = TypeVar("S")
+O = TypeVar("O")  # noqa: E741 - what is observed
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+async def loop(
+    goal: G,
+    state: S,
+    *,
+    observe: Callable[[G, S], Awaitable[O]],
+    decide: Callable[[G, S, O], Awaitable[Decision[A | None]]],
+    act: Callable[[A], Awaitable[R]],
+    fold: Callable[[S, A, R], S],
+    done: Callable[[S], bool] | None = None,
+    gate: Callable[[A], Awaitable[Verdict[A]]] | None = None,
+    decline: Callable[[S, A, Verdict[A]], S] | None = None,
+    oracle: Callable[[G, S], Awaitable[bool | None]] | None = None,
+    grade: Callable[[G, S], Awaitable[Decision[float]]] | None = None,
+    sure: float = 0.8,
+    review: Callable[[G, S], Awaitable[Verdict[Any]]] | None = None,
+    ends: Sequence[type[Exception]] = (),
+    planner: Step[[Any], Decision[Any]] | None = None,
+    steps: Sequence[Step[..., Any]] = (),
+    turns: int = 100,
+    is_long: Callable[[S], bool] | None = None,
+    compact: Callable[[G, S], Awaitable[S]] | None = None,
+) -> Outcome[S]:
+    """Goes around until the goal is reached, judges, and takes everything back if it is missed.
+
+    The workflow that calls it takes the goal and the state, in this order: it is continued as new
+    with both. A run has one goal, since everything that it did is one saga.
+
+    All functions are code of the workflow. What touches the world in them is a step; most often the
+    step itself is what is passed.
+
+    Args:
+        goal: The goal.
+        state: The state to begin with.
+        observe: Looks at the world, fresh in every turn.
+        decide: A ``@decision`` over goal, state and what was observed, perhaps with
+            ``.options(admit=)``. If it chooses None, there is nothing more to do.
+        act: Does what was chosen: an ``@effect``, or a function that calls some. If its
+            precondition does not hold (Stale, Diverged), the next turn looks and decides again;
+            what it did before that is taken back.
+        fold: Makes the next state of state, action and result. It may call ``pgflow.set_state``.
+        done: True if there is nothing more to do. Without it only ``decide`` ends the turns.
+        gate: Asks for leave; without it everything may happen that the policy lets pass. What is
+            done is the value approved, as edited, or what a person has done by hand.
+        decline: Makes the next state where nobody gave leave, here or at a gate of the policy;
+            without it the agent ends, and everything is taken back.
+        oracle: Knows if the goal is reached: True, False, or None if it cannot tell. Its word is
+            final.
+        grade: A ``@decision`` of a model, how sure it is that the goal is reached. It is asked if
+            no oracle knows.
+        sure: Grade from which on the word of the model is enough.
+        review: Asks a person, where the model is not sure. Who rejects has everything taken back;
+            where nobody answers, the outcome is ``needs review``, and everything stands.
+        ends: Errors, beside BudgetExceeded, after which everything is taken back and the outcome is
+            ``compensated``. After all others the run fails, and takes back the same.
+        planner: As of :func:`pgflow.saga`.
+        steps: As of :func:`pgflow.saga`.
+        turns: Turns of a generation; then the run continues as new.
+        is_long: True if the state has grown so long that it must be compacted at once.
+        compact: Makes the state shorter, before the run continues as new: a step that has a model
+            write a summary, say. Generations of before keep what was there.
+
+    Returns:
+        The end, with the state.
+
+    Raises:
+        InvalidArgument: A generation has no turn.
+        DefinitionError: The workflow does not take goal and state.
+
+    Example::
+
+        @workflow
+        async def restock(goal: Goal, state: State | None = None) -> Outcome[State]:
+            return await pgflow.agent.loop(
+                goal,
+                state or State(goal.pieces),
+                observe=price_of,
+                decide=choose.options(admit=Admit(usd=Decimal("0.04"))),
+                act=place,
+                fold=State.add,
+                oracle=is_full,
+            )
+    """
+    check_turns(turns)
+    check_next(goal, state)
+    missed: tuple[type[Exception], ...] = (NotGood, Declined, BudgetExceeded, *ends)
+    turn = 0
+    try:
+        async with saga_async(
+            goal=repr(goal) if planner is not None else None,
+            planner=planner,
+            steps=steps,
+            inherits=True,
+        ):
+            while done is None or not done(state):
+                # Between two decisions, nothing is under way.
+                if turn == turns or (turn and is_long is not None and is_long(state)):
+                    if compact is not None:
+                        state = await compact(goal, state)
+                    continue_as_new(goal, state)
+                turn += 1
+                seen = await observe(goal, state)
+                chosen = await decide(goal, state, seen)
+                action = chosen.value
+                if action is None:
+                    break
+                with because(chosen):
+                    verdict: Verdict[A] = Approved(action)
+                    try:
+                        if gate is not None:
+                            verdict = await gate(action)
+                        if isinstance(verdict, Approved):
+                            action = verdict.value
+                            async with saga_async():  # an act of several effects is one
+                                result: R = await act(action)
+                        elif isinstance(verdict, TakenOver):
+                            result = verdict.result
+                        else:
+                            state = declined(decline, state, action, verdict)
+                            continue
+                    except (Stale, Diverged):
+                        continue
+                    except GateRejected as refusal:
+                        state = declined(decline, state, action, verdict_of(refusal))
+                        continue
+                state = fold(state, action, result)
+            how = await _judge(goal, state, oracle, grade, sure, review)
+    except missed as error:
+        return Outcome("compensated", state, type(error).__name__)
+    return Outcome(how, state)
+
+
+async def _judge(
+    goal: G,
+    state: S,
+    oracle: Callable[[G, S], Awaitable[bool | None]] | None,
+    grade: Callable[[G, S], Awaitable[Decision[float]]] | None,
+    sure: float,
+    review: Callable[[G, S], Awaitable[Verdict[Any]]] | None,
+) -> How:
+    """Take the word of an oracle, else that of a model that is sure, else that of a person.
+
+    Raises:
+        NotGood: They say no.
+    """
+    if oracle is not None:
+        is_good = await oracle(goal, state)
+        if is_good is False:
+            raise NotGood
+        if is_good:
+            return "good"
+    if grade is None:
+        if review is not None:
+            return await _reviewed(goal, state, review)
+        return "good" if oracle is None else "needs review"
+    graded = await grade(goal, state)
+    if graded.value >= sure:
+        return "good"
+    if review is None:
+        return "needs review"
+    with because(graded):
+        return await _reviewed(goal, state, review)
+
+
+async def _reviewed(goal: G, state: S, review: Callable[[G, S], Awaitable[Verdict[Any]]]) -> How:
+    verdict = await review(goal, state)
+    if isinstance(verdict, (Approved, TakenOver)):
+        return "good"
+    if isinstance(verdict, Rejected):
+        raise NotGood
+    return "needs review"  # nobody has looked: a guess is no reason to undo what may be right

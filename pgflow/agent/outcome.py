@@ -1,0 +1,89 @@
+"""Ends of an agent's loop, and the words of it that have no colour."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from pgflow import Escalated, Expired, Rejected, Verdict
+from pgflow._flow.scope import workflow_scope
+from pgflow.errors import DefinitionError, GateRejected, InvalidArgument
+
+S = TypeVar("S")
+A = TypeVar("A")
+
+How = Literal["good", "needs review", "compensated"]
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[S]):
+    """End of an agent's loop.
+
+    Attributes:
+        how: ``good``; ``compensated``, if all that was done was taken back; or ``needs review``, if
+            it stands, and nobody has looked in time.
+        state: The state at the end.
+        why: Name of the error because of which it was taken back; empty for none.
+    """
+
+    how: How
+    state: S
+    why: str = ""
+
+
+class NotGood(Exception):
+    """The oracle or a reviewer says that the goal is missed."""
+
+
+class Declined(Exception):
+    """Nobody gave leave for an act, and the agent has no ``decline``."""
+
+
+def verdict_of(refusal: GateRejected) -> Rejected | Escalated | Expired:
+    """Return the verdict of a gate that the policy had asked."""
+    if refusal.verdict == "escalate":
+        return Escalated(refusal.reason)
+    if refusal.verdict == "expire":
+        return Expired()
+    return Rejected(refusal.reason, refusal.by)
+
+
+def check_turns(turns: int) -> None:
+    """Refuses a generation that could do nothing.
+
+    Raises:
+        InvalidArgument: It has no turn.
+    """
+    if type(turns) is not int or turns < 1:
+        raise InvalidArgument(f"turns of an agent's generation must be 1 or more, not {turns!r}")
+
+
+def check_next(goal: Any, state: Any) -> None:
+    """Refuses to begin what could not go on as a new generation.
+
+    Raises:
+        DefinitionError: The workflow does not take goal and state.
+    """
+    definition = workflow_scope("pgflow.agent.loop()").definition
+    try:
+        inspect.signature(definition.fn).bind(goal, state)
+    except TypeError as error:
+        raise DefinitionError(
+            f"workflow {definition.name} runs an agent, and after some turns it continues as new "
+            f"with the goal and the state: it must take both, in this order ({error})"
+        ) from None
+
+
+def declined(
+    decline: Callable[[S, A, Verdict[A]], S] | None, state: S, action: A, verdict: Verdict[A]
+) -> S:
+    """Return the state after a no.
+
+    Raises:
+        Declined: The agent does not say how it goes on.
+    """
+    if decline is None:
+        raise Declined
+    return decline(state, action, verdict)
