@@ -75,6 +75,7 @@ class CoroutineDriver:
         self._context = context
         self._task: asyncio.Task[Any] | None = None
         self._cancelled_early = False
+        self._cancelled: asyncio.CancelledError | None = None
 
     def start(self) -> None:
         """Runs the code until it first stands still."""
@@ -99,7 +100,13 @@ class CoroutineDriver:
         """Return (value, error) of the workflow that has ended; one of them is None."""
         assert self._task is not None
         if self._task.cancelled():
-            return None, asyncio.CancelledError()
+            if self._cancelled is None:
+                # The task hands out once what its code has raised, with the reason that it gave.
+                try:
+                    self._task.result()
+                except asyncio.CancelledError as cancelled:
+                    self._cancelled = cancelled
+            return None, self._cancelled
         error = self._task.exception()
         return (None, error) if error is not None else (self._task.result(), None)
 

@@ -113,7 +113,8 @@ class End:
             self._handed_on = [(call.number, code) for call, code in error.saga if call.is_in_place]
             self._of_children = error.of_children
         elif isinstance(error, asyncio.CancelledError):
-            why = (self.cancel_request or {}).get("why") or "the workflow cancelled itself"
+            asked = (self.cancel_request or {}).get("why")
+            why = asked or str(error) or "the workflow cancelled itself"
             self.ending = Ending("cancelled", clean(str(why), 4096), None, None)
         elif error is not None:
             self.ending = Ending("failed", None, None, self._values.error_text(encode_error(error)))

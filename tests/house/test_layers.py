@@ -51,6 +51,7 @@ ROOMS = (
     "declare.dag",
     "declare.sop",
     "declare.icm",
+    "declare.durable",
     "declare",
     "lint",
     "integrations",

@@ -70,6 +70,10 @@ PUBLIC_ALL_THE_SAME = {"_fields"}  # of a named tuple, as documented
 MAY = {
     ("cli/pgflow_cli/commands.py", "import_module"): "modules of ours, from a table in the code",
     ("cli/pgflow_cli/look/targets.py", "import_module"): "the module that the command line names",
+    (
+        "pgflow/declare/durable/providers.py",
+        "import_module",
+    ): "named by whoever starts a run of a file, whose shell scripts such a worker runs too",
     ("cli/pgflow_cli/treasury/attended.py", "runpy"): "starts a module of ours as `python -m` does",
     (
         "cli/pgflow_cli/treasury/attended.py",

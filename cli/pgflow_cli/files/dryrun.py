@@ -63,7 +63,7 @@ def dry_run(
 
     form = choose_form(as_json=as_json)
     graph = read_graph(file)
-    outputs, given = _read_stubs(stubs), _check_inputs(graph, inputs)
+    outputs, given = read_stubs(stubs), _check_inputs(graph, inputs)
     try:
         told = play(graph, stubs=outputs, message=message, inputs=given)
     except EndlessDryRun as error:
@@ -87,7 +87,7 @@ def _check_inputs(graph: Graph, words: list[str] | None) -> dict[str, Any]:
 # The stubs ----------------------------------------------------------------------------------------
 
 
-def _read_stubs(source: str | None) -> dict[str, Any]:
+def read_stubs(source: str | None) -> dict[str, Any]:
     """Outputs by node.
 
     Raises:

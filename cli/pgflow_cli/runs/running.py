@@ -7,8 +7,9 @@ import contextlib
 import signal
 from typing import TYPE_CHECKING, Any
 
-from pgflow_cli.look.failures import INTERRUPTED, TIME_LIMIT, Ended
-from pgflow_cli.look.output import console, note
+from pgflow_cli.look.failures import INTERRUPTED, NEEDS_A_PERSON, TIME_LIMIT, Ended
+from pgflow_cli.look.output import console, note, shown
+from pgflow_cli.runs import declared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,14 +26,28 @@ def run_here(
     limit: float | None,
     *,
     shows_progress: bool,
+    watch: bool = False,
+    as_json: bool = False,
+    stops_at_gates: bool = False,
 ) -> dict[str, Any]:
     """Starts a run, works on it until it ends, and answers its key, status and output.
+
+    Args:
+        app: Its app.
+        workflow: Its workflow, with the options of the start.
+        arguments: Its input.
+        limit: Longest time in seconds.
+        shows_progress: True to show what it is doing.
+        watch: True to tell of each node of a declared workflow as it ends.
+        as_json: True to do so for programs.
+        stops_at_gates: True to end where the run waits for a person.
 
     Raises:
         RunFailed, RunCancelled, RunStuck: It did not complete.
         Ended: The time limit or a signal came first; the run is handed back.
     """
-    return asyncio.run(_run(app, workflow, arguments, limit, shows_progress=shows_progress))
+    watching = _Watch(enabled=watch, as_json=as_json, stops=stops_at_gates)
+    return asyncio.run(_run(app, workflow, arguments, limit, watching, shows=shows_progress))
 
 
 async def _run(
@@ -40,8 +55,9 @@ async def _run(
     workflow: Workflow[..., Any],
     arguments: dict[str, Any],
     limit: float | None,
+    watching: _Watch,
     *,
-    shows_progress: bool,
+    shows: bool,
 ) -> dict[str, Any]:
     task = asyncio.current_task()
     assert task is not None
@@ -57,8 +73,8 @@ async def _run(
         handle = await app.start(workflow, **arguments)
         try:
             async with app.worker(queues=[workflow.start_options.queue]), asyncio.timeout(limit):
-                with _spinner(handle.key, visible=shows_progress) as show:
-                    await _finish(handle, show)
+                with _spinner(handle.key, visible=shows) as show:
+                    await _finish(app, handle, show, watching)
         except TimeoutError:
             note(
                 f"pgflow: run {handle.key!r} is {await handle.status()} after {limit:g} s; "
@@ -82,19 +98,63 @@ async def _output(app: AsyncApp, key: str) -> Any:
     return open_value(app.definitions.envelopes, output, f"the result of run {key!r}")
 
 
-async def _finish(handle: AsyncRun[Any], show: Any) -> None:
-    """Waits for the end; says now and then what the run is doing."""
+class _Watch:
+    """Tells of the nodes of a declared workflow as they end, on standard error."""
+
+    def __init__(self, *, enabled: bool, as_json: bool, stops: bool) -> None:
+        self.stops = stops
+        self._is_enabled = enabled
+        self._say = declared.as_json if as_json else declared.say_end
+
+    async def follow(self, handle: AsyncRun[Any]) -> None:
+        """Tell until the run has ended."""
+        if self._is_enabled:
+            async for end in handle.stream("nodes"):
+                note(self._say(end))
+
+
+async def _finish(app: AsyncApp, handle: AsyncRun[Any], show: Any, watching: _Watch) -> None:
+    """Waits for the end; says now and then what the run is doing.
+
+    Raises:
+        Ended: It waits for a person, and nobody is at a terminal to answer elsewhere.
+    """
     result = asyncio.ensure_future(handle.result())
+    told = asyncio.ensure_future(watching.follow(handle))
     try:
         while True:
             done, _ = await asyncio.wait([result], timeout=0.5)
             if done:
+                await told
                 result.result()
                 return
-            show(await handle.status())
+            status = await handle.status()
+            show(status)
+            if status == "waiting" and watching.stops:
+                await _stop_at_gates(app, handle.key)
     finally:
-        result.cancel()
-        await asyncio.gather(result, return_exceptions=True)
+        for task in (result, told):
+            task.cancel()
+        await asyncio.gather(result, told, return_exceptions=True)
+
+
+async def _stop_at_gates(app: AsyncApp, key: str) -> None:
+    """Stops where a person is asked.
+
+    Raises:
+        Ended: Somebody is.
+    """
+    from pgflow.inspect import ask_async, list_gates
+
+    gates = await ask_async(app, list_gates(key, limit=None))
+    if not gates:
+        return
+    for gate in gates:
+        asked = gate.request.get("message") if isinstance(gate.request, dict) else None
+        note(f"{gate.name} asks: {shown(str(asked or gate.request)[:2000])}")
+        note(f"  pgflow approve {gate.gate}   or   pgflow reject {gate.gate} --why ...")
+    note(f"pgflow: run {key!r} waits for a person; {_LATER.format(key=key)}")
+    raise Ended(NEEDS_A_PERSON)
 
 
 @contextlib.contextmanager

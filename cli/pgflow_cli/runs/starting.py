@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +15,7 @@ import typer
 from pgflow_cli.look.database import Dsn, database_now, fetch, find_dsn, opened
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import wake
-from pgflow_cli.look.output import AsJson, Form, choose_form, dump, note, plain, print_one
+from pgflow_cli.look.output import AsJson, Form, choose_form, dump, note, plain, print_one, shown
 from pgflow_cli.look.parsing import (
     parse_duration,
     parse_input,
@@ -25,7 +27,7 @@ from pgflow_cli.look.parsing import (
 if TYPE_CHECKING:
     import psycopg
 
-    from pgflow import StartOptions, Workflow
+    from pgflow import AsyncApp, StartOptions, Workflow
 
 Words = Annotated[
     list[str] | None,
@@ -281,18 +283,41 @@ def _find_queue(
 # ---------------------------------------------------------------- run
 
 
+class Dialect(StrEnum):
+    """Family whose rules hold where they differ."""
+
+    ARCHON = "archon"
+    ION = "ion"
+
+
 def run(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE[:WORKFLOW]",
-            help="The workflow: MODULE:NAME or FILE.py:NAME.",
+            metavar="MODULE[:WORKFLOW]|FILE|NAME",
+            help="The workflow: MODULE:NAME, FILE.py:NAME, a YAML file, or a name in "
+            ".archon/workflows.",
             show_default=False,
         ),
     ],
-    words: Words = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=TEXT|NAME:=JSON|MESSAGE",
+            help="Parameters of a workflow in Python; the message of one in a file.",
+            show_default=False,
+        ),
+    ] = None,
     *,
-    text: Input = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            help="All parameters as a JSON object, @FILE, or - for standard input; of a file also "
+            "NAME=TEXT, and more than once.",
+        ),
+    ] = None,
     key: RunKey = None,
     deadline: RunTimeout = None,
     label: RunLabels = None,
@@ -303,6 +328,36 @@ def run(
             "and the run goes on with the next worker."
         ),
     ] = None,
+    cwd: Annotated[
+        Path | None, typer.Option(help="FILE: folder to work in; else this one.")
+    ] = None,
+    provider: Annotated[
+        str | None,
+        typer.Option(
+            help="FILE: who takes the turns of agents: cmd:COMMAND, python:MODULE:FUNCTION, "
+            "stub:FILE, or a plug-in."
+        ),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="FILE: a variable that programs get too."),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD", help="FILE: a limit of agents that may be overlooked."),
+    ] = None,
+    base: Annotated[str | None, typer.Option(metavar="BRANCH", help="FILE: $BASE_BRANCH.")] = None,
+    context: Annotated[Path | None, typer.Option(help="FILE: file with $CONTEXT.")] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="FILE: most nodes at work at once.")] = 8,
+    dialect: Annotated[
+        Dialect, typer.Option(help="FILE: a rejection cancels the run, or fails the node (ion).")
+    ] = Dialect.ARCHON,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="FILE: only start it; a worker does the rest.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="FILE: tell of each node as it ends.")
+    ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
     as_json: AsJson = None,
     dsn: Dsn = None,
@@ -310,10 +365,12 @@ def run(
     """Starts a run, works on it here, and waits for its result.
 
     The process serves the workflow's queue until the run is over; what else it has taken by then,
-    it hands back.
+    it hands back. A run that waits for a person ends it with exit code 4; the same command with the
+    same key goes on.
     """
     from pgflow_cli.look.logs import set_up_logging
     from pgflow_cli.look.targets import load_workflow
+    from pgflow_cli.runs import declared
     from pgflow_cli.runs.running import run_here
 
     form = choose_form(as_json=as_json)
@@ -323,13 +380,64 @@ def run(
         if max_runtime is None
         else parse_duration(max_runtime, "--max-runtime").total_seconds()
     )
-    app, workflow = load_workflow(target, find_dsn(dsn))
-    arguments = check_input(workflow, parse_input(words, text))
     timeout = None if deadline is None else parse_duration(deadline, "--deadline")
-    prepared = workflow.options(
-        key=key, timeout=timeout, labels=parse_pairs(label, "--label") or None
-    )
+    labels = parse_pairs(label, "--label")
+    file = declared.find_file(target)
+    if file is not None:
+        wishes = declared.Wishes(
+            words or [], inputs or [], cwd, provider, tuple(env or ()), tuple(ignore or ()), base,
+            context, parallel, dialect.value,
+        )  # fmt: skip
+        arguments = declared.prepare(file, wishes)
+        app, workflow = _app_of_files(find_dsn(dsn))
+        labels = {"file": arguments["frozen"].graph.name[:255], **labels}
+    else:
+        if len(inputs or ()) > 1:
+            raise Mistake("--input is all parameters in one object: it is given once")
+        app, workflow = load_workflow(target, find_dsn(dsn))
+        arguments = check_input(workflow, parse_input(words, inputs[0] if inputs else None))
+    prepared = workflow.options(key=key, timeout=timeout, labels=labels or None)
+    if detach:
+        started = _start_only(dsn, workflow, arguments, key, deadline, labels)
+        print_one(form, started, lambda: plain(_say_started(started)))
+        return
     answer = run_here(
-        app, prepared, arguments, limit, shows_progress=form is Form.TABLE and sys.stderr.isatty()
+        app,
+        prepared,
+        arguments,
+        limit,
+        shows_progress=form is Form.TABLE and sys.stderr.isatty(),
+        watch=watch,
+        as_json=form is Form.JSON,
+        stops_at_gates=file is not None,
     )
-    print_one(form, answer, lambda: plain(f"{answer['key']} completed: {dump(answer['output'])}"))
+    print_one(form, answer, lambda: plain(f"{answer['key']} completed: {_said(answer, file)}"))
+
+
+def _start_only(
+    dsn: str | None,
+    workflow: Workflow[..., Any],
+    arguments: dict[str, Any],
+    key: str | None,
+    deadline: str | None,
+    labels: dict[str, str],
+) -> dict[str, Any]:
+    """Starts a run that a worker elsewhere will take."""
+    value = json.loads(workflow.encode_input((), arguments))
+    queue = workflow.start_options.queue
+    with opened(dsn) as connection:
+        options = _options(connection, key, queue, 0, None, deadline, labels, workflow)
+        return _start(connection, workflow.name, value, options, workflow.defaults_text)
+
+
+def _said(answer: dict[str, Any], file: Path | None) -> str:
+    """The value of a run that completed, or the words of a file."""
+    return dump(answer["output"]) if file is None else shown(answer["output"]["output"])
+
+
+def _app_of_files(dsn: str) -> tuple[AsyncApp, Workflow[..., Any]]:
+    """The app that runs files."""
+    from pgflow import AsyncApp
+    from pgflow.declare.durable import declared
+
+    return AsyncApp(dsn, include=[declared]), declared

@@ -45,10 +45,10 @@ OF_AGENTS: Final = (
 _AGENT = frozenset(OF_AGENTS) | {"output_format", "maxBudgetUsd"}
 _BASE = _STRUCTURE | _SCHEDULE
 _MEANINGFUL: Final[dict[str, frozenset[str]]] = {
-    "command": _BASE | _AGENT | {"retry", "command", "with"},
-    "prompt": _BASE | _AGENT | {"retry", "prompt"},
-    "bash": _BASE | {"retry", "bash", "timeout"},
-    "script": _BASE | {"retry", "script", "runtime", "deps", "timeout", "with"},
+    "command": _BASE | _AGENT | {"retry", "command", "with", "effect"},
+    "prompt": _BASE | _AGENT | {"retry", "prompt", "effect"},
+    "bash": _BASE | {"retry", "bash", "timeout", "effect"},
+    "script": _BASE | {"retry", "script", "runtime", "deps", "timeout", "with", "effect"},
     "approval": _BASE | {"retry", "approval"},
     "cancel": _BASE | {"retry", "cancel"},
     "include": _STRUCTURE | {"include", "with"},

@@ -346,8 +346,9 @@ COMMON: Final[dict[str, Shape]] = {
     "always_run": boolean,
     "persist_session": boolean,
     "output_type": _WORDY,
+    "effect": OneOf(("external",)),
 }
-"""The fields that every node may have."""
+"""The fields that every node may have. ``effect`` is ours: the original ignores it."""
 
 MODES: Final = (
     "command",

@@ -155,13 +155,13 @@ def read_input(inputs: Inputs | None, name: str) -> JsonValue:
 def _object_in(text: str) -> dict[str, JsonValue] | None:
     """The JSON object that a text is, or has in its first fence of code."""
     try:
-        value = parse_json(_fenced(text) or text)
+        value = parse_json(fenced(text) or text)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
 
 
-def _fenced(text: str) -> str:
+def fenced(text: str) -> str:
     """Return the content of the first fence that is closed on a line of its own;
     empty if there is none.
     """

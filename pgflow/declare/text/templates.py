@@ -150,6 +150,20 @@ def references(text: str) -> Iterator[Reference]:
         yield Reference(found[1], found[2], found.start(), found.end(), found[0])
 
 
+def program_references(text: str) -> Iterator[tuple[int, int]]:
+    """Every mention in a shell script or a program that is replaced before it runs.
+
+    Args:
+        text: A script.
+
+    Returns:
+        Start and end of each, from left to right: outputs of nodes, also of the round before, and
+        variables of the run.
+    """
+    for found in _IN_PROGRAMS.finditer(text):
+        yield found.span()
+
+
 def resolve(
     text: str,
     variables: Variables,

@@ -1,0 +1,278 @@
+"""Work of nodes: what the body of a step does. Nothing here decides what happens next.
+
+A body answers a `Done`, also where the node failed: that is an outcome like any other, and the
+graph says what follows from it. Only trouble of the machine is raised.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from pgflow.declare.durable.frozen import Settings
+from pgflow.declare.durable.processes import Ended, NotStarted, Order, run
+from pgflow.declare.durable.providers import inherited
+from pgflow.declare.graph import Node, Script
+from pgflow.declare.text.templates import Variables, environment
+
+MOST_BYTES: Final = 256 << 10
+"""Longest output of a node in bytes: it is kept in the journal, and read by the nodes after it."""
+
+_MOST_IN_ENVIRONMENT: Final = 100_000
+"""Longest value of one variable in bytes; Linux takes 128 KiB."""
+_MOST_IN_ALL: Final = 1_000_000
+_DEFAULT_SECONDS: Final = 120.0
+_COMPLAINT_CHARS: Final = 2000
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class Done(BaseModel):
+    """Outcome of a node's work: a text, perhaps a value; or an error. ``unknown`` if it was
+    stopped in the middle, so that nobody knows what it has done.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = ""
+    value: JsonValue = None
+    has_value: bool = False
+    error: str | None = None
+    unknown: bool = False
+
+
+class Unusable(Exception):
+    """A value cannot be handed to a program; the message is the node's error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Folders of a run, below its working folder."""
+
+    cwd: str
+    key: str
+
+    @property
+    def of_run(self) -> Path:
+        """The run's own folder."""
+        name = _UNSAFE.sub(lambda found: f"%{ord(found.group()):02x}", self.key)
+        return Path(self.cwd, ".pgflow", "runs", name if name.strip(".") else f"%{name}")
+
+    @property
+    def artifacts(self) -> str:
+        """``$ARTIFACTS_DIR``."""
+        return str(self.of_run / "artifacts")
+
+    @property
+    def state(self) -> str:
+        """``$STATE_DIR``, which outlives the run."""
+        return str(Path(self.cwd, ".pgflow", "state"))
+
+    def make(self) -> None:
+        """Make those that programs write to, and keep them out of the working tree's history."""
+        for folder in (self.artifacts, self.state):
+            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        ignored = Path(self.cwd, ".pgflow", ".gitignore")
+        if not ignored.exists():
+            ignored.write_text("*\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A program of a node, as it is run.
+
+    Args:
+        node: The node.
+        key: Key of the step.
+        values: Values of the variables of its script.
+        variables: Variables of the run, which it gets in its environment.
+        settings: Settings of the run.
+        folders: Folders of the run.
+    """
+
+    node: Node
+    key: str
+    variables: Variables
+    settings: Settings
+    folders: Folders
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def what(self) -> str:
+        """Name of it in errors."""
+        mode = "script" if self.node.body.mode == "script" else "bash"
+        return f"{mode} node '{self.node.id}'"
+
+
+def surroundings(settings: Settings, folders: Folders, variables: Variables) -> dict[str, str]:
+    """The environment of the programs of a run: an allowed part of the worker's, and the run's
+    variables.
+    """
+    folders.make()
+    return {**inherited(settings.env), **environment(variables)}
+
+
+async def run_shell(job: Job, script: str) -> Done:
+    """Run a shell script to its end.
+
+    Args:
+        job: The work that it is run for.
+        script: The script; values are variables in it.
+    """
+    try:
+        env, prelude = _environment(job)
+    except Unusable as error:
+        return Done(error=f"{job.what} {error}")
+    argv = ["bash", "-c", prelude + script]
+    if len(argv[2]) > _MOST_IN_ENVIRONMENT:
+        argv = ["bash", str(_written(job.folders, "script", prelude + script))]
+    return await _program(job, argv, env)
+
+
+async def run_script(job: Job, body: Script, program: str, *, typed: bool) -> Done:
+    """Run the program of a script node to its end.
+
+    Args:
+        job: The work that it is run for.
+        body: The node's body.
+        program: The program; values are literals in it.
+        typed: True if it is TypeScript.
+    """
+    try:
+        env, prelude = _environment(job)
+    except Unusable as error:
+        return Done(error=f"{job.what} {error}")
+    if prelude or len(program) > _MOST_IN_ENVIRONMENT:
+        return Done(error=f"{job.what} is too long, or was given values longer than 100 KB")
+    argv = _tool(body, env.get("PATH", os.defpath), typed=typed)
+    if isinstance(argv, str):
+        return Done(error=f"{job.what} {argv}")
+    return await _program(job, [*argv, program], env)
+
+
+async def check_shell(job: Job, script: str) -> Done:
+    """Run a loop's check: its text is ``pass`` if it passed."""
+    done = await run_shell(job, script)
+    return Done(text="fail" if done.error is not None else "pass")
+
+
+def _tool(body: Script, path: str, *, typed: bool) -> list[str] | str:
+    """The command that runs a program, but for its text; or why there is none."""
+    if body.runtime == "bun":
+        if shutil.which("bun", path=path):
+            return ["bun", "-e"]
+        if shutil.which("node", path=path) and not typed:
+            return ["node", "--input-type=module", "-e"]
+        return "needs bun, which is not installed" + (
+            " (node runs scripts that are not TypeScript)" if typed else ""
+        )
+    if shutil.which("uv", path=path):
+        return ["uv", "run", *(word for name in body.dependencies for word in ("--with", name)),
+                "python", "-c"]  # fmt: skip
+    if body.dependencies:
+        return f"needs uv, which is not installed, for {', '.join(body.dependencies)}"
+    if tool := shutil.which("python3", path=path) or shutil.which("python", path=path):
+        return [tool, "-c"]
+    return "needs uv or python, and neither is installed"
+
+
+def seconds_of(node: Node) -> float:
+    """Longest time of a node's program."""
+    return _DEFAULT_SECONDS if node.timeout_ms is None else node.timeout_ms / 1000
+
+
+async def _program(job: Job, argv: list[str], env: Mapping[str, str]) -> Done:
+    """Run a program, and judge its end as the original does."""
+    seconds = seconds_of(job.node)
+    order = Order(
+        argv,
+        job.settings.cwd,
+        env,
+        timeout_seconds=seconds,
+        most_bytes=MOST_BYTES,
+        spill_dir=job.folders.of_run / "spills",
+    )
+    try:
+        return _judged(job, seconds, await run(order))
+    except NotStarted as error:
+        return Done(error=f"{job.what} failed: {error}")
+
+
+def _judged(job: Job, seconds: float, ended: Ended) -> Done:
+    """The outcome of a node whose program has ended."""
+    complaint = ended.stderr.text.decode("utf-8", "replace").replace("\0", "\ufffd").strip()
+    complaint = complaint[-_COMPLAINT_CHARS:]
+    if ended.timed_out:
+        return Done(error=f"{job.what} timed out after {seconds * 1000:g}ms", unknown=True)
+    if ended.status < 0:
+        said = f"{job.what} was killed by signal {-ended.status}: {complaint}"
+        return Done(error=said, unknown=True)
+    if ended.status:
+        return Done(error=f"{job.what} failed [exit {ended.status}]: {complaint}")
+    if ended.stdout.path is not None:
+        return Done(
+            error=f"{job.what} printed {ended.stdout.size} bytes, more than the {MOST_BYTES} that "
+            f"a node may say: all of it is in {ended.stdout.path}"
+        )
+    text = ended.stdout.text.decode("utf-8", "replace")
+    if "\0" in text:
+        return Done(error=f"{job.what} printed a NUL byte: outputs are text")
+    return Done(text=text.removesuffix("\n"))
+
+
+def _environment(job: Job) -> tuple[dict[str, str], str]:
+    """The environment of a program, and what a script must do first: read the values that are too
+    long for it from files.
+
+    Raises:
+        Unusable: A value is no text that a program can be given.
+    """
+    given = surroundings(job.settings, job.folders, job.variables)
+    given |= {"PGFLOW_NODE": job.node.id, "PGFLOW_STEP": job.key}
+    env: dict[str, str] = {}
+    prelude = []
+    left = _MOST_IN_ALL
+    for name, value in {**given, **job.values}.items():
+        size = len(_bytes(name, value))
+        left -= size
+        if size <= _MOST_IN_ENVIRONMENT and left > 0:
+            env[name] = value
+        else:
+            path = _written(job.folders, "values", value)
+            prelude.append(f"IFS= read -r -d '' {name} < {_quoted(str(path))} || :; ")
+    return env, "".join(prelude)
+
+
+def _bytes(name: str, value: str) -> bytes:
+    if "\0" in value:
+        raise Unusable(f"cannot be given {name}: it holds a NUL, which no program can be given")
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise Unusable(
+            f"cannot be given {name}: it holds a lone surrogate: {error.reason}"
+        ) from None
+
+
+def _written(folders: Folders, kind: str, text: str) -> Path:
+    """A file of that text, named by its hash."""
+    data = text.encode()
+    folder = folders.of_run / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / hashlib.sha256(data).hexdigest()
+    if not path.exists():
+        draft = path.with_suffix(f".{os.getpid()}")
+        draft.write_bytes(data)
+        draft.rename(path)
+    return path
+
+
+def _quoted(path: str) -> str:
+    return "'" + path.replace("'", "'\\''") + "'"

@@ -1,0 +1,139 @@
+"""Children: the workflows that a node calls, each a run of its own that freezes its own texts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from pydantic import BaseModel, JsonValue
+
+import pgflow
+from pgflow.declare.durable.freezing import can_pause, freeze_named
+from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.results import Result
+from pgflow.declare.graph import Call
+from pgflow.declare.play.fanout import Child, ChildCall, child_calls, joined
+from pgflow.declare.play.interpreter import Task
+from pgflow.declare.text.outputs import Output, Outputs, UnresolvableReference, completed
+from pgflow.errors import InvalidWorkflow, RunCancelled, RunFailed, StepFailed
+
+MOST_DEPTH: Final = 5
+"""Most runs that are inside each other."""
+
+
+class Children:
+    """Starts the children of one run, and joins what they came to.
+
+    Args:
+        declared: The workflow that runs each of them.
+        frozen: The workflow that calls them.
+        settings: Settings of its run.
+    """
+
+    def __init__(
+        self, declared: pgflow.Workflow[..., Result], frozen: Frozen, settings: Settings
+    ) -> None:
+        self.declared = declared
+        self.frozen = frozen
+        self.settings = settings
+
+    async def call(self, key: str, task: Task, outputs: Outputs) -> Output:
+        """Run another workflow, or one for each item of a list.
+
+        Args:
+            key: Key of the node.
+            task: Its task.
+            outputs: Outputs that it can read.
+
+        Returns:
+            The output of the node.
+        """
+        body, stubs = task.node.body, self.settings.stubs
+        assert isinstance(body, Call)
+        if task.node.id in stubs:
+            return completed(stubs[task.node.id], task.node.output_schema)
+        if self.settings.depth >= MOST_DEPTH:
+            return _failed(f"workflows call each other more than {MOST_DEPTH} deep")
+        try:
+            calls = child_calls(task.node, task.variables, outputs)
+        except UnresolvableReference as error:
+            return _failed(str(error))
+        if not calls and body.fan_out is not None:
+            return joined(body.fan_out, ())
+        found = await self._freeze(f"{key}:freeze", body)
+        if found.frozen is None:
+            return _failed(found.error)
+        children = await self._all(found.frozen, calls, body)
+        return _of_child(children[0]) if body.fan_out is None else joined(body.fan_out, children)
+
+    async def _freeze(self, key: str, body: Call) -> _Found:
+        """Read the workflow that is called, as it is now."""
+        source, is_many = self.frozen.source, body.fan_out is not None
+
+        def read(name: str) -> _Found:
+            try:
+                frozen = freeze_named(name, source)
+            except InvalidWorkflow as error:
+                return _Found(error=str(error))
+            if is_many and can_pause(frozen.graph):
+                return _Found(error=f"workflow '{name}' may wait for a person, for each item")
+            return _Found(frozen=frozen)
+
+        try:
+            return await pgflow.call(key, read, body.name, returns=_Found, retries=3)
+        except StepFailed as error:
+            return _Found(error=str(error))
+
+    async def _all(self, frozen: Frozen, calls: tuple[ChildCall, ...], body: Call) -> list[Child]:
+        """Run a child for each call, so many at once, each to its end."""
+        settings = self.settings.model_copy(update={"depth": self.settings.depth + 1})
+        window = asyncio.Semaphore(body.fan_out.max_parallel if body.fan_out else 1)
+
+        async def one(call: ChildCall) -> Child:
+            async with window:
+                return await self._one(frozen, settings, call)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(call)) for call in calls]
+        return [task.result() for task in tasks]
+
+    async def _one(self, frozen: Frozen, settings: Settings, call: ChildCall) -> Child:
+        """Run one child to its end."""
+        inputs = dict(call.inputs)
+        if missing := missing_inputs(frozen, inputs):
+            return Child("failed", error=missing)
+        try:
+            result = await pgflow.run_child(self.declared, frozen, settings, call.message, inputs)
+        except RunFailed as error:
+            return Child("failed", error=str(error.__cause__ or error))
+        except RunCancelled as error:
+            return Child("cancelled", error=str(error))
+        return Child("completed", result.value if result.has_value else result.output)
+
+
+class _Found(BaseModel):
+    """A workflow that was looked for, or why there is none."""
+
+    frozen: Frozen | None = None
+    error: str = ""
+
+
+def missing_inputs(frozen: Frozen, given: dict[str, JsonValue]) -> str:
+    """Return the reason why a workflow cannot be started with these inputs; empty if it can."""
+    missing = [
+        one.name
+        for one in frozen.graph.inputs
+        if one.required and not one.has_default and one.name not in given
+    ]
+    return f"{frozen.graph.name} needs input {', '.join(map(repr, missing))}" if missing else ""
+
+
+def _of_child(child: Child) -> Output:
+    """The output of the node that called a child which ended."""
+    if child.state != "completed":
+        return _failed(child.error)
+    return completed(child.value)
+
+
+def _failed(error: str) -> Output:
+    return Output("failed", error=error)

@@ -1,0 +1,187 @@
+"""Freezing: a workflow file becomes a document with every text that a run of it can read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from pgflow.declare.dag import read_file
+from pgflow.declare.dag.fields import is_plain_name
+from pgflow.declare.dag.shelf import Tree, tree_of
+from pgflow.declare.durable.frozen import Frozen
+from pgflow.declare.durable.programs import Language, Program, prepare
+from pgflow.declare.durable.shell import NotRewritable, Shell, rewrite
+from pgflow.declare.graph import (
+    Approval,
+    Bash,
+    Command,
+    Graph,
+    Group,
+    Loop,
+    Node,
+    Script,
+    every_node,
+)
+from pgflow.declare.text.yamlfile import YamlError, decode, read_bytes
+from pgflow.errors import InvalidWorkflow, SetupError
+
+_SUFFIXES: Final = {
+    "bun": (".ts", ".js", ".mts", ".mjs", ".tsx", ".jsx"),
+    "uv": (".py",),
+}
+_LANGUAGES: Final[dict[str, Language]] = {"bun": "javascript", "uv": "python"}
+EXTERNAL: Final = "external"
+"""System of the effects of nodes that say ``effect: external``."""
+
+_TYPED: Final = (".ts", ".mts", ".tsx")
+
+
+def refuse_unbuilt(graph: Graph) -> None:
+    """Refuse a workflow that says what no run does so far: it is drawn and dry-run only.
+
+    Raises:
+        InvalidWorkflow: It has gates, checks or effects of other families than DAGs.
+    """
+    for node in every_node(graph.nodes):
+        acts = any(effect.system != EXTERNAL for effect in node.effects)
+        if node.gates or node.checks or node.writes or acts:
+            raise InvalidWorkflow(
+                f"{graph.name}: runs of Agent SOPs and ICM workspaces are not built yet: "
+                "`pgflow dry-run` plays them"
+            )
+
+
+def freeze(graph: Graph) -> Frozen:
+    """Read everything that a run of a workflow can read.
+
+    Args:
+        graph: The workflow. Commands and scripts are looked for beside its file.
+
+    Returns:
+        The document that a run of it is started with. A command or script that is not there is
+        missing in it, and fails the node that needs it.
+
+    Raises:
+        InvalidWorkflow: A script reads an output where no variable and no literal can stand.
+        SetupError: Scripts read outputs or outputs have schemas, and the extra ``run`` is not
+            installed.
+    """
+    refuse_unbuilt(graph)
+    if any(node.output_schema is not None for node in every_node(graph.nodes)):
+        _require_validator()
+    source = graph.files[0] if graph.files else ""
+    reader = _Reader(Tree(tree_of(Path(source).absolute())) if source else None)
+    for node in every_node(graph.nodes):
+        try:
+            reader.read(node, source)
+        except NotRewritable as error:
+            raise InvalidWorkflow(f"{source}: node '{node.id}': {error}") from error
+    return Frozen(
+        graph=graph,
+        commands=reader.commands,
+        programs=reader.programs,
+        typed=tuple(sorted(reader.typed)),
+        shells=reader.shells,
+        source=str(Path(source).absolute()) if source else "",
+    )
+
+
+def _require_validator() -> None:
+    """Refuse a workflow whose outputs could not be held to their schemas.
+
+    Raises:
+        SetupError: The validator is not installed.
+    """
+    if find_spec("jsonschema") is None:
+        raise SetupError(
+            "outputs with an output_format need a validator of schemas: "
+            "pip install 'pgflow-engine[run]'"
+        )
+
+
+def freeze_named(name: str, source: str) -> Frozen:
+    """Read the workflow of a name in the tree of a file, as it is now.
+
+    Raises:
+        InvalidWorkflow: There is none, or it cannot be used.
+    """
+    if not source:
+        raise InvalidWorkflow(f"workflow '{name}' cannot be found from a text without a file")
+    loaded = Tree(tree_of(Path(source))).workflow(name)
+    if loaded is None:
+        raise InvalidWorkflow(f"there is no workflow '{name}' among the files of {source}")
+    verdict = read_file(loaded.file)
+    if verdict.graph is None or not verdict.ok:
+        wrong = (*verdict.errors, *verdict.unresolved)
+        why = wrong[0].message if wrong else "nothing can be made of it"
+        raise InvalidWorkflow(f"{verdict.file}: {why}", wrong)
+    return freeze(verdict.graph)
+
+
+def can_pause(graph: Graph) -> bool:
+    """Return True if a run of a workflow may wait for a person."""
+    return any(
+        isinstance(node.body, Approval)
+        or (isinstance(node.body, Loop | Group) and node.body.interactive)
+        for node in every_node(graph.nodes)
+    )
+
+
+class _Reader:
+    """Reads what nodes mention."""
+
+    def __init__(self, tree: Tree | None) -> None:
+        self.tree = tree
+        self.commands: dict[str, str] = {}
+        self.programs: dict[str, Program] = {}
+        self.typed: set[str] = set()
+        self.shells: dict[str, Shell] = {}
+
+    def read(self, node: Node, source: str) -> None:
+        """Read what one node mentions."""
+        match node.body:
+            case Command(name=name) | Loop(command=str(name)):
+                self._command(name, source)
+            case Bash(script=script):
+                self._shell(script)
+            case Script():
+                self._program(node.body)
+            case _:
+                pass
+        if isinstance(node.body, Loop | Group) and node.body.until.bash is not None:
+            self._shell(node.body.until.bash)
+
+    def _command(self, name: str, source: str) -> None:
+        text = self.tree.command(name, source) if self.tree is not None else None
+        if text is not None:
+            self.commands[name] = text
+
+    def _shell(self, script: str) -> None:
+        if script not in self.shells and (made := rewrite(script)).slots:
+            self.shells[script] = made
+
+    def _program(self, body: Script) -> None:
+        language = _LANGUAGES[body.runtime]
+        if body.inline:
+            self.programs[body.script] = prepare(body.script, language)
+            return
+        for path in self._script_files(body):
+            try:
+                text = decode(read_bytes(path))[0]
+            except (OSError, YamlError):
+                continue
+            self.programs[body.script] = Program(language=language, texts=(text,))
+            if path.suffix in _TYPED:
+                self.typed.add(body.script)
+            return
+
+    def _script_files(self, body: Script) -> Iterator[Path]:
+        """The places in which a named script may be, the nearest first."""
+        if self.tree is None or not is_plain_name(body.script):
+            return
+        shared = self.tree.root.parent / "scripts"
+        for folder in (self.tree.root / "scripts", shared, *sorted(shared.glob("*/"))):
+            for suffix in _SUFFIXES[body.runtime]:
+                yield folder / f"{body.script}{suffix}"

@@ -1,0 +1,70 @@
+"""Input of a run: everything that it can read, as it was at its start.
+
+A file that is edited while a run of it goes on changes nothing of that run: the graph, the texts of
+commands, named scripts, stubs and rewritten shells travel in its input. A child run freezes its own
+when it starts, so a run may write a workflow and then call it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, JsonValue
+
+from pgflow.declare.durable.programs import Program
+from pgflow.declare.durable.shell import Shell
+from pgflow.declare.graph import Graph
+from pgflow.declare.graph.graph import Part
+
+
+class Frozen(Part):
+    """A workflow with every text that a run of it can read.
+
+    Args:
+        format: Number of this form; a worker that does not know it refuses the run.
+        graph: The workflow.
+        commands: Texts of commands by name; those that are missing are not there.
+        programs: Programs of script nodes as they are run, by what the node says: its text, or the
+            name of a file. A name that is missing was not found.
+        typed: Names of programs whose files are TypeScript.
+        shells: Shell scripts as they are run, by their authors' text.
+        source: The file that it was read from; children are looked for in its tree.
+    """
+
+    format: Literal[1] = 1
+    graph: Graph
+    commands: dict[str, str] = Field(default_factory=dict)
+    programs: dict[str, Program] = Field(default_factory=dict)
+    typed: tuple[str, ...] = ()
+    shells: dict[str, Shell] = Field(default_factory=dict)
+    source: str = ""
+
+
+class Settings(Part):
+    """Settings of a run, which its children have too.
+
+    Args:
+        cwd: Working folder of its programs; made absolute where it is given.
+        provider: Name of whoever takes the turns of agents, as in ``cmd:claude -p``.
+        stubs: Outputs of nodes that are given instead of made, by node.
+        env: Names of environment variables of the worker that programs get too.
+        parallel: Most nodes at work at once.
+        base_branch: ``$BASE_BRANCH``; empty if it is not known.
+        docs_dir: ``$DOCS_DIR``.
+        context: ``$CONTEXT``.
+        dialect: Family whose rules hold where they differ: a rejection cancels a run of
+            ``archon``, and fails the node of ``ion``.
+        depth: Number of runs around this one.
+    """
+
+    cwd: Annotated[str, AfterValidator(os.path.abspath)]
+    provider: str | None = None
+    stubs: dict[str, JsonValue] = Field(default_factory=dict)
+    env: tuple[str, ...] = ()
+    parallel: int = 8
+    base_branch: str = ""
+    docs_dir: str = "docs/"
+    context: str = ""
+    dialect: Literal["archon", "ion"] = "archon"
+    depth: int = 0

@@ -1,0 +1,245 @@
+"""Keeper: the parent of every process that the nodes of a worker start, a program of its own.
+
+A worker that is killed runs no code any more, so somebody else must end what it has started, or a
+second worker would run a node beside the orphan of the first. The keeper forks the processes, each
+in a session of its own, and holds one socket for each. Its other end is the worker's. When that
+closes, because the node was given up or because the worker is gone, the whole group is killed. The
+kernel closes it whatever the worker died of, and there is no moment in which a process runs that
+the keeper does not know.
+
+It imports nothing of pgflow, and little else: it starts once a worker, and in some milliseconds.
+Whatever a node has left in the background goes on until the worker ends. What has left its group
+too becomes the keeper's own child, and ends with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+LENGTH = struct.Struct("!Q")
+"""Head of a request: the number of its bytes."""
+HANDED = 4
+"""Descriptors that come with a request: its socket, standard input, output and error."""
+
+_SUBREAPER, _DEATH_SIGNAL = 36, 1  # of prctl(2)
+_LOOK_SECONDS = 1.0
+
+
+class Kept:
+    """One process: its socket, the request as far as it has come, and its group once it runs."""
+
+    def __init__(self, control: socket.socket, handed: list[int]) -> None:
+        self.control = control
+        self.handed = handed
+        self.request = bytearray()
+        self.pid = 0
+
+
+class Keeper:
+    """The processes of one worker."""
+
+    def __init__(self, worker: socket.socket) -> None:
+        self.worker = worker
+        self.selector = selectors.DefaultSelector()
+        self.running: dict[int, Kept] = {}
+        self.left: set[int] = set()
+        self.prctl = _prctl()
+        self.prctl(_SUBREAPER, 1)
+
+    def work(self) -> None:
+        """Start, watch and kill, until the worker is gone."""
+        told, tell = socket.socketpair()
+        for end in (told, tell):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(tell.fileno(), warn_on_full_buffer=False)
+        self.selector.register(told, selectors.EVENT_READ, None)
+        self.selector.register(self.worker, selectors.EVENT_READ, self.worker)
+        while True:
+            for key, _ in self.selector.select(_LOOK_SECONDS if self.left else None):
+                if key.data is None:
+                    told.recv(4096)
+                    self.reap()
+                elif key.data is self.worker:
+                    if not self.accept():
+                        return
+                else:
+                    self.hear(key.data)
+            self.left = {group for group in self.left if _is_alive(group)}
+
+    def accept(self) -> bool:
+        """Take the descriptors of a new request; False if the worker is gone."""
+        try:
+            said, handed, _, _ = socket.recv_fds(self.worker, 1, HANDED)
+        except OSError:
+            return False
+        if not said:
+            return False
+        for descriptor in handed:
+            os.set_inheritable(descriptor, False)
+        control = socket.socket(fileno=handed[0])
+        self.selector.register(control, selectors.EVENT_READ, Kept(control, handed[1:]))
+        return True
+
+    def hear(self, kept: Kept) -> None:
+        """Read more of a request, or what the worker says of a process that runs."""
+        try:
+            said = kept.control.recv(1 << 16)
+        except OSError:
+            said = b""
+        if not said:
+            self.give_up(kept)
+        elif kept.pid:
+            _kill(kept.pid)
+        else:
+            kept.request += said
+            head = LENGTH.size
+            if (
+                len(kept.request) >= head
+                and len(kept.request) >= head + LENGTH.unpack_from(kept.request)[0]
+            ):
+                self.start(kept, json.loads(kept.request[head:]))
+
+    def start(self, kept: Kept, asked: dict[str, Any]) -> None:
+        """Fork the process, and say its number, or why there is none."""
+        told, tell = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            self.become(kept, asked, tell)
+        os.close(tell)
+        kept.pid = pid
+        self.running[pid] = kept
+        self.let_go(kept)
+        with os.fdopen(told, "rb") as reader:
+            trouble = reader.read()
+        self.say(kept, {"pid": pid, "error": trouble.decode("utf-8", "replace")})
+
+    def become(self, kept: Kept, asked: dict[str, Any], tell: int) -> None:
+        """Become the process that was asked for; in the child, never returns."""
+        try:
+            os.setsid()
+            self.prctl(_DEATH_SIGNAL, signal.SIGKILL)
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            for target, descriptor in enumerate(kept.handed):
+                os.dup2(descriptor, target)
+            os.chdir(asked["cwd"])
+            os.execvpe(asked["argv"][0], asked["argv"], asked["env"])  # noqa: S606 - its purpose
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
+            said = error.strerror if isinstance(error, OSError) else str(error)
+            place = getattr(error, "filename", None)
+            os.write(tell, f"{said}{f': {place}' if place else ''}".encode())
+        finally:
+            os._exit(127)
+
+    def reap(self) -> None:
+        """Tell the ends of processes; what is left of their groups goes on."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            kept = self.running.pop(pid, None)
+            if kept is None:
+                continue
+            if _is_alive(pid):
+                self.left.add(pid)
+            self.say(kept, {"status": os.waitstatus_to_exitcode(status)})
+
+    def say(self, kept: Kept, said: dict[str, Any]) -> None:
+        """Tell the worker of one of its processes; it may have gone."""
+        try:
+            kept.control.sendall(json.dumps(said).encode() + b"\n")
+        except OSError:
+            return
+
+    def give_up(self, kept: Kept) -> None:
+        """End a process that nobody waits for any more."""
+        self.selector.unregister(kept.control)
+        kept.control.close()
+        self.let_go(kept)
+        if kept.pid in self.running:
+            _kill(kept.pid)
+
+    def let_go(self, kept: Kept) -> None:
+        """Close the descriptors that are the process's alone."""
+        for descriptor in kept.handed:
+            os.close(descriptor)
+        kept.handed = []
+
+    def end(self) -> None:
+        """Kill whatever there is of the worker's processes."""
+        for group in (*self.running, *self.left):
+            _kill(group)
+        while True:
+            for pid in _children():
+                _kill(pid, group=False)
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                return
+
+
+def _is_alive(group: int) -> bool:
+    """Return True if a group has a process."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _kill(pid: int, *, group: bool = True) -> None:
+    """Kill a process, or its group."""
+    try:
+        if group:
+            os.killpg(pid, signal.SIGKILL)
+        else:
+            os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _children() -> list[int]:
+    """The children of this process that have not ended, where the kernel tells."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as listed:  # noqa: PTH123
+            return [int(pid) for pid in listed.read().split()]
+    except OSError:
+        return []
+
+
+def _prctl() -> Any:
+    """The call by which Linux is told whom orphans go to; nothing elsewhere."""
+    if not sys.platform.startswith("linux"):
+        return lambda *_: None
+    import ctypes
+
+    return ctypes.CDLL(None).prctl
+
+
+def main() -> None:
+    """Keep the processes of the worker whose socket is standard input."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    keeper = Keeper(socket.socket(fileno=os.dup(0)))
+    try:
+        keeper.work()
+    finally:
+        keeper.end()
+
+
+if __name__ == "__main__":
+    main()

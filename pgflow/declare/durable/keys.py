@@ -1,0 +1,30 @@
+"""Keys of steps: the place of a node, with the number of every loop's round around it.
+
+``plan`` is a node, ``refine#3`` the third turn of a loop, ``group#2/tick`` a node in a group's
+second round. ``refine#3:until`` is the check of that turn, ``review:rework#1`` the work after a
+rejection, and ``plan~2`` a second try. A key is the same in every replay, and no other step of the
+run has it.
+"""
+
+from __future__ import annotations
+
+from pgflow.declare.graph import Loop
+from pgflow.declare.graph.plan import Place, Plan
+from pgflow.declare.play.progress import State, round_at
+
+
+def key_of(plan: Plan, state: State, place: Place, turn: int = 1) -> str:
+    """The key of a node.
+
+    Args:
+        plan: The run's plan.
+        state: Its progress, for the rounds of the groups around the node.
+        place: Place of the node.
+        turn: Number of the turn, if it is a loop.
+    """
+    parts = []
+    for depth in range(1, len(place)):
+        around = round_at(state, place[:depth])
+        parts.append(f"{place[depth - 1]}#{around.number if around else 1}")
+    own = f"{place[-1]}#{turn}" if isinstance(plan.node(place).body, Loop) else place[-1]
+    return "/".join([*parts, own])

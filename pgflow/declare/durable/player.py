@@ -1,0 +1,408 @@
+"""The player of a durable run: the pure interpreter's tasks become steps.
+
+What happens next is decided by the same functions that decide a dry run
+(`pgflow.declare.play.interpreter`). Nodes of a layer run at the same time, and all of them begin
+from the state in which the layer opened. Their ends are carried into the state in the order of the
+file, once all of them are there. So nothing that a run decides depends on which of them was faster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pydantic import JsonValue
+
+import pgflow
+from pgflow.declare.durable.bodies import Done, Folders
+from pgflow.declare.durable.children import Children
+from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.keys import key_of
+from pgflow.declare.durable.questions import No, Yes, answered, ask
+from pgflow.declare.durable.results import Result, WorkflowFailed
+from pgflow.declare.durable.works import Works
+from pgflow.declare.graph import (
+    Approval,
+    Call,
+    Group,
+    Loop,
+    Node,
+    Until,
+    every_node,
+)
+from pgflow.declare.play.approvals import Refused, Rework, asks_after_turn
+from pgflow.declare.play.dryrun import placeholder_command
+from pgflow.declare.play.failures import retry_delay_ms
+from pgflow.declare.play.interpreter import (
+    Change,
+    Channel,
+    CommandUnavailable,
+    NextRound,
+    Place,
+    Settled,
+    State,
+    Surroundings,
+    Task,
+    apply,
+    begin,
+    first_said,
+    group_output,
+    judge,
+    make_plan,
+    receive,
+    round_at,
+    run_output,
+    run_state,
+    until_met,
+)
+from pgflow.declare.play.progress import visible
+from pgflow.declare.play.signals import without_signal_tags
+from pgflow.declare.text.javascript import trim
+from pgflow.declare.text.outputs import Output, UnresolvableReference, declared_fields
+from pgflow.declare.text.templates import Variables, resolve
+
+STREAM: Final = "nodes"
+"""Stream in which a run tells of each node that ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """A node that was played: its end, unless the run was cancelled inside of it."""
+
+    end: Settled | None
+    cancelled: str | None = None
+
+
+class Player:
+    """Plays a graph: asks what is open, has it done, and carries what came of it into the state.
+
+    Args:
+        declared: The workflow that this is the code of; it runs the children too.
+        frozen: The graph, with every text that it can read.
+        settings: Settings of the run.
+        message: Words of the person who started it.
+        inputs: Values of its inputs; the others have their defaults.
+    """
+
+    def __init__(
+        self,
+        declared: pgflow.Workflow[..., Result],
+        frozen: Frozen,
+        settings: Settings,
+        message: str,
+        inputs: dict[str, JsonValue],
+    ) -> None:
+        info = pgflow.run_info()
+        self.frozen = frozen
+        self.settings = settings
+        self.is_child = settings.depth > 0
+        self.folders = Folders(settings.cwd, info.key)
+        self.plan = make_plan(frozen.graph.nodes)
+        self.children = Children(declared, frozen, settings)
+        self.works = Works(frozen, settings, self.folders)
+        defaults = {one.name: one.default for one in frozen.graph.inputs if one.has_default}
+        variables = Variables(
+            workflow_id=info.key,
+            message=message,
+            artifacts_dir=self.folders.artifacts,
+            state_dir=self.folders.state,
+            base_branch=settings.base_branch,
+            docs_dir=settings.docs_dir,
+            context=settings.context,
+            inputs={**defaults, **inputs},
+        )
+        self.surroundings = Surroundings(variables, self._command_text)
+
+    def _command_text(self, name: str) -> str:
+        text = self.frozen.commands.get(name)
+        if text is None and self.settings.provider == "stub:":
+            return placeholder_command(name)  # whose node has a stub, or nobody to take its turn
+        if text is None or not trim(text):
+            raise CommandUnavailable(f"Command '{name}' was not found, or its file is empty")
+        return text
+
+    # The run, and the nodes in it ----------------------------------------------------------------
+
+    async def play(self) -> Result:
+        """Play the whole graph, and answer its result.
+
+        Raises:
+            WorkflowFailed: It failed.
+        """
+        state = await self.play_layers((), State())
+        if state.cancelled is not None:
+            raise asyncio.CancelledError(state.cancelled)
+        outputs = state.scope.outputs
+        if run_state(state) == "failed":
+            raise WorkflowFailed(self._why_failed(state))
+        returned = outputs.get(self.frozen.graph.returns or "")
+        has_value = self.is_child and returned is not None and returned.has_structured
+        return Result(
+            output=run_output(self.frozen.graph, self.plan, state)
+            if self.is_child
+            else first_said(self.plan, outputs),
+            value=returned.structured if has_value and returned is not None else None,
+            has_value=has_value,
+            nodes={node_id: output.state for node_id, output in outputs.items()},
+        )
+
+    def _why_failed(self, state: State) -> str:
+        failed = {
+            node_id: output.error
+            for node_id, output in state.scope.outputs.items()
+            if output.state == "failed"
+        }
+        if not failed:
+            return "no node of it ran"
+        first = next(iter(failed))
+        more = f" (and {len(failed) - 1} more failed)" if len(failed) > 1 else ""
+        return f"node '{first}' failed: {failed[first] or 'it did not say why'}{more}"
+
+    async def play_layers(self, within: Place, state: State) -> State:
+        """Play the nodes of the run, or of a group's round, layer by layer."""
+        for layer in self.plan.within(within).layers:
+            steps = self._begun([(*within, node_id) for node_id in layer], state)
+            played = await self._together(
+                [self.play_node(place, state, step) for place, step in steps.items()]
+            )
+            for one in played:
+                if one.end is not None:
+                    state = apply(state, one.end)
+                elif state.cancelled is None:
+                    state = replace(state, cancelled=one.cancelled)
+            if state.cancelled is not None:
+                break
+        return state
+
+    def _begun(self, places: list[Place], state: State) -> dict[Place, Task | Change]:
+        """Begin the nodes of a layer; those after one that ends the run are not begun."""
+        steps: dict[Place, Task | Change] = {}
+        for place in places:
+            step = steps[place] = begin(self.plan, state, place, self.surroundings)
+            if isinstance(step, Settled) and step.cancels:
+                break
+        return steps
+
+    async def _together(self, plays: list[Any]) -> list[_Played]:
+        if len(plays) == 1:
+            return [await plays[0]]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(play) for play in plays]
+        return [task.result() for task in tasks]
+
+    async def play_node(self, place: Place, state: State, step: Task | Change) -> _Played:
+        """Play a node that has begun to its end: all turns of a loop, all rounds of a group."""
+        while True:
+            if isinstance(step, NextRound):
+                return await self.play_group(step, state)
+            change = await self.work(step, state) if isinstance(step, Task) else step
+            if isinstance(change, Settled):
+                self.tell(change, state)
+                return _Played(change)
+            state = apply(state, change)
+            step = begin(self.plan, state, place, self.surroundings)
+
+    async def play_group(self, first: NextRound, state: State) -> _Played:
+        """Play a group, round after round."""
+        place, body = first.place, self.plan.node(first.place).body
+        assert isinstance(body, Group)
+        state, was_answered = apply(state, first), False
+        while True:
+            state = await self.play_layers(place, state)
+            if state.cancelled is not None:
+                return _Played(None, state.cancelled)
+            change, was_answered = await self._judge(body, place, state, was_answered=was_answered)
+            if isinstance(change, Settled):
+                self.tell(change, state)
+                return _Played(change)
+            state = apply(state, change)
+
+    async def _judge(
+        self, body: Group, place: Place, state: State, *, was_answered: bool
+    ) -> tuple[Change, bool]:
+        """Judge the round of a group that has ended, with the person who is asked about it."""
+        current = round_at(state, place)
+        assert current is not None
+        inner = current.scope.outputs if current.scope is not None else {}
+        if any(output.state == "failed" for output in inner.values()):
+            return judge(self.plan, state, place, None), was_answered
+        output = group_output(self.plan, state, place)
+        key = f"{key_of(self.plan, state, place)}#{current.number}"
+        node = self.plan.node(place)
+        variables = replace(self.surroundings.variables, user_input=current.user_input)
+        channel = await self._channel(
+            body.until, output, key, node, variables, visible(state, place)
+        )
+        user_input = ""
+        if asks_after_turn(body, is_over=channel is not None, was_answered=was_answered):
+            answer = await ask(f"{key}:ask", self._gate_message(body, output.text))
+            if isinstance(answer, No):
+                return _cancels(place, answer.reason), True
+            channel, user_input = (channel if not trim(answer.text) else None), answer.text
+            was_answered = True
+        return judge(self.plan, state, place, channel, user_input), was_answered
+
+    def tell(self, end: Settled, state: State) -> None:
+        """Say that a node has ended, to whoever watches."""
+        node = self.plan.node(end.place)
+        around = round_at(state, end.place[:-1]) if len(end.place) > 1 else None
+        said: dict[str, JsonValue] = {
+            "id": node.id,
+            "type": node.body.mode,
+            "state": end.output.state,
+            "reason": end.reason if end.reason is None else end.reason[:1000],
+        }
+        if around is not None:
+            said["iteration"] = around.number
+        pgflow.emit(STREAM, said)
+
+    # Work ----------------------------------------------------------------------------------------
+
+    async def work(self, task: Task, state: State) -> Change:
+        """Do the work of a node, or of a turn of it."""
+        match task.node.body:
+            case Approval():
+                return await self._approval(task, state)
+            case Call():
+                key = key_of(self.plan, state, task.place)
+                output = await self.children.call(key, task, visible(state, task.place))
+                return Settled(task.place, output, output.error or None)
+            case Loop():
+                return await self._turn_of_loop(task, state)
+            case _:
+                done = await self._tried(task, state)
+                return receive(task, _output(done, task.node))
+
+    async def _tried(self, task: Task, state: State) -> Done:
+        """Do the work of a node, again where the node's retries say so."""
+        key, attempt = key_of(self.plan, state, task.place, task.round), 1
+        while True:
+            tried = key if attempt == 1 else f"{key}~{attempt}"
+            try:
+                done = await self.works.once(tried, task, visible(state, task.place))
+            except UnresolvableReference as error:
+                return Done(error=str(error))
+            if done.error is None:
+                return done
+            delay = retry_delay_ms(task.node, attempt, done.error)
+            if delay is None or task.node.effects or isinstance(task.node.body, Loop):
+                return done
+            await pgflow.sleep(delay / 1000)
+            attempt += 1
+
+    # Loops ---------------------------------------------------------------------------------------
+
+    async def _turn_of_loop(self, task: Task, state: State) -> Change:
+        """One turn of a loop, what says that it was the last, and the person who is asked."""
+        body = task.node.body
+        assert isinstance(body, Loop)
+        output = _output(await self._tried(task, state), task.node)
+        if output.state != "completed":
+            return receive(task, output)
+        key = key_of(self.plan, state, task.place, task.round)
+        channel = await self._channel(
+            body.until, output, key, task.node, task.variables, visible(state, task.place)
+        )
+        output = replace(output, text=without_signal_tags(output.text, body.until.signal))
+        was_answered = task.round > 1 and body.interactive
+        if not asks_after_turn(body, is_over=channel is not None, was_answered=was_answered):
+            return receive(task, output, channel)
+        answer = await ask(f"{key}:ask", self._gate_message(body, output.text))
+        if isinstance(answer, No):
+            return _cancels(task.place, answer.reason)
+        if channel is not None and not trim(answer.text):
+            return receive(task, output, channel)
+        return receive(task, output, None, answer.text)
+
+    def _gate_message(self, body: Loop | Group, said: str) -> str:
+        """The text that a person is asked after a turn."""
+        return f"{body.gate_message or 'Go on?'}\n\n{said}".rstrip()
+
+    async def _channel(
+        self,
+        until: Until,
+        output: Output,
+        key: str,
+        node: Node,
+        variables: Variables,
+        outputs: Any,
+    ) -> Channel | None:
+        """Return the channel by which a turn or a round was the last; None if it was not."""
+        met = until_met(until, output)
+        if met is not None or until.bash is None:
+            return met
+        if self._is_rehearsed(node):
+            return "assumed"
+        try:
+            done = await self.works.shell(f"{key}:until", node, until.bash, variables, outputs)
+        except UnresolvableReference:
+            return None
+        return "check" if done.text == "pass" else None
+
+    def _is_rehearsed(self, node: Node) -> bool:
+        """Return True if nothing of a loop is really done, so that its check would say nothing."""
+        inner = node.body.nodes if isinstance(node.body, Group) else (node,)
+        works = [one.id for one in every_node(inner) if not isinstance(one.body, Group)]
+        return bool(self.settings.stubs) and all(one in self.settings.stubs for one in works)
+
+    # People --------------------------------------------------------------------------------------
+
+    async def _approval(self, task: Task, state: State) -> Change:
+        """Ask a person, and after a rejection work on it and ask again."""
+        body, rejections = task.node.body, 0
+        assert isinstance(body, Approval)
+        key = key_of(self.plan, state, task.place)
+        while True:
+            asked = key if rejections == 0 else f"{key}#{rejections + 1}"
+            answer = await ask(asked, task.text, body.decisions)
+            if isinstance(answer, No) and self._fails_when_rejected(body):
+                error = f"rejected: {answer.reason}"
+                return Settled(task.place, Output("failed", error=error), error, task.text)
+            meant = answered(body, answer, rejections)
+            if isinstance(meant, Output):
+                return Settled(task.place, meant, meant.error or None, task.text)
+            if isinstance(meant, Refused):
+                return _cancels(task.place, meant.reason)
+            rejections += 1
+            done = await self._rework(task, state, meant, answer, rejections)
+            if done.error is not None:
+                return Settled(
+                    task.place, Output("failed", error=done.error), done.error, task.text
+                )
+
+    def _fails_when_rejected(self, body: Approval) -> bool:
+        """Return True if a rejection is the node's failure, and not the end of the run."""
+        offers_no = any(decision.id == "reject" for decision in body.decisions)
+        return self.settings.dialect == "ion" and body.on_reject is None and not offers_no
+
+    async def _rework(
+        self, task: Task, state: State, rework: Rework, answer: Yes | No, number: int
+    ) -> Done:
+        """Have an agent work on what a person rejected."""
+        reason = answer.reason if isinstance(answer, No) else ""
+        variables = replace(task.variables, rejection_reason=reason)
+        key = f"{key_of(self.plan, state, task.place)}:rework#{number}"
+        try:
+            text = resolve(rework.text, variables, visible(state, task.place)).text
+        except UnresolvableReference as error:
+            return Done(error=str(error))
+        return await self.works.turn(key, replace(task, text=text, variables=variables))
+
+
+def _output(done: Done, node: Node) -> Output:
+    """The outcome of a node's work, as the graph takes it."""
+    if done.error is not None:
+        return Output("failed", error=done.error)
+    return Output(
+        "completed",
+        done.text,
+        structured=done.value,
+        has_structured=done.has_value,
+        declared=declared_fields(node.output_schema),
+    )
+
+
+def _cancels(place: Place, reason: str) -> Settled:
+    """A person said no: the run ends as cancelled."""
+    return Settled(place, Output("completed", reason), "rejected", reason, cancels=True)

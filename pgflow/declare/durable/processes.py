@@ -1,0 +1,378 @@
+"""Processes of nodes: started by the worker's keeper, fed, read up to a bound, and ended with their
+whole group when their time is over, when their step is given up, or when the worker dies.
+
+What a process prints is kept in memory up to a bound. More than that goes to a file, which is named
+by its hash: it is too long for a journal, and not lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from pgflow.declare.durable import keeper
+
+_CHUNK_BYTES = 1 << 16
+_DEATH_SECONDS = 5.0
+"""Longest wait for the end of a group that was killed."""
+
+
+class NotStarted(Exception):
+    """A process could not be started: there is no such program or folder, or no right to it."""
+
+
+class KeeperLost(Exception):
+    """The keeper has ended, and every process of the worker with it. It is no result of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Order for one process.
+
+    Args:
+        argv: The program and its arguments.
+        cwd: Working folder.
+        env: All of its environment.
+        stdin: Text on standard input.
+        timeout_seconds: Longest time; None for no limit.
+        idle_seconds: Longest time without a word of it; None for no limit.
+        most_bytes: Bytes of standard output that are kept in memory.
+        spill_dir: Folder for output beyond that.
+    """
+
+    argv: Sequence[str]
+    cwd: str
+    env: Mapping[str, str]
+    stdin: bytes = b""
+    timeout_seconds: float | None = None
+    idle_seconds: float | None = None
+    most_bytes: int = 1 << 20
+    spill_dir: Path | None = None
+
+
+@dataclass(slots=True)
+class Output:
+    """Text that a process has printed on one of its streams.
+
+    Args:
+        most_bytes: Bytes that are kept in memory.
+        spill_dir: Folder for more; None to drop all but the last ones.
+        text: The bytes in memory: the first ones, or the last where the rest is dropped.
+        size: Bytes in all.
+        heard_at: Time at which the last of them came, on the loop's clock.
+        path: File with all of it, if it is too long.
+        digest: SHA-256 of that.
+    """
+
+    most_bytes: int
+    spill_dir: Path | None = None
+    text: bytearray = field(default_factory=bytearray)
+    size: int = 0
+    heard_at: float = 0.0
+    path: str | None = None
+    digest: str | None = None
+    _spill: Any = None
+    _hash: Any = None
+
+    def add(self, chunk: bytes) -> None:
+        """Take more."""
+        self.size += len(chunk)
+        if self._spill is None and len(self.text) + len(chunk) <= self.most_bytes:
+            self.text += chunk
+        elif self.spill_dir is None:
+            self.text += chunk
+            del self.text[: max(0, len(self.text) - self.most_bytes)]
+        else:
+            spill = self._spill or self._open(self.spill_dir)
+            spill.write(chunk)
+            self._hash.update(chunk)
+
+    def _open(self, folder: Path) -> Any:
+        folder.mkdir(parents=True, exist_ok=True)
+        spill = self._spill = (folder / f".{os.urandom(8).hex()}").open("wb")
+        self._hash = hashlib.sha256(self.text)
+        spill.write(self.text)
+        return spill
+
+    def close(self) -> None:
+        """Name the file by its hash, if there is one."""
+        if self._spill is None:
+            return
+        self._spill.close()
+        digest = self.digest = str(self._hash.hexdigest())
+        path = Path(self._spill.name)
+        self.path = str(path.rename(path.with_name(digest)))
+        self._spill = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """End of a process.
+
+    Args:
+        status: Exit code; negative, the signal that ended it.
+        stdout: Text that it printed.
+        stderr: The last of what it complained.
+        timed_out: True if its time was over.
+    """
+
+    status: int
+    stdout: Output
+    stderr: Output
+    timed_out: bool = False
+
+
+async def run(order: Order) -> Ended:
+    """Run a process to its end, with all that it starts in its group.
+
+    Args:
+        order: The process.
+
+    Returns:
+        Its end. One whose time is over has been killed.
+
+    Raises:
+        NotStarted: There is no such program or folder, or no right to it.
+        KeeperLost: The keeper was killed.
+    """
+    with _Pipes() as pipes:
+        control = await _begin(order, pipes)
+        try:
+            return await _follow(order, pipes, control)
+        except asyncio.CancelledError:
+            with contextlib.suppress(Exception):
+                await _kill(control)
+            raise
+        finally:
+            control.close()
+
+
+class _Pipes:
+    """The ends of the three streams of a process: ours and its own."""
+
+    def __init__(self) -> None:
+        self.theirs: list[int] = []
+        self.ours: list[int] = []
+
+    def __enter__(self) -> Self:
+        for number in range(3):
+            reading, writing = os.pipe()
+            self.theirs.append(writing if number else reading)
+            self.ours.append(reading if number else writing)
+            os.set_blocking(self.ours[-1], False)
+        return self
+
+    def hand_over(self) -> None:
+        """Close the process's ends: it has copies of its own."""
+        for descriptor in self.theirs:
+            os.close(descriptor)
+        self.theirs = []
+
+    def take(self, number: int) -> Any:
+        """One of our ends as a file, which is its taker's to close."""
+        descriptor, self.ours[number] = self.ours[number], -1
+        return os.fdopen(descriptor, "rb" if number else "wb", buffering=0)
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in (*self.theirs, *self.ours):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+async def _begin(order: Order, pipes: _Pipes) -> socket.socket:
+    """Have the keeper start the process; answer the socket that is its life."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with theirs:
+        _hand(theirs, pipes.theirs)
+    pipes.hand_over()
+    try:
+        asked = {"argv": [*order.argv], "cwd": order.cwd, "env": {**order.env}}
+        request = json.dumps(asked).encode()
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(ours, keeper.LENGTH.pack(len(request)) + request)
+        answer = await _hear(ours)
+    except BaseException as error:
+        ours.close()
+        if isinstance(error, ConnectionError):
+            raise KeeperLost("the keeper of processes has ended") from error
+        raise
+    if answer["error"]:
+        ours.close()
+        raise NotStarted(f"{order.argv[0]} cannot be run: {answer['error']}")
+    return ours
+
+
+def _hand(control: socket.socket, streams: Sequence[int]) -> None:
+    """Give the keeper a socket and the streams of a process; a new keeper if the old one is
+    gone.
+    """
+    handed = [control.fileno(), *streams]
+    try:
+        socket.send_fds(_keepers.current(), [b"x"], handed)
+    except OSError:
+        socket.send_fds(_keepers.current(anew=True), [b"x"], handed)
+
+
+async def _hear(control: socket.socket) -> dict[str, Any]:
+    """The next line that the keeper says of a process."""
+    loop, line = asyncio.get_running_loop(), bytearray()
+    while not line.endswith(b"\n"):
+        # One byte at a time: two lines may have come by now, and they are short.
+        said = await loop.sock_recv(control, 1)
+        if not said:
+            raise KeeperLost("the keeper of processes has ended")
+        line += said
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+async def _follow(order: Order, pipes: _Pipes, control: socket.socket) -> Ended:
+    """Feed and read a process until it has ended and its streams are closed."""
+    loop = asyncio.get_running_loop()
+    stdout, stderr = Output(order.most_bytes, order.spill_dir), Output(_CHUNK_BYTES)
+    stdout.heard_at = stderr.heard_at = loop.time()
+    end = asyncio.create_task(_hear(control))
+    feeding = asyncio.create_task(_feed(pipes, order.stdin))
+    reading = [
+        asyncio.create_task(_read(pipes, 1, stdout)),
+        asyncio.create_task(_read(pipes, 2, stderr)),
+    ]
+    try:
+        timed_out = not await _finish({end, *reading}, order, stdout, stderr)
+        if timed_out:
+            await loop.sock_sendall(control, b"k")
+        status = (await end)["status"]
+    finally:
+        for task in (end, feeding, *reading):
+            task.cancel()
+        await asyncio.gather(end, feeding, *reading, return_exceptions=True)
+        stdout.close()
+    return Ended(status, stdout, stderr, timed_out)
+
+
+async def _finish(
+    tasks: set[asyncio.Task[Any]], order: Order, stdout: Output, stderr: Output
+) -> bool:
+    """Wait until a process is through; False if its time, or the patience with it, is over."""
+    loop = asyncio.get_running_loop()
+    deadline = None if order.timeout_seconds is None else loop.time() + order.timeout_seconds
+    while tasks:
+        ends = [] if deadline is None else [deadline]
+        if order.idle_seconds is not None:
+            ends.append(max(stdout.heard_at, stderr.heard_at) + order.idle_seconds)
+        left = min(ends) - loop.time() if ends else None
+        if left is not None and left <= 0:
+            return False
+        done, tasks = await asyncio.wait(tasks, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+    return True
+
+
+async def _kill(control: socket.socket) -> None:
+    """Kill a group, and wait until it is gone."""
+    async with asyncio.timeout(_DEATH_SECONDS):
+        await asyncio.get_running_loop().sock_sendall(control, b"k")
+        while "status" not in await _hear(control):
+            pass
+
+
+async def _feed(pipes: _Pipes, text: bytes) -> None:
+    """Write standard input, as fast as it is read, and close it."""
+    loop = asyncio.get_running_loop()
+    with pipes.take(0) as writing:
+        if not text:
+            return
+        transport, protocol = await loop.connect_write_pipe(
+            asyncio.streams.FlowControlMixin, writing
+        )
+        writer = asyncio.StreamWriter(transport, protocol, None, loop)
+        try:
+            with contextlib.suppress(ConnectionError):
+                writer.write(text)
+                await writer.drain()
+        finally:
+            transport.close()
+
+
+async def _read(pipes: _Pipes, number: int, output: Output) -> None:
+    """Read a stream until all who could write to it have closed it."""
+    loop = asyncio.get_running_loop()
+    reading = pipes.take(number)
+    reader = asyncio.StreamReader()
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), reading
+    )
+    try:
+        while chunk := await reader.read(_CHUNK_BYTES):
+            output.heard_at = loop.time()
+            output.add(chunk)
+    finally:
+        transport.close()
+
+
+class _Keepers:
+    """The keeper of this process, started when the first one is needed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._of = 0
+
+    def current(self, *, anew: bool = False) -> socket.socket:
+        """The socket of a keeper that lives as long as this process."""
+        with self._lock:
+            if anew:
+                self._end()
+            if self._socket is None or self._of != os.getpid():
+                self._start()
+            assert self._socket is not None
+            return self._socket
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-I", "-S", keeper.__file__],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+                env={},
+            )
+        self._socket, self._of = ours, os.getpid()
+
+    def close(self) -> None:
+        """End the keeper, and every process with it."""
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            if self._process is not None and self._of == os.getpid():
+                self._process.wait()
+        self._socket = self._process = None
+
+
+_keepers = _Keepers()
+atexit.register(_keepers.close)
+
+
+def close_keeper() -> None:
+    """End whatever nodes have left in the background of this process."""
+    _keepers.close()

@@ -1,0 +1,292 @@
+"""Providers: who takes the turns of agents. They are plug-ins, named ``NAME:ARGUMENT``.
+
+``cmd:COMMAND`` runs a command that gets the prompt on standard input and answers on standard
+output. ``python:MODULE:FUNCTION`` calls a function with the `Turn`. ``stub:FILE`` answers from a
+file, for rehearsals. Others come from entry points of the group ``pgflow.providers``: each is a
+function that is called with the argument and returns a `Provider`.
+
+What a file asks of its agent and a provider cannot do is found before a run begins. Limits on what
+an agent may do (`SAFETY`) are never dropped: such a file is refused, unless whoever starts it says
+that the limit may be ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import os
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from importlib.metadata import entry_points
+from typing import Any, Final, Protocol, runtime_checkable
+
+from pydantic import JsonValue
+
+from pgflow.declare.durable.processes import NotStarted, Order, run
+from pgflow.declare.graph import Graph, Node, every_node
+from pgflow.errors import InvalidArgument
+
+GROUP: Final = "pgflow.providers"
+"""Entry points of this group are providers."""
+
+SAFETY: Final = frozenset({"allowed_tools", "denied_tools", "sandbox", "hooks"})
+"""Fields of a node that limit its agent."""
+
+_HINTS: Final = frozenset(
+    {"model", "effort", "thinking", "provider", "context", "fallbackModel", "persist_session"}
+)
+"""Fields that any provider may overlook: the work is the same, done by another or dearer mind."""
+
+_MOST_BYTES: Final = 1 << 20
+
+
+class TurnFailed(Exception):
+    """An agent did not take its turn; the message is the node's error, and says whether to try
+    again.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of an agent.
+
+    Args:
+        prompt: Text that it is told.
+        node: Id of the node.
+        key: Key of the step, which names the rounds around it.
+        cwd: Working folder.
+        env: Environment for its programs.
+        agent: Fields that the file gives for the agent: ``model``, ``effort``, and others.
+        schema: JSON schema that the answer must fit, if there is one.
+        idle_seconds: Longest silence.
+    """
+
+    prompt: str
+    node: str
+    key: str
+    cwd: str
+    env: Mapping[str, str]
+    agent: Mapping[str, JsonValue] = field(default_factory=dict)
+    schema: JsonValue = None
+    idle_seconds: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer of an agent.
+
+    Args:
+        text: Its words.
+        value: Its answer as a value, if ``has_value``.
+        has_value: True if it gave a value and not only words.
+        model: Model that answered.
+        usd: Its cost.
+        tokens: Number of tokens read and written.
+    """
+
+    text: str
+    value: JsonValue = None
+    has_value: bool = False
+    model: str | None = None
+    usd: Decimal = Decimal(0)
+    tokens: int = 0
+
+
+@runtime_checkable
+class Provider(Protocol):
+    """Takes turns of agents.
+
+    Attributes:
+        honours: Fields of a node's agent that it obeys.
+    """
+
+    honours: frozenset[str]
+
+    async def take(self, turn: Turn) -> Reply:
+        """Take one turn.
+
+        Raises:
+            TurnFailed: It was not taken.
+        """
+
+
+class CommandProvider:
+    """A command that reads a prompt and prints an answer."""
+
+    honours: frozenset[str] = frozenset()
+
+    def __init__(self, argument: str) -> None:
+        self.argv = shlex.split(argument)
+        if not self.argv:
+            raise InvalidArgument("cmd: names no command: write cmd:COMMAND, such as 'cmd:llm'")
+
+    async def take(self, turn: Turn) -> Reply:
+        """Run the command once."""
+        told = {"PGFLOW_NODE": turn.node, "PGFLOW_STEP": turn.key}
+        if isinstance(model := turn.agent.get("model"), str):
+            told["PGFLOW_MODEL"] = model
+        order = Order(
+            self.argv,
+            turn.cwd,
+            {**turn.env, **told},
+            stdin=turn.prompt.encode("utf-8", "replace"),
+            idle_seconds=turn.idle_seconds,
+            most_bytes=_MOST_BYTES,
+        )
+        try:
+            ended = await run(order)
+        except NotStarted as error:
+            raise TurnFailed(str(error)) from error
+        text = ended.stdout.text.decode("utf-8", "replace").replace("\0", "\ufffd")
+        if ended.timed_out:
+            if text.strip():
+                return Reply(text)
+            raise TurnFailed(f"{self.argv[0]} timed out after {turn.idle_seconds:g}s of silence")
+        if ended.status:
+            said = ended.stderr.text.decode("utf-8", "replace").strip()[-2000:]
+            raise TurnFailed(f"{self.argv[0]} exited with code {ended.status}: {said}")
+        return Reply(text)
+
+
+class FunctionProvider:
+    """A function of Python, ``async def`` or ``def``: what it returns is text, a value, or a
+    `Reply`.
+    """
+
+    honours: frozenset[str] = frozenset()
+
+    def __init__(self, argument: str) -> None:
+        module, _, name = argument.partition(":")
+        if not module or not name:
+            raise InvalidArgument(f"python:{argument} names no function: write python:MODULE:NAME")
+        try:
+            self.function: Callable[[Turn], Any] = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise InvalidArgument(f"python:{argument} cannot be found: {error}") from error
+        self.honours = frozenset(getattr(self.function, "honours", ()))
+
+    async def take(self, turn: Turn) -> Reply:
+        """Call the function; what it raises is the node's error."""
+        try:
+            if inspect.iscoroutinefunction(self.function):
+                said = await self.function(turn)
+            else:
+                said = await asyncio.to_thread(self.function, turn)
+        except Exception as error:
+            raise TurnFailed(f"{type(error).__name__}: {error}") from error
+        if isinstance(said, Reply):
+            return said
+        return Reply(said) if isinstance(said, str) else Reply("", said, has_value=True)
+
+
+class StubProvider:
+    """Answers that are made up, by node. The run has them in its settings, as they were at its
+    start.
+    """
+
+    honours = frozenset({*SAFETY, "mcp", "skills", "agents", "pi", "systemPrompt"})
+
+    def __init__(self, argument: str) -> None:
+        del argument
+
+    async def take(self, turn: Turn) -> Reply:
+        """Fail: a node that has a stub is never asked for."""
+        raise TurnFailed(f"Missing reachable stub for node '{turn.node}'")
+
+
+_OWN: Final[dict[str, Callable[[str], Provider]]] = {
+    "cmd": CommandProvider,
+    "python": FunctionProvider,
+    "stub": StubProvider,
+}
+
+
+def make_provider(spec: str) -> Provider:
+    """The provider that ``NAME:ARGUMENT`` names.
+
+    Raises:
+        InvalidArgument: There is none of that name, or it cannot be made of the argument.
+    """
+    name, _, argument = spec.partition(":")
+    if name in _OWN:
+        return _OWN[name](argument)
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in found:
+        known = ", ".join(sorted({*_OWN, *found}))
+        raise InvalidArgument(f"there is no provider {name!r}: known are {known}")
+    made = found[name].load()(argument)
+    if not isinstance(made, Provider):
+        raise InvalidArgument(f"provider {name!r} takes no turns: it has no honours and take()")
+    return made
+
+
+def provider_of(spec: str) -> Provider:
+    """The same for a turn that is taken now.
+
+    Raises:
+        TurnFailed: This worker does not have it.
+    """
+    try:
+        return make_provider(spec)
+    except InvalidArgument as error:
+        raise TurnFailed(str(error)) from error
+
+
+def unsupported(graph: Graph, provider: Provider, ignored: Iterable[str] = ()) -> list[str]:
+    """Limits of agents that a provider does not keep, as sentences that name the node.
+
+    Args:
+        graph: The workflow.
+        provider: The provider that takes its turns.
+        ignored: Fields that may be overlooked.
+    """
+    overlooked = provider.honours | frozenset(ignored)
+    return [
+        f"node '{node.id}' limits its agent by {name}, which this provider does not keep"
+        for node in every_node(graph.nodes)
+        for name in sorted(SAFETY - overlooked)
+        if node.agent.get(name) is not None
+    ]
+
+
+def overlooked(graph: Graph, provider: Provider) -> list[str]:
+    """Other wishes for agents that a provider does not grant, as sentences that name the node."""
+    known = provider.honours | SAFETY | _HINTS
+    return [
+        f"node '{node.id}' asks for {name}, which this provider does not have"
+        for node in every_node(graph.nodes)
+        for name in sorted(set(node.agent) - known)
+        if node.agent[name] is not None
+    ]
+
+
+def needs_provider(nodes: Iterable[Node], stubs: Mapping[str, JsonValue]) -> list[str]:
+    """Ids of nodes that are turns of an agent, and have no stub."""
+    return [
+        node.id
+        for node in every_node(tuple(nodes))
+        if node.body.mode in {"prompt", "command", "loop"} and node.id not in stubs
+    ]
+
+
+ALLOWED: Final = (
+    "PATH", "HOME", "LANG", "LANGUAGE", "TMPDIR", "TZ", "TERM", "USER", "LOGNAME", "SHELL",
+)  # fmt: skip
+"""Variables of the worker's environment that every program gets."""
+
+
+def inherited(names: Iterable[str]) -> dict[str, str]:
+    """The part of the worker's environment that programs get, read at the moment of the call.
+
+    Args:
+        names: Further variables. The connection to the database is never among them.
+    """
+    wanted = {*ALLOWED, *names} - {"PGFLOW_DSN", "DATABASE_URL", "PGPASSWORD"}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in wanted or name.startswith("LC_")
+    }

@@ -1,0 +1,94 @@
+"""Questions to people: a gate for each, bound to the text that is shown, and what an answer means.
+
+Whoever approves may bring words and a decision, by an edit: ``{"response": "...", "decision":
+"..."}``. The text that was asked is not theirs to change: it is what the answer counts for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+
+import pgflow
+from pgflow.declare.graph import Approval, Decision
+from pgflow.declare.play.approvals import (
+    NoSuchDecision,
+    Refused,
+    Rework,
+    approve,
+    reject,
+    respond,
+)
+from pgflow.declare.text.outputs import Output
+
+
+class Question(BaseModel):
+    """A question as a person sees it, and what they may add to their yes.
+
+    Attributes:
+        message: Text that is asked.
+        decisions: Decisions that are offered, if any.
+        response: Words of whoever approves.
+        decision: The decision that they take; ``approve`` where none is offered.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    message: str = ""
+    decisions: list[str] = Field(default_factory=list)
+    response: str = ""
+    decision: str = "approve"
+
+
+@dataclass(frozen=True, slots=True)
+class Yes:
+    """The work goes on, with these words and this decision."""
+
+    text: str
+    decision: str
+
+
+@dataclass(frozen=True, slots=True)
+class No:
+    """It does not, for this reason."""
+
+    reason: str
+
+
+async def ask(key: str, message: str, decisions: tuple[Decision, ...] = ()) -> Yes | No:
+    """Ask a person, and wait for the answer.
+
+    Args:
+        key: Name of the gate: the key of the step that asks.
+        message: Text that is asked.
+        decisions: Decisions that are offered.
+    """
+    asked = Question(message=message, decisions=[decision.id for decision in decisions])
+    match await pgflow.gate(key, asked):
+        case pgflow.Approved(value=said):
+            return Yes(said.response, said.decision)
+        case pgflow.Rejected(reason=reason):
+            return No(reason or "Rejected")
+        case pgflow.TakenOver(result=result):
+            return Yes(result if isinstance(result, str) else "", "approve")
+        case other:
+            return No(f"nobody decided: {other}")
+
+
+def answered(approval: Approval, answer: Yes | No, rejections: int) -> Output | Rework | Refused:
+    """Return the consequence of an answer to an approval.
+
+    Args:
+        approval: The approval.
+        answer: The answer.
+        rejections: Number of earlier rejections.
+    """
+    if isinstance(answer, No):
+        return reject(approval, answer.reason, rejections)
+    if answer.decision == "approve":
+        return approve(approval, answer.text)
+    try:
+        return respond(approval, answer.decision, answer.text)
+    except NoSuchDecision as error:
+        return Output("failed", error=str(error))

@@ -1,0 +1,32 @@
+"""Result of a run of a declared workflow, and its failure."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+import pgflow
+
+
+class WorkflowFailed(Exception):
+    """A declared workflow has failed: a node did, or nothing of it ran."""
+
+
+pgflow.register_errors(WorkflowFailed)
+
+
+class Result(BaseModel):
+    """Result of a run that completed.
+
+    Attributes:
+        output: Words of it: the text of its last node, or of the one that it returns.
+        value: The same as a value, if it is one.
+        has_value: True if it is.
+        nodes: States of its nodes.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    output: str = ""
+    value: JsonValue = None
+    has_value: bool = False
+    nodes: dict[str, str] = Field(default_factory=dict)

@@ -1,0 +1,38 @@
+"""The durable run of a declared workflow: one workflow of pgflow runs any graph.
+
+Each turn of an agent, each shell, check, child and question is a step, under a key that names its
+place and every round around it. So what has been done is never done again, whatever becomes of the
+worker.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import JsonValue
+
+import pgflow
+from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.player import Player
+from pgflow.declare.durable.results import Result, WorkflowFailed
+
+QUEUE: Final = "declared"
+"""Queue of these runs. Their workers must see the folders that they work in."""
+
+
+@pgflow.workflow(name="pgflow.declared", queue=QUEUE, raises=[WorkflowFailed])
+async def declared(
+    frozen: Frozen,
+    settings: Settings,
+    message: str = "",
+    inputs: dict[str, JsonValue] | None = None,
+) -> Result:
+    """Run a declared workflow.
+
+    Args:
+        frozen: The workflow, with every text that it can read.
+        settings: Its settings.
+        message: Words of the person who starts it.
+        inputs: Values of its inputs; the others have their defaults.
+    """
+    return await Player(declared, frozen, settings, message, inputs or {}).play()

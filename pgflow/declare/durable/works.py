@@ -1,0 +1,189 @@
+"""Works of nodes as steps: each shell, program and turn is one, recorded under its key.
+
+Nothing of a step's body runs again in a replay: what asks the environment, the disk or a provider
+is in the bodies. A node that says ``effect: external`` is an effect instead of a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Final
+
+from pydantic import JsonValue
+
+import pgflow
+from pgflow.declare.durable import bodies
+from pgflow.declare.durable.bodies import Done, Folders, Job
+from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.programs import fill
+from pgflow.declare.durable.providers import Reply, Turn, provider_of
+from pgflow.declare.durable.turns import take_turn, turn_once
+from pgflow.declare.graph import Bash, Node, Script
+from pgflow.declare.play.interpreter import Task
+from pgflow.declare.text.outputs import Outputs, completed
+from pgflow.declare.text.templates import Variables, resolve, with_context
+from pgflow.errors import EffectFailed, StepFailed
+
+_SHELLS: Final = ("bash", "script")
+_SLACK_SECONDS: Final = 30.0
+_TURN_SECONDS: Final = 7200.0
+"""Longest time of a turn that is an effect."""
+
+_NUMBER = re.compile(r"\s*-?[0-9]*\s*")
+
+
+class Works:
+    """Does the works of one run, so many at once.
+
+    Args:
+        frozen: The workflow, with every text that it can read.
+        settings: Its settings.
+        folders: Its folders.
+    """
+
+    def __init__(self, frozen: Frozen, settings: Settings, folders: Folders) -> None:
+        self.frozen = frozen
+        self.settings = settings
+        self.folders = folders
+        self.slots = asyncio.Semaphore(settings.parallel)
+
+    async def once(self, key: str, task: Task, outputs: Outputs) -> Done:
+        """One try: a step of its own."""
+        node = task.node
+        if node.id in self.settings.stubs:
+            stub = self.settings.stubs[node.id]
+            return await self._step(key, lambda: _stubbed(stub))
+        match node.body:
+            case Bash(script=script):
+                return await self.shell(key, node, script, task.variables, outputs)
+            case Script():
+                return await self._script(key, node, node.body, task, outputs)
+            case _:
+                return await self.turn(key, task)
+
+    async def _step(self, key: str, body: Callable[[], Awaitable[Done]], *args: str) -> Done:
+        """Do something once, and record what came of it."""
+
+        async def once(*_: str) -> Done:
+            return await body()
+
+        async with self.slots:
+            try:
+                return await pgflow.call(key, once, *args, returns=Done, retries=3)
+            except StepFailed as error:
+                return Done(error=str(error))
+
+    async def _work(
+        self, key: str, node: Node, body: Callable[[], Awaitable[Done]], text: str
+    ) -> Done:
+        """Do the work of a node: as an effect, if it acts on the world and must not do so twice."""
+        if not node.effects:
+            return await self._step(key, body, text)
+
+        async def act(text: str) -> Done:  # noqa: ARG001 - recorded with the intent
+            done = await body()
+            if done.unknown:
+                raise TimeoutError(done.error)
+            return done
+
+        # What a timeout of its own leaves is unknown too, so the engine's comes later.
+        limit = (
+            bodies.seconds_of(node)
+            if node.timeout_ms or node.body.mode in _SHELLS
+            else _TURN_SECONDS
+        )
+        effect = pgflow.effect(
+            risk="irreversible", keyed=False, name=key, timeout=limit + _SLACK_SECONDS
+        )(act)
+        async with self.slots:
+            try:
+                return await effect(text)
+            except EffectFailed as error:
+                return Done(error=str(error))
+
+    async def shell(
+        self, key: str, node: Node, script: str, variables: Variables, outputs: Outputs
+    ) -> Done:
+        """Run a shell script, or the check of a loop."""
+        shell = self.frozen.shells.get(script)
+        values = {}
+        for slot in shell.slots if shell is not None else ():
+            value = resolve(slot.reference, variables, outputs, "script").text
+            if slot.is_number and not _NUMBER.fullmatch(value):
+                return Done(
+                    error=f"bash node '{node.id}' takes {slot.reference} for a number where it "
+                    f"would be evaluated, and it is {value[:100]!r}"
+                )
+            values[slot.name] = value
+        job = Job(node, key, variables, self.settings, self.folders, values)
+        text = script if shell is None else shell.text
+        run = bodies.check_shell if key.endswith(":until") else bodies.run_shell
+        work = lambda: run(job, text)  # noqa: E731 - what follows calls it
+        if key.endswith(":until"):
+            return await self._step(key, work, text)
+        return await self._work(key, node, work, text)
+
+    async def _script(
+        self, key: str, node: Node, body: Script, task: Task, outputs: Outputs
+    ) -> Done:
+        """Run the program of a script node."""
+        program = self.frozen.programs.get(body.script)
+        if program is None:
+            return Done(error=f"script node '{node.id}': there is no script '{body.script}'")
+        text = fill(
+            program, lambda reference: resolve(reference, task.variables, outputs, "script").text
+        )
+        job = Job(node, key, task.variables, self.settings, self.folders)
+        typed = body.script in self.frozen.typed
+        return await self._work(
+            key, node, lambda: bodies.run_script(job, body, text, typed=typed), text
+        )
+
+    async def turn(self, key: str, task: Task) -> Done:
+        """Take a turn of an agent."""
+        if self.settings.provider is None:
+            return Done(error=f"node '{task.node.id}' needs a provider, and the run has none")
+        spec, idle = self.settings.provider, task.node.idle_timeout_ms
+        turn = Turn(
+            with_context(task.text, self._template(task.node), task.variables),
+            task.node.id,
+            key,
+            self.settings.cwd,
+            {},
+            {**_of_agents(self.frozen.graph.options), **task.node.agent},
+            task.node.output_schema,
+            1800.0 if idle is None else idle / 1000,
+        )
+
+        async def ask_provider(turn: Turn) -> Reply:
+            env = bodies.surroundings(self.settings, self.folders, task.variables)
+            return await provider_of(spec).take(replace(turn, env=env))
+
+        if task.node.effects:
+            return await self._work(
+                key, task.node, lambda: turn_once(ask_provider, turn), task.text
+            )
+        async with self.slots:
+            try:
+                return await take_turn(ask_provider, turn)
+            except StepFailed as error:
+                return Done(error=str(error))
+
+    def _template(self, node: Node) -> str:
+        """The text of a turn as its author wrote it."""
+        body = node.body
+        name = getattr(body, "name", None) or getattr(body, "command", None)
+        return self.frozen.commands.get(name, "") if name else getattr(body, "text", None) or ""
+
+
+async def _stubbed(stub: JsonValue) -> Done:
+    output = completed(stub)
+    return Done(text=output.text, value=output.structured, has_value=output.has_structured)
+
+
+def _of_agents(options: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The fields that a workflow gives for all its agents."""
+    return {name: options[name] for name in ("model", "effort") if name in options}

@@ -1,0 +1,468 @@
+"""Durable runs of declared workflows: what a file says is done, once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from processes import eventually
+from runkit import ended, play, start, write
+
+from pgflow import Approve, InvalidArgument, Reject
+from pgflow.declare import parse_workflow
+from pgflow.declare.dag import read_file
+from pgflow.declare.durable import freeze
+from pgflow.declare.durable.providers import make_provider, overlooked, unsupported
+from pgflow.declare.durable.questions import Question
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness
+
+pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
+
+pytestmark = pytest.mark.timeout(90)
+
+TESTS = Path(__file__).parents[1] / "corpus/dag/head/archon/workflows/test-workflows"
+EVIL = "'\"$(touch /tmp/pgflow-injected)`touch /tmp/pgflow-injected`\n\\ ${HOME} end"
+AGENT = "python:declared_agents:answer"
+
+
+def steps(conn: psycopg.Connection) -> list[str]:
+    """Names of the steps and decisions, in the order in which they were asked for."""
+    asked = conn.execute(
+        "select step, run_id, call from pgflow.steps "
+        "union select name, run_id, call from pgflow.decisions order by run_id, call"
+    )
+    return [name for name, _, _ in asked]
+
+
+async def test_outputs_reach_the_nodes_after_them(aflow: AsyncHarness, tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        - id: first
+          bash: echo "said $ARGUMENTS"
+        - id: second
+          bash: printf %s "got $first.output"
+          depends_on: [first]
+        """,
+    )
+    run = await play(aflow, path, "a 'b' $(c)")
+    assert run.status == "completed", run
+    assert run.output == "got said a 'b' $(c)"
+    assert run.states == {"first": "completed", "second": "completed"}
+
+
+@pytest.mark.parametrize("script", ["printf %s $first.output", "cat <<'X'\n$first.output\nX"])
+async def test_a_value_arrives_in_a_shell_byte_for_byte_and_nothing_runs(
+    aflow: AsyncHarness, tmp_path: Path, script: str
+) -> None:
+    path = write(
+        tmp_path,
+        f"""
+        - id: first
+          prompt: "$ARGUMENTS"
+        - id: second
+          bash: {json.dumps(script)}
+          depends_on: [first]
+        """,
+    )
+    run = await play(aflow, path, EVIL, provider=AGENT)
+    assert run.output.removesuffix("\n") == EVIL, run
+    assert not Path("/tmp/pgflow-injected").exists()
+
+
+@pytest.mark.parametrize("size", [100_000, 200_000])
+async def test_a_value_too_long_for_an_environment_arrives_whole(
+    aflow: AsyncHarness, tmp_path: Path, size: int
+) -> None:
+    path = write(
+        tmp_path,
+        f"""
+        - id: first
+          bash: head -c {size} /dev/zero | tr '\\0' x; echo; echo; echo
+        - id: second
+          bash: printf %s "$first.output" | wc -c
+          depends_on: [first]
+        """,
+    )
+    assert (await play(aflow, path)).output.strip() == str(size + 2)
+
+
+async def test_bash_evaluates_nothing_but_numbers(aflow: AsyncHarness, tmp_path: Path) -> None:
+    nodes = """
+    - id: first
+      prompt: "$ARGUMENTS"
+    - id: second
+      bash: "[[ $first.output -gt 3 ]] && echo $(( $first.output + 1 ))"
+      depends_on: [first]
+    """
+    path = write(tmp_path, nodes)
+    assert (await play(aflow, path, "41", provider=AGENT)).output == "42"
+    run = await play(aflow, path, "a[$(touch /tmp/pgflow-injected)]", provider=AGENT)
+    assert "takes $first.output for a number" in run.error
+    assert not Path("/tmp/pgflow-injected").exists()
+
+
+async def test_values_are_literals_in_programs(aflow: AsyncHarness, tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        - id: first
+          prompt: "$ARGUMENTS"
+        - id: second
+          script: 'import json; print(json.dumps([$first.output, "x $first.output"]))'
+          runtime: uv
+          depends_on: [first]
+        """,
+    )
+    run = await play(aflow, path, EVIL, provider=AGENT)
+    assert json.loads(run.output) == [EVIL, f"x {EVIL}"], run
+
+
+async def test_a_node_that_fails_says_why_and_skips_what_rests_on_it(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    path = write(
+        tmp_path,
+        """
+        - id: bad
+          bash: echo sorry >&2; exit 3
+        - id: after
+          bash: echo no
+          depends_on: [bad]
+        - id: anyway
+          bash: echo yes
+          depends_on: [bad]
+          trigger_rule: all_done
+        """,
+    )
+    run = await play(aflow, path)
+    assert run.status == "failed"
+    assert "node 'bad' failed: bash node 'bad' failed [exit 3]: sorry" in run.error
+    assert run.states == {"bad": "failed", "after": "skipped", "anyway": "completed"}
+
+
+async def test_a_timeout_ends_a_node(aflow: AsyncHarness, tmp_path: Path) -> None:
+    path = write(tmp_path, "- {id: slow, bash: sleep 600, timeout: 200}")
+    assert "timed out after 200ms" in (await play(aflow, path)).error
+
+
+async def test_a_retry_is_a_step_of_its_own_after_a_durable_wait(
+    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    path = write(
+        tmp_path,
+        """
+        - id: flaky
+          bash: test -e ok || { touch ok; echo 'HTTP 503' >&2; exit 1; }; echo fine
+          retry: {max_attempts: 2, delay_ms: 60000}
+        """,
+    )
+    run = await start(aflow, path)
+    due = await aflow.until_idle()
+    assert due is not None
+    assert await run.status() == "waiting"
+    await aflow.skip(timedelta(seconds=61))
+    assert (await ended(run)).output == "fine"
+    assert steps(conn) == ["flaky", "flaky~2"]
+
+
+async def test_a_loop_goes_on_until_its_signal(
+    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    path = write(
+        tmp_path,
+        """
+        - id: refine
+          loop: {prompt: "round $LOOP_PREV_OUTPUT", until: DONE, max_iterations: 5}
+        """,
+    )
+    run = await play(aflow, path, provider=AGENT)
+    assert run.status == "completed", run
+    assert steps(conn) == ["refine#1", "refine#2", "refine#3"]
+
+
+async def test_a_group_is_done_again_until_its_check_passes(
+    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    path = write(
+        tmp_path,
+        """
+        - id: group
+          loop_group:
+            max_iterations: 5
+            until_bash: test $(wc -l < count) -ge 3
+            nodes:
+              - id: tick
+                bash: echo x >> count; wc -l < count
+        """,
+    )
+    run = await play(aflow, path)
+    assert run.output.strip() == "3"
+    assert steps(conn) == [
+        "group#1/tick", "group#1:until", "group#2/tick", "group#2:until", "group#3/tick",
+        "group#3:until",
+    ]  # fmt: skip
+
+
+async def test_a_person_is_asked_about_the_text_and_their_words_are_the_output(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    path = write(
+        tmp_path,
+        """
+        - id: plan
+          bash: echo "three steps"
+        - id: ask
+          approval: {message: "Do $plan.output?", capture_response: true}
+          depends_on: [plan]
+        - id: tell
+          bash: echo "they said $ask.output"
+          depends_on: [ask]
+        """,
+        more="interactive: true",
+    )
+    run = await start(aflow, path)
+    await aflow.until_idle()
+    (gate,) = await aflow.gates()
+    assert gate.request["message"] == "Do three steps?"  # type: ignore[index]
+    await aflow.answer(gate, Approve(edit=Question(response="only two").model_dump()))
+    assert (await ended(run)).output == "they said only two"
+
+
+async def test_a_rejection_ends_an_archon_run_and_fails_an_ion_node(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    path = write(
+        tmp_path,
+        """
+        - id: ask
+          approval: {message: "Go?"}
+        - id: after
+          bash: echo went on
+          depends_on: [ask]
+          trigger_rule: all_done
+        """,
+        more="interactive: true",
+    )
+    runs = [await start(aflow, path, dialect=dialect) for dialect in ("archon", "ion")]
+    await aflow.until_idle()
+    for gate in await aflow.gates():
+        await aflow.answer(gate, Reject("too dear"))
+    archon, ion = [await ended(run) for run in runs]
+    assert (archon.status, archon.states) == ("cancelled", {"ask": "completed"})
+    assert "too dear" in archon.error
+    assert (ion.status, ion.states) == ("failed", {"ask": "failed", "after": "completed"})
+
+
+async def test_what_is_rejected_is_worked_on_and_asked_again(
+    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    path = write(
+        tmp_path,
+        """
+        - id: ask
+          approval:
+            message: "Go?"
+            on_reject: {prompt: "Mind this: $REJECTION_REASON", max_attempts: 3}
+        """,
+        more="interactive: true",
+    )
+    run = await start(aflow, path, provider=AGENT)
+    await aflow.until_idle()
+    await aflow.answer("ask", Reject("be quick"))
+    await aflow.answer("ask#2", Approve())
+    assert (await ended(run)).status == "completed"
+    assert steps(conn) == ["ask:rework#1"]
+
+
+async def test_a_cancel_node_ends_the_run_with_its_reason(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    path = write(
+        tmp_path,
+        """
+        - id: look
+          bash: echo nothing to do
+        - id: stop
+          cancel: "We stop: $look.output"
+          depends_on: [look]
+        - id: after
+          bash: echo no
+          depends_on: [stop]
+        """,
+    )
+    run = await play(aflow, path)
+    assert run.status == "cancelled"
+    assert "We stop: nothing to do" in run.error
+    assert "after" not in run.states
+
+
+async def test_an_answer_that_does_not_fit_is_asked_for_again(
+    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
+    path = write(
+        tmp_path,
+        """
+        - id: judge
+          prompt: Is it fine?
+          output_format: {type: object, properties: {ok: {type: boolean}}, required: [ok]}
+        - id: go
+          bash: echo "it is $judge.output.ok"
+          depends_on: [judge]
+          when: "$judge.output.ok == 'true'"
+        """,
+    )
+    run = await play(aflow, path, provider="python:declared_agents:clumsy")
+    assert run.output == "it is true", run
+    assert steps(conn) == ["judge", "judge:reask#1", "go"]
+
+
+async def test_a_command_takes_a_prompt_on_its_standard_input(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    path = write(tmp_path, '- {id: shout, prompt: "hello $ARGUMENTS"}')
+    run = await play(aflow, path, "'you'", provider="cmd:tr a-z A-Z")
+    assert run.output == "HELLO 'YOU'"
+
+
+async def test_a_run_reads_its_files_as_they_were_at_its_start(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    tree = tmp_path / "workflows"
+    (tmp_path / "commands").mkdir()
+    tree.mkdir()
+    command = tmp_path / "commands" / "greet.md"
+    command.write_text("Greet $ARGUMENTS")
+    nodes = """
+    - id: wait
+      approval: {message: "Go?"}
+    - id: greet
+      command: greet
+      depends_on: [wait]
+    """
+    path = write(tree, nodes, more="interactive: true")
+    run = await start(aflow, path, "Ada", provider=AGENT)
+    command.write_text("Insult $ARGUMENTS")
+    path.write_text("nonsense")
+    await aflow.until_idle()
+    await aflow.answer("wait", Approve())
+    assert (await ended(run)).output == "Greet Ada"
+
+
+async def test_programs_see_no_more_of_the_environment_than_is_allowed(
+    aflow: AsyncHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGFLOW_DSN", "postgresql://secret")
+    monkeypatch.setenv("HIDDEN", "1")
+    monkeypatch.setenv("SHOWN", "2")
+    path = write(tmp_path, '- {id: look, bash: "echo $PGFLOW_DSN,$HIDDEN,$SHOWN,$HOME"}')
+    run = await play(aflow, path, env=("SHOWN",))
+    assert run.output == f",,2,{os.environ['HOME']}"
+
+
+async def test_the_originals_own_checks_pass(aflow: AsyncHarness, tmp_path: Path) -> None:
+    joins = await play(aflow, TESTS / "e2e-joins.yaml", cwd=str(tmp_path))
+    assert joins.output == "ALL JOINS OK (loop ran 3 iterations)", joins
+    all_done = await play(aflow, TESTS / "e2e-fanout-alldone.yaml", cwd=str(tmp_path))
+    assert all_done.output.endswith("ALL_DONE AGGREGATED A FAILED CHILD OK"), all_done
+    all_success = await play(aflow, TESTS / "e2e-fanout-allsuccess.yaml", cwd=str(tmp_path))
+    assert all_success.status == "failed"
+    assert all_success.states == {"spread": "failed", "report": "skipped"}
+
+
+async def test_the_originals_own_scripts_are_found_beside_its_workflows(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    tree, scripts = tmp_path / "workflows", tmp_path / "scripts"
+    tree.mkdir()
+    scripts.mkdir()
+    path = tree / "e2e-deterministic.yaml"
+    path.write_text((TESTS / "e2e-deterministic.yaml").read_text())
+    (scripts / "echo-args.js").write_text("console.log('from javascript')")
+    (scripts / "echo-py.py").write_text("print('from python')")
+    run = await play(aflow, path, cwd=str(tmp_path))
+    assert run.status == "completed", run
+    assert run.output == "PASS: all deterministic nodes produced output" or (
+        "output received" in run.output
+    )
+
+
+def test_a_limit_that_a_provider_does_not_keep_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "- {id: read, prompt: Read., allowed_tools: [Read], mcp: servers.json}")
+    graph = read_file(path).graph
+    assert graph is not None
+    command = make_provider("cmd:cat")
+    assert unsupported(graph, command) == [
+        "node 'read' limits its agent by allowed_tools, which this provider does not keep"
+    ]
+    assert unsupported(graph, command, ["allowed_tools"]) == []
+    assert unsupported(graph, make_provider("python:declared_agents:careful")) == []
+    assert overlooked(graph, command) == [
+        "node 'read' asks for mcp, which this provider does not have"
+    ]
+
+
+@pytest.mark.parametrize("spec", ["nonesuch:x", "cmd:", "python:json", "python:json:nonesuch"])
+def test_a_provider_that_is_not_there_is_refused(spec: str) -> None:
+    with pytest.raises(InvalidArgument):
+        make_provider(spec)
+
+
+def test_a_script_without_references_is_frozen_as_it_is(tmp_path: Path) -> None:
+    frozen = freeze(parse_workflow(write(tmp_path, "- {id: a, bash: 'echo \"$HOME\"'}")))
+    assert frozen.shells == {}
+
+
+async def test_an_external_node_is_an_effect_that_is_done_once(
+    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    path = write(tmp_path, '- {id: publish, bash: "echo x >> acts; echo out", effect: external}')
+    assert (await play(aflow, path)).output == "out"
+    found = conn.execute("select name, status, risk from pgflow.effects").fetchall()
+    assert found == [("publish", "confirmed", "irreversible")]
+    assert (tmp_path / "acts").read_text() == "x\n"
+
+
+async def test_a_person_settles_an_external_node_of_which_nobody_knows(
+    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    path = write(
+        tmp_path,
+        """
+        - {id: publish, bash: "echo x >> acts; sleep 60", effect: external, timeout: 300}
+        - {id: tell, bash: "echo it is $publish.output", depends_on: [publish]}
+        """,
+    )
+    run = await start(aflow, path)
+    await aflow.until_idle()
+    assert await run.status() == "stuck"
+    (key,) = conn.execute("select effect from pgflow.effects").fetchone() or ()
+    await aflow.app.settle_effect(key, "confirmed", {"text": "out"}, by="ada")
+    await aflow.until_idle()
+    assert (await ended(run)).output == "it is out"
+    assert (tmp_path / "acts").read_text() == "x\n"
+
+
+async def test_an_external_node_is_not_done_again_after_a_crash(
+    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    path = write(tmp_path, '- {id: publish, bash: "echo x >> acts; sleep 60", effect: external}')
+    run = await start(aflow, path)
+    await asyncio.to_thread(eventually, (tmp_path / "acts").exists, "it acts")
+    await aflow.crash()
+    await aflow.until_idle()
+    assert await run.status() == "stuck"
+    (key,) = conn.execute("select effect from pgflow.effects").fetchone() or ()
+    await aflow.app.settle_effect(key, "failed", by="ada")
+    await aflow.until_idle()
+    assert (await ended(run)).states == {"publish": "failed"}
+    assert (tmp_path / "acts").read_text() == "x\n"

@@ -1,0 +1,181 @@
+"""Processes of nodes: whatever becomes of a worker, none of them is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import eventually
+
+from pgflow.declare.durable import processes
+from pgflow.declare.durable.processes import KeeperLost, NotStarted, Order, close_keeper, run
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(autouse=True)
+def _keeper() -> Iterator[None]:
+    yield
+    close_keeper()
+
+
+def alone(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a coroutine test on an event loop of its own."""
+
+    @functools.wraps(test)
+    def run_alone(**values: Any) -> None:
+        asyncio.run(test(**values))
+
+    return run_alone
+
+
+def bash(script: str, cwd: Path | str = "/tmp", **options) -> Order:
+    return Order(["bash", "-c", script], str(cwd), {"PATH": os.environ["PATH"]}, **options)
+
+
+def lives(pid: int) -> bool:
+    """Return True for a process that runs; one that has ended and was not asked after does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def pids(path: Path, count: int) -> list[int]:
+    eventually(lambda: path.exists() and len(path.read_text().split()) == count, "they run")
+    return [int(pid) for pid in path.read_text().split()]
+
+
+@alone
+async def test_a_process_tells_its_status_and_what_it_printed() -> None:
+    ended = await run(bash("cat; echo no >&2; exit 3", stdin=b"hello"))
+    assert (ended.status, bytes(ended.stdout.text), bytes(ended.stderr.text)) == (
+        3,
+        b"hello",
+        b"no\n",
+    )
+
+
+@alone
+async def test_its_environment_is_what_it_is_given_and_nothing_else() -> None:
+    ended = await run(bash("env | cut -d= -f1 | sort | tr '\\n' ' '"))
+    assert set(ended.stdout.text.decode().split()) <= {"PATH", "PWD", "SHLVL", "_", "OLDPWD"}
+
+
+@alone
+async def test_a_program_that_is_not_there_is_named() -> None:
+    with pytest.raises(NotStarted, match="nonesuch cannot be run: No such file"):
+        await run(Order(["nonesuch"], "/tmp", {"PATH": "/bin"}))
+    with pytest.raises(NotStarted, match="/no/folder"):
+        await run(bash("true", "/no/folder"))
+
+
+@alone
+async def test_what_is_too_long_is_in_a_file_named_by_its_hash(tmp_path: Path) -> None:
+    ended = await run(bash("yes | head -c 300000", most_bytes=1000, spill_dir=tmp_path))
+    assert len(ended.stdout.text) <= 1000 < ended.stdout.size == 300000
+    assert ended.stdout.path is not None
+    said = subprocess.run(
+        ["sha256sum", ended.stdout.path], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.split()[0] == ended.stdout.digest == Path(ended.stdout.path).name
+
+
+@pytest.mark.parametrize("option", ["timeout_seconds", "idle_seconds"])
+@alone
+async def test_the_end_of_its_time_ends_its_whole_group(tmp_path: Path, option: str) -> None:
+    script = f"sleep 600 & echo $! $$ > {tmp_path}/pids; sleep 600"
+    ended = await run(bash(script, **{option: 0.3}))
+    assert ended.timed_out
+    for pid in pids(tmp_path / "pids", 2):
+        eventually(lambda pid=pid: not lives(pid), "the group ends")
+
+
+@alone
+async def test_giving_up_a_step_ends_its_whole_group(tmp_path: Path) -> None:
+    task = asyncio.create_task(run(bash(f"sleep 600 & echo $! $$ > {tmp_path}/pids; sleep 600")))
+    found = await asyncio.to_thread(pids, tmp_path / "pids", 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not lives(found[1])
+    eventually(lambda: not lives(found[0]), "the group ends")
+
+
+WORKER = """
+import asyncio, os, sys
+from pgflow.declare.durable.processes import Order, run
+script = "sleep 600 & setsid sleep 600 & echo $! $$ > {pids}; kill -0 $!; exec sleep 600"
+asyncio.run(run(Order(["bash", "-c", script], "/tmp", dict(os.environ))))
+"""
+
+
+def test_a_killed_worker_leaves_no_process_behind(tmp_path: Path) -> None:
+    worker = subprocess.Popen([sys.executable, "-c", WORKER.format(pids=tmp_path / "pids")])
+    started = pids(tmp_path / "pids", 2)
+    assert all(map(lives, started))
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    for pid in started:
+        eventually(lambda pid=pid: not lives(pid), "it ends with the worker")
+
+
+@alone
+async def test_what_runs_in_the_background_goes_on_and_ends_with_the_worker(
+    tmp_path: Path,
+) -> None:
+    script = f"sleep 600 >/dev/null 2>&1 </dev/null & echo $! > {tmp_path}/pids"
+    ended = await run(bash(script))
+    (pid,) = pids(tmp_path / "pids", 1)
+    assert ended.status == 0
+    assert lives(pid)
+    await run(bash("true"))
+    assert lives(pid)
+    close_keeper()
+    eventually(lambda: not lives(pid), "it ends with the worker")
+
+
+@alone
+async def test_a_lost_keeper_is_no_outcome_and_the_next_process_has_another(
+    tmp_path: Path,
+) -> None:
+    task = asyncio.create_task(run(bash(f"echo $$ > {tmp_path}/pids; sleep 600")))
+    (pid,) = await asyncio.to_thread(pids, tmp_path / "pids", 1)
+    keeper = processes._keepers._process
+    assert keeper is not None
+    keeper.kill()
+    with pytest.raises(KeeperLost):
+        await task
+    eventually(lambda: not lives(pid), "it ends with the keeper")
+    assert (await run(bash("exit 7"))).status == 7
+
+
+@alone
+async def test_a_hundred_at_once_are_told_apart() -> None:
+    ended = await asyncio.gather(*(run(bash(f"echo {n}; exit {n}")) for n in range(100)))
+    assert [(one.status, bytes(one.stdout.text)) for one in ended] == [
+        (n, f"{n}\n".encode()) for n in range(100)
+    ]
+
+
+@alone
+async def test_starting_one_costs_little_more_than_the_bare_process() -> None:
+    await run(bash("true"))
+    began = time.perf_counter()
+    for _ in range(20):
+        await run(bash("true"))
+    ours = time.perf_counter() - began
+    began = time.perf_counter()
+    for _ in range(20):
+        subprocess.run(["bash", "-c", "true"], check=True, capture_output=True)
+    assert ours < 10 * (time.perf_counter() - began)
