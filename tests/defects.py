@@ -3349,6 +3349,121 @@ AGENTS = (
     ),
 )
 
+FILES = (
+    Defect(
+        "turns of a loop under one key",
+        "pgflow/declare/durable/keys.py",
+        'own = f"{place[-1]}#{turn}" if isinstance(plan.node(place).body, Loop) else place[-1]',
+        "own = place[-1]",
+        "runs/test_declared_runs.py::test_a_loop_goes_on_until_its_signal",
+    ),
+    Defect(
+        "rounds of a group under one key",
+        "pgflow/declare/durable/keys.py",
+        'f"{place[depth - 1]}#{around.number if around else 1}"',
+        'f"{place[depth - 1]}#1"',
+        "runs/test_declared_runs.py::test_a_group_is_done_again_until_its_check_passes",
+    ),
+    Defect(
+        "external node that is a plain step",
+        "pgflow/declare/durable/works.py",
+        "        if not node.effects:\n            return await self._step",
+        "        if True:\n            return await self._step",
+        "runs/test_declared_runs.py::test_an_external_node_is_not_done_again_after_a_crash",
+    ),
+    Defect(
+        "failed node that counts as done",
+        "pgflow/declare/durable/works.py",
+        "                raise NodeFailed(done.error)",
+        "                return done",
+        "runs/test_declared_runs.py::test_a_retry_does_the_failed_node_again_and_no_other",
+    ),
+    Defect(
+        "value that bash evaluates",
+        "pgflow/declare/durable/works.py",
+        "if slot.is_number and not _NUMBER.fullmatch(value):",
+        "if False:",
+        "runs/test_declared_runs.py::test_bash_evaluates_nothing_but_numbers",
+    ),
+    Defect(
+        "value outside of quotes",
+        "pgflow/declare/durable/shell.py",
+        "    return f'\"{variable}\"'\n",
+        "    return variable\n",
+        "runs/test_file_values.py::test_a_value_arrives_byte_for_byte",
+    ),
+    Defect(
+        "value that ends its string in a program",
+        "pgflow/declare/durable/programs.py",
+        """_IN_JAVASCRIPT = re.compile(r"[\\\\'\\"`$""",
+        """_IN_JAVASCRIPT = re.compile(r"[\\\\'`$""",
+        "runs/test_file_values.py::test_a_value_is_a_literal_of_javascript",
+    ),
+    Defect(
+        "whole environment of the worker for every program",
+        "pgflow/declare/durable/providers.py",
+        '        if name in wanted or name.startswith("LC_")',
+        "        if name",
+        "runs/test_declared_runs.py::test_programs_see_no_more_of_the_environment_than_is_allowed",
+    ),
+    Defect(
+        "secret in an output",
+        "pgflow/declare/durable/bodies.py",
+        "        secrets=tuple(secrets_of_run(job.settings).values()),",
+        "        secrets=(),",
+        "runs/test_secrets.py::test_an_output_does_not_say_a_secret",
+    ),
+    Defect(
+        "secret in two pieces",
+        "pgflow/declare/durable/processes.py",
+        "at, end = 0, len(held) - self._longest + 1",
+        "at, end = 0, len(held)",
+        "runs/test_secrets.py::test_a_secret_in_pieces_is_the_same_as_in_one",
+    ),
+    Defect(
+        "secret in the answer of an agent",
+        "pgflow/declare/durable/works.py",
+        "return masked(reply, secrets)",
+        "return masked(reply, ())",
+        "runs/test_secrets.py::test_an_output_does_not_say_a_secret",
+    ),
+    Defect(
+        "child whose limits nobody keeps",
+        "pgflow/declare/durable/children.py",
+        "if why := self._refused(frozen.graph):",
+        'if why := "":',
+        "runs/test_limits.py::test_a_child_is_held_to_the_limits_of_its_own_file",
+    ),
+    Defect(
+        "turn that asks no pool",
+        "pgflow/declare/durable/turns.py",
+        "    if has_budget:",
+        "    if False:",
+        "runs/test_declared_runs.py::test_a_pool_that_is_used_up_admits_no_further_turn",
+    ),
+    Defect(
+        "turn whose cost is not charged",
+        "pgflow/declare/durable/turns.py",
+        "    if reply.usd or reply.tokens:",
+        "    if False:",
+        "runs/test_declared_runs.py::test_a_pool_that_is_used_up_admits_no_further_turn",
+    ),
+    Defect(
+        "gate that is not bound to the text",
+        "pgflow/declare/durable/questions.py",
+        "asked = Question(message=message, ",
+        "asked = Question(",
+        "runs/test_declared_runs.py::test_a_person_is_asked_about_the_text_and_their_words_are_the_output",
+    ),
+    Defect(
+        "time-out that ends one process of a group",
+        "pgflow/declare/durable/keeper.py",
+        "            os.killpg(pid, signal.SIGKILL)",
+        "            os.kill(pid, signal.SIGKILL)",
+        "runs/test_keeper.py::test_the_end_of_its_time_ends_its_whole_group",
+    ),
+)
+
 DEFECTS = (
     *COORDINATION, *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *SERVERS,
     *UPGRADES, *SHOWN, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION, *TEXTS, *SEALS,
@@ -3358,4 +3473,5 @@ DEFECTS = (
     *SCHEDULES,
     *EVENTS,
     *AGENTS,
+    *FILES,
 )  # fmt: skip

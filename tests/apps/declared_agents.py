@@ -5,9 +5,10 @@ file of witnesses.
 from __future__ import annotations
 
 import os
+from decimal import Decimal
 from pathlib import Path
 
-from pgflow.declare.durable.providers import Turn
+from pgflow.declare.durable.providers import Reply, Turn
 
 
 def witness(turn: Turn, said: str) -> None:
@@ -31,6 +32,31 @@ def careful(turn: Turn) -> str:
 
 
 careful.honours = {"allowed_tools"}  # type: ignore[attr-defined]
+
+
+def paid(turn: Turn) -> Reply:
+    """Takes 40 cents a turn."""
+    witness(turn, "begins")
+    return Reply("done", usd=Decimal("0.40"), tokens=1000, model="small-1")
+
+
+paid.honours = {"maxBudgetUsd"}  # type: ignore[attr-defined]
+
+
+def talkative(turn: Turn) -> Reply:
+    """Says all that it knows, also where it fails."""
+    known = " ".join(f"{name}={value}" for name, value in turn.env.items() if "TOKEN" in name)
+    if "fail" in turn.prompt:
+        raise ValueError(known)
+    return Reply(known, {"said": [known]}, has_value="value" in turn.prompt)
+
+
+def moody(turn: Turn) -> str:
+    """Fails the second turn until there is a file that mends it."""
+    witness(turn, "begins")
+    if turn.key == "second" and not Path(turn.cwd, "mended").exists():
+        raise ValueError("not now")
+    return turn.prompt
 
 
 def clumsy(turn: Turn) -> str:

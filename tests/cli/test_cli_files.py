@@ -36,6 +36,20 @@ nodes:
     bash: echo "they said $ask.output"
     depends_on: [ask]
 """
+LIMITED = """\
+name: limited
+description: Reads.
+nodes:
+  - {id: read, prompt: "hello", allowed_tools: [Read], systemPrompt: Be brief.}
+"""
+STEPS = """\
+name: steps
+description: Counts what it does.
+nodes:
+  - {id: first, bash: "echo x >> first; echo one"}
+  - {id: second, bash: "echo x >> second; test -e mended", depends_on: [first]}
+  - {id: third, bash: "echo x >> third; echo $first.output", depends_on: [second]}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +58,8 @@ def _here(tmp_path: Path) -> Iterator[None]:
     os.chdir(tmp_path)
     Path("count.yaml").write_text(COUNT)
     Path("release.yaml").write_text(ASK)
+    Path("limited.yaml").write_text(LIMITED)
+    Path("steps.yaml").write_text(STEPS)
     yield
     close_keeper()
     os.chdir(before)
@@ -85,6 +101,15 @@ def test_a_workflow_is_named_where_archon_has_them(dsn: str) -> None:
         (["count.yaml", "--cwd", "nowhere"], "is no folder"),
         (["count.yaml", "--env", "NO_SUCH_NAME"], "no such variable"),
         (["missing.yaml"], "No such file"),
+        (["release.yaml", "--secret", "NO_SUCH_NAME"], "no such variable"),
+        (["release.yaml", "--secret", "PGFLOW_DSN"], "no program gets the connection"),
+        (["release.yaml", "--env", "DATABASE_URL"], "no program gets the connection"),
+        (["limited.yaml", "--provider", "cmd:cat"], "limits its agent by allowed_tools"),
+        (["release.yaml", "--from", "ask"], "pass its --key"),
+        (["release.yaml", "--key", "k", "--from", "ask", "--cwd", "."], "--from alone"),
+        (["release.yaml", "--key", "k", "--from", "nonesuch"], "has no node 'nonesuch'"),
+        (["release.yaml", "--key", "k", "--from", "ask"], "no run"),
+        (["treasury:pay", "--provider", "cmd:cat"], "--provider is said of a file"),
     ],
 )
 def test_what_can_be_refused_is_refused_before_there_is_a_run(
@@ -116,3 +141,57 @@ def test_a_detached_run_waits_for_a_worker(dsn: str) -> None:
         "Started release-2 (pgflow.declared, queue declared)\n",
     )
     assert pgflow(dsn, "list", "--json").data[0]["status"] == "queued"
+
+
+def test_what_a_run_will_not_do_is_said_at_its_start(dsn: str) -> None:
+    command = ("run", "limited.yaml", "--provider", "cmd:cat", "--table")
+    said = pgflow(dsn, *command, "--ignore", "allowed_tools")
+    assert said.code == 0, said
+    assert said.err.splitlines() == [
+        "warning: node 'read' asks for systemPrompt, which this provider does not have"
+    ]
+
+
+def done() -> list[int]:
+    """Number of times that each node was done."""
+    files = [Path(name) for name in ("first", "second", "third")]
+    return [len(file.read_text().split()) if file.exists() else 0 for file in files]
+
+
+def test_a_run_is_done_again_from_a_node_on(dsn: str) -> None:
+    pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
+    command = ("run", "steps.yaml", "--key", "steps-1", "--table")
+    said = pgflow(dsn, *command)
+    assert (said.code, done()) == (1, [1, 1, 0]), said
+    said = pgflow(dsn, *command, "--from", "third")
+    assert (said.code, done()) == (2, [1, 1, 0]), said
+    assert "has not come to node 'third'" in said.err
+    Path("mended").touch()
+    said = pgflow(dsn, *command, "--from", "second")
+    assert (said.code, said.out, done()) == (0, "steps-1 completed: one\n", [1, 2, 1]), said
+    Path("steps.yaml").write_text(STEPS.replace("echo one", "echo two"))
+    said = pgflow(dsn, *command, "--from", "first")
+    assert (said.code, said.out, done()) == (0, "steps-1 completed: one\n", [2, 3, 2]), said
+    assert "the file was edited since" in said.err
+
+
+def test_an_external_node_is_done_again_only_for_whoever_says_so(dsn: str) -> None:
+    pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
+    Path("steps.yaml").write_text(STEPS.replace('echo one"', 'echo one", effect: external'))
+    Path("mended").touch()
+    command = ("run", "steps.yaml", "--key", "steps-2", "--table")
+    assert pgflow(dsn, *command).code == 0
+    said = pgflow(dsn, *command, "--from", "first")
+    assert said.code != 0, said
+    assert "effects" in said.err
+    assert done() == [1, 1, 1]
+    said = pgflow(dsn, *command, "--from", "first", "--effects", "repeat")
+    assert (said.code, done()) == (0, [2, 2, 2]), said
+
+
+def test_a_budget_that_is_used_up_takes_no_turn(dsn: str) -> None:
+    command = ("run", "limited.yaml", "--provider", "cmd:cat", "--ignore", "allowed_tools")
+    assert pgflow(dsn, *command, "--budget", "usd=1", "--table").code == 0
+    said = pgflow(dsn, *command, "--budget", "usd=0", "--table")
+    assert said.code == 1
+    assert "budget exceeded" in said.err

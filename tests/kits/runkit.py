@@ -5,10 +5,15 @@ became of it.
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
+
+import psycopg
 
 from pgflow import RunCancelled, RunFailed
 from pgflow.declare import parse_workflow
@@ -16,6 +21,19 @@ from pgflow.declare.durable import declared, freeze
 from pgflow.declare.durable.frozen import Settings
 
 HEAD = "name: w\ndescription: d\n"
+MARK = Path(tempfile.gettempdir(), f"pgflow-injected-{os.getpid()}")
+"""File that is there if a value has run."""
+MARK.unlink(missing_ok=True)  # left by another process of this number
+
+WITNESS = """
+alive="alive-${PGFLOW_STEP//\\//:}"
+echo "$PGFLOW_STEP begins" >> witness; sync witness
+test ! -e "$alive" || ! kill -0 $(cat "$alive") || echo "$PGFLOW_STEP twice" >> witness
+echo $$ > "$alive"
+sleep 0.15
+echo "$PGFLOW_STEP ends" >> witness; sync witness
+"""
+"""A shell's line in the file of witnesses, which also says if another of its kind is alive."""
 
 
 def write(folder: Path, nodes: str, more: str = "", name: str = "w") -> Path:
@@ -52,12 +70,13 @@ class Run:
 
 async def start(aflow: Any, path: Path, message: str = "", key: str | None = None, **options: Any):
     """Starts a run of a file in its own folder."""
-    inputs = options.pop("inputs", None)
+    inputs, budget = options.pop("inputs", None), options.pop("budget", None)
+    options["has_budget"] = budget is not None
     settings = Settings(cwd=options.pop("cwd", str(path.parent)), **options)
     frozen = freeze(parse_workflow(path))
     if declared.name not in aflow.app.definitions.workflows:
         aflow.include(declared)
-    workflow = declared if key is None else declared.options(key=key)
+    workflow = declared.options(key=key, budget=budget)
     return await aflow.start(workflow, frozen, settings, message, inputs or {})
 
 
@@ -86,3 +105,19 @@ async def play(aflow: Any, path: Path, message: str = "", **options: Any) -> Run
     run = await start(aflow, path, message, **options)
     await aflow.until_idle()
     return await ended(run)
+
+
+def recorded(conn: psycopg.Connection, key: str) -> set[str]:
+    """Keys of the steps of a run that have ended well."""
+    rows = conn.execute(
+        "select step from pgflow.steps where key = %s and status = 'completed' "
+        "union select name from pgflow.decisions where key = %s",
+        (key, key),
+    )
+    return {name for (name,) in rows}
+
+
+def seen(folder: Path) -> Counter[str]:
+    """Lines of the file of witnesses, and how often each is there."""
+    path = folder / "witness"
+    return Counter(path.read_text().splitlines()) if path.exists() else Counter()

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 from processes import eventually
-from runkit import ended, play, start, write
+from runkit import MARK, ended, play, start, write
 
 from pgflow import Approve, InvalidArgument, Reject
 from pgflow.declare import parse_workflow
-from pgflow.declare.dag import read_file
 from pgflow.declare.durable import freeze
-from pgflow.declare.durable.providers import make_provider, overlooked, unsupported
+from pgflow.declare.durable.providers import make_provider
 from pgflow.declare.durable.questions import Question
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed
 pytestmark = pytest.mark.timeout(90)
 
 TESTS = Path(__file__).parents[1] / "corpus/dag/head/archon/workflows/test-workflows"
-EVIL = "'\"$(touch /tmp/pgflow-injected)`touch /tmp/pgflow-injected`\n\\ ${HOME} end"
+EVIL = f"'\"$(touch {MARK})`touch {MARK}`\n\\ ${{HOME}} end"
 AGENT = "python:declared_agents:answer"
 
 
@@ -75,7 +74,7 @@ async def test_a_value_arrives_in_a_shell_byte_for_byte_and_nothing_runs(
     )
     run = await play(aflow, path, EVIL, provider=AGENT)
     assert run.output.removesuffix("\n") == EVIL, run
-    assert not Path("/tmp/pgflow-injected").exists()
+    assert not MARK.exists()
 
 
 @pytest.mark.parametrize("size", [100_000, 200_000])
@@ -105,9 +104,9 @@ async def test_bash_evaluates_nothing_but_numbers(aflow: AsyncHarness, tmp_path:
     """
     path = write(tmp_path, nodes)
     assert (await play(aflow, path, "41", provider=AGENT)).output == "42"
-    run = await play(aflow, path, "a[$(touch /tmp/pgflow-injected)]", provider=AGENT)
+    run = await play(aflow, path, f"a[$(touch {MARK})]", provider=AGENT)
     assert "takes $first.output for a number" in run.error
-    assert not Path("/tmp/pgflow-injected").exists()
+    assert not MARK.exists()
 
 
 async def test_values_are_literals_in_programs(aflow: AsyncHarness, tmp_path: Path) -> None:
@@ -396,21 +395,6 @@ async def test_the_originals_own_scripts_are_found_beside_its_workflows(
     )
 
 
-def test_a_limit_that_a_provider_does_not_keep_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, "- {id: read, prompt: Read., allowed_tools: [Read], mcp: servers.json}")
-    graph = read_file(path).graph
-    assert graph is not None
-    command = make_provider("cmd:cat")
-    assert unsupported(graph, command) == [
-        "node 'read' limits its agent by allowed_tools, which this provider does not keep"
-    ]
-    assert unsupported(graph, command, ["allowed_tools"]) == []
-    assert unsupported(graph, make_provider("python:declared_agents:careful")) == []
-    assert overlooked(graph, command) == [
-        "node 'read' asks for mcp, which this provider does not have"
-    ]
-
-
 @pytest.mark.parametrize("spec", ["nonesuch:x", "cmd:", "python:json", "python:json:nonesuch"])
 def test_a_provider_that_is_not_there_is_refused(spec: str) -> None:
     with pytest.raises(InvalidArgument):
@@ -455,7 +439,8 @@ async def test_a_person_settles_an_external_node_of_which_nobody_knows(
 async def test_an_external_node_is_not_done_again_after_a_crash(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
 ) -> None:
-    path = write(tmp_path, '- {id: publish, bash: "echo x >> acts; sleep 60", effect: external}')
+    script = "test -e acts; again=$?; echo x >> acts; test $again = 0 || sleep 60"
+    path = write(tmp_path, f'- {{id: publish, bash: "{script}", effect: external}}')
     run = await start(aflow, path)
     await asyncio.to_thread(eventually, (tmp_path / "acts").exists, "it acts")
     await aflow.crash()
@@ -466,3 +451,117 @@ async def test_an_external_node_is_not_done_again_after_a_crash(
     await aflow.until_idle()
     assert (await ended(run)).states == {"publish": "failed"}
     assert (tmp_path / "acts").read_text() == "x\n"
+
+
+NODES = """
+- {id: first, bash: "echo x >> first; echo one"}
+- {id: second, bash: "echo x >> second; test -e mended && echo two", depends_on: [first]}
+- {id: third, bash: "echo x >> third; echo $second.output", depends_on: [second]}
+"""
+
+
+def counts(folder: Path) -> dict[str, int]:
+    """Number of times that each of those nodes was done."""
+    files = [folder / name for name in ("first", "second", "third")]
+    return {file.name: file.read_text().count("x") for file in files if file.exists()}
+
+
+async def test_a_retry_does_the_failed_node_again_and_no_other(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    run = await start(aflow, write(tmp_path, NODES), key="again")
+    await aflow.until_idle()
+    assert (await ended(run)).states == {
+        "first": "completed",
+        "second": "failed",
+        "third": "skipped",
+    }
+    (tmp_path / "mended").touch()
+    await aflow.app.retry("again")
+    await aflow.until_idle()
+    assert (await ended(run)).output == "two"
+    assert counts(tmp_path) == {"first": 1, "second": 2, "third": 1}
+
+
+async def test_a_retry_takes_a_failed_turn_again_and_no_other(
+    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    path = write(
+        tmp_path,
+        """
+        - {id: first, prompt: one}
+        - {id: second, prompt: two, depends_on: [first]}
+        """,
+    )
+    run = await start(aflow, path, key="again", provider="python:declared_agents:moody")
+    await aflow.until_idle()
+    failed = await ended(run)
+    assert failed.states == {"first": "completed", "second": "failed"}
+    assert "node 'second' failed: ValueError: not now" in failed.error
+    (tmp_path / "mended").touch()
+    await aflow.app.retry("again")
+    await aflow.until_idle()
+    assert (await ended(run)).output == "two"
+    assert (tmp_path / "witness").read_text().split("\n") == [
+        "first begins", "second begins", "second begins", ""
+    ]  # fmt: skip
+
+
+async def test_a_run_without_the_evidence_that_it_owes_fails_until_there_is_some(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    path = write(tmp_path, "- {id: a, bash: echo done}", more="evidence_policy: {required: true}")
+    run = await start(aflow, path, key="owes")
+    await aflow.until_idle()
+    assert "evidence_policy: there is no" in (await ended(run)).error
+    (tmp_path / ".pgflow/runs/owes/artifacts/evidence.json").write_text("{}")
+    await aflow.app.retry("owes")
+    await aflow.until_idle()
+    assert (await ended(run)).output == "done"
+
+
+@pytest.mark.parametrize(("ok", "outcome"), [(True, "succeeded"), (False, "failed")])
+async def test_a_run_that_completes_may_say_that_its_work_has_failed(
+    aflow: AsyncHarness, tmp_path: Path, ok: bool, outcome: str
+) -> None:
+    path = write(
+        tmp_path,
+        """
+        - id: judge
+          prompt: Is it fine?
+          output_format: {type: object, properties: {ok: {type: boolean}}, required: [ok]}
+        """,
+        more="returns: judge\noutcome_field: ok",
+    )
+    run = await start(aflow, path, provider="stub:", stubs={"judge": {"ok": ok}})
+    await aflow.until_idle()
+    assert (await run.result()).outcome == outcome
+
+
+async def test_a_pool_that_is_used_up_admits_no_further_turn(
+    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    nodes = "\n".join(f"- {{id: n{n}, prompt: go, depends_on: [{needs}]}}" for n, needs in
+                      enumerate(["", "n0", "n1", "n2"]))  # fmt: skip
+    run = await play(
+        aflow, write(tmp_path, nodes), provider="python:declared_agents:paid", budget={"usd": 1}
+    )
+    assert "budget exceeded" in run.error
+    assert run.states == {"n0": "completed", "n1": "completed", "n2": "completed", "n3": "failed"}
+    charged = conn.execute("select sum(usd) from pgflow.charges").fetchone()
+    assert charged is not None
+    assert float(charged[0]) == 1.2
+
+
+async def test_the_most_that_a_turn_may_cost_is_reserved_before_it(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    nodes = """
+    - {id: first, prompt: go, maxBudgetUsd: 0.7}
+    - {id: second, prompt: go, maxBudgetUsd: 0.7, depends_on: [first]}
+    """
+    run = await play(
+        aflow, write(tmp_path, nodes), provider="python:declared_agents:paid", budget={"usd": 1}
+    )
+    assert run.states == {"first": "completed", "second": "failed"}
+    assert (tmp_path / "witness").read_text() == "first begins\n"

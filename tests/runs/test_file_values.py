@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from runkit import MARK
 
 from pgflow.declare.dag import discover, read_file
 from pgflow.declare.durable.programs import fill, prepare
@@ -23,7 +24,6 @@ from pgflow.declare.text.templates import program_references
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "dag"
-MARK = Path("/tmp/pgflow-injected")
 EVIL = (
     f"'\"$(touch {MARK})`touch {MARK}`;touch {MARK}\n\\ ${{HOME}} $HOME * ~ é\U0001f600\n)}}]] end"
 )
@@ -31,6 +31,7 @@ EVIL = (
 
 @pytest.fixture(autouse=True)
 def _nothing_ran() -> Iterator[None]:
+    MARK.unlink(missing_ok=True)
     yield
     assert not MARK.exists()
 

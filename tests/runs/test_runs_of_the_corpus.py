@@ -26,19 +26,20 @@ if TYPE_CHECKING:
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "dag"
-PARTS = 6
+PARTS = 3
 Told = tuple[str, str, str, str, int]
 
 
 def plays() -> list[tuple[str, dict[str, Any]]]:
-    """Files with a set of stubs each, without those that call others."""
+    """Files with two of their four sets of stubs, without those that call others."""
     with gzip.open(CORPUS / "dryrun_traces_full.jsonl.gz", "rt", encoding="utf-8") as lines:
         traces = [json.loads(line) for line in lines]
     found = []
-    for trace in traces:
+    for number, trace in enumerate(traces):
         graph = read_file(CORPUS / trace["file"]).graph
         assert graph is not None
-        if not any(isinstance(node.body, Call) for node in every_node(graph.nodes)):
+        is_played = number % 4 in ((0, 3), (1, 2))[number // 4 % 2]
+        if is_played and not any(isinstance(node.body, Call) for node in every_node(graph.nodes)):
             found.append((trace["file"], trace["stubs"]))
     return found
 

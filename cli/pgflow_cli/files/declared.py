@@ -33,8 +33,12 @@ File = Annotated[
 ]
 
 
-def read_graph(path: Path) -> Graph:
+def read_graph(path: Path, *, tells: bool = False) -> Graph:
     """The graph of one file or workspace.
+
+    Args:
+        path: The file, or the folder.
+        tells: True to say the warnings of a sound one too.
 
     Raises:
         Mistake: There is no such file.
@@ -44,6 +48,8 @@ def read_graph(path: Path) -> Graph:
 
     verdict = read_one(path)
     if verdict.graph is not None and verdict.ok:
+        if tells:
+            say_problems(verdict)
         return verdict.graph
     if any(problem.kind == "read_error" for problem in verdict.errors):
         raise Mistake(f"{shown(verdict.file)}: {'; '.join(map(_sentence, verdict.errors))}")

@@ -15,13 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgflow_cli.files.declared import read_graph
+from pgflow_cli.look.database import fetch, opened
 from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.mail import operator, wake
 from pgflow_cli.look.output import note, shown
 from pgflow_cli.look.parsing import parse_input
+from pgflow_cli.look.selection import find_detail
 
 if TYPE_CHECKING:
+    from pgflow._db.calls.fork import PlaceOptions
     from pgflow.declare import Graph
     from pgflow.declare.durable import Frozen, Settings
+    from pgflow.declare.durable.providers import Provider
 
 _LAYOUT = Path(".archon", "workflows")
 _GIT_SECONDS = 5
@@ -37,6 +42,9 @@ class Wishes:
         cwd: Working folder.
         provider: Name of whoever takes the turns of agents.
         env: Variables of the environment that programs get too.
+        secrets: More of them, which nothing that is recorded may say.
+        has_budget: True if what the run may spend is limited.
+        is_elsewhere: True if another process works on it.
         ignored: Limits of agents that may be overlooked.
         base: Base branch.
         context: File with the issue that the run is about.
@@ -49,6 +57,9 @@ class Wishes:
     cwd: Path | None = None
     provider: str | None = None
     env: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    has_budget: bool = False
+    is_elsewhere: bool = False
     ignored: tuple[str, ...] = ()
     base: str | None = None
     context: Path | None = None
@@ -82,13 +93,14 @@ def prepare(path: Path, wishes: Wishes) -> dict[str, Any]:
     """
     from pgflow.declare.durable import freeze
 
-    graph = read_graph(path)
+    graph = read_graph(path, tells=True)
     _refuse_unbuilt(graph)
     inputs = _inputs(graph, wishes.inputs)
     settings = _settings(wishes)
-    _check_provider(graph, settings, wishes.ignored)
+    provider = _check_provider(graph, settings)
     frozen = freeze(graph)
     _check_missing(frozen, inputs)
+    _warn(frozen, provider, settings)
     return {
         "frozen": frozen, "settings": settings, "message": " ".join(wishes.words), "inputs": inputs
     }  # fmt: skip
@@ -131,9 +143,9 @@ def _settings(wishes: Wishes) -> Settings:
     cwd = (wishes.cwd or Path()).absolute()
     if not cwd.is_dir():
         raise Mistake(f"--cwd {cwd} is no folder")
-    for name in wishes.env:
-        if name not in os.environ:
-            raise Mistake(f"--env {name}: there is no such variable here")
+    for option, names in (("--env", wishes.env), ("--secret", wishes.secrets)):
+        for name in names:
+            _check_variable(option, name, is_elsewhere=wishes.is_elsewhere)
     provider, stubs = wishes.provider, {}
     if provider is not None and provider.startswith("stub:"):
         provider, stubs = "stub:", _stubs(provider.removeprefix("stub:"))
@@ -142,11 +154,23 @@ def _settings(wishes: Wishes) -> Settings:
         provider=provider,
         stubs=stubs,
         env=wishes.env,
+        secrets=wishes.secrets,
+        ignored=wishes.ignored,
+        has_budget=wishes.has_budget,
         parallel=wishes.parallel,
         base_branch=_base_branch(cwd) if wishes.base is None else wishes.base,
         context="" if wishes.context is None else _read(wishes.context),
         dialect="ion" if wishes.dialect == "ion" else "archon",
     )
+
+
+def _check_variable(option: str, name: str, *, is_elsewhere: bool) -> None:
+    from pgflow.declare.durable.providers import NEVER
+
+    if name in NEVER:
+        raise Mistake(f"{option} {name}: no program gets the connection to the database")
+    if not is_elsewhere and not os.environ.get(name):
+        raise Mistake(f"{option} {name}: there is no such variable here, or it is empty")
 
 
 def _stubs(file: str) -> dict[str, Any]:
@@ -175,31 +199,87 @@ def _base_branch(cwd: Path) -> str:
     return said.stdout.strip().removeprefix("origin/") if said.returncode == 0 else ""
 
 
-def _check_provider(graph: Graph, settings: Settings, ignored: tuple[str, ...]) -> None:
+def _check_provider(graph: Graph, settings: Settings) -> Provider | None:
     """Refuse a run whose agents nobody can be, or nobody as they are meant.
 
     Raises:
-        Mistake: There is no provider, or it does not keep a limit.
+        Mistake: There is no provider, or a limit would not be kept.
     """
-    from pgflow.declare.durable import providers
+    from pgflow.declare.durable import limits, providers
     from pgflow.errors import InvalidArgument
 
-    if settings.provider is None:
-        if needed := providers.needs_provider(graph.nodes, settings.stubs):
-            raise Mistake(
-                f"{', '.join(map(shown, needed[:5]))}: nobody takes the turns of agents: pass "
-                "--provider, such as 'cmd:claude -p' or stub:FILE"
-            )
-        return
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        provider = providers.make_provider(settings.provider)
-    except InvalidArgument as error:
-        raise Mistake(str(error)) from error
-    if broken := providers.unsupported(graph, provider, ignored):
-        raise Mistake(f"{shown(broken[0])}: choose another, or say --ignore with the field's name")
-    for sentence in providers.overlooked(graph, provider):
+    provider = None
+    if settings.provider is not None:
+        sys.path.insert(0, str(Path.cwd()))
+        try:
+            provider = providers.make_provider(settings.provider)
+        except InvalidArgument as error:
+            raise Mistake(str(error)) from error
+    elif needed := providers.needs_provider(graph.nodes, settings.stubs):
+        raise Mistake(
+            f"{', '.join(map(shown, needed[:5]))}: nobody takes the turns of agents: pass "
+            "--provider, such as 'cmd:claude -p' or stub:FILE"
+        )
+    if broken := limits.refused(graph, provider, settings.ignored):
+        raise Mistake(
+            f"{'; '.join(map(shown, broken[:5]))}: run it elsewhere, or say --ignore with the "
+            "field's name"
+        )
+    return provider
+
+
+def _warn(frozen: Frozen, provider: Provider | None, settings: Settings) -> None:
+    """Say what will not be done as the file says."""
+    from pgflow.declare.durable import limits
+
+    for sentence in limits.overlooked(frozen, provider, settings):
         note(f"warning: {shown(sentence)}")
+
+
+def go_back(dsn: str | None, path: Path, key: str, node: str, effects: str | None) -> None:
+    """Take the run of a file back to before a node: what had ended by then is kept.
+
+    Raises:
+        Mistake: The file has no such node, or the run has not come to it.
+        HasActed: Acts on the world are in the way.
+    """
+    from pgflow._db.calls.fork import rewind_run
+    from pgflow._db.query import run
+    from pgflow.declare.graph import every_node
+    from pgflow.inspect import list_units
+
+    graph = read_graph(path)
+    if node not in (ids := [one.id for one in graph.nodes]):
+        raise Mistake(f"{shown(graph.name)} has no node {node!r}: it has {', '.join(ids)}")
+    with opened(dsn) as connection:
+        found = find_detail(connection, key)
+        _tell_edits(graph, found.input)
+        units = fetch(connection, list_units(found.run_id, limit=None))
+        first = min((unit.seq for unit in units if _is_of(unit.name, node)), default=None)
+        if first is None:
+            raise Mistake(f"run {key!r} has not come to node {node!r}")
+        acts = any(one.effects for one in every_node(graph.nodes))
+        shared: PlaceOptions = {
+            "effects": effects or (None if acts else "repeat"),  # type: ignore[typeddict-item]
+            "why": f"from node {node}",
+            "by": operator(),
+        }
+        started = run(connection, rewind_run(key, first - 1, None, None, shared))
+        wake(connection, [], [started.lane_id])
+
+
+def _tell_edits(graph: Graph, given: Any) -> None:
+    """Say that a run goes on with the file as it was at its start."""
+    frozen = given.get("frozen") if isinstance(given, dict) else None
+    if isinstance(frozen, dict) and frozen.get("graph") != graph.model_dump(mode="json"):
+        note("warning: the file was edited since: the run goes on with what it was at its start")
+
+
+def _is_of(name: str | None, node: str) -> bool:
+    """Return True for the name of a step of a node, in any round of it."""
+    return name is not None and (
+        name == node or (name.startswith(node) and name[len(node)] in "#~:/")
+    )
 
 
 def say_end(end: dict[str, Any]) -> str:

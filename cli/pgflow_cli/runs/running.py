@@ -29,6 +29,7 @@ def run_here(
     watch: bool = False,
     as_json: bool = False,
     stops_at_gates: bool = False,
+    attach: str | None = None,
 ) -> dict[str, Any]:
     """Starts a run, works on it until it ends, and answers its key, status and output.
 
@@ -41,13 +42,16 @@ def run_here(
         watch: True to tell of each node of a declared workflow as it ends.
         as_json: True to do so for programs.
         stops_at_gates: True to end where the run waits for a person.
+        attach: Key of a run that there is, which is worked on instead of another.
 
     Raises:
         RunFailed, RunCancelled, RunStuck: It did not complete.
         Ended: The time limit or a signal came first; the run is handed back.
     """
     watching = _Watch(enabled=watch, as_json=as_json, stops=stops_at_gates)
-    return asyncio.run(_run(app, workflow, arguments, limit, watching, shows=shows_progress))
+    return asyncio.run(
+        _run(app, workflow, arguments, limit, watching, attach, shows=shows_progress)
+    )
 
 
 async def _run(
@@ -56,6 +60,7 @@ async def _run(
     arguments: dict[str, Any],
     limit: float | None,
     watching: _Watch,
+    attach: str | None,
     *,
     shows: bool,
 ) -> dict[str, Any]:
@@ -70,7 +75,9 @@ async def _run(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
     async with app:
-        handle = await app.start(workflow, **arguments)
+        handle = (
+            await app.start(workflow, **arguments) if attach is None else app.get(attach, workflow)
+        )
         try:
             async with app.worker(queues=[workflow.start_options.queue]), asyncio.timeout(limit):
                 with _spinner(handle.key, visible=shows) as show:
@@ -120,6 +127,7 @@ async def _finish(app: AsyncApp, handle: AsyncRun[Any], show: Any, watching: _Wa
         Ended: It waits for a person, and nobody is at a terminal to answer elsewhere.
     """
     result = asyncio.ensure_future(handle.result())
+    said: set[str] = set()
     told = asyncio.ensure_future(watching.follow(handle))
     try:
         while True:
@@ -131,15 +139,16 @@ async def _finish(app: AsyncApp, handle: AsyncRun[Any], show: Any, watching: _Wa
             status = await handle.status()
             show(status)
             if status == "waiting" and watching.stops:
-                await _stop_at_gates(app, handle.key)
+                await _stop_at_gates(app, handle.key, said)
     finally:
         for task in (result, told):
             task.cancel()
         await asyncio.gather(result, told, return_exceptions=True)
 
 
-async def _stop_at_gates(app: AsyncApp, key: str) -> None:
-    """Stops where a person is asked.
+async def _stop_at_gates(app: AsyncApp, key: str, said: set[str]) -> None:
+    """Stops where a person is asked. Where a child of the run asks, others may be at work: that is
+    said, and waited for.
 
     Raises:
         Ended: Somebody is.
@@ -147,12 +156,16 @@ async def _stop_at_gates(app: AsyncApp, key: str) -> None:
     from pgflow.inspect import ask_async, list_gates
 
     gates = await ask_async(app, list_gates(key, limit=None))
-    if not gates:
-        return
-    for gate in gates:
+    below = () if gates else await ask_async(app, list_gates(limit=1000))
+    for gate in (*gates, *(one for one in below if key in one.path)):
+        if gate.gate in said:
+            continue
+        said.add(gate.gate)
         asked = gate.request.get("message") if isinstance(gate.request, dict) else None
         note(f"{gate.name} asks: {shown(str(asked or gate.request)[:2000])}")
         note(f"  pgflow approve {gate.gate}   or   pgflow reject {gate.gate} --why ...")
+    if not gates:
+        return
     note(f"pgflow: run {key!r} waits for a person; {_LATER.format(key=key)}")
     raise Ended(NEEDS_A_PERSON)
 

@@ -17,6 +17,7 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import wake
 from pgflow_cli.look.output import AsJson, Form, choose_form, dump, note, plain, print_one, shown
 from pgflow_cli.look.parsing import (
+    parse_amounts,
     parse_duration,
     parse_input,
     parse_moment,
@@ -342,6 +343,37 @@ def run(
         list[str] | None,
         typer.Option(metavar="NAME", help="FILE: a variable that programs get too."),
     ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="FILE: the same, and its value is taken out of everything that is recorded.",
+        ),
+    ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="UNIT=AMOUNT",
+            help="Most that the run may spend, such as usd=5; may be given again.",
+        ),
+    ] = None,
+    from_node: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="NODE",
+            callback=refuse_empty,
+            help="FILE, with --key: do this node of the run again, and all that ended after it.",
+        ),
+    ] = None,
+    effects: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD",
+            help="With --from: what becomes of external nodes that were done: reuse, repeat or "
+            "compensate.",
+        ),
+    ] = None,
     ignore: Annotated[
         list[str] | None,
         typer.Option(metavar="FIELD", help="FILE: a limit of agents that may be overlooked."),
@@ -383,22 +415,33 @@ def run(
     timeout = None if deadline is None else parse_duration(deadline, "--deadline")
     labels = parse_pairs(label, "--label")
     file = declared.find_file(target)
-    if file is not None:
+    pool = parse_amounts(budget) if budget else None
+    if from_node is not None:
+        given = words or inputs or provider or cwd or secret or env or pool
+        _go_back(dsn, file, key, from_node, effects, has_more=bool(given) or detach)
+        app, workflow = _app_of_files(find_dsn(dsn))
+        arguments = {}
+    elif file is not None:
         wishes = declared.Wishes(
-            words or [], inputs or [], cwd, provider, tuple(env or ()), tuple(ignore or ()), base,
-            context, parallel, dialect.value,
+            words or [], inputs or [], cwd, provider, tuple(env or ()), tuple(secret or ()),
+            pool is not None, detach, tuple(ignore or ()), base, context, parallel,
+            dialect.value,
         )  # fmt: skip
         arguments = declared.prepare(file, wishes)
         app, workflow = _app_of_files(find_dsn(dsn))
         labels = {"file": arguments["frozen"].graph.name[:255], **labels}
     else:
+        of_files = {"--cwd": cwd, "--provider": provider, "--env": env, "--secret": secret,
+                    "--ignore": ignore, "--base": base, "--context": context}  # fmt: skip
+        if said := [option for option, value in of_files.items() if value]:
+            raise Mistake(f"{said[0]} is said of a file, and {target} is none")
         if len(inputs or ()) > 1:
             raise Mistake("--input is all parameters in one object: it is given once")
         app, workflow = load_workflow(target, find_dsn(dsn))
         arguments = check_input(workflow, parse_input(words, inputs[0] if inputs else None))
-    prepared = workflow.options(key=key, timeout=timeout, labels=labels or None)
+    prepared = workflow.options(key=key, timeout=timeout, labels=labels or None, budget=pool)
     if detach:
-        started = _start_only(dsn, workflow, arguments, key, deadline, labels)
+        started = _start_only(dsn, prepared, arguments, key, deadline, labels)
         print_one(form, started, lambda: plain(_say_started(started)))
         return
     answer = run_here(
@@ -410,8 +453,34 @@ def run(
         watch=watch,
         as_json=form is Form.JSON,
         stops_at_gates=file is not None,
+        attach=None if from_node is None else key,
     )
     print_one(form, answer, lambda: plain(f"{answer['key']} completed: {_said(answer, file)}"))
+
+
+def _go_back(
+    dsn: str | None,
+    file: Path | None,
+    key: str | None,
+    node: str,
+    effects: str | None,
+    *,
+    has_more: bool,
+) -> None:
+    """Takes a run back to a node.
+
+    Raises:
+        Mistake: It is not said of which run, or something else is said than the run began with.
+    """
+    from pgflow_cli.runs import declared
+    from pgflow_cli.runs.rewinding import check_effects
+
+    if file is None or key is None:
+        raise Mistake("--from is said of the run of a file: pass its --key")
+    if has_more:
+        raise Mistake("--from goes on with what the run began with: pass --key and --from alone")
+    check_effects(effects)
+    declared.go_back(dsn, file, key, node, effects)
 
 
 def _start_only(
@@ -427,6 +496,7 @@ def _start_only(
     queue = workflow.start_options.queue
     with opened(dsn) as connection:
         options = _options(connection, key, queue, 0, None, deadline, labels, workflow)
+        options = replace(options, budget=workflow.start_options.budget)
         return _start(connection, workflow.name, value, options, workflow.defaults_text)
 
 

@@ -9,6 +9,7 @@ that nobody below has to ask.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -103,6 +104,23 @@ def shown_id(raw: Any, index: int) -> str:
     """
     name = trim(as_text(raw["id"])) if isinstance(raw, dict) and "id" in raw else ""
     return name or f"#{index + 1}"
+
+
+def meaningless(raw: dict[str, Any], node: Draft) -> Iterator[tuple[Draft, str]]:
+    """Yield the fields of a node, and of those inside it, that mean nothing for what it does: the
+    original drops them, and says so in its log only.
+
+    Args:
+        raw: Content of the file.
+        node: The node that was made of it.
+    """
+    for name, value in raw.items():
+        is_known = NODE.knows(name) and value is not None
+        if is_known and name not in _MEANINGFUL[node.mode] and name != "with":
+            yield node, name
+    inner = raw["loop_group"]["nodes"] if node.mode == "loop_group" else ()
+    for one, draft in zip(inner, node.body, strict=True):
+        yield from meaningless(one, draft)
 
 
 def read_node(raw: Any, path: Steps, file: str = "") -> tuple[Draft | None, list[Flaw]]:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from pgflow.declare.durable.frozen import Settings
 from pgflow.declare.durable.processes import Ended, NotStarted, Order, run
-from pgflow.declare.durable.providers import inherited
+from pgflow.declare.durable.providers import inherited, secrets_of
 from pgflow.declare.graph import Node, Script
 from pgflow.declare.text.templates import Variables, environment
 
@@ -112,11 +112,28 @@ class Job:
 
 
 def surroundings(settings: Settings, folders: Folders, variables: Variables) -> dict[str, str]:
-    """The environment of the programs of a run: an allowed part of the worker's, and the run's
-    variables.
+    """The environment of the programs of a run: an allowed part of the worker's, its secrets, and
+    the run's variables.
+
+    Raises:
+        Unusable: The worker does not have a secret.
     """
     folders.make()
-    return {**inherited(settings.env), **environment(variables)}
+    return {**inherited(settings.env), **secrets_of_run(settings), **environment(variables)}
+
+
+def secrets_of_run(settings: Settings) -> dict[str, str]:
+    """The secrets of a run by name, as this worker has them now.
+
+    Raises:
+        Unusable: It does not have one.
+    """
+    try:
+        return secrets_of(settings.secrets)
+    except KeyError as error:
+        raise Unusable(
+            f"needs the secret {error.args[0]}, which this worker does not have"
+        ) from None
 
 
 async def run_shell(job: Job, script: str) -> Done:
@@ -198,11 +215,14 @@ async def _program(job: Job, argv: list[str], env: Mapping[str, str]) -> Done:
         timeout_seconds=seconds,
         most_bytes=MOST_BYTES,
         spill_dir=job.folders.of_run / "spills",
+        secrets=tuple(secrets_of_run(job.settings).values()),
     )
     try:
         return _judged(job, seconds, await run(order))
     except NotStarted as error:
         return Done(error=f"{job.what} failed: {error}")
+    except Unusable as error:
+        return Done(error=f"{job.what} {error}")
 
 
 def _judged(job: Job, seconds: float, ended: Ended) -> Done:

@@ -10,12 +10,14 @@ from pydantic import BaseModel, JsonValue
 import pgflow
 from pgflow.declare.durable.freezing import can_pause, freeze_named
 from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.limits import refused
+from pgflow.declare.durable.providers import make_provider
 from pgflow.declare.durable.results import Result
-from pgflow.declare.graph import Call
+from pgflow.declare.graph import Call, Graph
 from pgflow.declare.play.fanout import Child, ChildCall, child_calls, joined
 from pgflow.declare.play.interpreter import Task
 from pgflow.declare.text.outputs import Output, Outputs, UnresolvableReference, completed
-from pgflow.errors import InvalidWorkflow, RunCancelled, RunFailed, StepFailed
+from pgflow.errors import InvalidArgument, InvalidWorkflow, RunCancelled, RunFailed, StepFailed
 
 MOST_DEPTH: Final = 5
 """Most runs that are inside each other."""
@@ -77,12 +79,23 @@ class Children:
                 return _Found(error=str(error))
             if is_many and can_pause(frozen.graph):
                 return _Found(error=f"workflow '{name}' may wait for a person, for each item")
+            if why := self._refused(frozen.graph):
+                return _Found(error=f"workflow '{name}': {why}")
             return _Found(frozen=frozen)
 
         try:
             return await pgflow.call(key, read, body.name, returns=_Found, retries=3)
         except StepFailed as error:
             return _Found(error=str(error))
+
+    def _refused(self, graph: Graph) -> str:
+        """Return the reason why a run of this one may not call a workflow; empty if it may."""
+        spec = self.settings.provider
+        try:
+            provider = None if spec is None else make_provider(spec)
+        except InvalidArgument as error:
+            return str(error)
+        return next(iter(refused(graph, provider, self.settings.ignored)), "")
 
     async def _all(self, frozen: Frozen, calls: tuple[ChildCall, ...], body: Call) -> list[Child]:
         """Run a child for each call, so many at once, each to its end."""

@@ -49,6 +49,9 @@ class Settings(Part):
         provider: Name of whoever takes the turns of agents, as in ``cmd:claude -p``.
         stubs: Outputs of nodes that are given instead of made, by node.
         env: Names of environment variables of the worker that programs get too.
+        secrets: Names of more of them, whose values are taken out of all that is recorded.
+        ignored: Limits of a file that may be overlooked, by field.
+        has_budget: True if the run draws on a pool, which is asked before each turn of an agent.
         parallel: Most nodes at work at once.
         base_branch: ``$BASE_BRANCH``; empty if it is not known.
         docs_dir: ``$DOCS_DIR``.
@@ -62,6 +65,9 @@ class Settings(Part):
     provider: str | None = None
     stubs: dict[str, JsonValue] = Field(default_factory=dict)
     env: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    has_budget: bool = False
     parallel: int = 8
     base_branch: str = ""
     docs_dir: str = "docs/"

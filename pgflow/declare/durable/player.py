@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Literal
 
 from pydantic import JsonValue
 
@@ -20,7 +21,7 @@ from pgflow.declare.durable.children import Children
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.keys import key_of
 from pgflow.declare.durable.questions import No, Yes, answered, ask
-from pgflow.declare.durable.results import Result, WorkflowFailed
+from pgflow.declare.durable.results import NodeFailed, Result, WorkflowFailed
 from pgflow.declare.durable.works import Works
 from pgflow.declare.graph import (
     Approval,
@@ -136,6 +137,7 @@ class Player:
         outputs = state.scope.outputs
         if run_state(state) == "failed":
             raise WorkflowFailed(self._why_failed(state))
+        await self._check_evidence()
         returned = outputs.get(self.frozen.graph.returns or "")
         has_value = self.is_child and returned is not None and returned.has_structured
         return Result(
@@ -144,8 +146,37 @@ class Player:
             else first_said(self.plan, outputs),
             value=returned.structured if has_value and returned is not None else None,
             has_value=has_value,
+            outcome=self._outcome(returned),
             nodes={node_id: output.state for node_id, output in outputs.items()},
         )
+
+    async def _check_evidence(self) -> None:
+        """Fail a run that owes evidence and has left none. A retry looks again.
+
+        Raises:
+            WorkflowFailed: There is no file of evidence.
+        """
+        policy = self.frozen.graph.options.get("evidence_policy")
+        if not isinstance(policy, dict) or not policy.get("required") or self.settings.stubs:
+            return
+        path = Path(self.folders.artifacts, "evidence.json")
+
+        def look() -> None:
+            if not path.is_file():
+                raise NodeFailed(f"evidence_policy: there is no {path}")
+
+        try:
+            await pgflow.call("evidence", look, retries=1, raises=[NodeFailed])
+        except NodeFailed as error:
+            raise WorkflowFailed(str(error)) from error
+
+    def _outcome(self, returned: Output | None) -> Literal["succeeded", "failed"] | None:
+        """The answer that the workflow's result gives to whether it has succeeded."""
+        field = self.frozen.graph.outcome_field
+        if field is None or returned is None or not isinstance(returned.structured, dict):
+            return None
+        said = returned.structured.get(field)
+        return None if not isinstance(said, bool) else "succeeded" if said else "failed"
 
     def _why_failed(self, state: State) -> str:
         failed = {

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -27,6 +28,11 @@ from pgflow.declare.durable import keeper
 _CHUNK_BYTES = 1 << 16
 _DEATH_SECONDS = 5.0
 """Longest wait for the end of a group that was killed."""
+
+MASKED = b"***"
+"""Bytes that stand for a secret."""
+
+_SHORTEST_LINE = 8
 
 
 class NotStarted(Exception):
@@ -50,6 +56,7 @@ class Order:
         idle_seconds: Longest time without a word of it; None for no limit.
         most_bytes: Bytes of standard output that are kept in memory.
         spill_dir: Folder for output beyond that.
+        secrets: Texts that are taken out of whatever it prints.
     """
 
     argv: Sequence[str]
@@ -60,6 +67,55 @@ class Order:
     idle_seconds: float | None = None
     most_bytes: int = 1 << 20
     spill_dir: Path | None = None
+    secrets: tuple[str, ...] = ()
+
+
+class Mask:
+    """Takes secrets out of a stream, also one that comes in two pieces.
+
+    Args:
+        secrets: The secrets. Of each, its lines are secrets too, as long as they are not so short
+            that ordinary words would be hit.
+    """
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        lines = {line.strip() for secret in secrets for line in secret.splitlines()}
+        words = {line for line in lines if len(line) >= _SHORTEST_LINE}
+        words |= {secret.strip() for secret in secrets}
+        told = [word.encode("utf-8", "surrogateescape") for word in words if word]
+        self._longest = max(map(len, told), default=0)
+        told.sort(key=len, reverse=True)
+        self._pattern = re.compile(b"|".join(map(re.escape, told))) if told else None
+        self._held = b""
+
+    def put(self, chunk: bytes) -> bytes:
+        """Take more; answer what cannot be a part of a secret any more."""
+        if self._pattern is None:
+            return chunk
+        held, sure = self._held + chunk, bytearray()
+        at, end = 0, len(held) - self._longest + 1
+        for found in self._pattern.finditer(held):
+            if found.start() >= end:
+                break  # a longer one may begin here
+            sure += held[at : found.start()] + MASKED
+            at = found.end()
+        if end > at:
+            sure += held[at:end]
+            at = end
+        self._held = held[at:]
+        return bytes(sure)
+
+    def rest(self) -> bytes:
+        """The last of the stream."""
+        rest, self._held = self._held, b""
+        return rest if self._pattern is None else self._pattern.sub(MASKED, rest)
+
+    def text(self, text: str) -> str:
+        """A whole text without the secrets."""
+        if self._pattern is None:
+            return text
+        said = self._pattern.sub(MASKED, text.encode("utf-8", "surrogatepass"))
+        return said.decode("utf-8", "surrogatepass")
 
 
 @dataclass(slots=True)
@@ -69,6 +125,7 @@ class Output:
     Args:
         most_bytes: Bytes that are kept in memory.
         spill_dir: Folder for more; None to drop all but the last ones.
+        mask: Takes out what is secret.
         text: The bytes in memory: the first ones, or the last where the rest is dropped.
         size: Bytes in all.
         heard_at: Time at which the last of them came, on the loop's clock.
@@ -78,6 +135,7 @@ class Output:
 
     most_bytes: int
     spill_dir: Path | None = None
+    mask: Mask = field(default_factory=lambda: Mask(()))
     text: bytearray = field(default_factory=bytearray)
     size: int = 0
     heard_at: float = 0.0
@@ -88,6 +146,9 @@ class Output:
 
     def add(self, chunk: bytes) -> None:
         """Take more."""
+        self._keep(self.mask.put(chunk))
+
+    def _keep(self, chunk: bytes) -> None:
         self.size += len(chunk)
         if self._spill is None and len(self.text) + len(chunk) <= self.most_bytes:
             self.text += chunk
@@ -107,7 +168,8 @@ class Output:
         return spill
 
     def close(self) -> None:
-        """Name the file by its hash, if there is one."""
+        """Take the last of it; name the file by its hash, if there is one."""
+        self._keep(self.mask.rest())
         if self._spill is None:
             return
         self._spill.close()
@@ -242,7 +304,8 @@ async def _hear(control: socket.socket) -> dict[str, Any]:
 async def _follow(order: Order, pipes: _Pipes, control: socket.socket) -> Ended:
     """Feed and read a process until it has ended and its streams are closed."""
     loop = asyncio.get_running_loop()
-    stdout, stderr = Output(order.most_bytes, order.spill_dir), Output(_CHUNK_BYTES)
+    stdout = Output(order.most_bytes, order.spill_dir, Mask(order.secrets))
+    stderr = Output(_CHUNK_BYTES, mask=Mask(order.secrets))
     stdout.heard_at = stderr.heard_at = loop.time()
     end = asyncio.create_task(_hear(control))
     feeding = asyncio.create_task(_feed(pipes, order.stdin))
@@ -260,6 +323,7 @@ async def _follow(order: Order, pipes: _Pipes, control: socket.socket) -> Ended:
             task.cancel()
         await asyncio.gather(end, feeding, *reading, return_exceptions=True)
         stdout.close()
+        stderr.close()
     return Ended(status, stdout, stderr, timed_out)
 
 

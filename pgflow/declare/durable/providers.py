@@ -5,9 +5,8 @@ output. ``python:MODULE:FUNCTION`` calls a function with the `Turn`. ``stub:FILE
 file, for rehearsals. Others come from entry points of the group ``pgflow.providers``: each is a
 function that is called with the argument and returns a `Provider`.
 
-What a file asks of its agent and a provider cannot do is found before a run begins. Limits on what
-an agent may do (`SAFETY`) are never dropped: such a file is refused, unless whoever starts it says
-that the limit may be ignored.
+What a file asks of its agent and a provider cannot do is found before a run begins
+(`pgflow.declare.durable.limits`).
 """
 
 from __future__ import annotations
@@ -26,19 +25,11 @@ from typing import Any, Final, Protocol, runtime_checkable
 from pydantic import JsonValue
 
 from pgflow.declare.durable.processes import NotStarted, Order, run
-from pgflow.declare.graph import Graph, Node, every_node
+from pgflow.declare.graph import Node, every_node
 from pgflow.errors import InvalidArgument
 
 GROUP: Final = "pgflow.providers"
 """Entry points of this group are providers."""
-
-SAFETY: Final = frozenset({"allowed_tools", "denied_tools", "sandbox", "hooks"})
-"""Fields of a node that limit its agent."""
-
-_HINTS: Final = frozenset(
-    {"model", "effort", "thinking", "provider", "context", "fallbackModel", "persist_session"}
-)
-"""Fields that any provider may overlook: the work is the same, done by another or dearer mind."""
 
 _MOST_BYTES: Final = 1 << 20
 
@@ -62,6 +53,8 @@ class Turn:
         agent: Fields that the file gives for the agent: ``model``, ``effort``, and others.
         schema: JSON schema that the answer must fit, if there is one.
         idle_seconds: Longest silence.
+        max_usd: Most that it may cost, if the file says so.
+        secrets: Values of its environment that nothing may say.
     """
 
     prompt: str
@@ -72,6 +65,8 @@ class Turn:
     agent: Mapping[str, JsonValue] = field(default_factory=dict)
     schema: JsonValue = None
     idle_seconds: float = 1800.0
+    max_usd: float | None = None
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +123,8 @@ class CommandProvider:
         told = {"PGFLOW_NODE": turn.node, "PGFLOW_STEP": turn.key}
         if isinstance(model := turn.agent.get("model"), str):
             told["PGFLOW_MODEL"] = model
+        if turn.max_usd is not None:
+            told["PGFLOW_MAX_USD"] = f"{turn.max_usd:g}"
         order = Order(
             self.argv,
             turn.cwd,
@@ -135,6 +132,7 @@ class CommandProvider:
             stdin=turn.prompt.encode("utf-8", "replace"),
             idle_seconds=turn.idle_seconds,
             most_bytes=_MOST_BYTES,
+            secrets=turn.secrets,
         )
         try:
             ended = await run(order)
@@ -187,7 +185,13 @@ class StubProvider:
     start.
     """
 
-    honours = frozenset({*SAFETY, "mcp", "skills", "agents", "pi", "systemPrompt"})
+    honours = frozenset(
+        {
+            "allowed_tools", "denied_tools", "sandbox", "hooks", "maxBudgetUsd", "mcp", "skills",
+            "agents", "pi", "systemPrompt", "settingSources", "betas", "context", "persist_session",
+            "persist_sessions", "webSearchMode",
+        }
+    )  # fmt: skip
 
     def __init__(self, argument: str) -> None:
         del argument
@@ -235,34 +239,6 @@ def provider_of(spec: str) -> Provider:
         raise TurnFailed(str(error)) from error
 
 
-def unsupported(graph: Graph, provider: Provider, ignored: Iterable[str] = ()) -> list[str]:
-    """Limits of agents that a provider does not keep, as sentences that name the node.
-
-    Args:
-        graph: The workflow.
-        provider: The provider that takes its turns.
-        ignored: Fields that may be overlooked.
-    """
-    overlooked = provider.honours | frozenset(ignored)
-    return [
-        f"node '{node.id}' limits its agent by {name}, which this provider does not keep"
-        for node in every_node(graph.nodes)
-        for name in sorted(SAFETY - overlooked)
-        if node.agent.get(name) is not None
-    ]
-
-
-def overlooked(graph: Graph, provider: Provider) -> list[str]:
-    """Other wishes for agents that a provider does not grant, as sentences that name the node."""
-    known = provider.honours | SAFETY | _HINTS
-    return [
-        f"node '{node.id}' asks for {name}, which this provider does not have"
-        for node in every_node(graph.nodes)
-        for name in sorted(set(node.agent) - known)
-        if node.agent[name] is not None
-    ]
-
-
 def needs_provider(nodes: Iterable[Node], stubs: Mapping[str, JsonValue]) -> list[str]:
     """Ids of nodes that are turns of an agent, and have no stub."""
     return [
@@ -277,6 +253,9 @@ ALLOWED: Final = (
 )  # fmt: skip
 """Variables of the worker's environment that every program gets."""
 
+NEVER: Final = frozenset({"PGFLOW_DSN", "DATABASE_URL", "PGPASSWORD"})
+"""Variables that no program gets: the connection to the database."""
+
 
 def inherited(names: Iterable[str]) -> dict[str, str]:
     """The part of the worker's environment that programs get, read at the moment of the call.
@@ -284,9 +263,22 @@ def inherited(names: Iterable[str]) -> dict[str, str]:
     Args:
         names: Further variables. The connection to the database is never among them.
     """
-    wanted = {*ALLOWED, *names} - {"PGFLOW_DSN", "DATABASE_URL", "PGPASSWORD"}
+    wanted = {*ALLOWED, *names} - NEVER
     return {
         name: value
         for name, value in os.environ.items()
         if name in wanted or name.startswith("LC_")
     }
+
+
+def secrets_of(names: Iterable[str]) -> dict[str, str]:
+    """The secrets that programs get, read at the moment of the call.
+
+    Raises:
+        KeyError: The worker does not have one.
+    """
+    found = {name: os.environ.get(name) for name in names if name not in NEVER}
+    for name, value in found.items():
+        if not value:
+            raise KeyError(name)
+    return {name: value for name, value in found.items() if value}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 import pgflow
@@ -11,7 +13,11 @@ class WorkflowFailed(Exception):
     """A declared workflow has failed: a node did, or nothing of it ran."""
 
 
-pgflow.register_errors(WorkflowFailed)
+class NodeFailed(Exception):
+    """The work of a node has failed. `pgflow retry` does it again."""
+
+
+pgflow.register_errors(WorkflowFailed, NodeFailed)
 
 
 class Result(BaseModel):
@@ -21,6 +27,7 @@ class Result(BaseModel):
         output: Words of it: the text of its last node, or of the one that it returns.
         value: The same as a value, if it is one.
         has_value: True if it is.
+        outcome: Verdict on its own work, if its file has an ``outcome_field``.
         nodes: States of its nodes.
     """
 
@@ -29,4 +36,5 @@ class Result(BaseModel):
     output: str = ""
     value: JsonValue = None
     has_value: bool = False
+    outcome: Literal["succeeded", "failed"] | None = None
     nodes: dict[str, str] = Field(default_factory=dict)

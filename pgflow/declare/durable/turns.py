@@ -7,17 +7,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any, Final
 
 from pydantic import JsonValue
 
 import pgflow
 from pgflow.declare.durable.bodies import Done
+from pgflow.declare.durable.processes import KeeperLost, Mask
 from pgflow.declare.durable.providers import Reply, Turn, TurnFailed
+from pgflow.declare.durable.results import NodeFailed
+from pgflow.declare.durable.schemas import misfits
 from pgflow.declare.text.javascript import json_text, parse_json, trim
 from pgflow.declare.text.outputs import fenced
+from pgflow.errors import BudgetExceeded
 
 MOST_REASKS: Final = 3
+_TRIES: Final = 3
 _EXHAUSTED: Final = ("credit balance is too low", "credit exhausted")
 
 
@@ -25,16 +31,33 @@ Asker = Callable[[Turn], Awaitable[Reply]]
 """Has a provider take a turn; called in the bodies of steps only."""
 
 
-async def take_turn(ask: Asker, turn: Turn) -> Done:
+async def take_turn(ask: Asker, turn: Turn, *, has_budget: bool = False) -> Done:
     """Take a turn as a decision; and if its answer does not fit the node's schema, others.
 
     Args:
         ask: Has it taken.
         turn: The turn.
+        has_budget: True if the pool of the run is asked first.
     """
-    done, errors = await _take(ask, turn), ""
-    for number in range(1, MOST_REASKS + 1):
-        if turn.schema is None or done.error is not None:
+    try:
+        return await _taken(ask, turn, has_budget=has_budget)
+    except NodeFailed as error:
+        return Done(error=str(error))
+    except BudgetExceeded as error:
+        return Done(error=f"budget exceeded: {error}")
+
+
+async def _taken(ask: Asker, turn: Turn, *, has_budget: bool) -> Done:
+    """Take a turn, and those that ask again.
+
+    Raises:
+        NodeFailed: One was not taken, or the last does not fit either.
+        BudgetExceeded: The pool does not admit one.
+    """
+    asked = turn
+    for number in range(1, MOST_REASKS + 2):
+        done = await _take(ask, asked, has_budget=has_budget, is_last=number > MOST_REASKS)
+        if turn.schema is None:
             return done
         done, errors = _fitted(done, turn.schema)
         if not errors:
@@ -46,12 +69,7 @@ async def take_turn(ask: Asker, turn: Turn) -> Done:
             f"Answer with one JSON value that fits this schema, and nothing else:\n"
             f"{json_text(turn.schema)}",
         )
-        done = await _take(ask, asked)
-    if done.error is None and turn.schema is not None:
-        done, errors = _fitted(done, turn.schema)
-    if errors:
-        return Done(error=f"the answer does not fit output_format: {errors}")
-    return done
+    raise AssertionError("the last turn fits, or has failed")
 
 
 async def turn_once(ask: Asker, turn: Turn) -> Done:
@@ -60,6 +78,7 @@ async def turn_once(ask: Asker, turn: Turn) -> Done:
         reply = await ask(turn)
     except TurnFailed as error:
         return Done(error=str(error)[:4000], unknown=True)
+    charge(reply)
     done = _done(reply.text, reply.value, has_value=reply.has_value)
     if turn.schema is None or done.error is not None:
         return done
@@ -67,30 +86,72 @@ async def turn_once(ask: Asker, turn: Turn) -> Done:
     return Done(error=f"the answer does not fit output_format: {errors}") if errors else done
 
 
-async def _take(ask: Asker, turn: Turn) -> Done:
-    """Take one turn as a step. A turn that was not taken is an outcome of it; what else is raised
-    is trouble of the machine, and tried again.
+async def _take(ask: Asker, turn: Turn, *, has_budget: bool, is_last: bool) -> Done:
+    """Take one turn as a step. What a provider does not do is the step's failure, so a retry of the
+    run takes the turn again.
     """
 
     async def body(prompt: str) -> pgflow.Choice[dict[str, Any]]:
         digest = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()
-        evidence = [f"prompt sha256:{digest}"]
         try:
-            reply = await ask(turn)
+            reply = await _asked(ask, turn)
         except TurnFailed as error:
-            said = Done(error=str(error)[:4000])
-            return pgflow.Choice(said.model_dump(), "the turn failed", evidence)
+            raise NodeFailed(str(error)[:4000]) from None
+        charge(reply)
+        done = _done(reply.text, reply.value, has_value=reply.has_value)
+        if done.error is not None:
+            raise NodeFailed(done.error)
+        if is_last and turn.schema is not None and (wrong := _fitted(done, turn.schema)[1]):
+            raise NodeFailed(f"the answer does not fit output_format: {wrong}")
         return pgflow.Choice(
-            _done(reply.text, reply.value, has_value=reply.has_value).model_dump(),
+            done.model_dump(),
             "the answer of the agent",
-            evidence,
+            [f"prompt sha256:{digest}"],
             model=reply.model,
             usage=pgflow.Usage(reply.usd, reply.tokens),
         )
 
     body.__name__ = turn.key
-    decided = await pgflow.decision(retries=3)(body)(turn.prompt)
+    take = pgflow.decision(retries=1)(body)
+    if has_budget:
+        take = take.options(admit=pgflow.Admit(usd=Decimal(str(turn.max_usd or 0))))
+    decided = await take(turn.prompt)
     return Done.model_validate(decided.value)
+
+
+async def _asked(ask: Asker, turn: Turn) -> Reply:
+    """Have a turn taken, and again if the machine gets into trouble."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return await ask(turn)
+        except (KeeperLost, OSError):
+            if not left:
+                raise
+    raise AssertionError("it was taken, or has failed")
+
+
+def charge(reply: Reply) -> None:
+    """Record the cost of a turn on the pool of the run."""
+    if reply.usd or reply.tokens:
+        pgflow.charge(usd=reply.usd, tokens=reply.tokens, model=reply.model)
+
+
+def masked(reply: Reply, secrets: tuple[str, ...]) -> Reply:
+    """An answer without the secrets that its agent was given."""
+    if not secrets:
+        return reply
+    mask = Mask(secrets)
+    return replace(reply, text=mask.text(reply.text), value=_masked(reply.value, mask))
+
+
+def _masked(value: JsonValue, mask: Mask) -> JsonValue:
+    if isinstance(value, str):
+        return mask.text(value)
+    if isinstance(value, list):
+        return [_masked(part, mask) for part in value]
+    if isinstance(value, dict):
+        return {mask.text(name): _masked(part, mask) for name, part in value.items()}
+    return value
 
 
 def _done(text: str, value: JsonValue, *, has_value: bool) -> Done:
@@ -114,21 +175,7 @@ def _fitted(done: Done, schema: JsonValue) -> tuple[Done, str]:
             value = parse_json(fenced(done.text) or done.text)
         except ValueError as error:
             return done, f"it is no JSON: {error}"
-    wrong = _misfits(value, schema)
+    wrong = misfits(value, schema)
     if wrong:
         return done, wrong
     return Done(text=json_text(value), value=value, has_value=True), ""
-
-
-def _misfits(value: JsonValue, schema: Any) -> str:
-    """Return the faults of a value; nothing for a schema that is none itself."""
-    import jsonschema
-    from jsonschema.validators import validator_for
-
-    try:
-        validator = validator_for(schema)(schema)
-        validator.check_schema(schema)
-    except (jsonschema.SchemaError, AttributeError, TypeError):
-        return ""
-    errors = [error.message for error in validator.iter_errors(value)]
-    return "; ".join(errors[:5])[:1000]

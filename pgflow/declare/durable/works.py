@@ -18,9 +18,11 @@ import pgflow
 from pgflow.declare.durable import bodies
 from pgflow.declare.durable.bodies import Done, Folders, Job
 from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.processes import Mask
 from pgflow.declare.durable.programs import fill
-from pgflow.declare.durable.providers import Reply, Turn, provider_of
-from pgflow.declare.durable.turns import take_turn, turn_once
+from pgflow.declare.durable.providers import Reply, Turn, TurnFailed, provider_of
+from pgflow.declare.durable.results import NodeFailed
+from pgflow.declare.durable.turns import masked, take_turn, turn_once
 from pgflow.declare.graph import Bash, Node, Script
 from pgflow.declare.play.interpreter import Task
 from pgflow.declare.text.outputs import Outputs, completed
@@ -68,12 +70,17 @@ class Works:
         """Do something once, and record what came of it."""
 
         async def once(*_: str) -> Done:
-            return await body()
+            done = await body()
+            if done.error is not None:
+                raise NodeFailed(done.error)
+            return done
 
         async with self.slots:
             try:
-                return await pgflow.call(key, once, *args, returns=Done, retries=3)
-            except StepFailed as error:
+                return await pgflow.call(
+                    key, once, *args, returns=Done, retries=3, raises=[NodeFailed]
+                )
+            except (NodeFailed, StepFailed) as error:
                 return Done(error=str(error))
 
     async def _work(
@@ -156,11 +163,20 @@ class Works:
             {**_of_agents(self.frozen.graph.options), **task.node.agent},
             task.node.output_schema,
             1800.0 if idle is None else idle / 1000,
+            None if task.node.budget is None else task.node.budget.max_usd,
         )
 
         async def ask_provider(turn: Turn) -> Reply:
-            env = bodies.surroundings(self.settings, self.folders, task.variables)
-            return await provider_of(spec).take(replace(turn, env=env))
+            try:
+                secrets = tuple(bodies.secrets_of_run(self.settings).values())
+                env = bodies.surroundings(self.settings, self.folders, task.variables)
+            except bodies.Unusable as error:
+                raise TurnFailed(f"node '{turn.node}' {error}") from error
+            try:
+                reply = await provider_of(spec).take(replace(turn, env=env, secrets=secrets))
+            except TurnFailed as error:
+                raise TurnFailed(Mask(secrets).text(str(error))) from None
+            return masked(reply, secrets)
 
         if task.node.effects:
             return await self._work(
@@ -168,7 +184,7 @@ class Works:
             )
         async with self.slots:
             try:
-                return await take_turn(ask_provider, turn)
+                return await take_turn(ask_provider, turn, has_budget=self.settings.has_budget)
             except StepFailed as error:
                 return Done(error=str(error))
 

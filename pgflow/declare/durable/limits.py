@@ -1,0 +1,181 @@
+"""Limits and wishes of a file that a run cannot keep. They are found before it begins, and said by
+name.
+
+A limit on what an agent or a run may do is never dropped in silence: such a file is refused, unless
+whoever starts it says that the limit may be ignored (`refused`). Of everything else that would not
+be done as it is written, a run warns at its start (`overlooked`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from pydantic import JsonValue
+
+from pgflow.declare.dag.drafts import meaningless, read_node
+from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.providers import Provider
+from pgflow.declare.durable.schemas import why_no_schema
+from pgflow.declare.graph import Call, Command, Graph, Group, Loop, Node, Prompt, Script, every_node
+from pgflow.declare.text.yamlfile import YamlError, decode, read_bytes, read_yaml
+
+BUDGET: Final = "maxBudgetUsd"
+SAFETY: Final = frozenset({"allowed_tools", "denied_tools", "sandbox", "hooks", BUDGET})
+"""Fields of a node that limit its agent."""
+
+_HINTS: Final = frozenset({"model", "effort", "thinking", "provider", "fallbackModel"})
+"""Fields that any provider may overlook: the work is the same, done by another or dearer mind."""
+
+_OF_AGENTS: Final = frozenset({"sandbox", "webSearchMode", "betas", "persist_sessions", *_HINTS})
+"""Fields of a workflow that speak of all its agents."""
+
+
+def refused(graph: Graph, provider: Provider | None, ignored: Iterable[str] = ()) -> list[str]:
+    """Limits that a run would not keep, as sentences that name the node.
+
+    Args:
+        graph: The workflow.
+        provider: Provider of the turns of its agents; None if there are none.
+        ignored: Fields that may be overlooked.
+    """
+    may = frozenset(ignored)
+    return [sentence for field, sentence in _limits(graph, provider) if field not in may]
+
+
+def _limits(graph: Graph, provider: Provider | None) -> Iterator[tuple[str, str]]:
+    """Yield every limit that is not kept: the field, and a sentence."""
+    if _is_enabled(graph.options.get("container")):
+        yield "container", "the workflow asks for a container, and runs have none"
+    if _is_enabled(graph.options.get("worktree")):
+        yield (
+            "worktree",
+            "the workflow asks for a worktree of its own, and runs work in the folder of --cwd",
+        )
+    for node in every_node(graph.nodes):
+        if isinstance(node.body, Call) and node.body.isolation == "worktree":
+            yield (
+                "isolation",
+                f"node '{node.id}' asks for a worktree (isolation), and children have none",
+            )
+    if provider is None:
+        return
+    for field in sorted(SAFETY - provider.honours):
+        if field in graph.options and any(map(_takes_turns, every_node(graph.nodes))):
+            yield field, f"the workflow limits its agents by {field}, {_UNKEPT}"
+    if graph.options.get("webSearchMode") == "disabled" and "webSearchMode" not in provider.honours:
+        yield "webSearchMode", f"the workflow limits its agents by webSearchMode, {_UNKEPT}"
+    for node in every_node(graph.nodes):
+        for field in sorted(SAFETY - provider.honours):
+            if _has(node, field):
+                yield field, f"node '{node.id}' limits its agent by {field}, {_UNKEPT}"
+
+
+_UNKEPT: Final = "which this provider does not keep"
+
+
+def overlooked(
+    frozen: Frozen, provider: Provider | None, settings: Settings | None = None
+) -> list[str]:
+    """Everything else that a run does not do as its file says, as sentences that name the node.
+
+    Args:
+        frozen: The workflow, with the texts that were found.
+        provider: Provider of the turns of its agents; None if there are none.
+        settings: Settings of the run.
+    """
+    stubs = {} if settings is None else settings.stubs
+    nodes = [node for node in every_node(frozen.graph.nodes) if node.id not in stubs]
+    return [
+        *_dropped(frozen.graph),
+        *_of_workflow(frozen.graph, provider),
+        *(sentence for node in nodes for sentence in _of_node(node, frozen)),
+        *(() if provider is None else _of_turns(nodes, provider)),
+    ]
+
+
+def _dropped(graph: Graph) -> Iterator[str]:
+    """Yield the fields that mean nothing on the node on which they stand, and are not in the graph:
+    the original says so in its log only.
+    """
+    for file in graph.files:
+        try:
+            head = read_yaml(decode(read_bytes(Path(file)))[0]).value
+        except (OSError, YamlError):
+            continue
+        for index, raw in enumerate(head["nodes"]):
+            node, _ = read_node(raw, ("nodes", index), file)
+            for where, field in meaningless(raw, node) if node is not None else ():
+                yield f"node '{where.id}' has {field}, which means nothing for {where.mode}"
+
+
+def _of_workflow(graph: Graph, provider: Provider | None) -> Iterator[str]:
+    options = graph.options
+    if options.get("mutates_checkout") is True:
+        yield "mutates_checkout: nothing keeps other runs out of the folder meanwhile"
+    if options.get("requires"):
+        yield "requires: nobody looks whether what the workflow requires is there"
+    if provider is None:
+        return
+    for field in sorted(_OF_AGENTS - _HINTS - SAFETY - provider.honours):
+        if field in options and (field, options[field]) != ("webSearchMode", "disabled"):
+            yield f"the workflow asks for {field}, which this provider does not have"
+
+
+def _of_node(node: Node, frozen: Frozen) -> Iterator[str]:
+    """Yield what no provider would change."""
+    name = getattr(node.body, "name" if isinstance(node.body, Command) else "command", None)
+    if name is not None and name not in frozen.commands:
+        yield f"node '{node.id}' will fail: there is no command '{name}'"
+    if isinstance(node.body, Script) and node.body.script not in frozen.programs:
+        yield f"node '{node.id}' will fail: there is no script '{node.body.script}'"
+    if isinstance(node.body, Script) and node.body.runtime == "bun" and node.body.dependencies:
+        yield f"node '{node.id}' names deps, and bun installs none"
+    if node.output_type is not None:
+        yield f"node '{node.id}': no artifact of its output_type is written"
+    if node.always_run:
+        yield f"node '{node.id}' has always_run: it is not done again where the run is resumed"
+    if node.effects and node.retry is not None:
+        yield f"node '{node.id}' is external, so its retry is not done: nobody knows what it did"
+    checks = node.output_schema is not None and not isinstance(node.body, Call | Group)
+    if checks and (why := why_no_schema(node.output_schema)):
+        yield f"node '{node.id}': its output_format is no schema, and checks nothing: {why}"
+    if isinstance(node.body, Group) and node.output_schema is not None:
+        yield f"node '{node.id}' has an output_format, which means nothing for a group"
+
+
+def _of_turns(nodes: list[Node], provider: Provider) -> Iterator[str]:
+    """Yield the wishes that this provider does not grant."""
+    known = provider.honours | SAFETY | _HINTS
+    for node in nodes:
+        for field in sorted(set(node.agent) - known):
+            if node.agent[field] not in (None, "fresh", False):
+                yield f"node '{node.id}' asks for {field}, which this provider does not have"
+    turns = [node for node in nodes if _takes_turns(node)]
+    goes_on = any(_goes_on(node) and (len(turns) > 1 or _is_loop(node)) for node in turns)
+    if goes_on and "context" not in provider.honours:
+        yield "agents do not remember: each turn begins anew, and knows what its prompt says"
+
+
+def _goes_on(node: Node) -> bool:
+    """Return True if the original could go on in the session of the turn before."""
+    if isinstance(node.body, Loop):
+        return not node.body.fresh_context
+    return bool(node.depends_on) and node.agent.get("context") != "fresh"
+
+
+def _is_loop(node: Node) -> bool:
+    return isinstance(node.body, Loop)
+
+
+def _takes_turns(node: Node) -> bool:
+    return isinstance(node.body, Prompt | Command | Loop)
+
+
+def _has(node: Node, field: str) -> bool:
+    return node.budget is not None if field == BUDGET else node.agent.get(field) is not None
+
+
+def _is_enabled(policy: JsonValue) -> bool:
+    return isinstance(policy, Mapping) and policy.get("enabled") is True

@@ -1,0 +1,51 @@
+"""Output schemas: what an answer lacks to fit one. Nothing is fetched: a schema that refers to
+another document is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import JsonValue
+
+
+def why_no_schema(schema: Any) -> str:
+    """Return the reason why a schema is none, so that nothing is held to it; empty if it is one."""
+    import jsonschema
+    from jsonschema.validators import validator_for
+
+    try:
+        validator_for(schema).check_schema(schema)
+    except (jsonschema.SchemaError, AttributeError, TypeError) as error:
+        return str(getattr(error, "message", error))[:300]
+    for reference in _references(schema):
+        if not reference.startswith("#"):
+            return f"it refers to {reference[:200]}"
+    return ""
+
+
+def misfits(value: JsonValue, schema: Any) -> str:
+    """Return the faults of a value; nothing for a schema that is none itself."""
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
+    if why_no_schema(schema):
+        return ""
+    validator = validator_for(schema)(schema, registry=Registry())
+    try:
+        errors = [error.message for error in validator.iter_errors(value)]
+    except Unresolvable:
+        return ""
+    return "; ".join(errors[:5])[:1000]
+
+
+def _references(schema: Any) -> Iterator[str]:
+    """Yield every ``$ref`` of a schema."""
+    inner = schema.values() if isinstance(schema, dict) else schema
+    if isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
+        yield schema["$ref"]
+    if isinstance(schema, dict | list):
+        for part in inner:
+            yield from _references(part)

@@ -1,0 +1,133 @@
+"""Limits and wishes of files: what a run would not do as it is written is said before it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from runkit import play, write
+
+from pgflow.declare import Graph, parse_workflow
+from pgflow.declare.durable import freeze
+from pgflow.declare.durable.limits import overlooked, refused
+from pgflow.declare.durable.providers import make_provider
+from pgflow.declare.durable.schemas import misfits
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness
+
+pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
+
+pytestmark = pytest.mark.timeout(60)
+
+READ = "- {id: read, prompt: Read."
+UNKEPT = "which this provider does not keep"
+
+
+def graph_of(folder: Path, nodes: str, more: str = "") -> Graph:
+    return parse_workflow(write(folder, nodes, more))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "more", "field", "sentence"),
+    [
+        (f"{READ}, allowed_tools: [Read]}}", "", "allowed_tools",
+         f"node 'read' limits its agent by allowed_tools, {UNKEPT}"),
+        (f"{READ}, denied_tools: [Bash]}}", "", "denied_tools",
+         f"node 'read' limits its agent by denied_tools, {UNKEPT}"),
+        (f"{READ}, maxBudgetUsd: 2}}", "", "maxBudgetUsd",
+         f"node 'read' limits its agent by maxBudgetUsd, {UNKEPT}"),
+        (f"{READ}}}", "sandbox: {enabled: true}", "sandbox",
+         f"the workflow limits its agents by sandbox, {UNKEPT}"),
+        (f"{READ}}}", "webSearchMode: disabled", "webSearchMode",
+         f"the workflow limits its agents by webSearchMode, {UNKEPT}"),
+        (f"{READ}}}", "container: {enabled: true}", "container",
+         "the workflow asks for a container, and runs have none"),
+        (f"{READ}}}", "worktree: {enabled: true}", "worktree",
+         "the workflow asks for a worktree of its own, and runs work in the folder of --cwd"),
+        ("- {id: kid, workflow: w, isolation: worktree}", "", "isolation",
+         "node 'kid' asks for a worktree (isolation), and children have none"),
+    ],
+)  # fmt: skip
+def test_a_limit_that_is_not_kept_is_refused_by_name(
+    tmp_path: Path, nodes: str, more: str, field: str, sentence: str
+) -> None:
+    graph, command = graph_of(tmp_path, nodes, more), make_provider("cmd:cat")
+    assert refused(graph, command) == [sentence]
+    assert refused(graph, command, [field]) == []
+
+
+def test_a_provider_says_which_limits_it_keeps(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, f"{READ}, allowed_tools: [Read]}}")
+    assert refused(graph, make_provider("python:declared_agents:careful")) == []
+    assert refused(graph, make_provider("stub:")) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "more", "sentence"),
+    [
+        (f"{READ}, mcp: servers.json}}", "", "asks for mcp, which this provider does not have"),
+        (f"{READ}, systemPrompt: Be brief.}}", "", "asks for systemPrompt"),
+        (f"{READ}, context: shared}}", "", "asks for context"),
+        (f"{READ}, output_type: plan}}", "", "no artifact of its output_type is written"),
+        (f"{READ}, always_run: true}}", "", "it is not done again where the run is resumed"),
+        (f"{READ}, effect: external, retry: {{max_attempts: 2}}}}", "", "its retry is not done"),
+        (f"{READ}, output_format: {{type: 5}}}}", "", "is no schema, and checks nothing"),
+        (f"{READ}, output_format: {{$ref: 'https://x.example/s'}}}}", "", "it refers to https://x"),
+        (f"{READ}}}", "requires: [github]", "requires: nobody looks"),
+        (f"{READ}}}", "persist_sessions: true", "asks for persist_sessions"),
+        (f"{READ}}}", "webSearchMode: live", "asks for webSearchMode"),
+        (f"{READ}}}", "mutates_checkout: true", "nothing keeps other runs out of the folder"),
+        ("- {id: go, command: nonesuch}", "", "will fail: there is no command 'nonesuch'"),
+        ("- {id: go, script: nonesuch, runtime: bun}", "", "there is no script 'nonesuch'"),
+        ("- {id: go, script: 'f()', runtime: bun, deps: [x]}", "", "bun installs none"),
+        (f"{READ}}}\n- {{id: more, prompt: Go on., depends_on: [read]}}", "", "do not remember"),
+    ],
+)  # fmt: skip
+def test_a_wish_that_is_not_granted_is_warned_about(
+    tmp_path: Path, nodes: str, more: str, sentence: str
+) -> None:
+    frozen = freeze(graph_of(tmp_path, nodes, more))
+    (said,) = overlooked(frozen, make_provider("cmd:cat"))
+    assert sentence in said
+
+
+def test_a_field_that_means_nothing_where_it_stands_is_warned_about(tmp_path: Path) -> None:
+    nodes = """
+    - {id: a, bash: echo, model: large}
+    - id: b
+      allowed_tools: [Read]
+      loop: {prompt: x, until: DONE, max_iterations: 2}
+    - id: c
+      loop_group:
+        max_iterations: 2
+        until: DONE
+        nodes: [{id: d, prompt: y, timeout: 5}]
+    """
+    assert overlooked(freeze(graph_of(tmp_path, nodes)), make_provider("stub:")) == [
+        "node 'a' has model, which means nothing for bash",
+        "node 'b' has allowed_tools, which means nothing for loop",
+        "node 'd' has timeout, which means nothing for prompt",
+    ]
+
+
+@pytest.mark.parametrize("ignored", [(), ("allowed_tools",)])
+async def test_a_child_is_held_to_the_limits_of_its_own_file(
+    aflow: AsyncHarness, tmp_path: Path, ignored: tuple[str, ...]
+) -> None:
+    write(tmp_path, f"{READ}, allowed_tools: [Read]}}", name="kid")
+    path = write(tmp_path, "- {id: call, workflow: kid}")
+    run = await play(aflow, path, provider="cmd:cat", ignored=ignored)
+    if ignored:
+        assert run.output == "Read."
+    else:
+        assert (
+            f"workflow 'kid': node 'read' limits its agent by allowed_tools, {UNKEPT}" in run.error
+        )
+
+
+def test_a_schema_fetches_nothing() -> None:
+    assert misfits("x", {"$ref": "http://127.0.0.1:9/schema"}) == ""
+    assert misfits("x", {"$ref": "#/nowhere"}) == ""
+    assert misfits("x", {"$ref": "#/$defs/n", "$defs": {"n": {"type": "number"}}}) != ""
