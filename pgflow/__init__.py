@@ -77,6 +77,7 @@ from pgflow._model.messages import Delivery, Message
 from pgflow._model.obligations import Obligation
 from pgflow._model.options import MapResult, Retries, Slot, StartOptions
 from pgflow._model.pages import Page
+from pgflow._model.queues import Backlog, QueueRules
 from pgflow._model.upcasters import upcaster
 from pgflow._transactions.provider import (
     AsyncTransaction,
@@ -131,18 +132,18 @@ from pgflow.errors import (
 __all__ = [
     "Absent", "Accepted", "Admit", "Answer", "App", "Approve", "Approved", "AsyncApp",
     "AsyncClient", "AsyncEffect", "AsyncRun", "AsyncSentUpdate", "AsyncStep", "AsyncTransaction",
-    "AsyncTransactionProvider", "BoundUpdate", "BudgetExceeded", "Change", "Child", "Choice",
-    "Client", "CodecError", "Confirmed", "Connection", "Decision", "DefinitionError", "Delivery",
-    "Diverged", "EffectFailed", "Escalate", "Escalated", "Event", "Expired", "GateClosed",
-    "GateRejected", "GateRequest", "HasActed", "Interceptor", "InvalidArgument", "InvalidLink",
-    "InvalidSignature", "KeyConflict", "LeaseLost", "LockLost", "LockRefused", "MapResult",
-    "Message", "NeedsGate", "NonDeterminismError", "NotAllowed", "NotInRunError",
+    "AsyncTransactionProvider", "Backlog", "BoundUpdate", "BudgetExceeded", "Change", "Child",
+    "Choice", "Client", "CodecError", "Confirmed", "Connection", "Decision", "DefinitionError",
+    "Delivery", "Diverged", "EffectFailed", "Escalate", "Escalated", "Event", "Expired",
+    "GateClosed", "GateRejected", "GateRequest", "HasActed", "Interceptor", "InvalidArgument",
+    "InvalidLink", "InvalidSignature", "KeyConflict", "LeaseLost", "LockLost", "LockRefused",
+    "MapResult", "Message", "NeedsGate", "NonDeterminismError", "NotAllowed", "NotInRunError",
     "NotInWorkflowError", "NotStorable", "Obligation", "OpenGate", "Page", "PayloadChanged",
-    "PayloadCodec", "PgflowError", "PlannedCall", "PlannedSql", "Pool", "Ref", "Reject", "Rejected",
-    "Relay", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo", "RunNotFound",
-    "RunStuck", "SentUpdate", "SetupError", "Signal", "Sink", "Slot", "Snapshot", "Stale",
-    "StartOptions", "Status", "Step", "StepCommitted", "StepFailed", "StillUnknown", "SyncChild",
-    "SyncEffect", "SyncSignal", "SyncStep", "TakeOver", "TakenOver", "TooManyFailures",
+    "PayloadCodec", "PgflowError", "PlannedCall", "PlannedSql", "Pool", "QueueRules", "Ref",
+    "Reject", "Rejected", "Relay", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo",
+    "RunNotFound", "RunStuck", "SentUpdate", "SetupError", "Signal", "Sink", "Slot", "Snapshot",
+    "Stale", "StartOptions", "Status", "Step", "StepCommitted", "StepFailed", "StillUnknown",
+    "SyncChild", "SyncEffect", "SyncSignal", "SyncStep", "TakeOver", "TakenOver", "TooManyFailures",
     "Transaction", "TransactionProvider", "TryLater", "Undeliverable", "UndoRequest", "Update",
     "UpdateFailed", "UpdateHandler", "UpdateRefused", "UpdateRejected", "Usage", "Verdict",
     "VersionConflict", "WorkerFailed", "Workflow", "WrongColourError", "WrongState", "__version__",
@@ -151,6 +152,6 @@ __all__ = [
     "heartbeat_details", "idempotency_key", "in_workflow", "inline", "lock", "logger", "map", "now",
     "on", "owe", "patched", "publish", "query", "random", "read", "register_errors", "run_child",
     "run_info", "saga", "schedule", "serve", "set_labels", "set_state", "sleep", "start_child",
-    "step", "sync", "transaction", "transfer", "upcaster", "update", "uuid",
-    "wait_for_event", "waive", "workflow",
+    "step", "sync", "transaction", "transfer", "upcaster", "update", "uuid", "wait_for_event",
+    "waive", "workflow",
 ]  # fmt: skip

@@ -65,7 +65,9 @@ class Sizes:
 
     finished: int = 1_000_000
     unclaimable: int = 100_000
-    """Ready before all others, in a lane that nobody serves or in a queue that is paused."""
+    """Ready before all others, in a lane that nobody serves, in a queue that is paused, or in a
+    line.
+    """
     ready: int = 100_000
     parked: int = 100_000
     leased: int = 10_000
@@ -105,14 +107,17 @@ class Ids:
 
 
 SERVED = list(range(1, 9))
-FOREIGN, PAUSED, LIMITED, RARE = 9, 10, 11, 12
+FOREIGN, PAUSED, LIMITED, RARE, LINED = 9, 10, 11, 12, 13
 PARTITION_WIDTH = 300_000
 
 LANES = """
 insert into pgflow.queue (queue, paused_at, max_running) values
   ('default', null, null), ('elsewhere', null, null), ('paused', now(), null), ('limited', null, 5000);
+insert into pgflow.queue (queue, is_lined) values ('lined', true);
+insert into pgflow.line (queue, key, max_per_key) values ('lined', 'labels.user', 1);
+insert into pgflow.line_state (queue) values ('lined');
 insert into pgflow.lane (queue, workflow) select 'default', 'flow_' || n from generate_series(1, 8) n order by n;
-insert into pgflow.lane (queue, workflow) values ('elsewhere', 'foreign'), ('paused', 'resting'), ('limited', 'few'), ('default', 'rare');
+insert into pgflow.lane (queue, workflow) values ('elsewhere', 'foreign'), ('paused', 'resting'), ('limited', 'few'), ('default', 'rare'), ('lined', 'standing');
 insert into pgflow.worker (pid, beat, beat_at, started_at, concurrency, host, version, queues)
 select n, 0, now(), now(), 100, 'host', 'test', '{default}' from generate_series(1, 50) n;
 insert into pgflow.code (first_at, last_at, is_pinned, workflow, version, code_hash)
@@ -133,7 +138,7 @@ select i, case when c.is_next then i - {ready} + {finished} else i end, case whe
   case when i >= {parked} and i < {leased} and i % 5 = 4 then {base} + interval '90 days' + i * interval '1 ms' end,
   case when i >= {parked} and i % 10 = 0 then case when i % 1000 = 0 then now() - interval '1 s' else {base} + interval '200 days' end end,
   md5(i::text)::uuid, case when c.is_next then 2 else 1 end,
-  case when i >= {unclaimable} and i < {ready} then case i % 2 when 0 then 9 else 10 end
+  case when i >= {unclaimable} and i < {ready} then case when i % 5 = 4 then 13 when i % 2 = 0 then 9 else 10 end
     when i % 100 = 7 and i >= {ready} and i < {parked} or i >= {leased} and i < {held} and i % 20 = 7 then 11
     when i % 5000 = 7 then 12
     else i % 8 + 1 end,
@@ -143,9 +148,13 @@ from generate_series({finished}, {end} - 1) i
 cross join lateral (select i >= {ready} and i < {ready} + {kin} as is_next, i >= {ready} + {kin} and i < {ready} + 2 * {kin} as is_child) c;
 
 insert into pgflow.ready (run_id, ready_at, lane_id, last_seq, attempt, priority, suspect, has_begun)
-select r.run_id, r.created_at, r.lane_id, case when r.run_id % 10 = 1 then 1 else 0 end, 0, 0,
+select r.run_id, r.created_at, case when r.lane_id = 13 then -13 else r.lane_id end, case when r.run_id % 10 = 1 then 1 else 0 end, 0, 0,
   case when r.run_id < {ready} + 40 and r.run_id >= {ready} and r.run_id % 10 = 1 then 1 else 0 end, case when r.run_id % 10 = 1 then true end
 from pgflow.run r where r.run_id >= {unclaimable} and r.run_id < {parked};
+
+-- Four of each key.
+insert into pgflow.line_run (run_id, rank, lane_id, is_fresh, queue, key)
+select r.run_id, 0, 13, true, 'lined', 'user-' || r.run_id / 20 from pgflow.run r where r.run_id >= {unclaimable} and r.run_id < {ready} and r.lane_id = 13;
 
 insert into pgflow.lease (run_id, token, claimed_at, worker_id, lane_id, last_seq, attempt, priority, suspect)
 select r.run_id, r.run_id * 1000 + 7, now(), r.run_id / 100 % 50 + 1, r.lane_id, 0, 1, 0, 0
@@ -547,7 +556,7 @@ CASES = [
         uses="lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey step_beat_pkey",
     ),
     Case(
-        "claim behind 100,000 of a paused queue and a foreign lane",
+        "claim behind 100,000 of a paused queue, of a foreign lane and in a line",
         CLAIM,
         lambda _: (1, [*SERVED, PAUSED], tokens(10)),
         410,
@@ -561,6 +570,42 @@ CASES = [
         490,
         uses="lease:whole lease_pkey ready_pkey ready_suspect_idx run_pkey signal_pkey "
         "step_beat_pkey",
+    ),
+    Case(
+        "claim of ten from a line of 20,000",
+        CLAIM,
+        lambda _: (1, [LINED], tokens(10)),
+        950,
+        uses="lease_pkey line_run_order_idx line_run_pkey line_run_suspect_idx ready_pkey "
+        "ready_run_id_key ready_suspect_idx run_pkey signal_pkey step_beat_pkey",
+    ),
+    Case(
+        "claim from a line, 5,000 keys of which have one that is held",
+        CLAIM,
+        lambda _: (1, [LINED], tokens(10)),
+        57000,
+        uses="lease_pkey line_run_order_idx line_run_pkey line_run_suspect_idx line_turn_pkey "
+        "ready_pkey ready_run_id_key ready_suspect_idx run_pkey signal_pkey step_beat_pkey",
+        before=(
+            "insert into pgflow.line_turn (chain_id, run_id, queue, key) select {leased} + n, {leased} + n, 'lined', 'user-' || {unclaimable} / 20 + n from generate_series(0, 5000) n",
+        ),
+    ),
+    Case(
+        "claim from a line as its rules are new",
+        CLAIM,
+        lambda _: (1, [LINED], tokens(10)),
+        53000,
+        uses="lease_pkey line_run_order_idx line_run_pkey line_run_suspect_idx ready_pkey "
+        "ready_run_id_key ready_suspect_idx run_pkey signal_pkey step_beat_pkey",
+        before=("select pgflow.leave_line_('lined', 5000)",),
+    ),
+    Case(
+        "when the next of a line begins",
+        "select pgflow.next_turn(array['lined', 'default'])",
+        lambda _: (),
+        45,
+        uses="line_run_order_idx",
+        before=("update pgflow.line set rate = 5, rate_seconds = 60",),
     ),
     Case(
         "claim of nothing",
@@ -968,9 +1013,17 @@ CASES = [
         "poll with nothing to do",
         "select * from pgflow.poll(1000)",
         lambda _: (),
-        126,  # six of them to see whether a run waits for an event that is new
-        uses="event_wait_pkey event_wait_behind_idx deadline_due_idx effect_beat_look_idx "
-        "nudge_pkey owed_due_idx timer_due_idx",
+        134,  # some to see whether a run waits for an event that is new, and that no queue has a line
+        uses="event_wait_pkey event_wait_behind_idx deadline_due_idx effect_beat_look_idx nudge_pkey owed_due_idx timer_due_idx",
+        before=(LONG_AGO, "delete from pgflow.nudge", "delete from pgflow.line"),
+    ),
+    Case(
+        "poll with nothing to do, that tidies a line up",
+        "select * from pgflow.poll(1000)",
+        lambda _: (),
+        326,
+        uses="event_wait_pkey event_wait_behind_idx deadline_due_idx effect_beat_look_idx lease_pkey line_run_expires_idx "
+        "line_run_order_idx nudge_pkey owed_due_idx timer_due_idx",
         before=(LONG_AGO, "delete from pgflow.nudge"),
     ),
     Case(
@@ -978,7 +1031,7 @@ CASES = [
         "select * from pgflow.poll(100)",
         lambda _: (),
         3500,
-        uses="event_wait_pkey event_wait_behind_idx deadline_due_idx effect_beat_look_idx "
+        uses="event_wait_pkey event_wait_behind_idx line_run_expires_idx line_run_order_idx lease_pkey deadline_due_idx effect_beat_look_idx "
         "nudge_pkey owed_due_idx parked_pkey "
         "timer_due_idx timer_pkey wait_pkey",
         before=("delete from pgflow.nudge", "delete from pgflow.deadline where due_at <= now()"),
@@ -988,7 +1041,7 @@ CASES = [
         "select * from pgflow.poll(100)",
         lambda _: (),
         17000,
-        uses="event_wait_pkey event_wait_behind_idx deadline_due_idx effect_beat_look_idx "
+        uses="event_wait_pkey event_wait_behind_idx line_run_expires_idx line_run_order_idx lease_pkey deadline_due_idx effect_beat_look_idx "
         "held_pkey lease_pkey nudge_pkey outcome_pkey "
         "owed_due_idx parked_pkey ready_run_id_key run_generation_key run_pkey signal_pkey timer_due_idx "
         "timer_pkey wait_pkey",
@@ -999,7 +1052,7 @@ CASES = [
         "select * from pgflow.poll(100)",
         lambda _: (),
         6000,
-        uses="event_wait_pkey event_wait_behind_idx deadline_due_idx effect_beat_look_idx "
+        uses="event_wait_pkey event_wait_behind_idx line_run_expires_idx line_run_order_idx lease_pkey deadline_due_idx effect_beat_look_idx "
         "effect_beat_pkey held_pkey lease_pkey "
         "nudge_pkey outcome_pkey owed_due_idx owed_pkey parked_pkey ready_run_id_key "
         "run_generation_key run_pkey signal_pkey timer_due_idx timer_pkey wait_pkey",
@@ -1024,7 +1077,7 @@ CASES = [
         "select * from pgflow.poll(100)",
         lambda _: (),
         9000,
-        uses="event_wait_pkey event_wait_behind_idx deadline_due_idx effect_beat_look_idx "
+        uses="event_wait_pkey event_wait_behind_idx line_run_expires_idx line_run_order_idx lease_pkey deadline_due_idx effect_beat_look_idx "
         "nudge_pkey outcome_pkey owed_due_idx "
         "owed_pkey run_pkey timer_due_idx unit_pkey",
         before=(
@@ -1170,6 +1223,28 @@ CASES = [
         190,
         uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key "
         "run_key_pkey run_pkey",
+    ),
+    Case(
+        "start of 100 runs in a line",
+        "select * from pgflow.start_runs('standing', (select json_agg(json_build_array(null, '{}')) from generate_series(1, 100))::jsonb, 'lined')",
+        lambda _: (),
+        5100,
+        uses="ready_run_id_key run_key_pkey run_pkey",
+    ),
+    Case(
+        "start that puts off one that waits",
+        "select * from pgflow.start_run(%s, '{\"n\": 2}', %s, debounce_seconds => 60)",
+        lambda ids: (f"flow_{number(parked_key(ids, 4)) % 8 + 1}", parked_key(ids, 4)),
+        190,
+        uses="held_pkey lease_pkey deadline_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key "
+        "run_key_pkey run_pkey signal_pkey timer_pkey",
+    ),
+    Case(
+        "start under a key that counts while its run is open",
+        "select * from pgflow.start_run(%s, '{\"n\": 2}', %s, key_seconds => 0)",
+        lambda ids: (f"flow_{(ids.finished + 5000) % 8 + 1}", f"key-{ids.finished + 5000}"),
+        150,
+        uses="held_pkey lease_pkey parked_pkey ready_run_id_key outcome_pkey run_generation_key run_key_pkey run_pkey",
     ),
     Case(
         "freeing ten keys",
@@ -1678,7 +1753,7 @@ update pg_class set relpages = pg_relation_size(oid) / 8192, reltuples = 0, rela
 where oid in (
   with places as (
     select format('pgflow.%I', name)::regclass as oid
-    from unnest('{ready,lease,parked,held,wait,timer,deadline,signal,nudge,step_beat}'::text[]) name
+    from unnest('{ready,line_run,lease,parked,held,wait,timer,deadline,signal,nudge,step_beat}'::text[]) name
   )
   select oid from places union all select i.indexrelid from pg_index i join places p on p.oid = i.indrelid
 )

@@ -451,6 +451,94 @@ table pgflow.lease, owner pgflow_owner
   suspect smallint not null -- Workers that died holding this run without a new unit
   constraint lease_pkey PRIMARY KEY (run_id)
 
+table pgflow.line, owner pgflow_owner
+  -- Rules of queues whose runs stand in a line
+  rate_seconds double precision -- Seconds for which that rate is
+  key_rate_seconds double precision -- Seconds for which that rate is
+  expires_seconds double precision -- Seconds after which a run that has not begun is cancelled; null = never
+  ageing_seconds double precision -- Seconds of waiting that are worth one step of priority; null = priorities are strict
+  max_per_key integer -- Most runs of one key that may be held at once; null = no limit
+  rate integer -- Most runs of the queue that may begin in so many seconds; null = no limit
+  burst integer -- Size of the bucket that fills at this rate; null = no window of that length ever has more
+  key_rate integer -- Most runs of one key that may begin in so many seconds; null = no limit
+  key_burst integer -- Size of a bucket for each key; null = windows
+  is_fifo boolean not null default false -- True if a run of a key begins only once those before it have ended
+  is_over boolean not null default false -- True if the queue has no such rules any more: whatever still comes into its line is taken out
+  queue text not null -- Name of the queue
+  key text -- Expression for the key of a run; null = all have one
+  rate_said text -- The rate as it was said
+  key_rate_said text -- The rate of keys as it was said
+  weights jsonb -- Runs in a turn, by key; one that is not named has 1
+  constraint line_ageing_seconds_check CHECK (((ageing_seconds > (0)::double precision) AND (ageing_seconds <= (2592000)::double precision)))
+  constraint line_burst_check CHECK ((burst > 0))
+  constraint line_check CHECK ((((rate IS NULL) = (rate_seconds IS NULL)) AND ((key_rate IS NULL) = (key_rate_seconds IS NULL)) AND ((burst IS NULL) OR (rate IS NOT NULL)) AND ((key_burst IS NULL) OR (key_rate IS NOT NULL))))
+  constraint line_expires_seconds_check CHECK (((expires_seconds > (0)::double precision) AND (expires_seconds <= (31536000)::double precision)))
+  constraint line_key_burst_check CHECK ((key_burst > 0))
+  constraint line_key_check CHECK (((octet_length(key) >= 1) AND (octet_length(key) <= 255)))
+  constraint line_key_rate_check CHECK ((key_rate > 0))
+  constraint line_key_rate_seconds_check CHECK (((key_rate_seconds >= (0.01)::double precision) AND (key_rate_seconds <= (2592000)::double precision)))
+  constraint line_max_per_key_check CHECK ((max_per_key > 0))
+  constraint line_pkey PRIMARY KEY (queue)
+  constraint line_rate_check CHECK ((rate > 0))
+  constraint line_rate_seconds_check CHECK (((rate_seconds >= (0.01)::double precision) AND (rate_seconds <= (2592000)::double precision)))
+  constraint line_weights_check CHECK ((jsonb_typeof(weights) = 'object'::text))
+
+table pgflow.line_bucket, owner pgflow_owner
+  -- Buckets of rates with a burst; one that is not here is full
+  with fillfactor=70, autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  filled_at timestamp with time zone not null -- Time at which it held that much
+  tokens double precision not null -- Runs that could begin then
+  scope "char" not null -- q = of the queue, k = of a key
+  queue text not null -- Name of the queue
+  key text not null -- The key; empty for the queue
+  constraint line_bucket_pkey PRIMARY KEY (queue, scope, key)
+  constraint line_bucket_scope_check CHECK ((scope = ANY (ARRAY['q'::"char", 'k'::"char"])))
+
+table pgflow.line_rate, owner pgflow_owner
+  -- Runs that began, counted by hundredths of a window
+  with fillfactor=70, autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  slot bigint not null -- Number of the hundredth
+  starts integer not null -- Runs that began in it
+  scope "char" not null -- q = of the queue, k = of a key
+  queue text not null -- Name of the queue
+  key text not null -- The key; empty for the queue
+  constraint line_rate_pkey PRIMARY KEY (queue, scope, key, slot)
+  constraint line_rate_scope_check CHECK ((scope = ANY (ARRAY['q'::"char", 'k'::"char"])))
+
+table pgflow.line_run, owner pgflow_owner
+  -- Runs that stand in a line: ready, once their turn comes
+  with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  run_id bigint not null -- The run
+  expires_at timestamp with time zone -- Time from which it must not begin; null = none
+  rank bigint not null -- Place among the runs of its key, before its number: priority, or time and priority
+  lane_id integer not null -- Its queue, workflow and version
+  suspect smallint not null default 0 -- Workers that died holding it without a new unit
+  is_fresh boolean not null -- True if no worker ever held its chain: rates are for these, and they stand behind the others
+  queue text not null -- Name of the queue
+  key text not null -- Its key; empty = none
+  constraint line_run_pkey PRIMARY KEY (run_id)
+  CREATE INDEX line_run_expires_idx ON pgflow.line_run USING btree (expires_at) WHERE (expires_at IS NOT NULL)
+  CREATE INDEX line_run_order_idx ON pgflow.line_run USING btree (queue, is_fresh, key, rank, run_id)
+  CREATE INDEX line_run_suspect_idx ON pgflow.line_run USING btree (queue, rank, run_id) WHERE (suspect > 0)
+
+table pgflow.line_state, owner pgflow_owner
+  -- Progress of lines, changed by claims under the lock of their queue
+  with fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=500, autovacuum_vacuum_cost_delay=0
+  opens_at timestamp with time zone -- Time at which a rate lets somebody begin again; null = no rate holds anybody back
+  tended_at timestamp with time zone -- Time at which it was last tidied up
+  queue text not null -- Name of the queue
+  cursor text not null default ''::text -- The key whose turn was last
+  constraint line_state_pkey PRIMARY KEY (queue)
+
+table pgflow.line_turn, owner pgflow_owner
+  -- Chains that have had a turn, of queues with a limit for each key: counts while it is held, in order while it is open
+  with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
+  chain_id bigint not null -- The chain
+  run_id bigint not null -- Its generation that was claimed last
+  queue text not null -- Name of the queue
+  key text not null -- Its key
+  constraint line_turn_pkey PRIMARY KEY (queue, key, chain_id)
+
 table pgflow.lock, owner pgflow_owner
   -- Who holds a lock: a run, or plain code for a limited time; several share one if all of them said so
   with autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0
@@ -692,17 +780,32 @@ table pgflow.queue, owner pgflow_owner
   max_running integer -- How many runs of this queue may be leased at once over all workers; null = no limit
   max_deaths smallint not null default 5 -- After so many workers died holding a run that recorded nothing since its claim, the run is stuck
   refuses_unknown boolean not null default false -- Whether a start of a workflow, or of a version of it, that no worker has ever had is refused
+  is_lined boolean -- True if its runs stand in a line: see pgflow.line; null = they do not
+  is_closed boolean -- True if it takes no new runs; null = it does
+  max_per_worker integer -- Most runs of this queue that one worker may hold at once; null = no limit
   constraint queue_max_deaths_check CHECK (((max_deaths >= 1) AND (max_deaths <= 1000)))
+  constraint queue_max_per_worker_check CHECK ((max_per_worker > 0))
   constraint queue_max_running_check CHECK ((max_running > 0))
   constraint queue_pkey PRIMARY KEY (queue)
   constraint queue_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 255)))
+
+table pgflow.queue_change, owner pgflow_owner
+  -- What was said of queues, append only: who set which rule, when and why
+  changed_at timestamp with time zone not null -- Time at which it was said
+  queue text not null -- Name of the queue
+  what text not null -- set, paused, resumed or purged
+  said jsonb not null -- The rules that were set, as they were said; null takes one away. Of a purge, how many runs
+  why text -- The reason given
+  changed_by text not null -- Name of whoever said it
+  constraint queue_change_what_check CHECK ((what = ANY (ARRAY['set'::text, 'paused'::text, 'resumed'::text, 'purged'::text])))
+  CREATE INDEX queue_change_idx ON pgflow.queue_change USING btree (queue, changed_at)
 
 table pgflow.ready, owner pgflow_owner
   -- Place: runnable now. The primary key is the order of claiming: started first, served first, however often it waited meanwhile
   with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=2000, autovacuum_vacuum_cost_delay=0, autovacuum_analyze_scale_factor=0.5
   run_id bigint not null -- The run that may be claimed
   ready_at timestamp with time zone not null -- Time since which it is ready
-  lane_id integer not null -- Its queue, workflow and version
+  lane_id integer not null -- Its queue, workflow and version; negative, if it stands in a line
   last_seq integer not null -- Last unit of the run: 0 says that nothing has been recorded and nothing need be read
   attempt integer not null -- Claims so far since the run last made progress
   priority smallint not null -- Lower numbers are claimed first, within their lane
@@ -1550,6 +1653,28 @@ view pgflow.provenance, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.queue_changes, owner pgflow_owner
+  -- Rules that were set, pauses, resumptions and purges of queues: who, when and why
+  changed_at timestamp with time zone -- Time at which it was said
+  queue text -- Name of the queue
+  what text -- set, paused, resumed or purged
+  said jsonb -- The rules that were set, as they were said; null takes one away. Of a purge, how many runs
+  why text -- The reason given; null = none
+  changed_by text -- Name of whoever said it
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
+view pgflow.queue_rules, owner pgflow_owner
+  -- Rules of queues, as set_queue takes them
+  queue text -- Name of the queue
+  rules jsonb -- Its rules
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.queues, owner pgflow_owner
   -- Runs that stand, run and wait in each queue, and its limits
   queue text -- Name of the queue
@@ -1563,6 +1688,7 @@ view pgflow.queues, owner pgflow_owner
   max_deaths smallint -- After so many workers died holding a run that recorded nothing, it is stuck
   paused_at timestamp with time zone -- Time since which nothing is claimed from the queue; null = not paused
   refuses_unknown boolean -- True if starts of workflows that no worker has ever had are refused
+  rules jsonb -- Its rules, as set_queue takes them
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -1640,7 +1766,7 @@ view pgflow.runs, owner pgflow_owner
   origin_generation integer -- Generation of that run
   origin_seq integer -- Number of units it has from there; null = it began empty
   origin_run_id bigint -- The number of that generation
-  reason_code text -- Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; gate, signal, effect, owes (obligations only), child, timer or replacement of a waiting one; paused; the trouble of a stuck one; asked, deadline, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled one; null = nothing to say
+  reason_code text -- Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; gate, signal, effect, owes (obligations only), child, timer or replacement of a waiting one; paused; the trouble of a stuck one; asked, deadline, expired, purged, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled one; null = nothing to say
   reason_detail json -- Detail of that reason: gates, signals, children, effects, obligations and until of the waits; deaths of a suspect run; by of a pause or cancel, and force; the facts of the trouble
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -1978,7 +2104,7 @@ function pgflow.apply_controls_(chain bigint, me bigint, t timestamp with time z
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 5c310f0f0cac99c357663dd590cc090a
+  md5 142f21673cf42bbcfedf11b02168749e
 
 function pgflow.approvers_of_(asked pgflow.gate, t timestamp with time zone) returns text[], owner pgflow_owner
   -- Names and roles of whoever may answer a gate at a time; none = anybody
@@ -2349,6 +2475,12 @@ function pgflow.check_labels_() returns TABLE(invariant text, detail text), owne
   set search_path=pg_catalog, pg_temp
   md5 94ff544f7607331dde08882362f8b57d
 
+function pgflow.check_lines_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Runs in lines, and whose turn it is
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 cafaa9102893294fb0b8a8487378aec9
+
 function pgflow.check_lock_(key text, holder text, ttl interval) returns void, owner pgflow_owner
   -- Refuses (PF003) a lock without a key, a holder or a limit of time
   plpgsql immutable
@@ -2476,6 +2608,12 @@ function pgflow.check_steps_() returns TABLE(invariant text, detail text), owner
   set search_path=pg_catalog, pg_temp
   md5 f8ae6d271b27d7516f32f021e6eaa7ee
 
+function pgflow.check_times_(key_seconds double precision, debounce_seconds double precision, max_wait_seconds double precision, if_taken text, key text, run_at timestamp with time zone, budget jsonb) returns void, owner pgflow_owner
+  -- Refuses (PF003) times that cannot be said of a key
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 4f2a4c97f3b809e8df1db7b23d0598b4
+
 function pgflow.check_updates_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- Each update waits, was taken, or is answered, once; and the journal says so
   plpgsql volatile
@@ -2511,7 +2649,18 @@ function pgflow.claim_(worker_id integer, lanes integer[], max integer, tokens b
   -- Claims up to max runs of the lanes that are not paused, within the limits of their queues, and at most one suspect
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 1e1dc6f766f853159e17060e0f002348
+  md5 9507e0d88dc325fe451b894d1281ae81
+
+function pgflow.claim_line_(queue text, lanes integer[], max integer, worker_id integer, tokens bigint[], may_suspect boolean, t timestamp with time zone) returns bigint[], owner pgflow_owner
+  -- Claims up to max runs of a line, key by key, for a worker that serves these lanes of the queue. The queue is locked
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_hashjoin=off
+  set enable_mergejoin=off
+  set plan_cache_mode=force_generic_plan
+  md5 0db3aa86ae70520bc213a9ba9dcc060f
 
 function pgflow.claim_pages(max integer DEFAULT 20, lease_seconds double precision DEFAULT 60) returns TABLE(page_id text, run_id bigint, call integer, kind text, opened_at timestamp with time zone, key text, workflow text, generation integer, tenant text, name text, why text, effect text, tries integer, leased_until timestamp with time zone, reason text, detail json), owner pgflow_owner
   -- Claims up to so many needs for a person to tell; whoever has told says so (page_sent), else they are given out again after the lease
@@ -2678,6 +2827,12 @@ function pgflow.day_head_(before bytea, day date, root bytea) returns bytea, own
   -- Head of a day: hash, behind 03, of the head of the day before it, the day and its root
   sql stable
   md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.debounce_(me bigint, workflow text, lane integer, input json, labels jsonb, metadata jsonb, priority integer, start_id uuid, debounce_seconds double precision, max_wait_seconds double precision, timeout_seconds double precision, is_lined boolean) returns boolean, owner pgflow_owner
+  -- Gives a run that has not begun the input and options of a later start, and puts it off; false if it has begun or is being cancelled. PF002: it is a run of another workflow
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 41be8d775ccc9cd2625648965550c9c9
 
 function pgflow.declare_(one jsonb, worker_id integer, t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Sets a schedule as code declares it; false if it is like that already
@@ -2890,6 +3045,13 @@ function pgflow.expire_gates_(questions jsonb, positions integer[], t timestamp 
   set enable_seqscan=off
   md5 519f9365739ad2e8c7d804e65ce95f06
 
+function pgflow.expire_lines_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Posts a cancel to runs that have stood in a line for too long without beginning
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 3d0f9a362835ee421ac84031eeb1d782
+
 function pgflow.expire_runs_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Posts a cancel to runs whose deadline has passed
   plpgsql volatile
@@ -3030,6 +3192,12 @@ function pgflow.free_key_(tenant text, parent bigint, key text) returns void, ow
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 713f1e69b6d2b91f62202383e683a107
+
+function pgflow.free_keys_(tenant text, keys text[], key_seconds double precision, start_id uuid) returns void, owner pgflow_owner
+  -- Frees those of these keys that count no longer, in the order of keys
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 4103c0ed4766ffab0289bd194fcca886
 
 function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with time zone) returns TABLE(run_id bigint, lane_id integer), owner pgflow_owner
   -- Held -> ready for runs that are stuck for want of an effect's outcome, once somebody has said what became of it
@@ -3254,6 +3422,12 @@ function pgflow.is_by_model_(me bigint, decision text) returns boolean, owner pg
   set search_path=pg_catalog, pg_temp
   md5 d2b59123461c89746549546bacab0a55
 
+function pgflow.is_chain_open_(chain bigint, claimed bigint) returns boolean, owner pgflow_owner
+  -- True if a chain, of which this generation was claimed last, has not ended
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 a8ac0a4236fb5441f0e5820f5ba024c0
+
 function pgflow.is_closed_(gate text) returns boolean, owner pgflow_owner
   -- True if an answer that counts has closed a gate
   sql stable
@@ -3378,6 +3552,12 @@ function pgflow.judge_plan(acts jsonb) returns jsonb, owner pgflow_owner
   md5 886f27e232ec711b0750f93536084f43
   grant execute to pgflow_worker
 
+function pgflow.judge_queue_(q pgflow.queue, workflow text, version text) returns boolean, owner pgflow_owner
+  -- Refuses (PF003, PF006) a start that a queue does not take; true if its runs stand in a line
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 c344e6b21a72023980c7ed29d0dc1aaa
+
 function pgflow.keep_key_(chain bigint, key text, message bigint) returns void, owner pgflow_owner
   -- Remembers which message was sent under an idempotency key
   sql volatile
@@ -3391,6 +3571,12 @@ function pgflow.keep_schedules(worker_id integer, max integer DEFAULT 100, at_on
   set jit=off
   md5 92b4f347fc49044788f5750485940c20
   grant execute to pgflow_worker
+
+function pgflow.key_counts_(chain bigint, key_seconds double precision) returns boolean, owner pgflow_owner
+  -- True if a chain is open, or was started less than so many seconds ago: then it still has its key
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 6359235c42cbb2b2f9ebf8dabe9a5349
 
 function pgflow.keys_as_uuids_(runs jsonb) returns uuid[], owner pgflow_owner
   -- The keys of a batch as UUIDs; refuses (PF003) what is none
@@ -3433,7 +3619,7 @@ function pgflow.leave_(me bigint, why text, t timestamp with time zone) returns 
   -- Ends a generation whose place is locked, or that has ended, as continued by another
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 0556ae952391b002fef3cc5ac3b396ec
+  md5 06140373131b500b39b1d6c598710c0c
 
 function pgflow.leave_code_(worker_id integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- A worker is gone: what code it had was served until now
@@ -3446,6 +3632,14 @@ function pgflow.leave_keys_(q jsonb) returns void, owner pgflow_owner
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 c5ae4098cfb014c11690361276b9eb04
+
+function pgflow.leave_line_(queue text, max integer) returns integer[], owner pgflow_owner
+  -- In the line of a queue -> ready, save whom somebody has locked; answers their lanes
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  md5 9c7102b7d356cd66a632f035226a6bea
 
 function pgflow.leave_lock(key text, holder text) returns void, owner pgflow_owner
   -- Takes plain code out of the queue of a lock, or gives it back if its turn has just come
@@ -3505,8 +3699,53 @@ function pgflow.limit_queue(queue text, max_running integer DEFAULT NULL::intege
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 70ca44b651cd6c2a170e5e84fb212183
+  md5 6057688be391b1e51ac6ee05b22ad7e1
   grant execute to pgflow_operator
+
+function pgflow.line_heads_(queue text, fresh boolean, key text, lanes integer[], in_order boolean, max integer, t timestamp with time zone) returns bigint[], owner pgflow_owner
+  -- The first runs of a key, locked, save those that somebody is just pausing or cancelling. Its caller says what the planner may do
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 13879c7f158036f8ef27d2972283c5cc
+
+function pgflow.line_key_(expression text, tenant text, workflow text, labels jsonb, input json) returns text, owner pgflow_owner
+  -- The key of a run by an expression such as `tenant, input.customer.id`; empty without one, as is what a run lacks
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 db460f3f7336d3308c77c8fb8ca0e662
+
+function pgflow.line_opens_(queue text, rate integer, seconds double precision, burst integer, t timestamp with time zone) returns timestamp with time zone, owner pgflow_owner
+  -- Time at which the rate of a queue that is used up lets the next run begin
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 4c36669fcff4d8644807cc653087ae8f
+
+function pgflow.line_room_(queue text, scope "char", key text, rate integer, seconds double precision, burst integer, t timestamp with time zone) returns integer, owner pgflow_owner
+  -- Number of runs that a rate lets begin now
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 2c1cf97d7742fdcddef5c2a5e6501d96
+
+function pgflow.line_slot_(at timestamp with time zone, seconds double precision) returns bigint, owner pgflow_owner
+  -- Number of the hundredth of a window in which a time lies
+  sql immutable
+  md5 d41d8cd98f00b204e9800998ecf8427e
+
+function pgflow.line_up_(ids bigint[]) returns void, owner pgflow_owner
+  -- Ready -> in the line of their queues, for runs whose ready rows are locked or new
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set enable_hashjoin=off
+  set enable_mergejoin=off
+  set plan_cache_mode=force_generic_plan
+  md5 5b00e669d94901c0498f8b4e79a245c2
+
+function pgflow.line_use_(queue text, scope "char", keys text[], counts integer[], rate integer, seconds double precision, burst integer, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Counts runs that begin, by key
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 232bcb48c6f46f742c1d21ab3b9ec8a3
 
 function pgflow.load_units(run_id bigint, after_seq integer) returns text, owner pgflow_owner
   -- The next page of a journal that was too long for the answer of the claim; null at its end
@@ -3534,6 +3773,12 @@ function pgflow.lock_pools_(names text[]) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 9bc64cb2eb987ea5dbc3a9032a3f7052
+
+function pgflow.lock_unbegun_(me bigint) returns text, owner pgflow_owner
+  -- Locks the place of a run that nobody has claimed or paused; answers which it is, null if it has begun
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 b32010a63d72e3e57f940fe08518cc7f
 
 function pgflow.look_(q jsonb, t timestamp with time zone, INOUT seq integer, OUT units jsonb, OUT pause boolean) returns record, owner pgflow_owner
   -- As hear_ and look_all_, of one run; for calls that an upgrade has overtaken
@@ -3635,6 +3880,12 @@ function pgflow.move_owed_(origin bigint, cut integer, heir bigint) returns void
   set search_path=pg_catalog, pg_temp
   md5 54462dc93da1bfe18c686e2a1dd4e4bc
 
+function pgflow.move_slots_(queue text, scope "char", was double precision, becomes double precision) returns void, owner pgflow_owner
+  -- Counts what has begun by the hundredths of a window of another length
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 c48b0e5b563b449b3fe6ab0a496f869f
+
 function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Hands what was said of open effects, and not yet taken, to whoever owes them now; of those that the old generation keeps it is recorded there
   plpgsql volatile
@@ -3677,6 +3928,15 @@ function pgflow.next_fence_() returns bigint, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 7444068229b04b335bfdfe77b9c68a46
 
+function pgflow.next_turn(queues text[]) returns double precision, owner pgflow_owner
+  -- Seconds until a rate lets a run of these queues begin that waits for it; 3600 if none does, null if none of them has a rate
+  sql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 c5fa8a22a70405a84c068a2a5550ee41
+  grant execute to pgflow_worker
+
 function pgflow.note_breach_(me bigint, call integer, name text, obligation text, due_us bigint, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records that an obligation was due and not discharged
   plpgsql volatile
@@ -3700,6 +3960,12 @@ function pgflow.note_operator_(me bigint, chain bigint, last_word bigint, INOUT 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 f2e0a6706dad6c42a1ae4722e99e640a
+
+function pgflow.note_queue_(queue text, what text, said jsonb, why text, sent_by text, t timestamp with time zone) returns void, owner pgflow_owner
+  -- Keeps who said what of a queue
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 afc76574ffc0593c570b3b92b1995a12
 
 function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
   -- Marks the messages that a run could not take, and tells their numbers in why it is held
@@ -3917,7 +4183,7 @@ function pgflow.pause_queue(queue text) returns void, owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8417bfe519d37ebb03367f2f0a1accb2
+  md5 d06ca3cb52bc3b19acf1a01ba2836aed
   grant execute to pgflow_operator
 
 function pgflow.pause_relay(name text) returns void, owner pgflow_owner
@@ -3979,7 +4245,7 @@ function pgflow.places_() returns TABLE(run_id bigint, place text, last_seq inte
   -- The place of every open run
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 0faafa01b91b83555db7b2940dec1fdb
+  md5 1d77307a6654f3e18d05b2ab6193f688
 
 function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], mail bigint[], ended bigint[], busy integer, next_due_seconds double precision, newest_lane integer), owner pgflow_owner
   -- The sweep of every worker: events that runs wait for, expired runs, effects without a beat, obligations that are due, locks, nudges, due timers; also says in how many seconds the next of these is due, and which lane is the newest, for a worker to notice one that it serves
@@ -3987,7 +4253,7 @@ function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], ma
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 a50150b860a3c59f1113937a8ea80595
+  md5 4dbd559a86a24aa4feb89b2f479063dd
   grant execute to pgflow_worker
 
 function pgflow.pool_for_claim_(name text) returns jsonb, owner pgflow_owner
@@ -4061,6 +4327,14 @@ function pgflow.publish(topic text, payload json DEFAULT 'null'::json, key text 
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.purge_queue(queue text, upto bigint DEFAULT NULL::bigint, max integer DEFAULT 1000, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text, OUT runs bigint, OUT newest bigint, OUT chains bigint[]) returns record, owner pgflow_owner
+  -- Cancels runs of a queue that have not begun. Without upto it only counts them and answers the newest; with that number it cancels up to max of those, and answers how many. Call it again until there are none, each time in a transaction of its own, and wake their chains
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 b2f072f24e3e3d628014f4d254aa257d
+  grant execute to pgflow_operator
 
 function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
   -- Fills a mailbox: what the dropped part of a journal had taken, in order, then what waits or was put aside; copies of it, for another chain
@@ -4140,6 +4414,12 @@ function pgflow.read_entity(name text, key text, OUT version bigint, OUT state t
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.read_rate_(said text, OUT many integer, OUT seconds double precision) returns record, owner pgflow_owner
+  -- Number and seconds of a rate such as 100/1m; PF003 if it is none
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 736b8e98c314723a894fdf68ff2c8122
 
 function pgflow.read_schedule_spec(name text) returns jsonb, owner pgflow_owner
   -- Spec of a schedule, by which its slots are computed. PF001 if there is none
@@ -4233,6 +4513,12 @@ function pgflow.refuse_rewrite_() returns trigger, owner pgflow_owner
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 e0777a31231b2d865216893d6a557844
+
+function pgflow.refuse_rules_(rules jsonb) returns void, owner pgflow_owner
+  -- Refuses (PF003) rules that no queue can have
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 c10aa2fca83205272a964e527a3960d5
 
 function pgflow.refuse_unknown_(workflow text, version text, queue text) returns void, owner pgflow_owner
   -- Refuses (PF003) a start of a workflow or version that no worker has ever had
@@ -4406,7 +4692,7 @@ function pgflow.require_known(queue text, required boolean DEFAULT true) returns
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2fc4455f35a966e131f170bead14b3a6
+  md5 d8c994eff081d34f5d256813d8ff0c4b
   grant execute to pgflow_operator
 
 function pgflow.restart_run(key text, input json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'restarted'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer) returns record, owner pgflow_owner
@@ -4442,7 +4728,7 @@ function pgflow.resume_queue(queue text) returns void, owner pgflow_owner
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2966af448df38f6d6090efa131805781
+  md5 c9e8917056c7d2ea80dec5131a649f07
   grant execute to pgflow_operator
 
 function pgflow.resume_relay(name text) returns void, owner pgflow_owner
@@ -4600,7 +4886,7 @@ function pgflow.seize_(me bigint, shown text, verb text, OUT lane_id integer, OU
   -- Locks a run where it is, unless a worker holds it (PF006); says how it was
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 b963ab8b44414f632e3295bc556241cf
+  md5 35ee5a3231c4de3a97fbf5ffa819326e
 
 function pgflow.seize_message_(chain bigint, message bigint, shown text, OUT me bigint, OUT place json, OUT name text, OUT waits boolean) returns record, owner pgflow_owner
   -- Locks the place of a run, unless a worker holds it (PF006), and a message that waits for it or was put aside (else PF001)
@@ -4658,6 +4944,14 @@ function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent tex
   md5 8ba8dff3cb4b4522b023207d5fe4a5bc
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.set_queue(queue text, rules jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns jsonb, owner pgflow_owner
+  -- Sets rules of a queue, of those that it names, and answers all: concurrency and per_worker, most runs held at once by all workers and by one; key, an expression over the input, labels, tenant and workflow of a run; per_key, most runs of one key; fifo, each once those before it of its key have ended; rate and key_rate, such as 100/1m, most runs that begin, with burst and key_burst as a bucket; ageing_seconds of waiting that are worth one step of priority; weights of keys; expires_seconds after which a run that has not begun is cancelled; closed, true to take no new runs. null takes a rule away. PF003: a rule that no queue can have
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 1ab5c8d416c2f9984f21435020174e19
+  grant execute to pgflow_operator
 
 function pgflow.set_schedule(name text, workflow text, spec jsonb, queue text DEFAULT 'default'::text, input json DEFAULT '{}'::json, slot_parameter text DEFAULT NULL::text, overlap text DEFAULT 'skip'::text, catch_up text DEFAULT 'latest'::text, max_catch_up integer DEFAULT 100, jitter_seconds double precision DEFAULT 0, priority integer DEFAULT 0, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
   -- Makes a schedule, or sets it anew; false if it is like that already. spec: {"cron": [...]} or {"every": seconds, "offset": seconds}, and perhaps tz, not_on and only_on (days), start_at and end_at. slot_parameter: parameter of the workflow that gets {"at": the slot}
@@ -4813,23 +5107,23 @@ function pgflow.start_known_(me bigint, c jsonb, t timestamp with time zone, OUT
   set search_path=pg_catalog, pg_temp
   md5 3bc2d69c3a0e5ddf66103053e62b5911
 
-function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT replaced bigint) returns record, owner pgflow_owner
-  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run. pool: the pool that it draws on (PF001 if there is none), as its children do; budget: limits by unit of a pool of its own, which draws on that one
+function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, key_seconds double precision DEFAULT NULL::double precision, debounce_seconds double precision DEFAULT NULL::double precision, max_wait_seconds double precision DEFAULT NULL::double precision, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT replaced bigint) returns record, owner pgflow_owner
+  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run. pool: the pool that it draws on (PF001 if there is none), as its children do; budget: limits by unit of a pool of its own, which draws on that one. key_seconds: the key counts while its run is open, and so long after its start; 0 = while it is open, null = for good. debounce_seconds: the run begins so long after the last start with its key, which alone counts, and at most max_wait_seconds after the first. A run of the key that has begun is left alone, and loses the key
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 a62894a0604771d9f5a9a7702d1606f6
+  md5 17a7934c24d4d934f50e22cfd55c8630
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
-function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, version text DEFAULT ''::text, keys_are_new boolean DEFAULT false, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
-  -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer was lost, the same batch says false. if_taken, defaults, start_id, pool and budget are as of start_run; a batch cannot replace
+function pgflow.start_runs(workflow text, runs jsonb, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, version text DEFAULT ''::text, keys_are_new boolean DEFAULT false, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, key_seconds double precision DEFAULT NULL::double precision) returns TABLE(run_key text, run_id bigint, is_new boolean, lane_id integer), owner pgflow_owner
+  -- Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer was lost, the same batch says false. if_taken, defaults, start_id, pool, budget and key_seconds are as of start_run; a batch cannot replace
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 f77f93b4d2f8f0ba9d8019fdce081197
+  md5 281ef8a02dbf7449fa6b52db6b91b37e
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4966,6 +5260,12 @@ function pgflow.take_runs_(tenant text, keys text[], are_new boolean, ids bigint
   set search_path=pg_catalog, pg_temp
   md5 40378ba57a98deb3c566c56253112479
 
+function pgflow.take_turns_(queue text, ids bigint[], worker_id integer, tokens bigint[], t timestamp with time zone) returns void, owner pgflow_owner
+  -- In a line -> lease, for runs whose ready rows are locked
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 818b817b5f6fc17a65e9244277e0a2b4
+
 function pgflow.take_update(names text[], passed_over bigint[] DEFAULT '{}'::bigint[]) returns TABLE(mail_id bigint, name text, key text, update text, args text, expect bigint, sent_by text, idempotency_key text), owner pgflow_owner
   -- Takes the oldest update of an entity whose code is at hand, save those passed over, to be made in this transaction
   sql volatile security definer
@@ -5005,6 +5305,12 @@ function pgflow.tell_workers_(lanes integer[], mail bigint[]) returns void, owne
   sql volatile
   set search_path=pg_catalog, pg_temp
   md5 0ed51872d1ee55908eb03f1221ccab94
+
+function pgflow.tend_lines_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
+  -- Clears away what lines need no more, and takes runs out of those that are over; answers their lanes
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 30b6f92350b96d9814573deab9ee83cc
 
 function pgflow.terms_(rule pgflow.policy_rule) returns jsonb, owner pgflow_owner
   -- Terms of the gate that a rule asks; null = anybody may answer, and it waits for good
@@ -5087,6 +5393,12 @@ function pgflow.unasked_(run_id bigint) returns SETOF pgflow.carried, owner pgfl
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 9d23505eca7151218c2300f8bf95fd60
+
+function pgflow.unbegun_(queue text, upto bigint) returns TABLE(run_id bigint, chain_id bigint), owner pgflow_owner
+  -- Runs of a queue that wait and that nobody has claimed, paused or cancelled, up to a number
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 a2d25c116c8748d432cb09af5afbed6b
 
 function pgflow.undone_from_(run_id bigint, cut integer) returns TABLE(key text, is_done boolean), owner pgflow_owner
   -- Keys of effects that a run took back after a cut, or a later generation of its chain did, or began to, each with whether it is done

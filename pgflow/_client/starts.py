@@ -106,6 +106,10 @@ def start_query(
             raise InvalidArgument(
                 f"if_taken={options.if_taken!r} is said of a key: pass options(key=...) too"
             )
+        if options.times_key:
+            raise InvalidArgument(
+                "key_for=, debounce= and max_wait= are said of a key: pass options(key=...) too"
+            )
         return start.start_run(workflow.name, text, replace(options, key=new_keys(1)[0]))
     return start.start_run(
         workflow.name,
@@ -196,6 +200,10 @@ def batch_of(
         raise InvalidArgument(f"start_many() was given {len(given)} inputs and {len(keys)} keys")
     named = new_keys(len(given)) if keys is None else keys
     options = stored_options(effective_options(workflow, interceptors), envelopes)
+    if options.debounce is not None or options.max_wait is not None:
+        raise InvalidArgument("start_many() cannot debounce: start the runs one by one")
+    if options.key_for is not None and keys is None:
+        raise InvalidArgument("key_for= is said of keys: pass keys=[...] too")
     return Batch(workflow, options, named, given, keys is None, start_id_of(options), envelopes)
 
 
@@ -203,7 +211,9 @@ def start_id_of(options: StartOptions) -> str | None:
     """A new number for a start, where that is what tells its own run
     from another of the same key.
     """
-    return str(uuid.uuid4()) if options.if_taken in ("reject", "replace") else None
+    if options.times_key or options.if_taken in ("reject", "replace"):
+        return str(uuid.uuid4())
+    return None
 
 
 __all__ = ["Batch", "batch_of", "fork_query", "new_keys", "start_query"]

@@ -188,6 +188,11 @@ def child_request(
             f"a child is this run's own: if_taken={options.if_taken!r} is for runs that a client "
             "or a step starts"
         )
+    if options.times_key:
+        raise InvalidArgument(
+            "a child is this run's own: key_for=, debounce= and max_wait= are for runs that a "
+            "client or a step starts"
+        )
     return ChildRequest(
         workflow=workflow.name,
         queue=options.queue,

@@ -148,6 +148,9 @@ class Workflow(Generic[P, R_co]):
         if_taken: IfTaken | None = None,
         pool: Pool | str | None = None,
         budget: Mapping[str, Amount] | None = None,
+        key_for: Duration | None = None,
+        debounce: Duration | None = None,
+        max_wait: Duration | None = None,
     ) -> Self:
         """The same workflow with options for the runs started through what is returned.
 
@@ -168,6 +171,11 @@ class Workflow(Generic[P, R_co]):
             pool: Pool that the run draws on, and its children unless they name one.
             budget: Limits by unit, such as ``{"usd": 5}``, of a pool of its own, which draws on
                 that one.
+            key_for: The key counts while its run is open, and for so long after its start: then
+                the next start makes a new run. 0 for one open run at a time; for good without.
+            debounce: The run begins so long after the last start with the key, with the input of
+                that one. A run of the key that has begun is left alone, and loses the key.
+            max_wait: The run begins at the latest so long after the first of those starts.
         """
         if if_taken is not None and if_taken not in get_args(IfTaken):
             raise InvalidArgument(
@@ -191,6 +199,9 @@ class Workflow(Generic[P, R_co]):
             "budget": None
             if budget is None
             else amounts_of(budget, f"budget= of workflow {self.name}", zeros=True),
+            "key_for": duration(key_for, f"key_for of workflow {self.name}"),
+            "debounce": duration(debounce, f"debounce of workflow {self.name}"),
+            "max_wait": duration(max_wait, f"max_wait of workflow {self.name}"),
         }
         other = copy.copy(self)
         other.start_options = replace(

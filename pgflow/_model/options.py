@@ -66,6 +66,10 @@ class StartOptions:
         if_taken: Action where a run has the key.
         pool: Pool that it draws on.
         budget: Limits of a pool of its own, as they are recorded.
+        key_for: Time from its start for which the key counts, and while its run is open; None = for
+            good.
+        debounce: Time after the last start with the key at which the run begins.
+        max_wait: Time after the first of them at which it begins at the latest.
     """
 
     key: str | None = None
@@ -80,9 +84,19 @@ class StartOptions:
     if_taken: IfTaken = "match"
     pool: str | None = None
     budget: dict[str, str] | None = None
+    key_for: timedelta | None = None
+    debounce: timedelta | None = None
+    max_wait: timedelta | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timeout", duration(self.timeout, "timeout of a run"))
+        for name in ("key_for", "debounce", "max_wait"):
+            object.__setattr__(self, name, duration(getattr(self, name), f"{name} of a start"))
+
+    @property
+    def times_key(self) -> bool:
+        """True if it says for how long its key counts, or puts its run off."""
+        return (self.key_for, self.debounce, self.max_wait) != (None, None, None)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 import psycopg
 
@@ -39,6 +40,7 @@ class Claims(Loop):
     Args:
         wanted: Set by whoever has heard of work, or made room for some.
         beginnings: Begins what was claimed.
+        came_short: Called when a claim found less than it asked for.
     """
 
     name = "the loop of claims"
@@ -53,6 +55,7 @@ class Claims(Loop):
         lanes: Lanes,
         suspects: Suspects,
         beginnings: Beginnings,
+        came_short: Callable[[], None],
         options: WorkerOptions,
     ) -> None:
         super().__init__(tasks)
@@ -63,6 +66,7 @@ class Claims(Loop):
         self._lanes = lanes
         self._suspects = suspects
         self._beginnings = beginnings
+        self._came_short = came_short
         self._concurrency = options.concurrency
         self._tally = options.tally
         self._meter = options.meter
@@ -167,6 +171,8 @@ class Claims(Loop):
         self._has_backlog = not is_short
         if is_short and request.after is not None:
             self._wanted.set()
+        elif is_short:
+            self._came_short()
         if self._tally is not None:
             self._tally.chains.update(claim.chain_id for claim in claims)
         for claim in claims:

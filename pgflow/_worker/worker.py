@@ -51,6 +51,7 @@ from pgflow._worker.heartbeat import Heart, Tidings
 from pgflow._worker.host import RunHost
 from pgflow._worker.lanes import Lanes
 from pgflow._worker.life import Life
+from pgflow._worker.lines import Lines
 from pgflow._worker.listener import WORK_CHANNEL, Listener
 from pgflow._worker.lost_threads import LostThreads, most_lost
 from pgflow._worker.news import News
@@ -159,8 +160,18 @@ class Worker:
         queue = CommitQueue(runs, LINES)
         host = RunHost(runs, bodies, queue, life, posts, options.concurrency)
         beginnings = Beginnings(runs, host, turns, posts, tasks, definitions, options)
+        lines = Lines(tasks, control, options.queues, want_claims.set)
         claims = self._claims = Claims(
-            tasks, control, life, want_claims, runs, lanes, suspects, beginnings, options
+            tasks,
+            control,
+            life,
+            want_claims,
+            runs,
+            lanes,
+            suspects,
+            beginnings,
+            lines.came_short,
+            options,
         )
         aftermath = self._aftermath = Aftermath(
             runs, turns, suspects, acknowledged, news, pager, meter, definitions.envelopes
@@ -199,6 +210,7 @@ class Worker:
             flusher,
             Upkeep(tasks, control, life, heart, committer, claims, want_claims.set, runs),
             lanes,
+            lines,
             EntityMail(tasks, control, definitions, options.poll_seconds),
             scheduler,
             Sealer(tasks, control),

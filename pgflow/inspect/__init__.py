@@ -92,10 +92,12 @@ from pgflow.inspect.question import (
 )
 from pgflow.inspect.queues import (
     LaneRow,
+    QueueChangeRow,
     QueueRow,
     find_queue,
     is_served,
     list_lanes,
+    list_queue_changes,
     list_queue_names,
     list_queues,
     list_workflows,
@@ -206,6 +208,7 @@ __all__ = [
     "ObligationRow",
     "PatchRow",
     "Question",
+    "QueueChangeRow",
     "QueueRow",
     "RelayRow",
     "RunDetail",
@@ -287,6 +290,7 @@ __all__ = [
     "list_obligations",
     "list_outcomes",
     "list_patches",
+    "list_queue_changes",
     "list_queue_names",
     "list_queues",
     "list_relays",

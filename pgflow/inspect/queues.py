@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import LiteralString
+from typing import Any, LiteralString
 
 from pgflow._db.query import Query
 from pgflow.inspect.question import Question, Steps, once, question
@@ -29,6 +29,7 @@ class QueueRow:
         paused_at: Time since which nothing is claimed from the queue; None if it is not paused.
         refuses_unknown: True if starts of workflows that no worker has ever had are refused.
         workers: Workers that serve it and are not about to stop.
+        rules: Its rules by name, as ``set_queue`` takes them.
     """
 
     queue: str
@@ -43,6 +44,7 @@ class QueueRow:
     paused_at: datetime | None
     refuses_unknown: bool
     workers: int
+    rules: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,34 @@ class LaneRow:
     lane_id: int
 
 
+@dataclass(frozen=True)
+class QueueChangeRow:
+    """A word said of a queue. A row of the view ``pgflow.queue_changes``.
+
+    Attributes:
+        changed_at: Time at which it was said.
+        queue: Name of the queue.
+        what: ``set``, ``paused`` or ``resumed``.
+        said: The rules that were set, as they were said; None takes one away.
+        why: The reason given; None for none.
+        changed_by: Name of whoever said it.
+    """
+
+    changed_at: datetime
+    queue: str
+    what: str
+    said: dict[str, Any]
+    why: str | None
+    changed_by: str
+
+
 _QUEUES: LiteralString = """
 select q.queue, q.queued, q.running, q.waiting, q.paused, q.stuck, q.oldest_queued_at,
   q.max_running, q.max_deaths, q.paused_at, q.refuses_unknown,
   (
     select count(*) from pgflow.workers w where q.queue = any(w.queues) and not w.stopping
-  ) as workers
+  ) as workers,
+  q.rules
 from pgflow.queues q where %s::text is null or q.queue = %s order by q.queue
 """
 
@@ -90,6 +114,23 @@ def list_queues(queue: str | None = None) -> Question[list[QueueRow]]:
         queue: Name of the only queue to ask for; None for all.
     """
     return once(Query(_QUEUES, (queue, queue), lambda rows: [QueueRow(*row) for row in rows]))
+
+
+def list_queue_changes(
+    queue: str | None = None, *, limit: int | None = 50
+) -> Question[list[QueueChangeRow]]:
+    """Ask who set which rules of queues, paused or resumed them: the latest first.
+
+    Args:
+        queue: Name of the only queue to ask for; None for all.
+        limit: Most rows; None for all.
+    """
+    sql = """
+      select changed_at, queue, what, said, why, changed_by from pgflow.queue_changes
+      where %s::text is null or queue = %s order by changed_at desc limit %s
+    """
+    params = (queue, queue, limit)
+    return once(Query(sql, params, lambda rows: [QueueChangeRow(*row) for row in rows]))
 
 
 def list_queue_names() -> Question[list[str]]:

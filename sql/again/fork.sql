@@ -45,7 +45,7 @@ begin
     select p.lane_id, p.priority, json_build_object('status', 'waiting') into lane_id, priority, was
     from pgflow.parked p where p.run_id = me for update;
     exit when found;
-    select r.lane_id, r.priority, json_build_object('status', 'queued') into lane_id, priority, was
+    select abs(r.lane_id), r.priority, json_build_object('status', 'queued') into lane_id, priority, was
     from pgflow.ready r where r.run_id = me for update;
     exit when found;
     select h.lane_id, h.priority, json_build_object('status', h.state, 'reason', h.reason, 'detail', h.detail)
@@ -290,6 +290,7 @@ declare
   ended bigint;
 begin
   delete from pgflow.parked where run_id = me;
+  delete from pgflow.line_run where run_id = me;
   delete from pgflow.wait where run_id = me;
   delete from pgflow.timer where run_id = me;
   delete from pgflow.ready where run_id = me;

@@ -90,6 +90,27 @@ $$;
 comment on function pgflow.refuse_unknown_(text, text, text)
   is 'Refuses (PF003) a start of a workflow or version that no worker has ever had';
 
+create or replace function pgflow.judge_queue_(q pgflow.queue, workflow text, version text)
+returns boolean
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if q.is_closed then
+    raise exception using errcode = 'PF006',
+      message = format('queue %s is closed: it takes no new runs', quote_literal(q.queue)),
+      hint = 'What is in it goes on. `pgflow queues set ' || q.queue || ' --open` opens it.';
+  end if;
+  if q.refuses_unknown then
+    perform pgflow.refuse_unknown_(workflow, version, q.queue);
+  end if;
+  return q.is_lined;
+end
+$$;
+comment on function pgflow.judge_queue_(pgflow.queue, text, text)
+  is 'Refuses (PF003, PF006) a start that a queue does not take; true if its runs stand in a line';
+
 create or replace function pgflow.require_known(queue text, required boolean default true)
 returns void
 language plpgsql
@@ -102,6 +123,8 @@ begin
   perform pgflow.check_name_(require_known.queue, 'the name of a queue');
   insert into pgflow.queue (queue, refuses_unknown) values (require_known.queue, coalesce(required, true))
   on conflict (queue) do update set refuses_unknown = excluded.refuses_unknown;
+  perform pgflow.note_queue_(require_known.queue, 'set', jsonb_build_object('require_known', coalesce(required, true)),
+    null, null, pgflow.now_());
 end
 $$;
 comment on function pgflow.require_known(text, boolean)
@@ -121,6 +144,7 @@ begin
   perform pgflow.check_name_(pause_queue.queue, 'the name of a queue');
   insert into pgflow.queue (queue, paused_at) values (pause_queue.queue, pgflow.now_())
   on conflict (queue) do update set paused_at = coalesce(pgflow.queue.paused_at, excluded.paused_at);
+  perform pgflow.note_queue_(pause_queue.queue, 'paused', '{}', null, null, pgflow.now_());
 end
 $$;
 comment on function pgflow.pause_queue(text) is 'Stops claims from a queue; what runs goes on';
@@ -136,6 +160,9 @@ as $$
 #variable_conflict use_column
 begin
   update pgflow.queue set paused_at = null where queue = resume_queue.queue and paused_at is not null;
+  if found then
+    perform pgflow.note_queue_(resume_queue.queue, 'resumed', '{}', null, null, pgflow.now_());
+  end if;
 end
 $$;
 comment on function pgflow.resume_queue(text) is 'Lets claims from a paused queue go on';
@@ -159,6 +186,9 @@ begin
   values (limit_queue.queue, limit_queue.max_running, coalesce(limit_queue.max_deaths, 5))
   on conflict (queue) do update
   set max_running = excluded.max_running, max_deaths = coalesce(limit_queue.max_deaths, pgflow.queue.max_deaths);
+  perform pgflow.note_queue_(limit_queue.queue, 'set',
+    jsonb_strip_nulls(jsonb_build_object('max_deaths', limit_queue.max_deaths))
+      || jsonb_build_object('concurrency', limit_queue.max_running), null, null, pgflow.now_());
 end
 $$;
 comment on function pgflow.limit_queue(text, int, int)

@@ -119,7 +119,7 @@ with open_run as materialized (
   select p.run_id, l.workflow, l.version, coalesce(u.recorded_at, p.claimed_at) as begun_at,
     u.run_id is not null as has_history
   from (
-    select run_id, lane_id, null::timestamptz as claimed_at from pgflow.ready
+    select run_id, abs(lane_id) as lane_id, null::timestamptz as claimed_at from pgflow.ready
     union all select run_id, lane_id, claimed_at from pgflow.lease
     union all select run_id, lane_id, null from pgflow.parked
     union all select run_id, lane_id, null from pgflow.held
@@ -171,7 +171,7 @@ with open_run as materialized (
   select p.run_id, l.workflow, l.version, coalesce(u.recorded_at, p.claimed_at) as begun_at,
     u.run_id is not null as has_history
   from (
-    select run_id, lane_id, null::timestamptz as claimed_at from pgflow.ready
+    select run_id, abs(lane_id) as lane_id, null::timestamptz as claimed_at from pgflow.ready
     union all select run_id, lane_id, claimed_at from pgflow.lease
     union all select run_id, lane_id, null from pgflow.parked
     union all select run_id, lane_id, null from pgflow.held

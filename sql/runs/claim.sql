@@ -163,15 +163,18 @@ declare
   is_known boolean;
   queue_name text;
   queue_lanes int[];
+  policy pgflow.queue;
   quota int;
   taken bigint[] := '{}';
   more bigint[];
 begin
-  select array_agg(l.lane_id) filter (where q.max_running is null),
-         array_agg(distinct l.queue order by l.queue) filter (where q.max_running is not null),
+  select array_agg(l.lane_id) filter (where coalesce(q.max_running, q.max_per_worker, q.is_lined::int) is null),
+         array_agg(distinct l.queue order by l.queue)
+           filter (where coalesce(q.max_running, q.max_per_worker, q.is_lined::int) is not null),
          exists (select from pgflow.worker w where w.worker_id = worker_id),
          take_suspect and coalesce(
-           bool_or(exists (select from pgflow.ready r where r.lane_id = l.lane_id and r.suspect > 0 offset 0)), false)
+           bool_or(q.is_lined or exists (
+             select from pgflow.ready r where r.lane_id = l.lane_id and r.suspect > 0 offset 0)), false)
   into free_lanes, limited, is_known, take_suspect
   from pgflow.lane l join pgflow.queue q on q.queue = l.queue
   where l.lane_id = any(lanes) and l.paused_at is null and q.paused_at is null;
@@ -182,12 +185,24 @@ begin
 
   -- A limit over all workers holds only if claims of that queue go one after the other.
   foreach queue_name in array coalesce(limited, '{}') loop
-    select q.max_running into quota from pgflow.queue q where q.queue = queue_name for no key update;
+    select q.* into policy from pgflow.queue q where q.queue = queue_name for no key update;
     select array_agg(l.lane_id) into queue_lanes from pgflow.lane l where l.queue = queue_name;
-    quota := least(max - cardinality(taken), quota - (select count(*) from pgflow.lease e
-      where e.lane_id = any(queue_lanes)));
+    quota := max - cardinality(taken);
+    if coalesce(policy.max_running, policy.max_per_worker) is not null then
+      select least(quota, policy.max_running - count(*), policy.max_per_worker - count(*) filter (
+        where e.worker_id = worker_id)) into quota
+      from pgflow.lease e where e.lane_id = any(queue_lanes);
+    end if;
     queue_lanes := array(select l.lane_id from pgflow.lane l
       where l.queue = queue_name and l.lane_id = any(lanes) and l.paused_at is null);
+    if policy.is_lined then
+      more := pgflow.claim_line_(queue_name, queue_lanes, quota, worker_id, tokens[cardinality(taken) + 1:],
+        take_suspect, pgflow.now_());
+      taken := taken || more;
+      take_suspect := take_suspect and not exists (
+        select from pgflow.lease e where e.run_id = any(more) and e.suspect > 0);
+      continue;
+    end if;
     if quota > 0 and take_suspect then
       -- First, as below: behind a backlog that fills the limit its turn would never come.
       more := pgflow.take_heads_(queue_lanes, 1, true, worker_id, tokens[cardinality(taken) + 1:]);
@@ -409,7 +424,7 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select run_id, 'ready', last_seq, lane_id from pgflow.ready
+  select run_id, 'ready', last_seq, abs(lane_id) from pgflow.ready
   union all select run_id, 'lease', last_seq, lane_id from pgflow.lease
   union all select run_id, 'parked', last_seq, lane_id from pgflow.parked
   union all select run_id, 'held', last_seq, lane_id from pgflow.held
@@ -454,7 +469,7 @@ comment on function pgflow.check_places_() is 'A run that is open has one place,
 
 comment on column pgflow.ready.run_id is 'The run that may be claimed';
 comment on column pgflow.ready.ready_at is 'Time since which it is ready';
-comment on column pgflow.ready.lane_id is 'Its queue, workflow and version';
+comment on column pgflow.ready.lane_id is 'Its queue, workflow and version; negative, if it stands in a line';
 comment on column pgflow.ready.priority is 'Lower numbers are claimed first, within their lane';
 
 comment on column pgflow.lease.run_id is 'The run that is held';

@@ -14,6 +14,11 @@
 -- with a row in `replacement` that every poll looks at (`begin_replacements_`). A start that rejects or replaces brings
 -- a number of its own (`start_id`), so that it knows its own run when it is sent again because its answer was lost.
 --
+-- A key counts for good, unless the start says for how long (`key_seconds`): while its run is open, and that long after
+-- it was started. One that counts no longer is freed by the start that meets it. So zero has one open run of a key at
+-- a time, and more is a window in which what comes twice is one run. What a start says is of no other: nothing is kept.
+-- `sql/runs/debounce.sql` has starts of which the last counts.
+--
 -- Inputs are compared as the workflow gets them: a parameter that was left out counts as its default, where the
 -- caller says what the defaults are. Inputs that a codec has encoded are compared by their keyed hashes
 -- (`sql/core/envelopes.sql`); one that is encoded differs from one that is not.
@@ -312,6 +317,71 @@ $$;
 comment on function pgflow.is_own_(bigint, uuid)
   is 'True if a chain was started by the very start that asks: its answer was lost, and it is sent again';
 
+create or replace function pgflow.check_times_(
+  key_seconds float8, debounce_seconds float8, max_wait_seconds float8, if_taken text, key text, run_at timestamptz,
+  budget jsonb
+)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if key is null then
+    raise exception using errcode = 'PF003',
+      message = 'key_seconds and debounce_seconds are said of a key: pass one';
+  end if;
+  if not (key_seconds between 0 and 3.2e9) then
+    raise exception using errcode = 'PF003', message = 'key_seconds must be between 0 and a hundred years';
+  end if;
+  if not (debounce_seconds > 0 and debounce_seconds <= 2592000) then
+    raise exception using errcode = 'PF003', message = 'debounce_seconds must be more than 0 and at most 30 days';
+  end if;
+  if not coalesce(max_wait_seconds is null or max_wait_seconds between debounce_seconds and 31536000, false) then
+    raise exception using errcode = 'PF003',
+      message = 'max_wait_seconds is of a debounce: at least as long, and at most a year';
+  end if;
+  if debounce_seconds is not null and (if_taken <> 'match' or key_seconds is not null or run_at is not null
+      or budget is not null) then
+    raise exception using errcode = 'PF003',
+      message = 'debounce_seconds says itself when the run begins and what becomes of one that has the key: say no '
+        'run_at, if_taken, key_seconds or budget beside it';
+  end if;
+end
+$$;
+comment on function pgflow.check_times_(float8, float8, float8, text, text, timestamptz, jsonb)
+  is 'Refuses (PF003) times that cannot be said of a key';
+
+create or replace function pgflow.key_counts_(chain bigint, key_seconds float8)
+returns boolean
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce((
+    select r.created_at + key_seconds * interval '1 second' > pgflow.now_() from pgflow.run r where r.run_id = chain
+  ), true) or pgflow.ended_as_(pgflow.newest_run_(chain)) is null
+$$;
+comment on function pgflow.key_counts_(bigint, float8)
+  is 'True if a chain is open, or was started less than so many seconds ago: then it still has its key';
+
+create or replace function pgflow.free_keys_(tenant text, keys text[], key_seconds float8, start_id uuid)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  delete from pgflow.run_key k
+  where k.tenant = free_keys_.tenant and k.key = any(array(
+    select o.key from pgflow.run_key o
+    where o.tenant = free_keys_.tenant and o.key = any(keys) and not pgflow.is_own_(o.chain_id, start_id)
+      and not pgflow.key_counts_(o.chain_id, key_seconds)
+    order by o.key for update
+  )) and not pgflow.is_own_(k.chain_id, start_id) and not pgflow.key_counts_(k.chain_id, key_seconds)
+$$;
+comment on function pgflow.free_keys_(text, text[], float8, uuid)
+  is 'Frees those of these keys that count no longer, in the order of keys';
+
 create or replace function pgflow.await_end_of_(me bigint, old_chain bigint)
 returns void
 language plpgsql
@@ -395,6 +465,7 @@ create or replace function pgflow.start_run(
   key_retention_seconds int default null, version text default '',
   if_taken text default 'match', defaults json default null, start_id uuid default null,
   pool text default null, budget jsonb default null,
+  key_seconds float8 default null, debounce_seconds float8 default null, max_wait_seconds float8 default null,
   out run_key text, out run_id bigint, out is_new boolean, out lane_id int, out replaced bigint
 )
 language plpgsql
@@ -405,17 +476,24 @@ as $$
 #variable_conflict use_column
 declare
   run record;
+  checked record;
+  is_free boolean;
   t timestamptz := pgflow.now_();
 begin
   -- In one statement: each costs as much to begin as one of these checks does.
-  perform pgflow.check_key_(key), pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant,
+  select pgflow.check_key_(key), pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant,
     key_retention_seconds, t),
     pgflow.check_input_(input), pgflow.check_version_(version),
     pgflow.check_if_taken_(if_taken, start_id, run_at, key, defaults),
-    (select pgflow.refuse_unknown_(workflow, version, q.queue) from pgflow.queue q
-      where q.queue = start_run.queue and q.refuses_unknown);
+    (select pgflow.judge_queue_(q, workflow, version) from pgflow.queue q
+      where q.queue = start_run.queue and (q.refuses_unknown or q.is_lined or q.is_closed)) as is_lined
+  into checked;
   if pool is not null or budget is not null then
     perform pgflow.check_pool_(pool, budget);
+  end if;
+  if coalesce(key_seconds, debounce_seconds, max_wait_seconds) is not null then
+    perform pgflow.check_times_(key_seconds, debounce_seconds, max_wait_seconds, if_taken, key, run_at, budget);
+    run_at := coalesce(run_at, t + debounce_seconds * interval '1 second');
   end if;
   loop
     run := pgflow.insert_run_(
@@ -423,24 +501,39 @@ begin
       greatest(run_at, t) + timeout_seconds * interval '1 second', labels, metadata, null, null, null, null,
       defaults, start_id, pool, budget
     );
-    exit when run.is_new or if_taken = 'match';
-    if if_taken = 'attach' or pgflow.is_own_(run.run_id, start_id) then
+    exit when run.is_new or if_taken = 'match' and coalesce(key_seconds, debounce_seconds) is null;
+    if pgflow.is_own_(run.run_id, start_id) then
       run.clash := null;
       exit;
     end if;
-    if if_taken = 'reject' then
-      run.clash := coalesce(run.clash, pgflow.conflict_(run.run_key, run.run_id, workflow, input, defaults, false));
+    if debounce_seconds is not null then
+      is_free := not pgflow.debounce_(run.run_id, workflow, run.lane_id, input, labels, metadata, priority, start_id,
+        debounce_seconds, max_wait_seconds, timeout_seconds, checked.is_lined);
+      if not is_free then
+        run.clash := null;
+        exit;
+      end if;
+    else
+      is_free := key_seconds is not null and not pgflow.key_counts_(run.run_id, key_seconds);
+    end if;
+    if not is_free and if_taken <> 'replace' then
+      run.clash := case if_taken when 'match' then run.clash
+        when 'reject' then coalesce(run.clash,
+          pgflow.conflict_(run.run_key, run.run_id, workflow, input, defaults, false)) end;
       exit;
     end if;
-    -- Another may have replaced it since: then it is that run which is looked at next.
+    -- Another may have taken it since: then it is that run which is looked at next.
     delete from pgflow.run_key k where k.tenant = start_run.tenant and k.key = start_run.key
       and k.chain_id = run.run_id;
-    if found then
+    if found and not is_free then
       replaced := run.run_id;
     end if;
   end loop;
   if run.is_new and replaced is not null then
     perform pgflow.await_end_of_(run.run_id, replaced);
+  end if;
+  if checked.is_lined and run.is_new then
+    perform pgflow.line_up_(array[run.run_id]);
   end if;
   run_id := run.run_id;
   run_key := run.run_key;
@@ -457,13 +550,16 @@ begin
 end
 $$;
 comment on function pgflow.start_run(text, json, text, text, int, timestamptz, float8, jsonb, jsonb, text, int, text,
-  text, json, uuid, text, jsonb)
+  text, json, uuid, text, jsonb, float8, float8, float8)
   is 'Starts a run in the caller''s transaction, or finds the one that the key already names (PF002 if that one '
      'differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach '
      '(that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it '
      'has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a '
      'start that is sent again knows its own run. pool: the pool that it draws on (PF001 if there is none), as its '
-     'children do; budget: limits by unit of a pool of its own, which draws on that one';
+     'children do; budget: limits by unit of a pool of its own, which draws on that one. key_seconds: the key counts '
+     'while its run is open, and so long after its start; 0 = while it is open, null = for good. debounce_seconds: '
+     'the run begins so long after the last start with its key, which alone counts, and at most max_wait_seconds after '
+     'the first. A run of the key that has begun is left alone, and loses the key';
 --! grant start_run to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_batch_(runs jsonb)
@@ -600,7 +696,7 @@ create or replace function pgflow.start_runs(
   labels jsonb default null, metadata jsonb default null, tenant text default '', version text default '',
   keys_are_new boolean default false,
   if_taken text default 'match', defaults json default null, start_id uuid default null,
-  pool text default null, budget jsonb default null
+  pool text default null, budget jsonb default null, key_seconds float8 default null
 )
 returns table (run_key text, run_id bigint, is_new boolean, lane_id int)
 language plpgsql
@@ -621,14 +717,19 @@ declare
   stems uuid[];
   chain_ids bigint[];
   clash text;
+  checked record;
 begin
-  perform pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t),
+  select pgflow.check_start_(priority, run_at, timeout_seconds, labels, metadata, tenant, null, t),
     pgflow.check_batch_(runs),
     pgflow.check_version_(version), pgflow.check_if_taken_(if_taken, start_id, run_at, '', defaults),
-    (select pgflow.refuse_unknown_(workflow, version, q.queue) from pgflow.queue q
-      where q.queue = start_runs.queue and q.refuses_unknown);
+    (select pgflow.judge_queue_(q, workflow, version) from pgflow.queue q
+      where q.queue = start_runs.queue and (q.refuses_unknown or q.is_lined or q.is_closed)) as is_lined
+  into checked;
   if pool is not null or budget is not null then
     perform pgflow.check_pool_(pool, budget);
+  end if;
+  if key_seconds is not null then
+    perform pgflow.check_times_(key_seconds, null, null, if_taken, '', run_at, budget);
   end if;
   if if_taken = 'replace' then
     raise exception using errcode = 'PF003', message = 'a batch cannot replace runs: start them one by one';
@@ -652,6 +753,9 @@ begin
   end if;
   while chain_ids is null loop
     begin
+      if key_seconds is not null then
+        perform pgflow.free_keys_(tenant, keys, key_seconds, start_id);
+      end if;
       -- A key that is known takes no number; see insert_run_.
       ids := array(
         select case when current_setting('transaction_isolation') = 'serializable' or not exists (select
@@ -673,6 +777,9 @@ begin
       chain_ids := null;
     end;
   end loop;
+  if checked.is_lined then
+    perform pgflow.line_up_(array(select g.i from unnest(ids, chain_ids) as g (i, c) where g.i = g.c));
+  end if;
   if chain_ids = ids then
     return query select g.k, g.i, true, lane from unnest(keys, ids) as g (k, i);
     return;
@@ -701,11 +808,11 @@ begin
 end
 $$;
 comment on function pgflow.start_runs(text, jsonb, text, int, timestamptz, float8, jsonb, jsonb, text, text, boolean,
-  text, json, uuid, text, jsonb)
+  text, json, uuid, text, jsonb, float8)
   is 'Starts many runs of one workflow, all or none: runs is [[key or null, input as text], ...]; answers in that '
      'order. keys_are_new: they are UUIDs made up for this call, so none is looked for; sent again, because the answer '
-     'was lost, the same batch says false. if_taken, defaults, start_id, pool and budget are as of start_run; a batch '
-     'cannot replace';
+     'was lost, the same batch says false. if_taken, defaults, start_id, pool, budget and key_seconds are as of '
+     'start_run; a batch cannot replace';
 --! grant start_runs to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_starts_()

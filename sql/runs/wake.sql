@@ -123,6 +123,7 @@ declare
   starts_at timestamptz;
   is_early boolean := false;
   seq int;
+  lane int;
 begin
   ended := false;
   looked := false;
@@ -141,7 +142,7 @@ begin
   select p.lane_id, p.last_seq, 0 as attempt, p.priority, p.token is not null as has_begun, 'parked' as place into place
   from pgflow.parked p where p.run_id = me for update skip locked;
   if not found then
-    select r.lane_id, r.last_seq, r.attempt, r.priority, r.has_begun, 'ready' as place into place
+    select abs(r.lane_id) as lane_id, r.last_seq, r.attempt, r.priority, r.has_begun, 'ready' as place into place
     from pgflow.ready r where r.run_id = me for update skip locked;
   end if;
   if not found then
@@ -199,7 +200,10 @@ begin
     delete from pgflow.wait where run_id = me;
     delete from pgflow.timer where run_id = me;
   elsif place.place = 'ready' then
-    delete from pgflow.ready where run_id = me;
+    delete from pgflow.ready r where r.run_id = me returning r.lane_id into lane;
+    if lane < 0 then
+      delete from pgflow.line_run where run_id = me;
+    end if;
   else
     delete from pgflow.held where run_id = me;
   end if;
@@ -494,13 +498,15 @@ begin
   perform set_config('synchronous_commit', 'off', true);
   has_more := pgflow.match_events_(max);  -- first, before anything is written
   perform pgflow.expire_runs_(max, t);
+  perform pgflow.expire_lines_(max, t);
   perform pgflow.notice_silence_(max, t);
   breached := pgflow.notice_breaches_(max, t);
   perform pgflow.sweep_locks_(max, t);
   durably := current_setting('synchronous_commit');  -- on, if a lock was won
   select w.lanes, w.mail, w.ended, w.busy + has_more::int into lanes, mail, ended, busy
   from pgflow.wake(null, max, false) w;
-  lanes := lanes || breached || pgflow.wake_due_(max, t) || pgflow.begin_replacements_(max, t);
+  lanes := lanes || breached || pgflow.wake_due_(max, t) || pgflow.begin_replacements_(max, t)
+    || pgflow.tend_lines_(max, t);
   if durably <> 'off' then
     perform set_config('synchronous_commit', durably, true);
   end if;

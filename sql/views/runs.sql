@@ -36,7 +36,8 @@ from (
   from pgflow.lane l
 ) l
 left join lateral (
-  select count(*) as queued, min(e.ready_at) as oldest_queued_at from pgflow.ready e where e.lane_id = l.lane_id
+  select count(*) as queued, min(e.ready_at) as oldest_queued_at from pgflow.ready e
+  where e.lane_id = any(array[l.lane_id, -l.lane_id])
 ) r on true;
 comment on view pgflow.lanes
   is 'Each workflow, and each version of one that runs are pinned to, of each queue: how much is queued, and why '
@@ -161,8 +162,8 @@ comment on column pgflow.runs.reason
 comment on column pgflow.runs.reason_code
   is 'Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; gate, signal, '
      'effect, owes (obligations only), child, timer or replacement of a waiting one; paused; the trouble of a stuck '
-     'one; asked, deadline, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled '
-     'one; null = nothing to say';
+     'one; asked, deadline, expired, purged, replaced, parent_ended, parent_gave_up, parent_rewound, itself or '
+     'imported of a cancelled one; null = nothing to say';
 comment on column pgflow.runs.reason_detail
   is 'Detail of that reason: gates, signals, children, effects, obligations and until of the waits; deaths of a '
      'suspect run; by of a pause or cancel, and force; the facts of the trouble';
@@ -333,16 +334,31 @@ comment on column pgflow.repeated_steps.is_inherited
   is 'True if it is a step of the run whose journal this one begins with';
 
 drop view if exists pgflow.queues;
+drop view if exists pgflow.queue_rules;
+create view pgflow.queue_rules as
+select q.queue,
+  jsonb_strip_nulls(jsonb_build_object(
+    'concurrency', q.max_running, 'per_worker', q.max_per_worker, 'per_key', f.max_per_key, 'key', f.key,
+    'fifo', nullif(f.is_fifo, false), 'rate', f.rate_said, 'burst', f.burst, 'key_rate', f.key_rate_said,
+    'key_burst', f.key_burst, 'ageing_seconds', f.ageing_seconds, 'weights', f.weights,
+    'expires_seconds', f.expires_seconds, 'closed', q.is_closed)) as rules
+from pgflow.queue q left join pgflow.line f on f.queue = q.queue and not f.is_over;
+comment on view pgflow.queue_rules is 'Rules of queues, as set_queue takes them';
+--! grant queue_rules to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+comment on column pgflow.queue_rules.queue is 'Name of the queue';
+comment on column pgflow.queue_rules.rules is 'Its rules';
+
 create view pgflow.queues as
 select q.queue,
   coalesce(sum(r.n), 0)::bigint as queued, coalesce(sum(e.n), 0)::bigint as running,
   coalesce(sum(p.n), 0)::bigint as waiting,
   coalesce(sum(h.paused), 0)::bigint as paused, coalesce(sum(h.stuck), 0)::bigint as stuck,
-  min(r.oldest) as oldest_queued_at, q.max_running, q.max_deaths, q.paused_at, q.refuses_unknown
+  min(r.oldest) as oldest_queued_at, q.max_running, q.max_deaths, q.paused_at, q.refuses_unknown,
+  (select u.rules from pgflow.queue_rules u where u.queue = q.queue) as rules
 from pgflow.queue q
 left join pgflow.lane l on l.queue = q.queue
-left join (select lane_id, count(*) as n, min(ready_at) as oldest from pgflow.ready
-  group by lane_id) r on r.lane_id = l.lane_id
+left join (select abs(lane_id) as lane_id, count(*) as n, min(ready_at) as oldest from pgflow.ready
+  group by abs(lane_id)) r on r.lane_id = l.lane_id
 left join (select lane_id, count(*) as n from pgflow.lease group by lane_id) e on e.lane_id = l.lane_id
 left join (select lane_id, count(*) as n from pgflow.parked group by lane_id) p on p.lane_id = l.lane_id
 left join (
@@ -365,6 +381,7 @@ comment on column pgflow.queues.max_deaths
   is 'After so many workers died holding a run that recorded nothing, it is stuck';
 comment on column pgflow.queues.refuses_unknown
   is 'True if starts of workflows that no worker has ever had are refused';
+comment on column pgflow.queues.rules is 'Its rules, as set_queue takes them';
 comment on column pgflow.queues.paused_at is 'Time since which nothing is claimed from the queue; null = not paused';
 
 drop view if exists pgflow.workers;

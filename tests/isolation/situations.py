@@ -113,6 +113,7 @@ VERBS = {
             of="start",
         ),
         Verb("start_later", "a start with its key and a time to begin", of="start"),
+        Verb("put_off", "a start with its key of which the last counts", of="start"),
         Verb("start_many", "a batch of starts with its key among them", of="start"),
         Verb("start_child", "a start with the key of the child", of="start"),
         Verb("discharge", "word that what the run owes was done", of="signal"),
@@ -236,6 +237,8 @@ WAITS: dict[str, set[str]] = {
     "flush": {"flush"},
     # Whoever names a key must know whether it is taken; and new lanes are made once.
     **dict.fromkeys(STARTS, set(STARTS)),
+    # A run is changed under the lock of its place.
+    "put_off": {"put_off", "claim", *LOOKERS},
     # The answers to a gate have one order; and whoever lets it expire keeps answers off.
     **dict.fromkeys(ANSWERS, {*ANSWERS, "expire"}),
     "start_child": {"child"},
@@ -463,6 +466,9 @@ PLACES = {
     "sealed": "the run has ended and is sealed",
     "scheduled": "a slot of a schedule is due",
     "planned": "the run waits for its time to start",
+    "begins": "the run waits for its time to start, which has come",
+    "lined": "the run stands in the line of its queue",
+    "stopped": "the run stands in the line of its queue, and somebody has asked for a pause",
     "asking": "the run is parked at a gate",
     "at_gate": "a worker holds the run, which has asked at a gate",
     "out_of_time": "a worker holds the run, which has asked at a gate whose time is over",
@@ -563,6 +569,14 @@ def all_specs() -> list[Spec]:
     specs += [meet("due", name, after(name, LOOKERS, PLAIN)) for name in LOOKERS]
     specs += [meet("planned", "claim", LOOKERS)]
     specs += [meet("planned", name, after(name, LOOKERS, PLAIN)) for name in LOOKERS]
+    specs += [
+        meet("planned", "put_off", ("put_off", "start", "signal", *LOOKERS)),
+        meet("begins", "put_off", ("put_off", *LOOKERS)),
+        meet("ready", "put_off", ("put_off", "start", "signal", "claim", *LOOKERS)),
+        meet("lined", "put_off", ("put_off", "claim", *LOOKERS)),
+        meet("stopped", "claim", LOOKERS),
+        meet("stopped", "wake", LOOKERS),
+    ]
     specs += [meet("paused", name, after(name, LOOKERS, PLAIN)) for name in LOOKERS]
     specs += [meet("resumed", "claim", LOOKERS)]
     specs += [meet("resumed", name, after(name, LOOKERS, PLAIN)) for name in LOOKERS]

@@ -148,6 +148,8 @@ as $$
   delete from pgflow.schedule; delete from pgflow.schedule_declaration; delete from pgflow.schedule_change;
   update pgflow.schedule_state set fleet = null, kept_until = null, keeper = null;
   delete from pgflow.lane where workflow like 'new%';
+  delete from pgflow.line; delete from pgflow.line_run; delete from pgflow.line_turn; delete from pgflow.line_state;
+  update pgflow.queue set is_lined = null where is_lined;
   delete from pgflow.lock; delete from pgflow.lock_wait; delete from pgflow.lock_nudge; delete from pgflow.lock_broken;
   select setval('pgflow.lock_fence_seq', 1, false);
   delete from pgflow.event; delete from pgflow.relay; delete from pgflow.delivery; delete from pgflow.event_wait; delete from scene.brought; delete from scene.published;
@@ -175,6 +177,13 @@ begin
     when 'ready' then
       perform scene.start_('k');
       update scene.run set worker_id = pgflow.register_worker('first', 1, '{default}', 10, 'test');
+    when 'lined', 'stopped' then
+      perform pgflow.set_queue('default', '{"key": "input.n", "per_key": 1}'), scene.start_('k');
+      update scene.run set worker_id = pgflow.register_worker('first', 1, '{default}', 10, 'test');
+      update pgflow.line_state set tended_at = clock_timestamp(); -- a claim waits for a poll that tidies up
+      if place = 'stopped' then
+        perform pgflow.pause_run('k');
+      end if;
     when 'overdue' then
       perform scene.start_('k', timeout_seconds => 3600), pgflow.cancel_run('k', force => true);
       call scene.expire_();
@@ -235,6 +244,9 @@ begin
         due_at = '2020-01-01 00:00+00', look_at = '2020-01-01 00:00+00';
     when 'planned' then
       perform scene.start_('k', run_at => clock_timestamp() + interval '1 hour');
+    when 'begins' then
+      perform scene.start_('k', run_at => clock_timestamp() + interval '1 hour');
+      update pgflow.timer set due_at = due_at - interval '2 hours';
     when 'asked' then
       perform scene.start_('k'), pgflow.pause_run('k');
     when 'paused', 'resumed' then
@@ -602,6 +614,9 @@ begin
     when 'start', 'start_rr', 'start_ser', 'start_later' then
       select case when is_new then 'new' else 'known' end into answer
       from pgflow.start_run('k', key => 'k', run_at => case verb when 'start_later' then clock_timestamp() + interval '1 hour' end);
+    when 'put_off' then
+      select case when is_new then 'new' else 'changed' end into answer
+      from pgflow.start_run('k', key => 'k', input => '{"n": 1}', debounce_seconds => 3600);
     when 'start_many' then
       select case when bool_or(is_new) then 'new' else 'known' end into answer
       from pgflow.start_runs('k', '[["l", "{}"], ["k", "{}"], ["j", "{}"]]');
@@ -780,8 +795,9 @@ union all
 select 'wait', (select count(*) from pgflow.event e, pgflow.event_wait w where pgflow.fits_(e, w))::int,
   greatest(count(*)::int - 1, 0) from scene.letter where name = 'event'
 union all
--- a key names one chain
-select 'start', 0, count(*)::int - count(distinct (r.tenant, r.key))::int from pgflow.run r where r.generation = 1;
+-- a key names one chain, unless the last of its starts came when that had begun
+select 'start', 0, greatest(count(*)::int - count(distinct (r.tenant, r.key))::int
+  - (select count(*) from scene.said where verb = 'put_off' and answer = 'new')::int, 0) from pgflow.run r where r.generation = 1;
 
 -- A function and no view, since its plans are kept for the next look.
 create function scene.look()

@@ -76,6 +76,9 @@ GIVEN: dict[str, Callable[[Any], Any]] = {
     "effect.settle_after": lambda value: effect(risk="irreversible", timeout=0.5, settle_after=value)(abody),
     "EffectStep.options.timeout": lambda value: EFFECT.options(timeout=value),
     "workflow.timeout": lambda value: workflow(timeout=value)(body), "Workflow.options.timeout": lambda value: flow_of.options(timeout=value),
+    "Workflow.options.key_for": lambda value: flow_of.options(key_for=value),
+    "Workflow.options.debounce": lambda value: flow_of.options(debounce=value),
+    "Workflow.options.max_wait": lambda value: flow_of.options(max_wait=value),
     "Retries.first_delay": lambda value: Retries(first_delay=value), "Retries.max_delay": lambda value: Retries(max_delay=value),
     "schedule.every": lambda value: pgflow.schedule(every=value),
     "schedule.offset": lambda value: pgflow.schedule(every=60, offset=value),
@@ -105,7 +108,7 @@ IN_RUNS = {
 """Durations that need a run; tested below."""
 
 INTERNAL = {
-    "App.wait.timeout", "AsyncApp.wait.timeout", "StartOptions.timeout", "Step.timeout", "SyncStep.timeout", "AsyncStep.timeout",
+    "App.wait.timeout", "AsyncApp.wait.timeout", "StartOptions.timeout", "StartOptions.key_for", "StartOptions.debounce", "StartOptions.max_wait", "Step.timeout", "SyncStep.timeout", "AsyncStep.timeout",
     "SyncEffect.timeout", "AsyncEffect.timeout", "Workflow.timeout",
 }  # fmt: skip
 """Durations that others hand on, or that are made from those above."""
@@ -190,7 +193,7 @@ def test_a_number_means_seconds_wherever_a_duration_is_declared(where, value):
 def test_what_is_no_duration_is_refused_where_it_is_declared(where, value):
     with pytest.raises(
         (InvalidArgument, pgflow.DefinitionError),
-        match=r"timeout|max_age|dedup_window|settle_after|first_delay|max_delay|again_after|cooldown|every|offset|jitter|time",
+        match=r"timeout|key_for|debounce|max_wait|max_age|dedup_window|settle_after|first_delay|max_delay|again_after|cooldown|every|offset|jitter|time",
     ):
         GIVEN[where](value)
 

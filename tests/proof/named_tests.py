@@ -78,6 +78,23 @@ TESTS = {
         "limits of queues, and plans that claim more than they should",
         ["tests/worker/test_queues.py", "tests/sql/test_sql_claim.py", "-k", "limit or more_than"],
     ),
+    "G25": (
+        "rates by window and by bucket, of queues and of keys, with clocks that are put back",
+        ["tests/queues/test_lines_sql.py", "-k", "rate or bucket or window"],
+    ),
+    "G26": (
+        "keys that count while their run is open and in windows, started by many at once",
+        ["tests/client/test_key_times.py"],
+    ),
+    "G27": (
+        "keys in order while runs sleep, fail, are cancelled and paused by many at once",
+        [
+            "tests/queues/test_lines_sql.py",
+            "tests/queues/test_lines_at_once.py",
+            "-k",
+            "in_order or whoever_meets",
+        ],
+    ),
     "G28": (
         "locks of runs whose workers are killed and frozen, before a register that refuses old fences",
         ["tests/locks/test_register.py"],

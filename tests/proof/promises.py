@@ -66,9 +66,6 @@ PROMISES = {
 }
 
 NOT_BUILT = {
-    "G25": "rate limits",
-    "G26": "dedup windows of queues",
-    "G27": "ordering per key",
     "G47": "row-level security",
     "G49": "the Secret type",
 }

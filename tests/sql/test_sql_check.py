@@ -248,6 +248,10 @@ WON = """
 """
 
 # invariant -> ways to break it, each of one or more statements
+LINE_RUN = (
+    "insert into pgflow.line_run (run_id, rank, lane_id, is_fresh, queue, key) "
+    "values ({run}, 0, 1, true, 'default', '')"
+)
 MUTATIONS: dict[str, list[list[str]]] = {
     "an open run has exactly one place": [
         ["delete from pgflow.ready where run_id = %(ready)s"],
@@ -633,6 +637,14 @@ MUTATIONS: dict[str, list[list[str]]] = {
     ],
     "a schedule is looked at when its first slot is due": [
         [SCHEDULE, "update pgflow.schedule set due_at = look_at - interval '1 s'"]
+    ],
+    "a run in a line is ready, in the negative of its lane": [
+        [LINE_RUN.format(run="%(ready)s")],
+        [LINE_RUN.format(run="%(asking)s")],
+        ["update pgflow.ready set lane_id = -lane_id where run_id = %(ready)s"],
+    ],
+    "a run whose queue limits keys has had a turn": [
+        ["insert into pgflow.line (queue, key, max_per_key) values ('default', 'tenant', 1)"]
     ],
     "a seal belongs to its round": [
         [SEAL.format(run="%(done)s", round=2)],

@@ -46,6 +46,7 @@ from pgflow._worker.entities import EntityMail
 from pgflow._worker.flusher import Flusher
 from pgflow._worker.heartbeat import Heart, Rhythm
 from pgflow._worker.lanes import Lanes
+from pgflow._worker.lines import Lines
 from pgflow._worker.listener import Listener
 from pgflow._worker.options import WorkerOptions
 from pgflow._worker.pager import Pager
@@ -444,7 +445,8 @@ LOOPS: dict[str, tuple[Any, str]] = {
     "claims": (Claims, "_claim_once"), "polls": (Poller, "poll"), "flushes": (Flusher, "_flush_old"), "upkeep": (Upkeep, "_compare_schema"),
     "commits": (Committer, "_commit"), "results": (ResultWaiter, "_run"), "lanes": (Lanes, "look"),
     "pages": (Pager, "look"), "seals": (Sealer, "_seal"), "beats": (Heart, "_look"), "the heart's look at the loop": (Watchdog, "look"), "news": (Listener, "_say"),
-    "the mailbox of entities": (EntityMail, "_look"), "schedules": (Scheduler, "_round"), "relays": (Relays, "_look"),
+    "the mailbox of entities": (EntityMail, "_look"), "schedules": (Scheduler, "_round"),
+    "relays": (Relays, "_look"), "lines": (Lines, "_look"),
 }  # fmt: skip
 """Calls that each loop, task and thread of a worker makes on its way."""
 
@@ -478,6 +480,7 @@ def test_a_loop_that_fails_once_begins_again_and_the_work_goes_on(
     monkeypatch.setattr(owner, method, once)
     monkeypatch.setattr("pgflow._worker.upkeep.STRAYS_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.lanes.LANES_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("pgflow._worker.lines.LOOK_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.pager.LOOK_EVERY_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.listener.CHECK_SECONDS", 0.05)
     monkeypatch.setattr("pgflow._worker.sealer.OFF_SECONDS", 0.05)

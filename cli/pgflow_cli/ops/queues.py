@@ -1,9 +1,11 @@
-"""``pgflow queues``: how much stands, runs and waits in each queue;
-pausing, resuming and limiting them.
+"""``pgflow queues``: how much stands, runs and waits in each queue; pausing, resuming and purging
+them, setting their rules, and who did.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +13,19 @@ import typer
 from pgflow_cli.look.database import Dsn, as_row, database_now, fetch, opened
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import Command, make_group
-from pgflow_cli.look.output import AsCsv, AsJson, Column, age, choose_form, plain, print_rows
+from pgflow_cli.look.mail import operator, wake
+from pgflow_cli.look.output import (
+    AsCsv,
+    AsJson,
+    Column,
+    age,
+    choose_form,
+    many,
+    plain,
+    print_one,
+    print_rows,
+)
+from pgflow_cli.look.parsing import parse_duration, parse_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +55,7 @@ _COLUMNS = (
     "paused_at",
     "workers",
     "refuses_unknown",
+    "rules",
 )
 
 
@@ -115,6 +130,214 @@ def limit_queue(
     )
 
 
+@queues.command("set", cls=Command)
+def set_queue(
+    queue: Name,
+    *,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(metavar="N|none", help="Most runs at once, over all workers."),
+    ] = None,
+    per_worker: Annotated[
+        str | None, typer.Option(metavar="N|none", help="Most runs at once of one worker.")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXPR|none",
+            help="Key of a run: parts of input, labels, tenant, workflow, such as input.customer.",
+        ),
+    ] = None,
+    per_key: Annotated[
+        str | None, typer.Option(metavar="N|none", help="Most runs at once of one key.")
+    ] = None,
+    fifo: Annotated[
+        bool | None,
+        typer.Option(
+            "--fifo/--no-fifo",
+            help="A run begins once those before it of its key have ended.",
+            show_default=False,
+        ),
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(metavar="N/TIME|none", help="Most runs that begin, such as 100/1m."),
+    ] = None,
+    burst: Annotated[
+        str | None, typer.Option(metavar="N|none", help="Size of a bucket that the rate fills.")
+    ] = None,
+    key_rate: Annotated[
+        str | None, typer.Option(metavar="N/TIME|none", help="Most runs of one key that begin.")
+    ] = None,
+    key_burst: Annotated[
+        str | None, typer.Option(metavar="N|none", help="Size of the bucket of each key.")
+    ] = None,
+    ageing: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION|none", help="Waiting that is worth one step of priority."),
+    ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION|none", help="A run that has not begun by then is cancelled."
+        ),
+    ] = None,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=N|none", help="Runs of a key in its turn; may be repeated."),
+    ] = None,
+    closed: Annotated[
+        bool | None,
+        typer.Option(
+            "--closed/--open",
+            help="Refuse new runs, while what is there goes on.",
+            show_default=False,
+        ),
+    ] = None,
+    why: Annotated[str | None, typer.Option(help="The reason, kept with the change.")] = None,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Sets rules of a queue: limits, rates and order.
+
+    They hold from the next claim on, over all workers. Rules that are not given stay as they are.
+    Pass none to take one away. A queue that is not there yet is made.
+    """
+    from pgflow._db.calls import queues as calls
+    from pgflow._db.query import run
+
+    numbers = {
+        "concurrency": concurrency, "per_worker": per_worker, "per_key": per_key,
+        "burst": burst, "key_burst": key_burst,
+    }  # fmt: skip
+    texts = {"key": key, "rate": rate, "key_rate": key_rate}
+    rules: dict[str, Any] = {
+        name: _number(name, text) for name, text in numbers.items() if text is not None
+    }
+    rules |= {n: None if t == "none" else t for n, t in texts.items() if t is not None}
+    rules |= {n: flag for n, flag in (("fifo", fifo), ("closed", closed)) if flag is not None}
+    for name, span in (("ageing_seconds", ageing), ("expires_seconds", expires)):
+        if span is not None:
+            rules[name] = None if span == "none" else parse_duration(span).total_seconds()
+    if weight:
+        pairs = {} if weight == ["none"] else parse_pairs(weight, "a weight")
+        rules["weights"] = {k: _number("a weight", n) for k, n in pairs.items()} or None
+    if not rules:
+        raise Mistake("no rule given: pass --concurrency, --rate, --key or another")
+    with opened(dsn) as connection:
+        run(connection, calls.set_queue(queue, json.dumps(rules), why, operator()))
+        _print(connection, queue, as_json=as_json, as_csv=False)
+
+
+@queues.command("purge", cls=Command)
+def purge_queue(
+    queue: Name,
+    *,
+    why: Annotated[str | None, typer.Option(help="The reason, kept with each run.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count the runs, and do nothing.")
+    ] = False,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Cancels the runs of a queue that have not begun.
+
+    They are counted and asked about first. Exactly those are cancelled, save what begins meanwhile;
+    what is started meanwhile stays.
+    """
+    from pgflow._db.calls import queues as calls
+    from pgflow._db.query import run
+
+    form = choose_form(as_json=as_json)
+    with opened(dsn) as connection:
+        _check_name(connection, queue)
+        found = run(connection, calls.purge_queue(queue, None, None, None))
+        told = 0
+        if found.newest is not None and not dry_run:
+            if not yes:
+                _confirm(f"Cancel {many(found.runs, 'run')} of {queue} that have not begun?")
+            while True:
+                with connection.transaction():
+                    purged = run(
+                        connection, calls.purge_queue(queue, found.newest, why, operator())
+                    )
+                if not purged.runs:
+                    break
+                told += purged.runs
+                wake(connection, purged.chains)
+    answer = {"queue": queue, "found": found.runs, "purged": told}
+    said = (
+        f"{many(found.runs, 'run')} of {queue} would be cancelled; nothing was done."
+        if dry_run
+        else f"{many(told, 'run')} of {queue} cancelled."
+    )
+    print_one(form, answer, lambda: plain(said))
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise Mistake(f"{question} There is nobody to ask: pass --yes, or look with --dry-run")
+    typer.confirm(question, abort=True, err=True)
+
+
+def _number(name: str, text: str) -> int | None:
+    if text == "none":
+        return None
+    if not text.isascii() or not text.isdigit():
+        raise Mistake(f"{name.replace('_', '-')} must be a whole number or none, not {text!r}")
+    return int(text)
+
+
+@queues.command("history", cls=Command)
+def history(
+    queue: Annotated[
+        str | None, typer.Argument(help="Name of the queue; all without.", show_default=False)
+    ] = None,
+    *,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0 for all.")
+    ] = 50,
+    as_json: AsJson = None,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
+    """Shows who set, paused, resumed or purged queues.
+
+    The latest come first.
+    """
+    from pgflow.inspect import list_queue_changes
+
+    with opened(dsn) as connection:
+        found = fetch(connection, list_queue_changes(queue, limit=limit or None))
+        now = database_now(connection)
+    print_rows(
+        choose_form(as_json=as_json, as_csv=as_csv),
+        [
+            Column("AGO", lambda row: plain(age(row["changed_at"], now)), right=True),
+            Column("QUEUE", lambda row: plain(row["queue"])),
+            Column("WHAT", lambda row: plain(row["what"])),
+            Column("RULES", lambda row: plain(_said(row["said"])), takes_rest=True, most=200),
+            Column("BY", lambda row: plain(row["changed_by"])),
+            Column("WHY", lambda row: plain(row["why"] or "")),
+        ],
+        [as_row(change) for change in found],
+        names=("changed_at", "queue", "what", "said", "why", "changed_by"),
+        empty="Nobody has said anything of a queue.",
+    )
+
+
+def _said(rules: Mapping[str, Any]) -> str:
+    def value(told: Any) -> str:
+        if isinstance(told, bool):
+            return "yes" if told else "no"
+        if isinstance(told, dict):
+            return ",".join(f"{key}:{number}" for key, number in told.items())
+        return "none" if told is None else f"{told:g}" if isinstance(told, float) else str(told)
+
+    return " ".join(f"{name}={value(told)}" for name, told in rules.items())
+
+
 @queues.command("require-known", cls=Command)
 def require_known(
     queue: Name,
@@ -138,16 +361,19 @@ def require_known(
 
 def _change(dsn: str | None, queue: str, call: Query[None], *, as_json: bool | None) -> None:
     from pgflow._db.query import run
-    from pgflow.inspect import list_queue_names
 
     with opened(dsn) as connection:
-        names = fetch(connection, list_queue_names())
-        if queue not in names:
-            raise Mistake(
-                f"there is no queue {queue!r}: there are {', '.join(names) or 'none yet'}"
-            )
+        _check_name(connection, queue)
         run(connection, call)
         _print(connection, queue, as_json=as_json, as_csv=False)
+
+
+def _check_name(connection: psycopg.Connection[Any], queue: str) -> None:
+    from pgflow.inspect import list_queue_names
+
+    names = fetch(connection, list_queue_names())
+    if queue not in names:
+        raise Mistake(f"there is no queue {queue!r}: there are {', '.join(names) or 'none yet'}")
 
 
 def _print(
@@ -173,6 +399,10 @@ def _state(row: Mapping[str, Any], now: datetime) -> str:
     )
 
 
+def _others(rules: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: told for name, told in rules.items() if name != "concurrency"}
+
+
 def queue_columns(now: datetime) -> list[Column]:
     """Columns of a table of queues."""
 
@@ -191,5 +421,6 @@ def queue_columns(now: datetime) -> list[Column]:
         Column("OLDEST", lambda row: plain(age(row["oldest_queued_at"], now)), right=True),
         number("workers"),
         Column("LIMIT", lambda row: plain(row["max_running"] or ""), right=True),
+        Column("RULES", lambda row: plain(_said(_others(row["rules"]))), from_width=100),
         Column("STATE", lambda row: plain(_state(row, now))),
     ]  # fmt: skip

@@ -109,6 +109,27 @@ def start(
             help="With --key: what to do if a run has it. match: the same input is the same run.",
         ),
     ] = IfTaken.MATCH,
+    key_for: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="With --key: it counts while its run is open, and so long after its start.",
+        ),
+    ] = None,
+    debounce: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="With --key: begin so long after the last start with it, which alone counts.",
+        ),
+    ] = None,
+    max_wait: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="With --debounce: begin at the latest so long after the first start.",
+        ),
+    ] = None,
     pool: Annotated[
         str | None, typer.Option("--pool", help="Pool that the run draws on.", show_default=False)
     ] = None,
@@ -125,6 +146,12 @@ def start(
     labels = parse_pairs(label, "--label")
     if if_taken is not IfTaken.MATCH and key is None:
         raise Mistake(f"--if-taken {if_taken.value} is said of a key: pass --key too")
+    times = {
+        name: None if text is None else parse_duration(text, f"--{name.replace('_', '-')}")
+        for name, text in (("key_for", key_for), ("debounce", debounce), ("max_wait", max_wait))
+    }
+    if key is None and any(span is not None for span in times.values()):
+        raise Mistake("--key-for, --debounce and --max-wait are said of a key: pass --key too")
     workflow = _load(target, dsn) if ":" in target or target.endswith(".py") else None
     with opened(dsn) as connection:
         from pgflow.inspect import is_served, why_unserved
@@ -147,7 +174,14 @@ def start(
             labels,
             workflow,
         )
-        options = replace(options, if_taken=if_taken.value, pool=pool)
+        options = replace(
+            options,
+            if_taken=if_taken.value,
+            pool=pool,
+            key_for=times["key_for"],
+            debounce=times["debounce"],
+            max_wait=times["max_wait"],
+        )
         started = _start(
             connection, name, value, options, None if workflow is None else workflow.defaults_text
         )
@@ -240,6 +274,8 @@ def _start(
     if started.is_new:
         wake(connection, started.chains, [started.lane_id])
     said = {"key": started.key, "workflow": name, "queue": options.queue, "new": started.is_new}
+    if options.debounce is not None and not started.is_new:
+        said["changed"] = True
     return said if started.replaced is None else {**said, "replaced": True}
 
 
@@ -249,6 +285,8 @@ def _say_started(started: dict[str, Any]) -> str:
             f"Started {started['key']} ({started['workflow']}, queue {started['queue']}): "
             "the run that had the key is cancelled first"
         )
+    if started.get("changed"):
+        return f"{started['key']} had not begun: it begins later, with this input."
     if started["new"]:
         return f"Started {started['key']} ({started['workflow']}, queue {started['queue']})"
     return f"{started['key']} is the same run as before: nothing new was started."

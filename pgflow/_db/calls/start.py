@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import NamedTuple
 
 from pgflow._db.query import Query, Row
@@ -37,12 +38,17 @@ _START_AS_SAID = _START.replace(
 """With what is to be done where the key is taken; most starts say nothing of it, and send less."""
 _START_DRAWING = _START_AS_SAID.replace("%s::uuid)", "%s::uuid, %s::text, %s::jsonb)")
 """With the pool that it draws on."""
+_START_TIMED = _START_DRAWING.replace(
+    "%s::jsonb)", "%s::jsonb, %s::float8, %s::float8, %s::float8)"
+)
+"""With the times of its key."""
 _START_MANY = (
     "select run_key, run_id, is_new, lane_id from pgflow.start_runs(%s::text, %s::jsonb, "
     "%s::text, %s::int, %s::timestamptz, %s::float8, %s::jsonb, %s::jsonb, %s::text, %s::text, "
     "%s::boolean, %s::text, %s::json, %s::uuid)"
 )
 _START_MANY_DRAWING = _START_MANY.replace("%s::uuid)", "%s::uuid, %s::text, %s::jsonb)")
+_START_MANY_TIMED = _START_MANY_DRAWING.replace("%s::jsonb)", "%s::jsonb, %s::float8)")
 
 
 def start_run(
@@ -74,10 +80,16 @@ def start_run(
         tenant,
         options.version,
     )
-    if defaults is None and options.if_taken == "match" and not _draws(options):
+    draws = _draws(options)
+    if defaults is None and options.if_taken == "match" and not draws and not options.times_key:
         return Query(_START, params, lambda rows: Started(*rows[0]))
     said = (*params, options.if_taken, defaults, start_id)
-    if draws := _draws(options):
+    if options.times_key:
+        times = (_seconds(options.key_for), _seconds(options.debounce), _seconds(options.max_wait))
+        return Query(
+            _START_TIMED, (*said, *(draws or (None, None)), *times), lambda rows: Started(*rows[0])
+        )
+    if draws:
         return Query(_START_DRAWING, (*said, *draws), lambda rows: Started(*rows[0]))
     return Query(_START_AS_SAID, said, lambda rows: Started(*rows[0]))
 
@@ -93,7 +105,14 @@ def start_runs(
         workflow, json.dumps(runs), options.queue, options.priority, *_shared(options), tenant,
         options.version, keys_are_new, options.if_taken, defaults, start_id,
     )  # fmt: skip
-    if draws := _draws(options):
+    draws = _draws(options)
+    if options.key_for is not None:
+        return Query(
+            _START_MANY_TIMED,
+            (*params, *(draws or (None, None)), _seconds(options.key_for)),
+            _read_all,
+        )
+    if draws:
         return Query(_START_MANY_DRAWING, (*params, *draws), _read_all)
     return Query(_START_MANY, params, _read_all)
 
@@ -109,10 +128,14 @@ def _read_all(rows: list[Row]) -> list[Started]:
     return [Started(*row) for row in rows]
 
 
+def _seconds(span: timedelta | None) -> float | None:
+    return None if span is None else span.total_seconds()
+
+
 def _shared(options: StartOptions) -> tuple[object, ...]:
     return (
         options.run_at,
-        None if options.timeout is None else options.timeout.total_seconds(),
+        _seconds(options.timeout),
         json.dumps(options.labels) if options.labels else None,
         json.dumps(options.metadata) if options.metadata else None,
     )

@@ -1,0 +1,71 @@
+"""Rules of queues: limits, rates and order, as they are set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from pgflow._model.durations import Duration, duration
+
+
+class QueueRules(TypedDict, total=False):
+    """Rules of a queue. One that is not named stays as it is, and None takes it away.
+
+    Attributes:
+        concurrency: Most runs that all workers together hold at once.
+        per_worker: Most runs that one worker holds at once.
+        key: Expression for the key of a run: parts of the input, labels, the tenant or the
+            workflow, such as ``input.customer.id`` or ``tenant, labels.region``.
+        per_key: Most runs of one key that are held at once.
+        fifo: True to begin a run only once those before it of its key have ended.
+        rate: Most runs that begin, such as ``100/1m``: no window of that length has more.
+        burst: Size of a bucket that fills at the rate; no windows are counted then.
+        key_rate: The same for each key.
+        key_burst: Size of the bucket of each key.
+        ageing: Waiting that is worth one step of priority; priorities are strict without.
+        weights: Runs in a turn, by key; 1 for a key that is not named.
+        expires: Time after which a run that has not begun is cancelled.
+        closed: True to take no new runs: starts are refused, and what is there goes on.
+    """
+
+    concurrency: int | None
+    per_worker: int | None
+    key: str | None
+    per_key: int | None
+    fifo: bool | None
+    rate: str | None
+    burst: int | None
+    key_rate: str | None
+    key_burst: int | None
+    ageing: Duration | None
+    weights: Mapping[str, int] | None
+    expires: Duration | None
+    closed: bool | None
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """Runs of a queue that have not begun.
+
+    Attributes:
+        runs: Number of them.
+        newest: Highest number among them, which says up to where they are meant; None if there is
+            none.
+    """
+
+    runs: int
+    newest: int | None
+
+
+def rules_json(rules: QueueRules) -> str:
+    """Return the rules as the database takes them."""
+    told: dict[str, Any] = dict(rules)
+    for name in ("ageing", "expires"):
+        if name in told:
+            span = duration(told.pop(name), f"{name} of a queue")
+            told[f"{name}_seconds"] = None if span is None else span.total_seconds()
+    if told.get("weights") is not None:
+        told["weights"] = dict(told["weights"])
+    return json.dumps(told)

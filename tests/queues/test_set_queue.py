@@ -1,0 +1,112 @@
+"""Rules of queues from Python and from the command line, on real workers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import timedelta
+
+import psycopg
+import pytest
+from clikit import pgflow as cli
+from records import SOON, wait_until
+
+from pgflow import App, AsyncApp, InvalidArgument, inspect, read, workflow
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@workflow(queue="orders")
+async def order(customer: str, n: int = 0) -> int:
+    await look(n)
+    return n
+
+
+@read
+async def look(n: int) -> int:
+    await asyncio.sleep(0)
+    return n
+
+
+def test_rules_are_set_in_both_colours_and_read(dsn: str) -> None:
+    with App(dsn) as app:
+        assert app.set_queue("orders", concurrency=50, rate="100/1m", why="slow", by="ann") == {
+            "concurrency": 50,
+            "rate": "100/1m",
+        }
+        with pytest.raises(InvalidArgument, match="is no rate"):
+            app.set_queue("orders", rate="often")
+
+    async def other() -> dict[str, object]:
+        async with AsyncApp(dsn) as app:
+            return await app.set_queue(
+                "orders",
+                rate=None,
+                key="tenant",
+                weights={"a": 2},
+                ageing=timedelta(minutes=1),
+                expires=timedelta(hours=1),
+            )
+
+    rules = {
+        "concurrency": 50,
+        "key": "tenant",
+        "weights": {"a": 2},
+        "ageing_seconds": 60,
+        "expires_seconds": 3600,
+    }
+    assert asyncio.run(other()) == rules
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        assert inspect.ask(conn, inspect.list_queues("orders"))[0].rules == rules
+        last, first = inspect.ask(conn, inspect.list_queue_changes("orders"))
+        assert (first.why, first.changed_by, first.said) == (
+            "slow",
+            "ann",
+            {"concurrency": 50, "rate": "100/1m"},
+        )
+        assert last.said["rate"] is None
+        assert inspect.ask(conn, inspect.list_queue_changes("other")) == []
+
+
+def test_rules_are_set_and_shown_on_the_command_line(dsn: str) -> None:
+    said = cli(
+        dsn, "queues", "set", "orders", "--concurrency", "50", "--rate", "100/1m", "--key", "input.customer",
+        "--per-key", "2", "--weight", "a=2", "--weight", "b=3", "--ageing", "90s", "--why", "launch",
+    )  # fmt: skip
+    assert said.data[0]["rules"] == {
+        "concurrency": 50, "rate": "100/1m", "key": "input.customer", "per_key": 2, "weights": {"a": 2, "b": 3},
+        "ageing_seconds": 90,
+    }  # fmt: skip
+    assert "rate=100/1m" in cli(dsn, "queues", tty=True).out
+    fewer = cli(dsn, "queues", "set", "orders", "--rate", "none", "--weight", "none", "--ageing", "none", "--fifo",
+                "--per-key", "none").data[0]  # fmt: skip
+    assert fewer["rules"] == {"concurrency": 50, "key": "input.customer", "fifo": True}
+    history = cli(dsn, "queues", "history", "orders").data
+    assert [row["what"] for row in history] == ["set", "set"]
+    assert history[1]["why"] == "launch"
+    assert "rate=none" in cli(dsn, "queues", "history", tty=True).out
+    assert "no rule given" in cli(dsn, "queues", "set", "orders").err
+    assert "whole number" in cli(dsn, "queues", "set", "orders", "--burst", "x").err
+
+
+def test_workers_claim_again_when_a_rate_opens(dsn: str) -> None:
+    with App(dsn, include=[order]) as app:
+        app.set_queue("orders", rate="5/100ms")
+        runs = app.start_many(order, [("a", n) for n in range(40)])
+        # With polls alone it would take 40 seconds and more.
+        with app.worker(poll_seconds=5):
+            began = time.monotonic()
+            assert [run.result(SOON) for run in runs] == list(range(40))
+            assert 0.7 < time.monotonic() - began < 20
+
+
+def test_a_queue_of_many_keys_drains_on_two_workers(dsn: str, conn: psycopg.Connection) -> None:
+    with App(dsn, include=[order]) as app, App(dsn, include=[order]) as other:
+        app.set_queue("orders", key="input.customer", per_key=1, concurrency=7)
+        runs = app.start_many(order, [(str(n % 50), n) for n in range(500)])
+        with app.worker(poll_seconds=0.1), other.worker(poll_seconds=0.1):
+            app.set_queue("orders", fifo=True)
+            assert [run.result(SOON) for run in runs] == list(range(500))
+    wait_until(
+        lambda: conn.execute("select count(*) from pgflow.line_run").fetchone() == (0,), "no line"
+    )
