@@ -33,11 +33,12 @@ import hmac
 import html
 import json
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
+from pgflow._asgi import Asgi, Receive, Scope, Send, live
 from pgflow._model.envelopes import open_value
 from pgflow._model.gates import Approve, Reject
 from pgflow.app import App, AsyncApp
@@ -55,10 +56,6 @@ from pgflow.inspect import GateRow, Question, ask, ask_async, find_gate, has_pas
 
 __all__ = ["Link", "LinkKeys", "asgi"]
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 T = TypeVar("T")
 
@@ -236,7 +233,7 @@ def asgi(app: App | AsyncApp, *, keys: LinkKeys) -> Asgi:
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _live(receive, send)
+            await live(receive, send)
             return
         if scope["type"] != "http":
             raise RuntimeError(f"links are asked for by HTTP, not by {scope['type']}")
@@ -261,14 +258,6 @@ def asgi(app: App | AsyncApp, *, keys: LinkKeys) -> Asgi:
         )
 
     return serve
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
 
 
 async def _respond(

@@ -22,11 +22,13 @@ import hmac
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
+from pgflow._asgi import Asgi, Receive, Scope, live
+from pgflow._asgi import Send as Respond
 from pgflow._flow.signals import Signal
 from pgflow._flow.step import resolve_hints
 from pgflow._flow.workflow import Workflow
@@ -54,10 +56,6 @@ TOLERANCE = timedelta(minutes=5)
 MAX_BODY_BYTES = 1_048_576
 MAX_ID_CHARS = 512
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Respond = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Asgi = Callable[[Scope, Receive, Respond], Awaitable[None]]
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
@@ -456,11 +454,8 @@ def asgi(app: App | AsyncApp, endpoints: Iterable[Endpoint]) -> Asgi:
 
     async def serve(scope: Scope, receive: Receive, send: Respond) -> None:
         if scope["type"] == "lifespan":
-            while True:
-                message = await receive()
-                await send({"type": f"{message['type']}.complete"})
-                if message["type"] == "lifespan.shutdown":
-                    return
+            await live(receive, send)
+            return
         if scope["type"] != "http":
             raise RuntimeError(f"webhooks come by HTTP, not by {scope['type']}")
         answer = await _answer(app, named, scope, receive)

@@ -283,7 +283,11 @@ class InsideCourier(Courier):
     ) -> None:
         super().__init__(relay, token, control, definitions)
         self._news = news
-        self._provider: Any = _provider(definitions, psycopg.AsyncConnection, is_async=True)
+        self._provider = self._find_provider()
+
+    def _find_provider(self) -> Any:
+        """Return the provider of the transactions in which events are settled."""
+        return _provider(self.definitions, psycopg.AsyncConnection, is_async=True)
 
     async def deliver(self, events: list[TakenEvent], began: float) -> bool:
         """See :class:`Courier`."""
@@ -393,17 +397,9 @@ class InsideCourier(Courier):
 class HandlerCourier(InsideCourier):
     """Calls a handler with a connection and an event, in the transaction that settles the event."""
 
-    def __init__(
-        self,
-        relay: Relay,
-        token: int,
-        control: WorkerConnection,
-        news: News,
-        definitions: Definitions,
-    ) -> None:
-        super().__init__(relay, token, control, news, definitions)
-        self._is_async = inspect.iscoroutinefunction(relay.to)
-        self._provider = _provider(definitions, relay.connection, is_async=self._is_async)
+    def _find_provider(self) -> Any:
+        self._is_async = inspect.iscoroutinefunction(self.relay.to)
+        return _provider(self.definitions, self.relay.connection, is_async=self._is_async)
 
     async def deliver(self, events: list[TakenEvent], began: float) -> bool:
         """See :class:`Courier`."""

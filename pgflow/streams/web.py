@@ -9,15 +9,12 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
+from pgflow._asgi import Asgi, Receive, Scope, Send, live
 from pgflow._worker.supervision import cancel
 from pgflow.app import App, AsyncApp
 from pgflow.errors import InvalidArgument, RunNotFound, RunStuck
 from pgflow.streams.tails import Event, Tails
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 MayRead = Callable[[Scope, str, str], Awaitable[bool]]
 
 BEAT_SECONDS = 15.0
@@ -62,7 +59,7 @@ def asgi(app: App | AsyncApp, *, may_read: MayRead, origins: Collection[str] = (
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _live(receive, send)
+            await live(receive, send)
             for one in tails.values():
                 await one.close()
             return
@@ -94,14 +91,6 @@ def _sender(send: Send) -> Send:
             raise _Gone from None
 
     return tell
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
 
 
 async def _respond(

@@ -17,6 +17,7 @@ ROOMS = (
     "_version",
     "errors",
     "texts",
+    "_asgi",
     "_model",
     "_db",
     "inspect",
