@@ -43,6 +43,7 @@ class Runs:
         executions: By run. A run is in here if, and only if, this worker works on it.
         changed: Set when a run has left or something of it is durable;
             cleared by whoever waits for that.
+        departures: Number of times that a run has left.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Runs:
     ) -> None:
         self.executions: dict[int, Execution] = {}
         self.changed = asyncio.Event()
+        self.departures = 0
         self._control = control
         self._notifier = notifier
         self._tasks = tasks
@@ -146,6 +148,7 @@ class Runs:
 
     def remove(self, execution: Execution) -> None:
         """The run leaves this worker."""
+        self.departures += 1
         self.executions.pop(execution.run_id, None)
         for tell in self._leaving:
             tell(execution)

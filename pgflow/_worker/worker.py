@@ -317,13 +317,18 @@ class Worker:
     async def sweep(self) -> Sweep:
         """Fires the schedules that are due and polls, and claims what there is if that found
         nothing new, beside what its loops do.
+
+        It is dry only if no run has come or left meanwhile: the end of one may make another ready,
+        or let the next slot of its schedule start, behind the part of the look that would see it.
         """
+        departures = self._runs.departures
         fired = await self._scheduler.fire()
         polled = await self._poller.poll()
         was_dry = fired.runs == 0 and polled.busy == 0 and not polled.lanes
         count = self._claims.free()
         if was_dry and count > 0:
-            was_dry = await self._claims.claim(count) < count
+            was_dry = await self._claims.claim(count) == 0
+        was_dry = was_dry and self._runs.departures == departures
         due = [s for s in (polled.next_due_seconds, fired.next_seconds) if s is not None]
         return Sweep(was_dry, min(due, default=None))
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from clikit import Answer, finish, process
+from pgflow_cli.ops.drain import Drain, Limits
 from processes import eventually
 from sqlkit import one, rows
+
+import pgflow
+from pgflow._worker.options import WorkerOptions
 
 FLOWS = """
 import pgflow
@@ -104,3 +109,47 @@ def test_a_tick_that_is_killed_leaves_the_rest_to_the_next(
     assert sorted(keys(conn)) == sorted(set(missed) | set(keys(conn)[:1]))
     status = "select distinct status from pgflow.outcome"
     assert rows(conn, status) == ["completed"]
+
+
+def test_a_run_that_ends_behind_the_look_at_schedules_ends_no_tick(
+    dsn: str, conn: psycopg.Connection
+) -> None:
+    """The slot behind it becomes due by that end, and whoever looked before has not seen it."""
+
+    @pgflow.read
+    async def hold() -> None:
+        await may_end.wait()
+
+    @pgflow.schedule(every=3600, catch_up="all", overlap="buffer_all")
+    @pgflow.workflow
+    async def report(slot: pgflow.Slot) -> str:
+        await hold()
+        return slot.at.isoformat()
+
+    may_end = asyncio.Event()
+    app = pgflow.AsyncApp(dsn, include=[report])
+    options = WorkerOptions(queues=["default"], listen=False, poll_seconds=60)
+    limits = Limits(60, 2, 0, {}, datetime.now(UTC))
+
+    async def play() -> None:
+        async with app, app._work(options) as worker:
+            await worker.sweep()
+            let_pass(conn, 3.5)
+            look = worker._poller.poll
+
+            async def poll() -> Any:
+                may_end.set()
+                while worker.is_busy:
+                    await asyncio.sleep(0.01)
+                return await look()
+
+            worker._poller.poll = poll  # type: ignore[method-assign]
+            while not worker.is_busy:
+                await worker.fire_schedules()
+                await asyncio.sleep(0.01)
+            assert not (await worker.sweep()).was_dry
+            assert await Drain(app, worker, limits).until_idle() == "idle"
+
+    asyncio.run(play())
+    missed = "select count(*) from pgflow.schedule where cardinality(buffered) = 0 and fired >= 3"
+    assert one(conn, missed) == 1
