@@ -50,13 +50,15 @@ LAYERS = (
     Layer(
         "simulator", "simulator", "seeded interleavings of real transactions against a model", 60
     ),
-    Layer("plans", "plans", "plans of the hot statements over a million runs", 60, full_seconds=60),
+    Layer(
+        "plans", "plans", "plans of the hot statements over a million runs", 60, full_seconds=100
+    ),
     Layer(
         "isolation",
         "isolationkit",
         "every pair of calls that can meet, in every order",
-        60,
-        full_seconds=60,
+        50,
+        full_seconds=150,
     ),
     Layer("wirecut", "wirecut", "the connection cut around every message", 50, at_any_level=True),
     Layer(
