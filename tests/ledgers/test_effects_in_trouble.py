@@ -412,9 +412,8 @@ async def test_an_act_begins_only_while_it_surely_ends_before_absent_is_believed
     delays = iter([late_seconds])
 
     async def begin_late(self: Acts, execution: Any, call: Any) -> Any:
-        call.attempted_us -= int(
-            next(delays, 0) * 1e6
-        )  # as if the worker had stood still since the intent was committed
+        # As if the worker had stood still since the intent was committed, and for no longer.
+        call.attempted_us = execution.estimate_us() - int(next(delays, 0) * 1e6)
         return await begin(self, execution, call)
 
     monkeypatch.setattr(Acts, "act", begin_late)
