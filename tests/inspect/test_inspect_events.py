@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import psycopg
+from outboxkit import take
 from schedulekit import setting
 from sqlkit import one
 
@@ -16,10 +17,7 @@ def test_both_colours_read_the_same_of_events_and_rules(dsn: str, conn: psycopg.
     one(conn, "select pgflow.declare_relay('mailer', array['orders'])")
     for n in range(3):
         one(conn, "select pgflow.publish('orders', %s, 'k')", json.dumps({"id": n}))
-    _, _, taken = conn.execute(
-        "select state, wait_seconds, events from pgflow.take_events('mailer', 11, 30, 1)"
-    ).fetchone() or ("", 0, [])
-    first = taken[0][0]
+    first = take(conn, "mailer", most=1).numbers[0]
     one(
         conn,
         "select pgflow.settle_events('mailer', 11, %s, %s)",

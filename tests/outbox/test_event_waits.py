@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from outboxkit import take
 from records import eventually
 from sqlkit import begin, commit, connect, flush, one, rows
 
@@ -456,6 +457,8 @@ def test_a_look_is_bounded_however_many_events_and_waits_there_are(
         "'{n}', jsonb_build_object('n', n) from generate_series(50, 100000, 5) n",
         (started,),
     )
+    assert take(conn, token=1).numbers == list(range(1, 101))
+    conn.execute("update pgflow.event_cursor set horizon = pgflow.newest_event_()")
     pages = [touched(conn, "select pgflow.take_events('r', 1)") for _ in range(3)]
     assert min(pages) < 200
     assert one(conn, "select json_array_length(events) from pgflow.take_events('r', 1)") == 100

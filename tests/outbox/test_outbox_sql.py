@@ -4,49 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 import pytest
 import sqlkit
-from processes import eventually
+from outboxkit import ME, OTHER, take
 from sqlkit import T0, one, rows, set_clock
 
 pytestmark = pytest.mark.timeout(90)
-
-ME, OTHER = 11, 22
-
-
-class Taken(NamedTuple):
-    """Answer of take_events."""
-
-    state: str
-    wait_seconds: float | None
-    events: list[Any]
-
-    @property
-    def numbers(self) -> list[int]:
-        return [event[0] for event in self.events]
-
-
-def nobody_cleans(conn: psycopg.Connection[Any]) -> bool:
-    """True if no autovacuum writes just now: relays wait for it as for any transaction that was
-    open when an event was published, in whatever database.
-    """
-    return one(  # type: ignore[no-any-return]
-        conn,
-        "select not exists (select from pg_stat_activity "
-        "where backend_type = 'autovacuum worker' and backend_xid is not null)",
-    )
-
-
-def take(conn: psycopg.Connection[Any], name: str = "r", token: int = ME, most: int = 100) -> Taken:
-    eventually(lambda: nobody_cleans(conn), "autovacuum is done")
-    state, wait, events = conn.execute(
-        "select state, wait_seconds, events from pgflow.take_events(%s, %s, 30, %s)",
-        (name, token, most),
-    ).fetchone()  # type: ignore[misc]
-    return Taken(state, wait, events or [])
 
 
 def settle(
