@@ -3562,6 +3562,72 @@ FILES = (
     ),
 )
 
+WORKSPACES = (
+    Defect(
+        "change of files that was made and is made again",
+        "pgflow/workspace/folder.py",
+        "        found = self.find_change(key)\n",
+        "        found = None\n",
+        "workspace/test_workspace_folder.py::test_a_change_is_made_once_a_key",
+    ),
+    Defect(
+        "half a change that stays in the folder",
+        "pgflow/workspace/folder.py",
+        "            self._put_back(begun)\n            raise",
+        "            raise",
+        "workspace/test_workspace_folder.py::test_what_a_failed_change_has_left_is_put_aside",
+    ),
+    Defect(
+        "half a change that a death has left",
+        "pgflow/workspace/folder.py",
+        'return self._put_back(tip) if tip.kind == "begin"',
+        'return tip if tip.kind == "begin"',
+        "workspace/test_workspace_effects.py::test_a_death_between_the_files_and_the_unit_leaves_one_truth[in the act]",
+    ),
+    Defect(
+        "rewind that a death has left half done",
+        "pgflow/workspace/folder.py",
+        "        return self._finish(tip)\n",
+        "        return tip\n",
+        "workspace/test_workspace_programs.py::test_a_rewind_that_has_begun_is_brought_to_its_end",
+    ),
+    Defect(
+        "snapshot by whoever has lost the lease",
+        "pgflow/workspace/folder.py",
+        "if tip is not None and tip.fence > self.fence:",
+        "if False:",
+        "workspace/test_workspace_folder.py::test_who_has_lost_the_lease_makes_no_snapshot",
+    ),
+    Defect(
+        "snapshot of a frozen act that counts",
+        "pgflow/workspace/git.py",
+        '"update-ref", "--create-reflog", "-m", why, reference, to, expected or NOTHING,',
+        '"update-ref", "--create-reflog", "-m", why, reference, to,',
+        "workspace/test_workspace_folder.py::test_a_frozen_act_that_goes_on_does_not_count",
+    ),
+    Defect(
+        "snapshot in the index of the user",
+        "pgflow/workspace/git.py",
+        '            environment["GIT_INDEX_FILE"] = str(index)',
+        "            pass",
+        "workspace/test_workspace_folder.py::test_a_snapshot_has_the_files_and_leaves_what_is_the_users",
+    ),
+    Defect(
+        "hooks of the user that run",
+        "pgflow/workspace/git.py",
+        '    "core.hooksPath": os.devnull,\n',
+        "",
+        "workspace/test_workspace_folder.py::test_hooks_of_the_user_do_not_run",
+    ),
+    Defect(
+        "push that is taken back over the work of others",
+        "pgflow/workspace/pushing.py",
+        'f"--force-with-lease=refs/heads/{branch}:{done.after}",',
+        '"--force",',
+        "workspace/test_workspace_effects.py::test_a_push_is_not_taken_back_over_the_work_of_others",
+    ),
+)
+
 DEFECTS = (
     *COORDINATION, *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *SERVERS,
     *UPGRADES, *SHOWN, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION, *TEXTS, *SEALS,
@@ -3572,4 +3638,5 @@ DEFECTS = (
     *EVENTS,
     *AGENTS,
     *FILES,
+    *WORKSPACES,
 )  # fmt: skip

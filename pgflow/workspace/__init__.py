@@ -1,0 +1,24 @@
+"""Workspaces: folders that coding agents work in, with a journal of their files in git.
+
+A change of files is an effect whose ledger is the repository's own: what the act does to the files
+becomes a commit under ``refs/agent/<run>``, and that commit decides whether it was done. It stands
+between the act and the unit of the journal, so a crash between these two leaves one truth: found
+there, the act is not done again; not found, what it has left is put aside, and it is done anew.
+
+``Workspace`` works without a database too. ``change`` makes effects of it, ``lease`` keeps other
+runs out of a folder, and ``classify`` says what a command of the shell may reach.
+"""
+
+from pgflow.workspace import sync as sync
+from pgflow.workspace.commands import Command, Reach, classify
+from pgflow.workspace.durable import NotChanged, SyncFileEffect, change, lease
+from pgflow.workspace.folder import Change, Workspace
+from pgflow.workspace.git import Conflict, Fenced, Moved, WorkspaceError
+from pgflow.workspace.pushing import Pushed, PushRefused, push
+from pgflow.workspace.snapshots import Snapshot
+
+__all__ = [
+    "Change", "Command", "Conflict", "Fenced", "Moved", "NotChanged", "PushRefused", "Pushed",
+    "Reach", "Snapshot", "SyncFileEffect", "Workspace", "WorkspaceError", "change", "classify",
+    "lease", "push", "sync",
+]  # fmt: skip

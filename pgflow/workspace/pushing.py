@@ -1,0 +1,112 @@
+"""A push of a workspace's files to a branch of a remote, and how it is taken back."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from dataclasses import asdict, dataclass
+
+import pgflow
+from pgflow import Absent, Confirmed, effect
+from pgflow.workspace.folder import Workspace
+from pgflow.workspace.git import Git, WorkspaceError
+
+REFERENCES = "refs/agent-push/"
+"""Folder of the references of pushes, each from before it begins: what is sent, what was there."""
+
+
+class PushRefused(WorkspaceError):
+    """The remote has said no: the branch has moved on, or may not be written."""
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A push that is done.
+
+    Attributes:
+        remote: Name or address.
+        branch: Branch of the remote.
+        before: Commit that it was at; None if there was no such branch.
+        after: Commit that it is at.
+    """
+
+    remote: str
+    branch: str
+    before: str | None
+    after: str
+
+
+@effect(risk="compensable", raises=[PushRefused])
+def push(ws: Workspace, remote: str, branch: str, message: str) -> Pushed:
+    """Commits the files of a workspace onto the commit that it began with, and pushes that.
+
+    An ``@effect``: if the reply is lost, the remote is asked where the branch is. Never by force:
+    a branch that has moved on refuses it. It is taken back by setting the branch to where it was,
+    if it still is where this has put it. Ask at a gate before it: whoever has seen the branch has
+    seen it.
+
+    Args:
+        ws: The workspace.
+        remote: Name or address of the remote.
+        branch: Branch of the remote, made if there is none.
+        message: Of the commit.
+
+    Returns:
+        The push that is done.
+
+    Raises:
+        PushRefused: The remote has said no.
+    """
+    wanted = _prepare(ws, remote, branch, message)
+    done = ws.git.run(
+        "push", "--porcelain", "--quiet", "--end-of-options", remote,
+        f"{wanted.after}:refs/heads/{branch}", may=(1,),
+    )  # fmt: skip
+    if done.returncode != 0:
+        said = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
+        if any(line.startswith("!") for line in said.splitlines()):
+            raise PushRefused(f"{remote} refuses branch {branch}: {said.strip()}")
+        raise WorkspaceError(f"git push to {remote}: {said.strip()}")
+    return wanted
+
+
+@push.settle
+def _(ws: Workspace, remote: str, branch: str, message: str) -> Confirmed[Pushed] | Absent:
+    wanted = _prepare(ws, remote, branch, message)
+    return Confirmed(wanted) if find_branch(ws.git, remote, branch) == wanted.after else Absent()
+
+
+@push.compensate
+def _(done: Pushed, ws: Workspace, remote: str, branch: str, message: str) -> None:  # noqa: ARG001
+    if find_branch(ws.git, remote, branch) == done.before:
+        return
+    ws.git.run(
+        "push", "--quiet", f"--force-with-lease=refs/heads/{branch}:{done.after}",
+        "--end-of-options", remote, f"{done.before or ''}:refs/heads/{branch}",
+    )  # fmt: skip
+
+
+def find_branch(git: Git, remote: str, branch: str) -> str | None:
+    """Asks a remote where a branch is; None if it has none."""
+    said = git.ask("ls-remote", "--end-of-options", remote, f"refs/heads/{branch}")
+    return said.split()[0] if said else None
+
+
+def _prepare(ws: Workspace, remote: str, branch: str, message: str) -> Pushed:
+    """Writes down what is sent and what was there, once a key: each try sends the same commit."""
+    git = ws.git
+    git.run("check-ref-format", f"refs/heads/{branch}")
+    reference = REFERENCES + urllib.parse.quote(pgflow.idempotency_key(), safe="").replace(
+        ".", "%2E"
+    )
+    found = git.find(reference)
+    if found is None:
+        tip = ws.save()
+        if tip is None:
+            raise PushRefused(f"{ws.path} has no files: there is nothing to push")
+        base = ws.base()
+        sent = git.commit(git.tree_of(tip.commit), message, [base] if base else [])
+        record = Pushed(remote, branch, find_branch(git, remote, branch), sent)
+        found = git.commit(git.tree_of(sent), json.dumps(asdict(record)), [sent])
+        git.move(reference, found, None, "push")
+    return Pushed(**json.loads(git.ask("log", "-1", "--format=%B", found)))

@@ -1,0 +1,107 @@
+"""Snapshots: the commits of a run's own reference, each with a record of what made it.
+
+The reference is a journal. Nothing of it is changed: going back is a snapshot too, whose files are
+those of an older one. A snapshot that is to change the folder is announced by one that begins it,
+so a death in between is seen, and the folder brought to where one of the two says.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, Literal, Self
+
+Kind = Literal["change", "edits", "begin", "left", "back", "rewind", "drop", "pick"]
+"""Kinds of snapshots.
+
+- ``change``: what an act has made of the files.
+- ``edits``: what was found changed by somebody else: a person, or a program that lives on.
+- ``begin``: the files before a change, rewind, drop or pick that begins now.
+- ``left``: what an act has left that came to no end.
+- ``back``: the files as before it.
+- ``rewind``, ``drop``, ``pick``: the files of an older one, those without a change, those with one.
+"""
+
+SEPARATOR = "\n\nPgflow: "
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files of a folder at one moment.
+
+    Attributes:
+        commit: Id of the commit that has them.
+        kind: See `Kind`.
+        at: Time of the commit, by the clock of the machine; None of one that was just made.
+        note: A line for people.
+        key: Idempotency key of the act that made it.
+        decision: The decision that the act rests on: its id.
+        fence: Fence of the lease of the folder.
+        number: Place in the line of snapshots, from 1.
+        of: Of one that begins, or was left: the kind of what begins. Of a rewind, drop or pick:
+            the commit that it is about.
+        tree: Of a rewind, drop or pick that begins: the tree that the folder is to have.
+        about: Of these too: the commit.
+        keys: Keys of the changes that it stands for, after compaction.
+        was: Ids that it and they had before.
+    """
+
+    commit: str
+    kind: Kind
+    at: datetime | None = None
+    note: str = ""
+    key: str | None = None
+    decision: str | None = None
+    fence: int = 0
+    number: int = 0
+    of: str | None = None
+    tree: str | None = None
+    about: str | None = None
+    keys: tuple[str, ...] = ()
+    was: tuple[str, ...] = ()
+
+    def message(self) -> str:
+        """Returns the text of its commit."""
+        record = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in ("commit", "at", "note") and value not in (None, (), 0)
+        }
+        title = " ".join(self.note.split()) or self.kind
+        return f"{title}{SEPARATOR}{json.dumps(record, sort_keys=True)}\n"
+
+    @classmethod
+    def read(cls, commit: str, at: datetime, message: str) -> Self | None:
+        """Returns the snapshot of a commit, or None if it is none of ours."""
+        title, found, text = message.rpartition(SEPARATOR)
+        if not found:
+            return None
+        try:
+            record: dict[str, Any] = json.loads(text)
+            for name in ("keys", "was"):
+                record[name] = tuple(record.get(name, ()))
+            return cls(commit, at=at, note=title, **record)
+        except (ValueError, TypeError):
+            return None
+
+    def stands_for(self, key: str) -> bool:
+        """Return True if the change of this key is in it."""
+        return (self.kind == "change" and self.key == key) or key in self.keys
+
+    def is_named(self, commit: str) -> bool:
+        """Return True if this is, or was, the id of it."""
+        return commit == self.commit or commit in self.was
+
+    def instead_of(self, others: list[Snapshot]) -> Snapshot:
+        """The same, which stands for those before it too."""
+        every = [*others, self]
+        return replace(
+            self,
+            keys=tuple(
+                key
+                for one in every
+                for key in (*one.keys, *([one.key] if one.kind == "change" and one.key else ()))
+            ),
+            was=tuple(commit for one in every for commit in (*one.was, one.commit)),
+        )
