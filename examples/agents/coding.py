@@ -1,0 +1,115 @@
+"""The coding agent: the plan is a decision, each edit a commit of the run's own line, and what
+leaves the machine needs leave.
+
+After a crash the same plan goes on behind the last edit that was made. If the tests stay red, all
+edits are dropped, and those of people stay.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+import pgflow
+from pgflow import Admit, Approved, Choice, decision, read, workflow
+from pgflow.workspace import Workspace, change, lease, push
+
+
+class StillRed(Exception):
+    """The tests are red, and there are no more tries."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Patch of one file."""
+
+    path: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Tests:
+    """Result of the tests."""
+
+    passed: bool
+    output: str
+
+
+PLANS = ([Patch("shop.py", "return cents", "return cents * 2")],
+         [Patch("shop.py", "* 2", "* 3"), Patch("NOTES", "", "three of each\n")])  # fmt: skip
+"""All that this model can think of."""
+
+
+@decision()
+async def plan(ticket: str, attempt: int, seen: str) -> Choice[list[Patch]]:
+    """Plans the edits. A model would, and say something else each time."""
+    pgflow.charge(usd=Decimal("0.50"))
+    return Choice(
+        PLANS[attempt % len(PLANS)],
+        why=f"{ticket}, attempt {attempt + 1}",
+        evidence=[seen] if seen else [],
+        model="small-1",
+    )
+
+
+@change()
+def patch(ws: Workspace, edit: Patch) -> None:
+    """Edits a file."""
+    path = Path(ws.path) / edit.path
+    text = path.read_text() if path.exists() else ""
+    if edit.old not in text:
+        raise ValueError(f"{edit.path} does not say {edit.old!r}")
+    path.write_text(text.replace(edit.old, edit.new, 1) if edit.old else text + edit.new)
+
+
+@read
+async def run_tests(ws: Workspace) -> Tests:
+    """Runs the tests. They change nothing that a snapshot has."""
+    done = subprocess.run(  # noqa: ASYNC221 - an example, of one run
+        [sys.executable, "-B", "test_shop.py"],
+        cwd=ws.path, capture_output=True, text=True, check=False, timeout=30,
+    )  # fmt: skip
+    return Tests(done.returncode == 0, (done.stdout + done.stderr)[-2000:])
+
+
+def check(tests: Tests) -> None:
+    """Ends the saga of an attempt whose tests are red."""
+    if not tests.passed:
+        raise StillRed(tests.output)
+
+
+@workflow(raises=[StillRed])
+async def code(ws: Workspace, ticket: str, remote: str, attempts: int = 2) -> str:
+    """Works on a ticket until the tests are green, and pushes what a person has approved."""
+    planning = plan.options(admit=Admit(usd=Decimal("0.50")))
+    seen = ""
+    async with lease(ws) as mine:
+        for attempt in range(attempts):
+            try:
+                async with pgflow.saga():
+                    planned = await planning(ticket, attempt, seen)
+                    with pgflow.because(planned):
+                        for edit in planned.value:
+                            await patch.aio(mine, edit)
+                    tests = await run_tests(mine)
+                    check(tests)
+            except StillRed as red:  # the edits are dropped, the plan and its price are not
+                seen = str(red)
+                continue
+            diff = await show(mine)
+            verdict = await pgflow.gate("push", diff, approvers=["reviewer"])
+            if not isinstance(verdict, Approved):
+                return "not pushed"
+            return (await push.aio(mine, remote, "agent/" + ws.run, ticket)).after
+    raise StillRed(seen)
+
+
+@read
+async def show(ws: Workspace) -> str:
+    """Shows all edits as one patch."""
+    line = ws.history()
+    return ws.diff(line[0], since=line[-1])

@@ -1,0 +1,87 @@
+"""The research agent: a search tree within a budget, and a source for each claim of the report.
+
+A replay asks no search engine: it goes on where the tree was. Two runs of one question may differ,
+and each knows why it says what it says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pgflow
+from examples.agents.world import counterparty
+from pgflow import Admit, BudgetExceeded, Choice, decision, step, workflow
+
+PRICE = Decimal("0.02")
+"""Price of one reading, in dollars."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """Hit of a search."""
+
+    url: str
+    snippet: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Reading of one hit: the claim that it supports, and what to look for next."""
+
+    claim: str
+    url: str
+    follow_up: str | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Report, with what is left of the tree if the money was used up.
+
+    Attributes:
+        claims: Each with the address that it is from.
+        unread: Questions that were not followed.
+    """
+
+    claims: list[tuple[str, str]]
+    unread: list[str]
+
+
+@step(retries=3)
+async def search(question: str) -> list[Hit]:
+    """Asks the search engine, which counts how often it is asked."""
+    await counterparty("search").act("search", pgflow.idempotency_key(), question=question)
+    return [Hit(f"https://example.org/{question}/{n}", f"{question} {n}") for n in range(2)]
+
+
+@decision()
+async def read_hit(question: str, hit: Hit) -> Choice[Reading]:
+    """Reads a hit. A model would; this one follows every first hit, two levels deep."""
+    await counterparty("model").act("read", pgflow.idempotency_key(), url=hit.url)
+    pgflow.charge(usd=PRICE)
+    follows = hit.url.endswith("/0") and question.count(".") < 2
+    return Choice(
+        Reading(f"{hit.snippet} is so", hit.url, f"{question}.1" if follows else None),
+        why=f"asked: {question}",
+        evidence=[hit.url, hit.snippet],
+        model="small-1",
+    )
+
+
+@workflow
+async def research(question: str) -> Report:
+    """Follows a question until nothing is left to follow, or no money."""
+    frontier, claims = [question], []
+    reading = read_hit.options(admit=Admit(usd=PRICE))
+    try:
+        while frontier:
+            hits = await search(frontier[0])
+            for hit in hits:
+                found = (await reading(frontier[0], hit)).value
+                claims.append((found.claim, found.url))
+                if found.follow_up is not None:
+                    frontier.append(found.follow_up)
+            frontier.pop(0)
+    except BudgetExceeded:
+        pass  # what was found is worth a report
+    return Report(claims, frontier)

@@ -1,0 +1,107 @@
+"""The sales agent: nobody can unsend a mail. One agent at a time writes to a prospect, a person has
+read the first mail, and whoever wants no mail gets none, whichever run would send it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pgflow
+from examples.agents.world import ATTEMPT, OFTEN, counterparty
+from pgflow import (
+    Absent,
+    Approved,
+    Choice,
+    Confirmed,
+    Signal,
+    Stale,
+    StillUnknown,
+    decision,
+    effect,
+    workflow,
+)
+
+answered = Signal("answered", str)
+
+
+@pgflow.entity("agents.prospect")
+@dataclass
+class Prospect:
+    """Prospect, as all runs know them."""
+
+    wants_none: bool = False
+    mails: int = 0
+
+    @pgflow.update
+    def stop(self) -> None:
+        """Wants no mail any more."""
+        self.wants_none = True
+
+    @pgflow.update
+    def wrote(self) -> int:
+        """Counts a mail."""
+        self.mails += 1
+        return self.mails
+
+
+@decision()
+async def draft(prospect: str, number: int, answer: str | None) -> Choice[str]:
+    """Writes a mail. A model would."""
+    text = f"Dear {prospect}, mail {number}" + (f": you said {answer}" if answer else "")
+    return Choice(text, why="no answer yet" if answer is None else "an answer", model="small-1")
+
+
+@effect(risk="irreversible", timeout=ATTEMPT, settle_retries=OFTEN)
+async def send(prospect: str, text: str) -> str:
+    """Sends a mail: for good."""
+    key = pgflow.idempotency_key()
+    return await counterparty("mail").act("send", key, prospect=prospect, text=text)
+
+
+@send.precondition
+async def _(prospect: str, text: str) -> bool:
+    """Look at this moment, since days may lie between the draft and the leave to send it."""
+    del text
+    return not await is_stopped(prospect)
+
+
+@send.settle
+async def _(prospect: str, text: str) -> Confirmed[str] | Absent | StillUnknown:
+    del prospect, text
+    found = counterparty("mail").find(pgflow.idempotency_key())
+    return Confirmed(found["number"]) if found else Absent()
+
+
+async def is_stopped(prospect: str) -> bool:
+    """Return True if the list of those who want no mail has them: it lies outside of all runs."""
+    return any(line["prospect"] == prospect for line in counterparty("stop list").lines())
+
+
+@workflow
+async def reach_out(prospect: str, mails: int = 3) -> str:
+    """Writes until there is an answer, and no more often than that."""
+    async with pgflow.lock(f"prospect/{prospect}"):
+        answer: str | None = None
+        for number in range(1, mails + 1):
+            if (await pgflow.query(Prospect, prospect)).state.wants_none:
+                return "wants none"
+            text = await draft(prospect, number, answer)
+            words = text.value
+            if number == 1:
+                verdict = await pgflow.gate("first mail", words, approvers=["sales lead"])
+                if not isinstance(verdict, Approved):
+                    return "not sent"
+                words = verdict.value
+            try:
+                await send.because(text)(prospect, words)
+            except Stale:
+                await Prospect.stop(prospect)
+                return "wants none"
+            await Prospect.wrote(prospect)
+            try:
+                answer = await answered.wait(timeout=timedelta(days=3))
+            except TimeoutError:
+                continue
+            return f"answered: {answer}"
+    return "no answer"
