@@ -51,6 +51,7 @@ from pgflow._flow.timers import sleep
 from pgflow._flow.triggers import Change, on
 from pgflow._flow.updates import BoundUpdate, UpdateHandler, serve
 from pgflow._flow.workflow import Workflow, workflow
+from pgflow._model.batches import BatchCount
 from pgflow._model.budgets import Admit, Pool
 from pgflow._model.decisions import Choice, Decision, Usage
 from pgflow._model.effects import Absent, Accepted, Confirmed, Ref, Risk, StillUnknown
@@ -132,7 +133,8 @@ from pgflow.errors import (
 __all__ = [
     "Absent", "Accepted", "Admit", "Answer", "App", "Approve", "Approved", "AsyncApp",
     "AsyncClient", "AsyncEffect", "AsyncRun", "AsyncSentUpdate", "AsyncStep", "AsyncTransaction",
-    "AsyncTransactionProvider", "Backlog", "BoundUpdate", "BudgetExceeded", "Change", "Child",
+    "AsyncTransactionProvider", "Backlog", "BatchCount", "BoundUpdate", "BudgetExceeded", "Change",
+    "Child",
     "Choice", "Client", "CodecError", "Confirmed", "Connection", "Decision", "DefinitionError",
     "Delivery", "Diverged", "EffectFailed", "Escalate", "Escalated", "Event", "Expired",
     "GateClosed", "GateRejected", "GateRequest", "HasActed", "Interceptor", "InvalidArgument",

@@ -1240,6 +1240,15 @@ CASES = [
         "run_key_pkey run_pkey signal_pkey timer_pkey",
     ),
     Case(
+        "start whose items are collected",
+        "select * from pgflow.start_run(%s, '{\"n\": [2]}', %s, collect => 9, max_wait_seconds => 60, "
+        "start_id => gen_random_uuid())",
+        lambda ids: (f"flow_{number(parked_key(ids, 5)) % 8 + 1}", parked_key(ids, 5)),
+        220,
+        uses="held_pkey lease_pkey outcome_pkey parked_pkey ready_run_id_key run_generation_key run_key_pkey run_pkey "
+        "signal_pkey timer_pkey",
+    ),
+    Case(
         "start under a key that counts while its run is open",
         "select * from pgflow.start_run(%s, '{\"n\": 2}', %s, key_seconds => 0)",
         lambda ids: (f"flow_{(ids.finished + 5000) % 8 + 1}", f"key-{ids.finished + 5000}"),

@@ -4,6 +4,9 @@ schema pgflow, owner pgflow_owner
   grant usage to pgflow_operator
   grant usage to pgflow_worker
 
+sequence pgflow.batch_member_n_seq, owner pgflow_owner
+  as bigint start 1 increment 1 cache 1
+
 sequence pgflow.code_code_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
 
@@ -56,6 +59,25 @@ sequence pgflow.signal_signal_id_seq, owner pgflow_owner
 
 sequence pgflow.worker_worker_id_seq, owner pgflow_owner
   as integer start 1 increment 1 cache 1
+
+table pgflow.batch, owner pgflow_owner
+  -- Runs that begin once all members of their batch have ended
+  with fillfactor=70
+  batch_id bigint not null -- The chain that begins then
+  upto bigint not null default 0 -- Number of the member up to which all have ended
+  opened_at timestamp with time zone not null -- Time at which its first members were named
+  begun_at timestamp with time zone -- Time at which all had ended, or the run had been cancelled; null = not yet
+  is_whole boolean not null default false -- True once all members are named
+  constraint batch_pkey PRIMARY KEY (batch_id)
+  CREATE INDEX batch_open_idx ON pgflow.batch USING btree (batch_id) WHERE (begun_at IS NULL)
+
+table pgflow.batch_member, owner pgflow_owner
+  -- Members of batches, kept as long as the history of the run that they are waited for by
+  batch_id bigint not null -- The chain that waits for them
+  n bigint not null generated always as identity -- Number of the member, in the order in which they were named
+  chain_id bigint not null -- The member
+  constraint batch_member_batch_id_chain_id_key UNIQUE (batch_id, chain_id)
+  constraint batch_member_pkey PRIMARY KEY (batch_id, n)
 
 table pgflow.carried, owner pgflow_owner
   -- What a dropped part of a journal knew of what it did, for the run that took its place: results that are handed to it where it asks for the same, keys of steps that did not complete, and effects that it must take back first
@@ -1273,6 +1295,21 @@ table pgflow.worker_code, owner pgflow_owner
   code_id integer not null -- The code that it has
   constraint worker_code_pkey PRIMARY KEY (worker_id, code_id)
 
+view pgflow.batches, owner pgflow_owner
+  -- Batches: runs that begin once all their members have ended
+  tenant text -- Tenant of the run that waits
+  key text -- Key of the run that waits
+  workflow text -- Its workflow
+  opened_at timestamp with time zone -- Time at which its first members were named
+  begun_at timestamp with time zone -- Time at which all had ended, or it had been cancelled; null = it waits
+  is_whole boolean -- True once all members are named
+  runs bigint -- Members
+  passed bigint -- Members before the first that is open, in the order in which they were named; count_batch() counts all that have ended
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.broken_locks, owner pgflow_owner
   -- Locks that an operator took from their holders
   key text -- Name of what was locked
@@ -1766,7 +1803,7 @@ view pgflow.runs, owner pgflow_owner
   origin_generation integer -- Generation of that run
   origin_seq integer -- Number of units it has from there; null = it began empty
   origin_run_id bigint -- The number of that generation
-  reason_code text -- Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; gate, signal, effect, owes (obligations only), child, timer or replacement of a waiting one; paused; the trouble of a stuck one; asked, deadline, expired, purged, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled one; null = nothing to say
+  reason_code text -- Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; gate, signal, effect, owes (obligations only), child, timer, replacement or batch of a waiting one; paused; the trouble of a stuck one; asked, deadline, expired, purged, replaced, parent_ended, parent_gave_up, parent_rewound, itself or imported of a cancelled one; null = nothing to say
   reason_detail json -- Detail of that reason: gates, signals, children, effects, obligations and until of the waits; deaths of a suspect run; by of a pause or cancel, and force; the facts of the trouble
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -2055,6 +2092,13 @@ function pgflow.adopt_obligations_(origin bigint, cut integer, heir bigint, toke
   set enable_seqscan=off
   md5 d18b4e0a06bcb13aa3d5b74c0d08d314
 
+function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
+  -- Looks at up to max members of a locked batch, and lets its run begin if all have ended; answers its lane then
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 45185813df9c14064b48b7cd7ba61466
+
 function pgflow.allow_(pool text, period_at timestamp with time zone, unit text, allowed numeric) returns void, owner pgflow_owner
   -- Sets what may be spent of a unit in a period, and what of the charges is beyond it; PF006 if open calls have reserved more. The pool is locked
   plpgsql volatile
@@ -2167,10 +2211,10 @@ function pgflow.await_events_(questions jsonb, positions integer[], units jsonb[
   md5 5960e0681c1f0420a0ad7f40074fa092
 
 function pgflow.awaits_end_(run_id bigint) returns boolean, owner pgflow_owner
-  -- True if a run that replaces another must not begin yet
+  -- True if a run must not begin yet: it replaces another, or has a batch, that has not ended
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 222df0b11dbb36d10aa09a4cec3a807d
+  md5 7d5c1b1ef566010d91f841f553470b21
 
 function pgflow.backfill_schedule(name text, slots timestamp with time zone[], overlap text DEFAULT 'buffer_all'::text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns TABLE(slot_at timestamp with time zone, run_key text, state text, lane_id integer), owner pgflow_owner
   -- Has past slots of a schedule start their runs: one after the other (overlap buffer_all), or all at once (allow). A slot that has a run gets no second one. Answers what became of each: started, buffered, or there. PF001 if there is no such schedule
@@ -2216,7 +2260,14 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 42ca3f9003fdec8527ddcc479216a6e0
+  md5 3bc7a240f48f8c31261ffc7125944a9d
+
+function pgflow.begin_batches_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
+  -- Parked -> ready for runs of whose batches all members have ended
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 cb7c865898d23591dff1fbc2e315ed90
 
 function pgflow.begin_replacements_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs whose predecessors under their key have ended
@@ -2389,6 +2440,12 @@ function pgflow.check_children_() returns TABLE(invariant text, detail text), ow
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 f51b515682ffc226d2ceb5ced0d2c68e
+
+function pgflow.check_collect_(collect integer, max_wait_seconds double precision, input json, key text, if_taken text, run_at timestamp with time zone, budget jsonb, key_seconds double precision, debounce_seconds double precision) returns integer, owner pgflow_owner
+  -- Refuses (PF003) what cannot be collected; answers how many items a start brings
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 2d96f821c87f79e6f6a98ddcd52cf380
 
 function pgflow.check_cut_(run_id bigint, cut integer, edit json, is_fork boolean) returns void, owner pgflow_owner
   -- Refuses (PF003) a cut that is not in the journal or that another run cannot begin with
@@ -2630,7 +2687,7 @@ function pgflow.check_waits_() returns TABLE(invariant text, detail text), owner
   -- A parked run waits for something that can come, and has not come
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 a9a60e5711dbb11d2998195b7f24696e
+  md5 d986e42c95e716a8d03006f947bbdc5b
 
 function pgflow.child_is_undone_(origin bigint, cut integer, call integer) returns boolean, owner pgflow_owner
   -- True if the dropped part of a journal, or a later generation, has taken back what a child did, or begun to: its result must not be handed over
@@ -2737,6 +2794,18 @@ function pgflow.closes_circle_(ticket bigint) returns boolean, owner pgflow_owne
   set enable_seqscan=off
   md5 000a2c09be58e97180b63c6d4354bcb0
 
+function pgflow.collect_(me bigint, workflow text, lane integer, input json, start_id uuid, most integer) returns boolean, owner pgflow_owner
+  -- Adds the items of a start to a run that collects; false if it takes no more, null if a run has them already. One that is full, or has no room for them, begins at once. PF002: it is a run of another workflow
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 3d66cc6743fdfd9f0a0f5101bd1ae9e6
+
+function pgflow.collected_as_(tenant text, start_id uuid) returns bigint, owner pgflow_owner
+  -- The chain that has the items of a start; null = none yet
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 99e81f31afd19ad3aa87c59a4d3e6195
+
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[] DEFAULT NULL::bigint[], payloads json[] DEFAULT NULL::json[]) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
   -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
   plpgsql volatile security definer
@@ -2792,6 +2861,18 @@ function pgflow.copy_units_(origin bigint, cut integer, heir bigint, edit json) 
   set search_path=pg_catalog, pg_temp
   md5 0349383197246b9ceb7d89478f62c744
 
+function pgflow.count_batch(batch text, tenant text DEFAULT ''::text, OUT runs bigint, OUT completed bigint, OUT failed bigint, OUT cancelled bigint, OUT is_whole boolean) returns record, owner pgflow_owner
+  -- Number of the members of a batch, and how many of them have ended in which way; is_whole: all are named. PF001: no run that has a batch has the key
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set jit=off
+  md5 792c157215b5ea44684ebf6730971ede
+  grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.count_lost_threads(worker_id integer, lost integer) returns void, owner pgflow_owner
   -- A worker says how many of its threads are at bodies that nobody waits for any more
   plpgsql volatile security definer
@@ -2832,7 +2913,7 @@ function pgflow.debounce_(me bigint, workflow text, lane integer, input json, la
   -- Gives a run that has not begun the input and options of a later start, and puts it off; false if it has begun or is being cancelled. PF002: it is a run of another workflow
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 41be8d775ccc9cd2625648965550c9c9
+  md5 f27c5d02c683a0563e63960ebb6396dd
 
 function pgflow.declare_(one jsonb, worker_id integer, t timestamp with time zone) returns boolean, owner pgflow_owner
   -- Sets a schedule as code declares it; false if it is like that already
@@ -2931,7 +3012,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 89c0db11b7d0eaa0b91dbf6ad72893c0
+  md5 54e12c195334bc7bae1e6aee78352447
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -3092,6 +3173,16 @@ function pgflow.fence_step(run_id bigint, token bigint, call integer, units json
   set enable_seqscan=off
   set jit=off
   md5 e90b5886103e21be9a1a9dbd0e7d8bf9
+  grant execute to pgflow_worker
+
+function pgflow.fill_batch(batch text, workflow text, run_ids bigint[], is_whole boolean DEFAULT true, tenant text DEFAULT ''::text) returns void, owner pgflow_owner
+  -- Has a run of this workflow, which has not begun, wait until these runs have ended. It is named by its key, and they by their numbers. Call it in the transaction that starts them; is_whole: no more are named later. PF001: no run has the key; PF002: one of another workflow has it; PF006: it has begun
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 77fd1a9809f683f722db9a386d1c59d5
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.find_chain(key text, tenant text DEFAULT ''::text) returns bigint, owner pgflow_owner
@@ -3369,7 +3460,7 @@ function pgflow.idle_state() returns TABLE(idle boolean, next_due_at timestamp w
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 6a6ae77c26e8e2374ac18e9ca9da1176
+  md5 43e6e85de230b525485d685f66cf8b68
   grant execute to pgflow_worker
 
 function pgflow.import_run(history json) returns bigint, owner pgflow_owner
@@ -3415,6 +3506,12 @@ function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflo
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 594a5cc149e9ee7764dfa2daf91ead82
+
+function pgflow.is_batch_due_(b pgflow.batch) returns boolean, owner pgflow_owner
+  -- True if the next poll finds that a member has ended, or all
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 3ce0169ecd2a0db280c1ea3fb42c4363
 
 function pgflow.is_by_model_(me bigint, decision text) returns boolean, owner pgflow_owner
   -- True if an effect of a run rests on a decision that names a model, or on one that cannot be looked at
@@ -3523,6 +3620,12 @@ function pgflow.is_wanted_(lower bigint, upper bigint) returns boolean, owner pg
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 56cd19bf630a62e1816925e4a6b4e08a
+
+function pgflow.joined_(one json, other json) returns json, owner pgflow_owner
+  -- Two inputs of one list as one; null if the first is none, or of another parameter. The second is checked
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 b60aa1d2b02779a648a95635d3846f79
 
 function pgflow.journal_(run_id bigint, after_seq integer, max_bytes integer) returns text, owner pgflow_owner
   -- Units after a seq as JSON [[seq, call, kind, name, payload as exact text, starts, at, due_at], ...], at most about max_bytes of them
@@ -4253,7 +4356,7 @@ function pgflow.poll(max integer DEFAULT 1000) returns TABLE(lanes integer[], ma
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 4dbd559a86a24aa4feb89b2f479063dd
+  md5 3d52e9366c55dd621a110336211906db
   grant execute to pgflow_worker
 
 function pgflow.pool_for_claim_(name text) returns jsonb, owner pgflow_owner
@@ -4508,6 +4611,12 @@ function pgflow.refuse_gate_(gate text) returns void, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 c84d53b51e180caa01821a75aeebe9f7
 
+function pgflow.refuse_other_(me bigint, workflow text, input json) returns void, owner pgflow_owner
+  -- Refuses (PF002) to change a run for a start of another workflow
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 8e8c002df9e029c0c866d155f7713e5e
+
 function pgflow.refuse_rewrite_() returns trigger, owner pgflow_owner
   -- Refuses (PF006) to change or remove units, save in functions that record that they do
   plpgsql volatile
@@ -4518,7 +4627,7 @@ function pgflow.refuse_rules_(rules jsonb) returns void, owner pgflow_owner
   -- Refuses (PF003) rules that no queue can have
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
-  md5 c10aa2fca83205272a964e527a3960d5
+  md5 b92144cb71804386a71de42d925654aa
 
 function pgflow.refuse_unknown_(workflow text, version text, queue text) returns void, owner pgflow_owner
   -- Refuses (PF003) a start of a workflow or version that no worker has ever had
@@ -4946,11 +5055,11 @@ function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent tex
   grant execute to pgflow_worker
 
 function pgflow.set_queue(queue text, rules jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns jsonb, owner pgflow_owner
-  -- Sets rules of a queue, of those that it names, and answers all: concurrency and per_worker, most runs held at once by all workers and by one; key, an expression over the input, labels, tenant and workflow of a run; per_key, most runs of one key; fifo, each once those before it of its key have ended; rate and key_rate, such as 100/1m, most runs that begin, with burst and key_burst as a bucket; ageing_seconds of waiting that are worth one step of priority; weights of keys; expires_seconds after which a run that has not begun is cancelled; closed, true to take no new runs. null takes a rule away. PF003: a rule that no queue can have
+  -- Sets rules of a queue, of those that it names, and answers all: concurrency and per_worker, most runs held at once by all workers and by one; key, an expression over the input, labels, tenant and workflow of a run; per_key, most runs of one key; fifo, each once those before it of its key have ended; rate and key_rate, such as 100/1m, most runs that begin, with burst and key_burst as a bucket; ageing_seconds of waiting that are worth one step of priority; weights of keys; expires_seconds after which a run that has not begun is cancelled; closed, true to take no new runs; max_deaths, after so many workers died over a run it is stuck (5 if nothing is said). null takes a rule away. PF003: a rule that no queue can have
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 1ab5c8d416c2f9984f21435020174e19
+  md5 7ec5ae80ba17e13317ab215e82ed62b4
   grant execute to pgflow_operator
 
 function pgflow.set_schedule(name text, workflow text, spec jsonb, queue text DEFAULT 'default'::text, input json DEFAULT '{}'::json, slot_parameter text DEFAULT NULL::text, overlap text DEFAULT 'skip'::text, catch_up text DEFAULT 'latest'::text, max_catch_up integer DEFAULT 100, jitter_seconds double precision DEFAULT 0, priority integer DEFAULT 0, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
@@ -5107,12 +5216,12 @@ function pgflow.start_known_(me bigint, c jsonb, t timestamp with time zone, OUT
   set search_path=pg_catalog, pg_temp
   md5 3bc2d69c3a0e5ddf66103053e62b5911
 
-function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, key_seconds double precision DEFAULT NULL::double precision, debounce_seconds double precision DEFAULT NULL::double precision, max_wait_seconds double precision DEFAULT NULL::double precision, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT replaced bigint) returns record, owner pgflow_owner
-  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run. pool: the pool that it draws on (PF001 if there is none), as its children do; budget: limits by unit of a pool of its own, which draws on that one. key_seconds: the key counts while its run is open, and so long after its start; 0 = while it is open, null = for good. debounce_seconds: the run begins so long after the last start with its key, which alone counts, and at most max_wait_seconds after the first. A run of the key that has begun is left alone, and loses the key
+function pgflow.start_run(workflow text, input json DEFAULT '{}'::json, key text DEFAULT NULL::text, queue text DEFAULT 'default'::text, priority integer DEFAULT 0, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, timeout_seconds double precision DEFAULT NULL::double precision, labels jsonb DEFAULT NULL::jsonb, metadata jsonb DEFAULT NULL::jsonb, tenant text DEFAULT ''::text, key_retention_seconds integer DEFAULT NULL::integer, version text DEFAULT ''::text, if_taken text DEFAULT 'match'::text, defaults json DEFAULT NULL::json, start_id uuid DEFAULT NULL::uuid, pool text DEFAULT NULL::text, budget jsonb DEFAULT NULL::jsonb, key_seconds double precision DEFAULT NULL::double precision, debounce_seconds double precision DEFAULT NULL::double precision, max_wait_seconds double precision DEFAULT NULL::double precision, collect integer DEFAULT NULL::integer, OUT run_key text, OUT run_id bigint, OUT is_new boolean, OUT lane_id integer, OUT replaced bigint) returns record, owner pgflow_owner
+  -- Starts a run in the caller's transaction, or finds the one that the key already names (PF002 if that one differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach (that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it has ended). defaults: what the workflow takes for parameters that are left out. start_id: a UUID by which a start that is sent again knows its own run. pool: the pool that it draws on (PF001 if there is none), as its children do; budget: limits by unit of a pool of its own, which draws on that one. key_seconds: the key counts while its run is open, and so long after its start; 0 = while it is open, null = for good. debounce_seconds: the run begins so long after the last start with its key, which alone counts, and at most max_wait_seconds after the first. A run of the key that has begun is left alone, and loses the key. collect: the input is a list, and the run gets those of all starts with its key, up to so many items; it begins once it has them, or max_wait_seconds after the first start
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 17a7934c24d4d934f50e22cfd55c8630
+  md5 83f3ace81a34d4999022313c83c6ff1d
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

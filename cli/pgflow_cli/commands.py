@@ -71,7 +71,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "ledgers.seals:audit",
             "Tells the story of a run, or proves that nothing was changed.",
         ),
-        "queues": ("ops.queues:queues", "Shows queues, or pauses, resumes and limits one."),
+        "queues": ("ops.queues:queues", "Shows queues, or pauses, resumes and sets rules of one."),
+        "batches": ("runs.batches:batches", "Lists batches, or counts the runs of one."),
         "schedules": (
             "ops.schedules:schedules",
             "Shows what starts by itself, or sets it.",

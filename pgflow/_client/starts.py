@@ -100,6 +100,10 @@ def start_query(
     """Starts one run; it always has a key, so that it can be sent again."""
     workflow.check_definition()
     options = stored_options(effective_options(workflow, interceptors), envelopes)
+    if options.collect is not None and envelopes is not None and envelopes.is_writing:
+        raise InvalidArgument(
+            "collect= joins inputs in the database, where a codec has made them unreadable"
+        )
     text = stored_input(workflow, args, kwargs, options.key, envelopes)
     if options.key is None:
         if options.if_taken != "match":
@@ -108,7 +112,8 @@ def start_query(
             )
         if options.times_key:
             raise InvalidArgument(
-                "key_for=, debounce= and max_wait= are said of a key: pass options(key=...) too"
+                "key_for=, debounce=, max_wait= and collect= are said of a key: pass "
+                "options(key=...) too"
             )
         return start.start_run(workflow.name, text, replace(options, key=new_keys(1)[0]))
     return start.start_run(
@@ -200,6 +205,8 @@ def batch_of(
         raise InvalidArgument(f"start_many() was given {len(given)} inputs and {len(keys)} keys")
     named = new_keys(len(given)) if keys is None else keys
     options = stored_options(effective_options(workflow, interceptors), envelopes)
+    if options.collect is not None:
+        raise InvalidArgument("start_many() cannot collect: start one run with all items")
     if options.debounce is not None or options.max_wait is not None:
         raise InvalidArgument("start_many() cannot debounce: start the runs one by one")
     if options.key_for is not None and keys is None:

@@ -190,8 +190,8 @@ def child_request(
         )
     if options.times_key:
         raise InvalidArgument(
-            "a child is this run's own: key_for=, debounce= and max_wait= are for runs that a "
-            "client or a step starts"
+            "a child is this run's own: key_for=, debounce=, max_wait= and collect= are for runs "
+            "that a client or a step starts"
         )
     return ChildRequest(
         workflow=workflow.name,

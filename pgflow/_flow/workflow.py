@@ -151,6 +151,7 @@ class Workflow(Generic[P, R_co]):
         key_for: Duration | None = None,
         debounce: Duration | None = None,
         max_wait: Duration | None = None,
+        collect: int | None = None,
     ) -> Self:
         """The same workflow with options for the runs started through what is returned.
 
@@ -176,6 +177,8 @@ class Workflow(Generic[P, R_co]):
             debounce: The run begins so long after the last start with the key, with the input of
                 that one. A run of the key that has begun is left alone, and loses the key.
             max_wait: The run begins at the latest so long after the first of those starts.
+            collect: The workflow takes one list, and the run gets those of all starts with the
+                key. It begins once it has so many items, or ``max_wait`` after the first start.
         """
         if if_taken is not None and if_taken not in get_args(IfTaken):
             raise InvalidArgument(
@@ -202,6 +205,7 @@ class Workflow(Generic[P, R_co]):
             "key_for": duration(key_for, f"key_for of workflow {self.name}"),
             "debounce": duration(debounce, f"debounce of workflow {self.name}"),
             "max_wait": duration(max_wait, f"max_wait of workflow {self.name}"),
+            "collect": collect,
         }
         other = copy.copy(self)
         other.start_options = replace(

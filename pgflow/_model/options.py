@@ -70,6 +70,7 @@ class StartOptions:
             good.
         debounce: Time after the last start with the key at which the run begins.
         max_wait: Time after the first of them at which it begins at the latest.
+        collect: Number of items of a run that has those of all starts with the key.
     """
 
     key: str | None = None
@@ -87,6 +88,7 @@ class StartOptions:
     key_for: timedelta | None = None
     debounce: timedelta | None = None
     max_wait: timedelta | None = None
+    collect: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timeout", duration(self.timeout, "timeout of a run"))
@@ -95,8 +97,10 @@ class StartOptions:
 
     @property
     def times_key(self) -> bool:
-        """True if it says for how long its key counts, or puts its run off."""
-        return (self.key_for, self.debounce, self.max_wait) != (None, None, None)
+        """True if it says for how long its key counts, puts its run off, or adds to one."""
+        return any(
+            said is not None for said in (self.key_for, self.debounce, self.max_wait, self.collect)
+        )
 
 
 @dataclass(frozen=True)

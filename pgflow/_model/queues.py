@@ -28,6 +28,8 @@ class QueueRules(TypedDict, total=False):
         weights: Runs in a turn, by key; 1 for a key that is not named.
         expires: Time after which a run that has not begun is cancelled.
         closed: True to take no new runs: starts are refused, and what is there goes on.
+        max_deaths: Number of workers that may die over a run before it is stuck; 5 if it is not
+            set.
     """
 
     concurrency: int | None
@@ -43,6 +45,7 @@ class QueueRules(TypedDict, total=False):
     weights: Mapping[str, int] | None
     expires: Duration | None
     closed: bool | None
+    max_deaths: int | None
 
 
 @dataclass(frozen=True)

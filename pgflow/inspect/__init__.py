@@ -10,6 +10,7 @@ puts a word in its place.
 """
 
 from pgflow._db.calls.replay import Idleness
+from pgflow.inspect.batches import BatchRow, list_batches
 from pgflow.inspect.budgets import (
     BudgetRow,
     ChargeRow,
@@ -177,6 +178,7 @@ __all__ = [
     "After",
     "AsyncSource",
     "Audit",
+    "BatchRow",
     "BudgetRow",
     "Call",
     "CallGroup",
@@ -267,6 +269,7 @@ __all__ = [
     "is_served",
     "judge_act",
     "last_seq",
+    "list_batches",
     "list_budgets",
     "list_chains",
     "list_charges",

@@ -137,6 +137,7 @@ WHY_IT_WAITS = {
     "update": "It waits for an update.",
     "timer": "It sleeps until its time has come.",
     "replacement": "It begins when the run that it replaces has ended.",
+    "batch": "It begins when the runs of its batch have ended.",
 }
 WHY_NOBODY_TAKES_IT = {
     "queue_paused": "Its queue is paused. Resume the queue.",

@@ -494,7 +494,10 @@ begin
   end if;
   if pgflow.awaits_end_(old.run_id) then
     raise exception using errcode = 'PF006',
-      message = format('run %s waits until the one that it replaces has ended', shown),
+      message = format('run %s waits until %s', shown, case
+        when exists (select from pgflow.replacement p where p.run_id = old.run_id)
+          then 'the one that it replaces has ended'
+        else 'the runs of its batch have ended' end),
       hint = 'It has done nothing yet. Start another in its place with the same key, or cancel it.';
   end if;
   if place.was->>'status' <> 'cancelled' and pgflow.is_undoing_(old.run_id, old.origin_seq) then

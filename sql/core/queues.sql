@@ -53,7 +53,8 @@ begin
   join (values
     ('concurrency', 'number', 'a whole number from 1'), ('per_worker', 'number', 'a whole number from 1'),
     ('per_key', 'number', 'a whole number from 1'), ('burst', 'number', 'a whole number from 1'),
-    ('key_burst', 'number', 'a whole number from 1'), ('ageing_seconds', 'number', 'seconds, at most 30 days'),
+    ('key_burst', 'number', 'a whole number from 1'), ('max_deaths', 'number', 'a whole number from 1 to 1000'),
+    ('ageing_seconds', 'number', 'seconds, at most 30 days'),
     ('expires_seconds', 'number', 'seconds, at most a year'), ('key', 'string', 'an expression'),
     ('rate', 'string', 'a rate such as 100/1m'),
     ('key_rate', 'string', 'a rate such as 100/1m'), ('fifo', 'boolean', 'true or false'),
@@ -64,6 +65,7 @@ begin
     jsonb_typeof(g.value) <> k.type
     or k.type = 'number' and ((g.value)::numeric <= 0 or (g.value)::numeric > 2147483647
       or k.name not in ('ageing_seconds', 'expires_seconds') and (g.value)::numeric % 1 <> 0
+      or k.name = 'max_deaths' and (g.value)::numeric > 1000
       or k.name = 'ageing_seconds' and (g.value)::numeric > 2592000
       or k.name = 'expires_seconds' and (g.value)::numeric > 31536000)
     or k.type = 'object' and exists (
@@ -130,11 +132,11 @@ begin
   end if;
   select string_agg(k, ', ' order by k) into unknown from jsonb_object_keys(rules) k
   where k not in ('concurrency', 'per_worker', 'key', 'per_key', 'fifo', 'rate', 'burst', 'key_rate', 'key_burst',
-    'ageing_seconds', 'weights', 'expires_seconds', 'closed');
+    'ageing_seconds', 'weights', 'expires_seconds', 'closed', 'max_deaths');
   if unknown is not null then
     raise exception using errcode = 'PF003', message = format('a queue has no rule named %s', unknown),
       hint = 'There are concurrency, per_worker, key, per_key, fifo, rate, burst, key_rate, key_burst, '
-        'ageing_seconds, weights, expires_seconds and closed.';
+        'ageing_seconds, weights, expires_seconds, closed and max_deaths.';
   end if;
   perform pgflow.refuse_rules_(rules);
   insert into pgflow.queue (queue) values (queue) on conflict do nothing;
@@ -178,6 +180,7 @@ begin
   update pgflow.queue q
   set max_running = case when rules ? 'concurrency' then (rules->>'concurrency')::int else q.max_running end,
     max_per_worker = case when rules ? 'per_worker' then (rules->>'per_worker')::int else q.max_per_worker end,
+    max_deaths = case when rules ? 'max_deaths' then coalesce((rules->>'max_deaths')::int, 5) else q.max_deaths end,
     is_lined = case when not line.is_over then true end,
     is_closed = case when rules ? 'closed' then nullif((rules->>'closed')::boolean, false) else q.is_closed end
   where q.queue = queue;
@@ -227,7 +230,8 @@ comment on function pgflow.set_queue(text, jsonb, text, text)
      'per_key, most runs of one key; fifo, each once those before it of its key have ended; rate and key_rate, such '
      'as 100/1m, most runs that begin, with burst and key_burst as a bucket; ageing_seconds of waiting that are worth '
      'one step of priority; weights of keys; expires_seconds after which a run that has not begun is cancelled; '
-     'closed, true to take no new runs. null takes a rule away. PF003: a rule that no queue can have';
+     'closed, true to take no new runs; max_deaths, after so many workers died over a run it is stuck (5 if nothing is '
+     'said). null takes a rule away. PF003: a rule that no queue can have';
 --! grant set_queue to pgflow_operator
 
 drop view if exists pgflow.queue_changes;

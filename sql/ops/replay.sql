@@ -34,6 +34,7 @@ as $$
     and not exists (select from pgflow.effect_beat b where b.look_at <= (select at from clock))
     and not exists (select from pgflow.schedule s where s.look_at <= (select at from clock))
     and not exists (select from pgflow.lock l where l.expires_at <= (select at from clock))
+    and not exists (select from pgflow.batch b where b.begun_at is null and pgflow.is_batch_due_(b))
     and not exists (select from pgflow.owed o where o.kind = 'obligation' and o.detail->>'state' = 'open'
       and o.due_at <= (select at from clock)),
     (select min(d.due_at) from (

@@ -153,6 +153,10 @@ begin
   runs := cardinality(gone);
   delete from pgflow.run_key k using pgflow.run r
   where r.run_id = any(gone) and k.tenant = r.tenant and k.key = r.key and k.chain_id = r.chain_id;
+  -- Numbers of starts that it has collected.
+  delete from pgflow.run_key k where k.retention_seconds = 86400 and k.chain_id = any(gone);
+  delete from pgflow.batch where batch_id = any(gone);
+  delete from pgflow.batch_member where batch_id = any(gone);
   delete from pgflow.undelivered where chain_id = any(gone);
   delete from pgflow.sent_key where chain_id = any(gone);
   delete from pgflow.run_update where chain_id = any(gone);

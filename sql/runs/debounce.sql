@@ -33,6 +33,28 @@ $$;
 comment on function pgflow.lock_unbegun_(bigint)
   is 'Locks the place of a run that nobody has claimed or paused; answers which it is, null if it has begun';
 
+create or replace function pgflow.refuse_other_(me bigint, workflow text, input json)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  known record;
+begin
+  select r.key, r.parent_run_id, l.workflow into known
+  from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where r.run_id = me;
+  if known.workflow <> workflow and not pgflow.is_alias_(known.workflow, workflow) or known.parent_run_id is not null
+  then
+    raise exception using errcode = 'PF002',
+      message = pgflow.conflict_(known.key, me, workflow, input, null, known.parent_run_id is not null),
+      hint = 'Use another key, or read the result of the first run.';
+  end if;
+end
+$$;
+comment on function pgflow.refuse_other_(bigint, text, json)
+  is 'Refuses (PF002) to change a run for a start of another workflow';
+
 create or replace function pgflow.debounce_(
   me bigint, workflow text, lane int, input json, labels jsonb, metadata jsonb, priority int, start_id uuid,
   debounce_seconds float8, max_wait_seconds float8, timeout_seconds float8, is_lined boolean
@@ -45,19 +67,12 @@ as $$
 #variable_conflict use_variable
 declare
   place text;
-  known record;
+  created_at timestamptz := (select r.created_at from pgflow.run r where r.run_id = me);
   t timestamptz;
   begins timestamptz;
   due timestamptz;
 begin
-  select r.key, r.created_at, r.parent_run_id, l.workflow into known
-  from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where r.run_id = me;
-  if known.workflow <> workflow and not pgflow.is_alias_(known.workflow, workflow) or known.parent_run_id is not null
-  then
-    raise exception using errcode = 'PF002',
-      message = pgflow.conflict_(known.key, me, workflow, input, null, known.parent_run_id is not null),
-      hint = 'Use another key, or read the result of the first run.';
-  end if;
+  perform pgflow.refuse_other_(me, workflow, input);
   place := pgflow.lock_unbegun_(me);
   if place is null or exists (select from pgflow.signal s where s.chain_id = me and s.kind = 'x') then
     return false;
@@ -65,7 +80,7 @@ begin
 
   t := pgflow.now_();
   begins := least(t + debounce_seconds * interval '1 second',
-    known.created_at + max_wait_seconds * interval '1 second');
+    created_at + max_wait_seconds * interval '1 second');
   due := greatest(begins, t) + timeout_seconds * interval '1 second';
   update pgflow.run r
   set input = input, labels = labels, metadata = metadata, priority = priority, lane_id = lane, start_id = start_id,

@@ -17,7 +17,7 @@
 -- A key counts for good, unless the start says for how long (`key_seconds`): while its run is open, and that long after
 -- it was started. One that counts no longer is freed by the start that meets it. So zero has one open run of a key at
 -- a time, and more is a window in which what comes twice is one run. What a start says is of no other: nothing is kept.
--- `sql/runs/debounce.sql` has starts of which the last counts.
+-- `sql/runs/debounce.sql` has starts of which the last counts, `sql/runs/collect.sql` those that become one run.
 --
 -- Inputs are compared as the workflow gets them: a parameter that was left out counts as its default, where the
 -- caller says what the defaults are. Inputs that a codec has encoded are compared by their keyed hashes
@@ -420,9 +420,10 @@ as $$
     select from pgflow.replacement p
     where p.run_id = awaits_end_.run_id and exists (select from pgflow.run r where r.run_id = p.waits_for)
       and pgflow.ended_as_(pgflow.newest_run_(p.waits_for)) is null
-  )
+  ) or exists (select from pgflow.batch b where b.batch_id = awaits_end_.run_id and b.begun_at is null)
 $$;
-comment on function pgflow.awaits_end_(bigint) is 'True if a run that replaces another must not begin yet';
+comment on function pgflow.awaits_end_(bigint)
+  is 'True if a run must not begin yet: it replaces another, or has a batch, that has not ended';
 
 create or replace function pgflow.begin_replacements_(max int, t timestamptz)
 returns int[]
@@ -466,6 +467,7 @@ create or replace function pgflow.start_run(
   if_taken text default 'match', defaults json default null, start_id uuid default null,
   pool text default null, budget jsonb default null,
   key_seconds float8 default null, debounce_seconds float8 default null, max_wait_seconds float8 default null,
+  collect int default null,
   out run_key text, out run_id bigint, out is_new boolean, out lane_id int, out replaced bigint
 )
 language plpgsql
@@ -478,6 +480,7 @@ declare
   run record;
   checked record;
   is_free boolean;
+  own_chain bigint;
   t timestamptz := pgflow.now_();
 begin
   -- In one statement: each costs as much to begin as one of these checks does.
@@ -491,17 +494,31 @@ begin
   if pool is not null or budget is not null then
     perform pgflow.check_pool_(pool, budget);
   end if;
-  if coalesce(key_seconds, debounce_seconds, max_wait_seconds) is not null then
+  if collect is not null then
+    if pgflow.check_collect_(collect, max_wait_seconds, input, key, if_taken, run_at, budget, key_seconds,
+      debounce_seconds) < collect
+    then
+      run_at := t + max_wait_seconds * interval '1 second';
+    end if;
+  elsif coalesce(key_seconds, debounce_seconds, max_wait_seconds) is not null then
     perform pgflow.check_times_(key_seconds, debounce_seconds, max_wait_seconds, if_taken, key, run_at, budget);
     run_at := coalesce(run_at, t + debounce_seconds * interval '1 second');
   end if;
   loop
+    if collect is not null and start_id is not null then
+      own_chain := pgflow.collected_as_(tenant, start_id);
+      if own_chain is not null then
+        select r.run_id, r.key as run_key, false as is_new, r.lane_id, null as clash into run
+        from pgflow.run r where r.run_id = own_chain;
+        exit;
+      end if;
+    end if;
     run := pgflow.insert_run_(
       tenant, key, workflow, queue, version, priority, input, run_at,
       greatest(run_at, t) + timeout_seconds * interval '1 second', labels, metadata, null, null, null, null,
       defaults, start_id, pool, budget
     );
-    exit when run.is_new or if_taken = 'match' and coalesce(key_seconds, debounce_seconds) is null;
+    exit when run.is_new or if_taken = 'match' and coalesce(key_seconds, debounce_seconds, collect) is null;
     if pgflow.is_own_(run.run_id, start_id) then
       run.clash := null;
       exit;
@@ -509,6 +526,13 @@ begin
     if debounce_seconds is not null then
       is_free := not pgflow.debounce_(run.run_id, workflow, run.lane_id, input, labels, metadata, priority, start_id,
         debounce_seconds, max_wait_seconds, timeout_seconds, checked.is_lined);
+      if not is_free then
+        run.clash := null;
+        exit;
+      end if;
+    elsif collect is not null then
+      is_free := not pgflow.collect_(run.run_id, workflow, run.lane_id, input, start_id, collect);
+      continue when is_free is null; -- sent twice at once: the other has come first
       if not is_free then
         run.clash := null;
         exit;
@@ -529,6 +553,11 @@ begin
       replaced := run.run_id;
     end if;
   end loop;
+  if collect is not null and start_id is not null and pgflow.collected_as_(tenant, start_id) is null then
+    -- For a day after its end (`sweep_keys`), or as long as its history.
+    insert into pgflow.run_key (tenant, key, chain_id, root, retention_seconds)
+    select r.tenant, start_run.start_id::text, r.run_id, r.root, 86400 from pgflow.run r where r.run_id = run.run_id;
+  end if;
   if run.is_new and replaced is not null then
     perform pgflow.await_end_of_(run.run_id, replaced);
   end if;
@@ -550,7 +579,7 @@ begin
 end
 $$;
 comment on function pgflow.start_run(text, json, text, text, int, timestamptz, float8, jsonb, jsonb, text, int, text,
-  text, json, uuid, text, jsonb, float8, float8, float8)
+  text, json, uuid, text, jsonb, float8, float8, float8, int)
   is 'Starts a run in the caller''s transaction, or finds the one that the key already names (PF002 if that one '
      'differs); with a version it waits for workers that have it. if_taken: match, reject (PF002 for any run), attach '
      '(that run, whatever its input) or replace (cancels that run, answers its chain for wake(), and begins once it '
@@ -559,7 +588,9 @@ comment on function pgflow.start_run(text, json, text, text, int, timestamptz, f
      'children do; budget: limits by unit of a pool of its own, which draws on that one. key_seconds: the key counts '
      'while its run is open, and so long after its start; 0 = while it is open, null = for good. debounce_seconds: '
      'the run begins so long after the last start with its key, which alone counts, and at most max_wait_seconds after '
-     'the first. A run of the key that has begun is left alone, and loses the key';
+     'the first. A run of the key that has begun is left alone, and loses the key. collect: the input is a list, and '
+     'the run gets those of all starts with its key, up to so many items; it begins once it has them, or '
+     'max_wait_seconds after the first start';
 --! grant start_run to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.check_batch_(runs jsonb)

@@ -506,7 +506,7 @@ begin
   select w.lanes, w.mail, w.ended, w.busy + has_more::int into lanes, mail, ended, busy
   from pgflow.wake(null, max, false) w;
   lanes := lanes || breached || pgflow.wake_due_(max, t) || pgflow.begin_replacements_(max, t)
-    || pgflow.tend_lines_(max, t);
+    || pgflow.begin_batches_(max, t) || pgflow.tend_lines_(max, t);
   if durably <> 'off' then
     perform set_config('synchronous_commit', durably, true);
   end if;
@@ -543,6 +543,7 @@ begin
   where not exists (select from pgflow.wait w where w.run_id = p.run_id)
     and not exists (select from pgflow.timer m where m.run_id = p.run_id)
     and not exists (select from pgflow.replacement r where r.run_id = p.run_id)
+    and not exists (select from pgflow.batch b where b.batch_id = p.run_id and b.begun_at is null)
   union all
   select 'a wait with a time-out has its timer', format('call %s of run %s', w.call, w.run_id)
   from pgflow.wait w join pgflow.unit u on u.run_id = w.run_id and u.call = w.call and u.kind = 't'

@@ -91,6 +91,9 @@ from (
         union all
         select 'until the run that it replaces has ended'
         where exists (select from pgflow.replacement where run_id = k.run_id)
+        union all
+        select 'until the runs of its batch have ended'
+        where exists (select from pgflow.batch b where b.batch_id = k.run_id and b.begun_at is null)
       ) w
     ), k.parked_at, null, null, null, null, null, (
       select case min(case w.kind when 'g' then 0 when 's' then 1 when 'e' then 2 when 'l' then 3 when 'u' then 5
@@ -105,6 +108,7 @@ from (
         else case
           when exists (select from pgflow.timer t where t.run_id = k.run_id) then 'timer'
           when exists (select from pgflow.replacement p where p.run_id = k.run_id) then 'replacement'
+          when exists (select from pgflow.batch b where b.batch_id = k.run_id and b.begun_at is null) then 'batch'
         end
       end
       from pgflow.wait w where w.run_id = k.run_id
@@ -161,8 +165,8 @@ comment on column pgflow.runs.reason
      'nothing to say';
 comment on column pgflow.runs.reason_code
   is 'Code of that reason: queue_paused, no_worker, no_workflow, no_version or suspect of a queued run; gate, signal, '
-     'effect, owes (obligations only), child, timer or replacement of a waiting one; paused; the trouble of a stuck '
-     'one; asked, deadline, expired, purged, replaced, parent_ended, parent_gave_up, parent_rewound, itself or '
+     'effect, owes (obligations only), child, timer, replacement or batch of a waiting one; paused; the trouble of a '
+     'stuck one; asked, deadline, expired, purged, replaced, parent_ended, parent_gave_up, parent_rewound, itself or '
      'imported of a cancelled one; null = nothing to say';
 comment on column pgflow.runs.reason_detail
   is 'Detail of that reason: gates, signals, children, effects, obligations and until of the waits; deaths of a '
@@ -341,7 +345,7 @@ select q.queue,
     'concurrency', q.max_running, 'per_worker', q.max_per_worker, 'per_key', f.max_per_key, 'key', f.key,
     'fifo', nullif(f.is_fifo, false), 'rate', f.rate_said, 'burst', f.burst, 'key_rate', f.key_rate_said,
     'key_burst', f.key_burst, 'ageing_seconds', f.ageing_seconds, 'weights', f.weights,
-    'expires_seconds', f.expires_seconds, 'closed', q.is_closed)) as rules
+    'expires_seconds', f.expires_seconds, 'closed', q.is_closed, 'max_deaths', nullif(q.max_deaths, 5))) as rules
 from pgflow.queue q left join pgflow.line f on f.queue = q.queue and not f.is_over;
 comment on view pgflow.queue_rules is 'Rules of queues, as set_queue takes them';
 --! grant queue_rules to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor

@@ -27,13 +27,15 @@ HEAVY = {
 
 
 def commands() -> list[tuple[str, ...]]:
-    """Every command, with those of groups."""
+    """Every command that help names, with those of groups."""
     from typer.main import get_command
 
     found: list[tuple[str, ...]] = []
 
     def walk(command, path):
         for name, inner in getattr(command, "commands", {}).items():
+            if inner.hidden:
+                continue
             found.append((*path, name))
             walk(inner, (*path, name))
 
@@ -99,8 +101,8 @@ def test_the_exit_codes_stand_below_the_help():
 
 @pytest.mark.parametrize(("typed", "said"), [
     (["lst"], "pgflow: No such command 'lst'. Did you mean 'list'? See `pgflow --help`\n"),
-    (["queues", "limt"], ("pgflow queues: No such command 'limt'. Did you mean 'limit'? See `pgflow "
-                         "queues --help`\n")),
+    (["queues", "resum"], ("pgflow queues: No such command 'resum'. Did you mean 'resume'? See `pgflow "
+                          "queues --help`\n")),
     (["show"], "pgflow show: Missing argument 'KEY'. See `pgflow show --help`\n"),
     (["list", "--limit", "many"], "pgflow list: Invalid value for '--limit' / '-n'"),
 ])  # fmt: skip

@@ -114,6 +114,7 @@ VERBS = {
         ),
         Verb("start_later", "a start with its key and a time to begin", of="start"),
         Verb("put_off", "a start with its key of which the last counts", of="start"),
+        Verb("collect", "a start with its key that brings an item", of="start"),
         Verb("start_many", "a batch of starts with its key among them", of="start"),
         Verb("start_child", "a start with the key of the child", of="start"),
         Verb("discharge", "word that what the run owes was done", of="signal"),
@@ -238,7 +239,7 @@ WAITS: dict[str, set[str]] = {
     # Whoever names a key must know whether it is taken; and new lanes are made once.
     **dict.fromkeys(STARTS, set(STARTS)),
     # A run is changed under the lock of its place.
-    "put_off": {"put_off", "claim", *LOOKERS},
+    **dict.fromkeys(("put_off", "collect"), {"put_off", "collect", "claim", *LOOKERS}),
     # The answers to a gate have one order; and whoever lets it expire keeps answers off.
     **dict.fromkeys(ANSWERS, {*ANSWERS, "expire"}),
     "start_child": {"child"},
@@ -467,6 +468,8 @@ PLACES = {
     "scheduled": "a slot of a schedule is due",
     "planned": "the run waits for its time to start",
     "begins": "the run waits for its time to start, which has come",
+    "collects": "the run collects items: it has one of three",
+    "collected": "the run collects items: it has two of three, and its time has come",
     "lined": "the run stands in the line of its queue",
     "stopped": "the run stands in the line of its queue, and somebody has asked for a pause",
     "asking": "the run is parked at a gate",
@@ -574,6 +577,8 @@ def all_specs() -> list[Spec]:
         meet("begins", "put_off", ("put_off", *LOOKERS)),
         meet("ready", "put_off", ("put_off", "start", "signal", "claim", *LOOKERS)),
         meet("lined", "put_off", ("put_off", "claim", *LOOKERS)),
+        meet("collects", "collect", ("collect", "start", "signal", *LOOKERS)),
+        meet("collected", "collect", ("collect", "claim", *LOOKERS)),
         meet("stopped", "claim", LOOKERS),
         meet("stopped", "wake", LOOKERS),
     ]

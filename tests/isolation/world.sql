@@ -247,6 +247,12 @@ begin
     when 'begins' then
       perform scene.start_('k', run_at => clock_timestamp() + interval '1 hour');
       update pgflow.timer set due_at = due_at - interval '2 hours';
+    when 'collects', 'collected' then
+      perform scene.start_('k', run_at => clock_timestamp() + interval '1 hour');
+      update pgflow.run set input = case place when 'collects' then '{"items": [0]}' else '{"items": [0, 0]}' end::json;
+      if place = 'collected' then
+        update pgflow.timer set due_at = due_at - interval '2 hours';
+      end if;
     when 'asked' then
       perform scene.start_('k'), pgflow.pause_run('k');
     when 'paused', 'resumed' then
@@ -617,6 +623,9 @@ begin
     when 'put_off' then
       select case when is_new then 'new' else 'changed' end into answer
       from pgflow.start_run('k', key => 'k', input => '{"n": 1}', debounce_seconds => 3600);
+    when 'collect' then
+      select case when is_new then 'new' else 'changed' end into answer
+      from pgflow.start_run('k', key => 'k', input => '{"items": [1]}', collect => 3, max_wait_seconds => 3600);
     when 'start_many' then
       select case when bool_or(is_new) then 'new' else 'known' end into answer
       from pgflow.start_runs('k', '[["l", "{}"], ["k", "{}"], ["j", "{}"]]');
@@ -795,9 +804,14 @@ union all
 select 'wait', (select count(*) from pgflow.event e, pgflow.event_wait w where pgflow.fits_(e, w))::int,
   greatest(count(*)::int - 1, 0) from scene.letter where name = 'event'
 union all
--- a key names one chain, unless the last of its starts came when that had begun
+-- an item is in one run
+select 'item', greatest(s.times - f.times, 0)::int, greatest(f.times - s.times, 0)::int
+from (select count(*) as times from scene.said where verb = 'collect') s,
+  (select count(*) as times from pgflow.run r cross join json_array_elements(r.input->'items') i where i::text = '1') f
+union all
+-- a key names one chain, unless the last of its starts came when that had begun, or was full
 select 'start', 0, greatest(count(*)::int - count(distinct (r.tenant, r.key))::int
-  - (select count(*) from scene.said where verb = 'put_off' and answer = 'new')::int, 0) from pgflow.run r where r.generation = 1;
+  - (select count(*) from scene.said where verb in ('put_off', 'collect') and answer = 'new')::int, 0) from pgflow.run r where r.generation = 1;
 
 -- A function and no view, since its plans are kept for the next look.
 create function scene.look()

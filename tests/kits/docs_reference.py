@@ -37,7 +37,7 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("In a step", "`idempotency_key` and `run_info` work in workflow code too.", [pgflow.idempotency_key, pgflow.heartbeat, pgflow.heartbeat_details]),
     ("Effects and decisions", "See [Charge, book, send](../how-to/effects.md).", [pgflow.effect, pgflow.AsyncEffect, pgflow.Accepted, pgflow.Confirmed, pgflow.Absent, pgflow.StillUnknown, pgflow.fingerprint, pgflow.Ref, pgflow.Page, pgflow.saga, pgflow.UndoRequest, pgflow.PlannedCall, pgflow.PlannedSql, pgflow.decision, pgflow.Choice, pgflow.Decision, pgflow.Usage, pgflow.because]),
     ("Obligations", "See [Owe, discharge, transfer, waive](../how-to/obligations.md).", [pgflow.owe, pgflow.Obligation, pgflow.discharge, pgflow.transfer, pgflow.waive]),
-    ("Queues", "See [Limit and order a queue](../how-to/queues.md).", [pgflow.QueueRules, pgflow.Backlog]),
+    ("Queues", "See [Limit and order a queue](../how-to/queues.md).", [pgflow.QueueRules, pgflow.Backlog, pgflow.BatchCount]),
     ("Budgets", "See [Budgets](../how-to/budgets.md).", [pgflow.Pool, pgflow.Admit, pgflow.charge]),
     ("Gates", "See [Ask a person](../how-to/gates.md).", [pgflow.gate, pgflow.Approved, pgflow.Rejected, pgflow.Escalated, pgflow.Expired, pgflow.TakenOver, pgflow.Approve, pgflow.Reject, pgflow.Escalate, pgflow.TakeOver, pgflow.GateRequest, pgflow.OpenGate]),
     ("Links", "See [Send links](../how-to/gates.md#send-links). They are in `pgflow.links`.", [links.LinkKeys, links.Link, links.asgi]),
@@ -104,7 +104,7 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
     ("Queues and workers", "", [
         readers.list_queues, readers.list_queue_changes, readers.list_queue_names, readers.unknown_queues, readers.list_lanes, readers.is_served, readers.why_unserved,
         readers.find_queue, readers.list_workflows, readers.list_workers, readers.count_workers, readers.list_holders,
-        readers.QueueRow, readers.QueueChangeRow, readers.LaneRow, readers.WorkerRow, readers.WorkerCount, readers.Holder,
+        readers.list_batches, readers.QueueRow, readers.QueueChangeRow, readers.BatchRow, readers.LaneRow, readers.WorkerRow, readers.WorkerCount, readers.Holder,
     ]),
     ("Gates", "See [Ask a person](../how-to/gates.md).", [readers.list_gates, readers.find_gate, readers.GateRow]),
     ("Schedules", "See [Start runs by themselves](../how-to/schedules.md).", [

@@ -85,6 +85,13 @@ def test_rules_are_set_and_shown_on_the_command_line(dsn: str) -> None:
     assert [row["what"] for row in history] == ["set", "set"]
     assert history[1]["why"] == "launch"
     assert "rate=none" in cli(dsn, "queues", "history", tty=True).out
+    strict = cli(dsn, "queues", "set", "orders", "--max-deaths", "2").data[0]
+    assert (strict["max_deaths"], strict["rules"]["max_deaths"]) == (2, 2)
+    usual = cli(
+        dsn, "queues", "set", "orders", "--max-deaths", "none", "--concurrency", "none"
+    ).data[0]
+    assert (usual["max_deaths"], usual["max_running"]) == (5, None)
+    assert "max_deaths must be" in cli(dsn, "queues", "set", "orders", "--max-deaths", "1001").err
     assert "no rule given" in cli(dsn, "queues", "set", "orders").err
     assert "whole number" in cli(dsn, "queues", "set", "orders", "--burst", "x").err
 

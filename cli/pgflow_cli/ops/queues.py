@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pgflow._db.query import Query
 
 queues = make_group(
-    "queues", "Shows queues, or pauses, resumes and limits one.", invoke_without_command=True
+    "queues", "Shows queues, or pauses, resumes and sets rules of one.", invoke_without_command=True
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
@@ -63,7 +63,7 @@ _COLUMNS = (
 def list_queues(
     context: typer.Context, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None
 ) -> None:
-    """Shows queues, or pauses, resumes and limits one."""
+    """Shows queues, or pauses, resumes and sets rules of one."""
     if context.invoked_subcommand is None:
         with opened(dsn) as connection:
             _print(connection, None, as_json=as_json, as_csv=as_csv)
@@ -85,7 +85,7 @@ def resume_queue(queue: Name, *, as_json: AsJson = None, dsn: Dsn = None) -> Non
     _change(dsn, queue, lane.resume_queue(queue), as_json=as_json)
 
 
-@queues.command("limit", cls=Command)
+@queues.command("limit", cls=Command, hidden=True)
 def limit_queue(
     queue: Name,
     *,
@@ -109,15 +109,11 @@ def limit_queue(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Limits runs at once, and dead workers, of a queue.
-
-    That is how many of its runs may run at once, over all workers, and how many workers may die
-    over one of them before it is stuck.
-    """
+    """Limits runs at once, and dead workers, of a queue: an older word for `set`."""
     if unlimited and max_running is not None:
         raise Mistake("--unlimited and --max-running exclude each other")
     if not unlimited and max_running is None and max_deaths is None:
-        raise Mistake("no limit given: pass --max-running, --unlimited or --max-deaths")
+        raise Mistake("no limit given: say pgflow queues set with --concurrency or --max-deaths")
     from pgflow._db.calls import lane
 
     _change(
@@ -194,6 +190,10 @@ def set_queue(
             show_default=False,
         ),
     ] = None,
+    max_deaths: Annotated[
+        str | None,
+        typer.Option(metavar="N|none", help="After so many dead workers a run is stuck."),
+    ] = None,
     why: Annotated[str | None, typer.Option(help="The reason, kept with the change.")] = None,
     as_json: AsJson = None,
     dsn: Dsn = None,
@@ -208,7 +208,7 @@ def set_queue(
 
     numbers = {
         "concurrency": concurrency, "per_worker": per_worker, "per_key": per_key,
-        "burst": burst, "key_burst": key_burst,
+        "burst": burst, "key_burst": key_burst, "max_deaths": max_deaths,
     }  # fmt: skip
     texts = {"key": key, "rate": rate, "key_rate": key_rate}
     rules: dict[str, Any] = {

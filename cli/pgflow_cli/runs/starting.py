@@ -9,6 +9,7 @@ from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import uuid4
 
 import typer
 
@@ -127,7 +128,16 @@ def start(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="With --debounce: begin at the latest so long after the first start.",
+            help="With --debounce or --collect: begin at the latest so long after the first start.",
+        ),
+    ] = None,
+    collect: Annotated[
+        int | None,
+        typer.Option(
+            metavar="ITEMS",
+            min=1,
+            help="With --key and --max-wait: one run gets the lists of all starts, up to so many "
+            "items.",
         ),
     ] = None,
     pool: Annotated[
@@ -150,8 +160,10 @@ def start(
         name: None if text is None else parse_duration(text, f"--{name.replace('_', '-')}")
         for name, text in (("key_for", key_for), ("debounce", debounce), ("max_wait", max_wait))
     }
-    if key is None and any(span is not None for span in times.values()):
-        raise Mistake("--key-for, --debounce and --max-wait are said of a key: pass --key too")
+    if key is None and any(span is not None for span in (*times.values(), collect)):
+        raise Mistake(
+            "--key-for, --debounce, --max-wait and --collect are said of a key: pass --key too"
+        )
     workflow = _load(target, dsn) if ":" in target or target.endswith(".py") else None
     with opened(dsn) as connection:
         from pgflow.inspect import is_served, why_unserved
@@ -181,6 +193,7 @@ def start(
             key_for=times["key_for"],
             debounce=times["debounce"],
             max_wait=times["max_wait"],
+            collect=collect,
         )
         started = _start(
             connection, name, value, options, None if workflow is None else workflow.defaults_text
@@ -270,12 +283,17 @@ def _start(
     from pgflow._db.calls.start import start_run
     from pgflow._db.query import run
 
-    started = run(connection, start_run(name, dump(value), options, defaults=defaults))
+    number = str(uuid4()) if options.collect is not None else None
+    started = run(
+        connection, start_run(name, dump(value), options, defaults=defaults, start_id=number)
+    )
     if started.is_new:
         wake(connection, started.chains, [started.lane_id])
     said = {"key": started.key, "workflow": name, "queue": options.queue, "new": started.is_new}
     if options.debounce is not None and not started.is_new:
         said["changed"] = True
+    if options.collect is not None:
+        said["collected"] = True
     return said if started.replaced is None else {**said, "replaced": True}
 
 
@@ -287,6 +305,8 @@ def _say_started(started: dict[str, Any]) -> str:
         )
     if started.get("changed"):
         return f"{started['key']} had not begun: it begins later, with this input."
+    if started.get("collected") and not started["new"]:
+        return f"{started['key']} collects items: it has these too."
     if started["new"]:
         return f"Started {started['key']} ({started['workflow']}, queue {started['queue']})"
     return f"{started['key']} is the same run as before: nothing new was started."

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from pgflow._client._async.batches import AsyncBatches
 from pgflow._client._async.gates import AsyncGates
 from pgflow._client._async.handles import AsyncRun
 from pgflow._client._async.obligations import AsyncObligations
-from pgflow._client._async.queues import AsyncQueues
 from pgflow._client._async.schedules import AsyncSchedules
 from pgflow._client._async.session import AsyncSession
 from pgflow._client._async.updates import AsyncSentUpdate
@@ -38,7 +38,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncQueues):
+class AsyncClient(AsyncObligations, AsyncGates, AsyncSchedules, AsyncBatches):
     """Starts and signals runs; one bound to a connection does so in its open transaction."""
 
     _interceptors: list[Interceptor]

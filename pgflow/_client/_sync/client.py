@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from pgflow._client._sync.batches import Batches
 from pgflow._client._sync.gates import Gates
 from pgflow._client._sync.handles import Run
 from pgflow._client._sync.obligations import Obligations
-from pgflow._client._sync.queues import Queues
 from pgflow._client._sync.schedules import Schedules
 from pgflow._client._sync.session import Session
 from pgflow._client._sync.updates import SentUpdate
@@ -39,7 +39,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-class Client(Obligations, Gates, Schedules, Queues):
+class Client(Obligations, Gates, Schedules, Batches):
     """Starts and signals runs; one bound to a connection does so in its open transaction."""
 
     _interceptors: list[Interceptor]

@@ -39,7 +39,7 @@ _START_AS_SAID = _START.replace(
 _START_DRAWING = _START_AS_SAID.replace("%s::uuid)", "%s::uuid, %s::text, %s::jsonb)")
 """With the pool that it draws on."""
 _START_TIMED = _START_DRAWING.replace(
-    "%s::jsonb)", "%s::jsonb, %s::float8, %s::float8, %s::float8)"
+    "%s::jsonb)", "%s::jsonb, %s::float8, %s::float8, %s::float8, %s::int)"
 )
 """With the times of its key."""
 _START_MANY = (
@@ -85,7 +85,12 @@ def start_run(
         return Query(_START, params, lambda rows: Started(*rows[0]))
     said = (*params, options.if_taken, defaults, start_id)
     if options.times_key:
-        times = (_seconds(options.key_for), _seconds(options.debounce), _seconds(options.max_wait))
+        times = (
+            _seconds(options.key_for),
+            _seconds(options.debounce),
+            _seconds(options.max_wait),
+            options.collect,
+        )
         return Query(
             _START_TIMED, (*said, *(draws or (None, None)), *times), lambda rows: Started(*rows[0])
         )

@@ -1,0 +1,93 @@
+"""Parts of a batch before it is sent: the run that begins when it is over, and its members, some
+thousands in a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from pgflow._client.starts import batch_of, new_keys, start_query
+from pgflow._db.calls import batches
+from pgflow._db.calls.start import Started
+from pgflow._db.query import Query, Steps
+from pgflow._flow.interceptor import Interceptor
+from pgflow._flow.workflow import Workflow
+from pgflow._model.envelopes import Envelopes
+from pgflow.errors import InvalidArgument
+
+PART = 5000
+"""Members in a transaction."""
+
+
+@dataclass(frozen=True)
+class BatchPart:
+    """Some members of a batch.
+
+    Attributes:
+        callback: Start of the run that waits for them; each part finds it again.
+        name: Name of its workflow.
+        members: Start of the members; None if there are none.
+        is_last: True if the batch is whole then.
+    """
+
+    callback: Query[Started]
+    name: str
+    members: Query[list[Started]] | None
+    is_last: bool
+
+    def statements(self, idle_timeout_ms: int) -> Steps[tuple[Started, list[Started]]]:
+        """Statements of its transaction; they answer the run that waits, and the members."""
+        del idle_timeout_ms  # nobody waits for what is locked here
+        waits: Started = yield self.callback
+        members: list[Started] = [] if self.members is None else (yield self.members)
+        ids = [member.chain_id for member in members]
+        yield batches.fill_batch(waits.key, self.name, ids, is_whole=self.is_last)
+        return waits, members
+
+
+def parts_of(
+    workflow: Workflow[..., Any],
+    inputs: Iterable[tuple[Any, ...]],
+    then: Workflow[..., Any],
+    args: tuple[Any, ...],
+    keys: Iterable[str] | None,
+    interceptors: Sequence[Interceptor],
+    envelopes: Envelopes | None,
+) -> Iterator[BatchPart]:
+    """Yield the parts of a batch, each made when the one before has been sent.
+
+    Raises:
+        InvalidArgument: The run that waits has options that say when it begins.
+    """
+    options = then.start_options
+    if options.times_key or options.run_at is not None or options.if_taken != "match":
+        raise InvalidArgument(
+            "then= begins when its batch is over: it takes no run_at=, if_taken=, key_for=, "
+            "debounce= or collect="
+        )
+    key = options.key or new_keys(1)[0]
+    callback = start_query(then.options(key=key), args, {}, interceptors, envelopes)
+    member = workflow.options(labels={"batch": key, **workflow.start_options.labels})
+    given = iter(inputs)
+    named = None if keys is None else iter(keys)
+    count = 0
+    part = list(islice(given, PART))
+    while True:
+        following = list(islice(given, PART))
+        of_part = (
+            [f"{key}/{n}" for n in range(count, count + len(part))]
+            if named is None
+            else list(islice(named, len(part)))
+        )
+        count += len(part)
+        starts = batch_of(member, part, of_part, interceptors, envelopes).statements(again=False)
+        yield BatchPart(callback, then.name, starts[0]() if starts else None, not following)
+        if not following:
+            return
+        part = following
+
+
+__all__ = ["BatchPart", "parts_of"]

@@ -1,0 +1,28 @@
+"""``sql/runs/batches.sql``: runs that begin once many others have ended."""
+
+from __future__ import annotations
+
+from pgflow._db.query import Query, Row
+from pgflow._model.batches import BatchCount
+
+
+def fill_batch(batch: str, workflow: str, run_ids: list[int], *, is_whole: bool) -> Query[None]:
+    """Has the run of a key wait for these."""
+    return Query(
+        "select pgflow.fill_batch(%s::text, %s::text, %s::bigint[], %s::boolean)",
+        (batch, workflow, run_ids, is_whole),
+        _nothing,
+    )
+
+
+def count_batch(batch: str) -> Query[BatchCount]:
+    """Counts the members of a batch, and how they have ended."""
+    return Query(
+        "select runs, completed, failed, cancelled, is_whole from pgflow.count_batch(%s::text)",
+        (batch,),
+        lambda rows: BatchCount(*rows[0]),
+    )
+
+
+def _nothing(_: list[Row]) -> None:
+    return None

@@ -1,0 +1,46 @@
+"""Batches: how many runs each has, and if they have ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pgflow._db.query import Query
+from pgflow.inspect.question import Question, once
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """A batch. A row of the view ``pgflow.batches``.
+
+    Attributes:
+        key: Key of the run that waits for its members.
+        workflow: Workflow of that run.
+        opened_at: Time at which its first members were named.
+        begun_at: Time at which all had ended, or the run that waits had been cancelled; None if it
+            waits.
+        is_whole: True once all members are named.
+        runs: Number of members.
+        passed: Members before the first that is open.
+    """
+
+    key: str
+    workflow: str
+    opened_at: datetime
+    begun_at: datetime | None
+    is_whole: bool
+    runs: int
+    passed: int
+
+
+def list_batches(*, limit: int | None = 50) -> Question[list[BatchRow]]:
+    """Ask for batches, the newest first.
+
+    Args:
+        limit: Most rows; None for all.
+    """
+    sql = """
+      select key, workflow, opened_at, begun_at, is_whole, runs, passed from pgflow.batches
+      order by opened_at desc limit %s
+    """
+    return once(Query(sql, (limit,), lambda rows: [BatchRow(*row) for row in rows]))

@@ -1,0 +1,310 @@
+"""Batches: a run that begins once all members have ended, and once only, however they ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+import sqlkit
+from clikit import pgflow as cli
+from records import SOON, count
+from sqlkit import Actor, begin, claim, claim_one, connect, finish, one, rows, start, status
+
+from pgflow import (
+    App,
+    AsyncApp,
+    BatchCount,
+    InvalidArgument,
+    KeyConflict,
+    RunNotFound,
+    WrongState,
+    workflow,
+)
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness
+
+pytestmark = pytest.mark.timeout(90)
+
+Conn = psycopg.Connection[Any]
+
+
+@workflow
+async def load(n: int) -> int:
+    await asyncio.sleep(0)
+    if n % 3 == 2:
+        raise ValueError(f"row {n}")
+    return n
+
+
+@workflow
+async def report(upload: str) -> str:
+    return upload
+
+
+def wait_for(
+    conn: Conn, *ids: int, key: str = "b", whole: bool = True, workflow: str = "demo"
+) -> None:
+    query = "select pgflow.fill_batch(%s, %s, %s, is_whole => %s)"
+    conn.execute(query, (key, workflow, list(ids), whole))
+
+
+def members(conn: Conn, number: int) -> list[int]:
+    return [start(conn, "load").run_id for _ in range(number)]
+
+
+def open_batch(conn: Conn, number: int, **options: Any) -> tuple[int, list[int]]:
+    whole = options.pop("whole", True)
+    with conn.transaction():
+        waits = start(conn, key="b", **options).run_id
+        ids = members(conn, number)
+        wait_for(conn, *ids, whole=whole)
+    return waits, ids
+
+
+def end(conn: Conn, how: str = "completed") -> int:
+    held = claim(conn, 1)[0]
+    finish(conn, held, how)
+    return held.run_id
+
+
+# ---------------------------------------------------------------- in SQL
+
+
+def test_a_run_begins_once_all_members_have_ended_however_they_ended(db: Conn) -> None:
+    waits, ids = open_batch(db, 4)
+    assert rows(db, "select status, reason, reason_code from pgflow.runs where key = 'b'") == [
+        ("waiting", "until the runs of its batch have ended", "batch")
+    ]
+    end(db)
+    end(db, "failed")
+    sqlkit.poll(db)
+    end(db)
+    db.execute("select pgflow.cancel_run(key) from pgflow.run where run_id = %s", (ids[3],))
+    assert rows(db, "select runs, passed, begun_at is null from pgflow.batches") == [(4, 2, True)]
+    assert sqlkit.poll(db).lanes != []
+    counted = one(db, "select c.* from pgflow.count_batch('b') c")
+    assert counted == (4, 2, 1, 1, True)
+    assert claim_one(db).run_id == waits
+    assert rows(db, "select passed, begun_at is null from pgflow.batches") == [(4, False)]
+
+
+def test_a_batch_that_is_not_whole_waits_for_more(db: Conn) -> None:
+    waits, _ = open_batch(db, 1, whole=False)
+    end(db)
+    sqlkit.poll(db)
+    assert status(db, waits) == "waiting"
+    (more,) = members(db, 1)
+    wait_for(db, more)
+    sqlkit.poll(db)
+    assert status(db, waits) == "waiting"
+    end(db)
+    sqlkit.poll(db)
+    assert status(db, waits) == "queued"
+    wait_for(db, more)  # sent again
+    with pytest.raises(psycopg.Error, match="the batch 'b' is over") as error, db.transaction():
+        wait_for(db, *members(db, 1))
+    assert error.value.sqlstate == "PF006"
+
+
+def test_a_batch_without_members_is_over_at_once(db: Conn) -> None:
+    waits, _ = open_batch(db, 0)
+    sqlkit.poll(db)
+    assert status(db, waits) == "queued"
+
+
+def test_members_that_ended_before_and_generations_count_as_their_chain(db: Conn) -> None:
+    held = begin(db, "load", key="m")
+    finish(db, begin(db, "load", key="n"))
+    finish(db, held, "failed")
+    restarted = one(db, "select run_id from pgflow.restart_run('m')")
+    waits = start(db, key="b").run_id
+    wait_for(db, one(db, "select pgflow.find_chain('n')"), held.run_id)
+    sqlkit.poll(db)
+    assert status(db, waits) == "waiting"
+    finish(db, claim_one(db))
+    sqlkit.poll(db)
+    assert (status(db, restarted), status(db, waits)) == ("completed", "queued")
+
+
+def test_a_run_that_waits_is_paused_and_cancelled_as_any_other(db: Conn) -> None:
+    waits, _ = open_batch(db, 1)
+    db.execute("select pgflow.pause_run('b')")
+    db.execute("select pgflow.wake()")
+    with (
+        pytest.raises(psycopg.Error, match="until the runs of its batch have ended"),
+        db.transaction(),
+    ):
+        db.execute("select pgflow.restart_run('b')")
+    end(db)
+    sqlkit.poll(db)
+    assert status(db, waits) == "paused"
+    db.execute("select pgflow.resume_run('b')")
+    db.execute("select pgflow.wake()")
+    assert status(db, waits) == "waiting"
+    sqlkit.poll(db)
+    assert status(db, waits) == "queued"
+    other = start(db, key="c").run_id
+    wait_for(db, *members(db, 1), key="c", whole=False)
+    db.execute("select pgflow.cancel_run('c')")
+    db.execute("select pgflow.wake()")
+    sqlkit.poll(db)
+    assert status(db, other) == "cancelled"
+    assert rows(db, "select key from pgflow.batches where begun_at is null") == []
+
+
+def test_only_a_run_that_has_not_begun_can_wait_for_members(db: Conn) -> None:
+    begin(db, key="b")
+    start(db, "load", key="l")
+    for key, why in (("b", "has begun"), ("l", "another workflow"), ("no", "no run has the key")):
+        with pytest.raises(psycopg.Error, match=why), db.transaction():
+            wait_for(db, 1, key=key)
+    with pytest.raises(psycopg.Error, match="has no batch"), db.transaction():
+        db.execute("select pgflow.count_batch('b')")
+
+
+def test_a_run_of_a_line_and_one_with_a_time_wait_too(db: Conn) -> None:
+    db.execute("""select pgflow.set_queue('default', '{"key": "workflow", "per_key": 9}')""")
+    waits, ids = open_batch(db, 2)
+    later = start(db, key="later", run_at="2100-01-01").run_id
+    wait_for(db, *ids, key="later")
+    assert {c.run_id for c in claim(db, 9)} == set(ids)
+    db.execute("select pgflow.drop_history(pgflow.now_())")
+    assert {status(db, waits), status(db, later)} == {"waiting"}
+
+
+def test_a_cursor_that_is_behind_passes_each_member_once_and_sleepers_are_found(db: Conn) -> None:
+    for n in range(30):  # batches whose first members stay open
+        start(db, key=f"o{n}")
+        wait_for(db, *members(db, 1), key=f"o{n}")
+    last = start(db, key="last").run_id
+    wait_for(db, key="last")
+    for _ in range(200):
+        if status(db, last) == "queued":
+            break
+        one(db, "select pgflow.begin_batches_(3, pgflow.now_())")
+    assert status(db, last) == "queued"
+    waits = start(db, key="long").run_id
+    ids = members(db, 25)
+    wait_for(db, *ids, key="long")
+    db.execute("select pgflow.cancel_run(key) from pgflow.run where run_id = any(%s)", (ids,))
+    db.execute("select pgflow.wake()")
+    passed = []
+    for _ in range(3):
+        batch = "(select b from pgflow.batch b where b.upto >= 0 order by batch_id desc limit 1)"
+        db.execute(f"select pgflow.advance_batch_({batch}, 10, pgflow.now_())")
+        found = one(db, "select passed from pgflow.batches where key = 'long'")
+        passed.append((found, status(db, waits)))
+    assert passed == [(10, "waiting"), (20, "waiting"), (25, "queued")]
+
+
+def test_polls_at_once_begin_it_once_and_wait_for_nobody(dsn: str, conn: Conn) -> None:
+    waits, _ = open_batch(conn, 1)
+    end(conn)
+    with connect(dsn) as mine, Actor(dsn) as other:
+        with mine.transaction():
+            wait_for(mine, *members(mine, 1))  # one more, which is not committed yet
+            other.do(sqlkit.poll).result(20)
+            assert status(conn, waits) == "waiting"
+        end(conn)
+        with mine.transaction():
+            mine.execute("select from pgflow.parked where run_id = %s for update", (waits,))
+            other.do(sqlkit.poll).result(20)
+        assert status(conn, waits) == "waiting"
+        sqlkit.race(dsn, 4, lambda one_of, _: sqlkit.poll(one_of))
+    assert status(conn, waits) == "queued"
+
+
+def test_history_takes_batches_along(db: Conn) -> None:
+    open_batch(db, 2)
+    for _ in range(2):
+        end(db)
+    sqlkit.poll(db)
+    end(db)
+    db.execute("select pgflow.drop_history(pgflow.now_())")
+    assert count(db, "pgflow.batch") + count(db, "pgflow.batch_member") == 0
+
+
+# ---------------------------------------------------------------- what people write
+
+
+async def test_a_batch_is_started_and_counted_in_python(aflow: AsyncHarness, conn: Conn) -> None:
+    aflow.include(load, report)
+    app = aflow.app
+    named = report.options(key="upload-7")
+    run = await app.start_batch(load, ((n,) for n in range(7)), then=named, args=("seven",))
+    await aflow.until_idle()
+    assert await run.result(SOON) == "seven"
+    assert await app.count_batch("upload-7") == BatchCount(7, 5, 2, 0, True)
+    assert (await app.count_batch("upload-7")).open == 0
+    again = await app.start_batch(load, [(n,) for n in range(7)], then=named, args=("seven",))
+    assert await again.result(SOON) == "seven"
+    assert count(conn, "pgflow.run") == 8
+    assert rows(conn, "select key, labels from pgflow.run where key like '%/6'") == [
+        ("upload-7/6", {"batch": "upload-7"})
+    ]
+    with pytest.raises(WrongState, match="is over"):
+        await app.start_batch(load, [(9,)], keys=["new"], then=named, args=("seven",))
+    with pytest.raises(KeyConflict, match="another input"):
+        await app.start_batch(load, [], then=named, args=("eight",))
+    with pytest.raises(InvalidArgument, match="begins when its batch is over"):
+        await app.start_batch(load, [], then=report.options(key="x", debounce=5), args=("",))
+    with pytest.raises(RunNotFound):
+        await app.count_batch("upload-8")
+
+
+def test_a_batch_in_parts_goes_on_where_it_was_cut_short(
+    dsn: str, conn: Conn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgflow._client.batches.PART", 3)
+
+    def inputs() -> Any:
+        yield from ((n * 3,) for n in range(5))
+        raise OSError("the file is gone")
+
+    named = report.options(key="u")
+    with App(dsn, include=[load, report]) as app:
+        with pytest.raises(OSError, match="gone"):
+            app.start_batch(load, inputs(), then=named, args=("u",))
+        with app.worker(poll_seconds=0.05):
+            run = app.start_batch(load, [(n * 3,) for n in range(7)], then=named, args=("u",))
+            assert run.result(SOON) == "u"
+        assert app.count_batch("u") == BatchCount(7, 7, 0, 0, True)
+        with conn.transaction(force_rollback=True):
+            app.using(conn).start_batch(load, [(0,)], then=report.options(key="v"), args=("v",))
+    assert count(conn, "pgflow.run") == 8
+
+
+def test_a_batch_is_started_in_a_callers_transaction(dsn: str, conn: Conn) -> None:
+    async def work() -> str:
+        async with AsyncApp(dsn, include=[load, report]) as app:
+            async with (
+                await psycopg.AsyncConnection.connect(dsn) as own,
+                own.transaction(),
+            ):
+                run = await app.using(own).start_batch(
+                    load, [(0,), (3,)], then=report.options(key="b"), args=("b",), keys=["x", "y"]
+                )
+            async with app.worker(poll_seconds=0.05):
+                return await run.result(SOON)
+
+    assert asyncio.run(work()) == "b"
+    assert rows(conn, "select key from pgflow.run order by key") == ["b", "x", "y"]
+
+
+def test_batches_are_shown_on_the_command_line(dsn: str, conn: Conn) -> None:
+    assert "There are no batches" in cli(dsn, "batches", tty=True).err
+    open_batch(conn, 3, whole=False)
+    end(conn)
+    assert "more to come" in cli(dsn, "batches", tty=True).out
+    wait_for(conn)
+    sqlkit.poll(conn)
+    assert cli(dsn, "batches").data[0]["passed"] == 1
+    said = cli(dsn, "batches", "b", tty=True).out
+    assert "b has 3 runs: 2 open, 1 completed, 0 failed, 0 cancelled." in " ".join(said.split())
+    assert cli(dsn, "batches", "b").data["open"] == 2
+    assert json.loads(json.dumps(cli(dsn, "batches", "b").data))["runs"] == 3
+    assert "no run has the key" in cli(dsn, "batches", "x").err
