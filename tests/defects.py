@@ -123,6 +123,13 @@ FENCES = (
 
 CLAIMS = (
     Defect(
+        "limited queue that waits for the poll",
+        "pgflow/_worker/claims.py",
+        "return self._has_backlog or self._lines.is_limited",
+        "return self._has_backlog",
+        "queues/test_set_queue.py::test_each_end_lets_the_next_of_a_limited_queue_begin",
+    ),
+    Defect(
         "claim by IN (... LIMIT ...)",
         "sql/runs/claim.sql",
         "delete from pgflow.ready r where r.ctid = any(locked) returning r.*",

@@ -601,7 +601,7 @@ CASES = [
     ),
     Case(
         "when the next of a line begins",
-        "select pgflow.next_turn(array['lined', 'default'])",
+        "select * from pgflow.next_turn(array['lined', 'default'])",
         lambda _: (),
         45,
         uses="line_run_order_idx",

@@ -4031,13 +4031,13 @@ function pgflow.next_fence_() returns bigint, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 7444068229b04b335bfdfe77b9c68a46
 
-function pgflow.next_turn(queues text[]) returns double precision, owner pgflow_owner
-  -- Seconds until a rate lets a run of these queues begin that waits for it; 3600 if none does, null if none of them has a rate
-  sql volatile security definer
+function pgflow.next_turn(queues text[], OUT seconds double precision, OUT is_limited boolean) returns record, owner pgflow_owner
+  -- Seconds until a rate lets a run of these queues begin that waits for it; 3600 if none does, null if none of them has a rate. And whether any of them has a limit, so that the end of a run may let another begin
+  plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 c5fa8a22a70405a84c068a2a5550ee41
+  md5 00d2f194e5abe6e4e60fb02683ec8b89
   grant execute to pgflow_worker
 
 function pgflow.note_breach_(me bigint, call integer, name text, obligation text, due_us bigint, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 
 import psycopg
 
@@ -21,6 +20,7 @@ from pgflow._worker.claim_cursor import ClaimCursor
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.lanes import Lanes
 from pgflow._worker.life import Life
+from pgflow._worker.lines import Lines
 from pgflow._worker.options import WorkerOptions
 from pgflow._worker.parts import Loop, Tasks
 from pgflow._worker.runs import Runs
@@ -40,7 +40,7 @@ class Claims(Loop):
     Args:
         wanted: Set by whoever has heard of work, or made room for some.
         beginnings: Begins what was claimed.
-        came_short: Called when a claim found less than it asked for.
+        lines: Told when a claim found less than it asked for; knows if a limit may be the reason.
     """
 
     name = "the loop of claims"
@@ -55,7 +55,7 @@ class Claims(Loop):
         lanes: Lanes,
         suspects: Suspects,
         beginnings: Beginnings,
-        came_short: Callable[[], None],
+        lines: Lines,
         options: WorkerOptions,
     ) -> None:
         super().__init__(tasks)
@@ -66,7 +66,7 @@ class Claims(Loop):
         self._lanes = lanes
         self._suspects = suspects
         self._beginnings = beginnings
-        self._came_short = came_short
+        self._lines = lines
         self._concurrency = options.concurrency
         self._tally = options.tally
         self._meter = options.meter
@@ -81,6 +81,13 @@ class Claims(Loop):
     def is_waiting(self) -> bool:
         """True while there are claims on their way, or journals of claimed runs."""
         return self._asked_for > 0
+
+    @property
+    def _may_find_more(self) -> bool:
+        """True if the end of a run may let another begin: the last claim found all that it asked
+        for, or a limit may have held others back.
+        """
+        return self._has_backlog or self._lines.is_limited
 
     def outgrown(self, *, is_outgrown: bool) -> None:
         """The schema was upgraded to one that this code cannot work with, or put back."""
@@ -156,7 +163,7 @@ class Claims(Loop):
         count = min(MAX_CLAIM, self.free() + ending)
         is_limited = self._tally is not None and self._tally.most is not None
         may_not = self._life.is_stopping or self._is_outgrown or self._life.failed.is_set()
-        if may_not or not self._has_backlog or is_limited or count <= 0:
+        if may_not or not self._may_find_more or is_limited or count <= 0:
             return None
         self._asked_for += count
         self._replaced += ending
@@ -172,7 +179,7 @@ class Claims(Loop):
         if is_short and request.after is not None:
             self._wanted.set()
         elif is_short:
-            self._came_short()
+            self._lines.came_short()
         if self._tally is not None:
             self._tally.chains.update(claim.chain_id for claim in claims)
         for claim in claims:
@@ -219,5 +226,5 @@ class Claims(Loop):
 
     def _run_left(self, execution: Execution) -> None:
         self._suspects.got_on(execution)  # a suspect makes room by leaving, too
-        if self._has_backlog:
+        if self._may_find_more:
             self._wanted.set()

@@ -1,9 +1,10 @@
-"""Lines: claims again when a rate lets the next run of a queue begin.
+"""Lines: claims again when a rate, or the end of a run, lets the next run of a queue begin.
 
 The database counts what begins (``sql/runs/lines.sql``). A claim that finds less than it asked for
 may have been held back by a rate, and nobody tells the worker when that opens. So this asks, once a
 claim came short, and claims at that time. A worker none of whose queues has a rate asks only
-whether one has been given one.
+whether one has been given one. A limit opens with the end of a run: where a queue has one, each end
+here brings a claim with it, though the last one came short.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from pgflow.logs import redacted
 log = logging.getLogger("pgflow")
 
 LOOK_EVERY_SECONDS = 15.0
-"""Between two questions whether a queue has been given a rate; polls do until then."""
+"""Between two questions whether a queue has been given a rule; polls do until then."""
 
 
 class Lines(Loop):
     """See the module. It keeps whether a queue has a rate, and whether a claim came short.
+
+    Attributes:
+        is_limited: True if a queue has a limit.
 
     Args:
         queues: Queues that the worker serves.
@@ -48,6 +52,7 @@ class Lines(Loop):
         self._want_claims = want_claims
         self._short = asyncio.Event()
         self._has_rate = False
+        self.is_limited = False
 
     def came_short(self) -> None:
         """A claim found less than it asked for."""
@@ -69,7 +74,8 @@ class Lines(Loop):
 
     async def _look(self) -> None:
         self._short.clear()
-        seconds = await self._control.ask(line_calls.next_turn(self._queues))
+        turns = await self._control.ask(line_calls.next_turn(self._queues))
+        seconds, self.is_limited = turns.seconds, turns.is_limited
         self._has_rate = seconds is not None
         if seconds is not None and seconds < LOOK_EVERY_SECONDS:
             await asyncio.sleep(seconds)

@@ -170,7 +170,7 @@ class Worker:
             lanes,
             suspects,
             beginnings,
-            lines.came_short,
+            lines,
             options,
         )
         aftermath = self._aftermath = Aftermath(

@@ -444,26 +444,31 @@ comment on function pgflow.claim_line_(text, int[], int, int, bigint[], boolean,
   is 'Claims up to max runs of a line, key by key, for a worker that serves these lanes of the queue. The queue is '
      'locked';
 
-create or replace function pgflow.next_turn(queues text[])
-returns float8
-language sql
+create or replace function pgflow.next_turn(queues text[], out seconds float8, out is_limited boolean)
+language plpgsql
 volatile
 security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
-  select case when exists (
-      select from pgflow.line p where p.queue = any(queues) and (p.rate is not null or p.key_rate is not null)
-    ) then coalesce((
-      select greatest(extract(epoch from min(s.opens_at) - pgflow.now_()), 0)::float8
+begin
+  is_limited := exists (select from pgflow.line p where p.queue = any(queues));
+  if is_limited and exists (
+    select from pgflow.line p where p.queue = any(queues) and (p.rate is not null or p.key_rate is not null))
+  then
+    seconds := coalesce((
+      select greatest(extract(epoch from min(s.opens_at) - pgflow.now_()), 0)
       from pgflow.line_state s
       where s.queue = any(queues) and exists (select from pgflow.line_run w where w.queue = s.queue)
-    ), 3600)
-  end
+    ), 3600);
+  end if;
+  is_limited := is_limited or exists (
+    select from pgflow.queue q where q.queue = any(queues) and q.max_running is not null);
+end
 $$;
 comment on function pgflow.next_turn(text[])
   is 'Seconds until a rate lets a run of these queues begin that waits for it; 3600 if none does, null if none '
-     'of them has a rate';
+     'of them has a rate. And whether any of them has a limit, so that the end of a run may let another begin';
 --! grant next_turn to pgflow_worker
 
 create or replace function pgflow.leave_line_(queue text, max int)

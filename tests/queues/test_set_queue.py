@@ -117,3 +117,18 @@ def test_a_queue_of_many_keys_drains_on_two_workers(dsn: str, conn: psycopg.Conn
     wait_until(
         lambda: conn.execute("select count(*) from pgflow.line_run").fetchone() == (0,), "no line"
     )
+
+
+@pytest.mark.parametrize(
+    "rules", [{"concurrency": 2}, {"key": "input.customer", "per_key": 1}, {"key": "input.customer", "fifo": True}],
+    ids=str,
+)  # fmt: skip
+def test_each_end_lets_the_next_of_a_limited_queue_begin(
+    dsn: str, rules: dict[str, object]
+) -> None:
+    """No poll comes in between: none is due before the test would be over."""
+    with App(dsn, include=[order]) as app:
+        app.set_queue("orders", **rules)  # type: ignore[arg-type]
+        handles = [app.start(order, f"customer {n % 2}", n) for n in range(20)]
+        with app.worker(concurrency=50, queues=["orders"], poll_seconds=600):
+            assert [handle.result(SOON) for handle in handles] == list(range(20))
