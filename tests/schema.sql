@@ -3625,7 +3625,7 @@ function pgflow.joined_(one json, other json) returns json, owner pgflow_owner
   -- Two inputs of one list as one; null if the first is none, or of another parameter. The second is checked
   sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 b60aa1d2b02779a648a95635d3846f79
+  md5 ad4ad7b68a924559c308e6854c68ef66
 
 function pgflow.journal_(run_id bigint, after_seq integer, max_bytes integer) returns text, owner pgflow_owner
   -- Units after a seq as JSON [[seq, call, kind, name, payload as exact text, starts, at, due_at], ...], at most about max_bytes of them

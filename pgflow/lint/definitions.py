@@ -34,6 +34,8 @@ DECORATORS: dict[str, Kind] = {
     **{f"pgflow._flow.decorators.{kind}": kind for kind in Kind if kind is not Kind.WORKFLOW},
     "pgflow._flow.workflow.workflow": Kind.WORKFLOW,
     "pgflow.django.transaction": Kind.TRANSACTION,
+    "pgflow.workspace.change": Kind.EFFECT,
+    "pgflow.workspace.durable.change": Kind.EFFECT,
 }
 """Kinds by the dotted path of the decorator."""
 

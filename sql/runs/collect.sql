@@ -72,13 +72,14 @@ as $$
   select format('{%s: [%s, %s]}', to_json(o.key), substr(o.list, 2, length(o.list) - 2),
     substr(n.list, 2, length(n.list) - 2))::json
   from (
-    select min(e.key) as key, min(btrim(e.value::text, E' \t\r\n')) as list
+    select min(e.key) as key, min(btrim(e.value::text, ' ' || chr(9) || chr(10) || chr(13))) as list
     from json_each(one) e having count(*) = 1 and min(json_typeof(e.value)) = 'array'
   ) o
   join (
-    select min(e.key) as key, min(btrim(e.value::text, E' \t\r\n')) as list from json_each(other) e
+    select min(e.key) as key, min(btrim(e.value::text, ' ' || chr(9) || chr(10) || chr(13))) as list
+    from json_each(other) e
   ) n on n.key = o.key
-  where o.list !~ '^\[\s*\]$'
+  where o.list !~ '^[[][[:space:]]*[]]$'
 $$;
 comment on function pgflow.joined_(json, json)
   is 'Two inputs of one list as one; null if the first is none, or of another parameter. The second is checked';
