@@ -344,9 +344,12 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
             )
         )
     findings.fired = {
-        "permutations": (len(plays), 2000 if plays_all else 500),
-        "steps that waited": (sum(play.waits for play in plays), 200 if plays_all else 50),
-        "calls refused or told to try again": (sum(len(play.errors) for play in plays), 50),
+        "permutations": (len(plays), 2000 if plays_all else 300),
+        "steps that waited": (sum(play.waits for play in plays), 200 if plays_all else 20),
+        "calls refused or told to try again": (
+            sum(len(play.errors) for play in plays),
+            50 if plays_all else 5,
+        ),
     }
     return findings
 
