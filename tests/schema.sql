@@ -2097,7 +2097,7 @@ function pgflow.advance_batch_(b pgflow.batch, max integer, t timestamp with tim
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 45185813df9c14064b48b7cd7ba61466
+  md5 ea4751f79ee8bc4e9d5a18da134a8c89
 
 function pgflow.allow_(pool text, period_at timestamp with time zone, unit text, allowed numeric) returns void, owner pgflow_owner
   -- Sets what may be spent of a unit in a period, and what of the charges is beyond it; PF006 if open calls have reserved more. The pool is locked
@@ -3511,7 +3511,7 @@ function pgflow.is_batch_due_(b pgflow.batch) returns boolean, owner pgflow_owne
   -- True if the next poll finds that a member has ended, or all
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 3ce0169ecd2a0db280c1ea3fb42c4363
+  md5 92b7f9b3dad9b88980dd398aa852a70b
 
 function pgflow.is_by_model_(me bigint, decision text) returns boolean, owner pgflow_owner
   -- True if an effect of a run rests on a decision that names a model, or on one that cannot be looked at

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from pgflow.workspace.git import Conflict, Fenced, Git, Moved, WorkspaceError
-from pgflow.workspace.snapshots import Snapshot
+from pgflow.workspace.snapshots import Operation, Snapshot
 
 REFERENCES = "refs/agent/"
 """Folder of the references of runs: neither branches nor tags, so no list of these shows them."""
@@ -76,7 +75,7 @@ class Workspace:
         """
         git = Git(str(repository))
         common = Path(git.ask("rev-parse", "--path-format=absolute", "--git-common-dir"))
-        folder = common / "pgflow" / "worktrees" / _quoted(run)
+        folder = common / "pgflow" / "worktrees" / quoted(run)
         if (folder / ".git").exists():
             own = Path(Git(str(folder)).ask("rev-parse", "--absolute-git-dir"))
             if (own / "locked").exists():  # git locks one until all of its files are there
@@ -103,7 +102,7 @@ class Workspace:
     @property
     def reference(self) -> str:
         """The reference of its snapshots."""
-        return REFERENCES + _quoted(self.run)
+        return REFERENCES + quoted(self.run)
 
     # ------------------------------------------------------------ snapshots
 
@@ -154,9 +153,8 @@ class Workspace:
         except BaseException:
             self._put_back(begun)
             raise
-        change.done = self._seal(
-            Snapshot("", "change", note=note, key=key, decision=decision), begun
-        )
+        made = Snapshot("", "change", note=note, key=key, decision=decision)
+        change.done = self._add(made, self._look(), begun)
 
     def rewind(self, to: Snapshot | str) -> Snapshot:
         """Gives the folder the files of an older snapshot. What is changed by hand is saved before.
@@ -165,7 +163,7 @@ class Workspace:
             to: The snapshot, or the id of its commit.
         """
         target = self._known(to)
-        return self._become("rewind", target.commit, self.git.tree_of(target.commit))
+        return self._become("rewind", target, lambda _: self.git.tree_of(target.commit))
 
     def drop(self, change: Snapshot | str) -> Snapshot:
         """Takes one change back, and keeps those after it.
@@ -178,8 +176,7 @@ class Workspace:
         """
         target = self._known(change)
         before, after = self._trees(target)
-        now = self._tree(self.save())
-        return self._become("drop", target.commit, self.git.merge(after, now, before))
+        return self._become("drop", target, lambda now: self.git.merge(after, now, before))
 
     def pick(self, change: Snapshot | str) -> Snapshot:
         """Does one change of another run, of the same repository, here too.
@@ -192,8 +189,7 @@ class Workspace:
         """
         target = change if isinstance(change, Snapshot) else self._read(change)
         before, after = self._trees(target)
-        now = self._tree(self.save())
-        return self._become("pick", target.commit, self.git.merge(before, now, after))
+        return self._become("pick", target, lambda now: self.git.merge(before, now, after))
 
     # ------------------------------------------------------------ looking
 
@@ -257,7 +253,8 @@ class Workspace:
         if tip is None:
             return 0
         every = self.history()[::-1]
-        old, new = every[: max(len(every) - keep, 0)], every[max(len(every) - keep, 0) :]
+        cut = max(len(every) - keep, 0)
+        old, new = every[:cut], every[cut:]
         kept: list[Snapshot] = []
         joined: list[Snapshot] = []
         for one, following in zip(old, [*old[1:], None], strict=False):
@@ -349,12 +346,9 @@ class Workspace:
 
     def _save(self, tip: Snapshot | None, note: str) -> Snapshot | None:
         tree = self._look()
-        if tree == self._tree(tip) and (tip is not None or tree == _empty(self.git)):
+        if tree == self._tree(tip):
             return tip
         return self._add(Snapshot("", "edits", note=note), tree, tip)
-
-    def _seal(self, made: Snapshot, begun: Snapshot) -> Snapshot:
-        return self._add(made, self._look(), begun)
 
     def _put_back(self, begun: Snapshot) -> Snapshot:
         """Puts aside what a change has left that came to no end."""
@@ -373,23 +367,25 @@ class Workspace:
         self._write(before)
         return self._add(Snapshot("", "back", key=left.key, of=left.of), before, left)
 
-    def _become(self, kind: Literal["rewind", "drop", "pick"], about: str, tree: str) -> Snapshot:
+    def _become(
+        self, kind: Operation, target: Snapshot, make_tree: Callable[[str], str]
+    ) -> Snapshot:
+        """Gives the folder the tree that is made of what it has, which is saved before."""
         tip = self.save()
-        begun = Snapshot("", "begin", of=kind, tree=tree, about=about)
-        return self._finish(self._add(begun, self._tree(tip), tip))
+        now = self._tree(tip)
+        begun = Snapshot("", "begin", of=kind, tree=make_tree(now), about=target.commit)
+        return self._finish(self._add(begun, now, tip))
 
     def _finish(self, begun: Snapshot) -> Snapshot:
+        assert begun.of is not None
         assert begun.tree is not None
         self._write(begun.tree)
-        kinds: dict[str | None, Literal["rewind", "drop", "pick"]] = {
-            "rewind": "rewind", "drop": "drop", "pick": "pick",
-        }  # fmt: skip
-        return self._add(Snapshot("", kinds[begun.of], of=begun.about), begun.tree, begun)
+        return self._add(Snapshot("", begun.of, about=begun.about), begun.tree, begun)
 
     def _look(self) -> str:
         """The tree of the files as they are."""
         git = self.git
-        with git.index(_quoted(self.run)) as index:
+        with git.index(quoted(self.run)) as index:
             outside = [f":(exclude,top,literal){path}" for path in self.live]
             git.run("add", "--all", "--", ":/", *outside, index=index)
             there = [path for path in self.include if (Path(self.path) / path).exists()]
@@ -401,7 +397,7 @@ class Workspace:
     def _write(self, tree: str) -> None:
         """Makes the files those of a tree; what is live or ignored stays."""
         git = self.git
-        with git.index(_quoted(self.run)) as index:
+        with git.index(quoted(self.run)) as index:
             git.run("read-tree", "--reset", "-u", tree, index=index)
 
     def _add(self, made: Snapshot, tree: str, behind: Snapshot | None) -> Snapshot:
@@ -415,7 +411,7 @@ class Workspace:
         return replace(made, commit=commit)
 
 
-def _quoted(run: str) -> str:
+def quoted(run: str) -> str:
     """A name as a part of a reference and of a path: any key may be one."""
     return urllib.parse.quote(run, safe="").replace(".", "%2E").replace("~", "%7E") or "%"
 

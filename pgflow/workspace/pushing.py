@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import urllib.parse
 from dataclasses import asdict, dataclass
 
 import pgflow
 from pgflow import Absent, Confirmed, effect
-from pgflow.workspace.folder import Workspace
+from pgflow.workspace.folder import Workspace, quoted
 from pgflow.workspace.git import Git, WorkspaceError
 
 REFERENCES = "refs/agent-push/"
@@ -96,9 +95,7 @@ def _prepare(ws: Workspace, remote: str, branch: str, message: str) -> Pushed:
     """Writes down what is sent and what was there, once a key: each try sends the same commit."""
     git = ws.git
     git.run("check-ref-format", f"refs/heads/{branch}")
-    reference = REFERENCES + urllib.parse.quote(pgflow.idempotency_key(), safe="").replace(
-        ".", "%2E"
-    )
+    reference = REFERENCES + quoted(pgflow.idempotency_key())
     found = git.find(reference)
     if found is None:
         tip = ws.save()

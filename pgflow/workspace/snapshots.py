@@ -12,7 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, Self
 
-Kind = Literal["change", "edits", "begin", "left", "back", "rewind", "drop", "pick"]
+Operation = Literal["change", "rewind", "drop", "pick"]
+"""Kinds of what begins and comes to an end."""
+
+Kind = Literal[Operation, "edits", "begin", "left", "back"]
 """Kinds of snapshots.
 
 - ``change``: what an act has made of the files.
@@ -39,10 +42,9 @@ class Snapshot:
         decision: The decision that the act rests on: its id.
         fence: Fence of the lease of the folder.
         number: Place in the line of snapshots, from 1.
-        of: Of one that begins, or was left: the kind of what begins. Of a rewind, drop or pick:
-            the commit that it is about.
+        of: Of ``begin``, ``left`` and ``back``: the kind of what begins, or began.
         tree: Of a rewind, drop or pick that begins: the tree that the folder is to have.
-        about: Of these too: the commit.
+        about: Of a rewind, drop or pick: the commit that it is about.
         keys: Keys of the changes that it stands for, after compaction.
         was: Ids that it and they had before.
     """
@@ -55,7 +57,7 @@ class Snapshot:
     decision: str | None = None
     fence: int = 0
     number: int = 0
-    of: str | None = None
+    of: Operation | None = None
     tree: str | None = None
     about: str | None = None
     keys: tuple[str, ...] = ()

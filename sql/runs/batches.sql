@@ -79,9 +79,7 @@ begin
     order by m.n limit max
   loop
     looked := looked + 1;
-    if pgflow.ended_as_(pgflow.newest_run_(member.chain_id)) is null
-      and exists (select from pgflow.run r where r.run_id = member.chain_id) -- whose history has not been removed
-    then
+    if pgflow.is_open_(member.chain_id) then
       is_over := false;
       exit;
     end if;
@@ -119,8 +117,7 @@ begin
   if first is null then
     return b.is_whole and exists (select from pgflow.parked p where p.run_id = b.batch_id);
   end if;
-  return pgflow.ended_as_(pgflow.newest_run_(first)) is not null
-    or not exists (select from pgflow.run r where r.run_id = first);
+  return not pgflow.is_open_(first);
 end
 $$;
 comment on function pgflow.is_batch_due_(pgflow.batch) is 'True if the next poll finds that a member has ended, or all';
