@@ -2,8 +2,10 @@
 
 ``cmd:COMMAND`` runs a command that gets the prompt on standard input and answers on standard
 output. ``python:MODULE:FUNCTION`` calls a function with the `Turn`. ``stub:FILE`` answers from a
-file, for rehearsals. Others come from entry points of the group ``pgflow.providers``: each is a
-function that is called with the argument and returns a `Provider`.
+file, for rehearsals. ``claude:``, ``codex:`` and ``gemini:`` run the agent of that name
+(`pgflow.declare.durable.presets`), and ``pydantic-ai:MODEL`` asks a model
+(`pgflow.declare.durable.models`). Others come from entry points of the group ``pgflow.providers``:
+each is a function that is called with the argument and returns a `Provider`.
 
 What a file asks of its agent and a provider cannot do is found before a run begins
 (`pgflow.declare.durable.limits`).
@@ -37,7 +39,15 @@ _MOST_BYTES: Final = 1 << 20
 class TurnFailed(Exception):
     """An agent did not take its turn; the message is the node's error, and says whether to try
     again.
+
+    Args:
+        message: The node's error.
+        spent: Reply that never was one, with the cost of the turn until it failed.
     """
+
+    def __init__(self, message: str, *, spent: Reply | None = None) -> None:
+        super().__init__(message)
+        self.spent = spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,7 @@ class Turn:
         idle_seconds: Longest silence.
         max_usd: Most that it may cost, if the file says so.
         secrets: Values of its environment that nothing may say.
+        session: Session of an earlier turn, which it goes on in; None for a new one.
     """
 
     prompt: str
@@ -67,6 +78,7 @@ class Turn:
     idle_seconds: float = 1800.0
     max_usd: float | None = None
     secrets: tuple[str, ...] = ()
+    session: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,7 @@ class Reply:
         model: Model that answered.
         usd: Its cost.
         tokens: Number of tokens read and written.
+        session: Session in which a later turn can go on, if the agent has one.
     """
 
     text: str
@@ -88,6 +101,7 @@ class Reply:
     model: str | None = None
     usd: Decimal = Decimal(0)
     tokens: int = 0
+    session: str | None = None
 
 
 @runtime_checkable
@@ -207,6 +221,14 @@ _OWN: Final[dict[str, Callable[[str], Provider]]] = {
     "stub": StubProvider,
 }
 
+_PLACES: Final = {
+    "claude": "pgflow.declare.durable.presets:Claude",
+    "codex": "pgflow.declare.durable.presets:Codex",
+    "gemini": "pgflow.declare.durable.presets:Gemini",
+    "pydantic-ai": "pgflow.declare.durable.models:ModelProvider",
+}
+"""Providers that are imported when one is asked for."""
+
 
 def make_provider(spec: str) -> Provider:
     """The provider that ``NAME:ARGUMENT`` names.
@@ -217,9 +239,13 @@ def make_provider(spec: str) -> Provider:
     name, _, argument = spec.partition(":")
     if name in _OWN:
         return _OWN[name](argument)
+    if name in _PLACES:
+        module, _, attribute = _PLACES[name].partition(":")
+        made: Provider = getattr(importlib.import_module(module), attribute)(argument)
+        return made
     found = {point.name: point for point in entry_points(group=GROUP)}
     if name not in found:
-        known = ", ".join(sorted({*_OWN, *found}))
+        known = ", ".join(sorted({*_OWN, *_PLACES, *found}))
         raise InvalidArgument(f"there is no provider {name!r}: known are {known}")
     made = found[name].load()(argument)
     if not isinstance(made, Provider):

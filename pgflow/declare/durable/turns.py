@@ -77,6 +77,7 @@ async def turn_once(ask: Asker, turn: Turn) -> Done:
     try:
         reply = await ask(turn)
     except TurnFailed as error:
+        charge(error.spent)
         return Done(error=str(error)[:4000], unknown=True)
     charge(reply)
     done = _done(reply.text, reply.value, has_value=reply.has_value)
@@ -96,6 +97,7 @@ async def _take(ask: Asker, turn: Turn, *, has_budget: bool, is_last: bool) -> D
         try:
             reply = await _asked(ask, turn)
         except TurnFailed as error:
+            charge(error.spent)
             raise NodeFailed(str(error)[:4000]) from None
         charge(reply)
         done = _done(reply.text, reply.value, has_value=reply.has_value)
@@ -130,9 +132,9 @@ async def _asked(ask: Asker, turn: Turn) -> Reply:
     raise AssertionError("it was taken, or has failed")
 
 
-def charge(reply: Reply) -> None:
-    """Record the cost of a turn on the pool of the run."""
-    if reply.usd or reply.tokens:
+def charge(reply: Reply | None) -> None:
+    """Record the cost of a turn on the pool of the run, also of one that failed."""
+    if reply is not None and (reply.usd or reply.tokens):
         pgflow.charge(usd=reply.usd, tokens=reply.tokens, model=reply.model)
 
 

@@ -175,7 +175,7 @@ class Works:
             try:
                 reply = await provider_of(spec).take(replace(turn, env=env, secrets=secrets))
             except TurnFailed as error:
-                raise TurnFailed(Mask(secrets).text(str(error))) from None
+                raise TurnFailed(Mask(secrets).text(str(error)), spent=error.spent) from None
             return masked(reply, secrets)
 
         if task.node.effects:

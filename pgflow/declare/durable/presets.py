@@ -1,0 +1,355 @@
+"""Providers for command-line agents: ``claude:``, ``codex:`` and ``gemini:``.
+
+Each runs the program of that name with the prompt on standard input, and reads the events that it
+prints, one JSON object a line. They give the answer, the model, the tokens, the cost where the
+program says it, and the session. What stands after the colon is added to the command, as in
+``claude:--permission-mode acceptEdits``.
+
+A field of a file becomes an argument only in the form ``--name=value``, so no value is taken for an
+option. Cost and tokens of a turn that failed are recorded too.
+
+Formats: `claude -p --output-format stream-json`, `codex exec --json` and `gemini --output-format
+stream-json`, as their makers document them. Events of kinds that are not known are passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from typing import Any, ClassVar, Final
+
+from pydantic import JsonValue
+
+from pgflow.declare.durable.processes import Ended, NotStarted, Order, run
+from pgflow.declare.durable.providers import Reply, Turn, TurnFailed
+from pgflow.errors import InvalidArgument
+
+_MOST_BYTES: Final = 16 << 20
+"""Longest stream of events that is read whole, in bytes; of a longer one, its end is read."""
+
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Outcome of a turn, as its events tell it.
+
+    Args:
+        reply: The answer, and what it cost.
+        error: Reason for which there is none; None if the agent has answered.
+        is_over: True if the last event has come.
+    """
+
+    reply: Reply
+    error: str | None = None
+    is_over: bool = False
+
+
+class Preset(ABC):
+    """A command-line agent.
+
+    Args:
+        argument: Further arguments of its command.
+    """
+
+    program: ClassVar[str]
+    """Name of the program, which is looked for in ``PATH``."""
+    honours: frozenset[str] = frozenset()
+
+    def __init__(self, argument: str) -> None:
+        try:
+            self.more = shlex.split(argument)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"{self.program}:{argument} is no command line: {error}"
+            ) from error
+
+    @abstractmethod
+    def arguments(self, turn: Turn, schema_file: str | None) -> list[str]:
+        """Return the arguments of the program for a turn.
+
+        Args:
+            turn: The turn.
+            schema_file: File with the schema that the answer must fit, if the program wants one.
+        """
+
+    @abstractmethod
+    def hear(self, events: Iterator[Event]) -> Heard:
+        """Return the outcome that these events tell."""
+
+    def schema_file(self, turn: Turn) -> AbstractContextManager[str | None]:
+        """Keep the schema in a file while the turn is taken; None where no file is wanted."""
+        del turn
+        return nullcontext(None)
+
+    async def take(self, turn: Turn) -> Reply:
+        """Run the program once.
+
+        Raises:
+            TurnFailed: It did not answer. What it has cost until then is said.
+        """
+        with self.schema_file(turn) as schema_file:
+            order = Order(
+                [self.program, *self.arguments(turn, schema_file)],
+                turn.cwd,
+                {**turn.env, "PGFLOW_NODE": turn.node, "PGFLOW_STEP": turn.key},
+                stdin=turn.prompt.encode("utf-8", "replace"),
+                idle_seconds=turn.idle_seconds,
+                most_bytes=_MOST_BYTES,
+                secrets=turn.secrets,
+            )
+            try:
+                ended = await run(order)
+            except NotStarted as error:
+                raise TurnFailed(str(error)) from error
+        return self._judge(turn, ended, self.hear(_events(ended)))
+
+    def _judge(self, turn: Turn, ended: Ended, heard: Heard) -> Reply:
+        """The answer of a program that has ended."""
+        if heard.error is not None:
+            raise TurnFailed(f"{self.program} failed: {heard.error}", spent=heard.reply)
+        if ended.timed_out and not heard.is_over and not heard.reply.text.strip():
+            said = f"{self.program} timed out after {turn.idle_seconds:g}s of silence"
+            raise TurnFailed(said, spent=heard.reply)
+        if ended.status and not ended.timed_out:
+            said = ended.stderr.text.decode("utf-8", "replace").strip()[-2000:]
+            raise TurnFailed(
+                f"{self.program} exited with code {ended.status}: {said}", spent=heard.reply
+            )
+        if not heard.is_over and not ended.timed_out:
+            raise TurnFailed(f"{self.program} ended without a result", spent=heard.reply)
+        return heard.reply
+
+
+class Claude(Preset):
+    """Claude Code, by ``claude -p``."""
+
+    program = "claude"
+    honours = frozenset(
+        {
+            "allowed_tools", "denied_tools", "maxBudgetUsd", "mcp", "agents", "systemPrompt",
+            "settingSources", "betas", "fallbackModel", "context",
+        }
+    )  # fmt: skip
+
+    def arguments(self, turn: Turn, schema_file: str | None) -> list[str]:
+        """Return the arguments for a turn."""
+        del schema_file
+        agent = turn.agent
+        words = {
+            "model": _word(agent.get("model")),
+            "effort": _word(agent.get("effort")),
+            "fallback-model": _word(agent.get("fallbackModel")),
+            "system-prompt": _word(agent.get("systemPrompt")),
+            "mcp-config": _word(agent.get("mcp")),
+            "setting-sources": _joined(agent.get("settingSources")),
+            "betas": _joined(agent.get("betas")),
+            "disallowedTools": _joined(agent.get("denied_tools")) or None,
+            "max-budget-usd": None if turn.max_usd is None else f"{turn.max_usd:g}",
+            "json-schema": None if turn.schema is None else json.dumps(turn.schema),
+            "agents": json.dumps(agent["agents"]) if agent.get("agents") else None,
+            "resume": turn.session,
+        }
+        return [
+            "-p", "--output-format=stream-json", "--verbose",
+            *_options(words),
+            *(("--strict-mcp-config",) if words["mcp-config"] else ()),
+            *(("--fork-session",) if turn.session else ()),
+            *_tools(agent.get("allowed_tools")),
+            *self.more,
+        ]  # fmt: skip
+
+    def hear(self, events: Iterator[Event]) -> Heard:
+        """Return the outcome that its events tell."""
+        heard = Heard(Reply(""))
+        for event in events:
+            match event.get("type"):
+                case "system" if event.get("subtype") == "init":
+                    heard = _with(heard, model=event.get("model"), session=event.get("session_id"))
+                case "assistant":
+                    message = event.get("message")
+                    heard = _with(heard, text=_text_of(message) or heard.reply.text)
+                case "result":
+                    heard = self._end(heard, event)
+        return heard
+
+    def _end(self, heard: Heard, event: Event) -> Heard:
+        """The outcome with the last event, which has the books of the turn."""
+        has_value = event.get("structured_output") is not None
+        text = event.get("result")
+        heard = _with(
+            heard,
+            text=text if isinstance(text, str) else heard.reply.text,
+            value=event.get("structured_output"),
+            has_value=has_value,
+            usd=_decimal(event.get("total_cost_usd")),
+            tokens=_tokens(
+                event.get("usage"), "input_tokens", "output_tokens",
+                "cache_creation_input_tokens", "cache_read_input_tokens",
+            ),
+            session=event.get("session_id") or heard.reply.session,
+        )  # fmt: skip
+        error = None
+        if event.get("is_error") or event.get("subtype") != "success":
+            error = f"{event.get('subtype')}: {heard.reply.text[:2000]}".rstrip(": ")
+        return replace(heard, error=error, is_over=True)
+
+
+class Codex(Preset):
+    """Codex, by ``codex exec``. It does not say what a turn costs, only its tokens."""
+
+    program = "codex"
+    honours = frozenset({"context"})
+
+    def arguments(self, turn: Turn, schema_file: str | None) -> list[str]:
+        """Return the arguments for a turn."""
+        effort = _word(turn.agent.get("effort"))
+        words = {
+            "model": _word(turn.agent.get("model")),
+            "config": None if effort is None else f"model_reasoning_effort={json.dumps(effort)}",
+            "output-schema": schema_file,
+        }
+        goes_on = ("resume", turn.session) if turn.session else ()
+        return ["exec", "--json", "--skip-git-repo-check", *_options(words), *self.more,
+                *goes_on, "-"]  # fmt: skip
+
+    @contextmanager
+    def schema_file(self, turn: Turn) -> Iterator[str | None]:
+        """Keep the schema in a file, since the program reads it from one."""
+        if turn.schema is None:
+            yield None
+            return
+        with tempfile.NamedTemporaryFile("w", suffix=".json", prefix="pgflow-schema-") as file:
+            json.dump(turn.schema, file)
+            file.flush()
+            yield file.name
+
+    def hear(self, events: Iterator[Event]) -> Heard:
+        """Return the outcome that its events tell."""
+        heard = Heard(Reply(""))
+        for event in events:
+            match event.get("type"):
+                case "thread.started":
+                    heard = _with(heard, session=event.get("thread_id"))
+                case "item.completed":
+                    item = event.get("item")
+                    if isinstance(item, dict) and item.get("type") == "agent_message":
+                        heard = _with(heard, text=str(item.get("text") or ""))
+                case "turn.completed":
+                    tokens = _tokens(event.get("usage"), "input_tokens", "output_tokens")
+                    heard = _with(heard, tokens=heard.reply.tokens + tokens)
+                    heard = replace(heard, error=None, is_over=True)
+                case "turn.failed" | "error":
+                    heard = replace(heard, error=_message(event), is_over=True)
+        return heard
+
+
+class Gemini(Preset):
+    """Gemini CLI. It does not say what a turn costs, only its tokens."""
+
+    program = "gemini"
+
+    def arguments(self, turn: Turn, schema_file: str | None) -> list[str]:
+        """Return the arguments for a turn."""
+        del schema_file
+        words = {"model": _word(turn.agent.get("model"))}
+        return ["--output-format=stream-json", *_options(words), *self.more]
+
+    def hear(self, events: Iterator[Event]) -> Heard:
+        """Return the outcome that its events tell: its words come in pieces."""
+        heard, said = Heard(Reply("")), ""
+        for event in events:
+            match event.get("type"):
+                case "init":
+                    heard = _with(heard, model=event.get("model"), session=event.get("session_id"))
+                case "message" if event.get("role") == "assistant":
+                    words = str(event.get("content") or "")
+                    said = said + words if event.get("delta") else words
+                case "tool_use":
+                    said = ""  # its answer is what it says after the last of its tools
+                case "result":
+                    tokens = _tokens(event.get("stats"), "total_tokens")
+                    error = None if event.get("status") == "success" else _message(event)
+                    heard = replace(_with(heard, tokens=tokens), error=error, is_over=True)
+        return _with(heard, text=said)
+
+
+def _events(ended: Ended) -> Iterator[Event]:
+    """Yield the events that a program has printed; lines that are none are passed over."""
+    for line in bytes(ended.stdout.text).splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+def _with(heard: Heard, **told: Any) -> Heard:
+    """The outcome with some of its answer told anew."""
+    for name in ("model", "session"):
+        if name in told and not isinstance(told[name], str):
+            told[name] = getattr(heard.reply, name)
+    return replace(heard, reply=replace(heard.reply, **told))
+
+
+def _options(words: Mapping[str, str | None]) -> list[str]:
+    """Arguments of the options that have a value."""
+    return [f"--{name}={value}" for name, value in words.items() if value is not None]
+
+
+def _tools(names: JsonValue) -> list[str]:
+    """Arguments that leave an agent these tools, such as ``Read`` or ``Bash(git:*)``, and no
+    other.
+    """
+    if not isinstance(names, list):
+        return []
+    known = dict.fromkeys(str(name).partition("(")[0] for name in names)
+    return [f"--tools={','.join(known)}", f"--allowedTools={','.join(map(str, names))}"]
+
+
+def _word(value: JsonValue) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _joined(value: JsonValue) -> str | None:
+    return ",".join(map(str, value)) if isinstance(value, list) else None
+
+
+def _text_of(message: Any) -> str:
+    """The words of a message, without its calls of tools."""
+    content = message.get("content") if isinstance(message, dict) else None
+    parts = content if isinstance(content, list) else []
+    return "".join(
+        str(part.get("text") or "")
+        for part in parts
+        if isinstance(part, dict) and part.get("type") == "text"
+    )
+
+
+def _message(event: Event) -> str:
+    """The reason that an event gives for a failure."""
+    error = event.get("error", event.get("message"))
+    said = error.get("message") if isinstance(error, dict) else error
+    return str(said or event.get("status") or "it did not say why")[:2000]
+
+
+def _decimal(value: Any) -> Decimal:
+    """A cost in US dollars; 0 where it is none."""
+    try:
+        cost = Decimal(str(value))
+    except InvalidOperation:
+        return Decimal(0)
+    return cost if cost.is_finite() and cost > 0 else Decimal(0)
+
+
+def _tokens(usage: Any, *names: str) -> int:
+    """The sum of some counts of tokens."""
+    counts = [usage.get(name) for name in names] if isinstance(usage, dict) else []
+    return sum(n for n in counts if isinstance(n, int) and not isinstance(n, bool) and n > 0)
