@@ -16,13 +16,11 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from pgflow.declare.graph import Graph
+from pgflow.declare.graph import Family, Graph
 from pgflow.declare.graph.problems import Problem, Verdict
 from pgflow.errors import InvalidWorkflow
-
-Family = Literal["dag", "sop", "icm"]
 
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 SOP_SUFFIXES: Final = (".sop.md", ".script.md")

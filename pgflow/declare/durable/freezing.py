@@ -17,6 +17,7 @@ from pgflow.declare.graph import (
     Approval,
     Bash,
     Command,
+    Family,
     Graph,
     Group,
     Loop,
@@ -32,25 +33,28 @@ _SUFFIXES: Final = {
     "uv": (".py",),
 }
 _LANGUAGES: Final[dict[str, Language]] = {"bun": "javascript", "uv": "python"}
-EXTERNAL: Final = "external"
-"""System of the effects of nodes that say ``effect: external``."""
+PLAYED: Final[frozenset[Family]] = frozenset({"dag"})
+"""Families that have a player (`pgflow.declare.durable.families`)."""
 
+_CALLED: Final[dict[Family, str]] = {
+    "dag": "YAML DAGs",
+    "sop": "Agent SOPs",
+    "icm": "ICM workspaces",
+}
 _TYPED: Final = (".ts", ".mts", ".tsx")
 
 
 def refuse_unbuilt(graph: Graph) -> None:
-    """Refuse a workflow that says what no run does so far: it is drawn and dry-run only.
+    """Refuse a workflow of a family that no run plays so far: it is drawn and dry-run only.
 
     Raises:
-        InvalidWorkflow: It has gates, checks or effects of other families than DAGs.
+        InvalidWorkflow: It is of one.
     """
-    for node in every_node(graph.nodes):
-        acts = any(effect.system != EXTERNAL for effect in node.effects)
-        if node.gates or node.checks or node.writes or acts:
-            raise InvalidWorkflow(
-                f"{graph.name}: runs of Agent SOPs and ICM workspaces are not built yet: "
-                "`pgflow dry-run` plays them"
-            )
+    if graph.family not in PLAYED:
+        raise InvalidWorkflow(
+            f"{graph.name}: runs of {_CALLED[graph.family]} are not built yet: "
+            "`pgflow dry-run` plays them"
+        )
 
 
 def freeze(graph: Graph) -> Frozen:

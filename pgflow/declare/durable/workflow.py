@@ -12,8 +12,8 @@ from typing import Final
 from pydantic import JsonValue
 
 import pgflow
+from pgflow.declare.durable.families import PLAYERS
 from pgflow.declare.durable.frozen import Frozen, Settings
-from pgflow.declare.durable.player import Player
 from pgflow.declare.durable.results import Result, WorkflowFailed
 
 QUEUE: Final = "declared"
@@ -35,4 +35,5 @@ async def declared(
         message: Words of the person who starts it.
         inputs: Values of its inputs; the others have their defaults.
     """
-    return await Player(declared, frozen, settings, message, inputs or {}).play()
+    player = PLAYERS[frozen.graph.family]
+    return await player(declared, frozen, settings, message, inputs or {}).play()

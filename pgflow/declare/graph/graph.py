@@ -2,9 +2,10 @@
 what the front ends compile to, and what is run.
 
 A front end (`pgflow.declare.dag`, `pgflow.declare.sop`, `pgflow.declare.icm`) reads files in their
-originals' own terms and answers a `Graph`. Below that line nobody knows which family a graph came
+originals' own terms and answers a `Graph`. Below that line nobody asks which family a graph came
 from: drawing, the dry run and the durable interpreter see nodes, the edges and conditions between
 them, what they read and write, which acts touch the outside world, and where a person is asked.
+Only a durable run looks at ``family``, to choose who plays it.
 
 Texts keep their templates (``$node.output``, ``$ARGUMENTS``, ``$INPUTS.name``): they are resolved
 when a node is about to run, by `pgflow.declare.text.templates`. Durations are in milliseconds where
@@ -19,6 +20,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 NodeId = str
+Family = Literal["dag", "sop", "icm"]
 TriggerRule = Literal["all_success", "one_success", "none_failed_min_one_success", "all_done"]
 Operator = Literal["==", "!=", "<=", ">=", "<", ">"]
 Risk = Literal["reversible", "compensable", "irreversible"]
@@ -394,10 +396,11 @@ class Graph(Part):
 
     ``returns`` names the node whose output is the run's; without it, it is the first sink that
     completed and said something. ``options`` are what the original says about the run as a whole
-    (provider, model, worktree, tags, ...), for whoever runs it.
+    (provider, model, worktree, tags, ...), for whoever runs it. ``family`` is that of its files.
     """
 
     name: str
+    family: Family = "dag"
     description: str = ""
     version: str | None = None
     inputs: tuple[Input, ...] = ()

@@ -288,6 +288,7 @@ def compile_workspace(workspace: Workspace, findings: Findings) -> Graph:
     ]
     return Graph(
         name=workspace.name,
+        family="icm",
         description=workspace.description,
         version=workspace.workflow.version,
         artifacts=tuple(workspace.state.values()),

@@ -67,6 +67,7 @@ def compile_outline(
     nodes = tuple(maker.nodes(maker.uses(siblings, problems)))
     return Graph(
         name=name,
+        family="sop",
         description=outline.description,
         inputs=tuple(maker.inputs()),
         nodes=nodes,
