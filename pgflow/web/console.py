@@ -18,6 +18,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pgflow import __version__
+from pgflow._desk import words
+from pgflow._desk.desk import Desk, Unreachable
 from pgflow.app import App, AsyncApp
 from pgflow.errors import (
     GateClosed,
@@ -32,8 +34,6 @@ from pgflow.errors import (
 )
 from pgflow.logs import redacted
 from pgflow.texts import printable
-from pgflow.web import words
-from pgflow.web.desk import Desk, Unreachable
 from pgflow.web.guard import Guard, TooLong, cookie, refusal
 from pgflow.web.page import Page, link, read_form
 from pgflow.web.pages import (

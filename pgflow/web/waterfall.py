@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
 
+from pgflow._desk.words import duration
 from pgflow.inspect import Entry
-from pgflow.web.words import duration
 
 MOST_LINES = 200
 LEAST_WIDTH = 0.4

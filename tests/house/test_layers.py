@@ -43,6 +43,7 @@ ROOMS = (
     "alembic",
     "otel",
     "prometheus",
+    "_desk",
     "web",
     "agent",
     "workspace",
@@ -89,7 +90,7 @@ OPEN_TO_OUTERMOST = {
 surface is made of.
 """
 
-READ_BY_INSPECT = ("pgflow_cli", "django", "prometheus", "testing", "web")
+READ_BY_INSPECT = ("pgflow_cli", "django", "prometheus", "testing", "_desk", "web")
 """Rooms that read the database's views through `inspect` alone."""
 DEMO = {
     "pgflow_cli.treasury.stage",

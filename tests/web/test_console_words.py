@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pgflow._desk import words
 from pgflow.inspect import Entry, Failure
-from pgflow.web import words
 from pgflow.web.waterfall import draw
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

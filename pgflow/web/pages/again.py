@@ -9,11 +9,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pgflow._desk.desk import Desk
+from pgflow._desk.words import literal, quoted
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import find_detail, find_run, last_seq, list_units
-from pgflow.web.desk import Desk
 from pgflow.web.page import Page, need, query, read_form, read_json, see
-from pgflow.web.words import literal, quoted
 
 TREATMENTS = {
     "": "refuse if it has acted outside",

@@ -10,11 +10,11 @@ from typing import Any
 
 from starlette.requests import Request
 
+from pgflow._desk.desk import Desk
+from pgflow._desk.orders import ORDERS, Order, refusal_of
 from pgflow.errors import HasActed, InvalidArgument, RunNotFound, WrongState
 from pgflow.inspect import list_runs, read_statuses
-from pgflow.web.desk import Desk
 from pgflow.web.page import Page, need, query, read_form
-from pgflow.web.pages.orders import ORDERS, Order, refusal_of
 from pgflow.web.pages.runs import asked_of, command_of, filter_of
 
 MOST_RUNS = 500

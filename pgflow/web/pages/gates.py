@@ -13,13 +13,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pgflow._desk.desk import Desk
+from pgflow._desk.gates import ENDS, asks
+from pgflow._desk.words import literal, quoted
 from pgflow._model.gates import Answer, Approve, Escalate, Reject, TakeOver
 from pgflow.errors import GateClosed, InvalidArgument
 from pgflow.inspect import GateRow, database_now, find_gate, list_gates
-from pgflow.web.desk import Desk
 from pgflow.web.page import Page, need, principal_of, query, read_form, read_json, see
 from pgflow.web.principals import Principal
-from pgflow.web.words import literal, quoted
 
 PAGE_ROWS = 50
 MOST_FIELDS = 20
@@ -27,11 +28,6 @@ DONE = {
     "approve": "Approved.", "reject": "Rejected.", "escalate": "Escalated.",
     "take_over": "Taken over: the run will not do it again.", "delegate": "Delegated.",
 }  # fmt: skip
-ENDS = {
-    "expire": "expires", "reject": "is rejected", "approve": "is approved",
-    "escalate": "is escalated",
-}  # fmt: skip
-"""Words for what becomes of a gate when its time is over."""
 
 
 async def show_gates(desk: Desk, request: Request) -> Page:
@@ -71,7 +67,8 @@ async def show_gate(desk: Desk, request: Request) -> Page:
             "answers": [{**said, "value": desk.clear(said.get("value"))} for said in gate.answers],
             "json": json.dumps(shown, ensure_ascii=False, indent=2),
             "fields": fields_of(shown) if is_clear else None, "is_clear": is_clear,
-            "may_answer": principal.may("approve"), "asks_me": asks(gate, principal),
+            "may_answer": principal.may("approve"),
+            "asks_me": asks(gate, (principal.name, *principal.acts_as)),
             "for_whom": [
                 name for name in gate.approvers if name in (principal.name, *principal.acts_as)
             ],
@@ -80,13 +77,6 @@ async def show_gate(desk: Desk, request: Request) -> Page:
         },
         f"pgflow approve {quoted(gate.gate)} --hash {gate.payload_hash[:12]}…",
     )  # fmt: skip
-
-
-def asks(gate: GateRow, principal: Principal) -> bool:
-    """Return True if a gate asks a principal, as far as the console knows."""
-    return not gate.approvers or any(
-        name in gate.approvers for name in (principal.name, *principal.acts_as)
-    )
 
 
 def fields_of(shown: Any) -> list[tuple[str, str, Any]] | None:

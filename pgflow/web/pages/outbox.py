@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
+from pgflow._desk.desk import Desk
+from pgflow._desk.words import quoted
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import RelayRow, database_now, list_deliveries, list_relays, list_triggers
-from pgflow.web.desk import Desk
 from pgflow.web.page import Page, query
-from pgflow.web.words import quoted
 
 PAGE_ROWS = 50
 MOST_LAG = 10_000

@@ -8,6 +8,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pgflow._desk.debts import EFFECT_STATES, OBLIGATION_STATES, SAYS, VERDICTS
+from pgflow._desk.desk import Desk
+from pgflow._desk.words import quoted
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
     EffectRow,
@@ -17,39 +20,11 @@ from pgflow.inspect import (
     list_effects,
     list_obligations,
 )
-from pgflow.web.desk import Desk
 from pgflow.web.page import Page, need, principal_of, query, read_form, read_json, see
-from pgflow.web.words import quoted
 
 PAGE_ROWS = 50
 FIRST_ROWS = 15
 
-EFFECT_STATES = {
-    "unknown": "Nobody knows whether it was done.",
-    "uncompensated": "It was done, and its run was ended by force before taking it back.",
-    "absent": "It was not done, and will be tried again.",
-    "accepted": "The other side has taken it on, and will confirm it.",
-    "intended": "It is about to be done, or under way.",
-}
-"""States of effects, those that need a person first, and their meaning."""
-OBLIGATION_STATES = {
-    "breached": "It was due and is still open.",
-    "open": "It is neither discharged nor waived.",
-}
-
-VERDICTS = {
-    "unknown": ("confirmed", "failed", "absent"),
-    "accepted": ("confirmed", "failed"),
-    "uncompensated": ("taken_back", "stands"),
-}
-"""Verdicts that an effect takes in each state."""
-SAYS = {
-    "confirmed": "It was done. The run goes on with this result.",
-    "failed": "It was not done, and will not be. The run is told.",
-    "absent": "It was not done, and may be tried again.",
-    "taken_back": "Somebody has taken it back by other means.",
-    "stands": "It was done, and need not be taken back.",
-}
 DONE = {
     "settle": "Your word on the effect is recorded.",
     "discharge": "Discharged.", "transfer": "Handed over. It stays owed.", "waive": "Waived.",

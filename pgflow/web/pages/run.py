@@ -12,6 +12,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from pgflow._desk.desk import Desk
+from pgflow._desk.orders import ORDERS, orders_for
+from pgflow._desk.words import advice, quoted, whole, why
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
     RunDetail,
@@ -32,11 +35,8 @@ from pgflow.inspect import (
     read_state,
     sum_charges,
 )
-from pgflow.web.desk import Desk
 from pgflow.web.page import Page, principal_of, query
-from pgflow.web.pages.orders import ORDERS, orders_for
 from pgflow.web.waterfall import draw
-from pgflow.web.words import advice, quoted, whole, why
 
 WINDOW_UNITS = 200
 MOST_ROWS = 50

@@ -7,12 +7,12 @@ from typing import Any
 
 from starlette.requests import Request
 
+from pgflow._desk.desk import Desk
+from pgflow._desk.orders import ORDERS
+from pgflow._desk.words import quoted
 from pgflow.errors import InvalidArgument
 from pgflow.inspect import STATUSES, RunFilter, database_now, list_queue_names, list_runs
-from pgflow.web.desk import Desk
 from pgflow.web.page import Page, principal_of
-from pgflow.web.pages.orders import ORDERS
-from pgflow.web.words import quoted
 
 PAGE_ROWS = 50
 SINCE = {

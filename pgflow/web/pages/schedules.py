@@ -9,6 +9,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pgflow._desk.desk import Desk
+from pgflow._desk.needs import SCHEDULE_STATES
+from pgflow._desk.words import literal, quoted, wall
 from pgflow._model.schedules import MOST_LATE, read_spec, slots_between, zone_of
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
@@ -19,9 +22,7 @@ from pgflow.inspect import (
     list_schedule_changes,
     list_schedules,
 )
-from pgflow.web.desk import Desk
 from pgflow.web.page import Page, need, principal_of, query, read_form, see
-from pgflow.web.words import literal, quoted, wall
 
 PAGE_ROWS = 50
 CHANGE_ROWS = 20
@@ -30,14 +31,6 @@ SHOWN_SLOTS = 100
 """Slots of a backfill that are shown one by one."""
 LATE_SECONDS = 60.0
 """Seconds after which a slot that has not fired counts as missed."""
-
-STATES = {
-    "active": "It starts a run at each slot.",
-    "paused": "It starts nothing until it is resumed.",
-    "undeclared": "No code of a living worker declares it, so it starts nothing.",
-    "broken": "Its slots cannot be evaluated, so it starts nothing.",
-    "over": "No slot is left.",
-}
 SHAPES = {
     "active": "waiting", "paused": "paused", "undeclared": "stuck", "broken": "stuck",
     "over": "completed",
@@ -94,8 +87,8 @@ NOT_CHANGED = "same"
 async def show_schedules(desk: Desk, request: Request) -> Page:
     """Show schedules by their names, and how many are in each state."""
     state = request.query_params.get("state", "")
-    if state and state not in STATES:
-        raise InvalidArgument(f"state {state!r}: there are {', '.join(STATES)}")
+    if state and state not in SCHEDULE_STATES:
+        raise InvalidArgument(f"state {state!r}: there are {', '.join(SCHEDULE_STATES)}")
     found = await desk.ask(
         list_schedules(
             state=state or None, after=request.query_params.get("after"), limit=PAGE_ROWS
@@ -106,7 +99,7 @@ async def show_schedules(desk: Desk, request: Request) -> Page:
         "schedules",
         "Schedules",
         {
-            "schedules": found.items, "next": found.next, "state": state, "states": STATES,
+            "schedules": found.items, "next": found.next, "state": state, "states": SCHEDULE_STATES,
             "counts": counts, "shapes": SHAPES, "too_late": LATE_SECONDS,
             "now": await desk.ask(database_now()),
         },
@@ -132,7 +125,7 @@ async def show_schedule(desk: Desk, request: Request) -> Page:
         "schedule",
         found.name,
         {
-            "schedule": found, "says": STATES[found.state], "shape": SHAPES[found.state],
+            "schedule": found, "says": SCHEDULE_STATES[found.state], "shape": SHAPES[found.state],
             "is_late": found.state == "active" and found.late_seconds > LATE_SECONDS,
             "zone": zone, "slots": [(at, wall(at, zone)) for at in _next_slots(found)],
             "buffered": [(at, wall(at, zone)) for at in found.buffered[:SHOWN_SLOTS]],

@@ -7,6 +7,9 @@ from decimal import Decimal, InvalidOperation
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pgflow._desk.desk import Desk
+from pgflow._desk.needs import SILENT_SECONDS
+from pgflow._desk.words import quoted
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
     BudgetRow,
@@ -19,15 +22,11 @@ from pgflow.inspect import (
     list_workers,
     sum_charges,
 )
-from pgflow.web.desk import Desk
 from pgflow.web.page import Page, need, principal_of, query, read_form, see
-from pgflow.web.words import quoted
 
 PAGE_ROWS = 50
 NEWEST_CHARGES = 5_000
 """Charges of all pools that are looked through; there may be millions."""
-SILENT_SECONDS = 10.0
-"""Silence after which other workers count one as dead, unless they are told otherwise."""
 DONE = {
     "grant": "More is allowed in this period.",
     "revoke": "It admits nothing from now on.",

@@ -1,0 +1,328 @@
+"""Needs: what needs a person now, each with its one next action.
+
+The order is that of a person on call: first what is wrong and grows worse, then who waits for an
+answer, then what has failed and can wait until the morning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from pgflow._desk.desk import Desk
+from pgflow._desk.words import duration, many
+from pgflow.inspect import (
+    QueueRow,
+    RunFilter,
+    check_workers,
+    count_left_messages,
+    count_schedules,
+    count_stuck,
+    list_budgets,
+    list_gates,
+    list_losses,
+    list_obligations,
+    list_relays,
+    list_runs,
+    list_schedules,
+    list_stray_leases,
+    list_unserved_lanes,
+)
+
+MOST_ROWS = 8
+"""Rows of one kind; the rest is on a page of its own."""
+LATE_SECONDS = 60.0
+"""Time for which a run that could be claimed may wait before it is worth a look."""
+SILENT_SECONDS = 10.0
+"""Silence after which other workers count one as dead, unless they are told otherwise."""
+FAILED_WITHIN = timedelta(hours=24)
+LEVELS = ("bad", "ask", "look")
+"""Levels of needs, in their order."""
+SCHEDULE_STATES = {
+    "active": "It starts a run at each slot.",
+    "paused": "It starts nothing until it is resumed.",
+    "undeclared": "No code of a living worker declares it, so it starts nothing.",
+    "broken": "Its slots cannot be evaluated, so it starts nothing.",
+    "over": "No slot is left.",
+}
+"""States of schedules, and what they mean."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that needs a person.
+
+    Attributes:
+        kind: Kind of it, in a word or two.
+        level: ``bad``, ``ask`` or ``look``: its place in the order, and its shape.
+        name: Key or name of what it is about.
+        what: Words for it.
+        since: Time since which it is so; None if that is not known.
+        until: Time at which it is too late; None for none.
+        action: Words for what to do.
+        page: Page where that is done, by its name: ``run``, ``debt``, ``workers``, ...
+        said: Words that say of what: the key of a run, the name of a relay.
+    """
+
+    kind: str
+    level: str
+    name: str
+    what: str
+    since: datetime | None
+    action: str
+    page: str
+    said: dict[str, Any] = field(default_factory=dict)
+    until: datetime | None = None
+
+
+async def find_needs(desk: Desk, queues: list[QueueRow], now: datetime) -> list[Need]:
+    """Return what needs a person now, the most urgent first.
+
+    Args:
+        desk: The desk to ask at.
+        queues: All queues.
+        now: Time on the database's clock.
+    """
+    found = [need async for part in _parts(desk, queues, now) for need in part]
+    return sorted(found, key=lambda need: LEVELS.index(need.level))
+
+
+async def _parts(desk: Desk, queues: list[QueueRow], now: datetime) -> AsyncIterator[list[Need]]:
+    yield await _breached(desk)
+    yield await _unknown(desk)
+    yield await _stuck(desk)
+    yield await _workers(desk)
+    yield await _losses(desk)
+    yield await _gates(desk)
+    yield await _unserved(desk, queues, now)
+    yield await _schedules(desk)
+    yield await _relays(desk)
+    yield await _budgets(desk)
+    yield await _messages(desk)
+    yield await _failed(desk, now)
+
+
+async def _breached(desk: Desk) -> list[Need]:
+    found = await desk.ask(
+        list_obligations(state="breached", kind="obligation", tenant=desk.tenant, limit=MOST_ROWS)
+    )
+    return [
+        Need(
+            "breached", "bad", debt.name,
+            f"Run {debt.key} owes this" + (f" to {debt.owed_to}" if debt.owed_to else "")
+            + ", and it was due.",
+            debt.due_at, "Discharge it", "debt", {"key": debt.effect},
+        )
+        for debt in found
+    ]  # fmt: skip
+
+
+async def _unknown(desk: Desk) -> list[Need]:
+    needs = []
+    for state, what in (
+        ("unknown", "Nobody knows whether it was done."),
+        ("uncompensated", "It was done, and nobody takes it back."),
+    ):
+        found = await desk.ask(
+            list_obligations(state=state, kind="effect", tenant=desk.tenant, limit=MOST_ROWS)
+        )
+        needs += [
+            Need(
+                "effect", "bad", debt.name,
+                what if debt.due_at is None else f"{what} pgflow asks the other side again.",
+                debt.opened_at, "Settle it", "debt", {"key": debt.effect},
+            )
+            for debt in found
+        ]  # fmt: skip
+    return needs
+
+
+async def _stuck(desk: Desk) -> list[Need]:
+    counts = await desk.ask(count_stuck())
+    if sum(count.runs for count in counts) > MOST_ROWS:
+        return [
+            Need(
+                "stuck", "bad", many(count.runs, "run"), f"{count.reason}, such as {count.example}",
+                None, "Look at one", "run", {"key": count.example},
+            )
+            for count in counts[:MOST_ROWS]
+        ]  # fmt: skip
+    if not counts:
+        return []
+    where = RunFilter(status=["stuck"], tenant=desk.tenant)
+    return [
+        Need(
+            "stuck", "bad", run.key, run.why or "It cannot go on.", run.since,
+            "Mend it, then retry", "run", {"key": run.key},
+        )
+        for run in await desk.ask(list_runs(where, limit=MOST_ROWS))
+    ]  # fmt: skip
+
+
+async def _workers(desk: Desk) -> list[Need]:
+    needs = [
+        Need(
+            "worker", "bad", f"{worker.host}:{worker.pid}",
+            f"It was last heard of {duration(worker.silent_seconds)} ago, and holds "
+            f"{many(worker.running, 'run')}.",
+            None, "Look at the workers", "workers",
+        )
+        for worker in await desk.ask(check_workers())
+        if worker.silent_seconds > SILENT_SECONDS
+    ]  # fmt: skip
+    needs += [
+        Need(
+            "worker", "bad", f"worker {stray.worker_id}",
+            f"It is gone, and held {many(stray.runs, 'run')}: the next worker takes them over.",
+            None, "Look at the workers", "workers",
+        )
+        for stray in await desk.ask(list_stray_leases())
+    ]  # fmt: skip
+    return needs
+
+
+async def _losses(desk: Desk) -> list[Need]:
+    return [
+        Need(
+            "loss", "bad", f"loss {loss.loss_id}",
+            f"A fail-over lost what was acknowledged of {many(loss.run_count, 'run')}.",
+            loss.noticed_at, "See the runs", "runs",
+        )
+        for loss in await desk.ask(list_losses())
+    ]  # fmt: skip
+
+
+async def _gates(desk: Desk) -> list[Need]:
+    return [
+        Need(
+            "gate", "ask", gate.name,
+            f"{gate.workflow} {gate.key} asks {', '.join(gate.approvers) or 'anybody'}.",
+            gate.asked_at, "Answer it", "gate", {"gate": gate.gate}, gate.expires_at,
+        )
+        for gate in await desk.ask(list_gates(tenant=desk.tenant, limit=MOST_ROWS))
+    ]  # fmt: skip
+
+
+async def _unserved(desk: Desk, queues: list[QueueRow], now: datetime) -> list[Need]:
+    needs = [
+        Need(
+            "queue", "bad", lane.workflow, f"{many(lane.queued, 'run')} queued: {lane.why}.", None,
+            "Start a worker that has it", "queues",
+        )
+        for lane in await desk.ask(list_unserved_lanes(LATE_SECONDS))
+    ]  # fmt: skip
+    for queue in queues:
+        oldest = queue.oldest_queued_at
+        if oldest is None or (now - oldest).total_seconds() < LATE_SECONDS:
+            continue
+        what = f"{many(queue.queued, 'run')} queued"
+        if queue.paused_at is not None:
+            needs.append(
+                Need("queue", "look", queue.queue, f"{what}, and the queue is paused.", oldest,
+                     "Resume the queue", "queues")
+            )  # fmt: skip
+        elif not queue.workers:
+            needs.append(
+                Need("queue", "bad", queue.queue, f"{what}, and no worker serves it.", oldest,
+                     "Start a worker", "queues")
+            )  # fmt: skip
+        else:
+            needs.append(
+                Need("queue", "look", queue.queue, f"{what}, and the workers are behind.", oldest,
+                     "Look at the queue", "queues")
+            )  # fmt: skip
+    return needs
+
+
+async def _schedules(desk: Desk) -> list[Need]:
+    """Return the schedules that start nothing and should. What the good ones are called is not
+    asked: there may be a thousand.
+    """
+    needs = []
+    for count in await desk.ask(count_schedules()):
+        if count.state in ("broken", "undeclared"):
+            needs += [
+                Need(
+                    "schedule", "bad", one.name, one.error or SCHEDULE_STATES[count.state],
+                    one.error_at or one.undeclared_at, "Look at it", "schedule",
+                    {"name": one.name},
+                )
+                for one in await desk.ask(list_schedules(state=count.state, limit=MOST_ROWS))
+            ]  # fmt: skip
+        elif count.state == "active" and count.late_seconds > LATE_SECONDS:
+            needs.append(
+                Need(
+                    "schedule", "bad", "schedules",
+                    f"A slot has been due for {duration(count.late_seconds)}, and no worker "
+                    "fires it.",
+                    None, "Look at the workers", "workers",
+                )
+            )  # fmt: skip
+    return needs
+
+
+async def _relays(desk: Desk) -> list[Need]:
+    needs = []
+    for relay in await desk.ask(list_relays()):
+        if relay.dead:
+            what = f"{many(relay.dead, 'event')} could not be delivered, and nobody tries again."
+            level, since = "bad", None
+        elif relay.state == "open":
+            what, level, since = f"Its target fails: {relay.error}", "bad", relay.oldest_at
+        elif relay.lag and relay.state == "paused":
+            what = f"It is paused, and {many(relay.lag, 'event')} wait."
+            level, since = "look", relay.oldest_at
+        else:
+            continue
+        needs.append(
+            Need(
+                "relay", level, relay.name, what, since, "Look at it", "relay",
+                {"name": relay.name},
+            )
+        )  # fmt: skip
+    return needs[:MOST_ROWS]
+
+
+async def _budgets(desk: Desk) -> list[Need]:
+    return [
+        Need(
+            "budget", "look", row.pool,
+            f"It is revoked: {row.revoked_why}" if row.revoked_at
+            else f"All {row.unit} of this period are spent.",
+            row.revoked_at, "Grant more, or restore it", "budget", {"pool": row.pool},
+        )
+        for row in await desk.ask(list_budgets(limit=100))
+        if row.revoked_at or (row.remaining is not None and row.remaining <= 0)
+    ][:MOST_ROWS]  # fmt: skip
+
+
+async def _messages(desk: Desk) -> list[Need]:
+    words = {
+        "refused": "the code of the run could not take them.",
+        "ended": "the run had ended.",
+    }
+    return [
+        Need(
+            "signal", "look", many(left.messages, "signal"),
+            f"Nobody took them: {words[left.state]} One is for {left.example}.", None,
+            "Look at that run", "run", {"key": left.example},
+        )
+        for left in await desk.ask(count_left_messages())
+    ]  # fmt: skip
+
+
+async def _failed(desk: Desk, now: datetime) -> list[Need]:
+    """Return the newest runs that failed within a day. Their order is that of their starts, by
+    which the index finds them.
+    """
+    where = RunFilter(status=["failed"], tenant=desk.tenant)
+    return [
+        Need(
+            "failed", "look", run.key, run.why or "It raised.", run.finished_at,
+            "Read its error", "run", {"key": run.key},
+        )
+        for run in await desk.ask(list_runs(where, limit=MOST_ROWS))
+        if run.finished_at is not None and now - run.finished_at < FAILED_WITHIN
+    ]  # fmt: skip
