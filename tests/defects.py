@@ -3633,9 +3633,37 @@ FILES = (
     Defect(
         "turn whose cost is not charged",
         "pgflow/declare/durable/turns.py",
-        "    if reply.usd or reply.tokens:",
+        "    if reply is not None and (reply.usd or reply.tokens):",
         "    if False:",
         "runs/test_declared_runs.py::test_a_pool_that_is_used_up_admits_no_further_turn",
+    ),
+    Defect(
+        "turn that failed and costs nothing",
+        "pgflow/declare/durable/turns.py",
+        "            charge(error.spent)\n            raise NodeFailed(str(error)[:4000]) from None",
+        "            raise NodeFailed(str(error)[:4000]) from None",
+        "runs/test_presets.py::test_a_turn_is_in_the_books_of_its_run",
+    ),
+    Defect(
+        "value of a file that may be an option",
+        "pgflow/declare/durable/presets.py",
+        '    return [f"--{name}={value}" for name, value in words.items() if value is not None]',
+        '    return [word for name, value in words.items() if value for word in (f"--{name}", value)]',
+        "runs/test_presets.py::test_wishes_of_a_file_become_arguments_that_are_no_options",
+    ),
+    Defect(
+        "session that nodes at the same time share",
+        "pgflow/declare/durable/player.py",
+        "            if len(layer) > 1:\n                self.sessions.cut(within)\n",
+        "",
+        "runs/test_sessions.py::test_a_node_goes_on_in_the_session_of_the_last_one_that_was_alone",
+    ),
+    Defect(
+        "session of what was asked again",
+        "pgflow/declare/durable/turns.py",
+        "session = done.session if number == 1 else session",
+        "session = done.session",
+        "runs/test_sessions.py::test_a_node_goes_on_in_the_session_of_the_last_one_that_was_alone",
     ),
     Defect(
         "gate that is not bound to the text",

@@ -62,3 +62,13 @@ def moody(turn: Turn) -> str:
 def clumsy(turn: Turn) -> str:
     """Answers in JSON only when it is asked again."""
     return '```json\n{"ok": true}\n```' if ":reask#" in turn.key else "Yes, of course!"
+
+
+def remembering(turn: Turn) -> Reply:
+    """Goes on in a session, and says in which: each turn forks one of its own, named by its key."""
+    witness(turn, f"in {turn.session}")
+    said = "wrong" if turn.schema is not None and "reask" not in turn.key else '{"n": 1}'
+    return Reply(f"{said} DONE" if turn.key.endswith("#3") else said, session=f"s:{turn.key}")
+
+
+remembering.honours = {"context"}  # type: ignore[attr-defined]

@@ -13,9 +13,15 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from pgflow.declare.durable.frozen import Settings
 from pgflow.declare.durable.processes import Ended, NotStarted, Order, run
@@ -36,7 +42,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 class Done(BaseModel):
     """Outcome of a node's work: a text, perhaps a value; or an error. ``unknown`` if it was
-    stopped in the middle, so that nobody knows what it has done.
+    stopped in the middle, so that nobody knows what it has done. ``session`` is that of an agent
+    in which a later turn can go on.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -46,6 +53,15 @@ class Done(BaseModel):
     has_value: bool = False
     error: str | None = None
     unknown: bool = False
+    session: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_no_session(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the session that is none: workers of before it was there read this too."""
+        dumped: dict[str, Any] = dump(self)
+        if self.session is None:
+            del dumped["session"]
+        return dumped
 
 
 class Unusable(Exception):

@@ -22,6 +22,7 @@ from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.keys import key_of
 from pgflow.declare.durable.questions import No, Yes, answered, ask
 from pgflow.declare.durable.results import NodeFailed, Result, WorkflowFailed
+from pgflow.declare.durable.sessions import Sessions
 from pgflow.declare.durable.works import Works
 from pgflow.declare.graph import (
     Approval,
@@ -100,6 +101,7 @@ class Player:
         self.is_child = settings.depth > 0
         self.folders = Folders(settings.cwd, info.key)
         self.plan = make_plan(frozen.graph.nodes)
+        self.sessions = Sessions(self.plan)
         self.children = Children(declared, frozen, settings)
         self.works = Works(frozen, settings, self.folders)
         defaults = {one.name: one.default for one in frozen.graph.inputs if one.has_default}
@@ -192,7 +194,10 @@ class Player:
 
     async def play_layers(self, within: Place, state: State) -> State:
         """Play the nodes of the run, or of a group's round, layer by layer."""
+        self.sessions.cut(within)
         for layer in self.plan.within(within).layers:
+            if len(layer) > 1:
+                self.sessions.cut(within)
             steps = self._begun([(*within, node_id) for node_id in layer], state)
             played = await self._together(
                 [self.play_node(place, state, step) for place, step in steps.items()]
@@ -311,10 +316,13 @@ class Player:
         while True:
             tried = key if attempt == 1 else f"{key}~{attempt}"
             try:
-                done = await self.works.once(tried, task, visible(state, task.place))
+                done = await self.works.once(
+                    tried, task, visible(state, task.place), self.sessions.of(task)
+                )
             except UnresolvableReference as error:
                 return Done(error=str(error))
             if done.error is None:
+                self.sessions.leave(task, done.session)
                 return done
             delay = retry_delay_ms(task.node, attempt, done.error)
             if delay is None or task.node.effects or isinstance(task.node.body, Loop):

@@ -54,20 +54,23 @@ async def _taken(ask: Asker, turn: Turn, *, has_budget: bool) -> Done:
         NodeFailed: One was not taken, or the last does not fit either.
         BudgetExceeded: The pool does not admit one.
     """
-    asked = turn
+    asked, session = turn, None
     for number in range(1, MOST_REASKS + 2):
         done = await _take(ask, asked, has_budget=has_budget, is_last=number > MOST_REASKS)
         if turn.schema is None:
             return done
+        # A later turn goes on in the session of the first try, without what was asked again.
+        session = done.session if number == 1 else session
         done, errors = _fitted(done, turn.schema)
         if not errors:
-            return done
+            return done.model_copy(update={"session": session})
         asked = replace(
             turn,
             key=f"{turn.key}:reask#{number}",
             prompt=f"{turn.prompt}\n\nYour last answer did not fit: {errors}\n"
             f"Answer with one JSON value that fits this schema, and nothing else:\n"
             f"{json_text(turn.schema)}",
+            session=None,
         )
     raise AssertionError("the last turn fits, or has failed")
 
@@ -81,6 +84,7 @@ async def turn_once(ask: Asker, turn: Turn) -> Done:
         return Done(error=str(error)[:4000], unknown=True)
     charge(reply)
     done = _done(reply.text, reply.value, has_value=reply.has_value)
+    done = done.model_copy(update={"session": reply.session})
     if turn.schema is None or done.error is not None:
         return done
     done, errors = _fitted(done, turn.schema)
@@ -103,6 +107,7 @@ async def _take(ask: Asker, turn: Turn, *, has_budget: bool, is_last: bool) -> D
         done = _done(reply.text, reply.value, has_value=reply.has_value)
         if done.error is not None:
             raise NodeFailed(done.error)
+        done = done.model_copy(update={"session": reply.session})
         if is_last and turn.schema is not None and (wrong := _fitted(done, turn.schema)[1]):
             raise NodeFailed(f"the answer does not fit output_format: {wrong}")
         return pgflow.Choice(
@@ -180,4 +185,4 @@ def _fitted(done: Done, schema: JsonValue) -> tuple[Done, str]:
     wrong = misfits(value, schema)
     if wrong:
         return done, wrong
-    return Done(text=json_text(value), value=value, has_value=True), ""
+    return Done(text=json_text(value), value=value, has_value=True, session=done.session), ""

@@ -52,8 +52,10 @@ class Works:
         self.folders = folders
         self.slots = asyncio.Semaphore(settings.parallel)
 
-    async def once(self, key: str, task: Task, outputs: Outputs) -> Done:
-        """One try: a step of its own."""
+    async def once(
+        self, key: str, task: Task, outputs: Outputs, session: str | None = None
+    ) -> Done:
+        """One try: a step of its own; a turn goes on in that session."""
         node = task.node
         if node.id in self.settings.stubs:
             stub = self.settings.stubs[node.id]
@@ -64,7 +66,7 @@ class Works:
             case Script():
                 return await self._script(key, node, node.body, task, outputs)
             case _:
-                return await self.turn(key, task)
+                return await self.turn(key, task, session)
 
     async def _step(self, key: str, body: Callable[[], Awaitable[Done]], *args: str) -> Done:
         """Do something once, and record what came of it."""
@@ -149,8 +151,8 @@ class Works:
             key, node, lambda: bodies.run_script(job, body, text, typed=typed), text
         )
 
-    async def turn(self, key: str, task: Task) -> Done:
-        """Take a turn of an agent."""
+    async def turn(self, key: str, task: Task, session: str | None = None) -> Done:
+        """Take a turn of an agent, in a session of an earlier one if there is one."""
         if self.settings.provider is None:
             return Done(error=f"node '{task.node.id}' needs a provider, and the run has none")
         spec, idle = self.settings.provider, task.node.idle_timeout_ms
@@ -164,6 +166,7 @@ class Works:
             task.node.output_schema,
             1800.0 if idle is None else idle / 1000,
             None if task.node.budget is None else task.node.budget.max_usd,
+            session=session,
         )
 
         async def ask_provider(turn: Turn) -> Reply:

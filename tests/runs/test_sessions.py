@@ -1,0 +1,119 @@
+"""Sessions of agents: the conversation that a turn goes on in, which is the same after a crash."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from runkit import play, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pgflow.testing import AsyncHarness
+
+pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
+
+pytestmark = pytest.mark.timeout(60)
+
+AGENT = "python:declared_agents:remembering"
+
+NODES = """
+- {id: plan, prompt: a}
+- {id: check, bash: 'true', depends_on: [plan]}
+- {id: build, prompt: b, depends_on: [check]}
+- {id: left, prompt: c, depends_on: [build]}
+- {id: right, prompt: d, depends_on: [build]}
+- {id: join, prompt: e, depends_on: [left, right]}
+- {id: other, prompt: f, provider: codex, depends_on: [join]}
+- {id: more, prompt: g, provider: codex, depends_on: [other]}
+- {id: anew, prompt: h, provider: codex, context: fresh, depends_on: [more]}
+- {id: back, prompt: i, context: {resume: plan}, depends_on: [anew]}
+- id: form
+  prompt: j
+  depends_on: [back]
+  output_format: {type: object}
+- {id: last, prompt: k, depends_on: [form]}
+"""
+
+SESSIONS = {
+    "plan": None, "build": "s:plan", "left": None, "right": None, "join": None, "other": None,
+    "more": "s:other", "anew": None, "back": "s:plan", "form": "s:back", "form:reask#1": None,
+    "last": "s:form",
+}  # fmt: skip
+
+
+def sessions(folder: Path) -> dict[str, str | None]:
+    """The session that each turn went on in."""
+    lines = (folder / "witness").read_text().splitlines()
+    told = dict(line.split(" in ") for line in lines)
+    assert len(told) == len(lines)
+    return {key: None if said == "None" else said for key, said in told.items()}
+
+
+async def test_a_node_goes_on_in_the_session_of_the_last_one_that_was_alone(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    run = await play(aflow, write(tmp_path, NODES), provider=AGENT)
+    assert run.status == "completed"
+    assert sessions(tmp_path) == SESSIONS
+
+
+async def test_a_crash_loses_no_session(aflow: AsyncHarness, tmp_path: Path) -> None:
+    nodes = """
+    - {id: plan, prompt: a}
+    - {id: ask, approval: {message: 'Go on?'}, depends_on: [plan]}
+    - {id: build, prompt: b, depends_on: [ask]}
+    """
+    path = write(tmp_path, nodes, "interactive: true")
+    run = await play(aflow, path, provider=AGENT, key="crashed")
+    assert run.status == "waiting"
+    await aflow.crash()
+    (gate,) = await aflow.gates("crashed")
+    await aflow.answer(gate)
+    await aflow.until_idle()
+    assert sessions(tmp_path) == {"plan": None, "build": "s:plan"}
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+async def test_the_turns_of_a_loop_go_on_in_their_own_session(
+    aflow: AsyncHarness, tmp_path: Path, is_fresh: bool
+) -> None:
+    nodes = f"""
+    - {{id: plan, prompt: a}}
+    - id: refine
+      depends_on: [plan]
+      loop: {{prompt: b, until: DONE, max_iterations: 4, fresh_context: {str(is_fresh).lower()}}}
+    - {{id: last, prompt: c, depends_on: [refine]}}
+    """
+    await play(aflow, write(tmp_path, nodes), provider=AGENT)
+    before = (None, None) if is_fresh else ("s:refine#1", "s:refine#2")
+    assert sessions(tmp_path) == {
+        "plan": None, "refine#1": None, "refine#2": before[0], "refine#3": before[1],
+        "last": "s:refine#3",
+    }  # fmt: skip
+
+
+async def test_each_round_of_a_group_and_an_included_workflow_begin_anew(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    write(tmp_path, "- {id: a, prompt: x}\n- {id: b, prompt: y, depends_on: [a]}", name="block")
+    nodes = """
+    - {id: plan, prompt: a}
+    - id: group
+      depends_on: [plan]
+      loop_group:
+        max_iterations: 2
+        until: DONE
+        nodes:
+          - {id: c, prompt: x}
+          - {id: d, prompt: 'say DONE', depends_on: [c]}
+    - {id: check, include: block, depends_on: [group], trigger_rule: all_done}
+    """
+    await play(aflow, write(tmp_path, nodes), provider=AGENT)
+    told = sessions(tmp_path)
+    assert told["check__b"] == "s:check__a"
+    assert told["group#1/c"] is None
+    assert told["group#1/d"] == "s:group#1/c"
+    assert told["group#2/c"] is None
+    assert told["check__a"] is None
