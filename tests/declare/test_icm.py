@@ -265,10 +265,10 @@ def test_the_specimens_state_has_its_files_and_its_signal():
     entries = {artifact.name: artifact for artifact in specimen().artifacts}
     assert [(e.kind, e.location, e.written_by, e.optional) for e in entries.values()] == [
         ("file", "shared/transcript.md", None, False),
-        ("file", None, "01-meeting-notes", False),
-        ("file", None, "02-action-items", False),
-        ("file", None, "03-key-insights", False),
-        ("file", None, "04-extended-notes", True),
+        ("file", "stages/01-meeting-notes/output/meeting_notes.md", "01-meeting-notes", False),
+        ("file", "stages/02-action-items/output/action_items.md", "02-action-items", False),
+        ("file", "stages/03-key-insights/output/key_insights.md", "03-key-insights", False),
+        ("file", "stages/04-extended-notes/output/extended_notes.md", "04-extended-notes", True),
         ("signal", None, None, False),
     ]
     assert entries["delivery_target"].json_schema == {

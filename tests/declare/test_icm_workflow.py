@@ -582,3 +582,29 @@ def test_a_stage_without_a_folder_is_run_and_warned_of(tmp_path):
 def test_a_workflow_file_of_a_workspace_stands_for_all_of_it(tmp_path):
     root = workspace(tmp_path, {"01-a": CONTRACT}, FLOW)
     assert icm.read_file(root / "workflow.yaml") == icm.read_workspace(root)
+
+
+ONE_PLACE = """
+    name: notes
+    state:
+      notes: { type: file, written_by: 01-a }
+      extra: { type: file, written_by: 01-a }
+      report: { type: file, written_by: 02-b }
+    stages:
+      - { id: 01-a, writes: [notes, extra] }
+      - { id: 02-b, reads: [notes, extra], writes: [report] }
+"""
+
+
+def test_a_file_without_a_location_has_one_for_its_writer_and_its_reader(tmp_path):
+    two = CONTRACT.replace("| Result | `output/result.md`", "| Notes | `output/all-notes.md`")
+    root = workspace(tmp_path, {"01-a": two, "02-b": CONTRACT}, ONE_PLACE)
+    graph = icm.read_workspace(root).graph
+    assert graph is not None
+    assert {artifact.name: artifact.location for artifact in graph.artifacts} == {
+        "notes": "stages/01-a/output/all-notes.md",  # named by its row
+        "extra": "stages/01-a/output/extra.md",  # no row names it
+        "report": "stages/02-b/output/result.md",  # the only row of the only file
+    }
+    assert "Read: notes (../../stages/01-a/output/all-notes.md)" in graph.node("02-b").body.text
+    assert [use.artifact for use in graph.node("01-a").writes] == ["notes", "extra"]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgflow.declare.graph import Artifact, Compensation, Gate, Graph, Node, Position, Prompt, Use
@@ -38,6 +38,7 @@ from pgflow.declare.icm.folders import (
     leads_out,
     number_of,
 )
+from pgflow.declare.icm.locations import located
 from pgflow.declare.icm.markdown import parse
 from pgflow.declare.icm.rules import check_layout, check_style
 from pgflow.declare.icm.sources import Places, StageSource, derive_state, place, read_stage
@@ -126,7 +127,8 @@ def read_text(text: str, file: str) -> Verdict:
         stages = tuple(_stage(declared, None, workflow, findings) for declared in workflow.stages)
         folder = Folder(Path(file).parent)
         name = workflow.name or Path(file).name.split(".")[0]
-        workspace = Workspace(folder, name, file, workflow, stages)
+        state = located(folder, workflow.state, (stage.source for stage in stages))
+        workspace = Workspace(folder, name, file, replace(workflow, state=state), stages)
         graph = compile_workspace(workspace, findings)
     return Verdict(file, tuple(findings.problems), None if findings.failed else graph)
 
@@ -214,11 +216,12 @@ def _assemble(
         _stage(declared, own_ids.get(declared.id), workflow, findings)
         for declared in workflow.stages
     )
+    state = located(folder, workflow.state, (stage.source for stage in stages))
     return Workspace(
         folder=folder,
         name=workflow.name or folder.root.resolve().name,
         workflow_file=file,
-        workflow=workflow,
+        workflow=replace(workflow, state=state),
         stages=stages,
         description=workflow.description or _introduction(folder),
         identities=tuple(folder.identities()),
@@ -358,7 +361,7 @@ class _Compiling:
         for row in rows:
             where = place(self.workspace.folder, stage.source.base, row)
             self._check_place(row, where, word)
-            name = self.places.artifact(where, row.label)
+            name = self.places.artifact(where)
             if name is None or declared is None or name in declared:
                 uses.append(self._use(row, name))
             else:

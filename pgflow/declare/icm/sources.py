@@ -175,7 +175,6 @@ class Places:
 
     by_place: Mapping[str, str]
     by_folder: Mapping[str, frozenset[str]]
-    unplaced: Mapping[str, Artifact]
 
     @staticmethod
     def of(folder: Folder, state: Mapping[str, Artifact]) -> Places:
@@ -189,29 +188,13 @@ class Places:
         for place_, name in placed.items():
             for above in list(PurePosixPath(place_).parents)[:_DEEPEST]:
                 inside[str(above)].add(name)
-        unplaced = {
-            name: entry
-            for name, entry in state.items()
-            if entry.location is None and entry.kind == "file"
-        }
-        return Places(
-            placed, {above: frozenset(names) for above, names in inside.items()}, unplaced
-        )
+        return Places(placed, {above: frozenset(names) for above, names in inside.items()})
 
-    def artifact(self, where: str | None, label: str) -> str | None:
-        """The artifact at a place, if there is one; an entry without a location is known by its
-        writer and its name.
-        """
+    def artifact(self, where: str | None) -> str | None:
+        """The artifact at a place, if there is one."""
         if where is None:
             return None
         inside = self.by_folder.get(where, frozenset())
         if where in self.by_place or len(inside) == 1:
             return self.by_place.get(where) or min(inside)
-        stem = posixpath.splitext(posixpath.basename(where))[0]
-        for name, entry in self.unplaced.items():
-            if where.startswith(f"stages/{entry.written_by}/") and snake(name) in {
-                snake(stem),
-                snake(label),
-            }:
-                return name
         return None
