@@ -5,6 +5,7 @@ file of witnesses.
 from __future__ import annotations
 
 import os
+import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -72,3 +73,16 @@ def remembering(turn: Turn) -> Reply:
 
 
 remembering.honours = {"context"}  # type: ignore[attr-defined]
+def scribe(turn: Turn) -> object:
+    """Works in a workspace: answers with the hash of what it was told, and passes every check that
+    does not find the word ``bad``.
+    """
+    witness(turn, "begins")
+    if turn.key.endswith(":check") or ":check#" in turn.key:
+        is_bad = "bad" in turn.prompt.split("answer was:")[1].split("Answer with")[0]
+        return {"passed": not is_bad, "findings": ["it is bad"] if is_bad else []}
+    if "bad" in turn.prompt and ":re" not in turn.key:
+        return f"bad {turn.node}"
+    if "worse" in turn.prompt and ":repair" in turn.key:
+        return f"bad {turn.node}"
+    return f"{turn.key} of {sorted(set(re.findall('begin ([^ ]+)', turn.prompt)))}"

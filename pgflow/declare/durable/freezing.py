@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from pgflow.declare.dag.shelf import Tree, tree_of
 from pgflow.declare.durable.frozen import Frozen
 from pgflow.declare.durable.programs import Language, Program, prepare
 from pgflow.declare.durable.shell import NotRewritable, Shell, rewrite
+from pgflow.declare.durable.stages.plans import plan_stages
 from pgflow.declare.graph import (
     Approval,
     Bash,
@@ -33,7 +35,7 @@ _SUFFIXES: Final = {
     "uv": (".py",),
 }
 _LANGUAGES: Final[dict[str, Language]] = {"bun": "javascript", "uv": "python"}
-PLAYED: Final[frozenset[Family]] = frozenset({"dag"})
+PLAYED: Final[frozenset[Family]] = frozenset({"dag", "icm"})
 """Families that have a player (`pgflow.declare.durable.families`)."""
 
 _CALLED: Final[dict[Family, str]] = {
@@ -57,22 +59,27 @@ def refuse_unbuilt(graph: Graph) -> None:
         )
 
 
-def freeze(graph: Graph) -> Frozen:
+def freeze(graph: Graph, folder: str | os.PathLike[str] | None = None) -> Frozen:
     """Read everything that a run of a workflow can read.
 
     Args:
         graph: The workflow. Commands and scripts are looked for beside its file.
+        folder: Folder of an ICM workspace. Its contracts are frozen; the files that its stages read
+            are not, and are known by their hashes.
 
     Returns:
         The document that a run of it is started with. A command or script that is not there is
         missing in it, and fails the node that needs it.
 
     Raises:
-        InvalidWorkflow: A script reads an output where no variable and no literal can stand.
+        InvalidWorkflow: A script reads an output where no variable and no literal can stand, or
+            a stage needs a file that is nowhere, or nobody says where its workspace is.
         SetupError: Scripts read outputs or outputs have schemas, and the extra ``run`` is not
             installed.
     """
     refuse_unbuilt(graph)
+    if graph.family == "icm":
+        return _freeze_workspace(graph, folder)
     if any(node.output_schema is not None for node in every_node(graph.nodes)):
         _require_validator()
     source = graph.files[0] if graph.files else ""
@@ -92,6 +99,17 @@ def freeze(graph: Graph) -> Frozen:
     )
 
 
+def _freeze_workspace(graph: Graph, folder: str | os.PathLike[str] | None) -> Frozen:
+    if folder is None:
+        raise InvalidWorkflow(f"{graph.name}: the stages of a workspace run in its folder: name it")
+    if any(entry.json_schema for entry in graph.artifacts) or any(
+        node.checks for node in graph.nodes
+    ):
+        _require_validator()
+    workspace = plan_stages(graph, folder)
+    return Frozen(graph=graph, source=str(Path(folder).absolute()), workspace=workspace)
+
+
 def _require_validator() -> None:
     """Refuse a workflow whose outputs could not be held to their schemas.
 
@@ -100,7 +118,7 @@ def _require_validator() -> None:
     """
     if find_spec("jsonschema") is None:
         raise SetupError(
-            "outputs with an output_format need a validator of schemas: "
+            "outputs and messages with a schema need its validator: "
             "pip install 'pgflow-engine[run]'"
         )
 

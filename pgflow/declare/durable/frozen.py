@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, JsonValue
 
 from pgflow.declare.durable.programs import Program
 from pgflow.declare.durable.shell import Shell
+from pgflow.declare.durable.stages.plans import Workspace
 from pgflow.declare.graph import Graph
 from pgflow.declare.graph.graph import Part
 
@@ -30,6 +31,7 @@ class Frozen(Part):
         typed: Names of programs whose files are TypeScript.
         shells: Shell scripts as they are run, by their authors' text.
         source: The file that it was read from; children are looked for in its tree.
+        workspace: Files of its stages, if it is an ICM workspace.
     """
 
     format: Literal[1] = 1
@@ -39,6 +41,7 @@ class Frozen(Part):
     typed: tuple[str, ...] = ()
     shells: dict[str, Shell] = Field(default_factory=dict)
     source: str = ""
+    workspace: Workspace | None = None
 
 
 class Settings(Part):
@@ -58,6 +61,7 @@ class Settings(Part):
         context: ``$CONTEXT``.
         dialect: Family whose rules hold where they differ: a rejection cancels a run of
             ``archon``, and fails the node of ``ion``.
+        requested: Stages that run only on request, and were asked for at the start.
         depth: Number of runs around this one.
     """
 
@@ -73,4 +77,5 @@ class Settings(Part):
     docs_dir: str = "docs/"
     context: str = ""
     dialect: Literal["archon", "ion"] = "archon"
+    requested: tuple[str, ...] = ()
     depth: int = 0

@@ -198,7 +198,9 @@ class Player:
         for layer in self.plan.within(within).layers:
             if len(layer) > 1:
                 self.sessions.cut(within)
-            steps = self._begun([(*within, node_id) for node_id in layer], state)
+            places = [(*within, node_id) for node_id in layer]
+            state = await self.opened(places, state)
+            steps = self._begun(places, state)
             played = await self._together(
                 [self.play_node(place, state, step) for place, step in steps.items()]
             )
@@ -209,6 +211,10 @@ class Player:
                     state = replace(state, cancelled=one.cancelled)
             if state.cancelled is not None:
                 break
+        return state
+
+    async def opened(self, places: list[Place], state: State) -> State:  # noqa: ARG002
+        """The state in which a layer opens, with all that its conditions need."""
         return state
 
     def _begun(self, places: list[Place], state: State) -> dict[Place, Task | Change]:
@@ -317,7 +323,7 @@ class Player:
             tried = key if attempt == 1 else f"{key}~{attempt}"
             try:
                 done = await self.works.once(
-                    tried, task, visible(state, task.place), self.sessions.of(task)
+                    tried, task, visible(state, task.place), session=self.sessions.of(task)
                 )
             except UnresolvableReference as error:
                 return Done(error=str(error))

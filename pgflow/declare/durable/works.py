@@ -22,7 +22,7 @@ from pgflow.declare.durable.processes import Mask
 from pgflow.declare.durable.programs import fill
 from pgflow.declare.durable.providers import Reply, Turn, TurnFailed, provider_of
 from pgflow.declare.durable.results import NodeFailed
-from pgflow.declare.durable.turns import masked, take_turn, turn_once
+from pgflow.declare.durable.turns import Asker, masked, take_turn, turn_once
 from pgflow.declare.graph import Bash, Node, Script
 from pgflow.declare.play.interpreter import Task
 from pgflow.declare.text.outputs import Outputs, completed
@@ -33,6 +33,9 @@ _SHELLS: Final = ("bash", "script")
 _SLACK_SECONDS: Final = 30.0
 _TURN_SECONDS: Final = 7200.0
 """Longest time of a turn that is an effect."""
+
+Prepare = Callable[[Turn], Turn]
+"""Completes a turn when it is taken; called in the bodies of steps only."""
 
 _NUMBER = re.compile(r"\s*-?[0-9]*\s*")
 
@@ -53,9 +56,15 @@ class Works:
         self.slots = asyncio.Semaphore(settings.parallel)
 
     async def once(
-        self, key: str, task: Task, outputs: Outputs, session: str | None = None
+        self,
+        key: str,
+        task: Task,
+        outputs: Outputs,
+        *,
+        session: str | None = None,
+        prepare: Prepare | None = None,
     ) -> Done:
-        """One try: a step of its own; a turn goes on in that session."""
+        """One try: a step of its own. A turn goes on in ``session``, completed by ``prepare``."""
         node = task.node
         if node.id in self.settings.stubs:
             stub = self.settings.stubs[node.id]
@@ -66,7 +75,7 @@ class Works:
             case Script():
                 return await self._script(key, node, node.body, task, outputs)
             case _:
-                return await self.turn(key, task, session)
+                return await self.turn(key, task, session=session, prepare=prepare)
 
     async def _step(self, key: str, body: Callable[[], Awaitable[Done]], *args: str) -> Done:
         """Do something once, and record what came of it."""
@@ -151,12 +160,45 @@ class Works:
             key, node, lambda: bodies.run_script(job, body, text, typed=typed), text
         )
 
-    async def turn(self, key: str, task: Task, session: str | None = None) -> Done:
-        """Take a turn of an agent, in a session of an earlier one if there is one."""
+    async def turn(
+        self,
+        key: str,
+        task: Task,
+        *,
+        session: str | None = None,
+        prepare: Prepare | None = None,
+    ) -> Done:
+        """Take a turn of an agent.
+
+        Args:
+            key: Key of the step.
+            task: The node's task.
+            session: Session of an earlier turn, which it goes on in; None to begin anew.
+            prepare: Completes the turn in the step's body, when it is taken.
+        """
         if self.settings.provider is None:
-            return Done(error=f"node '{task.node.id}' needs a provider, and the run has none")
-        spec, idle = self.settings.provider, task.node.idle_timeout_ms
-        turn = Turn(
+            return _nobody(task.node)
+        turn, ask_provider = self._turn_of(key, task, session), self._asker(task, prepare)
+        if task.node.effects:
+            return await self._work(
+                key, task.node, lambda: turn_once(ask_provider, turn), task.text
+            )
+        async with self.slots:
+            try:
+                return await take_turn(ask_provider, turn, has_budget=self.settings.has_budget)
+            except StepFailed as error:
+                return Done(error=str(error))
+
+    async def act(self, key: str, task: Task, prepare: Prepare | None = None) -> Done:
+        """Take a turn inside the body of an effect, once."""
+        if self.settings.provider is None:
+            return _nobody(task.node)
+        return await turn_once(self._asker(task, prepare), self._turn_of(key, task))
+
+    def _turn_of(self, key: str, task: Task, session: str | None = None) -> Turn:
+        """The turn of an agent, without what only its step's body may ask."""
+        idle = task.node.idle_timeout_ms
+        return Turn(
             with_context(task.text, self._template(task.node), task.variables),
             task.node.id,
             key,
@@ -169,33 +211,34 @@ class Works:
             session=session,
         )
 
+    def _asker(self, task: Task, prepare: Prepare | None) -> Asker:
+        """Has the provider of the run take a turn of a task."""
+        spec = self.settings.provider or ""
+
         async def ask_provider(turn: Turn) -> Reply:
             try:
                 secrets = tuple(bodies.secrets_of_run(self.settings).values())
                 env = bodies.surroundings(self.settings, self.folders, task.variables)
             except bodies.Unusable as error:
                 raise TurnFailed(f"node '{turn.node}' {error}") from error
+            turn = replace(turn, env=env, secrets=secrets)
             try:
-                reply = await provider_of(spec).take(replace(turn, env=env, secrets=secrets))
+                reply = await provider_of(spec).take(turn if prepare is None else prepare(turn))
             except TurnFailed as error:
                 raise TurnFailed(Mask(secrets).text(str(error)), spent=error.spent) from None
             return masked(reply, secrets)
 
-        if task.node.effects:
-            return await self._work(
-                key, task.node, lambda: turn_once(ask_provider, turn), task.text
-            )
-        async with self.slots:
-            try:
-                return await take_turn(ask_provider, turn, has_budget=self.settings.has_budget)
-            except StepFailed as error:
-                return Done(error=str(error))
+        return ask_provider
 
     def _template(self, node: Node) -> str:
         """The text of a turn as its author wrote it."""
         body = node.body
         name = getattr(body, "name", None) or getattr(body, "command", None)
         return self.frozen.commands.get(name, "") if name else getattr(body, "text", None) or ""
+
+
+def _nobody(node: Node) -> Done:
+    return Done(error=f"node '{node.id}' needs a provider, and the run has none")
 
 
 async def _stubbed(stub: JsonValue) -> Done:
