@@ -158,11 +158,14 @@ async def test_a_message_that_does_not_fit_is_refused_and_another_is_waited_for(
 
 
 OUTSIDE = ("/tmp/x", "../x", "a/../../x", "~/x", "stages", ".", ".pgflow/x", "link/x")
-REVIEWED = CONTRACT + """
+REVIEWED = (
+    CONTRACT
+    + """
     ## Review Gate
 
     Is it short enough?
 """
+)
 
 
 async def test_a_review_sends_back_with_notes_and_takes_what_a_person_has_edited(
@@ -182,16 +185,21 @@ async def test_a_review_sends_back_with_notes_and_takes_what_a_person_has_edited
 
 
 READS_A = CONTRACT.replace("`references/rules.md`", "`../01-a/output/result.md`")
-AUDITED = CONTRACT + """
+AUDITED = (
+    CONTRACT
+    + """
     ## Audit
 
     | Check | Pass Condition |
     |-------|----------------|
     | Good | It is good |
 """
+)
 
 
-@pytest.mark.parametrize(("message", "asks"), [("good", False), ("bad", False), ("bad worse", True)])
+@pytest.mark.parametrize(
+    ("message", "asks"), [("good", False), ("bad", False), ("bad worse", True)]
+)
 async def test_what_fails_its_checks_is_mended_once_and_then_decided_by_a_person(
     aflow: AsyncHarness, tmp_path: Path, message: str, asks: bool
 ) -> None:
@@ -210,13 +218,16 @@ async def test_what_fails_its_checks_is_mended_once_and_then_decided_by_a_person
 async def test_a_person_decides_at_a_checkpoint_how_the_stage_goes_on(
     aflow: AsyncHarness, tmp_path: Path
 ) -> None:
-    contract = CONTRACT + """
+    contract = (
+        CONTRACT
+        + """
     ## Checkpoints
 
     | After Step | Agent Presents | Human Decides |
     |------------|----------------|---------------|
     | 1 | Three titles | Which one |
     """
+    )
     root = workspace(tmp_path, {"01-a": contract})
     run = await begin(aflow, root)
     assert not list((root / "stages/01-a/output").glob("*.md")), "nothing is taken before the end"

@@ -21,6 +21,7 @@ from pgflow_cli.look.mail import operator, wake
 from pgflow_cli.look.output import note, shown
 from pgflow_cli.look.parsing import parse_input
 from pgflow_cli.look.selection import find_detail
+from pgflow_cli.runs import stages
 
 if TYPE_CHECKING:
     from pgflow._db.calls.fork import PlaceOptions
@@ -50,6 +51,7 @@ class Wishes:
         context: File with the issue that the run is about.
         parallel: Most nodes at work at once.
         dialect: Family whose rules hold where they differ.
+        requested: Stages of a workspace that run only if somebody asks for them.
     """
 
     words: list[str]
@@ -65,6 +67,7 @@ class Wishes:
     context: Path | None = None
     parallel: int = 8
     dialect: str = "archon"
+    requested: tuple[str, ...] = ()
 
 
 def find_file(target: str) -> Path | None:
@@ -95,10 +98,14 @@ def prepare(path: Path, wishes: Wishes) -> dict[str, Any]:
 
     graph = read_graph(path, tells=True)
     _refuse_unbuilt(graph)
+    folder = stages.folder_of(graph, path)
     inputs = _inputs(graph, wishes.inputs)
-    settings = _settings(wishes)
+    settings = _settings(wishes, folder)
+    stages.check_requested(graph, wishes.requested)
     provider = _check_provider(graph, settings)
-    frozen = freeze(graph)
+    frozen = freeze(graph, folder)
+    for name in inputs if folder is not None else ():
+        stages.check_message(graph, settings.cwd, name, inputs[name])
     _check_missing(frozen, inputs)
     _warn(frozen, provider, settings)
     return {
@@ -122,7 +129,7 @@ def _inputs(graph: Graph, words: list[str]) -> dict[str, Any]:
     for word in words:
         is_object = word.startswith(("{", "@")) or word == "-"
         given |= parse_input(None, word) if is_object else parse_input([word], None)
-    names = [declared.name for declared in graph.inputs]
+    names = [declared.name for declared in graph.inputs] + stages.signals_of(graph)
     for name in given:
         if name not in names:
             has = f"it has {', '.join(names)}" if names else "it has none"
@@ -137,10 +144,10 @@ def _check_missing(frozen: Frozen, inputs: dict[str, Any]) -> None:
         raise Mistake(f"{shown(missing)}: pass --input NAME=TEXT")
 
 
-def _settings(wishes: Wishes) -> Settings:
+def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
     from pgflow.declare.durable import Settings
 
-    cwd = (wishes.cwd or Path()).absolute()
+    cwd = (wishes.cwd or folder or Path()).absolute()
     if not cwd.is_dir():
         raise Mistake(f"--cwd {cwd} is no folder")
     for option, names in (("--env", wishes.env), ("--secret", wishes.secrets)):
@@ -161,6 +168,7 @@ def _settings(wishes: Wishes) -> Settings:
         base_branch=_base_branch(cwd) if wishes.base is None else wishes.base,
         context="" if wishes.context is None else _read(wishes.context),
         dialect="ion" if wishes.dialect == "ion" else "archon",
+        requested=wishes.requested,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgflow_cli.look.failures import INTERRUPTED, NEEDS_A_PERSON, TIME_LIMIT, Ended
 from pgflow_cli.look.output import console, note, shown
-from pgflow_cli.runs import declared
+from pgflow_cli.runs import declared, stages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,8 +153,13 @@ async def _stop_at_gates(app: AsyncApp, key: str, said: set[str]) -> None:
     Raises:
         Ended: Somebody is.
     """
-    from pgflow.inspect import ask_async, list_gates
+    from pgflow.inspect import ask_async, find_detail, list_gates
 
+    waits = stages.awaited(await ask_async(app, find_detail(key)))
+    for name in waits:
+        if name not in said:
+            said.add(name)
+            note(f"{name} is waited for:  pgflow signal {key} {name} JSON")
     gates = await ask_async(app, list_gates(key, limit=None))
     below = () if gates else await ask_async(app, list_gates(limit=1000))
     for gate in (*gates, *(one for one in below if key in one.path)):
@@ -164,7 +169,7 @@ async def _stop_at_gates(app: AsyncApp, key: str, said: set[str]) -> None:
         asked = gate.request.get("message") if isinstance(gate.request, dict) else None
         note(f"{gate.name} asks: {shown(str(asked or gate.request)[:2000])}")
         note(f"  pgflow approve {gate.gate}   or   pgflow reject {gate.gate} --why ...")
-    if not gates:
+    if not gates and not waits:
         return
     note(f"pgflow: run {key!r} waits for a person; {_LATER.format(key=key)}")
     raise Ended(NEEDS_A_PERSON)

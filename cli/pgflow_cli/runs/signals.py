@@ -12,7 +12,8 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator, wake
 from pgflow_cli.look.output import AsJson, choose_form, dump, plain, print_one
 from pgflow_cli.look.parsing import parse_json, refuse_empty
-from pgflow_cli.look.selection import Key, find_run
+from pgflow_cli.look.selection import Key, find_detail, find_run
+from pgflow_cli.runs.stages import check_mail
 
 if TYPE_CHECKING:
     import psycopg
@@ -55,7 +56,8 @@ def signal(
         from pgflow._db.calls import mail
         from pgflow._db.query import run
 
-        before = find_run(connection, key)
+        before = find_detail(connection, key)
+        check_mail(before, name, value)
         with connection.transaction():
             sent_to = run(
                 connection,

@@ -353,9 +353,9 @@ def run(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE[:WORKFLOW]|FILE|NAME",
-            help="The workflow: MODULE:NAME, FILE.py:NAME, a YAML file, or a name in "
-            ".archon/workflows.",
+            metavar="MODULE[:WORKFLOW]|FILE|FOLDER|NAME",
+            help="The workflow: MODULE:NAME, FILE.py:NAME, a YAML file, the folder of a workspace, "
+            "or a name in .archon/workflows.",
             show_default=False,
         ),
     ],
@@ -442,6 +442,10 @@ def run(
     dialect: Annotated[
         Dialect, typer.Option(help="FILE: a rejection cancels the run, or fails the node (ion).")
     ] = Dialect.ARCHON,
+    requested: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="STAGE", help="FOLDER: a stage that runs on request only."),
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="FILE: only start it; a worker does the rest.")
     ] = False,
@@ -483,14 +487,15 @@ def run(
         wishes = declared.Wishes(
             words or [], inputs or [], cwd, provider, tuple(env or ()), tuple(secret or ()),
             pool is not None, detach, tuple(ignore or ()), base, context, parallel,
-            dialect.value,
+            dialect.value, tuple(requested or ()),
         )  # fmt: skip
         arguments = declared.prepare(file, wishes)
         app, workflow = _app_of_files(find_dsn(dsn))
         labels = {"file": arguments["frozen"].graph.name[:255], **labels}
     else:
-        of_files = {"--cwd": cwd, "--provider": provider, "--env": env, "--secret": secret,
-                    "--ignore": ignore, "--base": base, "--context": context}  # fmt: skip
+        of_files = {"--cwd": cwd, "--with": requested, "--provider": provider, "--env": env,
+                    "--secret": secret, "--ignore": ignore, "--base": base,
+                    "--context": context}  # fmt: skip
         if said := [option for option, value in of_files.items() if value]:
             raise Mistake(f"{said[0]} is said of a file, and {target} is none")
         if len(inputs or ()) > 1:

@@ -18,6 +18,7 @@ from pgflow.declare.dag.drafts import meaningless, read_node
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.providers import Provider
 from pgflow.declare.durable.schemas import why_no_schema
+from pgflow.declare.durable.stages.plans import FILESYSTEM, Workspace, acts
 from pgflow.declare.graph import Call, Command, Graph, Group, Loop, Node, Prompt, Script, every_node
 from pgflow.declare.text.yamlfile import YamlError, decode, read_bytes, read_yaml
 
@@ -85,6 +86,8 @@ def overlooked(
         provider: Provider of the turns of its agents; None if there are none.
         settings: Settings of the run.
     """
+    if frozen.workspace is not None:
+        return list(_of_workspace(frozen, frozen.workspace))
     stubs = {} if settings is None else settings.stubs
     nodes = [node for node in every_node(frozen.graph.nodes) if node.id not in stubs]
     return [
@@ -93,6 +96,18 @@ def overlooked(
         *(sentence for node in nodes for sentence in _of_node(node, frozen)),
         *(() if provider is None else _of_turns(nodes, provider)),
     ]
+
+
+def _of_workspace(frozen: Frozen, workspace: Workspace) -> Iterator[str]:
+    for path in workspace.left_out:
+        yield f"{path} lies outside the workspace: it is not looked at, and its hash is not known"
+    for node in frozen.graph.nodes:
+        for effect in acts(node):
+            if effect.system == FILESYSTEM:
+                yield (
+                    f"stage '{node.id}' acts on the filesystem without an idempotency_key: nothing "
+                    "is delivered, and what its agent does is not done again after a crash"
+                )
 
 
 def _dropped(graph: Graph) -> Iterator[str]:

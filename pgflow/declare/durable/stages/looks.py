@@ -139,7 +139,9 @@ class Desk:
                 a person's, and stays.
         """
         after = self.stamps()
-        untouched = [one for one in self.stage.writes if after[one.location] == before[one.location]]
+        untouched = [
+            file for file in self.stage.writes if after[file.location] == before[file.location]
+        ]
         for file, text in self._answered(done, untouched):
             self.tree.write(self.tree.place(file.location, file.name), text.encode())
         return Kept(missing=self._missing(), outputs=self._outputs())
@@ -157,9 +159,7 @@ class Desk:
         texts = [(file, said.get(file.name)) for file in untouched]
         return [(file, text) for file, text in texts if isinstance(text, str)]
 
-    def finish(
-        self, said: str, look: Look, prompt: str, parcel: list[StageFile] | None
-    ) -> Kept:
+    def finish(self, said: str, look: Look, prompt: str, parcel: list[StageFile] | None) -> Kept:
         """Look at the outputs as they are accepted, and record what the stage has run with.
 
         Args:

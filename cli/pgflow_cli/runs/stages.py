@@ -1,0 +1,166 @@
+"""Stages of ICM workspaces on the command line: what a start gives them, ``pgflow request``, and
+messages that a run would refuse.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.look.database import Dsn, fetch, opened
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.mail import operator, wake
+from pgflow_cli.look.output import AsJson, choose_form, plain, print_one, shown
+from pgflow_cli.look.selection import Key, find_detail
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from pgflow.declare import Graph
+    from pgflow.inspect import RunDetail
+
+
+def folder_of(graph: Graph, path: Path) -> Path | None:
+    """The folder of a workspace that a path names; None for files of other families.
+
+    Raises:
+        Mistake: It is a workflow file without the folders of its stages.
+    """
+    from pgflow.declare.icm import is_workspace
+
+    if graph.family != "icm":
+        return None
+    folder = path if path.is_dir() else path.parent
+    if not is_workspace(folder):
+        raise Mistake(f"{path} stands alone: stages run in the folder of their workspace")
+    return folder
+
+
+def on_request(graph: Graph) -> list[str]:
+    """The stages that run only if somebody asks for them."""
+    return [node.id for node in graph.nodes if any(gate.kind == "request" for gate in node.gates)]
+
+
+def check_requested(graph: Graph, stages: tuple[str, ...]) -> None:
+    """Refuse to ask for stages that nobody need ask for.
+
+    Raises:
+        Mistake: One is none that waits to be asked for.
+    """
+    known = on_request(graph)
+    for stage in stages:
+        if stage not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise Mistake(
+                f"{shown(graph.name)} has no stage {stage!r} that runs on request only: {has}"
+            )
+
+
+def signals_of(graph: Graph) -> list[str]:
+    """The messages that a workspace waits for."""
+    return [entry.name for entry in graph.artifacts if entry.kind == "signal"]
+
+
+def check_message(graph: Graph, cwd: str, name: str, value: Any) -> None:
+    """Refuse a message that a run would refuse.
+
+    Raises:
+        Mistake: It does not fit.
+    """
+    from pgflow.declare.durable.stages.files import Tree
+    from pgflow.declare.durable.stages.mail import why_refused
+
+    try:
+        why = why_refused(graph, Tree(cwd), name, value)
+    except ImportError:  # without the extra `run`, the run itself looks
+        return
+    if why:
+        raise Mistake(f"{name}: {shown(why)}")
+
+
+def check_mail(detail: RunDetail, name: str, value: Any) -> None:
+    """Refuse a message to a run of a workspace that it would refuse; others are not looked at.
+
+    Raises:
+        Mistake: It does not fit.
+    """
+    graph, given = _graph_of(detail), detail.input or {}
+    if graph is not None and name in signals_of(graph):
+        check_message(graph, given["settings"]["cwd"], name, value)
+
+
+def awaited(detail: RunDetail) -> list[str]:
+    """The messages that a run of a workspace waits for now."""
+    waits = (detail.reason_detail or {}).get("signals") or ()
+    graph = _graph_of(detail) if waits else None
+    names = signals_of(graph) if graph is not None else []
+    return [name for name in names if name in waits]
+
+
+def _graph_of(detail: RunDetail) -> Graph | None:
+    """The workspace that a run plays; None if it is no run of one."""
+    from pgflow.declare.durable import declared
+    from pgflow.declare.graph import Graph
+
+    frozen = detail.input.get("frozen") if isinstance(detail.input, dict) else None
+    if detail.workflow != declared.name or not isinstance(frozen, dict):
+        return None
+    graph = Graph.model_validate(frozen["graph"])
+    return graph if graph.family == "icm" else None
+
+
+def request(
+    key: Key,
+    stage: Annotated[
+        str, typer.Argument(help="A stage with gate: explicit_request.", show_default=False)
+    ],
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Asks a run of a workspace for a stage that it would leave out.
+
+    The run must not have passed the stage yet: exit code 2 if it has, or has ended.
+    """
+    from pgflow._db.calls import mail
+    from pgflow._db.query import run
+    from pgflow.declare.durable.stages.mail import REQUEST
+
+    with opened(dsn) as connection:
+        detail = find_detail(connection, key)
+        graph = _graph_of(detail)
+        if graph is None:
+            raise Mistake(
+                f"run {key!r} is no run of a workspace, or nobody here can read its input"
+            )
+        check_requested(graph, (stage,))
+        if _has_passed(connection, detail, f"{REQUEST}{stage}"):
+            raise Mistake(f"run {key!r} has passed stage {stage!r}: it was left out")
+        with connection.transaction():
+            sent = run(
+                connection,
+                mail.deliver_signal(
+                    key, f"{REQUEST}{stage}", "{}", sent_by=operator(),
+                    idempotency_key=f"{REQUEST}{stage}",
+                ),
+            )  # fmt: skip
+            if sent.ended_as is not None and sent.is_new:
+                raise Mistake(f"run {key!r} is {sent.ended_as}: it runs no more stages")
+        wake(connection, sent.chains, sent.lanes)
+    said = {"key": key, "stage": stage, "new": sent.is_new}
+    print_one(choose_form(as_json=as_json), said, lambda: plain(_said(said)))
+
+
+def _has_passed(connection: psycopg.Connection[Any], detail: RunDetail, name: str) -> bool:
+    """Return True if the run has looked for the request, and found none."""
+    from pgflow.inspect import list_units
+
+    units = fetch(connection, list_units(detail.run_id, limit=None))
+    return any(unit.name == name and unit.event == "wait_timed_out" for unit in units)
+
+
+def _said(said: dict[str, Any]) -> str:
+    if not said["new"]:
+        return f"{said['key']} was asked for {said['stage']} before."
+    return f"{said['key']} runs {said['stage']} when it comes to it."

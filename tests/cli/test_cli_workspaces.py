@@ -1,0 +1,78 @@
+"""`pgflow run FOLDER`: a workspace is run from a terminal, asked for stages, and told where to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clikit import pgflow
+
+from pgflow.declare.durable.processes import close_keeper
+
+pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
+
+pytestmark = pytest.mark.timeout(90)
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "meeting-summarizer"
+RUN = ("run", "meeting", "--provider", "stub:stubs.yaml", "--table")
+FOLDER = '{"folder_path": "out"}'
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    shutil.copytree(EXAMPLE, "meeting")
+    stages = [path.name for path in Path("meeting/stages").iterdir()]
+    Path("stubs.yaml").write_text("".join(f"{stage}: words of {stage}\n" for stage in stages))
+    yield
+    close_keeper()
+    os.chdir(before)
+
+
+def test_a_workspace_is_run_asked_for_a_stage_and_told_where_to_deliver(dsn: str) -> None:
+    command = (*RUN, "--key", "weekly")
+    said = pgflow(dsn, *command, "--detach")
+    assert said.code == 0, said
+    assert "runs on request only: it has 04" in pgflow(dsn, "request", "weekly", "01").err
+    for answer in ("weekly runs 04-extended-notes when", "weekly was asked for 04-extended-notes"):
+        assert pgflow(dsn, "request", "weekly", "04-extended-notes", "--table").out.startswith(answer)
+    said = pgflow(dsn, *command)
+    assert said.code == 4, said
+    assert "pgflow signal weekly delivery_target JSON" in said.err
+    for wrong, why in (("{}", "is a required property"), ('{"folder_path": "../x"}', "leads out")):
+        refused = pgflow(dsn, "signal", "weekly", "delivery_target", wrong)
+        assert (refused.code, why in refused.err) == (2, True), refused
+    assert pgflow(dsn, "signal", "weekly", "delivery_target", FOLDER).code == 0
+    said = pgflow(dsn, *command, "--watch")
+    assert said.code == 0, said
+    assert said.out == "weekly completed: words of 05-assemble-and-deliver\n"
+    assert Path("meeting/out/extended-notes.md").read_text() == "words of 04-extended-notes"
+    assert "is completed" in pgflow(dsn, "request", "weekly", "04-extended-notes").err
+
+
+def test_a_stage_that_the_run_has_passed_is_refused(dsn: str) -> None:
+    said = pgflow(dsn, *RUN, "--key", "weekly")
+    assert said.code == 4, said
+    late = pgflow(dsn, "request", "weekly", "04-extended-notes")
+    assert (late.code, "has passed stage" in late.err) == (2, True), late
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--with", "01-meeting-notes"], "runs on request only: it has 04-extended-notes"),
+        (["--input", "nonesuch=x"], "has no input 'nonesuch': it has delivery_target"),
+        (["--input", "delivery_target=x"], "does not fit the schema"),
+        (["--input", 'delivery_target:={"folder_path": "/tmp"}'], "is absolute"),
+    ],
+)
+def test_what_a_workspace_cannot_be_given_is_refused_before_there_is_a_run(
+    dsn: str, arguments: list[str], why: str
+) -> None:
+    said = pgflow(dsn, *RUN, *arguments)
+    assert (said.code, why in said.err) == (2, True), said
+    assert pgflow(dsn, "list", "--json").data == []
