@@ -29,7 +29,7 @@ RUN_UNTIL_STOPPED = (
     "pgflow list --watch",
     "pgflow pg start",
 )
-TESTED_ELSEWHERE = ("pgflow demo", "pgflow pg", "pgflow import", "pgflow update")
+TESTED_ELSEWHERE = ("pgflow demo", "pgflow pg", "pgflow import", "pgflow update", "pgflow request")
 
 
 def sections() -> dict[str, str]:
