@@ -3679,6 +3679,55 @@ FILES = (
         "            os.kill(pid, signal.SIGKILL)",
         "runs/test_keeper.py::test_the_end_of_its_time_ends_its_whole_group",
     ),
+    Defect(
+        "file that has one place for its writer and another for its readers",
+        "pgflow/declare/icm/locations.py",
+        "return named[0] if named else",
+        "return",
+        "declare/test_icm_workflow.py::test_a_file_without_a_location_has_one_for_its_writer_and_its_reader",
+    ),
+    Defect(
+        "file of an agent that its words overwrite",
+        "pgflow/declare/durable/stages/looks.py",
+        "if after[file.location] == before[file.location]",
+        "if True",
+        "runs/test_workspace_runs.py::test_a_file_that_the_agent_has_written_itself_stays",
+    ),
+    Defect(
+        "stage that runs although nothing has changed",
+        "pgflow/declare/durable/stages/looks.py",
+        "return same and not self._missing()",
+        "return False",
+        "runs/test_workspace_runs.py::test_a_stage_runs_again_only_if_what_it_reads_has_changed",
+    ),
+    Defect(
+        "link that leads out of a workspace",
+        "pgflow/declare/durable/stages/files.py",
+        "        if not found.is_relative_to(root):",
+        "        if False:",
+        "runs/test_deliveries.py::test_a_path_that_leads_out_is_refused",
+    ),
+    Defect(
+        "delivery that overwrites what a person has edited",
+        "pgflow/declare/durable/stages/delivery.py",
+        "if there not in (None, digest, known.get(name)):",
+        "if False:",
+        "runs/test_deliveries.py::test_another_run_renews_what_was_delivered_and_not_what_a_person_has_edited",
+    ),
+    Defect(
+        "message that is not held to its schema",
+        "pgflow/declare/durable/stages/mail.py",
+        "if entry.json_schema is not None and (",
+        "if entry.json_schema is None and (",
+        "runs/test_workspace_runs.py::test_a_message_that_does_not_fit_is_refused_and_another_is_waited_for",
+    ),
+    Defect(
+        "act of a stage that nobody takes back",
+        "pgflow/declare/durable/stages/acting.py",
+        "            effect.compensate(undo)",
+        "            pass",
+        "runs/test_workspace_runs.py::test_acts_of_stages_are_taken_back_in_reverse_when_a_later_stage_fails",
+    ),
 )
 
 WORKSPACES = (

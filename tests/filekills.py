@@ -149,11 +149,15 @@ class Play:
         worker = WorkerProcess(self.dsn, module="pgflow.declare.durable")
         try:
             worker.registered()
+            if not is_last:
+                self.lie_in_wait(worker)
             life = self.chance.uniform(0, LONGEST_LIFE_SECONDS)
             until = time.monotonic() + (PATIENCE_SECONDS if is_last else life)
             while time.monotonic() < until:
                 if self.has_ended(conn, key):
                     return True
+                if worker.process.poll() is not None:
+                    break
                 asyncio.run(self.answer())
                 time.sleep(min(0.1, max(0.0, until - time.monotonic())))
             if not is_last:
@@ -166,6 +170,9 @@ class Play:
             if worker.process.returncode is None:
                 worker.send(signal.SIGTERM)
                 worker.finish()
+
+    def lie_in_wait(self, worker: WorkerProcess) -> None:
+        """Have a worker killed at a moment that is not one of time; here there is none."""
 
     def has_ended(self, conn: psycopg.Connection[Any], key: str) -> bool:
         """Return True if the run is over."""
@@ -196,10 +203,10 @@ class Play:
         self.known = {step: lines[f"{step} begins"] for step in recorded(conn, key)}
 
 
-def main() -> int:
+def main(play: type[Play] = Play, description: str | None = __doc__) -> int:
     """Plays it, and prints the figures."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("dsn", help="server, as a superuser")
     parser.add_argument("--kills", type=int, default=200)
@@ -216,7 +223,7 @@ def main() -> int:
         while left > 0:
             kills = min(left, KILLS_OF_A_RUN)
             with tempfile.TemporaryDirectory() as folder:
-                one = Play(dsn, Path(folder), chance, kills)
+                one = play(dsn, Path(folder), chance, kills)
                 one.play()
             runs, left = runs + 1, left - max(1, one.killed.total())
             wrong += one.wrong

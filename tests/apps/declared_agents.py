@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -86,3 +87,16 @@ def scribe(turn: Turn) -> object:
     if "worse" in turn.prompt and ":repair" in turn.key:
         return f"bad {turn.node}"
     return f"{turn.key} of {sorted(set(re.findall('begin ([^ ]+)', turn.prompt)))}"
+
+
+def slow_scribe(turn: Turn) -> object:
+    """The same, and it takes a moment."""
+    said = scribe(turn)
+    time.sleep(0.25)
+    return said
+
+
+def writer(turn: Turn) -> str:
+    """Writes the output of its stage itself, and says that it has."""
+    Path(turn.cwd, "stages", turn.node, "output", "result.md").write_text("all of it")
+    return "I have written it."

@@ -297,3 +297,14 @@ async def test_a_run_that_is_taken_back_does_the_stage_again(
     await aflow.app.restart("again", effects="repeat")
     assert (await go_on(aflow, run)).status == "completed"
     assert seen(root)["01-a begins"] == 2
+
+
+async def test_a_file_that_the_agent_has_written_itself_stays(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    root = workspace(tmp_path, {"01-a": CONTRACT})
+    for message in ("one", "two"):  # the second writes the same bytes again
+        run = await begin(aflow, root, provider="python:declared_agents:writer", message=message)
+        end = await ended(run)
+        assert (end.status, end.output) == ("completed", "all of it"), end
+        assert (root / "stages/01-a/output/result.md").read_text() == "all of it"

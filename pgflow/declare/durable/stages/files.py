@@ -90,6 +90,7 @@ class Tree:
             path = self.path(pattern)
             yield from _below(path) if path.is_dir() else [path]
             return
+        self.path(pattern.replace("*", "x"))
         for path in sorted(root.glob(pattern)):
             if path.resolve().is_relative_to(root) and path.name[0] != ".":
                 yield path

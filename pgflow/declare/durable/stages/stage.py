@@ -71,10 +71,10 @@ class StagePlay:
     async def _play(self) -> Change:
         place = self.task.place
         if self._gates("request") and not await self.context.mail.is_requested(self.id):
-            return Settled(place, Output("skipped"), "not requested")
+            return Settled(place, Output("skipped"), "not_requested")
         look = await self._look()
         if look.is_current:
-            return Settled(place, completed(look.text), "unchanged: its inputs are as they were")
+            return Settled(place, completed(look.text), "unchanged")
         if await self._asked_before(look):
             look = await self._look()
         said = await self._worked(look)
