@@ -17,7 +17,7 @@ pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
 pytestmark = pytest.mark.timeout(90)
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "meeting-summarizer"
-RUN = ("run", "meeting", "--provider", "stub:stubs.yaml", "--table")
+RUN = ("run", "meeting", "--provider", "stub:meeting/meeting.stubs.yaml", "--table")
 FOLDER = '{"folder_path": "out"}'
 
 
@@ -26,8 +26,6 @@ def _here(tmp_path: Path) -> Iterator[None]:
     before = Path.cwd()
     os.chdir(tmp_path)
     shutil.copytree(EXAMPLE, "meeting")
-    stages = [path.name for path in Path("meeting/stages").iterdir()]
-    Path("stubs.yaml").write_text("".join(f"{stage}: words of {stage}\n" for stage in stages))
     yield
     close_keeper()
     os.chdir(before)
@@ -51,8 +49,8 @@ def test_a_workspace_is_run_asked_for_a_stage_and_told_where_to_deliver(dsn: str
     assert pgflow(dsn, "signal", "weekly", "delivery_target", FOLDER).code == 0
     said = pgflow(dsn, *command, "--watch")
     assert said.code == 0, said
-    assert said.out == "weekly completed: words of 05-assemble-and-deliver\n"
-    assert Path("meeting/out/extended-notes.md").read_text() == "words of 04-extended-notes"
+    assert said.out.startswith("weekly completed: The export is released on Friday")
+    assert Path("meeting/out/extended-notes.md").read_text().startswith("Ann asks for")
 
 
 def test_a_stage_that_the_run_has_passed_is_refused(dsn: str) -> None:
