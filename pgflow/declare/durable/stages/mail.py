@@ -25,6 +25,8 @@ from pgflow.declare.text.javascript import parse_json
 
 REQUEST: Final = "request:"
 """Begin of the names of signals that ask for a stage."""
+_ANYTHING: Final[Any] = Any
+"""Type of a message: its schema is the workspace's."""
 
 
 class Mail:
@@ -63,7 +65,7 @@ class Mail:
             number = 0
             while name not in self.heard:
                 number += 1
-                signal: pgflow.Signal[Any] = pgflow.Signal(name, Any)
+                signal: pgflow.Signal[Any] = pgflow.Signal(name, _ANYTHING)
                 value = await signal.wait()
                 why = await self._why_refused(name, value, number)
                 if not why:
@@ -88,7 +90,7 @@ class Mail:
         if stage in self.settings.requested:
             return True
         try:
-            await pgflow.Signal(f"{REQUEST}{stage}", Any).wait(timeout=0)
+            await pgflow.Signal(f"{REQUEST}{stage}", _ANYTHING).wait(timeout=0)
         except TimeoutError:
             return False
         return True

@@ -19,7 +19,7 @@ from pgflow.declare.graph import Atom, Node
 from pgflow.declare.play.interpreter import Change, Place, State, Task
 from pgflow.declare.play.progress import Settled, apply
 from pgflow.declare.play.triggers import is_triggered
-from pgflow.declare.text.outputs import completed
+from pgflow.declare.text.outputs import NodeState, completed
 
 
 class StagePlayer(Player):
@@ -69,7 +69,9 @@ class StagePlayer(Player):
     def _compared(self, node: Node, state: State) -> list[str]:
         """Signals that a node's condition compares, if the condition is looked at."""
         outputs = state.scope.outputs
-        before = [outputs[one].state if one in outputs else "failed" for one in node.depends_on]
+        before: list[NodeState] = [
+            outputs[one].state if one in outputs else "failed" for one in node.depends_on
+        ]
         if node.when is None or not is_triggered(node.trigger_rule, before):
             return []
         atoms = [part for clause in node.when.any_of for part in clause if isinstance(part, Atom)]
