@@ -151,7 +151,7 @@ class StagePlay:
         key, attempt = self.telling.key(kind), 1
         while True:
             tried = key if attempt == 1 else f"{key}~{attempt}"
-            done = await self.context.works.once(tried, task, {}, prepare)
+            done = await self.context.works.once(tried, task, {}, prepare=prepare)
             if done.error is None:
                 return done
             delay = retry_delay_ms(self.node, attempt, done.error)
