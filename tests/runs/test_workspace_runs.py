@@ -12,11 +12,11 @@ from runkit import Run, ended, seen
 
 import pgflow
 from pgflow import Approve, Reject
-from pgflow.declare import parse_workflow
+from pgflow.declare import icm, parse_workflow
 from pgflow.declare.durable import declared, freeze
 from pgflow.declare.durable.frozen import Settings
 from pgflow.inspect import ask_async, list_gates
-from tests.kits.icmkit import CONTRACT, workspace
+from tests.kits.icmkit import CONTRACT, CORPUS, workspace
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
@@ -308,3 +308,20 @@ async def test_a_file_that_the_agent_has_written_itself_stays(
         end = await ended(run)
         assert (end.status, end.output) == ("completed", "all of it"), end
         assert (root / "stages/01-a/output/result.md").read_text() == "all of it"
+
+
+@pytest.mark.parametrize("name", [path.name for path in icm.find_workspaces(CORPUS)])
+async def test_a_workspace_of_others_runs_to_its_end_and_then_has_nothing_to_do(
+    aflow: AsyncHarness, tmp_path: Path, name: str
+) -> None:
+    (origin,) = (path for path in icm.find_workspaces(CORPUS) if path.name == name)
+    root = Path(shutil.copytree(origin, tmp_path / name))
+    for _ in range(2):
+        before = sum(seen(root).values())
+        run = await begin(aflow, root, provider="python:declared_agents:obliging")
+        while gates := list(await ask_async(aflow.app, list_gates(run.key, limit=None))):
+            await aflow.app.answer(gates[0].gate, Approve(), by="ann")
+            await aflow.until_idle()
+        end = await ended(run)
+        assert (end.status, set(end.states.values())) == ("completed", {"completed"}), end
+    assert sum(seen(root).values()) == before, "the second run has found all of it there"

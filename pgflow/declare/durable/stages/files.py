@@ -93,7 +93,7 @@ class Tree:
         self.path(pattern.replace("*", "x"))
         for path in sorted(root.glob(pattern)):
             if path.resolve().is_relative_to(root) and path.name[0] != ".":
-                yield path
+                yield from _below(path) if path.is_dir() else [path]
 
     def hash(self, location: str) -> str | None:
         """Return the hash of what is at a location; None if nothing is there."""
@@ -126,9 +126,8 @@ class Tree:
         """The one path that a text is written to: of a folder a file of that name, of a pattern the
         words of its placeholders.
         """
-        if location.endswith("/"):
-            return f"{location}{name}.md"
-        return _PLACEHOLDER.sub(lambda found: _plain(found.group()) or name, location)
+        whole = f"{location}{_plain(name)}.md" if location.endswith("/") else location
+        return _PLACEHOLDER.sub(lambda found: _plain(found.group()) or _plain(name), whole)
 
     def write(self, location: str, data: bytes) -> None:
         """Write a file of the workspace.

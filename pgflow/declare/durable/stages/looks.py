@@ -89,10 +89,12 @@ class Desk:
             left_out: Stages that this run has left out, whose files need not be there.
             may_be_current: True if the stage need not run where nothing has changed.
         """
-        inputs = {file.location: self.tree.hash(file.location) for file in self.stage.reads}
+        own = {file.location for file in self.stage.writes}  # no change that others have made
+        reads = [file for file in self.stage.reads if file.location not in own]
+        inputs = {file.location: self.tree.hash(file.location) for file in reads}
         missing = (
             file.location
-            for file in self.stage.reads
+            for file in reads
             if file.is_required and inputs[file.location] is None and file.writer not in left_out
         )
         is_current = may_be_current and self._is_current(inputs, prompt)
