@@ -119,7 +119,7 @@ def request(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Asks a run of a workspace for a stage that it would leave out.
+    """Asks a workspace run for a stage that it would leave out.
 
     The run must not have passed the stage yet: exit code 2 if it has, or has ended.
     """
