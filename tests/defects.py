@@ -1759,6 +1759,27 @@ EFFECTS = (
 
 SHOWN = (
     Defect(
+        "answer in the terminal to what was not shown",
+        "cli/pgflow_cli/top/orders.py",
+        "            payload_hash=gate.payload_hash, acting_as=list(person.roles),",
+        "            acting_as=list(person.roles),",
+        "top/test_top_screen.py::test_an_answer_counts_for_what_was_shown_and_for_nothing_else",
+    ),
+    Defect(
+        "order in the terminal that nobody gave",
+        "cli/pgflow_cli/top/orders.py",
+        "await desk.tell(order.verb, key, by=person.name,",
+        "await desk.tell(order.verb, key,",
+        "top/test_top_screen.py::test_a_person_mends_what_the_screen_shows",
+    ),
+    Defect(
+        "screen that hides a database without an answer",
+        "cli/pgflow_cli/top/live.py",
+        "                self._tell_trouble(error)\n",
+        "                return\n",
+        "top/test_top_screen.py::test_a_database_that_does_not_answer_is_told_of_and_found_again",
+    ),
+    Defect(
         "step that was cut off shown as tried once",
         "sql/views/runs.sql",
         "case when f.begun_by is null or coalesce(f.begun_by = any(f.ended_by), false) then 0 else "

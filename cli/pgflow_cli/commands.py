@@ -53,6 +53,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Look": {
         "web": ("ops.web:web", "Serves the console: pages where people see, decide and mend."),
+        "top": ("top.command:top", "Watches all work live in the terminal, and takes orders."),
         "list": ("runs.listing:list_runs", "Lists runs, the newest first."),
         "show": ("runs.showing:show", "Shows a run: where it is and why, input, result, calls."),
         "wait": ("runs.waiting:wait", "Waits until runs have ended, or are stuck."),

@@ -63,6 +63,7 @@ ROOMS = (
     "pgflow_cli.runs",
     "pgflow_cli.ledgers",
     "pgflow_cli.ops",
+    "pgflow_cli.top",
     "pgflow_cli.skill",
     "pgflow_cli.treasury",
     "pgflow_cli",

@@ -1,0 +1,114 @@
+"""The command: the live screen, or with ``--once`` one picture of it for scripts."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgflow_cli.look.database import Dsn, find_dsn
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.mail import operator
+from pgflow_cli.look.output import AsJson, Form, choose_form, console, dump
+
+if TYPE_CHECKING:
+    from pgflow.app import AsyncApp
+
+
+def top(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="Module or file with an app whose codec and approvers count here.",
+            metavar="MODULE[:APP]",
+        ),
+    ] = None,
+    *,
+    dsn: Dsn = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Show, and take no orders.")
+    ] = False,
+    roles: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--as",
+            metavar="ROLE",
+            help="A role of yours that gates ask for; more than once for more.",
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture, and end.")] = False,
+    as_json: AsJson = None,
+) -> None:
+    """Watches all work live in the terminal, and takes orders.
+
+    It trusts whoever sits at the terminal, and records that name with every order. --once prints
+    what needs a person, queues, runs, workers, gates, debts and budgets, for scripts in JSON.
+    """
+    for role in roles or ():
+        if not role.encode() or "\0" in role:
+            raise Mistake(f"--as takes the name of a role, not {role!r}")
+    if as_json is not None and not once:
+        raise Mistake("--json and --table go with --once")
+    import asyncio
+
+    if once:
+        asyncio.run(_print(target, dsn, choose_form(as_json=as_json)))
+        return
+    try:
+        import textual  # noqa: F401 - whether it is there is told in one line
+    except ImportError:
+        raise Mistake('the screen needs textual: pip install "pgflow-engine[tui]"') from None
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
+        raise Mistake("the screen needs a terminal: for a script there is --once")
+    asyncio.run(_show(target, dsn, tuple(roles or ()), read_only=read_only))
+
+
+async def _print(target: str | None, dsn: str | None, form: Form) -> None:
+    from pgflow._desk.desk import Desk
+    from pgflow_cli.top.views import draw, take_picture
+
+    async with _app(target, dsn) as app:
+        picture = await take_picture(Desk(app))
+    if form is Form.JSON:
+        typer.echo(dump(picture, indent=2 if sys.stdout.isatty() else None))
+        return
+    out = console()
+    for part in draw(picture, out.width):
+        out.print(part)
+
+
+async def _show(
+    target: str | None, dsn: str | None, roles: tuple[str, ...], *, read_only: bool
+) -> None:
+    from pgflow.inspect import database_now
+    from pgflow_cli.top.orders import Person
+    from pgflow_cli.top.screen import Top
+    from pgflow_cli.top.troubles import ImpatientDesk
+
+    person = None if read_only else Person(operator(), roles)
+    async with _app(target, dsn) as app:
+        desk = ImpatientDesk(app)
+        await desk.ask(database_now())  # what cannot be reached at all is told without a screen
+        await Top(desk, person, _name(dsn)).run_async()
+
+
+def _name(dsn: str | None) -> str:
+    """Return the target of a connection string, without anything secret: ``app@db/orders``."""
+    from psycopg.conninfo import conninfo_to_dict
+
+    from pgflow._db.dsn import resolve_dsn
+
+    said = conninfo_to_dict(resolve_dsn(dsn) or "")
+    user = f"{said['user']}@" if "user" in said else ""
+    return f"{user}{said.get('host', '')}/{said.get('dbname', '')}" if said else ""
+
+
+def _app(target: str | None, dsn: str | None) -> AsyncApp:
+    from pgflow.app import AsyncApp
+
+    if target is None:
+        return AsyncApp(find_dsn(dsn), listen=False)
+    from pgflow_cli.look.targets import load_app
+
+    return load_app(target, dsn)

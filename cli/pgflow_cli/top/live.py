@@ -1,0 +1,189 @@
+"""Parts that all screens have: an application with a desk, and a way to be read again and again.
+
+It asks one small question every two seconds, and only for what is seen. A database that does not
+answer is told of; what is seen stays, and is read again once it answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from time import monotonic
+from typing import ClassVar, cast
+
+from rich.text import Text
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
+from textual.screen import Screen
+from textual.widgets import Static
+
+from pgflow._desk.desk import Desk
+from pgflow.inspect import database_now
+from pgflow_cli.look.output import printable
+from pgflow_cli.top.orders import Person
+from pgflow_cli.top.troubles import TOLD, explain, is_silent
+
+TICK_SECONDS = 2.0
+CLOCK_SECONDS = 60.0
+
+
+class Clock:
+    """The database's clock, read now and then and followed by our own."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._base: datetime | None = None
+        self._read_at = 0.0
+
+    async def read(self) -> datetime:
+        """Ask for the time."""
+        self._base, self._read_at = await self._desk.ask(database_now()), monotonic()
+        return self._base
+
+    async def now(self) -> datetime:
+        """Return the time; ask for it if that is long ago."""
+        passed = monotonic() - self._read_at
+        if self._base is None or passed > CLOCK_SECONDS:
+            return await self.read()
+        return self._base + timedelta(seconds=passed)
+
+
+class Station(App[None]):
+    """The application.
+
+    Attributes:
+        desk: The desk that is asked and told.
+        person: Person who gives orders; None for nobody.
+        database: Name of the database.
+        clock: Its clock.
+        tick_seconds: Time between two looks.
+    """
+
+    CSS = """
+    #head, #tabs, #keys { height: 1; }
+    #keys { background: $boost; color: $text-muted; }
+    #trouble { height: auto; color: $error; text-style: bold; display: none; }
+    #note { height: auto; color: $success; display: none; }
+    DataTable { height: 1fr; }
+    VerticalScroll { height: 1fr; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(
+        self,
+        desk: Desk,
+        person: Person | None,
+        database: str = "",
+        tick_seconds: float = TICK_SECONDS,
+    ) -> None:
+        super().__init__()
+        self.desk = desk
+        self.person = person
+        self.database = database
+        self.clock = Clock(desk)
+        self.tick_seconds = tick_seconds
+
+
+class Live(Screen[None]):
+    """A screen that is read again and again while it is seen.
+
+    Attributes:
+        ticks: Number of looks so far.
+        is_asked: True if somebody wants it to be read now.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "again", "now"), Binding("q", "back")]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ticks = 0
+        self.is_asked = True
+        self._wanted = asyncio.Event()
+        self._silent_since: datetime | None = None
+
+    @property
+    def top(self) -> Station:
+        """The application."""
+        return cast("Station", self.app)
+
+    async def show(self) -> None:
+        """Read what is shown, and show it."""
+        raise NotImplementedError
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self.run_worker(self._look_on(), exclusive=True)
+
+    def look_soon(self) -> None:
+        """Read it now."""
+        self.is_asked = True
+        self._wanted.set()
+
+    def on_screen_resume(self) -> None:
+        """Read it once it is seen again."""
+        self.look_soon()
+
+    def on_resize(self) -> None:
+        """Draw it for its new size."""
+        self.look_soon()
+
+    def action_again(self) -> None:
+        """Read it now, as somebody asks."""
+        self.look_soon()
+
+    def action_back(self) -> None:
+        """Leave."""
+        self.app.exit()
+
+    async def _look_on(self) -> None:
+        while True:
+            self._wanted.clear()
+            if self.is_current:
+                await self._look()
+            try:
+                async with asyncio.timeout(self.top.tick_seconds):
+                    await self._wanted.wait()
+            except TimeoutError:
+                continue
+
+    async def _look(self) -> None:
+        try:
+            await self.show()
+        except NoMatches:
+            return  # it is being left
+        except TOLD as error:
+            if self.is_attached:
+                self._tell_trouble(error)
+        else:
+            self.ticks, self.is_asked = self.ticks + 1, False
+            self._silent_since = None
+            self._line("trouble", "")
+
+    def _tell_trouble(self, error: BaseException) -> None:
+        """Tell what is wrong; all is read once that is over."""
+        self.is_asked = True
+        line = explain(error)
+        if is_silent(error):
+            self._silent_since = self._silent_since or datetime.now().astimezone()
+            line += f" since {self._silent_since:%H:%M:%S}: what you see is from before. Asking on"
+        self._line("trouble", f"{line}.")
+
+    def _line(self, name: str, text: str) -> None:
+        line = self.query_one(f"#{name}", Static)
+        line.display = bool(text)
+        line.update(Text(printable(text)))
+
+    def _keys(self, pairs: Sequence[tuple[str, str]]) -> None:
+        line = Text(no_wrap=True, overflow="ellipsis")
+        for key, words in pairs:
+            line.append(key, style="bold").append(f" {words}  ")
+        self.query_one("#keys", Static).update(line)
+
+    def _head(self, title: str) -> None:
+        who = "looks only" if self.top.person is None else f"as {self.top.person.name}"
+        line = Text(no_wrap=True, overflow="ellipsis")
+        line.append(printable(title), style="bold")
+        line.append(printable(f"  {self.top.database}  {who}"), style="dim")
+        self.query_one("#head", Static).update(line)

@@ -1,0 +1,339 @@
+"""Orders: what may be done about a run, a gate or a debt, with all that is said before it is done.
+
+An order is data: its fields, the command line and the statement that it stands for, and a verb of
+the client that does it. Nothing here shows anything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pgflow import Signal
+from pgflow._desk import orders as told
+from pgflow._desk.debts import SAYS, VERDICTS
+from pgflow._desk.desk import Desk
+from pgflow._desk.words import literal, quoted
+from pgflow._model.gates import Answer, Approve, Escalate, Reject, TakeOver
+from pgflow.errors import InvalidArgument, WrongState
+from pgflow.inspect import GateRow, ObligationRow, RunRow, find_run
+from pgflow_cli.look.output import dump
+
+Said = Mapping[str, str]
+"""Texts that a person has typed, by the names of fields."""
+
+RUN_KEYS = {"retry": "t", "resume": "u", "pause": "p", "signal": "s", "cancel": "x"}
+VERDICT_KEYS = {"confirmed": "c", "failed": "f", "absent": "b", "taken_back": "k", "stands": "s"}
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody at the terminal.
+
+    Attributes:
+        name: Name that is recorded with every order.
+        roles: Roles of theirs that gates ask for.
+    """
+
+    name: str
+    roles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Field:
+    """Something that an order is told.
+
+    Attributes:
+        name: Its name.
+        label: Words for it.
+        value: Text that it begins with.
+        is_needed: True if it may not be empty.
+        is_long: True for a text of several lines.
+    """
+
+    name: str
+    label: str
+    value: str = ""
+    is_needed: bool = False
+    is_long: bool = False
+
+
+@dataclass(frozen=True)
+class Order:
+    """Something that may be done.
+
+    Attributes:
+        key: Key of the keyboard for it.
+        title: Words for it.
+        says: Words for what it does.
+        fields: Texts that it is told.
+        command: Function that returns the command line that it stands for.
+        sql: Function that returns the statement.
+        give: Function that does it.
+        past: Words for what was done.
+    """
+
+    key: str
+    title: str
+    says: str
+    fields: tuple[Field, ...]
+    command: Callable[[Said], str]
+    sql: Callable[[Said], str]
+    give: Callable[[Desk, Said], Awaitable[Any]]
+    past: str
+
+
+def check(order: Order, said: Said) -> None:
+    """Refuse what is not whole.
+
+    Raises:
+        InvalidArgument: A field that is needed is empty.
+    """
+    for field in order.fields:
+        if field.is_needed and not said[field.name].strip():
+            raise InvalidArgument(f"say this first: {field.label}")
+
+
+def call(function: str, *given: str, **named: str | None) -> str:
+    """Return the statement that calls a stored function: what is None is left out."""
+    said = [literal(one) for one in given]
+    said += [f"{name} => {literal(one)}" for name, one in named.items() if one is not None]
+    return f"select pgflow.{function}({', '.join(said)})"
+
+
+def array_of(names: Collection[str]) -> str | None:
+    """Return names as the text of an array; None for none."""
+    escaped = (name.replace("\\", "\\\\").replace('"', '\\"') for name in names)
+    return "{" + ",".join(f'"{name}"' for name in escaped) + "}" if names else None
+
+
+def read_json(text: str, what: str) -> Any:
+    """Return the value that JSON means.
+
+    Raises:
+        InvalidArgument: It is no JSON.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(
+            f'{what} is no JSON: {error}. A text stands in quotes: "paid"'
+        ) from None
+
+
+# ---------------------------------------------------------------- runs
+
+WHY = Field("why", "Why")
+
+
+def orders_of_run(run: RunRow, person: Person) -> list[Order]:
+    """Return the orders that mean something to a run as it is."""
+    return [_run_order(order, run, person) for order in told.orders_for(run)]
+
+
+def _run_order(order: told.Order, run: RunRow, person: Person) -> Order:
+    is_signal = order.verb == "signal"
+    waits_for = (getattr(run, "reason_detail", None) or {}).get("signals") or [""]
+    fields = (
+        (Field("name", "Name of the signal", str(waits_for[0]), is_needed=True),
+         Field("payload", "Its payload, in JSON", "null", is_needed=True))
+        if is_signal else (WHY,)
+    )  # fmt: skip
+    return Order(
+        RUN_KEYS[order.verb], order.title, order.says, fields,
+        lambda said: told.command_of(
+            order, run.key, said.get("name", ""), said.get("payload", ""), said.get("why", "")
+        ),
+        lambda said: told.sql_of(
+            order, run.key, said.get("name", ""), said.get("payload", ""), person.name
+        ).replace("'WHY'", literal(said.get("why", ""))),
+        partial(_tell_run, order, run.key, person), order.past,
+    )  # fmt: skip
+
+
+async def _tell_run(order: told.Order, key: str, person: Person, desk: Desk, said: Said) -> None:
+    run = await desk.ask(find_run(key, tenant=desk.tenant))
+    if run.status not in order.fits:
+        raise WrongState(told.refusal_of(order, key, run.status))
+    if order.verb == "signal":
+        payload = read_json(said["payload"], "the payload")
+        await desk.tell("send", key, Signal(said["name"].strip(), object), payload, by=person.name)
+        return
+    why = said["why"].strip()
+    await desk.tell(order.verb, key, by=person.name, **({"why": why} if why else {}))
+
+
+# ---------------------------------------------------------------- gates
+
+COMMENT = Field("why", "Comment")
+
+
+def orders_of_gate(gate: GateRow, shown: Any, *, is_clear: bool, person: Person) -> list[Order]:
+    """Return the answers that a gate takes.
+
+    Args:
+        gate: The gate.
+        shown: Its request, in clear.
+        is_clear: True if all of the request could be read, and so can be edited.
+        person: Person who answers.
+    """
+    edit = Field("edit", "The request, as it should be", dump(shown, indent=2), True, True)
+    make = partial(_answer_order, gate, person)
+    orders = [
+        make("a", "Approve", "approve", "It is done exactly as it is shown.", (COMMENT,)),
+        make("e", "Edit, then approve", "edit", "It is done as you say.", (edit, COMMENT)),
+        make("j", "Reject", "reject", "It is not done. The run is told why.",
+             (Field("why", "Why", is_needed=True),)),
+        make("k", "Take over", "take_over", "You have done it yourself: the run will not.",
+             (Field("result", "Its result, in JSON", "null", True), COMMENT)),
+        make("l", "Escalate", "escalate", "Somebody else must decide.",
+             (Field("to", "To whom", is_needed=True),)),
+        _delegate_order(gate, person),
+    ]  # fmt: skip
+    if gate.needs_value:
+        orders = [order for order in orders if order.key != "a"]
+    return orders if is_clear else [order for order in orders if order.key != "e"]
+
+
+def _answer_order(
+    gate: GateRow, person: Person, key: str, title: str, verb: str, says: str,
+    fields: tuple[Field, ...],
+) -> Order:  # fmt: skip
+    async def give(desk: Desk, said: Said) -> None:
+        await desk.tell(
+            "answer", gate.gate, answer_of(verb, said), by=person.name,
+            payload_hash=gate.payload_hash, acting_as=list(person.roles),
+        )  # fmt: skip
+
+    def command(said: Said) -> str:
+        words = ["pgflow", verb.replace("_", "-"), quoted(gate.gate)]
+        words += [quoted(said["edit"])] if verb == "edit" else []
+        words += [quoted(said["result"])] if verb == "take_over" else []
+        words += ["--to", quoted(said["to"])] if verb == "escalate" else []
+        words += ["--hash", gate.payload_hash]
+        words += [f"--as {quoted(role)}" for role in person.roles]
+        words += ["--why", quoted(said["why"])] if said.get("why") else []
+        return " ".join(words)
+
+    def sql(said: Said) -> str:
+        verdict = "approve" if verb == "edit" else verb
+        return call(
+            "answer_gate", gate.gate, verdict, payload_hash=gate.payload_hash,
+            value=said.get("edit", said.get("result")), reason=said.get("why"), by=person.name,
+            acting_as=array_of(person.roles), hand_to=said.get("to"),
+        )  # fmt: skip
+
+    past = f"{title}: your answer is recorded."
+    return Order(key, title, says, fields, command, sql, give, past)
+
+
+def answer_of(verb: str, said: Said) -> Answer:
+    """Return the answer that was typed.
+
+    Raises:
+        InvalidArgument: The text is no JSON, or null for an edit.
+    """
+    why = said.get("why", "").strip()
+    if verb == "edit":
+        edit = read_json(said["edit"], "the edit")
+        if edit is None:
+            raise InvalidArgument("null is no edit: approve, or reject")
+        return Approve(edit=edit, comment=why)
+    if verb == "reject":
+        return Reject(why)
+    if verb == "escalate":
+        return Escalate(said["to"].strip())
+    if verb == "take_over":
+        return TakeOver(read_json(said["result"], "the result"), comment=why)
+    return Approve(comment=why)
+
+
+def _delegate_order(gate: GateRow, person: Person) -> Order:
+    mine = (person.name, *person.roles)
+    place = next((name for name in gate.approvers if name in mine), person.name)
+
+    async def give(desk: Desk, said: Said) -> None:
+        why = said["why"].strip()
+        kept = why if place == person.name else f"{person.name}: {why or 'delegated'}"
+        await desk.tell("delegate_gate", gate.gate, said["to"].strip(), by=place, why=kept)
+
+    return Order(
+        "g", "Delegate", "Another may answer in your place.",
+        (Field("to", "To whom", is_needed=True), WHY),
+        lambda said: f"pgflow delegate {quoted(gate.gate)} --to {quoted(said['to'] or 'NAME')} "
+        f"--by {quoted(place)}",
+        lambda said: call("delegate_gate", gate.gate, place, said["to"], reason=said["why"]),
+        give, "Delegated.",
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- debts
+
+
+def orders_of_debt(debt: ObligationRow, person: Person) -> list[Order]:
+    """Return what may be said of an effect or obligation."""
+    if debt.kind == "effect":
+        return [
+            _settle_order(debt, verdict, person) for verdict in VERDICTS.get(debt.state or "", ())
+        ]
+    key = debt.effect or ""
+    how = Field("why", "Why", is_needed=True)
+    return [
+        Order(
+            "d", "Discharge", "It was done.", (Field("value", "Evidence, in JSON", "null"),),
+            lambda said: f"pgflow discharge {quoted(key)} --evidence {quoted(said['value'])}",
+            lambda said: call("discharge", key, evidence=said["value"], sent_by=person.name),
+            lambda desk, said: desk.tell(
+                "discharge", key, read_json(said["value"] or "null", "the evidence"), by=person.name
+            ), "Discharged.",
+        ),
+        Order(
+            "h", "Hand over", "Somebody outside owes it from now on.",
+            (Field("to", "To whom", is_needed=True), WHY),
+            lambda said: f"pgflow transfer {quoted(key)} {quoted(said['to'] or 'HOLDER')} "
+            f"--why {quoted(said['why'])}",
+            lambda said: call(
+                "transfer_obligation", key, said["to"], why=said["why"], sent_by=person.name
+            ),
+            lambda desk, said: desk.tell(
+                "transfer", key, said["to"].strip(), why=said["why"].strip(), by=person.name
+            ), "Handed over. It stays owed.",
+        ),
+        Order(
+            "w", "Waive", "It need not be done.", (how,),
+            lambda said: f"pgflow waive {quoted(key)} --why {quoted(said['why'] or 'WHY')}",
+            lambda said: call("waive_obligation", key, said["why"], sent_by=person.name),
+            lambda desk, said: desk.tell(
+                "waive", key, by=person.name, why=said["why"].strip()
+            ), "Waived.",
+        ),
+    ]  # fmt: skip
+
+
+def _settle_order(debt: ObligationRow, verdict: str, person: Person) -> Order:
+    key, has_value = debt.effect or "", verdict == "confirmed"
+    value = (Field("value", "Its result, in JSON", "null", is_needed=True),) if has_value else ()
+
+    def option(said: Said) -> str:
+        name = f"--{verdict.replace('_', '-')}"
+        return f"{name} {quoted(said['value'])}" if has_value else name
+
+    async def give(desk: Desk, said: Said) -> None:
+        result = read_json(said["value"], "the result") if has_value else None
+        why = said["why"].strip()
+        await desk.tell("settle_effect", key, verdict, result, why=why, by=person.name)
+
+    return Order(
+        VERDICT_KEYS[verdict], f"Settle: {verdict.replace('_', ' ')}", SAYS[verdict],
+        (*value, Field("why", "How do you know", is_needed=True)),
+        lambda said: f"pgflow settle {quoted(key)} {option(said)} --why "
+        f"{quoted(said['why'] or 'WHY')}",
+        lambda said: call(
+            "settle_effect", key, verdict, value=said.get("value"), why=said["why"],
+            sent_by=person.name,
+        ),
+        give, "Your word on the effect is recorded.",
+    )  # fmt: skip

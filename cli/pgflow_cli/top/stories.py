@@ -1,0 +1,312 @@
+"""Stories: one run, gate or debt in full, with what may be done about it.
+
+A journal may be long. What is told of it is its newest part, so a run of a hundred thousand steps
+is shown as fast as one of ten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from pgflow._desk.debts import EFFECT_STATES, OBLIGATION_STATES
+from pgflow._desk.desk import Desk
+from pgflow._desk.gates import ENDS, asks
+from pgflow._desk.words import MOST_CHARS, advice, age, whole, why
+from pgflow.errors import GateClosed, RunNotFound
+from pgflow.inspect import (
+    DecisionRow,
+    EffectRow,
+    Entry,
+    RunDetail,
+    describe_error,
+    find_detail,
+    find_gate,
+    find_key,
+    find_obligation,
+    fold,
+    last_seq,
+    list_children,
+    list_debts,
+    list_decisions,
+    list_effects,
+    list_gates,
+    list_units,
+    sum_charges,
+)
+from pgflow_cli.look.output import (
+    Column,
+    amount,
+    duration,
+    make_table,
+    plain,
+    printable,
+    styled_status,
+)
+from pgflow_cli.runs.timeline import Bars, Marks
+from pgflow_cli.top.orders import (
+    Order,
+    Person,
+    orders_of_debt,
+    orders_of_gate,
+    orders_of_run,
+)
+from pgflow_cli.top.views import Place
+
+WINDOW_UNITS = 200
+MOST_ROWS = 30
+BAR_ROOM = 20
+ENDED = ("completed", "failed", "cancelled")
+
+
+@dataclass
+class Story:
+    """One thing in full.
+
+    Attributes:
+        title: Its heading.
+        parts: Parts of the story.
+        orders: Orders that fit it.
+        links: Other things that it leads to, with words for each.
+    """
+
+    title: str
+    parts: list[RenderableType]
+    orders: list[Order] = field(default_factory=list)
+    links: list[tuple[str, Place]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Teller:
+    """Tells stories at a desk.
+
+    Attributes:
+        desk: The desk.
+        person: Person who is told, and may give orders; None for nobody who may.
+        now: Time on the database's clock.
+        width: Cells of a line.
+    """
+
+    desk: Desk
+    person: Person | None
+    now: datetime
+    width: int
+
+    async def tell(self, place: Place) -> Story:
+        """Return the story of a thing.
+
+        Raises:
+            RunNotFound: There is no such run, or nothing is owed under this key.
+            GateClosed: The gate asks nothing any more.
+        """
+        page, key = place
+        tellers = {"run": self._run, "gate": self._gate, "debt": self._debt}
+        return await tellers[page](key)
+
+    # ------------------------------------------------------------ runs
+
+    async def _run(self, key: str) -> Story:
+        run = await self.desk.ask(find_detail(key, tenant=self.desk.tenant))
+        story = Story(f"run {run.key}", self._head(run))
+        if self.person is not None:
+            story.orders += orders_of_run(run, self.person)
+        story.parts += self._values(run)
+        story.parts += await self._journal(run)
+        await self._tell_ledgers(run, story)
+        await self._tell_kin(run, story)
+        return story
+
+    def _head(self, run: RunDetail) -> list[RenderableType]:
+        line = Text.assemble(
+            styled_status(run.status), "  ", plain(run.workflow), "  ",
+            f"started {age(run.created_at, self.now)}",
+            f", generation {run.generation}" if run.generation > 1 else "",
+            f", worker {run.worker_id}" if run.worker_id is not None else "",
+        )  # fmt: skip
+        said = [why(run), f"({run.why})" if run.why else "", advice(run)]
+        return [line, plain(" ".join(filter(None, said)))]
+
+    def _values(self, run: RunDetail) -> list[RenderableType]:
+        found = [("Input", run.input)]
+        found += [("Output", run.output)] if run.status == "completed" else []
+        parts: list[RenderableType] = []
+        for name, value in found:
+            parts += [_heading(name), _value(self.desk.clear(value))]
+        if run.error:
+            error = self.desk.clear(run.error)
+            parts += [_heading("Error"), Text(printable(describe_error(error)), style="red")]
+        return parts
+
+    async def _journal(self, run: RunDetail) -> list[RenderableType]:
+        """Return the newest part of the journal as lines on one axis of time."""
+        last = await self.desk.ask(last_seq(run.run_id))
+        after = max(0, last - WINDOW_UNITS)
+        units = (await self.desk.ask(list_units(run.run_id, after=after, limit=WINDOW_UNITS))).items
+        if not units:
+            return []
+        begin = units[0].at if after else run.created_at
+        until = self.now if run.status not in ENDED else units[-1].at
+        bars = Bars(begin, max((until - begin).total_seconds(), 0.001), Marks())
+        rows = [{"entry": entry} for entry in fold(units, begin)]
+        columns = [
+            Column("WHAT", lambda row: _what(row["entry"]), most=40, takes_rest=True),
+            Column("AT", lambda row: plain(
+                "+" + duration((row["entry"].began_at - begin).total_seconds())), right=True),
+            Column("TOOK", lambda row: plain(_took(row["entry"])), right=True),
+            Column("STATUS", lambda row: plain(_status(row["entry"]))),
+            Column("", lambda row: bars.draw(row["entry"], BAR_ROOM, until), 70, most=BAR_ROOM),
+        ]  # fmt: skip
+        earlier = f" (the newest {WINDOW_UNITS} of {last:,} units)" if after else ""
+        errors = [
+            Text(printable(f"{entry.name}: {describe_error(self.desk.clear(failure.error))}"),
+                 style="red")
+            for entry in (row["entry"] for row in rows) for failure in entry.failures[-3:]
+        ]  # fmt: skip
+        return [_heading(f"What it did{earlier}"), make_table(columns, rows, self.width), *errors]
+
+    async def _tell_ledgers(self, run: RunDetail, story: Story) -> None:
+        for gate in await self.desk.ask(list_gates(run.key, tenant=self.desk.tenant)):
+            story.links.append((f"gate {gate.name}", ("gate", gate.gate)))
+        debts = [debt for debt in await self.desk.ask(list_debts(run.run_id)) if debt.effect]
+        story.links += [
+            (f"{debt.kind} {debt.name}, {debt.state or 'open'}", ("debt", debt.effect))
+            for debt in debts if debt.kind != "gate" and debt.effect
+        ]  # fmt: skip
+        decisions = (await self.desk.ask(list_decisions(run.run_id, limit=MOST_ROWS))).items
+        if decisions:
+            story.parts.append(_heading("Decisions"))
+            story.parts += [self._decision(one) for one in decisions]
+        effects = (await self.desk.ask(list_effects(run.run_id, limit=MOST_ROWS))).items
+        if effects:
+            story.parts.append(_heading("Effects"))
+            story.parts.append(_effects(effects, self.width))
+        spent = await self.desk.ask(sum_charges("run", run_id=run.run_id))
+        if spent:
+            line = ", ".join(f"{amount(row.amount)} {row.unit}" for row in spent)
+            story.parts += [_heading("Spent"), plain(line)]
+
+    def _decision(self, one: DecisionRow) -> Text:
+        said = [f"{one.name}: {_line(self.desk.clear(one.value))}"]
+        said += [f"because {one.why}"] if one.why else []
+        said += [f"evidence {_line(self.desk.clear(one.evidence))}"] if one.evidence else []
+        if one.alternatives:
+            said.append(f"instead of {_line(self.desk.clear(one.alternatives))}")
+        return plain("; ".join(said))
+
+    async def _tell_kin(self, run: RunDetail, story: Story) -> None:
+        if run.parent_run_id is not None:
+            parent = await self.desk.ask(find_key(run.parent_run_id))
+            if parent is not None:
+                story.links.append((f"parent {parent}", ("run", parent)))
+        for child in await self.desk.ask(list_children(run.run_id, limit=MOST_ROWS)):
+            story.links.append((f"child {child.key}, {child.status}", ("run", child.key)))
+
+    # ------------------------------------------------------------ gates and debts
+
+    async def _gate(self, key: str) -> Story:
+        gate = await self.desk.ask(find_gate(key, tenant=self.desk.tenant))
+        if gate is None:
+            raise GateClosed(
+                "this gate asks nothing any more: somebody has answered, its time is over, or its "
+                "run does not want an answer"
+            )
+        shown = self.desk.clear(gate.request)
+        asked = f"{gate.workflow} {gate.key} asks {', '.join(gate.approvers) or 'anybody'}"
+        parts: list[RenderableType] = [plain(f"{asked}, {age(gate.asked_at, self.now)}.")]
+        if gate.quorum > 1:
+            parts.append(plain(f"{gate.quorum} people must approve."))
+        if gate.expires_at is not None:
+            ends = ENDS.get(gate.on_timeout, gate.on_timeout)
+            parts.append(plain(f"It {ends} {age(gate.expires_at, self.now)}."))
+        parts += [_heading("The exact request" + (", as edited" if gate.edited else ""))]
+        parts += [_value(shown)]
+        if gate.why or gate.evidence:
+            parts += [
+                _heading("Why"),
+                plain(gate.why or ""),
+                _value(self.desk.clear(gate.evidence)),
+            ]
+        for said in gate.answers:
+            parts.append(
+                plain(f"{said.get('by')}: {said.get('verdict')} {said.get('reason') or ''}")
+            )
+        story = Story(f"gate {gate.name}", parts, links=[(f"run {gate.key}", ("run", gate.key))])
+        if self.person is not None:
+            is_clear = self.desk.reads_everything(gate.request)
+            story.orders += orders_of_gate(gate, shown, is_clear=is_clear, person=self.person)
+            if not asks(gate, (self.person.name, *self.person.roles)):
+                parts.insert(1, Text(f"It does not ask {self.person.name}: --as names your roles.",
+                                     style="yellow"))  # fmt: skip
+        return story
+
+    async def _debt(self, key: str) -> Story:
+        debt = await self.desk.ask(find_obligation(key, tenant=self.desk.tenant))
+        if debt is None or debt.kind == "gate":
+            raise RunNotFound(f"nothing is owed under the key {key!r}: it is closed by now")
+        says = {**EFFECT_STATES, **OBLIGATION_STATES}.get(debt.state or "", "")
+        parts: list[RenderableType] = [
+            plain(f"{debt.state}: {says}"),
+            plain(f"Run {debt.key} owes it" + (f" to {debt.owed_to}" if debt.owed_to else "")
+                  + f". It was opened {age(debt.opened_at, self.now)}."),
+            plain(f"Key: {debt.effect}"),
+        ]  # fmt: skip
+        if debt.due_at is not None:
+            parts.append(plain(f"Due {age(debt.due_at, self.now)}."))
+        if debt.kind == "effect":
+            found = await self.desk.ask(list_effects(debt.run_id, after=debt.call - 1, limit=1))
+            for effect in found:
+                if effect.call == debt.call:
+                    parts += [_heading("Arguments"), _value(self.desk.clear(effect.request))]
+        if debt.detail is not None:
+            parts += [_heading("Detail"), _value(self.desk.clear(debt.detail))]
+        orders = [] if self.person is None else orders_of_debt(debt, self.person)
+        title = f"{debt.kind} {debt.name}"
+        return Story(title, parts, orders, [(f"run {debt.key}", ("run", debt.key))])
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _heading(text: str) -> Text:
+    return Text(f"\n{text}", style="bold")
+
+
+def _value(value: Any) -> Text:
+    """Return a value in full; of a long one the beginning."""
+    text = whole(value)
+    left_out = len(text) - MOST_CHARS
+    more = f"\n... {left_out:,} more characters: `pgflow show` has them" if left_out > 0 else ""
+    return Text(text[:MOST_CHARS] + more)
+
+
+def _line(value: Any) -> str:
+    return value if isinstance(value, str) else " ".join(whole(value).split())
+
+
+def _what(entry: Entry) -> Text:
+    kind = "" if entry.kind in ("step", "mark") else f"{entry.kind}: "
+    return plain(f"{kind}{entry.name}")
+
+
+def _took(entry: Entry) -> str:
+    return duration(entry.seconds) if entry.seconds is not None and entry.kind != "mark" else ""
+
+
+def _status(entry: Entry) -> str:
+    tries = f", {entry.attempts} tries" if entry.attempts > 1 else ""
+    return f"{entry.status}{tries}"
+
+
+def _effects(effects: list[EffectRow], width: int) -> RenderableType:
+    columns = [
+        Column("NAME", lambda row: plain(row["row"].name), most=24),
+        Column("STATUS", lambda row: plain(row["row"].owed or row["row"].status)),
+        Column("RISK", lambda row: plain(row["row"].risk), 90),
+        Column("TRIES", lambda row: plain(row["row"].attempts), 70, right=True),
+        Column("IDEMPOTENCY KEY", lambda row: plain(row["row"].effect), takes_rest=True, most=200),
+    ]
+    return make_table(columns, [{"row": effect} for effect in effects], width)
