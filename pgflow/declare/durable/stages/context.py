@@ -1,4 +1,4 @@
-"""What the stages of one run share: their workspace, its folder, and who works for them."""
+"""Things that the stages of one run share: their workspace, its folder, and who works for them."""
 
 from __future__ import annotations
 

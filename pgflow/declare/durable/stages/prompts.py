@@ -52,7 +52,7 @@ def whole(contract: str, stage: Stage, message: str) -> str:
 
 
 def _where(stage: Stage) -> str:
-    """Where the agent's work goes."""
+    """The place where the agent's work goes."""
     if not stage.writes:
         return ""
     if len(stage.writes) == 1:
@@ -81,7 +81,7 @@ def up_to(gate: Gate) -> str:
 
 
 def decided(presented: str, said: str) -> str:
-    """What was presented at a checkpoint, and what a person has said to it."""
+    """Remind the agent of a checkpoint: its words, and those of a person to them."""
     words = said or "go on"
     return f"You have presented:\n\n{_cut(presented)}\n\nThe person who decides says: {words}"
 
@@ -91,7 +91,7 @@ def again(said: str, notes: str) -> str:
 
     Args:
         said: The agent's last words.
-        notes: What is wrong with it.
+        notes: Words on the faults of it.
     """
     return (
         f"You have done this stage before, and it is sent back to you. Mend it.\n\n"

@@ -198,7 +198,7 @@ class StagePlay:
             said = await self._again("rework", said, answer.reason)
 
     async def _findings(self, said: str) -> str:
-        """What the checks find; nothing if they pass. A rehearsed stage passes its checks, unless
+        """Return the findings of the checks; nothing if they pass. A rehearsed stage passes its checks, unless
         they are rehearsed too.
         """
         stubs = self.context.settings.stubs

@@ -1,4 +1,4 @@
-"""What a stage tells its agent, turn after turn, and the keys of its steps."""
+"""Words of a stage to its agent, turn after turn, and the keys of its steps."""
 
 from __future__ import annotations
 
