@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 
@@ -37,7 +37,7 @@ from runkit import WITNESS, recorded, seen, write
 from pgflow import Approve, AsyncApp
 from pgflow.declare import parse_workflow
 from pgflow.declare.durable import Settings, declared, freeze
-from pgflow.inspect import ask_async, list_gates
+from pgflow.inspect import GateRow, ask_async, list_gates
 
 KILLS_OF_A_RUN = 8
 LONGEST_LIFE_SECONDS = 4.0
@@ -107,6 +107,9 @@ class Play:
         kills: Number of workers that it loses.
     """
 
+    output = OUTPUT
+    settings: ClassVar[dict[str, Any]] = {"provider": "python:declared_agents:answer"}
+
     def __init__(self, dsn: str, folder: Path, chance: random.Random, kills: int) -> None:
         self.dsn = dsn
         self.folder = folder
@@ -119,9 +122,7 @@ class Play:
 
     def play(self) -> None:
         """Start it, kill its workers, and look at what they did."""
-        write(self.folder, KID, name="kid")
-        nodes = NODES % {name: json.dumps(WITNESS + said) for name, said in SAYS.items()}
-        key = asyncio.run(self.begin(write(self.folder, nodes, more="interactive: true")))
+        key = asyncio.run(self.begin(self.file()))
         with psycopg.connect(self.dsn, autocommit=True) as conn:
             for number in range(self.kills + 1):
                 if self.work(conn, key, is_last=number == self.kills):
@@ -131,17 +132,23 @@ class Play:
                 "select status, output from pgflow.runs where key = %s", (key,)
             ).fetchone() or ("gone", None)
         said = output["output"] if isinstance(output, dict) and "output" in output else output
-        if status != "completed" or said != OUTPUT:
+        if status != "completed" or said != self.output:
             self.wrong.append(f"{key} is {status} and says {said!r}")
         lines = seen(self.folder)
         self.wrong += [f"{key}: {line}" for line in lines if line.endswith("twice")]
         if lines["publish begins"] > 1:
             self.wrong.append(f"{key} has published {lines['publish begins']} times")
 
+    def file(self) -> Path:
+        """Write the file."""
+        write(self.folder, KID, name="kid")
+        nodes = NODES % {name: json.dumps(WITNESS + said) for name, said in SAYS.items()}
+        return write(self.folder, nodes, more="interactive: true")
+
     async def begin(self, path: Path) -> str:
         """Start it; answer its key."""
         async with AsyncApp(self.dsn, include=[declared]) as app:
-            settings: Any = Settings(cwd=str(self.folder), provider="python:declared_agents:answer")
+            settings: Any = Settings(cwd=str(self.folder), **self.settings)
             return (await app.start(declared, freeze(parse_workflow(path)), settings, "go", {})).key
 
     def work(self, conn: psycopg.Connection[Any], key: str, *, is_last: bool) -> bool:
@@ -186,13 +193,17 @@ class Play:
         """Be the person who is asked, and who looks at what became of an act."""
         async with AsyncApp(self.dsn, include=[declared]) as app:
             for gate in await ask_async(app, list_gates(limit=None)):
-                await app.answer(gate.gate, Approve(), by="play")
+                await app.answer(gate.gate, self.answer_to(gate), by="play")
             with psycopg.connect(self.dsn) as conn:
                 unknown = conn.execute(
                     "select effect from pgflow.effects where status = 'unknown'"
                 ).fetchall()
             for (effect,) in unknown:
                 await app.settle_effect(effect, "confirmed", {"text": "done"}, by="play")
+
+    def answer_to(self, gate: GateRow) -> Approve:  # noqa: ARG002 - others look at it
+        """The answer of that person."""
+        return Approve()
 
     def look(self, conn: psycopg.Connection[Any], key: str) -> None:
         """Compare what was recorded before with what was done since."""

@@ -543,7 +543,10 @@ def test_the_text_of_an_sop_is_no_template():
 def test_a_prompt_has_the_output_of_the_step_before_and_the_users_message():
     first, second = prompts(graph(sop()))
     assert ".output" not in first
-    assert "What the step before, 1. Look, said:\n\n$step-1-look.output\n" in second
+    assert (
+        "What the step before, 1. Look, said:\n\n"
+        "<previous-step>\n$step-1-look.output\n</previous-step>\n"
+    ) in second
     assert first.endswith("<user-input>\n$ARGUMENTS\n</user-input>\n")
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pgflow.declare.durable.providers import Provider
 
 _LAYOUT = Path(".archon", "workflows")
+_SOPS = (".", "sops", "agent-sops", ".agents/sops")
 _GIT_SECONDS = 5
 
 
@@ -52,6 +53,7 @@ class Wishes:
         parallel: Most nodes at work at once.
         dialect: Family whose rules hold where they differ.
         requested: Stages of a workspace that run only if somebody asks for them.
+        chain: True if agents may have other SOPs carried out.
     """
 
     words: list[str]
@@ -68,6 +70,7 @@ class Wishes:
     parallel: int = 8
     dialect: str = "archon"
     requested: tuple[str, ...] = ()
+    chain: bool = False
 
 
 def find_file(target: str) -> Path | None:
@@ -79,12 +82,32 @@ def find_file(target: str) -> Path | None:
     path = Path(target)
     if target.lower().endswith((*YAML_SUFFIXES, *SOP_SUFFIXES)) or path.is_dir():
         return path
-    if ":" in target or target.endswith(".py") or not _LAYOUT.is_dir():
+    if ":" in target or target.endswith(".py") or "\0" in target:
         return None
+    for find in _SHELVES:
+        if (found := find(target)) is not None:
+            return found
+    return None
+
+
+def _find_dag(name: str) -> Path | None:
+    """The DAG of that name among those of this repository."""
     from pgflow.declare.dag.shelf import Tree
 
-    loaded = Tree(_LAYOUT.absolute()).workflow(target)
+    loaded = Tree(_LAYOUT.absolute()).workflow(name) if _LAYOUT.is_dir() else None
     return None if loaded is None else Path(loaded.file)
+
+
+def _find_sop(name: str) -> Path | None:
+    """The SOP of that name, here or in a folder of SOPs."""
+    from pgflow.declare.reading import SOP_SUFFIXES
+
+    files = (Path(folder, f"{name}{suffix}") for folder in _SOPS for suffix in SOP_SUFFIXES)
+    return next((file for file in files if "/" not in name and file.is_file()), None)
+
+
+_SHELVES = (_find_dag, _find_sop)
+"""Where a name is looked for: a function a family."""
 
 
 def prepare(path: Path, wishes: Wishes) -> dict[str, Any]:
@@ -169,6 +192,7 @@ def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
         context="" if wishes.context is None else _read(wishes.context),
         dialect="ion" if wishes.dialect == "ion" else "archon",
         requested=wishes.requested,
+        chain=wishes.chain,
     )
 
 

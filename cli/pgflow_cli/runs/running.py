@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import shlex
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pgflow import AsyncApp, AsyncRun, Workflow
+    from pgflow.inspect import GateRow
 
 _LATER = "a worker goes on with it. See it with: pgflow show {key}"
 
@@ -168,11 +171,21 @@ async def _stop_at_gates(app: AsyncApp, key: str, said: set[str]) -> None:
         said.add(gate.gate)
         asked = gate.request.get("message") if isinstance(gate.request, dict) else None
         note(f"{gate.name} asks: {shown(str(asked or gate.request)[:2000])}")
-        note(f"  pgflow approve {gate.gate}   or   pgflow reject {gate.gate} --why ...")
+        note(f"  {_how_to_answer(gate)}   or   pgflow reject {gate.gate} --why ...")
     if not gates and not waits:
         return
     note(f"pgflow: run {key!r} waits for a person; {_LATER.format(key=key)}")
     raise Ended(NEEDS_A_PERSON)
+
+
+def _how_to_answer(gate: GateRow) -> str:
+    """The command that lets a run go on: with the values that it asks for, if it needs some."""
+    asked = gate.request if isinstance(gate.request, dict) else {}
+    names = asked.get("required")
+    if gate.needs_value and isinstance(names, dict):
+        return f"pgflow edit {gate.gate} {shlex.quote(json.dumps(dict.fromkeys(names, '...')))}"
+    words = f"""   or   pgflow edit {gate.gate} '{{"response": "..."}}'"""
+    return f"pgflow approve {gate.gate}{words if 'response' in asked else ''}"
 
 
 @contextlib.contextmanager

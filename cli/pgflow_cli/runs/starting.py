@@ -354,8 +354,8 @@ def run(
         str,
         typer.Argument(
             metavar="MODULE[:WORKFLOW]|FILE|FOLDER|NAME",
-            help="The workflow: MODULE:NAME, FILE.py:NAME, a YAML file, the folder of a workspace, "
-            "or a name in .archon/workflows.",
+            help="The workflow: MODULE:NAME, FILE.py:NAME, a YAML file or SOP, the folder of a "
+            "workspace, or a name in .archon/workflows, of an SOP here or in sops/.",
             show_default=False,
         ),
     ],
@@ -446,6 +446,9 @@ def run(
         list[str] | None,
         typer.Option("--with", metavar="STAGE", help="FOLDER: a stage that runs on request only."),
     ] = None,
+    chain: Annotated[
+        bool, typer.Option("--chain", help="SOP: agents may have the SOPs run that it names.")
+    ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="FILE: only start it; a worker does the rest.")
     ] = False,
@@ -487,7 +490,7 @@ def run(
         wishes = declared.Wishes(
             words or [], inputs or [], cwd, provider, tuple(env or ()), tuple(secret or ()),
             pool is not None, detach, tuple(ignore or ()), base, context, parallel,
-            dialect.value, tuple(requested or ()),
+            dialect.value, tuple(requested or ()), chain,
         )  # fmt: skip
         arguments = declared.prepare(file, wishes)
         app, workflow = _app_of_files(find_dsn(dsn))
@@ -495,7 +498,7 @@ def run(
     else:
         of_files = {"--cwd": cwd, "--with": requested, "--provider": provider, "--env": env,
                     "--secret": secret, "--ignore": ignore, "--base": base,
-                    "--context": context}  # fmt: skip
+                    "--context": context, "--chain": chain}  # fmt: skip
         if said := [option for option, value in of_files.items() if value]:
             raise Mistake(f"{said[0]} is said of a file, and {target} is none")
         if len(inputs or ()) > 1:

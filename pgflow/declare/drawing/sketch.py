@@ -208,6 +208,8 @@ def _gate_words(gate: Gate) -> str:
             return _line(f"asks for {gate.name}")
         case "signal":
             return _line(f"waits for {gate.name}")
+        case "question":
+            return "may ask"
 
 
 def _mode_marks(node: Node) -> Iterator[Mark]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from pydantic import BaseModel, JsonValue
 
 import pgflow
-from pgflow.declare.durable.freezing import can_pause, freeze_named
+from pgflow.declare.durable.freezing import can_pause, freeze_named, freeze_sop
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.limits import refused
+from pgflow.declare.durable.parameters import asked_for
 from pgflow.declare.durable.providers import make_provider
 from pgflow.declare.durable.results import Result
 from pgflow.declare.graph import Call, Graph
@@ -21,6 +23,8 @@ from pgflow.errors import InvalidArgument, InvalidWorkflow, RunCancelled, RunFai
 
 MOST_DEPTH: Final = 5
 """Most runs that are inside each other."""
+
+_TOO_DEEP: Final = f"workflows call each other more than {MOST_DEPTH} deep"
 
 
 class Children:
@@ -55,7 +59,7 @@ class Children:
         if task.node.id in stubs:
             return completed(stubs[task.node.id], task.node.output_schema)
         if self.settings.depth >= MOST_DEPTH:
-            return _failed(f"workflows call each other more than {MOST_DEPTH} deep")
+            return _failed(_TOO_DEEP)
         try:
             calls = child_calls(task.node, task.variables, outputs)
         except UnresolvableReference as error:
@@ -71,20 +75,48 @@ class Children:
     async def _freeze(self, key: str, body: Call) -> _Found:
         """Read the workflow that is called, as it is now."""
         source, is_many = self.frozen.source, body.fan_out is not None
+        found = await self._found(key, body.name, lambda name: freeze_named(name, source))
+        if is_many and found.frozen is not None and can_pause(found.frozen.graph):
+            return _Found(error=f"workflow '{body.name}' may wait for a person, for each item")
+        return found
+
+    async def run_file(
+        self, key: str, file: str, message: str, inputs: dict[str, JsonValue]
+    ) -> Child:
+        """Run the SOP of a file, as it is now.
+
+        Args:
+            key: Key of what asks for it.
+            file: Its file.
+            message: The user's message to it.
+            inputs: Values of its parameters; it asks for those that it needs besides.
+        """
+        if self.settings.depth >= MOST_DEPTH:
+            return Child("failed", error=_TOO_DEEP)
+        found = await self._found(f"{key}:freeze", file, freeze_sop)
+        if found.frozen is None:
+            return Child("failed", error=found.error)
+        names = [one.name for one in found.frozen.graph.inputs]
+        if unknown := [name for name in inputs if name not in names]:
+            has = ", ".join(names) or "none"
+            return Child("failed", error=f"it has no parameter {', '.join(unknown)}: it has {has}")
+        settings = self.settings.model_copy(update={"depth": self.settings.depth + 1})
+        return await self._one(found.frozen, settings, ChildCall(message, inputs))
+
+    async def _found(self, key: str, name: str, freeze: Callable[[str], Frozen]) -> _Found:
+        """Read a workflow in a step, so that it is read once."""
 
         def read(name: str) -> _Found:
             try:
-                frozen = freeze_named(name, source)
+                frozen = freeze(name)
             except InvalidWorkflow as error:
                 return _Found(error=str(error))
-            if is_many and can_pause(frozen.graph):
-                return _Found(error=f"workflow '{name}' may wait for a person, for each item")
             if why := self._refused(frozen.graph):
                 return _Found(error=f"workflow '{name}': {why}")
             return _Found(frozen=frozen)
 
         try:
-            return await pgflow.call(key, read, body.name, returns=_Found, retries=3)
+            return await pgflow.call(key, read, name, returns=_Found, retries=3)
         except StepFailed as error:
             return _Found(error=str(error))
 
@@ -132,11 +164,14 @@ class _Found(BaseModel):
 
 
 def missing_inputs(frozen: Frozen, given: dict[str, JsonValue]) -> str:
-    """Return the reason why a workflow cannot be started with these inputs; empty if it can."""
+    """Return the reason why a workflow cannot be started with these inputs; empty if it can. What
+    its run asks for is not missing.
+    """
+    known = {*given, *asked_for(frozen.graph)}
     missing = [
         one.name
         for one in frozen.graph.inputs
-        if one.required and not one.has_default and one.name not in given
+        if one.required and not one.has_default and one.name not in known
     ]
     return f"{frozen.graph.name} needs input {', '.join(map(repr, missing))}" if missing else ""
 

@@ -7,7 +7,12 @@ from __future__ import annotations
 from typing import Final
 
 from pgflow.declare.durable.player import Player
+from pgflow.declare.durable.sops import SopPlayer
 from pgflow.declare.durable.stages.player import StagePlayer
 from pgflow.declare.graph import Family
 
-PLAYERS: Final[dict[Family, type[Player]]] = {"dag": Player, "icm": StagePlayer}
+PLAYERS: Final[dict[Family, type[Player]]] = {
+    "dag": Player,
+    "sop": SopPlayer,
+    "icm": StagePlayer,
+}

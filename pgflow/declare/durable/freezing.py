@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from pgflow.declare import sop
 from pgflow.declare.dag import read_file
 from pgflow.declare.dag.fields import is_plain_name
 from pgflow.declare.dag.shelf import Tree, tree_of
@@ -27,6 +28,7 @@ from pgflow.declare.graph import (
     Script,
     every_node,
 )
+from pgflow.declare.graph.problems import Verdict
 from pgflow.declare.text.yamlfile import YamlError, decode, read_bytes
 from pgflow.errors import InvalidWorkflow, SetupError
 
@@ -35,7 +37,7 @@ _SUFFIXES: Final = {
     "uv": (".py",),
 }
 _LANGUAGES: Final[dict[str, Language]] = {"bun": "javascript", "uv": "python"}
-PLAYED: Final[frozenset[Family]] = frozenset({"dag", "icm"})
+PLAYED: Final[frozenset[Family]] = frozenset({"dag", "sop", "icm"})
 """Families that have a player (`pgflow.declare.durable.families`)."""
 
 _CALLED: Final[dict[Family, str]] = {
@@ -134,7 +136,19 @@ def freeze_named(name: str, source: str) -> Frozen:
     loaded = Tree(tree_of(Path(source))).workflow(name)
     if loaded is None:
         raise InvalidWorkflow(f"there is no workflow '{name}' among the files of {source}")
-    verdict = read_file(loaded.file)
+    return _freeze_verdict(read_file(loaded.file))
+
+
+def freeze_sop(file: str) -> Frozen:
+    """Read the SOP that another one names, as it is now.
+
+    Raises:
+        InvalidWorkflow: It is not there, or cannot be used.
+    """
+    return _freeze_verdict(sop.read_file(file))
+
+
+def _freeze_verdict(verdict: Verdict) -> Frozen:
     if verdict.graph is None or not verdict.ok:
         wrong = (*verdict.errors, *verdict.unresolved)
         why = wrong[0].message if wrong else "nothing can be made of it"

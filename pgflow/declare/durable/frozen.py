@@ -62,6 +62,7 @@ class Settings(Part):
         dialect: Family whose rules hold where they differ: a rejection cancels a run of
             ``archon``, and fails the node of ``ion``.
         requested: Stages that run only on request, and were asked for at the start.
+        chain: True if agents may have the SOPs carried out that their steps name.
         depth: Number of runs around this one.
     """
 
@@ -78,4 +79,5 @@ class Settings(Part):
     context: str = ""
     dialect: Literal["archon", "ion"] = "archon"
     requested: tuple[str, ...] = ()
+    chain: bool = False
     depth: int = 0

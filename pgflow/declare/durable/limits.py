@@ -114,7 +114,7 @@ def _dropped(graph: Graph) -> Iterator[str]:
     """Yield the fields that mean nothing on the node on which they stand, and are not in the graph:
     the original says so in its log only.
     """
-    for file in graph.files:
+    for file in graph.files if graph.family == "dag" else ():
         try:
             head = read_yaml(decode(read_bytes(Path(file)))[0]).value
         except (OSError, YamlError):
@@ -174,7 +174,11 @@ def _of_turns(nodes: list[Node], provider: Provider) -> Iterator[str]:
 
 
 def _goes_on(node: Node) -> bool:
-    """Return True if the original could go on in the session of the turn before."""
+    """Return True if the original could go on in the session of the turn before. Prompts of SOPs
+    have all that they need.
+    """
+    if isinstance(node.body, Prompt) and node.body.tagged:
+        return False
     if isinstance(node.body, Loop):
         return not node.body.fresh_context
     return bool(node.depends_on) and node.agent.get("context") != "fresh"

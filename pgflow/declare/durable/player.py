@@ -34,6 +34,7 @@ from pgflow.declare.graph import (
     every_node,
 )
 from pgflow.declare.play.approvals import Refused, Rework, asks_after_turn
+from pgflow.declare.play.defaults import input_values
 from pgflow.declare.play.dryrun import placeholder_command
 from pgflow.declare.play.failures import retry_delay_ms
 from pgflow.declare.play.interpreter import (
@@ -104,7 +105,7 @@ class Player:
         self.sessions = Sessions(self.plan)
         self.children = Children(declared, frozen, settings)
         self.works = Works(frozen, settings, self.folders)
-        defaults = {one.name: one.default for one in frozen.graph.inputs if one.has_default}
+        self.given = inputs
         variables = Variables(
             workflow_id=info.key,
             message=message,
@@ -113,7 +114,7 @@ class Player:
             base_branch=settings.base_branch,
             docs_dir=settings.docs_dir,
             context=settings.context,
-            inputs={**defaults, **inputs},
+            inputs=input_values(frozen.graph, inputs),
         )
         self.surroundings = Surroundings(variables, self._command_text)
 
@@ -280,7 +281,7 @@ class Player:
         if asks_after_turn(body, is_over=channel is not None, was_answered=was_answered):
             answer = await ask(f"{key}:ask", self._gate_message(body, output.text))
             if isinstance(answer, No):
-                return _cancels(place, answer.reason), True
+                return cancels(place, answer.reason), True
             channel, user_input = (channel if not trim(answer.text) else None), answer.text
             was_answered = True
         return judge(self.plan, state, place, channel, user_input), was_answered
@@ -313,12 +314,18 @@ class Player:
             case Loop():
                 return await self._turn_of_loop(task, state)
             case _:
-                done = await self._tried(task, state)
-                return receive(task, _output(done, task.node))
+                done = await self.tried(task, state)
+                return receive(task, output_of(done, task.node))
 
-    async def _tried(self, task: Task, state: State) -> Done:
-        """Do the work of a node, again where the node's retries say so."""
-        key, attempt = key_of(self.plan, state, task.place, task.round), 1
+    async def tried(self, task: Task, state: State, key: str = "") -> Done:
+        """Do the work of a node, again where the node's retries say so.
+
+        Args:
+            task: The work.
+            state: Progress of the run.
+            key: Key of the step, if it is not the node's own.
+        """
+        key, attempt = key or key_of(self.plan, state, task.place, task.round), 1
         while True:
             tried = key if attempt == 1 else f"{key}~{attempt}"
             try:
@@ -342,7 +349,7 @@ class Player:
         """One turn of a loop, what says that it was the last, and the person who is asked."""
         body = task.node.body
         assert isinstance(body, Loop)
-        output = _output(await self._tried(task, state), task.node)
+        output = output_of(await self.tried(task, state), task.node)
         if output.state != "completed":
             return receive(task, output)
         key = key_of(self.plan, state, task.place, task.round)
@@ -355,7 +362,7 @@ class Player:
             return receive(task, output, channel)
         answer = await ask(f"{key}:ask", self._gate_message(body, output.text))
         if isinstance(answer, No):
-            return _cancels(task.place, answer.reason)
+            return cancels(task.place, answer.reason)
         if channel is not None and not trim(answer.text):
             return receive(task, output, channel)
         return receive(task, output, None, answer.text)
@@ -408,7 +415,7 @@ class Player:
             if isinstance(meant, Output):
                 return Settled(task.place, meant, meant.error or None, task.text)
             if isinstance(meant, Refused):
-                return _cancels(task.place, meant.reason)
+                return cancels(task.place, meant.reason)
             rejections += 1
             done = await self._rework(task, state, meant, answer, rejections)
             if done.error is not None:
@@ -435,7 +442,7 @@ class Player:
         return await self.works.turn(key, replace(task, text=text, variables=variables))
 
 
-def _output(done: Done, node: Node) -> Output:
+def output_of(done: Done, node: Node) -> Output:
     """The outcome of a node's work, as the graph takes it."""
     if done.error is not None:
         return Output("failed", error=done.error)
@@ -448,6 +455,6 @@ def _output(done: Done, node: Node) -> Output:
     )
 
 
-def _cancels(place: Place, reason: str) -> Settled:
+def cancels(place: Place, reason: str) -> Settled:
     """A person said no: the run ends as cancelled."""
     return Settled(place, Output("completed", reason), "rejected", reason, cancels=True)

@@ -49,13 +49,14 @@ class Input(Part):
 
     One that is neither required nor has a default has no value if it is not given, and a text that
     mentions it fails. Where such an input reads as empty in its original's terms, its default is
-    the empty text.
+    the empty text. A default that ``is_template`` names other inputs in braces.
     """
 
     name: str
     required: bool = False
     default: JsonValue = None
     has_default: bool = False
+    is_template: bool = False
     description: str = ""
     position: Position | None = None
 
@@ -135,10 +136,11 @@ class Gate(Part):
     Kinds: ``request`` (the node runs only if someone asks for it), ``interrupt`` (someone lets it
     go on), ``checkpoint`` (inside a node: after step ``after_step`` the agent presents and a person
     decides), ``review`` (what was made is accepted or sent back), ``input`` (a missing parameter is
-    given), ``signal`` (a message of that name arrives).
+    given), ``signal`` (a message of that name arrives), ``question`` (inside a node: the agent may
+    ask, and goes on with the answer).
     """
 
-    kind: Literal["request", "interrupt", "checkpoint", "review", "input", "signal"]
+    kind: Literal["request", "interrupt", "checkpoint", "review", "input", "signal", "question"]
     at: Literal["before", "inside", "after"]
     name: str = ""
     presents: str = ""
@@ -233,12 +235,13 @@ class Condition(Part):
 
 class Prompt(Part):
     """A turn of an agent: ``text`` is what it is told. A ``literal`` text is prose in which ``$``
-    means nothing.
+    means nothing. In a ``tagged`` one the values stand between tags, which they cannot end.
     """
 
     mode: Literal["prompt"] = "prompt"
     text: str
     literal: bool = False
+    tagged: bool = False
     constraints: tuple[Constraint, ...] = ()
     substeps: tuple[Substep, ...] = ()
 

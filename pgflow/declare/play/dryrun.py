@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import JsonValue
 
 from pgflow.declare.graph import Approval, Call, Cancel, Gate, Graph, Group, Loop, Node, Until
+from pgflow.declare.play.defaults import input_values
 from pgflow.declare.play.interpreter import (
     Change,
     Channel,
@@ -172,11 +173,7 @@ def _inputs(graph: Graph, given: Mapping[str, JsonValue]) -> Mapping[str, JsonVa
     """
     asked = (gate.name for node in graph.nodes for gate in node.gates if gate.kind == "input")
     marks: dict[str, JsonValue] = {name: f"<{name}>" for name in asked}
-    return (
-        marks
-        | {declared.name: declared.default for declared in graph.inputs if declared.has_default}
-        | dict(given)
-    )
+    return input_values(graph, marks | dict(given))
 
 
 @dataclass
@@ -243,7 +240,7 @@ class _Player:
         None if the run waits.
         """
         body = task.node.body
-        if self.pause_at_gates and (isinstance(body, Approval) or task.node.gates):
+        if self.pause_at_gates and (isinstance(body, Approval) or _waits(task.node)):
             self.pause(task)
             return None
         if isinstance(body, Approval):
@@ -289,7 +286,7 @@ class _Player:
             node.body, Group | Approval | Cancel
         )
         reason = change.reason or (
-            f"gates assumed answered: {_gates(node)}" if is_stub and node.gates else None
+            f"gates assumed answered: {_gates(node)}" if is_stub and _waits(node) else None
         )
         said = output.text if output.state == "completed" else None
         state = "stubbed" if is_stub else output.state
@@ -362,7 +359,12 @@ def _last_turns(task: Task, change: Change) -> Change:
 
 def _gates(node: Node) -> str:
     """A node's gates in a few words."""
-    return ", ".join(map(_gate, node.gates))
+    return ", ".join(map(_gate, _waits(node)))
+
+
+def _waits(node: Node) -> list[Gate]:
+    """The gates at which a run waits in any case; an agent that may ask need not."""
+    return [gate for gate in node.gates if gate.kind != "question"]
 
 
 def _gate(gate: Gate) -> str:

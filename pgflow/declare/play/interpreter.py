@@ -223,6 +223,8 @@ def _work(
 def _template(node: Node, surroundings: Surroundings) -> tuple[str, Surface]:
     """The text that a node's work is made of, and what becomes of it."""
     match node.body:
+        case Prompt(text=text, tagged=True):
+            return text, "tagged"
         case (
             Prompt(text=text) | Loop(text=str(text)) | Approval(message=text) | Cancel(reason=text)
         ):

@@ -24,7 +24,9 @@ from pgflow.declare.graph import (
     Use,
 )
 from pgflow.declare.graph.problems import Problem
+from pgflow.declare.play.defaults import names_in
 from pgflow.declare.sop import steps
+from pgflow.declare.sop.asking import asking_lines
 from pgflow.declare.sop.chaining import Mention, by_name, mentions
 from pgflow.declare.sop.constraints import Block
 from pgflow.declare.sop.numbering import node_id, slug
@@ -91,6 +93,7 @@ class _Maker:
         self.parameters = tuple(declared.values())
 
     def inputs(self) -> Iterator[Input]:
+        names = {parameter.name for parameter in self.parameters}
         for parameter in self.parameters:
             yield Input(
                 name=parameter.name,
@@ -99,6 +102,7 @@ class _Maker:
                 if parameter.default is not None or _is_asked_for(parameter)
                 else "",
                 has_default=not _is_asked_for(parameter),
+                is_template=bool(names_in(parameter.default) & (names - {parameter.name})),
                 description=parameter.description,
                 position=self.at(parameter.line, parameter.column),
             )
@@ -118,13 +122,7 @@ class _Maker:
                     asks=before is None,
                 ),
                 depends_on=(before[1],) if before else (),
-                gates=tuple(
-                    self.gate(parameter)
-                    for parameter in self.parameters
-                    if _is_asked_for(parameter)
-                )
-                if before is None
-                else (),
+                gates=tuple(self.gates(step, asks=before is None)),
                 reads=uses.get(place, ()),
                 position=self.at(step.start, step.column),
             )
@@ -136,6 +134,7 @@ class _Maker:
         blocks += self.general
         return Prompt(
             text=text,
+            tagged=True,
             constraints=tuple(
                 constraint
                 for scope, block in blocks
@@ -159,14 +158,19 @@ class _Maker:
                 position=self.at(rule.start, rule.column),
             )
 
-    def gate(self, parameter: Parameter) -> Gate:
-        return Gate(
-            kind="input",
-            at="before",
-            name=parameter.name,
-            presents=parameter.description,
-            position=self.at(parameter.line, parameter.column),
-        )
+    def gates(self, step: Step, *, asks: bool) -> Iterator[Gate]:
+        """The required parameters before the first step, and that an agent may ask in this one."""
+        for parameter in self.parameters if asks else ():
+            if _is_asked_for(parameter):
+                yield Gate(
+                    kind="input",
+                    at="before",
+                    name=parameter.name,
+                    presents=parameter.description,
+                    position=self.at(parameter.line, parameter.column),
+                )
+        if asking_lines(self.outline.page, step.start + 1, step.end):
+            yield Gate(kind="question", at="inside", position=self.at(step.start, step.column))
 
     def uses(
         self, siblings: Collection[str] | None, problems: list[Problem]

@@ -3,8 +3,8 @@
 It is the SOP itself with the other steps taken out: its sections in their order, then the step with
 its substeps, each block of constraints with the strictest first. Around that stand the tags in
 which the original hands SOPs to agents, the parameters' values, what the step before said, and the
-user's message. How parameters are to be asked for is told to the first step only; the later ones
-have them.
+user's message, each between tags that it cannot end. How parameters are to be asked for is told to
+the first step only; the later ones have them.
 
 An SOP's text is no template. Where it has something that would be filled in (``$ARGUMENTS`` in an
 example of a shell script), that is written with braces, which nothing fills in and which a shell
@@ -21,6 +21,7 @@ from pgflow.declare.sop.constraints import Block
 from pgflow.declare.sop.outline import Outline
 from pgflow.declare.sop.page import Page
 from pgflow.declare.sop.steps import Step
+from pgflow.declare.text.tags import attribute
 
 _VARIABLE: Final = re.compile(
     r"\$(WORKFLOW_ID|ARTIFACTS_DIR|STATE_DIR|BASE_BRANCH|DOCS_DIR|USER_MESSAGE|ARGUMENTS|LOOP_USER_INPUT|REJECTION_REASON|LOOP_PREV_OUTPUT"
@@ -88,11 +89,14 @@ def prompt(
             "Its other steps are carried out before and after this one."
         ),
         (
-            f'<agent-sop name="{as_is(name)}">\n<content>\n{shared}\n\n## '
+            f'<agent-sop name="{as_is(attribute(name))}">\n<content>\n{shared}\n\n## '
             f"Steps\n\n{own}\n</content>\n</agent-sop>"
         ),
         _values(outline),
-        f"What the step before, {as_is(before[0])}, said:\n\n${before[1]}.output" if before else "",
+        f"What the step before, {as_is(before[0])}, said:\n\n<previous-step>\n"
+        f"${before[1]}.output\n</previous-step>"
+        if before
+        else "",
         "<user-input>\n$ARGUMENTS\n</user-input>",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

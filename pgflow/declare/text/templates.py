@@ -33,9 +33,12 @@ from pgflow.declare.text.outputs import (
     unknown_node,
     value_text,
 )
+from pgflow.declare.text.tags import without_tags
 
-Surface = Literal["prompt", "bash", "script"]
+Surface = Literal["prompt", "tagged", "bash", "script"]
+"""Use of a text: something to be read (perhaps with values between tags), or a program."""
 
+_READ = ("prompt", "tagged")
 _NAME = "[a-zA-Z_][a-zA-Z0-9_-]*"
 _FIELD = "[a-zA-Z_][a-zA-Z0-9_]*"
 _CONTEXT = r"(?P<context>(?:CONTEXT|EXTERNAL_CONTEXT|ISSUE_CONTEXT)(?![A-Za-z0-9_]))"
@@ -178,6 +181,7 @@ def resolve(
         variables: The run's variables and inputs.
         outputs: Outputs of the nodes so far.
         surface: Use of the text: something to be read, a shell script, or a program.
+            Values in a ``tagged`` text cannot end the tags around them.
         spill_dir: Folder for long values for a shell; without it they are quoted,
             however long they are.
 
@@ -190,10 +194,13 @@ def resolve(
     _refuse_missing(text, variables, surface)
     spills: list[Spill] = []
     written = _writer(surface, spill_dir, spills)
-    pattern = _IN_PROMPTS if surface == "prompt" else _IN_PROGRAMS
+    pattern = _IN_PROMPTS if surface in _READ else _IN_PROGRAMS
     if variables.rereads and surface == "prompt":
         text, pattern = _one_by_one(text, variables), _AFTER_VARIABLES
-    resolved = pattern.sub(lambda found: _replacement(found, variables, outputs, written), text)
+    inert = without_tags if surface == "tagged" else str
+    resolved = pattern.sub(
+        lambda found: inert(_replacement(found, variables, outputs, written)), text
+    )
     return Resolved(resolved, tuple(spills))
 
 
@@ -272,7 +279,7 @@ def _refuse_missing(text: str, variables: Variables, surface: Surface) -> None:
             "workflow run; if you are seeing this from a workflow node, please report it as a bug.",
             "no-state-dir",
         )
-    if surface == "prompt":
+    if surface in _READ:
         for found in _INPUT.finditer(text):
             read_input(variables.inputs, found[1])
 

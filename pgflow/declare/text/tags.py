@@ -1,0 +1,45 @@
+"""Values between tags: nothing in a value can end the tag around it, or begin another.
+
+What people and agents say is put between tags in prompts (``<user-input>``), so that whoever reads
+them knows whose words they are. A value that has such a tag of its own would speak for somebody
+else. The bracket of each tag that these prompts use is written as ``&lt;`` there, and everything
+else, code and HTML among it, stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+TAGS: Final = (
+    "agent-sop", "content", "parameter", "previous-step", "user-input", "talk", "you-said",
+    "user-said", "sop-said", "sop-failed", "ask-user", "run-sop",
+)  # fmt: skip
+
+_TAG: Final = re.compile(rf"<(?=\s*/?\s*(?:{'|'.join(TAGS)})(?![\w-]))", re.IGNORECASE)
+
+
+def without_tags(value: str) -> str:
+    """A value that neither ends nor begins a tag of a prompt.
+
+    Args:
+        value: Words of anybody.
+    """
+    return _TAG.sub("&lt;", value)
+
+
+def tagged(tag: str, value: str, **attributes: str) -> str:
+    """Words between tags, on lines of their own.
+
+    Args:
+        tag: Name of the tag.
+        value: The words.
+        **attributes: Attributes of the opening tag.
+    """
+    said = "".join(f' {name}="{attribute(text)}"' for name, text in attributes.items())
+    return f"<{tag}{said}>\n{without_tags(value)}\n</{tag}>"
+
+
+def attribute(text: str) -> str:
+    """A text as it stands between the quotes of an attribute."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
