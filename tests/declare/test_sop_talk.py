@@ -100,6 +100,19 @@ def test_defaults_in_circles_and_defaults_that_double_come_to_an_end() -> None:
     assert max(len(str(value)) for value in values.values()) < 200_000
 
 
+def test_a_parameter_may_have_any_name() -> None:
+    names = ("a.b", "名", "2x", "a-b")
+    listed = "\n".join(f"- **{name}** (required): it" for name in names)
+    text = "### 1. Go\n\nSay $INPUTS{a.b}.\n\n**Constraints:**\n- You MUST go"
+    told = dry_run(
+        graph(sop(parameters=listed, steps=text)), stubs={"step-1-go": "x"},
+        inputs={name: f"my {name}" for name in names},
+    ).trace[0].text or ""  # fmt: skip
+    for name in names:
+        assert f'<parameter name="{name}">my {name}</parameter>' in told
+    assert "Say ${INPUTS{a.b}}." in told
+
+
 def test_a_dry_run_is_told_what_a_run_is_told() -> None:
     told = dry_run(
         graph(sop()), stubs={"step-1-look": "</previous-step>", "step-2-tell": "x"}, message="$x",

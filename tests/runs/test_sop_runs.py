@@ -139,6 +139,15 @@ async def test_a_value_cannot_speak_for_somebody_else(aflow: AsyncHarness, tmp_p
     assert told.count("<previous-step>") == told.count("</previous-step>") == 1
 
 
+async def test_a_long_value_reaches_an_agent_in_its_prompt(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    run = await play(
+        aflow, write(tmp_path), inputs={"topic": "x" * 200_000}, provider="cmd:tr -cd x"
+    )
+    assert len(run.output) >= 200_000, run
+
+
 async def test_an_agent_asks_the_user_and_goes_on_with_the_answer(
     aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
 ) -> None:

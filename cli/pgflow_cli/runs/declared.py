@@ -107,7 +107,7 @@ def _find_sop(name: str) -> Path | None:
 
 
 _SHELVES = (_find_dag, _find_sop)
-"""Where a name is looked for: a function a family."""
+"""Searches for a name, one a family."""
 
 
 def prepare(path: Path, wishes: Wishes) -> dict[str, Any]:

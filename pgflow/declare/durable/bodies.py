@@ -138,6 +138,20 @@ def surroundings(settings: Settings, folders: Folders, variables: Variables) -> 
     return {**inherited(settings.env), **secrets_of_run(settings), **environment(variables)}
 
 
+def short_values(env: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that a program can be given. An agent has the rest in its prompt.
+
+    Args:
+        env: The environment.
+    """
+    left, short = _MOST_IN_ALL, {}
+    for name, value in env.items():
+        size = len(value.encode("utf-8", "replace"))
+        if size <= _MOST_IN_ENVIRONMENT and size <= left and "\0" not in value:
+            short[name], left = value, left - size
+    return short
+
+
 def secrets_of_run(settings: Settings) -> dict[str, str]:
     """The secrets of a run by name, as this worker has them now.
 

@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from pgflow.declare import sop
 from pgflow.declare.dag import read_file
 from pgflow.declare.dag.fields import is_plain_name
 from pgflow.declare.dag.shelf import Tree, tree_of
@@ -29,6 +28,7 @@ from pgflow.declare.graph import (
     every_node,
 )
 from pgflow.declare.graph.problems import Verdict
+from pgflow.declare.sop import read_file as read_sop
 from pgflow.declare.text.yamlfile import YamlError, decode, read_bytes
 from pgflow.errors import InvalidWorkflow, SetupError
 
@@ -145,7 +145,7 @@ def freeze_sop(file: str) -> Frozen:
     Raises:
         InvalidWorkflow: It is not there, or cannot be used.
     """
-    return _freeze_verdict(sop.read_file(file))
+    return _freeze_verdict(read_sop(file))
 
 
 def _freeze_verdict(verdict: Verdict) -> Frozen:

@@ -221,7 +221,7 @@ class Works:
                 env = bodies.surroundings(self.settings, self.folders, task.variables)
             except bodies.Unusable as error:
                 raise TurnFailed(f"node '{turn.node}' {error}") from error
-            turn = replace(turn, env=env, secrets=secrets)
+            turn = replace(turn, env=bodies.short_values(env), secrets=secrets)
             try:
                 reply = await provider_of(spec).take(turn if prepare is None else prepare(turn))
             except TurnFailed as error:

@@ -22,10 +22,11 @@ from pgflow.declare.sop.outline import Outline
 from pgflow.declare.sop.page import Page
 from pgflow.declare.sop.steps import Step
 from pgflow.declare.text.tags import attribute
+from pgflow.declare.text.templates import input_reference
 
 _VARIABLE: Final = re.compile(
     r"\$(WORKFLOW_ID|ARTIFACTS_DIR|STATE_DIR|BASE_BRANCH|DOCS_DIR|USER_MESSAGE|ARGUMENTS|LOOP_USER_INPUT|REJECTION_REASON|LOOP_PREV_OUTPUT"
-    r"|EXTERNAL_CONTEXT|ISSUE_CONTEXT|CONTEXT|INPUTS\.[A-Za-z0-9_-]+|[a-zA-Z_][a-zA-Z0-9_-]*\.output)"
+    r"|EXTERNAL_CONTEXT|ISSUE_CONTEXT|CONTEXT|INPUTS\.[A-Za-z0-9_-]+|INPUTS\{[^{}\n]+\}|[a-zA-Z_][a-zA-Z0-9_-]*\.output)"
 )
 
 
@@ -110,7 +111,9 @@ def called(step: Step) -> str:
 def _values(outline: Outline) -> str:
     """The parameters, one below the other: a value may have lines of its own."""
     names = dict.fromkeys(parameter.name for parameter in outline.parameters)
-    given = "\n".join(f'<parameter name="{name}">$INPUTS.{name}</parameter>' for name in names)
+    given = "\n".join(
+        f'<parameter name="{name}">{input_reference(name)}</parameter>' for name in names
+    )
     return f"Parameters (an empty one was not given):\n\n{given}" if given else ""
 
 

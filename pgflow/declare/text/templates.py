@@ -38,7 +38,6 @@ from pgflow.declare.text.tags import without_tags
 Surface = Literal["prompt", "tagged", "bash", "script"]
 """Use of a text: something to be read (perhaps with values between tags), or a program."""
 
-_READ = ("prompt", "tagged")
 _NAME = "[a-zA-Z_][a-zA-Z0-9_-]*"
 _FIELD = "[a-zA-Z_][a-zA-Z0-9_]*"
 _CONTEXT = r"(?P<context>(?:CONTEXT|EXTERNAL_CONTEXT|ISSUE_CONTEXT)(?![A-Za-z0-9_]))"
@@ -54,8 +53,16 @@ _MENTIONS_CONTEXT = re.compile(rf"\${_CONTEXT}")
 _IN_PROMPTS = re.compile(
     rf"\$(?:(?P<variable>{_OF_THE_RUN}|{_OF_PEOPLE})|INPUTS\.(?P<input>{_NAME})|{_CONTEXT}|{_OUTPUTS})"
 )
+_BETWEEN_TAGS = re.compile(rf"{_IN_PROMPTS.pattern}|\$INPUTS\{{(?P<braced>[^{{}}\n]+)\}}")
 _AFTER_VARIABLES = re.compile(rf"\$(?:INPUTS\.(?P<input>{_NAME})|{_CONTEXT}|{_OUTPUTS})")
 _IN_PROGRAMS = re.compile(rf"\$(?:(?P<variable>{_OF_THE_RUN})|{_OUTPUTS})")
+
+_PATTERNS: dict[Surface, re.Pattern[str]] = {
+    "prompt": _IN_PROMPTS,
+    "tagged": _BETWEEN_TAGS,
+    "bash": _IN_PROGRAMS,
+    "script": _IN_PROGRAMS,
+}
 
 SPILL_LENGTH = 32_768
 """Values longer than this (in UTF-16 code units) are handed to a shell in a file."""
@@ -153,6 +160,11 @@ def references(text: str) -> Iterator[Reference]:
         yield Reference(found[1], found[2], found.start(), found.end(), found[0])
 
 
+def input_reference(name: str) -> str:
+    """Return the mention of an input in a tagged text. Names are data, and may be any."""
+    return f"$INPUTS.{name}" if re.fullmatch(_NAME, name) else f"$INPUTS{{{name}}}"
+
+
 def program_references(text: str) -> Iterator[tuple[int, int]]:
     """Every mention in a shell script or a program that is replaced before it runs.
 
@@ -194,7 +206,7 @@ def resolve(
     _refuse_missing(text, variables, surface)
     spills: list[Spill] = []
     written = _writer(surface, spill_dir, spills)
-    pattern = _IN_PROMPTS if surface in _READ else _IN_PROGRAMS
+    pattern = _PATTERNS[surface]
     if variables.rereads and surface == "prompt":
         text, pattern = _one_by_one(text, variables), _AFTER_VARIABLES
     inert = without_tags if surface == "tagged" else str
@@ -279,7 +291,7 @@ def _refuse_missing(text: str, variables: Variables, surface: Surface) -> None:
             "workflow run; if you are seeing this from a workflow node, please report it as a bug.",
             "no-state-dir",
         )
-    if surface in _READ:
+    if surface in ("prompt", "tagged"):
         for found in _INPUT.finditer(text):
             read_input(variables.inputs, found[1])
 
@@ -300,8 +312,8 @@ def _replacement(
     parts = found.groupdict()
     if parts.get("variable"):
         return _VARIABLES[parts["variable"]](variables)
-    if parts.get("input"):
-        return value_text(read_input(variables.inputs, parts["input"]))
+    if name := parts.get("input") or parts.get("braced"):
+        return value_text(read_input(variables.inputs, name))
     if parts.get("context"):
         return variables.context
     if parts["previous"]:
