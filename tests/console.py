@@ -6,28 +6,38 @@ are open. The database is that of ``tests.plans``, with schedules and an outbox 
 autovacuum would have done. A page is asked for as a browser would, in this process, so that its
 time is that of its statements and of making its HTML; the first time is that of a cold cache. It
 fails if a page takes longer than its bound.
+
+With --live, fifty pages are open instead, first while nothing happens and then while runs start all
+the time, and the time of the server's processes that answer them is measured. It fails if they take
+more than a part of a core. The server must be on this machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import os
 import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 from urllib.parse import urlencode
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
 import psycopg
 import servers
-from webkit import Browser
+from webkit import Browser, Watched
 
 from pgflow import AsyncApp
-from pgflow.web import Principal
+from pgflow._db.query import Query
+from pgflow.web import Principal, live
 from tests.plans import Ids, Sizes, build
+
+T = TypeVar("T")
 
 BOUND_SECONDS = 0.1
 """Of the median; and..."""
@@ -39,6 +49,10 @@ OPEN = Sizes(unclaimable=1_000, ready=3_000, parked=4_000, leased=1_000, held=1_
 STEPS = 10_000
 RARE = ("=none", "-none", "none-", "=rare", "since=", "after=", "key-12", "elsewhere", "limited")
 """Parts of addresses of searches that look through many runs to find few, or begin far behind."""
+LIVE_PAGES = 50
+LIVE_SHARE = 0.05
+"""Part of a core that all of them may take."""
+LIVE_SECONDS = 20.0
 SCHEDULES = 1_000
 EVENTS = 100_000
 DEAD = 1_000
@@ -116,7 +130,8 @@ def addresses(conn: psycopg.Connection[tuple[object, ...]], ids: Ids) -> list[st
         *(of("/debt", key=one) for one in owed), "/budgets", of("/budget", pool="tenant"),
         of("/budget", pool=f"user-{ids.ready}"), "/schedules", of("/schedules", state="paused"),
         of("/schedule", name="nightly-7"), "/outbox", of("/relay", name="mailer"), "/queues",
-        "/workers",
+        "/workers", "/workflows", of("/workflow", name="flow_1"), "/policy", "/sql",
+        of("/sql/page", page="/"),
     ]  # fmt: skip
 
 
@@ -138,6 +153,74 @@ async def look(dsn: str, paths: list[str]) -> list[Timed]:
     return found
 
 
+class Counted(AsyncApp):
+    """An app that counts what it asks."""
+
+    asked = 0
+
+    async def ask(self, query: Query[T]) -> T:
+        """Ask, and count it."""
+        self.asked += 1
+        return await super().ask(query)
+
+
+async def watch(dsn: str, paths: list[str], seconds: float) -> bool:
+    """Open pages live, and say what they cost while nothing happens and while much does. Return
+    False if it is too much.
+    """
+    async with Counted(dsn) as app, contextlib.AsyncExitStack() as stack:
+        browser = Browser(app, Principal("ann", ["admin"]))
+        watched = [Watched(browser, path) for path in paths[:LIVE_PAGES]]
+        for one in watched:
+            await stack.enter_async_context(one)
+        await asyncio.sleep(5)
+        shares = []
+        for is_busy in (False, True):
+            stop = asyncio.Event()
+            load = asyncio.create_task(_load(dsn, stop)) if is_busy else None
+            before, asked = _spent(dsn), app.asked
+            sent = sum(len(one.events) for one in watched)
+            await asyncio.sleep(seconds)
+            after = _spent(dsn)
+            sent = sum(len(one.events) for one in watched) - sent
+            stop.set()
+            if load is not None:
+                await load
+            spent = sum(max(0.0, at - before.get(pid, at)) for pid, at in after.items())
+            shares.append(spent / seconds)
+            print(
+                f"{'busy' if is_busy else 'idle'}: {len(watched)} pages take "
+                f"{100 * shares[-1]:.1f} % of a core, ask {(app.asked - asked) / seconds * 5:.1f} "
+                f"statements in 5 s, and are sent {sent} times in {seconds:.0f} s",
+                flush=True,
+            )
+        browser.served.close()
+    return max(shares) < LIVE_SHARE
+
+
+async def _load(dsn: str, stop: asyncio.Event) -> None:
+    """Start runs all the time."""
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as conn:
+        while not stop.is_set():
+            await conn.execute("select run_id from pgflow.start_run('flow_1', '{}')")
+            await conn.execute("select pg_notify('pgflow_work', 'r1')")
+            await asyncio.sleep(0.02)
+
+
+def _spent(dsn: str) -> dict[int, float]:
+    """Return the seconds of each process that answers the console."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        pids = conn.execute(
+            "select pid from pg_stat_activity where application_name in "
+            "('pgflow app', 'pgflow listener') and datname = current_database()"
+        ).fetchall()
+    seconds = {}
+    for (pid,) in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        seconds[int(pid)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds
+
+
 def line_of(one: Timed) -> str:
     """Return a line of the table."""
     mark = "  SLOW" if one.is_slow else ""
@@ -156,6 +239,7 @@ def main() -> int:
     parser.add_argument("--large", action="store_true", help="300,000 open runs")
     parser.add_argument("--keep", action="store_true", help="keep the database, and say its name")
     parser.add_argument("--name", help="look at one that was kept")
+    parser.add_argument("--live", action="store_true", help="keep fifty pages open")
     parser.add_argument("--only", help="only pages whose address has this in it")
     options = parser.parse_args()
     sizes = replace(Sizes() if options.large else OPEN, finished=options.finished)
@@ -174,6 +258,11 @@ def main() -> int:
             paths = addresses(conn, ids)
         if options.only:
             paths = [path for path in paths if options.only in path]
+        if options.live:
+            live.STREAM_SECONDS = 1e9
+            lists = [path for path in paths if path.partition("?")[0] in live.LIVE_PATHS]
+            keys = [f"/run?key=key-{ids.finished + n}" for n in range(1, LIVE_PAGES)]
+            return 0 if asyncio.run(watch(dsn, lists[:25] + keys, LIVE_SECONDS)) else 1
         slow = [one for one in asyncio.run(look(dsn, paths)) if one.is_slow]
     finally:
         if options.keep or options.name:

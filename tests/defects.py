@@ -3857,6 +3857,51 @@ WORKSPACES = (
     ),
 )
 
+CONSOLE = (
+    Defect(
+        "statement of a console that calls what it likes",
+        "pgflow/inspect/sheet.py",
+        "if is_quoted or not (is_listed",
+        "if False and not (is_listed",
+        "inspect/test_inspect_sheet.py::test_what_is_not_one_select_is_refused_before_the_server_sees_it[select pg_sleep(10)-pg_sleep]",
+    ),
+    Defect(
+        "statement of a console in a transaction that may write",
+        "pgflow/inspect/sheet.py",
+        '"begin transaction read only"',
+        '"begin transaction"',
+        "inspect/test_inspect_sheet.py::test_the_server_refuses_a_second_statement_by_itself",
+    ),
+    Defect(
+        "statement of a console as whoever its connection is",
+        "pgflow/inspect/sheet.py",
+        "await _become_auditor(connection)",
+        "pass",
+        "inspect/test_inspect_sheet.py::test_a_statement_is_read_as_an_auditor_who_only_reads",
+    ),
+    Defect(
+        "statement of a console by whoever looks",
+        "pgflow/web/pages/sheet.py",
+        'need(request, "admin")',
+        'need(request, "view")',
+        "web/test_console_sql.py::test_only_an_admin_runs_a_statement",
+    ),
+    Defect(
+        "live pages that take all of a core",
+        "pgflow/web/live.py",
+        "loop.time() + seconds * (1 / SHARE - 1)",
+        "loop.time()",
+        "web/test_console_live.py::test_all_live_pages_together_take_a_part_of_a_core",
+    ),
+    Defect(
+        "live page that is made again though nothing is new",
+        "pgflow/web/live.py",
+        "return int(count) if is_ours else -1",
+        "return -1",
+        "web/test_console_live.py::test_a_page_of_which_nothing_is_new_is_not_made_again",
+    ),
+)
+
 DEFECTS = (
     *COORDINATION, *FENCES, *CLAIMS, *LOCKS, *WAKES, *CLOCKS, *REPLAY, *STEPS, *EFFECTS, *SECURITY, *SERVERS,
     *UPGRADES, *SHOWN, *PROOF, *NAMES, *VALUES, *LOOP, *SUPERVISION, *TEXTS, *SEALS,
@@ -3868,4 +3913,5 @@ DEFECTS = (
     *AGENTS,
     *FILES,
     *WORKSPACES,
+    *CONSOLE,
 )  # fmt: skip

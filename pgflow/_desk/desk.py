@@ -8,20 +8,72 @@ place of what it cannot.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
 import psycopg_pool
 
+from pgflow._db.query import Query
 from pgflow._model.envelopes import is_redacted, open_value
 from pgflow.app import App, AsyncApp
-from pgflow.errors import CodecError
+from pgflow.errors import CodecError, PgflowError, WrongState
 from pgflow.inspect import Question, ask, ask_async, encoded, readable
+from pgflow.inspect.question import Steps
 
 T = TypeVar("T")
 
 Unreachable = (psycopg.OperationalError, psycopg_pool.PoolTimeout)
 """Errors of a database that cannot be asked just now."""
+
+
+@dataclass
+class Seen:
+    """What a page has asked.
+
+    Attributes:
+        statements: Its statements.
+        seconds: Time for which it waited for answers.
+    """
+
+    statements: list[Query[Any]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+_seen: ContextVar[Seen | None] = ContextVar("seen", default=None)
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Seen]:
+    """Keep what is asked while the context is open."""
+    seen = Seen()
+    token = _seen.set(seen)
+    try:
+        yield seen
+    finally:
+        _seen.reset(token)
+
+
+def _kept(question: Question[T], statements: list[Query[Any]]) -> Steps[T]:
+    """Ask a question, and keep its statements."""
+    steps = iter(question)
+    advance: Callable[[], Query[Any]] = partial(next, steps)
+    while True:
+        try:
+            query = advance()
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        statements.append(query)
+        try:
+            advance = partial(steps.send, (yield query))
+        except (psycopg.Error, PgflowError) as error:
+            advance = partial(steps.throw, error)
 
 
 class Desk:
@@ -33,10 +85,43 @@ class Desk:
 
     def __init__(self, app: App | AsyncApp) -> None:
         self._app = app
+        self._kept: dict[str, tuple[float, Any]] = {}
         self.tenant = ""
+
+    @property
+    def dsn(self) -> str:
+        """Connection string of the app."""
+        return self._app.dsn
+
+    @property
+    def listens_at(self) -> str | None:
+        """Connection string at which LISTEN works; None if it does not, or is not known yet."""
+        try:
+            return self._app.dsn if self._app.listens else None
+        except WrongState:
+            return None
 
     async def ask(self, question: Question[T]) -> T:
         """Ask the database."""
+        seen = _seen.get()
+        if seen is None:
+            return await self._ask(question)
+        began = time.perf_counter()
+        try:
+            return await self._ask(Question(partial(_kept, question, seen.statements)))
+        finally:
+            seen.seconds += time.perf_counter() - began
+
+    async def ask_seldom(self, name: str, question: Question[T], seconds: float) -> T:
+        """Ask the database, unless this process has asked that by this name a short while ago."""
+        until, answer = self._kept.get(name, (0.0, None))
+        if until < time.monotonic():
+            answer = await self.ask(question)
+            self._kept[name] = (time.monotonic() + seconds, answer)
+        kept: T = answer
+        return kept
+
+    async def _ask(self, question: Question[T]) -> T:
         if isinstance(self._app, App):
             return await asyncio.to_thread(ask, self._app, question)
         return await ask_async(self._app, question)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import psycopg
 from psycopg import sql
@@ -36,7 +36,7 @@ silent as one with no news.
 
 
 class Listener(Part):
-    """Listens on one channel, and comes back after every loss of its connection.
+    """Listens on a channel, and comes back after every loss of its connection.
 
     Args:
         options: Options of the connection.
@@ -45,6 +45,7 @@ class Listener(Part):
         connected: Called when it listens again: something may have been missed.
         given_up: Called with its name and an error once listening fails again and again for no
             fault of the connection.
+        also: Names of further channels, on the same connection.
     """
 
     def __init__(
@@ -54,9 +55,11 @@ class Listener(Part):
         heard: Callable[[str], None],
         connected: Callable[[], None],
         given_up: Callable[[str, BaseException], None],
+        also: Sequence[str] = (),
     ) -> None:
         self._options = options
         self._channel = channel
+        self._channels = (channel, *also)
         self._heard = heard
         self._connected = connected
         self._given_up = given_up
@@ -86,9 +89,10 @@ class Listener(Part):
                 connection = self._connection = await connect_async(
                     self._options, "pgflow listener"
                 )
-                await self._say(
-                    connection, sql.SQL("listen {}").format(sql.Identifier(self._channel))
-                )
+                for channel in self._channels:
+                    await self._say(
+                        connection, sql.SQL("listen {}").format(sql.Identifier(channel))
+                    )
                 tries, self.listening = 0, True
                 self._connected()
                 while True:

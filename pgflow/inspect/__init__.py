@@ -82,6 +82,7 @@ from pgflow.inspect.outbox import (
 )
 from pgflow.inspect.policy import JudgedRule, judge_act
 from pgflow.inspect.proofs import check_anchor, check_proof
+from pgflow.inspect.pulse import read_pulse
 from pgflow.inspect.question import (
     AsyncSource,
     Question,
@@ -105,6 +106,7 @@ from pgflow.inspect.queues import (
     unknown_queues,
     why_unserved,
 )
+from pgflow.inspect.rates import Minute, Rates, read_rates
 from pgflow.inspect.runs import (
     EVERY_RUN,
     STATUSES,
@@ -171,6 +173,12 @@ from pgflow.inspect.workers import (
     list_holders,
     list_workers,
 )
+from pgflow.inspect.workflows import (
+    StepTimes,
+    WorkflowRow,
+    list_step_times,
+    list_workflow_rows,
+)
 
 __all__ = [
     "EVERY_RUN",
@@ -207,11 +215,13 @@ __all__ = [
     "LockRow",
     "LossRow",
     "MessageRow",
+    "Minute",
     "ObligationRow",
     "PatchRow",
     "Question",
     "QueueChangeRow",
     "QueueRow",
+    "Rates",
     "RelayRow",
     "RunDetail",
     "RunFilter",
@@ -225,6 +235,7 @@ __all__ = [
     "Source",
     "SpentRow",
     "StepRow",
+    "StepTimes",
     "StrayLeases",
     "StuckRuns",
     "TriggerRow",
@@ -237,6 +248,7 @@ __all__ = [
     "WorkerCount",
     "WorkerHealth",
     "WorkerRow",
+    "WorkflowRow",
     "ask",
     "ask_async",
     "check_anchor",
@@ -301,6 +313,7 @@ __all__ = [
     "list_schedule_changes",
     "list_schedules",
     "list_seals",
+    "list_step_times",
     "list_steps",
     "list_stray_leases",
     "list_triggers",
@@ -309,6 +322,7 @@ __all__ = [
     "list_versions",
     "list_waiting_queues",
     "list_workers",
+    "list_workflow_rows",
     "list_workflows",
     "read_anchor",
     "read_audit",
@@ -317,6 +331,8 @@ __all__ = [
     "read_idleness",
     "read_output",
     "read_proof",
+    "read_pulse",
+    "read_rates",
     "read_seal_lag",
     "read_state",
     "read_statuses",

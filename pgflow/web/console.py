@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import urllib.parse
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,11 +16,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from pgflow import __version__
 from pgflow._desk import words
-from pgflow._desk.desk import Desk, Unreachable
+from pgflow._desk.desk import Desk, Unreachable, watched
 from pgflow.app import App, AsyncApp
 from pgflow.errors import (
     GateClosed,
@@ -35,6 +35,8 @@ from pgflow.errors import (
 from pgflow.logs import redacted
 from pgflow.texts import printable
 from pgflow.web.guard import Guard, TooLong, cookie, refusal
+from pgflow.web.live import LIVE_PATHS, Live, wants_stream
+from pgflow.web.news import News
 from pgflow.web.page import Page, link, read_form
 from pgflow.web.pages import (
     again,
@@ -44,10 +46,13 @@ from pgflow.web.pages import (
     orders,
     outbox,
     owed,
+    policy,
     run,
     runs,
     schedules,
+    sheet,
     supply,
+    workflows,
 )
 from pgflow.web.principals import (
     LOCAL_HOSTS,
@@ -64,23 +69,20 @@ log = logging.getLogger("pgflow")
 HERE = Path(__file__).parent
 MIN_SECRET_BYTES = 32
 LIVE_SECONDS = 5
-"""Seconds after which a page that was asked to be live is loaded again."""
-LIVE = (
-    "home", "runs", "run", "gates", "owed", "budgets", "schedules", "schedule", "outbox", "relay",
-    "queues", "workers",
-)  # fmt: skip
-"""Pages on which nobody writes anything that would be lost then."""
-
+"""Seconds after which a page is loaded again by a browser that runs no script, if it was asked."""
 Handler = Callable[[Desk, Request], Awaitable[Page | Response]]
 
 NAVIGATION = (
-    ("/", "Triage"), ("/runs", "Runs"), ("/gates", "Gates"), ("/effects", "Effects"),
-    ("/obligations", "Obligations"), ("/budgets", "Budgets"), ("/schedules", "Schedules"),
+    ("/", "Triage"), ("/runs", "Runs"), ("/workflows", "Workflows"), ("/gates", "Gates"),
+    ("/effects", "Effects"), ("/obligations", "Obligations"), ("/budgets", "Budgets"),
+    ("/schedules", "Schedules"),
     ("/outbox", "Outbox"), ("/queues", "Queues"), ("/workers", "Workers"),
+    ("/policy", "Policy"), ("/sql", "SQL"),
 )  # fmt: skip
 PARENTS = {
     "/run": "/runs", "/run/order": "/runs", "/gate": "/gates", "/budget": "/budgets",
     "/schedule": "/schedules", "/schedule/order": "/schedules", "/relay": "/outbox",
+    "/sql/page": "/sql", "/workflow": "/workflows",
 }  # fmt: skip
 
 READS: tuple[tuple[str, Handler], ...] = (
@@ -93,15 +95,23 @@ READS: tuple[tuple[str, Handler], ...] = (
     ("/schedules", schedules.show_schedules), ("/schedule", schedules.show_schedule),
     ("/schedule/order", schedules.ask_order), ("/outbox", outbox.show_outbox),
     ("/relay", outbox.show_relay), ("/queues", supply.show_queues),
-    ("/workers", supply.show_workers),
+    ("/workers", supply.show_workers), ("/sql", sheet.show_sheet),
+    ("/workflows", workflows.show_workflows), ("/workflow", workflows.show_workflow),
+    ("/policy", policy.show_policy),
 )  # fmt: skip
 WRITES: tuple[tuple[str, Handler], ...] = (
     ("/run/order", orders.give_order), ("/run/again", again.do_again),
     ("/runs/order", bulk.tell_many),
     ("/gate", gates.answer_gate), ("/debt", owed.close_debt),
     ("/budget", supply.change_budget), ("/schedule/order", schedules.give_order),
+    ("/sql", sheet.run_sheet),
 )  # fmt: skip
-FILES = (("/static/console.css", "text/css"), ("/static/icon.svg", "image/svg+xml"))
+FILES = (
+    ("/static/console.css", "text/css"), ("/static/console.js", "text/javascript"),
+    ("/static/icon.svg", "image/svg+xml"),
+)  # fmt: skip
+BEGINS, ENDS = "<!--page-->", "<!--/page-->"
+"""What is sent again of a live page; nothing that is shown can be such a comment."""
 
 STATUSES: tuple[tuple[type[Exception], int, str], ...] = (
     (GateClosed, 410, "Nothing to answer"),
@@ -121,7 +131,7 @@ def asgi(
     auth: Auth,
     hosts: Sequence[str] | None = None,
     secret: bytes | None = None,
-) -> ASGIApp:
+) -> Guard:
     """Return the console of an app, as an ASGI application. Mount it anywhere.
 
     Args:
@@ -133,6 +143,10 @@ def asgi(
             those of this machine for :class:`Local`.
         secret: At least 32 random bytes, the same in all processes that serve one host: forms that
             one has made are taken by the others then.
+
+    Returns:
+        The application. Its ``close()`` ends the live pages, which a server may wait for when it
+        stops.
 
     Raises:
         InvalidArgument: The secret is too short.
@@ -150,7 +164,7 @@ def asgi(
     if hosts is None and isinstance(auth, Local):
         hosts = LOCAL_HOSTS
     console = _Console(app, auth)
-    return Guard(console.pages(), auth, hosts, secret)
+    return Guard(console.pages(), auth, hosts, secret, console.live.close)
 
 
 class _Console:
@@ -160,6 +174,7 @@ class _Console:
         self._desk = Desk(app)
         self._auth = auth
         self._templates = _environment()
+        self.live = Live(News(self._desk), self._make_part)
 
     def pages(self) -> Starlette:
         """Return the application without its guard."""
@@ -170,6 +185,8 @@ class _Console:
             Route(path, partial(self._answer, handler), methods=["POST"])
             for path, handler in WRITES
         ]
+        behind = partial(self._answer, partial(_behind, dict(READS)))
+        routes.append(Route("/sql/page", behind, methods=["GET"]))
         routes += [Route(path, partial(_file, HERE / path[1:], kind)) for path, kind in FILES]
         if isinstance(self._auth, Tokens):
             routes += [
@@ -180,13 +197,30 @@ class _Console:
         return Starlette(routes=routes, exception_handlers={404: _no_page, 405: _no_page})
 
     async def _answer(self, handler: Handler, request: Request) -> Response:
+        if wants_stream(request):
+            if request.method != "GET" or _path_of(request) not in LIVE_PATHS:
+                return refusal(406, "This page is not live.")
+            return self.live.stream(request)
+        mark = self.live.mark
         try:
-            found = await handler(self._desk, request)
+            found = await self._made(handler, request)
         except TooLong:
             return refusal(413, "This form is too long.")
+        return self._render(request, found, mark) if isinstance(found, Page) else found
+
+    async def _made(self, handler: Handler, request: Request) -> Page | Response:
+        """Return the page of a request, or the page that says why there is none."""
+        try:
+            return await handler(self._desk, request)
         except (PgflowError, psycopg.Error, *Unreachable) as error:
-            found = self._explain(error)
-        return self._render(request, found) if isinstance(found, Page) else found
+            return self._explain(error)
+
+    async def _make_part(self, request: Request) -> tuple[str, float]:
+        """Return what is sent again of a live page, and the seconds that it was asked for."""
+        with watched() as seen:
+            found = await self._made(dict(READS)[_path_of(request)], request)
+        text = self._text(request, found) if isinstance(found, Page) else ""
+        return text.partition(BEGINS)[2].partition(ENDS)[0], seen.seconds
 
     def _explain(self, error: Exception) -> Page:
         """Return the page for an error that a person can do something about.
@@ -212,9 +246,14 @@ class _Console:
             return _trouble(409, "This cannot be", str(error))
         raise error
 
-    def _render(self, request: Request, page: Page) -> HTMLResponse:
-        can_live = page.template in LIVE and request.method == "GET"
-        is_live = can_live and request.query_params.get("live") == "1"
+    def _render(self, request: Request, page: Page, mark: str = "") -> HTMLResponse:
+        text = self._text(request, page, mark)
+        headers = {"refresh": str(LIVE_SECONDS)} if _is_live(request, page) else {}
+        return HTMLResponse(text, page.status, headers)
+
+    def _text(self, request: Request, page: Page, mark: str = "") -> str:
+        """Return the HTML of a page."""
+        can_live, is_live = _can_live(request, page), _is_live(request, page)
         path = page.under or _path_of(request)
         values: dict[str, Any] = {
             **page.values,
@@ -222,12 +261,11 @@ class _Console:
             "link": partial(link, request), "here": PARENTS.get(path, path),
             "navigation": NAVIGATION, "principal": request.scope.get("pgflow.principal"),
             "mark": request.scope.get("pgflow.mark", ""), "version": __version__,
-            "can_leave": isinstance(self._auth, Tokens),
+            "can_leave": isinstance(self._auth, Tokens), "live_mark": mark if can_live else "",
             "can_live": can_live, "is_live": is_live, "toggle": _toggle(request, is_live=is_live),
+            "behind": _behind_of(request, page),
         }  # fmt: skip
-        text = self._templates.get_template(f"{page.template}.html").render(values)
-        headers = {"refresh": str(LIVE_SECONDS)} if is_live else {}
-        return HTMLResponse(text, page.status, headers)
+        return self._templates.get_template(f"{page.template}.html").render(values)
 
     # ------------------------------------------------------------ tokens
 
@@ -255,6 +293,10 @@ class _Console:
         del desk
         await read_form(request)
         return _leave_for(request, "/login", cookie(request, SESSION_COOKIE, "", seconds=0))
+
+
+async def _behind(handlers: sheet.Handlers, desk: Desk, request: Request) -> Page:
+    return await sheet.show_behind(desk, request, handlers)
 
 
 def _login_page(request: Request, trouble: str, status: int = 200) -> Page:
@@ -297,11 +339,29 @@ def _path_of(request: Request) -> str:
     return (path[len(root) :] if root and path.startswith(root) else path) or "/"
 
 
+def _behind_of(request: Request, page: Page) -> str:
+    """Return the address of the page that shows what this one asks; empty for none."""
+    path = _path_of(request)
+    if request.method != "GET" or page.status != 200 or path.startswith(("/sql", "/login")):
+        return ""
+    ours = ("live", "done", "seen")
+    said = [pair for pair in request.query_params.multi_items() if pair[0] not in ours]
+    query = urllib.parse.urlencode(said)
+    return link(request, "/sql/page", page=path + (f"?{query}" if query else ""))
+
+
+def _can_live(request: Request, page: Page) -> bool:
+    return request.method == "GET" and page.status == 200 and _path_of(request) in LIVE_PATHS
+
+
+def _is_live(request: Request, page: Page) -> bool:
+    return _can_live(request, page) and request.query_params.get("live") == "1"
+
+
 def _toggle(request: Request, *, is_live: bool) -> str:
     """Return the address of this page, live or not."""
-    said = {
-        name: value for name, value in request.query_params.items() if name not in ("live", "done")
-    }
+    ours = ("live", "done", "seen")
+    said = {name: value for name, value in request.query_params.items() if name not in ours}
     return link(request, _path_of(request), **said, **({} if is_live else {"live": 1}))
 
 

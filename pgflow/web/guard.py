@@ -1,10 +1,10 @@
 """The guard before every page: whom it lets in, and what a browser may do with the answer.
 
 Whatever is wrong with a request is found before a page sees it. A page is never shown in a frame,
-runs no script, takes style from this server only, and is kept by nobody. A change needs four things
-that a foreign page cannot have together: the POST comes from this origin, the browser says so if it
-says anything, the principal has the role, and the form has the mark that was made for this
-principal in this browser.
+takes script and style from this server only, and is kept by nobody. A change needs four things that
+a foreign page cannot have together: the POST comes from this origin, the browser says so if it says
+anything, the principal has the role, and the form has the mark that was made for this principal in
+this browser.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import secrets
 import urllib.parse
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.datastructures import MutableHeaders
@@ -32,8 +32,8 @@ MARK_FIELD = "mark"
 
 HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
-        "frame-ancestors 'none'; base-uri 'none'"
+        "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; "
+        "img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     ),
     "x-frame-options": "DENY",
     "x-content-type-options": "nosniff",
@@ -45,7 +45,7 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 
-OPEN_PATHS = ("/login", "/static/console.css", "/static/icon.svg")
+OPEN_PATHS = ("/login", "/static/console.css", "/static/console.js", "/static/icon.svg")
 """Paths that are open to somebody who has not said who they are."""
 
 
@@ -57,15 +57,19 @@ class Guard:
         auth: Function that says who sends a request.
         hosts: Names by which this server may be called; any if not given.
         secret: Key of the marks of forms; the same in all processes that serve one host.
+        close: Function that ends the live pages.
     """
 
     def __init__(
-        self, pages: ASGIApp, auth: Auth, hosts: Sequence[str] | None, secret: bytes | None
-    ) -> None:
+        self, pages: ASGIApp, auth: Auth, hosts: Sequence[str] | None, secret: bytes | None,
+        close: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._pages = pages
         self._auth = auth
         self._hosts = None if hosts is None else {name.lower() for name in hosts}
         self._secret = secret or secrets.token_bytes(32)
+        self.close = close
+        """Ends the live pages: a server may wait for them when it stops."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""

@@ -135,6 +135,12 @@ class Chromium:
         """The text of the page that can be seen, on one line."""
         return " ".join(str(self.ask("document.querySelector('main').innerText")).split())
 
+    def until(self, words: str) -> None:
+        """Wait until the page has these words, which come without loading it anew."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while words not in self.words:
+            assert time.monotonic() < deadline, (words, self.words)
+
     def look(self, width: int, height: int, *, dark: bool = False) -> None:
         """Be a screen of this size, light or dark."""
         self.call(

@@ -106,6 +106,7 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
         readers.find_queue, readers.list_workflows, readers.list_workers, readers.count_workers, readers.list_holders,
         readers.list_batches, readers.QueueRow, readers.QueueChangeRow, readers.BatchRow, readers.LaneRow, readers.WorkerRow, readers.WorkerCount, readers.Holder,
     ]),
+    ("Rates", "", [readers.read_rates, readers.read_pulse, readers.list_workflow_rows, readers.list_step_times, readers.Rates, readers.Minute, readers.WorkflowRow, readers.StepTimes]),
     ("Gates", "See [Ask a person](../how-to/gates.md).", [readers.list_gates, readers.find_gate, readers.GateRow]),
     ("Schedules", "See [Start runs by themselves](../how-to/schedules.md).", [
         readers.list_schedules, readers.find_schedule, readers.list_schedule_changes, readers.count_schedules, readers.ScheduleRow, readers.ScheduleCount, readers.ScheduleChangeRow,

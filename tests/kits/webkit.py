@@ -4,11 +4,12 @@ them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import urllib.parse
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import psycopg
@@ -17,6 +18,7 @@ from records import wait_until
 from pgflow.web import Principal, asgi
 
 BASE = "http://127.0.0.1"
+PATIENCE_SECONDS = 30.0
 APART = {
     "p",
     "div",
@@ -133,7 +135,7 @@ class Browser:
         self, app: Any, principal: Principal | None = None, *, auth: Any = None,
         is_old: bool = False, **options: Any,
     ) -> None:  # fmt: skip
-        served = asgi(app, auth=auth or (lambda _: principal), **options)
+        served = self.served = asgi(app, auth=auth or (lambda _: principal), **options)
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(served, client=("127.0.0.1", 5000)),
             base_url=BASE,
@@ -169,6 +171,69 @@ class Browser:
         """Open a page, and send the form on it that has these fields."""
         page = await self.get(path)
         return await self.send(form_of(page, which), **values)
+
+
+class Watched:
+    """A page that is looked at live.
+
+    Attributes:
+        status: Status of the answer.
+        events: What came so far: id and page of each event.
+    """
+
+    def __init__(self, browser: Browser, path: str, **headers: str) -> None:
+        self.status = 0
+        self.events: list[tuple[str, Reader]] = []
+        self._news = asyncio.Event()
+        self._left = asyncio.Event()
+        self._text = ""
+        where, _, query = path.partition("?")
+        said = {"host": "127.0.0.1", "accept": "text/event-stream", **headers}
+        scope = {
+            "type": "http", "method": "GET", "path": where, "query_string": query.encode(),
+            "headers": [(name.encode(), text.encode()) for name, text in said.items()],
+            "client": ("127.0.0.1", 5000), "scheme": "http", "server": ("127.0.0.1", 80),
+        }  # fmt: skip
+        self._task = asyncio.create_task(browser.served(scope, self._receive, self._send))
+        self._task.add_done_callback(lambda _: self._news.set())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._left.set()
+        await self._task
+
+    async def _receive(self) -> dict[str, Any]:
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self._text += message.get("body", b"").decode()
+            *whole, self._text = self._text.split("\n\n")
+            for event in whole:
+                named = dict(line.split(": ", 1) for line in event.split("\n"))
+                if named.get("event") == "page":
+                    self.events.append((named["id"], Reader(json.loads(named["data"]))))
+        self._news.set()
+
+    async def until(self, words: str) -> Reader:
+        """Wait until the page has these words."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not self.events or words not in self.events[-1][1].words:
+                assert not self._task.done(), (self.status, [page.words for _, page in self.events])
+                self._news.clear()
+                await self._news.wait()
+        return self.events[-1][1]
+
+    async def ended(self) -> int:
+        """Wait for the end of the stream, and return its status."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._task
+        return self.status
 
 
 def form_of(page: Reader, which: dict[str, str]) -> Form:
@@ -215,7 +280,9 @@ def is_harmless(page: Reader) -> list[str]:
     """Return what in a page could run or fetch something that is not the console's own."""
     bad = []
     for tag, attrs in page.elements:
-        if tag in ("script", "iframe", "object", "embed", "img", "style", "base"):
+        if tag == "script" and "/static/console.js?" not in (attrs.get("src") or ""):
+            bad.append(tag)
+        if tag in ("iframe", "object", "embed", "img", "style", "base"):
             bad.append(tag)
         for name, value in attrs.items():
             text = (value or "").strip().lower()

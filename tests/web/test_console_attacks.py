@@ -187,7 +187,7 @@ async def test_every_answer_forbids_scripts_frames_and_keeping(aflow: AsyncHarne
         assert "default-src 'none'" in policy
         assert "frame-ancestors 'none'" in policy
         assert "unsafe" not in policy
-        assert "script-src" not in policy
+        assert "script-src 'self';" in policy
         assert headers["x-frame-options"] == "DENY"
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cache-control"] == "no-store"

@@ -402,6 +402,7 @@ async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
     await write(debt, verb="waive")
     await write(address("/budget", pool="models"), verb="revoke")
     await write(address("/schedule/order", name="s", verb="trigger"))
+    await write(address("/sql", sql="select 1 as one"))
     assert done == {path for path, _ in WRITES}
 
 

@@ -5,6 +5,7 @@ without a script.
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -281,6 +282,12 @@ async def test_gates_effects_obligations_and_budgets_have_pages(aflow: AsyncHarn
     seen_in(await browser.get("/budgets"), "models", "usd", "all", "calls")
     seen_in(await browser.get("/budget", pool="models"), "2 usd spent of 10", "agent-1", "large-3")
     seen_in(await browser.get("/queues"), "default", "no limit")
+    seen_in(await browser.get("/workflows"), "contract", "ship")
+    page = await browser.get("/workflow", name="agent")
+    assert is_harmless(page) == []
+    seen_in(page, "think", "of the newest: 1 run", "Versions in flight")
+    assert await browser.status("/workflow", name="none") == 404
+    seen_in(await browser.get("/policy"), "No policy is in force.")
     seen_in(await browser.get("/workers"), "default")
     assert await browser.status("/effects", state="lost") == 400
     assert await browser.status("/budget", pool="none") == 404
@@ -288,6 +295,27 @@ async def test_gates_effects_obligations_and_budgets_have_pages(aflow: AsyncHarn
     assert await browser.status("/gate", gate="none") == 410
     assert await browser.status("/debt", key="none") == 404
     assert await browser.status("/nowhere") == 404
+
+
+async def test_the_policy_says_what_it_would_ask_of_an_act(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    rules = [
+        {"name": "refund", "amount": "$.cents", "above": 1000, "needs": "gate"},
+        {"name": "refund", "needs": "nothing"},
+    ]
+    conn.execute("select pgflow.set_policy(%s, 'limits')", (json.dumps(rules),))
+    browser = Browser(aflow.app, ANN)
+    page = await browser.get("/policy")
+    assert is_harmless(page) == []
+    seen_in(page, "$.cents", "version 1")
+    page = await browser.get("/policy", name="refund", request='{"cents": 5000}')
+    seen_in(page, "Rule 1 counts: somebody must give leave.")
+    page = await browser.get("/policy", name="refund", request='{"cents": 5}')
+    seen_in(page, "Rule 2 counts: it goes ahead.")
+    seen_in(await browser.get("/policy", name="mail"), "No rule fits")
+    for wrong in ({"risk": "lost"}, {"request": "["}, {"request": "[]"}):
+        assert await browser.status("/policy", **wrong) == 400
 
 
 async def test_a_page_is_loaded_anew_only_where_nobody_writes(aflow: AsyncHarness) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pgflow._desk import words
+from pgflow._desk.waterfall import draw
 from pgflow.inspect import Entry, Failure
-from pgflow.web.waterfall import draw
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

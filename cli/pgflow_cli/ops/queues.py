@@ -61,12 +61,35 @@ _COLUMNS = (
 
 @queues.callback()
 def list_queues(
-    context: typer.Context, *, as_json: AsJson = None, as_csv: AsCsv = False, dsn: Dsn = None
+    context: typer.Context,
+    *,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Also draw what began and ended in the last hour.")
+    ] = False,
+    as_json: AsJson = None,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
 ) -> None:
     """Shows queues, or pauses, resumes and sets rules of one."""
-    if context.invoked_subcommand is None:
-        with opened(dsn) as connection:
-            _print(connection, None, as_json=as_json, as_csv=as_csv)
+    if context.invoked_subcommand is not None:
+        return
+    if plot and (as_json or as_csv):
+        raise Mistake("--plot draws for people: leave out --json and --csv")
+    with opened(dsn) as connection:
+        _print(connection, None, as_json=False if plot else as_json, as_csv=as_csv)
+        if plot:
+            _draw(connection)
+
+
+def _draw(connection: psycopg.Connection[Any]) -> None:
+    """Draw the last hour, a column a minute, in the order of time."""
+    from pgflow._desk.plots import bars, plot_rates
+    from pgflow.inspect import read_rates
+
+    for one in plot_rates(fetch(connection, read_rates())):
+        typer.echo(f"\n{one.title}: {one.words}")
+        typer.echo(f"{bars([column.height for column in one.columns])}▏{one.top}")
+    typer.echo("60 minutes, the newest on the right.")
 
 
 @queues.command("pause", cls=Command)

@@ -17,7 +17,7 @@ from pgflow_cli.look.mail import operator
 from pgflow_cli.look.output import LogFormat, LogLevel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pgflow.app import AsyncApp
     from pgflow.web import Auth
@@ -117,7 +117,7 @@ def web(
         )
     )  # fmt: skip
     with _listen(host, port) as listening:
-        asyncio.run(_serve(app, server, listening, Stop()))
+        asyncio.run(_serve(app, server, listening, Stop(), served.close))
 
 
 def _server_class() -> Any:
@@ -138,7 +138,7 @@ def _app(target: str | None, dsn: str | None) -> AsyncApp:
     from pgflow.app import AsyncApp
 
     if target is None:
-        return AsyncApp(find_dsn(dsn), listen=False)
+        return AsyncApp(find_dsn(dsn))
     from pgflow_cli.look.targets import load_app
 
     return load_app(target, dsn)
@@ -158,7 +158,9 @@ def _listen(host: str, port: int) -> socket.socket:
         raise Mistake(f"nothing can listen at {host}:{port}: {why}") from None
 
 
-async def _serve(app: AsyncApp, server: Any, listening: socket.socket, stop: Stop) -> None:
+async def _serve(
+    app: AsyncApp, server: Any, listening: socket.socket, stop: Stop, close: Callable[[], None]
+) -> None:
     """Serve until a signal asks to stop."""
     import asyncio
     import logging
@@ -172,6 +174,7 @@ async def _serve(app: AsyncApp, server: Any, listening: socket.socket, stop: Sto
         stopping = asyncio.create_task(asked.wait())
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
+        close()
         stopping.cancel()
         await serving
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pgflow_cli.look.database import Dsn, as_row, database_now, fetch, opened
+from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import (
     AsJson,
     Column,
@@ -43,6 +44,8 @@ _RUN = (
 _CHILD = ("key", "status", "workflow")
 
 DEFAULT_LIMIT = 30
+PICTURE_UNITS = 400
+"""Newest units of the journal that a picture shows."""
 
 
 def show(
@@ -58,6 +61,10 @@ def show(
             help="At most so many calls; 0 for each. A table has 30, JSON all.",
         ),
     ] = None,
+    svg: Annotated[
+        bool,
+        typer.Option("--svg", help="Print its newest calls on a time axis, as SVG."),
+    ] = False,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
@@ -66,6 +73,12 @@ def show(
     Calls are steps, decisions and effects. Of a run with more of them than the limit, many calls of
     one name are one line, which counts them by status.
     """
+    if svg:
+        if as_json or limit is not None:
+            raise Mistake("--svg prints a picture: leave out --json and --limit")
+        with opened(dsn) as connection:
+            typer.echo(_picture(connection, key), nl=False)
+        return
     form = choose_form(as_json=as_json)
     most = (DEFAULT_LIMIT if form is Form.TABLE else 0) if limit is None else limit
     with opened(dsn) as connection:
@@ -77,6 +90,30 @@ def show(
     out = console()
     for part in draw(run, now, out.width):
         out.print(part)
+
+
+def _picture(connection: psycopg.Connection[Any], key: str) -> str:
+    """The newest calls of a run, as SVG.
+
+    Raises:
+        Mistake: No run has the key, or it has recorded nothing yet.
+    """
+    from pgflow._desk.picture import draw_picture
+    from pgflow._desk.waterfall import draw
+    from pgflow.inspect import fold, last_seq, list_units
+
+    run = find_detail(connection, key)
+    after = max(0, fetch(connection, last_seq(run.run_id)) - PICTURE_UNITS)
+    units = fetch(connection, list_units(run.run_id, after=after, limit=PICTURE_UNITS)).items
+    entries = fold(units, units[0].at if units and after else run.created_at)
+    if not entries:
+        raise Mistake(f"run {key!r} has recorded nothing yet: there is nothing to draw")
+    now = None if run.status in ENDED else database_now(connection)
+    return draw_picture(
+        draw(entries, run.created_at if not after else units[0].at, now),
+        run.key,
+        f"{run.workflow}, {run.status}",
+    )
 
 
 def print_object(run: dict[str, Any]) -> None:

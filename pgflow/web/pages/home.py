@@ -6,8 +6,12 @@ from starlette.requests import Request
 
 from pgflow._desk.desk import Desk
 from pgflow._desk.needs import LEVELS, find_needs
-from pgflow.inspect import database_now, list_queues, list_workers
+from pgflow._desk.plots import plot_rates
+from pgflow.inspect import database_now, list_queues, list_workers, read_rates
 from pgflow.web.page import Page
+
+PLOT_SECONDS = 10.0
+"""Time for which plots are drawn again from what was asked: they show an hour."""
 
 
 async def show_home(desk: Desk, request: Request) -> Page:
@@ -23,6 +27,7 @@ async def show_home(desk: Desk, request: Request) -> Page:
             "needs": [[need for need in found if need.level == level] for level in LEVELS],
             "count": len(found), "now": now, "queues": queues,
             "workers": await desk.ask(list_workers()),
+            "plots": plot_rates(await desk.ask_seldom("rates", read_rates(), PLOT_SECONDS)),
         },
         "pgflow doctor",
     )  # fmt: skip

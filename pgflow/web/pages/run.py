@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from pgflow._desk.desk import Desk
 from pgflow._desk.orders import ORDERS, orders_for
+from pgflow._desk.waterfall import draw
 from pgflow._desk.words import advice, quoted, whole, why
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
@@ -36,7 +37,6 @@ from pgflow.inspect import (
     sum_charges,
 )
 from pgflow.web.page import Page, principal_of, query
-from pgflow.web.waterfall import draw
 
 WINDOW_UNITS = 200
 MOST_ROWS = 50

@@ -1,0 +1,25 @@
+"""The pulse: one figure that changes with whatever is written of runs, so that a page which nobody
+notifies can tell whether it is worth asking anew.
+
+It is read off the statistics of the tables, and so costs the same however many runs there are. The
+server adds to them within a second where work goes on, and within ten once it stops.
+"""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+from pgflow._db.query import Query
+from pgflow.inspect.question import Question, once
+
+_PULSE: LiteralString = """
+select coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint as pulse
+from pg_catalog.pg_stat_all_tables where schemaname = 'pgflow' and relname <> 'worker'
+"""
+
+
+def read_pulse() -> Question[int]:
+    """Ask for the number of rows that were ever written, but for the signs of life of workers.
+    Compare it with an earlier one: another number means that something is new.
+    """
+    return once(Query(_PULSE, (), lambda rows: int(rows[0][0])))

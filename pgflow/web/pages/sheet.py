@@ -1,0 +1,79 @@
+"""The statements behind a page, and statements of one's own.
+
+Whoever sees a page may see what it asks. To run a statement needs the role ``admin``: as an auditor
+one reads the runs of every tenant, and a statement may be dear.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Awaitable, Callable
+
+import psycopg
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pgflow._desk.desk import Desk, watched
+from pgflow.errors import InvalidArgument
+from pgflow.inspect.sheet import EXAMPLES, MOST_ROWS, MOST_SECONDS, read_sheet, shown_statement
+from pgflow.web.page import Page, link, need, principal_of, read_form
+
+Handlers = dict[str, Callable[[Desk, Request], Awaitable[Page | Response]]]
+
+
+async def show_sheet(desk: Desk, request: Request) -> Page:
+    """Show a field for a statement."""
+    return _page(desk, request, request.query_params.get("sql", ""))
+
+
+async def run_sheet(desk: Desk, request: Request) -> Page:
+    """Run a statement, and show its rows."""
+    need(request, "admin")
+    text = (await read_form(request)).get("sql", "").strip()
+    try:
+        sheet = await read_sheet(desk.dsn, text)
+    except InvalidArgument as error:
+        return _page(desk, request, text, trouble=str(error), status=400)
+    except psycopg.errors.QueryCanceled:
+        said = f"It took longer than {MOST_SECONDS:.0f} s, and was given up. Ask for less."
+        return _page(desk, request, text, trouble=said, status=503)
+    except (psycopg.ProgrammingError, psycopg.DataError) as error:
+        said = error.diag.message_primary or "The database refuses it."
+        return _page(desk, request, text, trouble=said, status=400)
+    return _page(desk, request, text, sheet=sheet)
+
+
+def _page(desk: Desk, request: Request, text: str, *, status: int = 200, **said: object) -> Page:
+    del desk
+    values = {
+        "sql": text, "sheet": None, "trouble": "", "examples": EXAMPLES, "most": MOST_ROWS,
+        "may": principal_of(request).may("admin"), **said,
+    }  # fmt: skip
+    return Page("sheet", "SQL", values, "psql", status)
+
+
+async def show_behind(desk: Desk, request: Request, handlers: Handlers) -> Page:
+    """Show the statements that a page has asked."""
+    path, _, query = request.query_params.get("page", "").partition("?")
+    if path not in handlers:
+        raise InvalidArgument("this address names no page of the console")
+    with watched() as seen:
+        await handlers[path](desk, _request_of(request, path, query))
+    said = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+    return Page(
+        "behind",
+        "What a page asks",
+        {
+            "statements": list(dict.fromkeys(shown_statement(one) for one in seen.statements)),
+            "page": link(request, path, **said), "path": path,
+            "may": principal_of(request).may("admin"),
+        },
+        under="/sql",
+    )  # fmt: skip
+
+
+def _request_of(request: Request, path: str, query: str) -> Request:
+    """Return the request of that page by whoever asks."""
+    root = request.scope.get("root_path", "")
+    scope = {**request.scope, "path": root + path, "query_string": query.encode()}
+    return Request(scope)

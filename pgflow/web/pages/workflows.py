@@ -1,0 +1,52 @@
+"""Workflows: how the newest runs of each go, its steps, and which versions of it are in flight."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from pgflow._desk.desk import Desk
+from pgflow._desk.words import quoted
+from pgflow.errors import RunNotFound
+from pgflow.inspect import (
+    database_now,
+    list_patches,
+    list_step_times,
+    list_versions,
+    list_workflow_rows,
+)
+from pgflow.web.page import Page, query
+
+MOST_ROWS = 200
+
+
+async def show_workflows(desk: Desk, request: Request) -> Page:
+    """Show each workflow, as its newest runs tell."""
+    del request
+    found = await desk.ask(list_workflow_rows())
+    return Page(
+        "workflows",
+        "Workflows",
+        {"workflows": found[:MOST_ROWS], "now": await desk.ask(database_now())},
+        "pgflow versions",
+    )
+
+
+async def show_workflow(desk: Desk, request: Request) -> Page:
+    """Show a workflow: its steps, versions and patches."""
+    name = query(request, "name")
+    rows = [row for row in await desk.ask(list_workflow_rows()) if row.workflow == name]
+    steps = await desk.ask(list_step_times(name))
+    versions = await desk.ask(list_versions([name]))
+    if not (rows or steps or versions):
+        raise RunNotFound(f"there is no workflow {name!r} among the newest runs and the workers")
+    return Page(
+        "workflow",
+        name,
+        {
+            "name": name, "row": rows[0] if rows else None, "steps": steps[:MOST_ROWS],
+            "versions": versions[:MOST_ROWS],
+            "patches": (await desk.ask(list_patches([name])))[:MOST_ROWS],
+            "now": await desk.ask(database_now()),
+        },
+        f"pgflow versions {quoted(name)}",
+    )  # fmt: skip

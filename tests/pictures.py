@@ -1,0 +1,84 @@
+"""Pictures of the console's pages: ``python -m tests.pictures SERVER_DSN FOLDER``.
+
+It fills a database with work of all sorts, opens each page in Chromium, light and dark, on a desk and
+on a phone, and writes what it sees. Somebody looks at the pictures: no test can say that a page is
+ugly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "kits"))
+sys.path.insert(0, str(Path(__file__).parent / "web"))
+
+import psycopg
+import servers
+from chromium import chromium
+from schedulekit import setting
+from sqlkit import one
+from test_console_pages import FLOWS, Order, ask_first, await_payment, checkout, long, pay, ship
+from test_web_command import console
+
+from pgflow import AsyncApp
+
+LOOKS = ((1280, False), (1280, True), (390, False), (390, True))
+PAGES = (
+    "/", "/runs", "/run?key=order-1", "/run?key=pay-3", "/workflows", "/workflow?name=checkout",
+    "/gates", "/effects", "/queues", "/workers", "/policy", "/sql", "/sql/page?page=/runs",
+)  # fmt: skip
+
+
+async def work(dsn: str) -> None:
+    """Do some work of each sort."""
+    app = AsyncApp(dsn, include=FLOWS)
+    async with app, app.worker():
+        for n in range(8):
+            await app.start(checkout.options(key=f"order-{n}"), Order("boots", n, n == 3))
+            await app.start(pay.options(key=f"pay-{n}", labels={"customer": "acme"}), 100 * n)
+            await app.start(await_payment.options(key=f"invoice-{n}"), f"order-{n}")
+        await app.start(long.options(key="long"), 40)
+        await app.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
+        await app.start(ship.options(key="ship-1"), "lost")
+        await asyncio.sleep(3)
+
+
+def main() -> int:
+    """Make the pictures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("dsn", help="of a server; a superuser's")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="only pages whose address has this in it")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    name = servers.create_database(options.dsn)
+    dsn = servers.dsn_of(options.dsn, name)
+    try:
+        servers.install_schema(dsn)
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            rules = [{"name": "refund", "amount": "$.cents", "above": 1000, "needs": "gate"}]
+            conn.execute("select pgflow.set_policy(%s, 'limits')", (json.dumps(rules),))
+            setting(conn, "nightly")
+            one(conn, "select pgflow.declare_relay('mailer', array['orders'], 'https://mail')")
+        asyncio.run(work(dsn))
+        with console(dsn) as (url, _), chromium() as browser:
+            for width, is_dark in LOOKS:
+                browser.look(width, 900, dark=is_dark)
+                for path in PAGES:
+                    if options.only not in path:
+                        continue
+                    browser.open(url + path)
+                    plain = path.strip("/").replace("/", "-").replace("?", "-") or "home"
+                    shade = "dark" if is_dark else "light"
+                    browser.picture(options.folder / f"{plain}-{width}-{shade}.png")
+            return 1 if browser.complaints else 0
+    finally:
+        servers.drop_database(options.dsn, name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

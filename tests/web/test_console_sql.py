@@ -1,0 +1,85 @@
+"""The SQL tab: what each page asks, and statements of one's own, for whoever may."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from test_console_pages import FLOWS, PAGES, await_payment
+from webkit import Browser, address, form_of, is_harmless
+
+from pgflow.errors import InvalidArgument
+from pgflow.inspect.sheet import check_statement
+from pgflow.web import Principal
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness
+
+pytestmark = pytest.mark.timeout(90)
+
+ANN = Principal("ann", ["admin"])
+EVE = Principal("eve", ["operate", "approve"])
+EVIL = "<script>alert(1)</script>"
+
+
+async def test_a_statement_is_run_and_its_rows_are_text(aflow: AsyncHarness) -> None:
+    aflow.include(*FLOWS)
+    await aflow.start(await_payment.options(key=EVIL), EVIL)
+    browser = Browser(aflow.app, ANN)
+    sql = "select key, input from pgflow.runs"
+    answer = await browser.submit("/sql", {"sql": ""}, sql=sql)
+    assert answer.status_code == 200
+    from webkit import Reader
+
+    page = Reader(answer.text)
+    assert is_harmless(page) == []
+    assert page.words.count(EVIL) == 2
+    assert "1 row" in page.words
+    for refused, status, says in (
+        ("select 1; select 2", 400, "semicolon"),
+        ("select * from pgflow.run", 400, "permission denied for table run"),
+        ("select set_config('a', 'b', true)", 400, "not on the list"),
+        ("select nothing", 400, "does not exist"),
+    ):
+        answer = await browser.submit("/sql", {"sql": ""}, sql=refused)
+        assert (answer.status_code, says in answer.text) == (status, True), answer.text[-900:]
+
+
+async def test_only_an_admin_runs_a_statement(aflow: AsyncHarness) -> None:
+    eve, ann = Browser(aflow.app, EVE), Browser(aflow.app, ANN)
+    page = await eve.get("/sql")
+    assert "needs the role admin" in page.words
+    form = form_of(await ann.get("/sql"), {"sql": ""})
+    assert (await eve.send(form, sql="select 1 as a")).status_code == 403
+    assert (await ann.client.post("/sql", data={"sql": "select 1"})).status_code == 403  # no mark
+    form = form_of(await ann.get("/sql"), {"sql": ""})
+    assert (await ann.send(form, sql="select 1 as a")).status_code == 200
+
+
+async def test_each_page_shows_what_it_asks(aflow: AsyncHarness) -> None:
+    aflow.include(*FLOWS)
+    await aflow.start(await_payment.options(key="i'1"), "o")
+    await aflow.until_idle()
+    browser = Browser(aflow.app, ANN)
+    refused = []
+    for path in (*PAGES, address("/run", key="i'1"), "/runs?status=failed&workflow=w"):
+        if path == "/sql":
+            continue
+        page = await browser.get(path)
+        (behind,) = [one for one in page.links if "/sql/page" in one]
+        page = await browser.get(behind)
+        assert is_harmless(page) == []
+        taken = [one for one in page.links if one.startswith("/sql?sql=")]
+        assert taken, path
+        for one in taken:
+            text = (await browser.get(one)).forms[-1].fields["sql"]
+            try:
+                check_statement(text)
+            except InvalidArgument as error:
+                refused.append(str(error))
+            answer = await browser.submit(one, {"sql": text})
+            assert answer.status_code in (200, 400)
+    assert refused == []
+    for wrong in ("/nowhere", "", "/sql/page?page=%2F", "https://other"):
+        assert await browser.status("/sql/page", page=wrong) == 400
+    assert await browser.status("/sql/page", page="/run?key=none") == 404
