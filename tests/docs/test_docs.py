@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(60)
 
 DOCS = servers.REPOSITORY / "docs"
-HAVE_TESTS_OF_THEIR_OWN = {DOCS / "cli.md", DOCS / "session.md"}
+HAVE_TESTS_OF_THEIR_OWN = {DOCS / "cli.md", DOCS / "session.md", DOCS / "how-to" / "pydantic-ai.md"}
 PAGES = docskit.pages()
 
 

@@ -121,6 +121,7 @@ OPTIONAL = {
     "starlette",
     "jinja2",
     "uvicorn",
+    "pydantic_ai",
 }
 
 

@@ -1,0 +1,108 @@
+"""Backend of an agent: the unit of work that pydantic-ai hands over becomes a step of the run.
+
+A request to a model is a decision. A tool call is a step, or a read. In a sync workflow the agent
+runs on a loop of the workflow's own thread, which stands still while a step is under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+# pyright: reportMissingImports=false
+from pydantic_ai import _utils
+from pydantic_ai.durable_exec import (
+    JournalCallableOperationBackend,
+    ModelCompactMessagesId,
+    ModelRequestId,
+)
+
+import pgflow
+from pgflow._flow.scope import WorkflowScope, current
+from pgflow._flow.step import Step
+from pgflow._model.kinds import StepKind
+from pgflow.agent.pydantic_ai.errors import FINAL, refusals_are_final
+from pgflow.agent.pydantic_ai.options import StepOptions
+from pgflow.agent.pydantic_ai.reasons import Price, choice_of
+
+Body = Callable[[], Awaitable[Any]]
+
+decided: ContextVar[list[pgflow.Decision[Any]] | None] = ContextVar(
+    "pgflow_pydantic_ai_decided", default=None
+)
+"""The last decision of the agent's run at hand, in a list that its tasks share."""
+
+
+def is_sync() -> bool:
+    """Return True in the code of a sync workflow."""
+    scope = current.get()
+    return isinstance(scope, WorkflowScope) and scope.thread is not None
+
+
+async def perform(step: Step[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls a step in the colour of the workflow."""
+    return step.sync(*args, **kwargs) if is_sync() else await step.aio(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def with_threads() -> Iterator[None]:
+    """Let functions that are a ``def`` run in threads again: in the body of a step."""
+    token = _utils._disable_threads.set(False)
+    try:
+        yield
+    finally:
+        _utils._disable_threads.reset(token)
+
+
+class Backend(JournalCallableOperationBackend[StepOptions]):
+    """Makes steps of units of work."""
+
+    def __init__(self, *, price: Price, **options: Any) -> None:
+        super().__init__(**options)
+        self._price = price
+
+    async def execute(
+        self,
+        *,
+        operation_id: Any,
+        name: str,
+        body: Body,
+        cache_key: tuple[object, ...],
+        config: StepOptions,
+    ) -> Any:
+        """Run a unit of work as a step; see the base class."""
+        if not pgflow.in_workflow():
+            return await body()
+        if isinstance(operation_id, (ModelRequestId, ModelCompactMessagesId)):
+            return await self._decide(name, body, cache_key[1:-1], config)
+
+        async def work() -> Any:
+            with with_threads():
+                return await body()
+
+        kind = StepKind.READ if config.get("kind") == "read" else StepKind.STEP
+        return await perform(_step(work, kind, name, config))
+
+    async def _decide(
+        self, name: str, body: Body, asked: tuple[object, ...], config: StepOptions
+    ) -> Any:
+        async def choose() -> pgflow.Choice[Any]:
+            with with_threads(), refusals_are_final():
+                return choice_of(await body(), asked, self._price)
+
+        decision = await perform(_step(choose, StepKind.DECISION, name, config))
+        if (box := decided.get()) is not None:
+            box[:] = [decision]
+        return decision.value
+
+
+def _step(
+    fn: Callable[[], Awaitable[Any]], kind: str, name: str, config: StepOptions
+) -> Step[[], Any]:
+    step: Step[[], Any] = Step(
+        fn, kind, name, config.get("retries", 3), config.get("timeout"), FINAL
+    )
+    admit = config.get("admit")
+    return step if admit is None else step.options(admit=admit)

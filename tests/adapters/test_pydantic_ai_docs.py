@@ -1,0 +1,23 @@
+"""The blocks of the page on pydantic-ai run where the framework is installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import docskit
+import pytest
+import servers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.timeout(90)
+
+pytest.importorskip("pydantic_ai.durable_exec", reason="pip install -e '.[adapters]'")
+
+
+def test_the_page_on_pydantic_ai_runs(dsn: str, tmp_path: Path) -> None:
+    page = servers.REPOSITORY / "docs" / "how-to" / "pydantic-ai.md"
+    reader = docskit.Reader(dsn, tmp_path)
+    reader.follow(page)
+    assert reader.done == len(docskit.blocks(page))
