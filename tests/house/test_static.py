@@ -62,6 +62,10 @@ PRIVATE = {
         "pgflow/sqlalchemy/__init__.py",
         "_transport",
     ): "asyncpg tells its socket nowhere else; without it a wait has no deadline",
+    (
+        "pgflow/agent/pydantic_ai/backend.py",
+        "pydantic_ai._utils",
+    ): "nothing public keeps its functions off threads in workflow code and on them in a step",
 }
 """Private names of other libraries that we look for, and do without where they are not."""
 

@@ -46,6 +46,10 @@ async def perform(step: Step[..., Any], *args: Any, **kwargs: Any) -> Any:
     return step.sync(*args, **kwargs) if is_sync() else await step.aio(*args, **kwargs)
 
 
+without_threads = _utils.disable_threads
+"""Runs functions that are a ``def`` at once, as code of the workflow."""
+
+
 @contextlib.contextmanager
 def with_threads() -> Iterator[None]:
     """Let functions that are a ``def`` run in threads again: in the body of a step."""

@@ -16,8 +16,7 @@ from datetime import datetime
 from typing import Any, Literal, cast
 
 # pyright: reportMissingImports=false
-from pydantic_ai import _utils
-from pydantic_ai._agent_graph import set_agent_graph_sleep
+from pydantic_ai import Agent
 from pydantic_ai.durable_exec import (
     JSON_CODEC,
     BaseDurabilityCapability,
@@ -29,7 +28,7 @@ from pydantic_ai.durable_exec import (
 
 import pgflow
 from pgflow.agent.pydantic_ai.approvals import Terms, settle
-from pgflow.agent.pydantic_ai.backend import Backend, decided, is_sync
+from pgflow.agent.pydantic_ai.backend import Backend, decided, is_sync, without_threads
 from pgflow.agent.pydantic_ai.events import Waiter
 from pgflow.agent.pydantic_ai.options import (
     KEY,
@@ -186,10 +185,10 @@ def _as_workflow_code() -> Iterator[None]:
     token = decided.set([])
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_utils.disable_threads())
+            stack.enter_context(without_threads())
             if is_sync():
                 _thread.loop = _ClosedAtLast(asyncio.get_running_loop())
-                stack.enter_context(set_agent_graph_sleep(_sleep))
+                stack.enter_context(Agent.using_sleep(_sleep))
             yield
     finally:
         decided.reset(token)
