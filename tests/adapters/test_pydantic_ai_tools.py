@@ -49,7 +49,7 @@ async def refund(order: str, cents: int) -> str:
 
     Args:
         order: The order.
-        cents: How much.
+        cents: The amount.
     """
     if cents > 100:
         raise ToolFailed("too much")

@@ -30,7 +30,7 @@ POINTS = (
 
 @dataclass
 class Fate:
-    """When this process dies: at which arrival at which point; never, if there is none."""
+    """The arrival, and the point, at which this process dies; never, if there is none."""
 
     point: str = ""
     arrivals: int = 1

@@ -56,7 +56,7 @@ def choice_of(payload: Any, asked: tuple[object, ...], price: Price) -> pgflow.C
 
 
 def _why(response: ModelResponse) -> str:
-    """What the model chose to do, as a code: the tools that it calls, or how it ended."""
+    """The choice of the model as a code: the tools that it calls, or its reason to end."""
     tools = [part.tool_name for part in response.parts if isinstance(part, ToolCallPart)]
     return f"call:{','.join(tools)}" if tools else response.finish_reason or "answer"
 

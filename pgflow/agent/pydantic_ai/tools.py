@@ -33,7 +33,7 @@ def as_tool(step: Step[..., Any], **options: Any) -> Tool[Any]:
     so. Let the body raise ``ToolFailed``, and name it in ``raises=``, to tell it of more.
 
     Args:
-        step: What ``@read``, ``@step``, ``@transaction`` or ``@effect`` has made.
+        step: Step of any class but ``@decision``.
         **options: Options of pydantic-ai's ``Tool``, such as ``requires_approval``.
 
     Example::
