@@ -184,6 +184,22 @@ table pgflow.delivery, owner pgflow_owner
   CREATE INDEX delivery_due_idx ON pgflow.delivery USING btree (relay, due_at) WHERE (NOT is_dead)
   CREATE INDEX delivery_key_idx ON pgflow.delivery USING btree (relay, key, event_id) WHERE (NOT is_dead)
 
+table pgflow.document, owner pgflow_owner
+  -- Values under paths: what integrations and applications keep beside their runs
+  created_at timestamp with time zone not null -- Time at which the path was written first
+  updated_at timestamp with time zone not null -- Time of the last write
+  expires_at timestamp with time zone -- Time from which nobody sees it any more; null = never
+  ttl_ms bigint -- Milliseconds from a write, or a read that says so, to that time
+  collection text not null -- Name of the collection
+  path text[] not null -- Names of folders, the outermost first, and a name in the last one
+  value json not null -- Value, as the encoder wrote it
+  constraint document_check CHECK (((ttl_ms IS NULL) = (expires_at IS NULL)))
+  constraint document_collection_check CHECK (((octet_length(collection) >= 1) AND (octet_length(collection) <= 100)))
+  constraint document_path_check CHECK ((((cardinality(path) >= 1) AND (cardinality(path) <= 50)) AND (array_position(path, NULL::text) IS NULL)))
+  constraint document_pkey PRIMARY KEY (collection, path)
+  constraint document_ttl_ms_check CHECK ((ttl_ms > 0))
+  CREATE INDEX document_expires_idx ON pgflow.document USING btree (expires_at) WHERE (expires_at IS NOT NULL)
+
 table pgflow.draft, owner pgflow_owner
   -- Values that bodies of steps have emitted and whose steps have not completed; gone with the next try, the next step that emits, or the run
   run_id bigint not null -- The run whose step emits
@@ -1414,6 +1430,19 @@ view pgflow.deliveries, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.documents, owner pgflow_owner
+  -- Documents, with those that have expired and were not removed yet
+  collection text -- Name of the collection
+  path text[] -- Names of folders, the outermost first, and a name in the last one
+  value json -- Value, as it is stored
+  created_at timestamp with time zone -- Time at which the path was written first
+  updated_at timestamp with time zone -- Time of the last write
+  expires_at timestamp with time zone -- Time from which nobody sees it any more; null = never
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.effects, owner pgflow_owner
   -- Effects: each act on the outside, its request, its tries, its outcome and who stated that
   key text -- Key of the run
@@ -2453,6 +2482,12 @@ function pgflow.check_cut_(run_id bigint, cut integer, edit json, is_fork boolea
   set search_path=pg_catalog, pg_temp
   md5 1ef06d224eb1c640b4b26878a1a4dae4
 
+function pgflow.check_documents_() returns TABLE(invariant text, detail text), owner pgflow_owner
+  -- Documents have times that can be
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 e74e865bd726e54dfdc174125c6f4349
+
 function pgflow.check_effects_() returns TABLE(invariant text, detail text), owner pgflow_owner
   -- The effects that are owed are those that the journal leaves open
   plpgsql volatile
@@ -2597,6 +2632,12 @@ function pgflow.check_page_(after bigint, max integer) returns void, owner pgflo
   plpgsql immutable
   set search_path=pg_catalog, pg_temp
   md5 2e5eee55b98a2a9eeffd950b0a9ad706
+
+function pgflow.check_path_(path text[]) returns text[], owner pgflow_owner
+  -- Refuses (PF003) a path that no document can have, and answers any other
+  plpgsql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 21bc54926ffe07c653614886bce89dee
 
 function pgflow.check_payload_(run_id bigint, key text, name text, payload json) returns void, owner pgflow_owner
   -- Refuses (PF003) the payload of a signal that no code a run may meet would take, as far as workers have said
@@ -2958,6 +2999,26 @@ function pgflow.delegate_gate(gate text, from_approver text, to_approver text, r
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
+function pgflow.delete_documents(collection text, paths json) returns integer, owner pgflow_owner
+  -- Deletes the documents of these paths, given as an array of arrays, and answers how many there were
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 0157a20f5e79ce917fd5dc0da399e871
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.delete_folder(collection text, prefix text[]) returns integer, owner pgflow_owner
+  -- Deletes the documents in a folder and in those below, and answers how many there were
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 7f309392f775f28209b0c20a95a7f952
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null'::json, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, tell boolean DEFAULT true, idempotency_key text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint, OUT ended_as text, OUT is_new boolean) returns record, owner pgflow_owner
   -- Sends a signal in a transaction of its own, and makes the run ready at once if it is parked for that; answers the chain and that run's lane, whose workers it tells unless told not to; without a lane: wake() the chain next. Also the number of the message, and how the run has ended if it has, as post_signal does. PF003 if the workflow declares the signal and takes no such payload. PF001 if no run has the key
   plpgsql volatile security definer
@@ -3315,6 +3376,16 @@ function pgflow.gate_now(run_id bigint, call integer, OUT approvers text[], OUT 
   set jit=off
   md5 2f29c2d793ab5e39123db00fa8ebd442
   grant execute to pgflow_auditor
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.get_documents(collection text, paths json, refresh boolean DEFAULT false) returns TABLE(path text[], value text, created_us bigint, updated_us bigint), owner pgflow_owner
+  -- Documents of these paths, given as an array of arrays, as far as they are there. With refresh, the time to live of each begins anew
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 340a869e1a7a17918916c7511c4d0a31
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -3850,6 +3921,26 @@ function pgflow.line_use_(queue text, scope "char", keys text[], counts integer[
   set search_path=pg_catalog, pg_temp
   md5 232bcb48c6f46f742c1d21ab3b9ec8a3
 
+function pgflow.list_documents(collection text, prefix text[] DEFAULT '{}'::text[], after text[] DEFAULT NULL::text[], descending boolean DEFAULT false, most integer DEFAULT 100) returns TABLE(path text[], value text, created_us bigint, updated_us bigint), owner pgflow_owner
+  -- Page of the documents in a folder and in those below, in the order of their paths, or against it. `after` is the last path of the page before
+  plpgsql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 71a952407f5c53c84a2b823492bf7a5c
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
+function pgflow.list_folders(collection text) returns TABLE(folder text[]), owner pgflow_owner
+  -- Folders of a collection that have documents
+  sql stable security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 0c1f6cdd01a877254ae4e22c63c76da6
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
+
 function pgflow.load_units(run_id bigint, after_seq integer) returns text, owner pgflow_owner
   -- The next page of a journal that was too long for the answer of the claim; null at its end
   sql stable security definer
@@ -3994,6 +4085,12 @@ function pgflow.move_words_(origin bigint, chain bigint, heir bigint, t timestam
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 63200fb516647861a286aebeeba2a2c7
+
+function pgflow.names_of_(path json) returns text[], owner pgflow_owner
+  -- Array of the texts of a JSON array
+  sql immutable
+  set search_path=pg_catalog, pg_temp
+  md5 82c67bc4fb5bac498870610723baf91c
 
 function pgflow.needs_(name text, risk text, request jsonb, me bigint DEFAULT NULL::bigint, decision text DEFAULT NULL::text, is_planned boolean DEFAULT false, OUT version integer, OUT needs text, OUT terms jsonb) returns record, owner pgflow_owner
   -- Judgement of the policy in force on an effect of a run: its version, gate, nothing or null where no rule fits, and the terms of the gate where the rule says any
@@ -4444,6 +4541,16 @@ function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain big
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 b8f1f60063583bdc5b1042edaa817356
+
+function pgflow.put_documents(documents json) returns integer, owner pgflow_owner
+  -- Writes documents, given as an array of {collection, path, value, ttl_ms, once}: all of them or none. One with once = true leaves what is there. Answers how many it has written
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 72d6b0ba651a6f47afa7cca8b1d6508f
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.put_mail_aside_(chains bigint[], t timestamp with time zone) returns void, owner pgflow_owner
   -- Moves what is left in the mailboxes of finished chains to `undelivered`, save what another wake is moving; what was said of obligations is recorded
@@ -5267,6 +5374,16 @@ function pgflow.step_details(run_id bigint, call integer) returns text, owner pg
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 0d154693d3875229e6e0067cdc7dc3e3
+  grant execute to pgflow_worker
+
+function pgflow.sweep_documents(most integer DEFAULT 1000) returns integer, owner pgflow_owner
+  -- Deletes documents that have expired, and answers how many it has found
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 56e4d1ecd000980c35d20725858b9ff0
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
   grant execute to pgflow_worker
 
 function pgflow.sweep_keys(max integer DEFAULT 1000, wait boolean DEFAULT true) returns integer, owner pgflow_owner

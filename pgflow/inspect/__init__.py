@@ -22,6 +22,7 @@ from pgflow.inspect.budgets import (
 )
 from pgflow.inspect.calls import Call, CallGroup, CallRow, Calls, read_calls
 from pgflow.inspect.clock import database_now, has_passed
+from pgflow.inspect.documents import DocumentRow, list_documents
 from pgflow.inspect.entities import (
     EntityRow,
     EntityUpdateRow,
@@ -196,6 +197,7 @@ __all__ = [
     "ChildRow",
     "DecisionRow",
     "DeliveryRow",
+    "DocumentRow",
     "EffectRow",
     "EntityRow",
     "EntityUpdateRow",
@@ -290,6 +292,7 @@ __all__ = [
     "list_debts",
     "list_decisions",
     "list_deliveries",
+    "list_documents",
     "list_effects",
     "list_entities",
     "list_entity_names",

@@ -37,6 +37,7 @@ ROOMS = (
     "links",
     "webhooks",
     "streams",
+    "documents",
     "testing",
     "sqlalchemy",
     "django",

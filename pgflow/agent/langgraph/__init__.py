@@ -1,0 +1,11 @@
+"""LangGraph on pgflow: ``pip install 'pgflow-engine[langgraph]'``.
+
+``durable(graph)`` is the graph for a workflow: each node is a step, and an interrupt a gate.
+``PgflowSaver`` and ``PgflowStore`` keep checkpoints and memory in the database of an app, for
+graphs in a workflow and outside.
+"""
+
+from pgflow.agent.langgraph.graph import DurableGraph, durable
+from pgflow.agent.langgraph.saver import AsyncPgflowSaver, PgflowSaver
+
+__all__ = ["AsyncPgflowSaver", "DurableGraph", "PgflowSaver", "durable"]

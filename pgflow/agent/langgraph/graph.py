@@ -1,0 +1,184 @@
+"""A graph as the code of a workflow: its nodes are steps, its interrupts gates.
+
+Everything else of the framework, the order of the nodes, the reducers and the edges, runs again at
+a replay, over the recorded results of the nodes. So a graph needs no checkpointer to be durable. If
+it has one of pgflow's and is called with a thread, the thread is read at the beginning and written
+at the end.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph import errors
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.pregel import Pregel
+from langgraph.pregel._read import PregelNode
+
+import pgflow
+from pgflow.agent.langgraph.memory import ThreadMemory, load, save
+from pgflow.agent.langgraph.nodes import NodeStep, Terms, without_chance
+from pgflow.agent.langgraph.saver import AsyncPgflowSaver, PgflowSaver
+from pgflow.errors import InvalidArgument
+
+pgflow.register_errors(
+    errors.GraphRecursionError,
+    errors.InvalidUpdateError,
+    errors.EmptyInputError,
+    errors.NodeTimeoutError,
+)
+
+START = "__start__"
+
+
+class DurableGraph:
+    """A graph whose nodes are steps of the run that calls it. Made by :func:`durable`."""
+
+    def __init__(self, graph: Pregel[Any, Any, Any, Any], terms: Terms) -> None:
+        self._plain = graph
+        self._graph = _with_steps(graph, terms, "")
+        self._serde = terms.serde
+
+    async def ainvoke(
+        self,
+        input: Any,  # noqa: A002
+        config: RunnableConfig | None = None,
+        **options: Any,
+    ) -> Any:
+        """Runs the graph, and returns its state at the end. Outside a workflow it is the plain
+        graph.
+
+        Args:
+            input: The state to begin with.
+            config: As the framework takes it.
+            **options: As the framework takes them.
+
+        Raises:
+            GateRejected: A person has rejected what a node asks for.
+        """
+        if not pgflow.in_workflow():
+            return await self._plain.ainvoke(input, config, **options)
+        graph, thread = await self._open(config)
+        with pgflow.inline():
+            result = await graph.ainvoke(input, config, **options)
+        await save(thread.puts if thread else [])
+        return result
+
+    async def astream(
+        self,
+        input: Any,  # noqa: A002
+        config: RunnableConfig | None = None,
+        **options: Any,
+    ) -> AsyncIterator[Any]:
+        """Yields what the graph does: with ``stream_mode`` updates, values or tasks.
+
+        Tokens of a model, and what a node writes while it runs, are in the stream ``langgraph`` of
+        the run: they are no code of the workflow.
+        """
+        if not pgflow.in_workflow():
+            async for chunk in self._plain.astream(input, config, **options):
+                yield chunk
+            return
+        graph, thread = await self._open(config)
+        with pgflow.inline():
+            async for chunk in graph.astream(input, config, **options):
+                yield chunk
+        await save(thread.puts if thread else [])
+
+    async def _open(
+        self, config: RunnableConfig | None
+    ) -> tuple[Pregel[Any, Any, Any, Any], ThreadMemory | None]:
+        """Return the graph for one call, and what it remembers of its thread."""
+        saver = self._plain.checkpointer
+        if not isinstance(saver, (PgflowSaver, AsyncPgflowSaver)):
+            return self._graph, None
+        if config is None or "thread_id" not in config.get("configurable", {}):
+            raise InvalidArgument(
+                "the graph has a checkpointer, so it needs a thread: pass "
+                "config={'configurable': {'thread_id': ...}}"
+            )
+        thread = ThreadMemory(saver.serde)
+        thread.take(await load(saver.serde, config))
+        graph = copy.copy(self._graph)
+        graph.checkpointer = thread
+        return graph, thread
+
+
+def durable(
+    graph: Pregel[Any, Any, Any, Any],
+    *,
+    approvers: Sequence[str] = (),
+    timeout: timedelta | float | None = None,
+) -> DurableGraph:
+    """Returns a graph whose nodes are steps of the run that calls it, for an async workflow.
+
+    Nodes may be ``async def`` or ``def``. A node that is a graph is made of steps itself; a graph
+    that a node calls is a part of that node. ``interrupt(value)`` is a gate: what an approval
+    brings is what it returns. ``interrupt_before`` and ``interrupt_after`` are gates, too.
+
+    A node with a retry policy is tried again by the framework, each try a step. Without one it is
+    tried once, and again only if its worker has died.
+
+    Args:
+        graph: A compiled graph. A checkpointer must be one of pgflow's.
+        approvers: Names or roles of whoever may answer an interrupt; none for anybody.
+        timeout: Time in which they must.
+
+    Raises:
+        InvalidArgument: The graph cannot be durable as it is.
+
+    Example::
+
+        agent = durable(builder.compile())
+
+        @workflow
+        async def answer(question: str) -> str:
+            return (await agent.ainvoke({"question": question}))["answer"]
+    """
+    saver = graph.checkpointer
+    serde = saver.serde if isinstance(saver, BaseCheckpointSaver) else JsonPlusSerializer()
+    return DurableGraph(graph, Terms(serde, tuple(approvers), timeout))
+
+
+def _with_steps(
+    graph: Pregel[Any, Any, Any, Any], terms: Terms, path: str
+) -> Pregel[Any, Any, Any, Any]:
+    saver = graph.checkpointer
+    if isinstance(saver, BaseCheckpointSaver) and not isinstance(
+        saver, (PgflowSaver, AsyncPgflowSaver, InMemorySaver)
+    ):
+        raise InvalidArgument(
+            f"a durable graph cannot have {type(saver).__name__} as its checkpointer, whose writes "
+            "would be code of the workflow: take PgflowSaver, or none"
+        )
+    made = copy.copy(graph)
+    made.nodes = {
+        name: node if name == START else _step_of(graph, name, node, terms, f"{path}{name}")
+        for name, node in graph.nodes.items()
+    }
+    made.interrupt_before_nodes, made.interrupt_after_nodes = (), ()
+    made.cache = None
+    return made
+
+
+def _step_of(
+    graph: Pregel[Any, Any, Any, Any], name: str, node: PregelNode, terms: Terms, path: str
+) -> PregelNode:
+    """Return a node whose code is a step, or a graph of such nodes."""
+    bound: Any = node.bound
+    if isinstance(bound, Pregel):
+        bound = _with_steps(bound, terms, f"{path}/")
+    else:
+        times = {"before": graph.interrupt_before_nodes, "after": graph.interrupt_after_nodes}
+        asks = frozenset(when for when, names in times.items() if names == "*" or name in names)
+        bound = NodeStep(path, node, terms, asks)
+    policies = [without_chance(policy) for policy in node.retry_policy or ()] or None
+    return node.copy(
+        {"bound": bound, "retry_policy": policies, "timeout": None, "cache_policy": None}
+    )

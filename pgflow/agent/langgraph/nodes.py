@@ -1,0 +1,208 @@
+"""Nodes of a graph as steps: what is put in the place of each node of a durable graph.
+
+The body of the step is the node itself, with all that the framework gives it. What it returns is
+recorded, so a replay does not run it again. Where it calls ``interrupt()``, the step ends there and
+says so; a gate asks, and the next step runs the node with the answers so far, as the framework does
+it. So answers are in the journal, each at its place, and no checkpoint is needed for them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.errors import GraphInterrupt
+from langgraph.pregel._read import PregelNode
+from langgraph.types import RetryPolicy
+
+import pgflow
+from pgflow import Approved, GateRejected, TakenOver
+from pgflow.agent.langgraph.values import from_json, to_json
+from pgflow.errors import InvalidArgument, WrongColourError
+
+SCRATCHPAD = "__pregel_scratchpad"
+RUNTIME = "__pregel_runtime"
+SEND = "__pregel_send"
+RESUME = "__resume__"
+"""Names of the framework in the config of a node."""
+
+STREAM = "langgraph"
+"""Stream of the run to which the writer of a node writes."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Terms on which the nodes of a graph run.
+
+    Attributes:
+        serde: Serialiser of their results.
+        approvers: Names or roles of whoever may answer an interrupt; none for anybody.
+        timeout: Time that they have; None for ever.
+    """
+
+    serde: SerializerProtocol
+    approvers: tuple[str, ...] = ()
+    timeout: timedelta | float | None = None
+
+
+class NodeStep(Runnable[Any, Any]):
+    """The code of a node, called as a step of the run.
+
+    Args:
+        path: Names of the graphs around it, and its own.
+        node: The node.
+        terms: Terms on which it runs.
+        asks: Times at which a person is asked for leave: ``before`` and ``after`` it.
+    """
+
+    def __init__(self, path: str, node: PregelNode, terms: Terms, asks: frozenset[str]) -> None:
+        self.path, self._bound, self._terms, self._asks = path, node.bound, terms, asks
+        self._timeout = _timeout_of(path, node)
+        self._raises = _classes_of(node.retry_policy)
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+        """Refuses: a durable graph is called by ``ainvoke`` or ``astream``."""
+        raise WrongColourError(
+            f"node {self.path!r} of a durable graph: call ainvoke() or astream()"
+        )
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+        """Runs the node as a step, again and again until it is asked nothing any more."""
+        assert config is not None
+        await self._ask_leave("before")
+        answers: list[Any] = []
+        while True:
+            ended = await self._step(input, config, kwargs, answers)
+            if "asks" not in ended:
+                break
+            answers.append(await self._answer(f"interrupt:{self.path}", ended["asks"]))
+        for channel, value in ended["writes"]:
+            config["configurable"][SEND]([(channel, from_json(self._terms.serde, value))])
+        await self._ask_leave("after")
+        return from_json(self._terms.serde, ended["output"])
+
+    async def _step(
+        self, given: Any, config: RunnableConfig, kwargs: dict[str, Any], answers: list[Any]
+    ) -> dict[str, Any]:
+        sent: list[tuple[str, Any]] = []
+        inner = _config_of(config, answers, sent)
+
+        async def body() -> Any:
+            sent.clear()
+            try:
+                output = await self._bound.ainvoke(given, inner, **kwargs)
+            except GraphInterrupt as stop:
+                return {"asks": stop.args[0][0].value}
+            return self._ended(output, sent)
+
+        ended: dict[str, Any] = await pgflow.call(
+            f"node:{self.path}",
+            body,
+            retries=1,
+            timeout=self._timeout,
+            raises=self._raises,
+        )
+        return ended
+
+    def _ended(self, output: Any, sent: list[tuple[str, Any]]) -> dict[str, Any]:
+        serde, what = self._terms.serde, f"the result of node {self.path!r}"
+        return {
+            "output": to_json(serde, output, what),
+            "writes": [
+                [channel, to_json(serde, value, what)]
+                for channel, value in sent
+                if channel != RESUME
+            ],
+        }
+
+    async def _ask_leave(self, when: str) -> None:
+        if when in self._asks:
+            await self._answer(f"{when}:{self.path}", {"node": self.path, "when": when})
+
+    async def _answer(self, gate: str, request: Any) -> Any:
+        """Return what a person answers.
+
+        Raises:
+            GateRejected: They reject, or nobody answers in time.
+        """
+        terms = self._terms
+        verdict = await pgflow.gate(
+            gate, request, answer=Any, approvers=terms.approvers, timeout=terms.timeout
+        )
+        if isinstance(verdict, Approved):
+            return verdict.value
+        if isinstance(verdict, TakenOver):
+            return verdict.result
+        raise GateRejected(f"nobody has approved gate {gate!r}: {type(verdict).__name__}")
+
+
+def _config_of(
+    config: RunnableConfig, answers: list[Any], sent: list[tuple[str, Any]]
+) -> RunnableConfig:
+    """Return the config for one try of a node: with the answers that there are, and with writers
+    that lead to the journal.
+    """
+    configurable = dict(config["configurable"])
+    counter = itertools.count()
+    configurable[SEND] = sent.extend
+    if SCRATCHPAD in configurable:
+        configurable[SCRATCHPAD] = dataclasses.replace(
+            configurable[SCRATCHPAD],
+            resume=list(answers),
+            interrupt_counter=lambda: next(counter),
+            get_null_resume=lambda _consume: None,
+        )
+    if RUNTIME in configurable:
+        configurable[RUNTIME] = configurable[RUNTIME].override(
+            stream_writer=lambda chunk: pgflow.emit(STREAM, chunk)
+        )
+    return {**config, "configurable": configurable}
+
+
+def _timeout_of(path: str, node: PregelNode) -> timedelta | float | None:
+    if node.timeout is None:
+        return None
+    if node.timeout.idle_timeout is not None:
+        raise InvalidArgument(
+            f"node {path!r} has an idle_timeout, which a step has not: give it a run_timeout"
+        )
+    return node.timeout.run_timeout
+
+
+def _classes_of(policies: Sequence[RetryPolicy] | None) -> tuple[type[Exception], ...]:
+    """Return the errors that a policy names, so that they come back from the journal as
+    themselves.
+    """
+    found: list[type[Exception]] = []
+    for policy in policies or ():
+        named = policy.retry_on
+        found += (
+            [named] if isinstance(named, type) else named if isinstance(named, Sequence) else []
+        )
+    return tuple(found)
+
+
+def without_chance(policy: RetryPolicy) -> RetryPolicy:
+    """Return a policy whose waits are the same at a replay, and which never asks a person again
+    who has rejected.
+    """
+    return policy._replace(jitter=False, retry_on=_retries_on(policy.retry_on))
+
+
+def _retries_on(named: Any) -> Callable[[Exception], bool]:
+    classes = (named,) if isinstance(named, type) else named
+
+    def decide(error: Exception) -> bool:
+        if isinstance(error, GateRejected):
+            return False
+        if isinstance(classes, Sequence):
+            return isinstance(error, tuple(classes))
+        return bool(classes(error))
+
+    return decide

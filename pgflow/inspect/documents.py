@@ -1,0 +1,63 @@
+"""Documents: values under paths that somebody keeps beside the runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, LiteralString
+
+from pgflow._db.query import Query
+from pgflow.inspect.listing import SEPARATOR, After, Listing, cut, one_more, parse_place
+from pgflow.inspect.question import Question, once, statement
+
+
+@dataclass(frozen=True)
+class DocumentRow:
+    """A document. A row of the view ``pgflow.documents``.
+
+    Attributes:
+        path: Names of its folders, the outermost first, and its own.
+        value: Its value, as it is stored.
+        created_at: Time at which its path was written first.
+        updated_at: Time of the last write.
+        expires_at: Time from which nobody sees it any more; None for never.
+    """
+
+    path: list[str]
+    value: Any
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+
+
+_DOCUMENTS: LiteralString = """
+select path, value, created_at, updated_at, expires_at from pgflow.documents where collection = %s
+"""
+
+
+def list_documents(
+    collection: str, *, after: After = None, limit: int | None = 50
+) -> Question[Listing[DocumentRow]]:
+    """Ask for a page of the documents of a collection, by their paths.
+
+    Args:
+        collection: Name of the collection.
+        after: ``next`` of the page before; None for the first.
+        limit: Most rows of a page; None for all.
+
+    Raises:
+        InvalidArgument: The limit leaves no row, or ``after`` is no place.
+    """
+    place = parse_place(after, json.loads)
+    behind: LiteralString = "and path > %s::text[]" if place else ""
+    sql = statement(_DOCUMENTS, behind, "order by path limit %s")
+    read = lambda rows: cut(  # noqa: E731
+        [DocumentRow(*row) for row in rows], limit, lambda row: (_place(row.path),)
+    )
+    return once(Query(sql, (collection, *place, one_more(limit)), read))
+
+
+def _place(path: list[str]) -> str:
+    """Return a path as one word of a place, without what separates these."""
+    return json.dumps(path).replace(SEPARATOR, f"\\u{ord(SEPARATOR):04x}")

@@ -1,0 +1,282 @@
+-- Documents: values under paths, for whatever an integration keeps that is no run's: the checkpoints and the memory of
+-- agents, the items of a conversation.
+--
+-- A path is a list of names. So a folder is a range of the primary key, and reading one is a walk along the index, in
+-- either direction. A path and what follows it come before the path whose last name has one character more, since no
+-- text holds a character below chr(1). Who writes several at once writes them in the order of their paths: two such
+-- writers wait for each other in a row, and never in a circle. A document that has expired is seen by nobody, and each
+-- write removes a few of them.
+
+create or replace function pgflow.check_path_(path text[])
+returns text[]
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if path is null or cardinality(path) not between 1 and 50 or array_ndims(path) <> 1
+    or exists (select from unnest(path) n where n is null or n = '') or octet_length(array_to_string(path, '')) > 2000
+  then
+    raise exception using errcode = 'PF003',
+      message = 'the path of a document must have 1 to 50 names, none empty, of 2,000 bytes in all',
+      hint = 'Shorten its names.';
+  end if;
+  return path;
+end
+$$;
+comment on function pgflow.check_path_(text[]) is 'Refuses (PF003) a path that no document can have, and answers any other';
+
+create or replace function pgflow.names_of_(path json)
+returns text[]
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce(array_agg(n.value order by n.ordinality), '{}')
+  from json_array_elements_text(path) with ordinality n
+$$;
+comment on function pgflow.names_of_(json) is 'Array of the texts of a JSON array';
+
+create or replace function pgflow.put_documents(documents json)
+returns int
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  t timestamptz;
+  document record;
+  written int := 0;
+  changed int;
+begin
+  perform pgflow.sweep_documents(10);
+  t := pgflow.now_();
+  for document in
+    select distinct on (collection, path) d.collection, d.path, d.value, d.ttl_ms, d.once
+    from (
+      select (e.value->>'collection') collate "C" as collection, pgflow.names_of_(e.value->'path') collate "C" as path,
+        e.value->'value' as value, (e.value->>'ttl_ms')::bigint as ttl_ms,
+        coalesce((e.value->>'once')::boolean, false) as once, e.ordinality
+      from json_array_elements(documents) with ordinality e
+    ) d
+    order by d.collection, d.path, d.ordinality desc
+  loop
+    perform pgflow.check_name_(document.collection, 'the name of a collection', 100), pgflow.check_path_(document.path),
+      pgflow.check_json_(document.value, 'a document');
+    if document.value is null or document.ttl_ms not between 1 and 3155760000000 then
+      raise exception using errcode = 'PF003',
+        message = 'a document needs a value, and a ttl_ms of 1 ms to 100 years, or none';
+    end if;
+    insert into pgflow.document as o (created_at, updated_at, expires_at, ttl_ms, collection, path, value)
+    values (t, t, t + document.ttl_ms * interval '1 ms', document.ttl_ms, document.collection, document.path,
+      document.value)
+    on conflict (collection, path) do update set
+      created_at = case when o.expires_at <= t then t else o.created_at end, updated_at = greatest(t, o.created_at),
+      expires_at = excluded.expires_at, ttl_ms = excluded.ttl_ms, value = excluded.value
+    where not document.once or o.expires_at <= t;
+    get diagnostics changed = row_count;
+    written := written + changed;
+  end loop;
+  return written;
+end
+$$;
+comment on function pgflow.put_documents(json)
+  is 'Writes documents, given as an array of {collection, path, value, ttl_ms, once}: all of them or none. One with '
+     'once = true leaves what is there. Answers how many it has written';
+--! grant put_documents to pgflow_client, pgflow_worker, pgflow_operator
+
+create or replace function pgflow.get_documents(collection text, paths json, refresh boolean default false)
+returns table (path text[], value text, created_us bigint, updated_us bigint)
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  t timestamptz := pgflow.now_();
+  wanted text[];
+begin
+  for wanted in select pgflow.names_of_(p.value) from json_array_elements(paths) p loop
+    if refresh then
+      -- Whoever writes it at this moment gives it a time of its own.
+      update pgflow.document d set expires_at = t + d.ttl_ms * interval '1 ms'
+      where (d.collection, d.path) in (
+        select o.collection, o.path from pgflow.document o
+        where o.collection = get_documents.collection and o.path = wanted and o.expires_at > t
+        for no key update skip locked
+      );
+    end if;
+    return query
+    select d.path, d.value::text, pgflow.micros_(d.created_at), pgflow.micros_(d.updated_at)
+    from pgflow.document d
+    where d.collection = get_documents.collection and d.path = wanted and (d.expires_at is null or d.expires_at > t);
+  end loop;
+end
+$$;
+comment on function pgflow.get_documents(text, json, boolean)
+  is 'Documents of these paths, given as an array of arrays, as far as they are there. With refresh, the time to live '
+     'of each begins anew';
+--! grant get_documents to pgflow_client, pgflow_worker, pgflow_operator
+
+create or replace function pgflow.list_documents(
+  collection text, prefix text[] default '{}', after text[] default null, descending boolean default false,
+  most int default 100
+)
+returns table (path text[], value text, created_us bigint, updated_us bigint)
+language plpgsql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  t constant timestamptz := pgflow.now_();
+  n constant int := cardinality(prefix);
+  low text[] := prefix;
+  high text[] := case when n > 0 then prefix[1:n - 1] || (prefix[n] || chr(1)) else array[]::text[] end;
+begin
+  if after is not null and descending then
+    high := after;
+  elsif after is not null then
+    low := array_append(after, '');
+  end if;
+  if cardinality(high) = 0 then
+    high := array[chr(1114111)];
+  end if;
+  if descending then
+    return query
+    select d.path, d.value::text, pgflow.micros_(d.created_at), pgflow.micros_(d.updated_at)
+    from pgflow.document d
+    where d.collection = list_documents.collection and d.path >= low and d.path < high
+      and (d.expires_at is null or d.expires_at > t)
+    order by d.path desc limit most;
+  else
+    return query
+    select d.path, d.value::text, pgflow.micros_(d.created_at), pgflow.micros_(d.updated_at)
+    from pgflow.document d
+    where d.collection = list_documents.collection and d.path >= low and d.path < high
+      and (d.expires_at is null or d.expires_at > t)
+    order by d.path limit most;
+  end if;
+end
+$$;
+comment on function pgflow.list_documents(text, text[], text[], boolean, int)
+  is 'Page of the documents in a folder and in those below, in the order of their paths, or against it. `after` is the '
+     'last path of the page before';
+--! grant list_documents to pgflow_client, pgflow_worker, pgflow_operator
+
+create or replace function pgflow.list_folders(collection text)
+returns table (folder text[])
+language sql
+stable
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select distinct d.path[1:cardinality(d.path) - 1] collate "C" as folder from pgflow.document d
+  where d.collection = list_folders.collection and (d.expires_at is null or d.expires_at > pgflow.now_())
+  order by folder
+$$;
+comment on function pgflow.list_folders(text) is 'Folders of a collection that have documents';
+--! grant list_folders to pgflow_client, pgflow_worker, pgflow_operator
+
+create or replace function pgflow.delete_documents(collection text, paths json)
+returns int
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  deleted int;
+begin
+  perform from pgflow.document d
+  where d.collection = delete_documents.collection
+    and d.path in (select pgflow.names_of_(p.value) collate "C" from json_array_elements(paths) p)
+  order by d.path for update;
+  delete from pgflow.document d
+  where d.collection = delete_documents.collection
+    and d.path in (select pgflow.names_of_(p.value) collate "C" from json_array_elements(paths) p);
+  get diagnostics deleted = row_count;
+  return deleted;
+end
+$$;
+comment on function pgflow.delete_documents(text, json)
+  is 'Deletes the documents of these paths, given as an array of arrays, and answers how many there were';
+--! grant delete_documents to pgflow_client, pgflow_worker, pgflow_operator
+
+create or replace function pgflow.delete_folder(collection text, prefix text[])
+returns int
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  deleted int;
+  n constant int := cardinality(pgflow.check_path_(prefix));
+  high constant text[] := prefix[1:n - 1] || (prefix[n] || chr(1));
+begin
+  perform from pgflow.document d
+  where d.collection = delete_folder.collection and d.path >= prefix and d.path < high
+  order by d.path for update;
+  delete from pgflow.document d
+  where d.collection = delete_folder.collection and d.path >= prefix and d.path < high;
+  get diagnostics deleted = row_count;
+  return deleted;
+end
+$$;
+comment on function pgflow.delete_folder(text, text[])
+  is 'Deletes the documents in a folder and in those below, and answers how many there were';
+--! grant delete_folder to pgflow_client, pgflow_worker, pgflow_operator
+
+create or replace function pgflow.sweep_documents(most int default 1000)
+returns int
+language plpgsql
+volatile
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  deleted int;
+begin
+  delete from pgflow.document d where (d.collection, d.path) in (
+    select o.collection, o.path from pgflow.document o where o.expires_at <= pgflow.now_()
+    order by o.expires_at limit most for update skip locked
+  );
+  get diagnostics deleted = row_count;
+  return deleted;
+end
+$$;
+comment on function pgflow.sweep_documents(int) is 'Deletes documents that have expired, and answers how many it has found';
+--! grant sweep_documents to pgflow_client, pgflow_worker, pgflow_operator
+
+-- ---------------------------------------------------------------- reading
+
+drop view if exists pgflow.documents;
+create view pgflow.documents as
+select d.collection, d.path, d.value, d.created_at, d.updated_at, d.expires_at from pgflow.document d;
+comment on view pgflow.documents is 'Documents, with those that have expired and were not removed yet';
+--! grant documents to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+comment on column pgflow.documents.collection is 'Name of the collection';
+comment on column pgflow.documents.path is 'Names of folders, the outermost first, and a name in the last one';
+comment on column pgflow.documents.value is 'Value, as it is stored';
+comment on column pgflow.documents.created_at is 'Time at which the path was written first';
+comment on column pgflow.documents.updated_at is 'Time of the last write';
+comment on column pgflow.documents.expires_at is 'Time from which nobody sees it any more; null = never';
+
+create or replace function pgflow.check_documents_()
+returns table (invariant text, detail text)
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  select 'a document is written before it is changed', format('document %s of collection %s', d.path, d.collection)
+  from pgflow.document d where d.updated_at < d.created_at
+$$;
+comment on function pgflow.check_documents_() is 'Documents have times that can be';

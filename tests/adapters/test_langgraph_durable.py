@@ -1,0 +1,141 @@
+"""Durable graphs: nodes are steps that no replay runs again, interrupts are gates."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+
+import pytest
+from records import SOON, in_a_loop, steps
+
+import pgflow
+from pgflow import Approve, AsyncApp, Reject
+
+pytest.importorskip("langgraph", reason="langgraph is not installed: pip install -e '.[adapters]'")
+
+from langchain_core.messages import AIMessage, HumanMessage  # noqa: E402
+from langgraph.config import get_stream_writer  # noqa: E402
+from langgraph.graph import END, START, MessagesState, StateGraph  # noqa: E402
+from langgraph.types import Command, RetryPolicy, Send, interrupt  # noqa: E402
+
+from pgflow.agent.langgraph import AsyncPgflowSaver, durable  # noqa: E402
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from pgflow.testing import AsyncHarness
+
+pytestmark = pytest.mark.timeout(90)
+
+go = pgflow.Signal("go", int)
+called: list[str] = []
+
+
+class State(TypedDict):
+    x: Annotated[list[Any], operator.add]
+
+
+def node(name: str, *, is_async: bool = True) -> Any:
+    async def run(state: State) -> dict[str, Any]:
+        called.append(name)
+        get_stream_writer()({"at": name})
+        return {"x": [name]}
+
+    def run_sync(state: State) -> dict[str, Any]:
+        called.append(name)
+        return {"x": [name]}
+
+    return run if is_async else run_sync
+
+
+def fan_out(state: State) -> list[Send]:
+    return [Send("item", {"n": n}) for n in range(3)]
+
+
+async def item(state: Any) -> dict[str, Any]:
+    called.append(f"item {state['n']}")
+    return {"x": [state["n"]]}
+
+
+def choose(state: State) -> Command[Any]:
+    called.append("choose")
+    return Command(goto="inner", update={"x": ["chosen"]})
+
+
+def inner_graph() -> Any:
+    inner = StateGraph(State)
+    inner.add_node("deep", node("deep"))
+    inner.add_edge(START, "deep")
+    return inner.compile()
+
+
+async def asks(state: State) -> dict[str, Any]:
+    called.append("asks")
+    first = interrupt({"question": "name?"})
+    second = interrupt({"question": f"age of {first}?"})
+    return {"x": [first, second]}
+
+
+def wide_graph() -> Any:
+    graph = StateGraph(State)
+    graph.add_node("a", node("a"))
+    graph.add_node("b", node("b", is_async=False))
+    graph.add_node("item", item)
+    graph.add_node("choose", choose)
+    graph.add_node("inner", inner_graph())
+    graph.add_node("asks", asks)
+    graph.add_edge(START, "a")
+    graph.add_edge(START, "b")
+    graph.add_conditional_edges("a", fan_out, ["item"])
+    graph.add_edge(["item", "b"], "choose")
+    graph.add_edge("inner", "asks")
+    graph.add_edge("asks", END)
+    return graph.compile()
+
+
+WIDE = durable(wide_graph(), approvers=["ada"])
+
+
+@pgflow.workflow
+async def goes_wide() -> list[Any]:
+    state = await WIDE.ainvoke({"x": []})
+    await go.wait()
+    return state["x"]
+
+
+async def answer(aflow: AsyncHarness, value: Any) -> Any:
+    (gate,) = await aflow.gates()
+    await aflow.answer(gate.gate, value, by="ada")
+    await aflow.until_idle()
+    return gate
+
+
+async def test_no_node_runs_again_and_an_interrupt_waits_for_an_approval(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    called.clear()
+    aflow.include(goes_wide)
+    run = await aflow.start(goes_wide)
+    await aflow.until_idle()
+    await aflow.crash()
+    await aflow.until_idle()
+    first = await answer(aflow, Approve("Ada"))
+    await aflow.crash()
+    await aflow.until_idle()
+    second = await answer(aflow, Approve(36))
+    await aflow.crash()
+    await run.send(go, 1)
+    await aflow.until_idle()
+    print(conn.execute('select status from pgflow.runs').fetchall()); print(conn.execute('select * from pgflow.held').fetchall())
+    result = await run.result(1)
+    assert sorted(map(str, result[:5])) == ["0", "1", "2", "a", "b"]
+    assert result[5:] == ["chosen", "deep", "Ada", 36]
+    assert (first.request, second.request) == ({"question": "name?"}, {"question": "age of Ada?"})
+    assert (first.name, first.approvers) == ("interrupt:asks", ["ada"])
+    ran = ["a", "asks", "asks", "asks", "b", "choose", "deep", "item 0", "item 1", "item 2"]
+    assert sorted(called) == ran
+    names = sorted(name for name, _, _ in steps(conn, run.key))
+    assert names == sorted(
+        ["node:a", "node:b", "node:choose", "node:inner/deep", *["node:asks", "node:item"] * 3]
+    )
+    assert [chunk async for chunk in run.stream("langgraph")] == [{"at": "a"}, {"at": "deep"}]
