@@ -6,19 +6,18 @@ import operator
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
-from records import SOON, in_a_loop, steps
+from records import steps
 
 import pgflow
-from pgflow import Approve, AsyncApp, Reject
+from pgflow import Approve
 
 pytest.importorskip("langgraph", reason="langgraph is not installed: pip install -e '.[adapters]'")
 
-from langchain_core.messages import AIMessage, HumanMessage  # noqa: E402
 from langgraph.config import get_stream_writer  # noqa: E402
-from langgraph.graph import END, START, MessagesState, StateGraph  # noqa: E402
-from langgraph.types import Command, RetryPolicy, Send, interrupt  # noqa: E402
+from langgraph.graph import END, START, StateGraph  # noqa: E402
+from langgraph.types import Command, Send, interrupt  # noqa: E402
 
-from pgflow.agent.langgraph import AsyncPgflowSaver, durable  # noqa: E402
+from pgflow.agent.langgraph import durable  # noqa: E402
 
 if TYPE_CHECKING:
     import psycopg
@@ -126,7 +125,8 @@ async def test_no_node_runs_again_and_an_interrupt_waits_for_an_approval(
     await aflow.crash()
     await run.send(go, 1)
     await aflow.until_idle()
-    print(conn.execute('select status from pgflow.runs').fetchall()); print(conn.execute('select * from pgflow.held').fetchall())
+    print(conn.execute("select status from pgflow.runs").fetchall())
+    print(conn.execute("select * from pgflow.held").fetchall())
     result = await run.result(1)
     assert sorted(map(str, result[:5])) == ["0", "1", "2", "a", "b"]
     assert result[5:] == ["chosen", "deep", "Ada", 36]
@@ -139,3 +139,87 @@ async def test_no_node_runs_again_and_an_interrupt_waits_for_an_approval(
         ["node:a", "node:b", "node:choose", "node:inner/deep", *["node:asks", "node:item"] * 3]
     )
     assert [chunk async for chunk in run.stream("langgraph")] == [{"at": "a"}, {"at": "deep"}]
+
+
+def rejected_graph() -> Any:
+    graph = StateGraph(State)
+    graph.add_node("flaky", flaky, retry_policy=RetryPolicy(max_attempts=3, retry_on=Flaky))
+    graph.add_node("last", node("last"))
+    graph.add_edge(START, "flaky")
+    graph.add_edge("flaky", "last")
+    return graph.compile(interrupt_before=["last"])
+
+
+class Flaky(Exception):
+    pass
+
+
+async def flaky(state: State) -> dict[str, Any]:
+    called.append("flaky")
+    if called.count("flaky") < 3:
+        raise Flaky
+    return {"x": ["flaky"]}
+
+
+FLAKY = durable(rejected_graph())
+
+
+@pgflow.workflow
+async def is_rejected() -> list[Any]:
+    return (await FLAKY.ainvoke({"x": []}))["x"]
+
+
+async def test_tries_are_steps_and_a_rejection_ends_the_graph(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    called.clear()
+    aflow.include(is_rejected)
+    run = await aflow.start(is_rejected)
+    await aflow.until_idle()
+    await aflow.skip(10)
+    await aflow.until_idle()
+    await aflow.answer("before:last", Reject("no"), by="ada")
+    with pytest.raises(pgflow.RunFailed) as failed:
+        await run.result(SOON)
+    assert isinstance(failed.value.__cause__, pgflow.GateRejected)
+    assert called == ["flaky"] * 3
+    assert [status for _, status, *_ in steps(conn, run.key)] != None
+
+
+def talk(state: MessagesState) -> dict[str, Any]:
+    return {
+        "messages": [AIMessage(f"{len(state['messages'])} so far", id=f"a{len(state['messages'])}")]
+    }
+
+
+def talking(saver: Any) -> Any:
+    graph = StateGraph(MessagesState)
+    graph.add_node("talk", talk)
+    graph.add_edge(START, "talk")
+    return graph.compile(checkpointer=saver)
+
+
+async def test_a_thread_goes_on_from_run_to_run(aflow: AsyncHarness) -> None:
+    graph = talking(AsyncPgflowSaver(aflow.app))
+    agent = durable(graph)
+
+    @pgflow.workflow
+    async def chat(text: str) -> str:
+        config = {"configurable": {"thread_id": "chat"}}
+        state = await agent.ainvoke({"messages": [HumanMessage(text, id=text)]}, config)
+        await go.wait()
+        return state["messages"][-1].content
+
+    aflow.include(chat)
+    for text, said in (("hi", "1 so far"), ("and", "3 so far")):
+        run = await aflow.start(chat, text)
+        await aflow.until_idle()
+        await aflow.crash()
+        await run.send(go, 1)
+        await aflow.until_idle()
+        assert await run.result(SOON) == said
+    config: Any = {"configurable": {"thread_id": "chat"}}
+    state = await graph.aget_state(config)
+    assert [m.id for m in state.values["messages"]] == ["hi", "a1", "and", "a3"]
+    history = [len(s.values.get("messages", ())) async for s in graph.aget_state_history(config)]
+    assert history == [4, 3, 2, 2, 1, 0]

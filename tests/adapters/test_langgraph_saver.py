@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlkit
 from records import in_a_loop
 
 from pgflow import App, AsyncApp
@@ -16,12 +17,23 @@ conformance = pytest.importorskip(
     "langgraph.checkpoint.conformance", reason="langgraph-checkpoint-conformance is not installed"
 )
 
+from langchain_core.messages import AIMessage, HumanMessage  # noqa: E402
+from langgraph.channels.delta import DeltaChannel  # noqa: E402
 from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer  # noqa: E402
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer  # noqa: E402
+from langgraph.graph import END, START, StateGraph  # noqa: E402
 
-from pgflow.agent.langgraph import AsyncPgflowSaver, PgflowSaver  # noqa: E402
+from pgflow.agent.langgraph import (  # noqa: E402
+    AsyncPgflowSaver,
+    AsyncPgflowStore,
+    PgflowSaver,
+    PgflowStore,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+    import psycopg
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -40,3 +52,102 @@ async def test_the_saver_conforms_in_full(dsn: str, is_async: bool) -> None:
     report = await conformance.validate(RegisteredCheckpointer("pgflow", saver))
     report.print_report()
     assert report.conformance_level() == "FULL", report.to_dict()
+
+
+VALUES: list[Any] = [
+    None, True, 1.0, 2**60, float("inf"), "text", "a\0b", b"\xff", [1, [2]], (1, 2), {1, 2},
+    {"a": {"$b": 1}}, {1: "one", (2, 3): "pair"}, datetime(2030, 1, 1, tzinfo=UTC), Decimal("1.10"),
+    [HumanMessage("hi", id="1"), AIMessage("", tool_calls=[{"name": "t", "args": {"n": 1}, "id": "c"}])],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_value_comes_back_from_its_json_as_it_was(value: Any) -> None:
+    serde = JsonPlusSerializer()
+    stored = json.loads(json.dumps(to_json(serde, value, "a value"), allow_nan=False))
+    back = from_json(serde, stored)
+    assert (back, type(back)) == (value, type(value))
+
+
+def test_a_message_can_be_read_in_sql_and_nothing_is_pickled() -> None:
+    assert "hi there" in json.dumps(to_json(JsonPlusSerializer(), [HumanMessage("hi there")], "it"))
+    pickling = JsonPlusSerializer(pickle_fallback=True)
+    with pytest.raises(NotStorable, match="pickle"):
+        to_json(pickling, threading.Lock, "a lock")
+    with pytest.raises(NotStorable, match="pickle"):
+        from_json(pickling, {"type": "pickle", "base64": ""})
+
+
+class State(TypedDict):
+    big: str
+    n: Annotated[int, operator.add]
+    log: Annotated[list[Any], DeltaChannel(lambda log, more: [*log, *more], snapshot_frequency=4)]
+
+
+def counting(state: State) -> dict[str, Any]:
+    return {"n": 1, "log": [state["n"]]}
+
+
+def graph_of(saver: Any) -> Any:
+    graph = StateGraph(State)
+    graph.add_node("count", counting)
+    graph.add_edge(START, "count")
+    graph.add_edge("count", END)
+    return graph.compile(checkpointer=saver)
+
+
+def test_a_value_that_does_not_change_is_stored_once_and_pruning_keeps_what_deltas_need(
+    dsn: str, conn: psycopg.Connection
+) -> None:
+    with App(dsn) as app:
+        graph, config = graph_of(PgflowSaver(app)), {"configurable": {"thread_id": "t"}}
+        graph.invoke({"big": "x" * 1000, "n": 0, "log": []}, config)
+        for _ in range(5):
+            state = graph.invoke({"n": 0}, config)
+        assert state["log"] == [0, 1, 2, 3, 4, 5]
+        big = "select count(*) from pgflow.documents where path[3] = 'big'"
+        assert sqlkit.one(conn, big) == 1
+        before = len(list(graph.get_state_history(config)))
+        graph.checkpointer.prune(["t"])
+        assert len(list(graph.get_state_history(config))) < before
+        assert graph.get_state(config).values == state
+        assert graph.invoke({"n": 0}, config)["log"] == [0, 1, 2, 3, 4, 5, 6]
+        graph.checkpointer.copy_thread("t", "copy")
+        assert graph.get_state({"configurable": {"thread_id": "copy"}}).values["n"] == 7
+        for thread in ("t", "copy"):
+            graph.checkpointer.delete_thread(thread)
+    assert sqlkit.one(conn, "select count(*) from pgflow.document") == 0
+
+
+def test_a_store_finds_lists_and_forgets(dsn: str, conn: psycopg.Connection) -> None:
+    sqlkit.set_clock(conn, sqlkit.T0)
+    with App(dsn) as app:
+        store = PgflowStore(app, ttl={"refresh_on_read": True})
+        for user, n in (("ada", 1), ("ada", 2), ("bob", 3)):
+            store.put(("users", user), f"k{n}", {"n": n, "text": f"note {n}"})
+        store.put(("users", "ada"), "short", {"n": 9}, ttl=1)
+        assert store.get(("users", "bob"), "k3").value["n"] == 3
+        assert [i.key for i in store.search(("users", "ada"), filter={"n": {"$gte": 2}})] == [
+            "k2",
+            "short",
+        ]
+        assert [i.key for i in store.search(("users",), limit=2, offset=1)] == ["k2", "short"]
+        assert store.search(("users", "ada"), filter={"text": {"$gt": 1}}) == []
+        assert store.list_namespaces(prefix=("users", "*")) == [("users", "ada"), ("users", "bob")]
+        assert store.list_namespaces(suffix=("bob",), max_depth=1) == [("users",)]
+        sqlkit.set_clock(conn, sqlkit.T0 + sqlkit.seconds(61))
+        assert store.get(("users", "ada"), "short") is None
+        store.delete(("users", "bob"), "k3")
+        assert store.get(("users", "bob"), "k3") is None
+        with pytest.raises(InvalidArgument, match="meaning"):
+            store.search(("users",), query="tea")
+
+
+@in_a_loop
+async def test_the_async_store_has_what_the_sync_one_wrote(dsn: str) -> None:
+    with App(dsn) as app:
+        await PgflowStore(app).aput(("a",), "k", {"n": 1})
+    async with AsyncApp(dsn) as app:
+        store = AsyncPgflowStore(app)
+        assert (await store.aget(("a",), "k")).value == {"n": 1}
+        assert [item.key for item in await store.asearch(("a",))] == ["k"]

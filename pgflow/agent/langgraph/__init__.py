@@ -7,5 +7,13 @@ graphs in a workflow and outside.
 
 from pgflow.agent.langgraph.graph import DurableGraph, durable
 from pgflow.agent.langgraph.saver import AsyncPgflowSaver, PgflowSaver
+from pgflow.agent.langgraph.store import AsyncPgflowStore, PgflowStore
 
-__all__ = ["AsyncPgflowSaver", "DurableGraph", "PgflowSaver", "durable"]
+__all__ = [
+    "AsyncPgflowSaver",
+    "AsyncPgflowStore",
+    "DurableGraph",
+    "PgflowSaver",
+    "PgflowStore",
+    "durable",
+]

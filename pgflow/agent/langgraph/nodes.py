@@ -66,7 +66,7 @@ class NodeStep(Runnable[Any, Any]):
         self._timeout = _timeout_of(path, node)
         self._raises = _classes_of(node.retry_policy)
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002, ARG002
         """Refuses: a durable graph is called by ``ainvoke`` or ``astream``."""
         raise WrongColourError(
             f"node {self.path!r} of a durable graph: call ainvoke() or astream()"

@@ -1,0 +1,179 @@
+"""Runs of agents in a workflow: the Runner of the SDK over durable parts, and the gates of tools.
+
+A tool that needs approval interrupts the Runner, as ever. Here a gate asks then, with the tool and
+its arguments; the Runner goes on with the answer. Whoever edits the arguments has the tool called
+with the edited ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from agents import (
+    Agent,
+    Handoff,
+    RunConfig,
+    Runner,
+    RunResult,
+    RunState,
+    ToolApprovalItem,
+)
+
+import pgflow
+from pgflow import Approved, Rejected, Retries
+from pgflow.agent.openai_agents.parts import StepModel, StepProvider, step_guardrail, step_tool
+from pgflow.errors import InvalidArgument
+
+
+def durable(
+    agent: Agent[Any],
+    *,
+    retries: Retries | int = 3,
+    edits: dict[str, str] | None = None,
+) -> Agent[Any]:
+    """Returns an agent whose models, function tools and guardrails are steps, and those to which it
+    hands off, too. :func:`run` does this by itself.
+
+    Args:
+        agent: The agent.
+        retries: Tries of each step. Let the client of the model try once.
+        edits: Arguments that a person has approved instead of the model's, by the ids of calls.
+
+    Raises:
+        InvalidArgument: It has tools of servers, or some that the SDK runs itself.
+    """
+    return _durable(agent, retries, {} if edits is None else edits, {})
+
+
+def _durable(
+    agent: Agent[Any], retries: Retries | int, edits: dict[str, str], made: dict[int, Agent[Any]]
+) -> Agent[Any]:
+    if id(agent) in made:  # agents may hand off in a circle
+        return made[id(agent)]
+    if agent.mcp_servers:
+        raise InvalidArgument(
+            f"agent {agent.name!r} has MCP servers, which are asked in the workflow: make function "
+            "tools of what they offer"
+        )
+    model = agent.model
+    clone = made[id(agent)] = agent.clone(
+        model=model
+        if model is None or isinstance(model, str)
+        else StepModel(model, agent.name, retries),
+        tools=[step_tool(tool, edits, retries) for tool in agent.tools],
+        input_guardrails=[step_guardrail(each, retries) for each in agent.input_guardrails],
+        output_guardrails=[step_guardrail(each, retries) for each in agent.output_guardrails],
+    )
+    clone.handoffs = [
+        _durable(other, retries, edits, made)
+        if isinstance(other, Agent)
+        else _durable_handoff(other, retries, edits, made)
+        for other in agent.handoffs
+    ]
+    return clone
+
+
+def _durable_handoff(
+    handoff: Handoff[Any, Any],
+    retries: Retries | int,
+    edits: dict[str, str],
+    made: dict[int, Agent[Any]],
+) -> Handoff[Any, Any]:
+    inner = handoff.on_invoke_handoff
+
+    async def invoke(context: Any, arguments: str) -> Agent[Any]:
+        return _durable(await inner(context, arguments), retries, edits, made)
+
+    return dataclasses.replace(handoff, on_invoke_handoff=invoke)
+
+
+async def run(
+    agent: Agent[Any],
+    given: Any,
+    *,
+    approvers: Sequence[str] = (),
+    timeout: timedelta | float | None = None,
+    retries: Retries | int = 3,
+    run_config: RunConfig | None = None,
+    **options: Any,
+) -> RunResult:
+    """Runs an agent in an async workflow, as ``Runner.run`` does outside: what models, tools and
+    guardrails have said is recorded, and a tool that needs approval is a gate.
+
+    Args:
+        agent: The agent.
+        given: What the Runner takes as its input.
+        approvers: Names or roles of whoever may approve a tool; none for anybody.
+        timeout: Time in which they must. After it the model is told that nobody approved.
+        retries: Tries of each step. Let the client of the model try once.
+        run_config: Configuration of the Runner.
+        **options: Options of the Runner: ``context``, ``session``, ``max_turns``.
+
+    Returns:
+        The result, as the Runner returns it.
+
+    Raises:
+        InvalidArgument: The agent has a part that cannot be durable.
+
+    Example::
+
+        @workflow
+        async def answer(question: str) -> str:
+            return (await openai_agents.run(agent, question)).final_output
+    """
+    config = run_config or RunConfig()
+    if not pgflow.in_workflow():
+        return await Runner.run(agent, given, run_config=config, **options)
+    edits: dict[str, str] = {}
+    config = dataclasses.replace(
+        config,
+        model_provider=StepProvider(config.model_provider, retries),
+        tracing_disabled=True,  # whose threads would be code of the workflow
+    )
+    made = durable(agent, retries=retries, edits=edits)
+    while True:
+        with pgflow.inline():
+            result = await Runner.run(made, given, run_config=config, **options)
+        if not result.interruptions:
+            return result
+        given = result.to_state()
+        asking = [_ask(asked, approvers, timeout) for asked in result.interruptions]
+        for asked, verdict in zip(result.interruptions, await asyncio.gather(*asking), strict=True):
+            _tell(given, asked, verdict, edits)
+
+
+def _request_of(asked: ToolApprovalItem) -> dict[str, Any]:
+    """Return what a person is asked: the tool, and its arguments as the model gave them."""
+    text = asked.arguments or "{}"
+    try:
+        arguments = json.loads(text)
+    except ValueError:
+        arguments = text
+    return {"tool": asked.tool_name, "arguments": arguments}
+
+
+async def _ask(
+    asked: ToolApprovalItem, approvers: Sequence[str], timeout: timedelta | float | None
+) -> Any:
+    return await pgflow.gate(
+        f"tool:{asked.tool_name}", _request_of(asked), approvers=approvers, timeout=timeout
+    )
+
+
+def _tell(
+    state: RunState[Any], asked: ToolApprovalItem, verdict: Any, edits: dict[str, str]
+) -> None:
+    """Tell the Runner's state what a person has answered."""
+    if not isinstance(verdict, Approved):
+        reason = verdict.reason if isinstance(verdict, Rejected) else ""
+        state.reject(asked, rejection_message=reason or "Nobody has approved this call.")
+        return
+    arguments = verdict.value.get("arguments")
+    if verdict.value != _request_of(asked) and asked.call_id is not None:
+        edits[asked.call_id] = json.dumps(arguments)
+    state.approve(asked)
