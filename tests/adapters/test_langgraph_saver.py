@@ -4,13 +4,18 @@ not ask.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+import operator
+import threading
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
 import sqlkit
 from records import in_a_loop
 
-from pgflow import App, AsyncApp
+from pgflow import App, AsyncApp, InvalidArgument, NotStorable
 
 pytest.importorskip("langgraph", reason="langgraph is not installed: pip install -e '.[adapters]'")
 conformance = pytest.importorskip(
@@ -29,6 +34,7 @@ from pgflow.agent.langgraph import (  # noqa: E402
     PgflowSaver,
     PgflowStore,
 )
+from pgflow.agent.langgraph.values import from_json, to_json  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -16,7 +16,19 @@ import psycopg
 from colours import of_the_other_colour
 
 import pgflow
-from pgflow import agent, errors, links, lint, sinks, streams, testing, web, webhooks, workspace
+from pgflow import (
+    agent,
+    documents,
+    errors,
+    links,
+    lint,
+    sinks,
+    streams,
+    testing,
+    web,
+    webhooks,
+    workspace,
+)
 from pgflow import inspect as readers
 from pgflow._transactions import provider
 from pgflow._worker import options
@@ -49,6 +61,7 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("Locks and entities", "See [Let one run at a time](../how-to/locks.md) and [Share state among runs](../how-to/entities.md).", [
         pgflow.lock, pgflow.entity, pgflow.update, pgflow.Update, pgflow.query, pgflow.Snapshot,
     ]),
+    ("Documents", "They are in `pgflow.documents`; the twin of `AsyncDocuments` is `Documents`.", [documents.AsyncDocuments, documents.Put, documents.Document]),
     ("Updates", "See [Ask a running workflow](../how-to/updates.md).", [
         pgflow.Workflow.update, pgflow.serve, pgflow.UpdateHandler, pgflow.BoundUpdate, pgflow.SentUpdate, pgflow.AsyncSentUpdate,
     ]),
@@ -115,6 +128,7 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
         readers.list_locks, readers.list_entity_names, readers.list_entities, readers.find_entity, readers.list_entity_updates,
         readers.LockRow, readers.EntityRow, readers.EntityUpdateRow,
     ]),
+    ("Documents", "", [readers.list_documents, readers.DocumentRow]),
     ("Events", "See [Publish events](../how-to/outbox.md).", [
         readers.list_relays, readers.list_events, readers.list_deliveries, readers.list_triggers,
         readers.RelayRow, readers.EventRow, readers.DeliveryRow, readers.TriggerRow,

@@ -470,6 +470,12 @@ MUTATIONS: dict[str, list[list[str]]] = {
     "who waits for a lock stands in its queue, or has word of it": [
         ["insert into pgflow.wait (run_id, call, kind, name) values (%(parked)s, 9, 'l', 'k')"]
     ],
+    "a document is written before it is changed": [
+        [
+            "insert into pgflow.document (created_at, updated_at, collection, path, value) "
+            "values (%(t)s, %(t)s::timestamptz - interval '1 s', 'c', '{a}', '1')"
+        ]
+    ],
     "the history of an entity leads to its state": [
         ["insert into pgflow.entity values (1, %(t)s, 'e', 'k', null)"],
         ["insert into pgflow.entity values (0, %(t)s, 'e', 'k', '1')"],

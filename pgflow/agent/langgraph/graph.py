@@ -23,7 +23,7 @@ from langgraph.pregel._read import PregelNode
 
 import pgflow
 from pgflow.agent.langgraph.memory import ThreadMemory, load, save
-from pgflow.agent.langgraph.nodes import NodeStep, Terms, without_chance
+from pgflow.agent.langgraph.nodes import NodeStep, Terms
 from pgflow.agent.langgraph.saver import AsyncPgflowSaver, PgflowSaver
 from pgflow.errors import InvalidArgument
 
@@ -122,8 +122,8 @@ def durable(
     that a node calls is a part of that node. ``interrupt(value)`` is a gate: what an approval
     brings is what it returns. ``interrupt_before`` and ``interrupt_after`` are gates, too.
 
-    A node with a retry policy is tried again by the framework, each try a step. Without one it is
-    tried once, and again only if its worker has died.
+    Each try of a node is a step, as often as its retry policy says, with waits that outlive a
+    worker. Without a policy it is tried once, and again only if its worker has died.
 
     Args:
         graph: A compiled graph. A checkpointer must be one of pgflow's.
@@ -163,7 +163,7 @@ def _with_steps(
         for name, node in graph.nodes.items()
     }
     made.interrupt_before_nodes, made.interrupt_after_nodes = (), ()
-    made.cache = None
+    made.cache, made.retry_policy = None, ()
     return made
 
 
@@ -177,8 +177,6 @@ def _step_of(
     else:
         times = {"before": graph.interrupt_before_nodes, "after": graph.interrupt_after_nodes}
         asks = frozenset(when for when, names in times.items() if names == "*" or name in names)
-        bound = NodeStep(path, node, terms, asks)
-    policies = [without_chance(policy) for policy in node.retry_policy or ()] or None
-    return node.copy(
-        {"bound": bound, "retry_policy": policies, "timeout": None, "cache_policy": None}
-    )
+        policies = tuple(node.retry_policy or graph.retry_policy or ())
+        bound = NodeStep(path, node, terms, policies, asks)
+    return node.copy({"bound": bound, "retry_policy": None, "timeout": None, "cache_policy": None})

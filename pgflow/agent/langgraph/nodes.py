@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -58,13 +58,22 @@ class NodeStep(Runnable[Any, Any]):
         path: Names of the graphs around it, and its own.
         node: The node.
         terms: Terms on which it runs.
+        policies: Policies of its tries; the first that fits an error counts.
         asks: Times at which a person is asked for leave: ``before`` and ``after`` it.
     """
 
-    def __init__(self, path: str, node: PregelNode, terms: Terms, asks: frozenset[str]) -> None:
+    def __init__(
+        self,
+        path: str,
+        node: PregelNode,
+        terms: Terms,
+        policies: Sequence[RetryPolicy],
+        asks: frozenset[str],
+    ) -> None:
         self.path, self._bound, self._terms, self._asks = path, node.bound, terms, asks
         self._timeout = _timeout_of(path, node)
-        self._raises = _classes_of(node.retry_policy)
+        self._policies = policies
+        self._raises = _classes_of(policies)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002, ARG002
         """Refuses: a durable graph is called by ``ainvoke`` or ``astream``."""
@@ -77,8 +86,14 @@ class NodeStep(Runnable[Any, Any]):
         assert config is not None
         await self._ask_leave("before")
         answers: list[Any] = []
+        failures = 0
         while True:
-            ended = await self._step(input, config, kwargs, answers)
+            try:
+                ended = await self._step(input, config, kwargs, answers)
+            except Exception as error:  # noqa: BLE001 - the policies judge it
+                failures += 1
+                await pgflow.sleep(self._delay(error, failures))
+                continue
             if "asks" not in ended:
                 break
             answers.append(await self._answer(f"interrupt:{self.path}", ended["asks"]))
@@ -86,6 +101,16 @@ class NodeStep(Runnable[Any, Any]):
             config["configurable"][SEND]([(channel, from_json(self._terms.serde, value))])
         await self._ask_leave("after")
         return from_json(self._terms.serde, ended["output"])
+
+    def _delay(self, error: Exception, failures: int) -> float:
+        """Return the seconds until the next try; raise the error if it was the last one."""
+        for policy in self._policies:
+            if _is_retried(policy, error):
+                if failures >= policy.max_attempts:
+                    break
+                delay = policy.initial_interval * policy.backoff_factor ** (failures - 1)
+                return min(delay, policy.max_interval)
+        raise error
 
     async def _step(
         self, given: Any, config: RunnableConfig, kwargs: dict[str, Any], answers: list[Any]
@@ -175,12 +200,12 @@ def _timeout_of(path: str, node: PregelNode) -> timedelta | float | None:
     return node.timeout.run_timeout
 
 
-def _classes_of(policies: Sequence[RetryPolicy] | None) -> tuple[type[Exception], ...]:
+def _classes_of(policies: Sequence[RetryPolicy]) -> tuple[type[Exception], ...]:
     """Return the errors that a policy names, so that they come back from the journal as
     themselves.
     """
     found: list[type[Exception]] = []
-    for policy in policies or ():
+    for policy in policies:
         named = policy.retry_on
         found += (
             [named] if isinstance(named, type) else named if isinstance(named, Sequence) else []
@@ -188,21 +213,8 @@ def _classes_of(policies: Sequence[RetryPolicy] | None) -> tuple[type[Exception]
     return tuple(found)
 
 
-def without_chance(policy: RetryPolicy) -> RetryPolicy:
-    """Return a policy whose waits are the same at a replay, and which never asks a person again
-    who has rejected.
-    """
-    return policy._replace(jitter=False, retry_on=_retries_on(policy.retry_on))
-
-
-def _retries_on(named: Any) -> Callable[[Exception], bool]:
-    classes = (named,) if isinstance(named, type) else named
-
-    def decide(error: Exception) -> bool:
-        if isinstance(error, GateRejected):
-            return False
-        if isinstance(classes, Sequence):
-            return isinstance(error, tuple(classes))
-        return bool(classes(error))
-
-    return decide
+def _is_retried(policy: RetryPolicy, error: Exception) -> bool:
+    named = policy.retry_on
+    if isinstance(named, type):
+        return isinstance(error, named)
+    return isinstance(error, tuple(named)) if isinstance(named, Sequence) else named(error)
