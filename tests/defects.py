@@ -2857,6 +2857,34 @@ COORDINATION = (
         "if false then\n    select h.verdict",
         "entities/test_entities.py::test_updates_from_plain_code",
     ),
+    Defect(
+        "a document that has expired is seen",
+        "sql/coordination/documents.sql",
+        "d.path = wanted and (d.expires_at is null or d.expires_at > t);",
+        "d.path = wanted;",
+        "documents/test_documents.py::test_a_document_that_has_expired_is_seen_by_nobody",
+    ),
+    Defect(
+        "a document that must be left is replaced",
+        "sql/coordination/documents.sql",
+        "where not document.once or o.expires_at <= t;",
+        "where true;",
+        "documents/test_documents.py::test_a_write_replaces_or_leaves_and_deletes",
+    ),
+    Defect(
+        "a folder has documents of the one beside it",
+        "sql/coordination/documents.sql",
+        "when n > 0 then prefix[1:n - 1] || (prefix[n] || chr(1)) else",
+        "when n > 0 then prefix[1:n - 1] || (prefix[n] || 'b') else",
+        "documents/test_documents.py::test_a_folder_has_what_is_below_it_and_nothing_else",
+    ),
+    Defect(
+        "a document is not sealed",
+        "pgflow/documents/document.py",
+        "value = seal_text(envelopes, encode_plain(document.value, what), what)",
+        "value = encode_plain(document.value, what)",
+        "documents/test_documents.py::test_an_app_with_a_codec_seals_values",
+    ),
 )
 
 SEALS = (

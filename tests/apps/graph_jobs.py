@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import operator
 import os
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from langgraph.graph import START, StateGraph
@@ -33,7 +34,7 @@ class Inner(TypedDict):
 def trace(word: str) -> dict[str, Any]:
     """Writes the key of the step to the disk, and returns it with a word."""
     key = f"node-{pgflow.idempotency_key()}"
-    with open(os.environ["GRAPH_TRACE"], "ab", buffering=0) as file:
+    with Path(os.environ["GRAPH_TRACE"]).open("ab", buffering=0) as file:
         file.write(f"{key}\n".encode())
     return {"keys": [key], "words": [word]}
 

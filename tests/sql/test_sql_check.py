@@ -472,8 +472,10 @@ MUTATIONS: dict[str, list[list[str]]] = {
     ],
     "a document is written before it is changed": [
         [
-            "insert into pgflow.document (created_at, updated_at, collection, path, value) "
-            "values (%(t)s, %(t)s::timestamptz - interval '1 s', 'c', '{a}', '1')"
+            (
+                "insert into pgflow.document (created_at, updated_at, collection, path, value) "
+                "values (%(t)s, %(t)s::timestamptz - interval '1 s', 'c', '{a}', '1')"
+            )
         ]
     ],
     "the history of an entity leads to its state": [
