@@ -315,6 +315,30 @@ SCENARIOS = (
             )
         ),
     ),
+    Scenario(
+        "limited", {"runs": 20_000, "limit": 100, "held_seconds": 0.05}, {"runs": 1000, "limit": 50, "held_seconds": 0.05},
+        (
+            rate("limited_runs_per_second", "runs", "draining runs that do nothing, 2 workers, 100 "
+                                                    "at once over both"),
+            Metric("limit_used_percent", "%", "higher", "most that were seen at once where runs "
+                                                        "last 50 ms, of these 100"),
+        ),
+        work=("runs",),
+    ),
+    Scenario(
+        "keyed", {"keys": 10_000, "runs_a_key": 3, "held_seconds": 0.05}, {"keys": 500, "runs_a_key": 2, "held_seconds": 0.05},
+        (rate("keyed_runs_per_second", "runs", "draining runs that do nothing, 2 workers, of "
+                                               "10,000 keys with one at once each"),),
+        work=("keys",),
+    ),
+    Scenario(
+        "rated", {"rate": 500, "seconds": 8}, {"rate": 300, "seconds": 2},
+        (
+            Metric("rate_used_percent", "%", "higher", "runs that begin, of a rate of 500 a "
+                                                       "second, 2 workers"),
+            cost("most_starts_percent", "%", "most that began in 0.9 s, of these 500"),
+        ),
+    ),
 )  # fmt: skip
 
 CALIBRATION = rate(

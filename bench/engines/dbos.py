@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from dbos import DBOS, DBOSClient, SQLAlchemyDatasource
 
-from bench.engines import jobs, kit
+from bench.engines import jobs, kit, rules
 
 RUNS_FINISHED = "select count(*) from dbos.workflow_status where status = 'SUCCESS'"
 STEPS_RECORDED = "select count(*) from dbos.operation_outputs"
@@ -34,6 +34,11 @@ def ten_steps(x: int) -> int:
 @DBOS.workflow()
 def job(payload: dict[str, Any]) -> None:
     jobs.body(payload)
+
+
+@DBOS.workflow()
+def ruled(payload: dict[str, Any]) -> None:
+    rules.body(payload)
 
 
 @DBOS.workflow()
@@ -201,6 +206,45 @@ class Queue:
 
 drain = partial(jobs.drain, jobs=Queue(), notes_settings=False)
 enqueue = partial(jobs.enqueue, jobs=Queue())
+
+
+RULED = "ruled"
+POLL_SECONDS = 0.05
+"""Time between two looks at a queue with rules: a limit that is used up waits for the next look,
+which is a second by default.
+"""
+
+
+class RuledQueue(Queue):
+    """See :class:`bench.engines.rules.RuledJobs`."""
+
+    async def rule(self, bench: kit.Bench, rules: dict[str, Any]) -> None:
+        self._has_keys = "per_key" in rules
+        options: dict[str, Any] = {
+            "global_concurrency": rules.get("limit"),
+            "partition_concurrency": rules.get("per_key"),
+        }
+        if "rate" in rules:
+            options["limiter"] = {"limit": rules["rate"], "period": 1.0}
+        await asyncio.to_thread(self._register, bench, options)
+
+    def _register(self, bench: kit.Bench, options: dict[str, Any]) -> None:
+        launch(bench)
+        DBOS.register_queue(RULED, polling_interval_sec=POLL_SECONDS, **options)
+        DBOS.destroy()
+
+    async def put_many(self, payloads: list[dict[str, Any]]) -> None:
+        with self._engine.begin() as conn:
+            for payload in payloads:
+                options: Any = {"queue_name": RULED, "workflow_name": "ruled"}
+                if self._has_keys:
+                    options["queue_partition_key"] = payload["key"]
+                self.client.enqueue_in_transaction(conn, options, payload)
+
+
+limited = partial(rules.limited, jobs=RuledQueue())
+keyed = partial(rules.keyed, jobs=RuledQueue())
+rated = partial(rules.rated, jobs=RuledQueue())
 
 
 def work(bench: kit.Bench) -> None:

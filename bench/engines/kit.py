@@ -376,19 +376,22 @@ class Worker:
         are fewer.
         """
 
-        def found() -> list[Any]:
-            return [line[key] for line in self._said if key in line]
-
         with self._news:
             self._news.wait_for(
-                lambda: len(found()) >= count or not self._reader.is_alive(), timeout_seconds
+                lambda: len(self.heard(key)) >= count or not self._reader.is_alive(),
+                timeout_seconds,
             )
-            if len(found()) < count:
+            found = self.heard(key)
+            if len(found) < count:
                 raise TimeoutError(
-                    f"a worker said {key} {len(found())} times of {count}, exit code "
+                    f"a worker said {key} {len(found)} times of {count}, exit code "
                     f"{self.process.poll()}"
                 )
-            return found()
+            return found
+
+    def heard(self, key: str) -> list[Any]:
+        """Return the values that it has said under a key by now."""
+        return [line[key] for line in self._said if key in line]
 
     def wait_until_ready(self) -> Self:
         self.said("ready")
@@ -420,6 +423,8 @@ def _module() -> str:
 
 
 _going = threading.Event()
+ANSWERS: dict[str, Callable[[], dict[str, Any]]] = {}
+"""Answers of a worker to words of its parent, beside those of this module."""
 
 
 def say(**words: Any) -> None:
@@ -441,6 +446,8 @@ def _obey() -> None:
             _going.set()
         elif line.strip() == "usage":
             say(usage=[time.process_time(), resident_mb()])
+        elif answer := ANSWERS.get(line.strip()):
+            say(**answer())
     os._exit(0)  # the parent is gone
 
 

@@ -10,7 +10,7 @@ from oban import Oban, worker
 from oban.schema import install as install_schema
 from psycopg_pool import AsyncConnectionPool
 
-from bench.engines import jobs, kit
+from bench.engines import jobs, kit, rules
 
 CONCURRENCY = 10
 NAME = "bench"
@@ -22,6 +22,14 @@ class Job:
 
     async def process(self, job: Any) -> None:
         jobs.body(job.args)
+
+
+@worker(queue="ruled", oban=NAME)
+class Ruled:
+    """Job of the queue with a limit."""
+
+    async def process(self, job: Any) -> None:
+        await rules.async_body(job.args)
 
 
 class Queue:
@@ -47,6 +55,18 @@ class Queue:
         await self.oban.enqueue_many([Job.new(payload) for payload in payloads])
 
 
+class LimitedQueue(Queue):
+    """See :class:`bench.engines.rules.RuledJobs`: limits are those of one process, and each gets
+    its share.
+    """
+
+    async def rule(self, bench: kit.Bench, rules: dict[str, Any]) -> None:
+        """Says nothing to the database."""
+
+    async def put_many(self, payloads: list[dict[str, Any]]) -> None:
+        await self.oban.enqueue_many([Ruled.new(payload) for payload in payloads])
+
+
 def install(bench: kit.Bench) -> None:
     """Tables."""
 
@@ -64,7 +84,10 @@ def work(bench: kit.Bench) -> None:
 
     async def main() -> None:
         queue = Queue()
-        await queue.open(bench, {"default": CONCURRENCY})
+        limit = bench.sizes.get("rules", {}).get("limit")
+        await queue.open(
+            bench, {"ruled": limit // rules.PROCESSES} if limit else {"default": CONCURRENCY}
+        )
         if bench.sizes.get("wait"):
             kit.ready(wait=True)
         async with queue.oban:
@@ -80,6 +103,7 @@ enqueue = partial(jobs.enqueue, jobs=Queue())
 latency = partial(jobs.start_latency, jobs=Queue())
 timers = partial(jobs.timers, jobs=Queue())
 accounts = partial(jobs.accounts, jobs=Queue())
+limited = partial(rules.limited, jobs=LimitedQueue())
 
 
 if __name__ == "__main__":

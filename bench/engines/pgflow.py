@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 import pgflow
-from bench.engines import floors, jobs, kit, many_floors
+from bench.engines import floors, jobs, kit, many_floors, rules
 from bench.engines.claims import WARM, Claims
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
 from pgflow._engine import is_compiled
@@ -106,6 +106,19 @@ async def ten_texts(kb: int) -> int:
 @workflow
 async def job(payload: dict[str, float]) -> None:
     jobs.body(payload)
+
+
+@step
+async def last(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@workflow
+async def ruled(payload: dict[str, Any]) -> None:
+    began = rules.begin()
+    if payload["seconds"]:
+        await last(payload["seconds"])
+    rules.end(payload, began)
 
 
 @workflow
@@ -207,7 +220,7 @@ async def family(children: int) -> int:
 
 
 FLOWS = [
-    ten_steps, ten_transactions, ten_sync_transactions, ten_sync_steps, ten_texts, job, stamp, poked, waiting, long, nap, ten_slow_steps,
+    ten_steps, ten_transactions, ten_sync_transactions, ten_sync_steps, ten_texts, job, ruled, stamp, poked, waiting, long, nap, ten_slow_steps,
     ten_brief_steps, ten_naps, ten_children, held, child, family,
 ]  # fmt: skip
 
@@ -589,6 +602,26 @@ class Queue:
 # Half of the active runs go in one commit: a hundred, as many as pgmq's worker archives in one.
 drain = partial(jobs.drain, jobs=Queue(), notes_settings=False, concurrency=200)
 enqueue = partial(jobs.enqueue, jobs=Queue())
+
+
+class RuledQueue(Queue):
+    """See :class:`bench.engines.rules.RuledJobs`."""
+
+    async def rule(self, _bench: kit.Bench, rules: dict[str, Any]) -> None:
+        if "limit" in rules:
+            await self._app.set_queue("default", concurrency=rules["limit"])
+        if "per_key" in rules:
+            await self._app.set_queue("default", key="input.payload.key", per_key=rules["per_key"])
+        if "rate" in rules:
+            await self._app.set_queue("default", rate=f"{rules['rate']}/1s")
+
+    async def put_many(self, payloads: list[dict[str, Any]]) -> None:
+        await self._app.start_many(ruled, [(payload,) for payload in payloads])
+
+
+limited = partial(rules.limited, jobs=RuledQueue())
+keyed = partial(rules.keyed, jobs=RuledQueue())
+rated = partial(rules.rated, jobs=RuledQueue())
 
 
 def work(bench: kit.Bench) -> None:

@@ -13,7 +13,7 @@ from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.queries import Queries
 
-from bench.engines import jobs, kit
+from bench.engines import jobs, kit, rules
 
 
 class Queue:
@@ -35,10 +35,27 @@ class Queue:
         await self.queries.enqueue("job", json.dumps(payload).encode(), 0, delay)
 
     async def put_many(self, payloads: list[dict[str, Any]]) -> None:
+        await self._put_many("job", payloads)
+
+    async def _put_many(self, entrypoint: str, payloads: list[dict[str, Any]]) -> None:
         count = len(payloads)
         await self.queries.enqueue(
-            ["job"] * count, [json.dumps(payload).encode() for payload in payloads], [0] * count
+            [entrypoint] * count,
+            [json.dumps(payload).encode() for payload in payloads],
+            [0] * count,
         )
+
+
+class LimitedQueue(Queue):
+    """See :class:`bench.engines.rules.RuledJobs`: an entrypoint has a limit, and its workers say
+    it.
+    """
+
+    async def rule(self, bench: kit.Bench, rules: dict[str, Any]) -> None:
+        """Says nothing to the database."""
+
+    async def put_many(self, payloads: list[dict[str, Any]]) -> None:
+        await self._put_many("ruled", payloads)
 
 
 def install(bench: kit.Bench) -> None:
@@ -65,8 +82,15 @@ def work(bench: kit.Bench) -> None:
         async def job(given: Any) -> None:
             jobs.body(json.loads(given.payload))
 
+        limit = bench.sizes.get("rules", {}).get("limit", 0)
+
+        @manager.entrypoint("ruled", concurrency_limit=limit)
+        async def ruled(given: Any) -> None:
+            await rules.async_body(json.loads(given.payload))
+
         kit.ready(wait=bench.sizes.get("wait", False))
-        await manager.run()
+        # With a limit, as many a claim as may run at once: ten, as by default, would do less.
+        await (manager.run(batch_size=limit) if limit else manager.run())
 
     asyncio.run(main())
 
@@ -76,6 +100,7 @@ enqueue = partial(jobs.enqueue, jobs=Queue())
 latency = partial(jobs.start_latency, jobs=Queue())
 timers = partial(jobs.timers, jobs=Queue())
 accounts = partial(jobs.accounts, jobs=Queue())
+limited = partial(rules.limited, jobs=LimitedQueue())
 
 
 if __name__ == "__main__":

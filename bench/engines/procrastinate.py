@@ -10,7 +10,7 @@ from typing import Any
 
 import procrastinate
 
-from bench.engines import jobs, kit
+from bench.engines import jobs, kit, rules
 
 CONCURRENCY = 10
 
@@ -28,7 +28,11 @@ class Queue:
         async def job(payload: dict[str, Any]) -> None:
             jobs.body(payload)
 
-        self._job = job
+        @self.app.task(name="ruled")
+        async def ruled(payload: dict[str, Any]) -> None:
+            await rules.async_body(payload)
+
+        self._job, self._ruled = job, ruled
         await self.app.open_async()
 
     async def close(self) -> None:
@@ -44,6 +48,17 @@ class Queue:
 
     async def put_many(self, payloads: list[dict[str, Any]]) -> None:
         await self._job.batch_defer_async(*[{"payload": payload} for payload in payloads])
+
+
+class LockedQueue(Queue):
+    """See :class:`bench.engines.rules.RuledJobs`: a lock has one job at a time, by its name."""
+
+    async def rule(self, bench: kit.Bench, rules: dict[str, Any]) -> None:
+        """Says nothing to the database: each job names its lock."""
+
+    async def put_many(self, payloads: list[dict[str, Any]]) -> None:
+        for payload in payloads:
+            await self._ruled.configure(lock=payload["key"]).defer_async(payload=payload)
 
 
 def install(bench: kit.Bench) -> None:
@@ -75,6 +90,7 @@ enqueue = partial(jobs.enqueue, jobs=Queue())
 latency = partial(jobs.start_latency, jobs=Queue())
 timers = partial(jobs.timers, jobs=Queue())
 accounts = partial(jobs.accounts, jobs=Queue())
+keyed = partial(rules.keyed, jobs=LockedQueue())
 
 
 if __name__ == "__main__":

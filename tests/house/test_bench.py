@@ -18,6 +18,7 @@ import servers
 
 from bench import document, goals, plot, report
 from bench.catalog import COMPILED, METRICS, SCENARIOS, functions_of
+from bench.engines import rules
 from bench.peers import NotInstalled, make_environment, read_peers
 from bench.runner import Plan, Results
 from pgflow._version import __version__
@@ -26,7 +27,7 @@ MACHINE = {"processors": "2 x test", "system": "Linux", "python": "3.11"}
 ENGINES = sorted(
     path.stem
     for path in (servers.REPOSITORY / "bench" / "engines").glob("*.py")
-    if path.stem not in ("__init__", "kit", "jobs", "claims")
+    if path.stem not in ("__init__", "kit", "jobs", "rules", "claims")
 )
 
 
@@ -71,6 +72,25 @@ def test_every_metric_belongs_to_one_scenario_and_every_scenario_to_an_engine():
         assert any(scenario.name in functions_of(engine) for engine in ENGINES)
         assert set(scenario.work) <= set(scenario.full)
         assert scenario.quick is None or set(scenario.quick) == set(scenario.full)
+
+
+def test_of_jobs_that_are_written_down_the_most_at_once_and_in_a_window_count(db):
+    db.execute("create temp table bench_job (n int, key text, began float8, ended float8)")
+    db.execute(
+        "insert into bench_job values (0, 'a', 0, 1), (1, 'b', 0.5, 2), (2, 'a', 1, 1.5), "
+        "(3, 'c', 2.2, 2.3)"
+    )
+    found = [
+        db.execute(query).fetchone()[0]
+        for query in (
+            rules.AT_ONCE.format(group="true"),
+            rules.AT_ONCE.format(group="key"),
+            rules.MOST_STARTS.format(window=0.9),
+            rules.MOST_STARTS.format(window=1.0),
+            rules.USED,
+        )
+    ]
+    assert found == [2, 1, 2, 3, 1.5]
 
 
 def test_every_peer_is_pinned_and_has_a_program():
