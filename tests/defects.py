@@ -324,6 +324,27 @@ CLAIMS = (
         "queues/test_batches.py::test_a_cursor_that_is_behind_passes_each_member_once_and_sleepers_are_found",
     ),
     Defect(
+        "a first failure that begins its run again and again",
+        "sql/runs/batches.sql",
+        "where x.batch_id = b.batch_id and x.fired_at is null;",
+        "where x.batch_id = b.batch_id;",
+        "queues/test_batches.py::test_one_run_begins_with_the_first_failure_while_others_go_on",
+    ),
+    Defect(
+        "a failure behind an open member that nobody looks at",
+        "sql/runs/batches.sql",
+        "m.n > greatest(f.looked, b.upto) order by m.n limit max)",
+        "m.n > b.upto order by m.n limit max)",
+        "queues/test_batches.py::test_a_failure_far_behind_a_member_that_stays_open_is_found_by_looks_of_bounded_size",
+    ),
+    Defect(
+        "a refused start of a first failure that stops every poll",
+        "sql/runs/batches.sql",
+        "    if left(sqlstate, 2) in ('40', '53', '55', '57', '08') then",
+        "    if true then",
+        "queues/test_batches.py::test_a_start_that_is_refused_is_noted_and_not_tried_with_every_poll",
+    ),
+    Defect(
         "a purge that takes what was started since",
         "sql/runs/purge.sql",
         "where (w.run_id <= unbegun_.upto or unbegun_.upto is null)",

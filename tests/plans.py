@@ -391,6 +391,16 @@ class Case:
     """
 
 
+BATCH = """with waits as (
+    insert into pgflow.batch (batch_id, opened_at, is_whole)
+    select run_id, now(), true from pgflow.parked order by run_id limit 1 returning batch_id
+  )
+  insert into pgflow.batch_member (batch_id, chain_id)
+  select w.batch_id, o.run_id from waits w, (
+    select run_id from pgflow.outcome where status = 'completed' order by run_id desc limit 20000) o"""
+"""A batch whose members have all ended, and completed."""
+
+
 def tokens(count: int) -> list[int]:
     return list(range(1, count + 1))
 
@@ -1336,6 +1346,28 @@ CASES = [
         "lease_pkey nudge_pkey owed_due_idx ready_pkey "
         "timer_due_idx",
         drained=2_440,  # of events and waits for them too
+    ),
+    Case(
+        "a look at 100 members of a batch of 20,000 that have ended",
+        "select pgflow.advance_batch_(b, 100, pgflow.now_()) from pgflow.batch b",
+        lambda _: (),
+        2_000,  # a dozen for each member
+        uses="run_pkey outcome_pkey run_generation_key batch_member_pkey",
+        before=(BATCH,),
+    ),
+    Case(
+        "a look for the first failure at 200 members of a batch of 20,000",
+        "select pgflow.notice_failure_(b, 100, pgflow.now_()) from pgflow.batch b",
+        lambda _: (),
+        2_400,
+        uses="run_pkey outcome_pkey run_generation_key batch_member_pkey",
+        before=(
+            BATCH,
+            (
+                "insert into pgflow.batch_failure (batch_id, looked, workflow, queue, input) "
+                "select batch_id, 10000, 'tell', 'default', '{}' from pgflow.batch"
+            ),
+        ),
     ),
     Case(
         "a look at 4,000 schedules, three of them due",

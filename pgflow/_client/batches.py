@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from pgflow._client.starts import batch_of, new_keys, start_query
+from pgflow._client.starts import batch_of, new_keys, start_query, stored_input
 from pgflow._db.calls import batches
 from pgflow._db.calls.start import Started
 from pgflow._db.query import Query, Steps
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.workflow import Workflow
 from pgflow._model.envelopes import Envelopes
+from pgflow._model.options import StartOptions
 from pgflow.errors import InvalidArgument
 
 PART = 5000
@@ -31,12 +32,14 @@ class BatchPart:
         name: Name of its workflow.
         members: Start of the members; None if there are none.
         is_last: True if the batch is whole then.
+        on_failure: Has a run begin with the first failure; None if none shall.
     """
 
     callback: Query[Started]
     name: str
     members: Query[list[Started]] | None
     is_last: bool
+    on_failure: Query[None] | None = None
 
     def statements(self, idle_timeout_ms: int) -> Steps[tuple[Started, list[Started]]]:
         """Statements of its transaction; they answer the run that waits, and the members."""
@@ -45,6 +48,8 @@ class BatchPart:
         members: list[Started] = [] if self.members is None else (yield self.members)
         ids = [member.chain_id for member in members]
         yield batches.fill_batch(waits.key, self.name, ids, is_whole=self.is_last)
+        if self.on_failure is not None:
+            yield self.on_failure
         return waits, members
 
 
@@ -56,6 +61,7 @@ def parts_of(
     keys: Iterable[str] | None,
     interceptors: Sequence[Interceptor],
     envelopes: Envelopes | None,
+    on_failure: tuple[Workflow[..., Any], tuple[Any, ...]] | None = None,
 ) -> Iterator[BatchPart]:
     """Yield the parts of a batch, each made when the one before has been sent.
 
@@ -70,6 +76,7 @@ def parts_of(
         )
     key = options.key or new_keys(1)[0]
     callback = start_query(then.options(key=key), args, {}, interceptors, envelopes)
+    failure = None if on_failure is None else _failure_query(key, *on_failure, envelopes)
     member = workflow.options(labels={"batch": key, **workflow.start_options.labels})
     given = iter(inputs)
     named = None if keys is None else iter(keys)
@@ -84,10 +91,26 @@ def parts_of(
         )
         count += len(part)
         starts = batch_of(member, part, of_part, interceptors, envelopes).statements(again=False)
-        yield BatchPart(callback, then.name, starts[0]() if starts else None, not following)
+        members = starts[0]() if starts else None
+        yield BatchPart(callback, then.name, members, not following, failure)
         if not following:
             return
         part = following
+
+
+def _failure_query(
+    key: str, workflow: Workflow[..., Any], args: tuple[Any, ...], envelopes: Envelopes | None
+) -> Query[None]:
+    """Has a run of this workflow begin with the first failure."""
+    workflow.check_definition()
+    options = workflow.start_options
+    if options != StartOptions(queue=options.queue):
+        raise InvalidArgument(
+            "on_failure= begins with a failure, and the batch names it: of its options it takes "
+            "queue= only"
+        )
+    text = stored_input(workflow, args, {}, f"{key}/failed", envelopes)
+    return batches.on_batch_failure(key, workflow.name, text, options.queue)
 
 
 __all__ = ["BatchPart", "parts_of"]

@@ -22,6 +22,11 @@ class BatchRow:
         is_whole: True once all members are named.
         runs: Number of members.
         passed: Members before the first that is open.
+        on_failure: Workflow of the run that begins with the first failure; None if none does.
+        failed_at: Time at which the first failure was seen.
+        first_failed: Key of the member that had failed then.
+        failure_key: Key of the run that has begun with it.
+        failure_trouble: SQLSTATE with which its start was refused.
     """
 
     key: str
@@ -31,6 +36,11 @@ class BatchRow:
     is_whole: bool
     runs: int
     passed: int
+    on_failure: str | None = None
+    failed_at: datetime | None = None
+    first_failed: str | None = None
+    failure_key: str | None = None
+    failure_trouble: str | None = None
 
 
 def list_batches(*, limit: int | None = 50) -> Question[list[BatchRow]]:
@@ -40,7 +50,9 @@ def list_batches(*, limit: int | None = 50) -> Question[list[BatchRow]]:
         limit: Most rows; None for all.
     """
     sql = """
-      select key, workflow, opened_at, begun_at, is_whole, runs, passed from pgflow.batches
+      select key, workflow, opened_at, begun_at, is_whole, runs, passed, on_failure, failed_at,
+        first_failed, failure_key, failure_trouble
+      from pgflow.batches
       order by opened_at desc limit %s
     """
     return once(Query(sql, (limit,), lambda rows: [BatchRow(*row) for row in rows]))

@@ -157,6 +157,7 @@ begin
   delete from pgflow.run_key k where k.retention_seconds = 86400 and k.chain_id = any(gone);
   delete from pgflow.batch where batch_id = any(gone);
   delete from pgflow.batch_member where batch_id = any(gone);
+  delete from pgflow.batch_failure where batch_id = any(gone);
   delete from pgflow.undelivered where chain_id = any(gone);
   delete from pgflow.sent_key where chain_id = any(gone);
   delete from pgflow.run_update where chain_id = any(gone);

@@ -308,3 +308,110 @@ def test_batches_are_shown_on_the_command_line(dsn: str, conn: Conn) -> None:
     assert cli(dsn, "batches", "b").data["open"] == 2
     assert json.loads(json.dumps(cli(dsn, "batches", "b").data))["runs"] == 3
     assert "no run has the key" in cli(dsn, "batches", "x").err
+
+
+# ---------------------------------------------------------------- the first failure
+
+
+def watch(conn: Conn, key: str = "b", **given: str) -> None:
+    conn.execute(
+        "select pgflow.on_batch_failure(%s, 'tell', %s, %s)",
+        (key, given.get("input", "{}"), given.get("queue", "default")),
+    )
+
+
+FIRED = "select first_failed, failure_key, failure_trouble, failed_at is null from pgflow.batches"
+
+
+def test_one_run_begins_with_the_first_failure_while_others_go_on(db: Conn) -> None:
+    waits, ids = open_batch(db, 4)
+    watch(db)
+    watch(db)  # sent again
+    held = {claim.run_id: claim for claim in claim(db, 4)}
+    finish(db, held[ids[1]])
+    sqlkit.poll(db)
+    assert rows(db, FIRED) == [(None, None, None, True)]
+    finish(db, held[ids[2]], "failed")
+    assert one(db, "select bool_or(pgflow.is_batch_due_(b)) from pgflow.batch b")
+    assert sqlkit.poll(db).lanes != []
+    finish(db, held[ids[0]], "failed")
+    sqlkit.poll(db)
+    finish(db, held[ids[3]], "failed")
+    sqlkit.poll(db)
+    (failed,) = rows(db, "select key from pgflow.run where run_id = %s", (ids[2],))
+    assert rows(db, FIRED) == [(failed[0], "b/failed", None, False)]
+    begun = (
+        "select key, labels->>'batch', labels->>'failed' from pgflow.run where labels ? 'failed'"
+    )
+    assert rows(db, begun) == [("b/failed", "b", failed[0])]
+    assert status(db, waits) == "queued"
+
+
+def test_a_batch_of_which_all_fail_at_once_begins_both_and_one_that_succeeds_only_one(
+    db: Conn,
+) -> None:
+    waits, _ = open_batch(db, 2)
+    watch(db)
+    end(db, "failed")
+    end(db, "failed")
+    sqlkit.poll(db)
+    assert rows(db, FIRED)[0][1:] == ("b/failed", None, False)
+    assert status(db, waits) == "queued"
+    start(db, key="good")
+    wait_for(db, key="good")
+    watch(db, "good")
+    sqlkit.poll(db)
+    assert rows(db, "select key from pgflow.run where key = 'good/failed'") == []
+    with pytest.raises(psycopg.Error, match="something else") as other, db.transaction():
+        watch(db, input='{"x": 1}')
+    assert other.value.sqlstate == "PF002"
+    start(db, key="over")
+    wait_for(db, key="over")
+    sqlkit.poll(db)
+    with pytest.raises(psycopg.Error, match="is over") as over, db.transaction():
+        watch(db, "over")
+    assert over.value.sqlstate == "PF006"
+    with pytest.raises(psycopg.Error, match="no run has the key"), db.transaction():
+        watch(db, "none")
+
+
+def test_a_failure_far_behind_a_member_that_stays_open_is_found_by_looks_of_bounded_size(
+    db: Conn,
+) -> None:
+    _, ids = open_batch(db, 30)
+    watch(db)
+    held = {claim.run_id: claim for claim in claim(db, 30)}
+    finish(db, held[ids[27]], "failed")
+    looks = 0
+    while rows(db, FIRED)[0][1] is None:
+        db.execute("select pgflow.notice_failure_(b, 5, pgflow.now_()) from pgflow.batch b")
+        looks += 1
+        if looks == 2:
+            finish(db, held[ids[6]], "failed")  # behind the look, which goes round
+        assert looks < 12
+    assert rows(db, FIRED)[0][1:] == ("b/failed", None, False)
+    assert looks > 2
+
+
+def test_a_start_that_is_refused_is_noted_and_not_tried_with_every_poll(db: Conn) -> None:
+    open_batch(db, 2)
+    watch(db, queue="shut")
+    db.execute("""select pgflow.set_queue('shut', '{"closed": true}')""")
+    end(db, "failed")
+    sqlkit.poll(db)
+    assert rows(db, FIRED)[0][1:] == (None, "PF006", False)
+
+
+async def test_a_batch_has_a_run_for_its_first_failure(aflow: AsyncHarness) -> None:
+    aflow.include(load, report)
+    app = aflow.app
+    options = {"then": report.options(key="u"), "args": ("over",)}
+    run = await app.start_batch(
+        load, [(n,) for n in range(9)], **options, on_failure=report, failure_args=("x" * 100_000,)
+    )
+    await aflow.until_idle()
+    assert await run.result() == "over"
+    failure = app.get("u/failed", report)
+    assert await failure.result() == "x" * 100_000
+    with pytest.raises(InvalidArgument, match="takes queue= only"):
+        await app.start_batch(load, [], **options, on_failure=report.options(priority=1))

@@ -22,7 +22,10 @@ from pgflow_cli.look.output import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_COLUMNS = ("key", "workflow", "opened_at", "begun_at", "is_whole", "runs", "passed")
+_COLUMNS = (
+    "key", "workflow", "opened_at", "begun_at", "is_whole", "runs", "passed",
+    "on_failure", "failed_at", "first_failed", "failure_key", "failure_trouble",
+)  # fmt: skip
 
 
 def batches(
@@ -57,6 +60,7 @@ def batches(
         Column("RUNS", lambda row: plain(f"{row['runs']:,}"), right=True),
         Column("PASSED", lambda row: plain(f"{row['passed']:,}"), right=True),
         Column("STATE", lambda row: plain(_state(row))),
+        Column("FIRST FAILED", lambda row: plain(row["first_failed"] or ""), most=60),
     ]
     print_rows(
         choose_form(as_json=as_json, as_csv=as_csv),

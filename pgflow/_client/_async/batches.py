@@ -42,6 +42,8 @@ class AsyncBatches(AsyncQueues):
         then: Workflow[..., R],
         args: tuple[Any, ...] = (),
         keys: Iterable[str] | None = None,
+        on_failure: Workflow[..., Any] | None = None,
+        failure_args: tuple[Any, ...] = (),
     ) -> AsyncRun[R]:
         """Starts many runs, and one that begins once all of them have ended, however they ended.
 
@@ -56,17 +58,23 @@ class AsyncBatches(AsyncQueues):
             args: Arguments of that run.
             keys: The key of each member; the key of the batch and a number if not given. Each
                 member has the label ``batch``, too, which is the key of the batch.
+            on_failure: Workflow of a run that begins as soon as the first member has failed, once.
+                Its key is that of the batch with ``/failed`` behind it, and its label ``failed``
+                is the key of that member.
+            failure_args: Arguments of that run.
 
         Returns:
             Handle of the run that waits.
 
         Raises:
             KeyConflict: A key names another run; nothing of that part was started.
-            InvalidArgument: The options of ``then`` say themselves when it begins.
+            InvalidArgument: The options of ``then`` or ``on_failure`` say themselves when it
+                begins.
             WrongState: The batch is over, or its run was started without one.
         """
+        failure = None if on_failure is None else (on_failure, failure_args)
         for part in parts_of(
-            workflow, inputs, then, args, keys, self._interceptors, self._envelopes
+            workflow, inputs, then, args, keys, self._interceptors, self._envelopes, failure
         ):
             waits, members = await self._perform(part.statements, once=False)
             if members:

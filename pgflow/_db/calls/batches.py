@@ -15,6 +15,15 @@ def fill_batch(batch: str, workflow: str, run_ids: list[int], *, is_whole: bool)
     )
 
 
+def on_batch_failure(batch: str, workflow: str, given: str, queue: str) -> Query[None]:
+    """Has a run begin with the first failure in a batch."""
+    return Query(
+        "select pgflow.on_batch_failure(%s::text, %s::text, %s::json, %s::text)",
+        (batch, workflow, given, queue),
+        _nothing,
+    )
+
+
 def count_batch(batch: str) -> Query[BatchCount]:
     """Counts the members of a batch, and how they have ended."""
     return Query(
