@@ -24,7 +24,8 @@ begin
   return path;
 end
 $$;
-comment on function pgflow.check_path_(text[]) is 'Refuses (PF003) a path that no document can have, and answers any other';
+comment on function pgflow.check_path_(text[])
+  is 'Refuses (PF003) a path that no document can have, and answers any other';
 
 create or replace function pgflow.names_of_(path json)
 returns text[]
@@ -127,7 +128,7 @@ create or replace function pgflow.list_documents(
 )
 returns table (path text[], value text, created_us bigint, updated_us bigint)
 language plpgsql
-stable
+volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -171,7 +172,7 @@ comment on function pgflow.list_documents(text, text[], text[], boolean, int)
 create or replace function pgflow.list_folders(collection text)
 returns table (folder text[])
 language sql
-stable
+volatile
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -253,7 +254,8 @@ begin
   return deleted;
 end
 $$;
-comment on function pgflow.sweep_documents(int) is 'Deletes documents that have expired, and answers how many it has found';
+comment on function pgflow.sweep_documents(int)
+  is 'Deletes documents that have expired, and answers how many it has found';
 --! grant sweep_documents to pgflow_client, pgflow_worker, pgflow_operator
 
 -- ---------------------------------------------------------------- reading

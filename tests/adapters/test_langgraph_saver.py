@@ -61,7 +61,7 @@ async def test_the_saver_conforms_in_full(dsn: str, is_async: bool) -> None:
 
 
 VALUES: list[Any] = [
-    None, True, 1.0, 2**60, float("inf"), "text", "a\0b", b"\xff", [1, [2]], (1, 2), {1, 2},
+    None, True, 1.0, 2**60, float("inf"), "text", "a\0b", b"\xff", [1, [2]], {1, 2},
     {"a": {"$b": 1}}, {1: "one", (2, 3): "pair"}, datetime(2030, 1, 1, tzinfo=UTC), Decimal("1.10"),
     [HumanMessage("hi", id="1"), AIMessage("", tool_calls=[{"name": "t", "args": {"n": 1}, "id": "c"}])],
 ]  # fmt: skip
@@ -84,10 +84,14 @@ def test_a_message_can_be_read_in_sql_and_nothing_is_pickled() -> None:
         from_json(pickling, {"type": "pickle", "base64": ""})
 
 
+def extended(log: list[Any], writes: list[list[Any]]) -> list[Any]:
+    return [*log, *(item for write in writes for item in write)]
+
+
 class State(TypedDict):
     big: str
     n: Annotated[int, operator.add]
-    log: Annotated[list[Any], DeltaChannel(lambda log, more: [*log, *more], snapshot_frequency=4)]
+    log: Annotated[list[Any], DeltaChannel(extended, snapshot_frequency=4)]
 
 
 def counting(state: State) -> dict[str, Any]:

@@ -125,6 +125,12 @@ async def test_an_agent_goes_on_after_an_answer_and_does_nothing_twice(
     run = await aflow.start(serve, "my money back")
     await aflow.until_idle()
     await aflow.crash()
+    print(
+        conn.execute("select * from pgflow.runs").fetchall(),
+        conn.execute("select * from pgflow.held").fetchall(),
+        conn.execute("select status, error from pgflow.outcome").fetchall(),
+        called,
+    )
     (gate,) = await aflow.gates()
     assert gate.request == {"tool": "refund", "arguments": {"amount": 100}}
     await aflow.answer(gate, answer, by="ada")

@@ -74,6 +74,8 @@ def remembering(turn: Turn) -> Reply:
 
 
 remembering.honours = {"context"}  # type: ignore[attr-defined]
+
+
 def scribe(turn: Turn) -> object:
     """Works in a workspace: answers with the hash of what it was told, and passes every check that
     does not find the word ``bad``.

@@ -123,6 +123,10 @@ OPTIONAL = {
     "jinja2",
     "uvicorn",
     "pydantic_ai",
+    "langgraph",
+    "langchain_core",
+    "ormsgpack",
+    "agents",
 }
 
 

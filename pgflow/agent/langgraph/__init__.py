@@ -6,8 +6,10 @@ graphs in a workflow and outside.
 """
 
 from pgflow.agent.langgraph.graph import DurableGraph, durable
-from pgflow.agent.langgraph.saver import AsyncPgflowSaver, PgflowSaver
-from pgflow.agent.langgraph.store import AsyncPgflowStore, PgflowStore
+from pgflow.agent.langgraph.saver import AwaitedSaver as AsyncPgflowSaver
+from pgflow.agent.langgraph.saver import PgflowSaver
+from pgflow.agent.langgraph.store import AwaitedStore as AsyncPgflowStore
+from pgflow.agent.langgraph.store import PgflowStore
 
 __all__ = [
     "AsyncPgflowSaver",

@@ -19,12 +19,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.pregel import Pregel
-from langgraph.pregel._read import PregelNode
 
 import pgflow
 from pgflow.agent.langgraph.memory import ThreadMemory, load, save
 from pgflow.agent.langgraph.nodes import NodeStep, Terms
-from pgflow.agent.langgraph.saver import AsyncPgflowSaver, PgflowSaver
+from pgflow.agent.langgraph.saver import AwaitedSaver, PgflowSaver
 from pgflow.errors import InvalidArgument
 
 pgflow.register_errors(
@@ -96,7 +95,7 @@ class DurableGraph:
     ) -> tuple[Pregel[Any, Any, Any, Any], ThreadMemory | None]:
         """Return the graph for one call, and what it remembers of its thread."""
         saver = self._plain.checkpointer
-        if not isinstance(saver, (PgflowSaver, AsyncPgflowSaver)):
+        if not isinstance(saver, (PgflowSaver, AwaitedSaver)):
             return self._graph, None
         if config is None or "thread_id" not in config.get("configurable", {}):
             raise InvalidArgument(
@@ -151,7 +150,7 @@ def _with_steps(
 ) -> Pregel[Any, Any, Any, Any]:
     saver = graph.checkpointer
     if isinstance(saver, BaseCheckpointSaver) and not isinstance(
-        saver, (PgflowSaver, AsyncPgflowSaver, InMemorySaver)
+        saver, (PgflowSaver, AwaitedSaver, InMemorySaver)
     ):
         raise InvalidArgument(
             f"a durable graph cannot have {type(saver).__name__} as its checkpointer, whose writes "
@@ -168,8 +167,8 @@ def _with_steps(
 
 
 def _step_of(
-    graph: Pregel[Any, Any, Any, Any], name: str, node: PregelNode, terms: Terms, path: str
-) -> PregelNode:
+    graph: Pregel[Any, Any, Any, Any], name: str, node: Any, terms: Terms, path: str
+) -> Any:
     """Return a node whose code is a step, or a graph of such nodes."""
     bound: Any = node.bound
     if isinstance(bound, Pregel):

@@ -8,6 +8,7 @@ it. So answers are in the journal, each at its place, and no checkpoint is neede
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 from collections.abc import Sequence
@@ -16,9 +17,9 @@ from datetime import timedelta
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import set_config_context
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.errors import GraphInterrupt
-from langgraph.pregel._read import PregelNode
 from langgraph.types import RetryPolicy
 
 import pgflow
@@ -65,7 +66,7 @@ class NodeStep(Runnable[Any, Any]):
     def __init__(
         self,
         path: str,
-        node: PregelNode,
+        node: Any,
         terms: Terms,
         policies: Sequence[RetryPolicy],
         asks: frozenset[str],
@@ -121,7 +122,9 @@ class NodeStep(Runnable[Any, Any]):
         async def body() -> Any:
             sent.clear()
             try:
-                output = await self._bound.ainvoke(given, inner, **kwargs)
+                with set_config_context(inner) as context:
+                    running = self._bound.ainvoke(given, inner, **kwargs)
+                    output = await asyncio.create_task(running, context=context)
             except GraphInterrupt as stop:
                 return {"asks": stop.args[0][0].value}
             return self._ended(output, sent)
@@ -190,7 +193,7 @@ def _config_of(
     return {**config, "configurable": configurable}
 
 
-def _timeout_of(path: str, node: PregelNode) -> timedelta | float | None:
+def _timeout_of(path: str, node: Any) -> timedelta | float | None:
     if node.timeout is None:
         return None
     if node.timeout.idle_timeout is not None:

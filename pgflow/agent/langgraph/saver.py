@@ -171,7 +171,7 @@ class PgflowSaver(BaseCheckpointSaver[str]):
         await asyncio.to_thread(self.prune, thread_ids, strategy=strategy)
 
 
-class AsyncPgflowSaver(BaseCheckpointSaver[str]):
+class AwaitedSaver(BaseCheckpointSaver[str]):
     """Keeps the checkpoints of graphs that are called by ``ainvoke`` and ``astream``.
 
     Args:

@@ -50,7 +50,7 @@ class PgflowStore(BaseStore):
         return self._items.sweep()
 
 
-class AsyncPgflowStore(BaseStore):
+class AwaitedStore(BaseStore):
     """Keeps items of graphs that are called by ``ainvoke`` and ``astream``.
 
     Args:
