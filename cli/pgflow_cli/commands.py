@@ -105,10 +105,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Act": {
         "signal": ("runs.signals:signal", "Sends a signal to a run."),
-        "request": (
-            "runs.stages:request",
-            "Asks a workspace run for a stage that it would leave out.",
-        ),
+        "request": ("runs.stages:request", "Asks a run for a stage that it would leave out."),
         "update": ("runs.updates:update", "Asks a run for an update, and waits for the answer."),
         "messages": (
             "runs.messages:messages",

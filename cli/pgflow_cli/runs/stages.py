@@ -119,9 +119,9 @@ def request(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Asks a workspace run for a stage that it would leave out.
+    """Asks a run for a stage that it would leave out.
 
-    The run must not have passed the stage yet: exit code 2 if it has, or has ended.
+    The run is one of a workspace. It must not have passed the stage yet: exit code 2 if it has, or has ended.
     """
     from pgflow._db.calls import mail
     from pgflow._db.query import run

@@ -1,4 +1,4 @@
-"""Things that the stages of one run share: their workspace, its folder, and who works for them."""
+"""Surroundings that the stages of one run share: their workspace, its folder, and who works for them."""
 
 from __future__ import annotations
 

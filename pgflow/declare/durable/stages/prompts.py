@@ -52,7 +52,7 @@ def whole(contract: str, stage: Stage, message: str) -> str:
 
 
 def _where(stage: Stage) -> str:
-    """The place where the agent's work goes."""
+    """Return the place of the agent's work."""
     if not stage.writes:
         return ""
     if len(stage.writes) == 1:
@@ -81,7 +81,7 @@ def up_to(gate: Gate) -> str:
 
 
 def decided(presented: str, said: str) -> str:
-    """Remind the agent of a checkpoint: its words, and those of a person to them."""
+    """Return words on a checkpoint: those of the agent, and of the person who decided."""
     words = said or "go on"
     return f"You have presented:\n\n{_cut(presented)}\n\nThe person who decides says: {words}"
 
@@ -91,7 +91,7 @@ def again(said: str, notes: str) -> str:
 
     Args:
         said: The agent's last words.
-        notes: Words on the faults of it.
+        notes: Faults of it.
     """
     return (
         f"You have done this stage before, and it is sent back to you. Mend it.\n\n"

@@ -1,4 +1,4 @@
-"""Words of a stage to its agent, turn after turn, and the keys of its steps."""
+"""Turns of a stage: the words to its agent, one turn after the other, and the keys of its steps."""
 
 from __future__ import annotations
 
