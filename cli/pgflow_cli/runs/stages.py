@@ -121,7 +121,8 @@ def request(
 ) -> None:
     """Asks a run for a stage that it would leave out.
 
-    The run is one of a workspace. It must not have passed the stage yet: exit code 2 if it has, or has ended.
+    The run is one of a workspace. It must not have passed the stage yet: exit code 2 if it has, or
+    has ended.
     """
     from pgflow._db.calls import mail
     from pgflow._db.query import run

@@ -1,4 +1,4 @@
-"""Surroundings that the stages of one run share: their workspace, its folder, and who works for them."""
+"""Surroundings of a run's stages: their workspace, its folder, and who works for them."""
 
 from __future__ import annotations
 

@@ -198,8 +198,8 @@ class StagePlay:
             said = await self._again("rework", said, answer.reason)
 
     async def _findings(self, said: str) -> str:
-        """Return the findings of the checks; nothing if they pass. A rehearsed stage passes its checks, unless
-        they are rehearsed too.
+        """Return the findings of the checks; nothing if they pass. A rehearsed stage passes its
+        checks, unless they are rehearsed too.
         """
         stubs = self.context.settings.stubs
         if self.id in stubs and f"{self.id}:check" not in stubs:

@@ -1,4 +1,4 @@
-"""Turns of a stage: the words to its agent, one turn after the other, and the keys of its steps."""
+"""Turns of a stage: the words to its agent, one turn after the other, and the keys of steps."""
 
 from __future__ import annotations
 
