@@ -3797,6 +3797,8 @@ FILES = (
         "            effect.compensate(undo)",
         "            pass",
         "runs/test_workspace_runs.py::test_acts_of_stages_are_taken_back_in_reverse_when_a_later_stage_fails",
+    ),
+    Defect(
         "value that ends the tag around it in the prompt of an SOP",
         "pgflow/declare/text/templates.py",
         'inert = without_tags if surface == "tagged" else str',

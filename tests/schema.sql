@@ -71,6 +71,20 @@ table pgflow.batch, owner pgflow_owner
   constraint batch_pkey PRIMARY KEY (batch_id)
   CREATE INDEX batch_open_idx ON pgflow.batch USING btree (batch_id) WHERE (begun_at IS NULL)
 
+table pgflow.batch_failure, owner pgflow_owner
+  -- Runs that begin with the first failure in their batch
+  with fillfactor=70
+  batch_id bigint not null -- The batch
+  looked bigint not null default 0 -- Number of the member up to which the last look has come; it goes round and round
+  fired_at timestamp with time zone -- Time at which the first failure was seen; null = not yet
+  member_id bigint -- The member that had failed
+  started_key text -- Key of the run that has begun with it
+  trouble text -- SQLSTATE with which its start was refused
+  workflow text not null -- Workflow of that run
+  queue text not null -- Its queue
+  input json not null -- Its input
+  constraint batch_failure_pkey PRIMARY KEY (batch_id)
+
 table pgflow.batch_member, owner pgflow_owner
   -- Members of batches, kept as long as the history of the run that they are waited for by
   batch_id bigint not null -- The chain that waits for them
@@ -1321,6 +1335,11 @@ view pgflow.batches, owner pgflow_owner
   is_whole boolean -- True once all members are named
   runs bigint -- Members
   passed bigint -- Members before the first that is open, in the order in which they were named; count_batch() counts all that have ended
+  on_failure text -- Workflow of the run that begins with the first failure; null = none does
+  failed_at timestamp with time zone -- Time at which the first failure was seen
+  first_failed text -- Key of the member that had failed then
+  failure_key text -- Key of the run that has begun with it
+  failure_trouble text -- SQLSTATE with which its start was refused
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -2296,7 +2315,7 @@ function pgflow.begin_batches_(max integer, t timestamp with time zone) returns 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 cb7c865898d23591dff1fbc2e315ed90
+  md5 c88081bd7ce97f4ad607a222e60c982a
 
 function pgflow.begin_replacements_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs whose predecessors under their key have ended
@@ -3073,7 +3092,7 @@ function pgflow.drop_history(ended_before timestamp with time zone, max integer 
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 54e12c195334bc7bae1e6aee78352447
+  md5 6b2607c46d77f98d79a3b6eafe5892d7
   grant execute to pgflow_operator
 
 function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT chain_id bigint, OUT lane_id integer, OUT message_id bigint) returns record, owner pgflow_owner
@@ -3579,10 +3598,10 @@ function pgflow.is_alias_(old_name text, name text) returns boolean, owner pgflo
   md5 594a5cc149e9ee7764dfa2daf91ead82
 
 function pgflow.is_batch_due_(b pgflow.batch) returns boolean, owner pgflow_owner
-  -- True if the next poll finds that a member has ended, or all
+  -- True if a poll finds that a member has ended, or all
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 92b7f9b3dad9b88980dd398aa852a70b
+  md5 32e2bf7f5613dd5ec3a74cfaaed9201f
 
 function pgflow.is_by_model_(me bigint, decision text) returns boolean, owner pgflow_owner
   -- True if an effect of a run rests on a decision that names a model, or on one that cannot be looked at
@@ -3923,7 +3942,7 @@ function pgflow.line_use_(queue text, scope "char", keys text[], counts integer[
 
 function pgflow.list_documents(collection text, prefix text[] DEFAULT '{}'::text[], after text[] DEFAULT NULL::text[], descending boolean DEFAULT false, most integer DEFAULT 100) returns TABLE(path text[], value text, created_us bigint, updated_us bigint), owner pgflow_owner
   -- Page of the documents in a folder and in those below, in the order of their paths, or against it. `after` is the last path of the page before
-  plpgsql stable security definer
+  plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 71a952407f5c53c84a2b823492bf7a5c
@@ -3933,7 +3952,7 @@ function pgflow.list_documents(collection text, prefix text[] DEFAULT '{}'::text
 
 function pgflow.list_folders(collection text) returns TABLE(folder text[]), owner pgflow_owner
   -- Folders of a collection that have documents
-  sql stable security definer
+  sql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
   md5 0c1f6cdd01a877254ae4e22c63c76da6
@@ -4201,6 +4220,13 @@ function pgflow.notice_breaches_(max integer, t timestamp with time zone) return
   set plan_cache_mode=force_generic_plan
   md5 c1e994841abe93f4947b41702acb531e
 
+function pgflow.notice_failure_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
+  -- Looks for a member that has failed: of a locked batch as it was before it advanced, at up to max of those that follow, and at as many where the last look ended. Starts what begins with it; answers its lane then
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 480693f0392ae2ff9870edff6378a002
+
 function pgflow.notice_silence_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Tells runs whose accepted effects have had no beat in time; of those that have ended, it is recorded
   plpgsql volatile
@@ -4241,6 +4267,16 @@ function pgflow.offer_updates_(questions jsonb, positions integer[]) returns TAB
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 9a00490870b4eab0b2ba5d1553ff7686
+
+function pgflow.on_batch_failure(batch text, workflow text, input json DEFAULT '{}'::json, queue text DEFAULT 'default'::text, tenant text DEFAULT ''::text) returns void, owner pgflow_owner
+  -- Has a run of this workflow begin with the first failure in a batch, once: its key is that of the batch with /failed behind it, and its labels batch and failed name the batch and the member. PF001: no run that has a batch has the key; PF002: the batch begins another; PF003: no run can have this input; PF006: the batch is over
+  plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp
+  set jit=off
+  md5 215794660a0172cda7d4255f230e067d
+  grant execute to pgflow_client
+  grant execute to pgflow_operator
+  grant execute to pgflow_worker
 
 function pgflow.open_entity(name text, key text, expect bigint DEFAULT NULL::bigint, update text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, idle_timeout_ms integer DEFAULT 0, OUT version bigint, OUT state text, OUT at_us bigint, OUT verdict text) returns record, owner pgflow_owner
   -- Locks an entity until the end of the transaction: its version and state, null for its first one, the time, and the verdict of the update that was made under this idempotency key. PF024 if it has another version than expected; PF003 if the key is of another update. With an idle timeout, a caller that is frozen is cut off
@@ -5316,6 +5352,12 @@ function pgflow.start_children_(questions jsonb, positions integer[], seqs integ
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 5f8b42b1c4a8d76e6c1ae0538d7bb015
+
+function pgflow.start_failure_(f pgflow.batch_failure, member_id bigint, t timestamp with time zone) returns integer, owner pgflow_owner
+  -- Starts the run that begins with the failure of this member, and notes it; answers its lane
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 9b1a788831ff82673c7483d3c25495ef
 
 function pgflow.start_known_(me bigint, c jsonb, t timestamp with time zone, OUT kind "char", OUT payload json, OUT lane_id integer) returns record, owner pgflow_owner
   -- Starts one child whose key may name a run already: what is recorded of it, started or refused

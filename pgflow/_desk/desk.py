@@ -34,7 +34,7 @@ Unreachable = (psycopg.OperationalError, psycopg_pool.PoolTimeout)
 
 @dataclass
 class Seen:
-    """What a page has asked.
+    """Questions that a page has asked.
 
     Attributes:
         statements: Its statements.

@@ -111,7 +111,7 @@ FILES = (
     ("/static/icon.svg", "image/svg+xml"),
 )  # fmt: skip
 BEGINS, ENDS = "<!--page-->", "<!--/page-->"
-"""What is sent again of a live page; nothing that is shown can be such a comment."""
+"""The part of a live page that is sent again; nothing that is shown can be such a comment."""
 
 STATUSES: tuple[tuple[type[Exception], int, str], ...] = (
     (GateClosed, 410, "Nothing to answer"),

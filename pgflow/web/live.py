@@ -59,7 +59,7 @@ class Live:
     """The streams of a console.
 
     Args:
-        news: What there is to hear of.
+        news: Things that there are to hear of.
         make: Function that makes the page of a request.
     """
 

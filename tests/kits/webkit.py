@@ -178,7 +178,7 @@ class Watched:
 
     Attributes:
         status: Status of the answer.
-        events: What came so far: id and page of each event.
+        events: Events that came so far: id and page of each event.
     """
 
     def __init__(self, browser: Browser, path: str, **headers: str) -> None:

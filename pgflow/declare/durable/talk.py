@@ -101,7 +101,7 @@ def told(prompt: str, talk: list[str], *, asks: bool, others: Mapping[str, str])
 
     Args:
         prompt: The step's.
-        talk: What was said so far.
+        talk: Words that were said so far.
         asks: True if the agent may ask the user.
         others: The SOPs that it may have carried out.
     """
