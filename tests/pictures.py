@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
+sys.path.insert(0, str(Path(__file__).parent / "apps"))
 sys.path.insert(0, str(Path(__file__).parent / "web"))
 
 import psycopg
