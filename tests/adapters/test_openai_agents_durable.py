@@ -50,12 +50,15 @@ class Scripted(Model):
         self.name, self.turns = name, turns
 
     async def get_response(
-        self, instructions: Any, given: Any, *args: Any, **_: Any
+        self,
+        system_instructions: Any,
+        input: Any,  # noqa: A002
+        *args: Any,
+        **_: Any,
     ) -> ModelResponse:
         called.append(self.name)
-        seen = sum(
-            item.get("type") == "function_call_output" for item in given if isinstance(given, list)
-        )
+        items = input if isinstance(input, list) else []
+        seen = sum(item.get("type") == "function_call_output" for item in items)
         turn = self.turns[min(seen, len(self.turns) - 1)]
         return ModelResponse(output=[turn], usage=Usage(), response_id=None)
 
