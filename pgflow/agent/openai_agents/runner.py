@@ -107,7 +107,7 @@ async def run(
 
     Args:
         agent: The agent.
-        given: Input that the Runner takes.
+        given: Input of the Runner.
         approvers: Names or roles of whoever may approve a tool; none for anybody.
         timeout: Time in which they must. After it the model is told that nobody approved.
         retries: Tries of each step. Let the client of the model try once.
