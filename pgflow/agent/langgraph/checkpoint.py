@@ -7,7 +7,7 @@ paths begin with thread and namespace: what belongs to a thread is a folder in e
 
 from __future__ import annotations
 
-import secrets
+import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -61,7 +61,7 @@ def config_of(path: Path) -> RunnableConfig:
 def next_version(current: Any) -> str:
     """Return a version of a channel behind this one, which no other branch of the thread has."""
     number = 0 if current is None else int(str(current).partition(".")[0])
-    return f"{number + 1:032}.{secrets.token_hex(8)}"
+    return f"{number + 1:032}.{uuid.uuid4().hex[:16]}"
 
 
 def value_paths(folder: Path, versions: ChannelVersions) -> dict[str, Path]:
