@@ -73,6 +73,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Tells the story of a run, or proves that nothing was changed.",
         ),
         "queues": ("ops.queues:queues", "Shows queues, or pauses, resumes and sets rules of one."),
+        "mcp": ("ops.mcp:mcp", "Serves tools to an assistant that started it."),
         "batches": ("runs.batches:batches", "Lists batches, or counts the runs of one."),
         "schedules": (
             "ops.schedules:schedules",

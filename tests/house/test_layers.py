@@ -46,6 +46,7 @@ ROOMS = (
     "prometheus",
     "_desk",
     "web",
+    "mcp",
     "agent",
     "workspace",
     "declare.graph",
@@ -78,6 +79,7 @@ OUTERMOST = {
     "alembic",
     "otel",
     "prometheus",
+    "mcp",
     "agent",
     "workspace",
     "declare",
@@ -92,7 +94,7 @@ OPEN_TO_OUTERMOST = {
 surface is made of.
 """
 
-READ_BY_INSPECT = ("pgflow_cli", "django", "prometheus", "testing", "_desk", "web")
+READ_BY_INSPECT = ("pgflow_cli", "django", "prometheus", "testing", "_desk", "web", "mcp")
 """Rooms that read the database's views through `inspect` alone."""
 DEMO = {
     "pgflow_cli.treasury.stage",
@@ -127,6 +129,7 @@ OPTIONAL = {
     "langchain_core",
     "ormsgpack",
     "agents",
+    "mcp",
 }
 
 
