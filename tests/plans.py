@@ -1356,10 +1356,10 @@ CASES = [
         before=(BATCH,),
     ),
     Case(
-        "a look for the first failure at 200 members of a batch of 20,000",
+        "a look for the first failure at 100 members of a batch of 20,000",
         "select pgflow.notice_failure_(b, 100, pgflow.now_()) from pgflow.batch b",
         lambda _: (),
-        2_400,
+        1_500,
         uses="run_pkey outcome_pkey run_generation_key batch_member_pkey",
         before=(
             BATCH,

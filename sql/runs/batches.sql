@@ -112,13 +112,14 @@ as $$
 declare
   mine pgflow.run;
   failed text;
-  started record;
+  begun text;
+  lane int;
   refused text;
 begin
   select r.* into strict mine from pgflow.run r where r.run_id = f.batch_id;
   select r.key into strict failed from pgflow.run r where r.run_id = member_id;
   begin
-    select s.run_key, s.lane_id into started from pgflow.start_run(
+    select s.run_key, s.lane_id into begun, lane from pgflow.start_run(
       f.workflow, f.input, mine.key || '/failed', f.queue, tenant => mine.tenant, if_taken => 'attach',
       labels => jsonb_build_object('batch', mine.key, 'failed', failed)) s;
   exception when others then
@@ -129,9 +130,9 @@ begin
     refused := sqlstate;
   end;
   update pgflow.batch_failure b set fired_at = t, member_id = start_failure_.member_id,
-    started_key = started.run_key, trouble = refused
+    started_key = begun, trouble = refused
   where b.batch_id = f.batch_id;
-  return started.lane_id;
+  return lane;
 end
 $$;
 comment on function pgflow.start_failure_(pgflow.batch_failure, bigint, timestamptz)
@@ -146,6 +147,7 @@ set enable_seqscan = off
 as $$
 declare
   f pgflow.batch_failure;
+  now_upto bigint := (select c.upto from pgflow.batch c where c.batch_id = b.batch_id);
   member record;
   last bigint;
 begin
@@ -154,11 +156,11 @@ begin
     return null;
   end if;
   for member in
-    (select m.n, m.chain_id from pgflow.batch_member m where m.batch_id = b.batch_id and m.n > b.upto
-      order by m.n limit max)
+    (select m.n, m.chain_id from pgflow.batch_member m where m.batch_id = b.batch_id
+      and m.n > b.upto and m.n <= now_upto order by m.n)
     union all
     (select m.n, m.chain_id from pgflow.batch_member m where m.batch_id = b.batch_id
-      and m.n > greatest(f.looked, b.upto) order by m.n limit max)
+      and m.n > greatest(f.looked, now_upto) order by m.n limit max)
   loop
     if pgflow.ended_as_(pgflow.newest_run_(member.chain_id)) = 'failed' then
       return pgflow.start_failure_(f, member.chain_id, t);
@@ -175,8 +177,8 @@ begin
 end
 $$;
 comment on function pgflow.notice_failure_(pgflow.batch, int, timestamptz)
-  is 'Looks for a member that has failed: of a locked batch as it was before it advanced, at up to max of those that '
-     'follow, and at as many where the last look ended. Starts what begins with it; answers its lane then';
+  is 'Looks for a member that has failed: of a locked batch as it was before it advanced, at those that were passed '
+     'since, and at up to max more, where the last look ended. Starts what begins with it; answers its lane then';
 
 create or replace function pgflow.advance_batch_(b pgflow.batch, max int, t timestamptz)
 returns int
@@ -277,7 +279,7 @@ begin
     order by b.batch_id for no key update skip locked
   loop
     -- What it passes has ended: whatever failed of that is seen behind it.
-    woken := woken || pgflow.advance_batch_(one, 20 * max, t) || pgflow.notice_failure_(one, 20 * max, t);
+    woken := woken || pgflow.advance_batch_(one, 20 * max, t) || pgflow.notice_failure_(one, max, t);
     exit when clock_timestamp() > began + interval '0.2 seconds'; -- the others in the next poll
   end loop;
   return array_remove(woken, null);
