@@ -2315,7 +2315,7 @@ function pgflow.begin_batches_(max integer, t timestamp with time zone) returns 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 c88081bd7ce97f4ad607a222e60c982a
+  md5 3ac47bf45f69c48c0c0fb96c4248dfcc
 
 function pgflow.begin_replacements_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs whose predecessors under their key have ended
@@ -4221,11 +4221,11 @@ function pgflow.notice_breaches_(max integer, t timestamp with time zone) return
   md5 c1e994841abe93f4947b41702acb531e
 
 function pgflow.notice_failure_(b pgflow.batch, max integer, t timestamp with time zone) returns integer, owner pgflow_owner
-  -- Looks for a member that has failed: of a locked batch as it was before it advanced, at up to max of those that follow, and at as many where the last look ended. Starts what begins with it; answers its lane then
+  -- Looks for a member that has failed: of a locked batch as it was before it advanced, at those that were passed since, and at up to max more, where the last look ended. Starts what begins with it; answers its lane then
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 480693f0392ae2ff9870edff6378a002
+  md5 b5963116a4e9721ed134af4e399cc6fd
 
 function pgflow.notice_silence_(max integer, t timestamp with time zone) returns void, owner pgflow_owner
   -- Tells runs whose accepted effects have had no beat in time; of those that have ended, it is recorded
@@ -5357,7 +5357,7 @@ function pgflow.start_failure_(f pgflow.batch_failure, member_id bigint, t times
   -- Starts the run that begins with the failure of this member, and notes it; answers its lane
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 9b1a788831ff82673c7483d3c25495ef
+  md5 d4060dd31e5388ddc3d00a4643dce40a
 
 function pgflow.start_known_(me bigint, c jsonb, t timestamp with time zone, OUT kind "char", OUT payload json, OUT lane_id integer) returns record, owner pgflow_owner
   -- Starts one child whose key may name a run already: what is recorded of it, started or refused

@@ -11,7 +11,7 @@ import sqlkit
 from records import SOON, in_a_loop
 
 import pgflow
-from pgflow import App, AsyncApp, InvalidArgument, NotStorable, inspect
+from pgflow import App, AsyncApp, InvalidArgument, NotStorable
 from pgflow.documents import AsyncDocuments, Documents, Put
 
 if TYPE_CHECKING:
@@ -178,13 +178,3 @@ async def test_documents_and_the_outcome_of_a_step_are_one_transaction(
     run = await aflow.start(writes)
     assert await run.result(SOON) == 1
     assert sqlkit.one(conn, "select array_agg(value::text) from pgflow.documents") == ["2"]
-
-
-def test_documents_are_read_in_pages(documents: Documents, dsn: str) -> None:
-    documents.put([Put("c", ("~a", str(n)), n) for n in range(3)])
-    with App(dsn) as app:
-        first = inspect.ask(app, inspect.list_documents("c", limit=2))
-        second = inspect.ask(app, inspect.list_documents("c", limit=2, after=first.next))
-    assert [row.value for row in (*first, *second)] == [0, 1, 2]
-    assert second.next is None
-    assert first.items[0].path == ["~a", "0"]
