@@ -26,6 +26,7 @@ PAGE = (servers.REPOSITORY / "docs" / "cli.md").read_text()
 RUN_UNTIL_STOPPED = (
     "pgflow workers flows.py",
     "pgflow web",
+    "pgflow mcp",
     "pgflow list --watch",
     "pgflow pg start",
 )
