@@ -53,7 +53,7 @@ def top(
     import asyncio
 
     if once:
-        asyncio.run(_print(target, dsn, choose_form(as_json=as_json)))
+        asyncio.run(_tell_once(target, dsn, choose_form(as_json=as_json)))
         return
     try:
         import textual  # noqa: F401 - whether it is there is told in one line
@@ -64,7 +64,7 @@ def top(
     asyncio.run(_show(target, dsn, tuple(roles or ()), read_only=read_only))
 
 
-async def _print(target: str | None, dsn: str | None, form: Form) -> None:
+async def _tell_once(target: str | None, dsn: str | None, form: Form) -> None:
     from pgflow._desk.desk import Desk
     from pgflow_cli.top.views import draw, take_picture
 
