@@ -11,7 +11,7 @@ Run it, with ``PGFLOW_DSN=postgresql://...`` in the environment of both::
     pgflow workers examples.embedding.with_fastapi:app
 
 A worker on the server's own event loop is one word more: ``async with app, app.worker():`` in the
-lifespan.
+lifespan. The console is mounted at ``/pgflow``, for whoever the proxy in front has logged in.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from pydantic import BaseModel
 from sqlalchemy import make_url
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from starlette.requests import HTTPConnection
 
 import pgflow
+import pgflow.web
 from examples.embedding.with_sqlalchemy import Base, Order, Stock
 from pgflow.sqlalchemy.asyncio import AsyncSessionProvider
 
@@ -95,6 +97,15 @@ def flows_of(session: Transaction) -> pgflow.AsyncClient:
 Flows = Annotated[pgflow.AsyncClient, Depends(flows_of)]
 
 web = FastAPI(lifespan=lifespan)
+
+
+def staff(request: HTTPConnection) -> pgflow.web.Principal | None:
+    """Says who looks at the console: the proxy sets this header, and lets no client set it."""
+    name = request.headers.get("x-forwarded-user")
+    return None if name is None else pgflow.web.Principal(name, ["view"])
+
+
+web.mount("/pgflow", pgflow.web.asgi(app, auth=staff))
 
 
 class Wanted(BaseModel):

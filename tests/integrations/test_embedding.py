@@ -151,6 +151,9 @@ def test_a_request_of_fastapi_is_a_transaction_and_another_process_does_the_work
                 "state": "shipped",
                 "run": "completed",
             }
+            assert (await client.get("/pgflow/runs")).status_code == 401
+            page = await client.get("/pgflow/runs", headers={"x-forwarded-user": "ann"})
+            assert f"order-{order_id}" in page.text
             assert (await client.get("/orders/999")).status_code == 404
 
     asyncio.run(visit())
