@@ -44,7 +44,7 @@ COPIED = (
     "README.md",
 )
 COPIES = 2
-SAMPLE = 50
+SAMPLE = 36
 """Number of defects, drawn by the seed, that are made where there is no time for all: in the quick
 proof.
 """
@@ -116,7 +116,7 @@ class Copy:
             k: v
             for k, v in os.environ.items()
             if not k.startswith("PYTEST_") and k not in SHOW_ALL_OF_A_DIFFERENCE
-        } | {"PYTHONPATH": path}
+        } | {"PYTHONPATH": path, "PGFLOW_TEST_LONG": "1"}
         if server_dsn is not None:
             self._environment["PGFLOW_TEST_DSN"] = server_dsn
         self._check_that_it_is_what_runs()

@@ -13,9 +13,11 @@ import random
 
 from enginekit import Worker, divergence, replay
 from exampleflows import Example, each_example
+from shares import IS_LONG, share_of
 
-SEEDS = range(30)
-EXHAUSTIVE_SEEDS = range(2)
+SEEDS = share_of(range(30), 2)
+SEEDS_OF_DEATHS = share_of(range(30), 5)
+EXHAUSTIVE_SEEDS = range(2 if IS_LONG else 1)
 
 
 def play_to_the_end(worker: Worker) -> None:
@@ -65,7 +67,7 @@ def test_a_run_comes_to_the_same_end_in_any_order_of_events(example):
 
 @each_example()
 def test_a_death_after_any_commit_and_between_changes_nothing_that_was_durable(example):
-    for seed in SEEDS:
+    for seed in SEEDS_OF_DEATHS:
         store, _ = example.start()
         worker = Worker(store, seed=seed)
         between = random.Random(seed)

@@ -202,7 +202,7 @@ def run_tests(paths: list[str], server_dsn: str) -> tuple[list[str], list[str]]:
             f"--junitxml={report}",
             *paths,
         ]
-        env = {**os.environ, "PGFLOW_TEST_DSN": server_dsn}
+        env = {**os.environ, "PGFLOW_TEST_DSN": server_dsn, "PGFLOW_TEST_LONG": "1"}
         done = subprocess.run(
             command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False
         )
