@@ -339,11 +339,11 @@ def test_one_run_begins_with_the_first_failure_while_others_go_on(db: Conn) -> N
     finish(db, held[ids[3]], "failed")
     sqlkit.poll(db)
     (failed,) = rows(db, "select key from pgflow.run where run_id = %s", ids[2])
-    assert rows(db, FIRED) == [(failed[0], "b/failed", None, False)]
+    assert rows(db, FIRED) == [(failed, "b/failed", None, False)]
     begun = (
         "select key, labels->>'batch', labels->>'failed' from pgflow.run where labels ? 'failed'"
     )
-    assert rows(db, begun) == [("b/failed", "b", failed[0])]
+    assert rows(db, begun) == [("b/failed", "b", failed)]
     assert status(db, waits) == "queued"
 
 
