@@ -1365,7 +1365,7 @@ CASES = [
             BATCH,
             (
                 "insert into pgflow.batch_failure (batch_id, looked, workflow, queue, input) "
-                "select batch_id, 10000, 'tell', 'default', '{}' from pgflow.batch"
+                "select batch_id, 10000, 'tell', 'default', '{{}}' from pgflow.batch"
             ),
         ),
     ),
