@@ -26,8 +26,8 @@ from typing import Any, ClassVar, Final
 
 from pydantic import JsonValue
 
-from pgflow.declare.durable.processes import Ended, NotStarted, Order, run
-from pgflow.declare.durable.providers import Reply, Turn, TurnFailed
+from pgflow.declare.durable.processes import Ended
+from pgflow.declare.durable.providers import Reply, Turn, TurnFailed, run_command, why_ended
 from pgflow.errors import InvalidArgument
 
 _MOST_BYTES: Final = 16 << 20
@@ -95,33 +95,17 @@ class Preset(ABC):
             TurnFailed: It did not answer. What it has cost until then is said.
         """
         with self.schema_file(turn) as schema_file:
-            order = Order(
-                [self.program, *self.arguments(turn, schema_file)],
-                turn.cwd,
-                {**turn.env, "PGFLOW_NODE": turn.node, "PGFLOW_STEP": turn.key},
-                stdin=turn.prompt.encode("utf-8", "replace"),
-                idle_seconds=turn.idle_seconds,
-                most_bytes=_MOST_BYTES,
-                secrets=turn.secrets,
-            )
-            try:
-                ended = await run(order)
-            except NotStarted as error:
-                raise TurnFailed(str(error)) from error
+            argv = [self.program, *self.arguments(turn, schema_file)]
+            ended = await run_command(argv, turn, {}, _MOST_BYTES)
         return self._judge(turn, ended, self.hear(_events(ended)))
 
     def _judge(self, turn: Turn, ended: Ended, heard: Heard) -> Reply:
         """The answer of a program that has ended."""
         if heard.error is not None:
             raise TurnFailed(f"{self.program} failed: {heard.error}", spent=heard.reply)
-        if ended.timed_out and not heard.is_over and not heard.reply.text.strip():
-            said = f"{self.program} timed out after {turn.idle_seconds:g}s of silence"
-            raise TurnFailed(said, spent=heard.reply)
-        if ended.status and not ended.timed_out:
-            said = ended.stderr.text.decode("utf-8", "replace").strip()[-2000:]
-            raise TurnFailed(
-                f"{self.program} exited with code {ended.status}: {said}", spent=heard.reply
-            )
+        is_silent = ended.timed_out and not heard.is_over and not heard.reply.text.strip()
+        if is_silent or (ended.status and not ended.timed_out):
+            raise TurnFailed(why_ended(self.program, turn, ended), spent=heard.reply)
         if not heard.is_over and not ended.timed_out:
             raise TurnFailed(f"{self.program} ended without a result", spent=heard.reply)
         return heard.reply

@@ -18,7 +18,7 @@ import importlib
 import inspect
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from importlib.metadata import entry_points
@@ -26,7 +26,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from pydantic import JsonValue
 
-from pgflow.declare.durable.processes import NotStarted, Order, run
+from pgflow.declare.durable.processes import Ended, NotStarted, Order, run
 from pgflow.declare.graph import Node, every_node
 from pgflow.errors import InvalidArgument
 
@@ -134,33 +134,55 @@ class CommandProvider:
 
     async def take(self, turn: Turn) -> Reply:
         """Run the command once."""
-        told = {"PGFLOW_NODE": turn.node, "PGFLOW_STEP": turn.key}
+        told = {}
         if isinstance(model := turn.agent.get("model"), str):
             told["PGFLOW_MODEL"] = model
         if turn.max_usd is not None:
             told["PGFLOW_MAX_USD"] = f"{turn.max_usd:g}"
-        order = Order(
-            self.argv,
-            turn.cwd,
-            {**turn.env, **told},
-            stdin=turn.prompt.encode("utf-8", "replace"),
-            idle_seconds=turn.idle_seconds,
-            most_bytes=_MOST_BYTES,
-            secrets=turn.secrets,
-        )
-        try:
-            ended = await run(order)
-        except NotStarted as error:
-            raise TurnFailed(str(error)) from error
+        ended = await run_command(self.argv, turn, told, _MOST_BYTES)
         text = ended.stdout.text.decode("utf-8", "replace").replace("\0", "\ufffd")
-        if ended.timed_out:
-            if text.strip():
-                return Reply(text)
-            raise TurnFailed(f"{self.argv[0]} timed out after {turn.idle_seconds:g}s of silence")
-        if ended.status:
-            said = ended.stderr.text.decode("utf-8", "replace").strip()[-2000:]
-            raise TurnFailed(f"{self.argv[0]} exited with code {ended.status}: {said}")
+        if ended.timed_out and text.strip():
+            return Reply(text)
+        if ended.timed_out or ended.status:
+            raise TurnFailed(why_ended(self.argv[0], turn, ended))
         return Reply(text)
+
+
+async def run_command(
+    argv: Sequence[str], turn: Turn, told: Mapping[str, str], most_bytes: int
+) -> Ended:
+    """Run a command for a turn, to its end: the prompt is its standard input.
+
+    Args:
+        argv: The program and its arguments.
+        turn: The turn.
+        told: Variables of its environment, beside those of the turn.
+        most_bytes: Bytes of its output that are kept.
+
+    Raises:
+        TurnFailed: It cannot be started.
+    """
+    order = Order(
+        argv,
+        turn.cwd,
+        {**turn.env, "PGFLOW_NODE": turn.node, "PGFLOW_STEP": turn.key, **told},
+        stdin=turn.prompt.encode("utf-8", "replace"),
+        idle_seconds=turn.idle_seconds,
+        most_bytes=most_bytes,
+        secrets=turn.secrets,
+    )
+    try:
+        return await run(order)
+    except NotStarted as error:
+        raise TurnFailed(str(error)) from error
+
+
+def why_ended(name: str, turn: Turn, ended: Ended) -> str:
+    """Return the reason for which a command has ended without an answer."""
+    if ended.timed_out:
+        return f"{name} timed out after {turn.idle_seconds:g}s of silence"
+    said = ended.stderr.text.decode("utf-8", "replace").strip()[-2000:]
+    return f"{name} exited with code {ended.status}: {said}"
 
 
 class FunctionProvider:
