@@ -7,18 +7,13 @@ from typing import Annotated
 import typer
 
 from pgflow_cli.look.database import Dsn
+from pgflow_cli.look.desk import Roles, Target, check_roles, open_target
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 
 
 def mcp(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            help="Module or file with an app whose codec and approvers count here.",
-            metavar="MODULE[:APP]",
-        ),
-    ] = None,
+    target: Target = None,
     *,
     dsn: Dsn = None,
     writes: Annotated[
@@ -27,14 +22,7 @@ def mcp(
     answers: Annotated[
         bool, typer.Option("--answer", help="Let it answer gates, in your name.")
     ] = False,
-    roles: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--as",
-            metavar="ROLE",
-            help="A role of yours that gates ask for; more than once for more.",
-        ),
-    ] = None,
+    roles: Roles = None,
 ) -> None:
     """Serves tools to an assistant that started it.
 
@@ -43,17 +31,14 @@ def mcp(
     """
     if roles and not answers:
         raise Mistake("--as is for gates: say --answer too")
+    check_roles(roles)
     try:
         import pgflow.mcp
     except ImportError as error:
         raise Mistake(f'the tools need {error.name}: pip install "pgflow-engine[mcp]"') from None
     import asyncio
 
-    from pgflow.app import AsyncApp
-    from pgflow_cli.look.database import find_dsn
-    from pgflow_cli.look.targets import load_app
-
-    app = load_app(target, dsn) if target else AsyncApp(find_dsn(dsn), listen=False)
+    app = open_target(target, dsn, listen=False)
 
     async def serve() -> None:
         async with app:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, find_dsn
+from pgflow_cli.look.database import Dsn
+from pgflow_cli.look.desk import Target, check_roles, open_target
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.output import LogFormat, LogLevel
@@ -28,13 +29,7 @@ _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]+|\*")
 
 
 def web(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            help="Module or file with an app whose codec and approvers count here.",
-            metavar="MODULE[:APP]",
-        ),
-    ] = None,
+    target: Target = None,
     *,
     dsn: Dsn = None,
     host: Annotated[
@@ -86,9 +81,7 @@ def web(
     for name in names or ():
         if not _HOST.fullmatch(name):
             raise Mistake(f"--allow-host takes a name such as ops.example.org, not {name!r}")
-    for role in roles or ():
-        if not role.encode() or "\0" in role:
-            raise Mistake(f"--as takes the name of a role, not {role!r}")
+    check_roles(roles)
     try:
         import uvicorn
 
@@ -108,7 +101,7 @@ def web(
         if tokens is None
         else read_tokens(tokens)
     )
-    app = _app(target, dsn)
+    app = open_target(target, dsn, listen=True)
     served = pgflow.web.asgi(app, auth=auth, hosts=names or None)
     server = _server_class()(
         uvicorn.Config(
@@ -132,16 +125,6 @@ def _server_class() -> Any:
             yield
 
     return Server
-
-
-def _app(target: str | None, dsn: str | None) -> AsyncApp:
-    from pgflow.app import AsyncApp
-
-    if target is None:
-        return AsyncApp(find_dsn(dsn))
-    from pgflow_cli.look.targets import load_app
-
-    return load_app(target, dsn)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from pgflow_cli.look.database import Dsn, find_dsn
+from pgflow_cli.look.database import Dsn
+from pgflow_cli.look.desk import Roles, Target, check_roles, open_target
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.output import AsJson, Form, choose_form, console, dump
 
-if TYPE_CHECKING:
-    from pgflow.app import AsyncApp
-
 
 def top(
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            help="Module or file with an app whose codec and approvers count here.",
-            metavar="MODULE[:APP]",
-        ),
-    ] = None,
+    target: Target = None,
     *,
     dsn: Dsn = None,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Show, and take no orders.")
     ] = False,
-    roles: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--as",
-            metavar="ROLE",
-            help="A role of yours that gates ask for; more than once for more.",
-        ),
-    ] = None,
+    roles: Roles = None,
     once: Annotated[bool, typer.Option("--once", help="Print one picture, and end.")] = False,
     as_json: AsJson = None,
 ) -> None:
@@ -45,9 +30,7 @@ def top(
     It trusts whoever sits at the terminal, and records that name with every order. --once prints
     what needs a person, queues, runs, workers, gates, debts and budgets, for scripts in JSON.
     """
-    for role in roles or ():
-        if not role.encode() or "\0" in role:
-            raise Mistake(f"--as takes the name of a role, not {role!r}")
+    check_roles(roles)
     if as_json is not None and not once:
         raise Mistake("--json and --table go with --once")
     import asyncio
@@ -68,7 +51,7 @@ async def _tell_once(target: str | None, dsn: str | None, form: Form) -> None:
     from pgflow._desk.desk import Desk
     from pgflow_cli.top.views import draw, take_picture
 
-    async with _app(target, dsn) as app:
+    async with open_target(target, dsn, listen=False) as app:
         picture = await take_picture(Desk(app))
     if form is Form.JSON:
         typer.echo(dump(picture, indent=2 if sys.stdout.isatty() else None))
@@ -87,7 +70,7 @@ async def _show(
     from pgflow_cli.top.troubles import ImpatientDesk
 
     person = None if read_only else Person(operator(), roles)
-    async with _app(target, dsn) as app:
+    async with open_target(target, dsn, listen=False) as app:
         desk = ImpatientDesk(app)
         await desk.ask(database_now())  # what cannot be reached at all is told without a screen
         await Top(desk, person, _name(dsn)).run_async()
@@ -102,13 +85,3 @@ def _name(dsn: str | None) -> str:
     said = conninfo_to_dict(resolve_dsn(dsn) or "")
     user = f"{said['user']}@" if "user" in said else ""
     return f"{user}{said.get('host', '')}/{said.get('dbname', '')}" if said else ""
-
-
-def _app(target: str | None, dsn: str | None) -> AsyncApp:
-    from pgflow.app import AsyncApp
-
-    if target is None:
-        return AsyncApp(find_dsn(dsn), listen=False)
-    from pgflow_cli.look.targets import load_app
-
-    return load_app(target, dsn)

@@ -1,0 +1,58 @@
+"""Parameters that the faces of the console share: the app that they show, and the roles of whoever
+sits there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pgflow_cli.look.database import find_dsn
+from pgflow_cli.look.failures import Mistake
+
+if TYPE_CHECKING:
+    from pgflow.app import AsyncApp
+
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        help="Module or file with an app whose codec and approvers count here.",
+        metavar="MODULE[:APP]",
+    ),
+]
+Roles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--as", metavar="ROLE", help="A role of yours that gates ask for; more than once for more."
+    ),
+]
+
+
+def check_roles(roles: Iterable[str] | None) -> None:
+    """Refuse what is no name of a role.
+
+    Raises:
+        Mistake: It is empty or holds a NUL.
+    """
+    for role in roles or ():
+        if not role.encode() or "\0" in role:
+            raise Mistake(f"--as takes the name of a role, not {role!r}")
+
+
+def open_target(target: str | None, dsn: str | None, *, listen: bool) -> AsyncApp:
+    """Return the app that is meant; without one, an app that knows no workflows.
+
+    Args:
+        target: Module or file, perhaps with the app's name.
+        dsn: The database.
+        listen: True if an app without workflows hears of news.
+    """
+    from pgflow.app import AsyncApp
+
+    if target is None:
+        return AsyncApp(find_dsn(dsn), listen=listen)
+    from pgflow_cli.look.targets import load_app
+
+    return load_app(target, dsn)
