@@ -44,7 +44,7 @@ COPIED = (
     "README.md",
 )
 COPIES = 2
-SAMPLE = 30
+SAMPLE = 16
 """Number of defects, drawn by the seed, that are made where there is no time for all: in the quick
 proof.
 """

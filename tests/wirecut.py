@@ -370,13 +370,13 @@ def findings_of(tallies: list[Tally], seed: int, seconds: float) -> Findings:
 
 
 def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
-    """Every cut of every path once, then pairs of cuts as long as there is time; every second cut,
+    """Every cut of every path once, then pairs of cuts as long as there is time; every fourth cut,
     by the seed, if there is little.
     """
     began = time.monotonic()
     tallies = asyncio.run(
         enumerate_paths(
-            server_dsn, seconds, seed, share=1 if seconds >= SECONDS_FOR_EVERY_CUT else 2
+            server_dsn, seconds, seed, share=1 if seconds >= SECONDS_FOR_EVERY_CUT else 4
         )
     )
     return findings_of(tallies, seed, time.monotonic() - began)

@@ -157,15 +157,10 @@ def test_what_is_said_to_be_missing_is_a_promise():
     assert set(TESTS) <= set(PROMISES)
 
 
-@pytest.mark.parametrize(
-    "named",
-    [
-        {f"tests/{defect.test}" for defect in DEFECTS},
-        {path for _, words in TESTS.values() for path in words if path.startswith("tests/")},
-    ],
-    ids=["by defects", "by promises"],
-)
-def test_every_test_that_is_named_is_there(named):
+@pytest.mark.timeout(300)
+def test_every_test_that_is_named_is_there():
+    named = {f"tests/{defect.test}" for defect in DEFECTS}
+    named |= {path for _, words in TESTS.values() for path in words if path.startswith("tests/")}
     command = [
         sys.executable,
         "-m",

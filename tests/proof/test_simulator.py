@@ -39,7 +39,7 @@ def test_a_seed_is_a_history(simulator):
 
 @pytest.mark.parametrize(
     "kept",
-    [kept for kept in KEPT if IS_LONG or kept["transactions"] < 1000],
+    share_of([kept for kept in KEPT if IS_LONG or kept["transactions"] < 1000], 2),
     ids=lambda kept: f"seed {kept['seed']}",
 )
 def test_a_seed_that_broke_a_promise_breaks_it_no_more(simulator, kept):
