@@ -23,10 +23,10 @@ from typing import Any
 import psycopg
 
 from tests import filekills
+from tests.campaigns.nursery import Child
 
 # filekills makes the kits importable by their names
 import servers  # isort: skip
-from processes import WorkerProcess  # isort: skip
 
 from pgflow import AsyncApp, Signal
 from pgflow.declare import parse_workflow
@@ -49,16 +49,14 @@ class Play(filekills.Play):
     """One run of the workspace."""
 
     key = ""
+    has_aims = False
 
-    def play(self) -> None:
-        """Start it, kill its workers, and look at what they did."""
+    def play_here(self) -> None:
+        """Play it with the nursery that is there."""
         shutil.copytree(EXAMPLE, self.folder, dirs_exist_ok=True)
         self.key = asyncio.run(self.begin(self.folder))
+        self.work_on(self.key)
         with psycopg.connect(self.dsn, autocommit=True) as conn:
-            for number in range(self.kills + 1):
-                if self.work(conn, self.key, is_last=number == self.kills):
-                    break
-            self.look(conn, self.key)
             found = conn.execute("select status from pgflow.runs where key = %s", (self.key,))
             status = (found.fetchone() or ("gone",))[0]
         if status != "completed":
@@ -98,7 +96,11 @@ class Play(filekills.Play):
                     self.key, TARGET, {"folder_path": "out/weekly"}, idempotency_key="folder"
                 )
 
-    def lie_in_wait(self, worker: WorkerProcess) -> None:
+    def answer_if_asked(self, conn: psycopg.Connection[Any]) -> None:
+        """Send the signal whether it is waited for or not."""
+        asyncio.run(self.answer())
+
+    def lie_in_wait(self, worker: Child) -> None:
         """Have every second worker die as soon as it delivers."""
         if self.chance.random() < 0.5:
             return
@@ -106,10 +108,10 @@ class Play(filekills.Play):
         files = self.chance.randrange(len(FILES))
 
         def kill() -> None:
-            while worker.process.poll() is None:
+            while worker.code is None:
                 with suppress(OSError):
                     if sum(1 for _ in out.iterdir()) > files:
-                        worker.process.send_signal(signal.SIGKILL)
+                        worker.send(signal.SIGKILL)
                         return
                 time.sleep(0.0005)
 

@@ -28,6 +28,14 @@ def answer(turn: Turn) -> str:
     return f"{turn.prompt} DONE" if turn.key.endswith("#3") else turn.prompt
 
 
+def slow_answer(turn: Turn) -> str:
+    """The same, in a sixth of a second: there is time to die in it."""
+    witness(turn, "begins")
+    time.sleep(0.15)
+    witness(turn, "ends")
+    return f"{turn.prompt} DONE" if turn.key.endswith("#3") else turn.prompt
+
+
 def careful(turn: Turn) -> str:
     """The same, by an agent that keeps to its tools."""
     return answer(turn)

@@ -8,6 +8,7 @@ input ends, because whoever started it is gone, it takes its children along.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -55,12 +56,17 @@ class Child:
 
 
 class Nursery:
-    """A process that forks others."""
+    """A process that forks others.
 
-    def __init__(self, **environment: str) -> None:
+    Args:
+        roles: Module whose functions its children play.
+        **environment: More of its environment.
+    """
+
+    def __init__(self, roles: str = "tests.campaigns.roles", **environment: str) -> None:
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.campaigns.nursery"],
+            [sys.executable, "-m", "tests.campaigns.nursery", roles],
             cwd=ROOT,
             env={**os.environ, **environment},
             stdin=subprocess.PIPE,
@@ -79,7 +85,7 @@ class Nursery:
             self._process.stdout.close()
 
     def start(self, role: str, dsn: str, **options: Any) -> Child:
-        """Forks a child that plays a role: a function of `tests.campaigns.roles`."""
+        """Forks a child that plays a role: a function of the module of roles."""
         return Child(self, self.ask("start", role, dsn, options))
 
     def ask(self, *request: Any) -> Any:
@@ -96,8 +102,7 @@ class Nursery:
 
 def main() -> None:
     """Answers requests until there are no more."""
-    from tests.campaigns import roles
-
+    roles = importlib.import_module(sys.argv[1])
     living: set[int] = set()
     try:
         for line in sys.stdin:

@@ -179,3 +179,15 @@ async def test_starting_one_costs_little_more_than_the_bare_process() -> None:
     for _ in range(20):
         subprocess.run(["bash", "-c", "true"], check=True, capture_output=True)
     assert ours < 10 * (time.perf_counter() - began)
+
+
+@alone
+async def test_a_keeper_that_ends_while_processes_run_says_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task = asyncio.create_task(run(bash("echo $$ > pid; sleep 60", tmp_path)))
+    await asyncio.to_thread(eventually, (tmp_path / "pid").exists, "it runs")
+    await asyncio.to_thread(close_keeper)
+    with pytest.raises(KeeperLost):
+        await task
+    assert capfd.readouterr().err == ""

@@ -50,22 +50,23 @@ class Keeper:
         self.selector = selectors.DefaultSelector()
         self.running: dict[int, Kept] = {}
         self.left: set[int] = set()
+        self.told, self.tell = socket.socketpair()
+        """Woken by the ends of processes, also while the rest is killed."""
         self.prctl = _prctl()
         self.prctl(_SUBREAPER, 1)
 
     def work(self) -> None:
         """Start, watch and kill, until the worker is gone."""
-        told, tell = socket.socketpair()
-        for end in (told, tell):
+        for end in (self.told, self.tell):
             end.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(tell.fileno(), warn_on_full_buffer=False)
-        self.selector.register(told, selectors.EVENT_READ, None)
+        signal.set_wakeup_fd(self.tell.fileno(), warn_on_full_buffer=False)
+        self.selector.register(self.told, selectors.EVENT_READ, None)
         self.selector.register(self.worker, selectors.EVENT_READ, self.worker)
         while True:
             for key, _ in self.selector.select(_LOOK_SECONDS if self.left else None):
                 if key.data is None:
-                    told.recv(4096)
+                    self.told.recv(4096)
                     self.reap()
                 elif key.data is self.worker:
                     if not self.accept():
