@@ -205,7 +205,7 @@ class Play:
         chance: Chance of when workers die.
         kills: Number of workers that it loses.
         nursery: Makes its workers; one of its own if none is given.
-        atlas: Where they can die; else their lives are of lengths by chance.
+        atlas: Places at which they can die; else their lives are of lengths by chance.
     """
 
     output = OUTPUT
@@ -380,7 +380,7 @@ class Play:
 
 
 def born(conn: psycopg.Connection[Any]) -> set[str]:
-    """What witnesses say of the nodes of children that have ended well: of the runs that are open,
+    """Words of witnesses on the nodes of children that have ended well: of the runs that are open,
     since others have had the same names.
     """
     rows = conn.execute(
@@ -467,7 +467,7 @@ def main(play: type[Play] = Play, description: str | None = __doc__) -> int:
 
 
 def figures(lanes: list[Lane], kills: Counter[str], atlas: Atlas | None) -> dict[str, Any]:
-    """What was played, and how often each aim was met."""
+    """Figures on the runs, and how often each aim was met."""
     told: dict[str, Any] = {"runs": sum(lane.runs for lane in lanes), "kills": kills.total()}
     told["kinds"] = kills
     if atlas is None:

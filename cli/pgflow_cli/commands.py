@@ -50,6 +50,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Prints the graph of a workflow, or draws it.",
         ),
         "icm": ("files.icm:icm", "Makes the prose of an ICM workspace executable."),
+        "serve": (
+            "ops.serve:serve",
+            "Runs workflow files by schedule, webhook, topic or new file.",
+        ),
     },
     "Look": {
         "web": ("ops.web:web", "Serves the console: pages where people see, decide and mend."),

@@ -30,7 +30,14 @@ RUN_UNTIL_STOPPED = (
     "pgflow list --watch",
     "pgflow pg start",
 )
-TESTED_ELSEWHERE = ("pgflow demo", "pgflow pg", "pgflow import", "pgflow update", "pgflow request")
+TESTED_ELSEWHERE = (
+    "pgflow demo",
+    "pgflow pg",
+    "pgflow import",
+    "pgflow update",
+    "pgflow request",
+    "pgflow serve",
+)
 
 
 def sections() -> dict[str, str]:

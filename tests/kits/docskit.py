@@ -51,6 +51,7 @@ ONLY_READ = (
     "pgflow demo",
     "pgflow pg",
     "pgflow web",
+    "pgflow serve",
     "pgflow import",
     "kubectl",
     "sudo",

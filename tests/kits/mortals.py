@@ -58,7 +58,7 @@ async def _work(dsn: str) -> None:
 
 
 def labels(flush: Flush) -> Iterator[str]:
-    """What a run's part of a commit carries: outcomes by name, starts of bodies, a park, an end."""
+    """Labels of a run's part of a commit: outcomes by name, starts of bodies, a park, an end."""
     yield from (row.name or row.kind for row in flush.rows)
     yield from (f"start of {call.spec.name}" for call in flush.starts)
     if flush.question and flush.question.get("park"):

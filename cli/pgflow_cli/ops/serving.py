@@ -8,7 +8,8 @@ import logging
 import os
 import signal
 import sys
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from pgflow_cli.look.failures import Mistake
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from pgflow._worker.options import WorkerOptions
     from pgflow._worker.worker import Worker
     from pgflow.app import AsyncApp
+
+Beside = Callable[[], AbstractAsyncContextManager[None]]
+"""Maker of a context that is open while a worker works."""
 
 GARBAGE_THRESHOLD = 5_000
 """Objects more than there were, at which the collector looks at the newest: 128 runs that begin at
@@ -73,23 +77,38 @@ class Stop:
 
 
 def serve(
-    app: AsyncApp, options: WorkerOptions, stop: Stop, metrics_at: tuple[str, int] | None = None
+    app: AsyncApp,
+    options: WorkerOptions,
+    stop: Stop,
+    metrics_at: tuple[str, int] | None = None,
+    beside: Beside = nullcontext,
 ) -> int:
     """Works until a signal asks to stop; answers the exit code.
+
+    Args:
+        app: The app.
+        options: Options of the worker.
+        stop: Hears the signal.
+        metrics_at: Host and port of an endpoint with figures.
+        beside: Maker of a context that is open while the worker works, as the app is.
 
     Raises:
         Mistake: There can be no metrics at this address, or not without another package.
     """
-    return asyncio.run(_serve(app, options, stop, metrics_at))
+    return asyncio.run(_serve(app, options, stop, metrics_at, beside))
 
 
 async def _serve(
-    app: AsyncApp, options: WorkerOptions, stop: Stop, metrics_at: tuple[str, int] | None
+    app: AsyncApp,
+    options: WorkerOptions,
+    stop: Stop,
+    metrics_at: tuple[str, int] | None,
+    beside: Beside,
 ) -> int:
     asked = stop.event()
     async with app:
         with _metrics(app, options, metrics_at):
-            async with app._work(options) as worker:
+            async with app._work(options) as worker, beside():
                 logging.getLogger("pgflow").info(
                     "worker %s serves %s", worker.worker_id, ", ".join(options.queues)
                 )

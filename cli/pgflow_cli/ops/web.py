@@ -103,17 +103,17 @@ def web(
     )
     app = open_target(target, dsn, listen=True)
     served = pgflow.web.asgi(app, auth=auth, hosts=names or None)
-    server = _server_class()(
+    server = server_class()(
         uvicorn.Config(
             served, log_config=None, log_level="warning", access_log=False,
             proxy_headers=False, server_header=False, lifespan="off", timeout_graceful_shutdown=5,
         )
     )  # fmt: skip
-    with _listen(host, port) as listening:
+    with listen_at(host, port) as listening:
         asyncio.run(_serve(app, server, listening, Stop(), served.close))
 
 
-def _server_class() -> Any:
+def server_class() -> Any:
     """Return uvicorn's server without its own ways with signals: it would end by the signal again,
     and so never with 0.
     """
@@ -127,7 +127,7 @@ def _server_class() -> Any:
     return Server
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen_at(host: str, port: int) -> socket.socket:
     """Return a socket that listens.
 
     Raises:

@@ -1,0 +1,144 @@
+"""Files that appear: a run for each content of each path, once.
+
+Folders are looked at again and again, since no way of being told works on every kind of them. A
+file is taken when two looks have found it the same, so that one which is still being written waits.
+Its run has path and content in its key. And a document says of each that it was taken, so that a
+file which is still there starts no second run after its first was pruned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import hashlib
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psycopg
+
+from pgflow.documents import AsyncDocuments, Put
+from pgflow.errors import NotStorable, PgflowError
+from pgflow_cli.look.output import shown
+from pgflow_cli.ops.served.starts import Starts, key_of_file
+from pgflow_cli.ops.served.triggers import Trigger
+
+log = logging.getLogger("pgflow")
+
+COLLECTION = "pgflow.served"
+_CHUNK = 1 << 20
+
+
+class Look(NamedTuple):
+    """Result of a look at a file: the same twice means that nobody is writing it."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+
+class Arrivals:
+    """Looks at the files of triggers.
+
+    Args:
+        starts: Starts the runs.
+        folder: Folder from which patterns are seen.
+        seconds: Time between looks.
+    """
+
+    def __init__(self, starts: Starts, folder: Path, seconds: float) -> None:
+        self._starts = starts
+        self._folder = folder
+        self._seconds = seconds
+        self._seen: dict[tuple[str, str], Look] = {}
+        self._taken: dict[tuple[str, str], Look] = {}
+
+    async def watch(self) -> None:
+        """Look at the files, for ever; what fails is tried again at the next look."""
+        while True:
+            try:
+                await self.look()
+            except (PgflowError, psycopg.Error, OSError, TimeoutError) as error:
+                log.warning("files that appear are looked at later: %s", shown(str(error))[:500])
+            await asyncio.sleep(self._seconds)
+
+    async def look(self) -> None:
+        """Take the files that have appeared, and set schedules whose files have changed."""
+        if await asyncio.to_thread(self._starts.flows.refresh):
+            await self._starts.set_schedules()
+        for trigger in self._starts.triggers:
+            if trigger.source == "files":
+                await self._look_for(trigger)
+
+    async def _look_for(self, trigger: Trigger) -> None:
+        found = await asyncio.to_thread(lambda: dict(matches(self._folder, trigger.value)))
+        here = {(trigger.name, path): look for path, look in found.items()}
+        for place, look in here.items():
+            if self._seen.get(place) == look and self._taken.get(place) != look:
+                await self._take(trigger, place, look)
+        for known in (self._seen, self._taken):
+            for place in [one for one in known if one[0] == trigger.name and one not in here]:
+                del known[place]
+        self._seen |= here
+
+    async def _take(self, trigger: Trigger, place: tuple[str, str], look: Look) -> None:
+        """Start the run of a file, unless it has had one."""
+        path = place[1]
+        digest = await asyncio.to_thread(digest_of, path, look)
+        if digest is None:
+            return
+        name = _relative(path, self._folder)
+        key = key_of_file(trigger, name, digest)
+        documents, address = AsyncDocuments(self._starts.app), (trigger.name, key)
+        if not await documents.get(COLLECTION, [address]):
+            event = {"path": path, "name": name, "sha256": digest}
+            try:
+                await self._starts.start(trigger, key, event)
+            except NotStorable as error:
+                log.warning("trigger %s: %s is no input: %s", trigger.name, ascii(path), error)
+            else:
+                await documents.put([Put(COLLECTION, address, {"key": key}, once=True)])
+        self._taken[place] = look
+
+
+def _relative(path: str, folder: Path) -> str:
+    """A path as seen from a folder, which it need not be below."""
+    return os.path.relpath(path, folder)
+
+
+def matches(folder: Path, pattern: str) -> Iterator[tuple[str, Look]]:
+    """Regular files that a pattern fits, the hidden ones left out.
+
+    Args:
+        folder: Folder from which it is seen.
+        pattern: Pattern, as in ``inbox/**/*.md``.
+    """
+    for path in sorted(glob.iglob(str(folder / pattern), recursive=True)):  # noqa: PTH207 - absolute ones too
+        try:
+            found = os.stat(path)  # noqa: PTH116
+        except OSError:
+            continue
+        if stat.S_ISREG(found.st_mode):
+            yield path, Look(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def digest_of(path: str, look: Look) -> str | None:
+    """Hash of a file's content; None if it is not what was found by the look.
+
+    Args:
+        path: Its path.
+        look: Result of the look at it.
+    """
+    digest = hashlib.sha256()
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+            found = os.fstat(file.fileno())
+    except OSError:
+        return None
+    is_same = look == Look(found.st_ino, found.st_size, found.st_mtime_ns)
+    return digest.hexdigest() if is_same else None

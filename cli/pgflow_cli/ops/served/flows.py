@@ -1,0 +1,136 @@
+"""Flows: the workflow of each trigger, frozen as its file is now.
+
+A run has the text that its file had when it started. So a server freezes a file when it starts, and
+again when an event comes after anything in the folder has changed. Whether something has is told by
+the times and sizes of the files, which costs one look at each. A file that has been broken by an
+edit starts no runs with half of it: the last text that was sound stands, and the log says so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pgflow_cli.look.failures import Ended, Mistake
+from pgflow_cli.look.output import shown
+from pgflow_cli.ops.served.triggers import Trigger
+from pgflow_cli.runs.declared import Wishes, prepare
+
+log = logging.getLogger("pgflow")
+
+_NOT_LOOKED_INTO = frozenset({"node_modules", "__pycache__"})
+_LAYOUT = ".archon"
+
+Signature = frozenset[tuple[str, int, int, int]]
+
+
+class Flows:
+    """The workflows of triggers.
+
+    Args:
+        folder: Folder of the files.
+        triggers: The triggers.
+        wishes: Words of the command line, which count for all runs.
+
+    Raises:
+        Mistake: One cannot be run.
+        Ended: The file of one has errors, and they have been said.
+    """
+
+    def __init__(self, folder: Path, triggers: list[Trigger], wishes: Wishes) -> None:
+        self._folder = folder
+        self._triggers = triggers
+        self._wishes = wishes
+        self._lock = threading.Lock()
+        self._seen = self._look()
+        self._arguments = {one.name: self._prepare(one) for one in triggers}
+
+    def arguments(self, trigger: Trigger) -> Mapping[str, Any]:
+        """The arguments of a run of a trigger, with the texts that the files have now."""
+        self.refresh()
+        return self._arguments[trigger.name]
+
+    def refresh(self) -> bool:
+        """Freeze the files again if one has changed; True if a run would be another one now."""
+        with self._lock:
+            seen = self._look()
+            if seen == self._seen:
+                return False
+            self._seen = seen
+            before = dict(self._arguments)
+            for trigger in self._triggers:
+                self._freeze_again(trigger)
+            return self._arguments != before
+
+    def _freeze_again(self, trigger: Trigger) -> None:
+        try:
+            self._arguments[trigger.name] = self._prepare(trigger)
+        except (Mistake, Ended) as error:
+            why = "its file has errors" if isinstance(error, Ended) else shown(str(error))
+            log.warning("trigger %s goes on with the text of before: %s", trigger.name, why)
+
+    def _prepare(self, trigger: Trigger) -> dict[str, Any]:
+        """The arguments of a run; what it takes of an event is filled in later."""
+        given = {**dict.fromkeys(trigger.take, ""), **trigger.inputs}
+        wishes = replace(
+            self._wishes,
+            inputs=[json.dumps(given)] if given else [],
+            provider=trigger.provider or self._wishes.provider,
+        )
+        try:
+            return prepare(find_flow(self._folder, trigger.run), wishes)
+        except Mistake as error:
+            raise Mistake(f"[{trigger.name}] {error}") from None
+
+    def _look(self) -> Signature:
+        """Signs of each file, by which a change of it is noticed."""
+        return frozenset(_signatures(self._root()))
+
+    def _root(self) -> Path:
+        """The folder with everything that a file can name: commands stand beside workflows."""
+        parts = self._folder.parts
+        return Path(*parts[: parts.index(_LAYOUT) + 1]) if _LAYOUT in parts else self._folder
+
+
+def _signatures(root: Path) -> Iterator[tuple[str, int, int, int]]:
+    for folder, names, files in os.walk(root, followlinks=False):
+        names[:] = [
+            name
+            for name in names
+            if name not in _NOT_LOOKED_INTO and (name == _LAYOUT or not name.startswith("."))
+        ]
+        for name in files:
+            path = os.path.join(folder, name)  # noqa: PTH118 - thousands of them, at each event
+            try:
+                found = os.stat(path)  # noqa: PTH116
+            except OSError:
+                continue
+            yield path, found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def find_flow(folder: Path, run: str) -> Path:
+    """The workflow that a trigger names: a path below the folder, or the name of one there.
+
+    Raises:
+        Mistake: There is none, or there are several.
+    """
+    from pgflow.declare import discover_workflows
+
+    if "\0" not in run and (path := folder / run).exists():
+        return path
+    found = [
+        Path(verdict.file)
+        for verdict in discover_workflows(folder)
+        if verdict.graph is not None and verdict.graph.name == run
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise Mistake(f"{len(found)} workflows in {folder} are named {run!r}: name the file")
+    raise Mistake(f"there is no workflow {run!r} in {folder}: name a file of it, or a workflow")

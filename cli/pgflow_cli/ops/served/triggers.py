@@ -1,0 +1,210 @@
+"""Triggers of workflow files: the file ``triggers.toml`` beside them.
+
+No dialect of workflow files has words for what starts a run, so pgflow has a file of its own. Each
+table of it is a trigger. It names a workflow and one source of events: a schedule, a webhook, a
+topic of the outbox or a pattern of files. Everything is checked when it is read, so that a server
+which has started can start runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.output import shown
+
+if TYPE_CHECKING:
+    from pgflow._flow.schedules import Schedule
+
+NAME: Final = "triggers.toml"
+_WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_SHARED: Final = frozenset({"run", "message", "inputs", "take", "provider"})
+_SCHEDULED: Final = frozenset(
+    {"tz", "overlap", "catch_up", "max_catch_up", "jitter", "offset", "not_on", "only_on"}
+)
+_SOURCES: Final[Mapping[str, frozenset[str]]] = {
+    "cron": _SCHEDULED,
+    "every": _SCHEDULED,
+    "webhook": frozenset({"secret"}),
+    "topic": frozenset({"start"}),
+    "files": frozenset(),
+}
+"""Sources of events, each with the words that are said of it alone."""
+VERIFIERS: Final = ("github", "stripe", "standard")
+_DURATIONS: Final = ("every", "offset", "jitter")
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A trigger.
+
+    Attributes:
+        name: Its name, with which the keys of its runs begin.
+        run: File, folder or name of the workflow.
+        source: Kind of its events: ``cron``, ``every``, ``webhook``, ``topic`` or ``files``.
+        value: Word of the file on the source.
+        options: Further words on it.
+        message: Message of each run; None for what the event says.
+        inputs: Inputs of each run.
+        take: Inputs that are parts of the event, each with the way to it.
+        provider: Provider of its runs, if it is another than that of the server.
+    """
+
+    name: str
+    run: str
+    source: str
+    value: Any
+    options: Mapping[str, Any] = field(default_factory=dict)
+    message: str | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    take: Mapping[str, str] = field(default_factory=dict)
+    provider: str | None = None
+
+    @property
+    def is_schedule(self) -> bool:
+        """True if its events are times."""
+        return self.source in ("cron", "every")
+
+    def fill(self, event: Any) -> tuple[str, dict[str, Any]]:
+        """The message and the inputs of the run of an event.
+
+        Raises:
+            LookupError: The event has not what is to be taken of it.
+        """
+        told = event["path"] if self.source == "files" else event
+        said = told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
+        taken = {name: _follow(event, way) for name, way in self.take.items()}
+        return said if self.message is None else self.message, {**self.inputs, **taken}
+
+
+def _follow(event: Any, way: str) -> Any:
+    """The part of an event at the end of a way such as ``issue.labels.0``."""
+    part = event
+    for step in way.split("."):
+        if isinstance(part, dict) and step in part:
+            part = part[step]
+        elif isinstance(part, list) and step.isdecimal() and int(step) < len(part):
+            part = part[int(step)]
+        else:
+            raise LookupError(f"the event has no {way}")
+    return part
+
+
+def read_triggers(path: Path) -> list[Trigger]:
+    """The triggers of a file.
+
+    Raises:
+        Mistake: It cannot be read, or says what no trigger can be.
+    """
+    try:
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Mistake(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Mistake(f"{path} is no TOML: {error}") from None
+    if not said:
+        raise Mistake(f"{path} has no triggers: add a table such as [nightly] with run and cron")
+    return [_trigger(f"{path}: [{shown(name)}]", name, one) for name, one in said.items()]
+
+
+def _trigger(place: str, name: str, said: Any) -> Trigger:
+    if not _WORD.fullmatch(name):
+        raise Mistake(f"{place} is no name: take up to 64 letters, digits, '_', '.' and '-'")
+    if not isinstance(said, dict):
+        raise Mistake(f"{place} is a table with run and one of {', '.join(_SOURCES)}")
+    sources = [one for one in _SOURCES if one in said]
+    if len(sources) != 1:
+        has = " and ".join(sources) or "none"
+        raise Mistake(f"{place} needs one of {', '.join(_SOURCES)}; it has {has}")
+    source = sources[0]
+    known = _SHARED | _SOURCES[source] | {source}
+    if unknown := sorted(set(said) - known):
+        raise Mistake(f"{place} has {unknown[0]!r}, which nothing reads: it may have "
+                      f"{', '.join(sorted(known))}")  # fmt: skip
+    trigger = Trigger(
+        name,
+        _text(place, said, "run"),
+        source,
+        said[source],
+        {word: said[word] for word in _SOURCES[source] if word in said},
+        _text(place, said, "message") if "message" in said else None,
+        _table(place, said, "inputs"),
+        _table(place, said, "take"),
+        _text(place, said, "provider") if "provider" in said else None,
+    )
+    _check(place, trigger)
+    return trigger
+
+
+def _text(place: str, said: Mapping[str, Any], word: str) -> str:
+    if not isinstance(said.get(word), str) or (word == "run" and not said[word].strip()):
+        raise Mistake(f"{place}: {word} is a text, not {said.get(word)!r}")
+    return str(said[word])
+
+
+def _table(place: str, said: Mapping[str, Any], word: str) -> dict[str, Any]:
+    found = said.get(word, {})
+    if not isinstance(found, dict):
+        raise Mistake(f"{place}: {word} is a table of inputs, not {found!r}")
+    try:
+        return dict(json.loads(json.dumps(found)))
+    except (TypeError, ValueError):
+        raise Mistake(f"{place}: {word} has a value that JSON has not, such as a date") from None
+
+
+def _check(place: str, trigger: Trigger) -> None:
+    """Refuse a trigger that could never fire.
+
+    Raises:
+        Mistake: It cannot be so.
+    """
+    for name, way in trigger.take.items():
+        if not isinstance(way, str) or not way:
+            raise Mistake(f"{place}: take.{name} is a way such as 'issue.number', not {way!r}")
+    if both := sorted(set(trigger.take) & set(trigger.inputs)):
+        raise Mistake(f"{place}: {both[0]} stands in inputs and in take")
+    if trigger.is_schedule:
+        if trigger.take:
+            raise Mistake(f"{place}: a slot has nothing to take; its run's key names it")
+        schedule_of(trigger, place)
+    elif trigger.source == "webhook":
+        _check_webhook(place, trigger)
+    elif not isinstance(trigger.value, str) or not trigger.value:
+        raise Mistake(f"{place}: {trigger.source} is a text, not {trigger.value!r}")
+    elif trigger.options.get("start", "newest") not in ("oldest", "newest"):
+        raise Mistake(f"{place}: start is 'oldest' or 'newest', not {trigger.options['start']!r}")
+
+
+def _check_webhook(place: str, trigger: Trigger) -> None:
+    if trigger.value not in VERIFIERS:
+        raise Mistake(f"{place}: webhook is one of {', '.join(VERIFIERS)}, not {trigger.value!r}")
+    secret = trigger.options.get("secret")
+    names = [secret] if isinstance(secret, str) else secret
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) for n in names):
+        raise Mistake(f"{place}: secret is the name of a variable of the environment, or a list")
+
+
+def schedule_of(trigger: Trigger, place: str = "") -> Schedule:
+    """The schedule of a trigger.
+
+    Raises:
+        Mistake: It has no such slots.
+    """
+    from pgflow import schedule
+    from pgflow.errors import PgflowError
+    from pgflow_cli.look.parsing import parse_duration
+
+    options = {**trigger.options, trigger.source: trigger.value}
+    for word in _DURATIONS:
+        if word in options:
+            options[word] = parse_duration(str(options[word]), f"{place}: {word}")
+    try:
+        return schedule(options.pop("cron", None), **options)
+    except (PgflowError, TypeError, ValueError) as error:
+        raise Mistake(f"{place}: {error}") from None
