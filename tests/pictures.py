@@ -31,6 +31,9 @@ LOOKS = ((1280, False), (1280, True), (390, False), (390, True))
 PAGES = (
     "/", "/runs", "/run?key=order-1", "/run?key=pay-3", "/workflows", "/workflow?name=checkout",
     "/gates", "/effects", "/queues", "/workers", "/policy", "/sql", "/sql/page?page=/runs",
+    "/obligations", "/budgets", "/schedules", "/schedule?name=nightly", "/outbox",
+    "/relay?name=mailer", "/health", "/filters?status=failed", "/run?key=long",
+    "/run/order?key=invoice-1&verb=cancel", "/run/again?key=order-1", "/runs?status=waiting",
 )  # fmt: skip
 
 

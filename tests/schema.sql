@@ -1779,6 +1779,19 @@ view pgflow.queues, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.relay_changes, owner pgflow_owner
+  -- Pauses, resumptions, replays and redeliveries of relays: who, when and why
+  changed_at timestamp with time zone -- Time at which it was said
+  relay text -- Name of the relay
+  what text -- paused, resumed, replayed or redelivered
+  said jsonb -- The event from which it goes on; or the one that is tried again, and how many
+  why text -- The reason given; null = none
+  changed_by text -- Name of whoever said it
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.relays, owner pgflow_owner
   -- Relays: how far each has come, and what stands in its way
   name text -- Its name
@@ -2495,6 +2508,12 @@ function pgflow.check_collect_(collect integer, max_wait_seconds double precisio
   set search_path=pg_catalog, pg_temp
   md5 2d96f821c87f79e6f6a98ddcd52cf380
 
+function pgflow.check_collection_(collection text) returns void, owner pgflow_owner
+  -- Refuses (PF003) a collection that nobody may write: one with such a name, or the record of orders to relays
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  md5 7d16195a1cd9db5681aa3e82e5b108c6
+
 function pgflow.check_cut_(run_id bigint, cut integer, edit json, is_fork boolean) returns void, owner pgflow_owner
   -- Refuses (PF003) a cut that is not in the journal or that another run cannot begin with
   plpgsql stable
@@ -3023,7 +3042,7 @@ function pgflow.delete_documents(collection text, paths json) returns integer, o
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 0157a20f5e79ce917fd5dc0da399e871
+  md5 294bf88c1de1de22ca9b26ec935de5b6
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -3033,7 +3052,7 @@ function pgflow.delete_folder(collection text, prefix text[]) returns integer, o
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7f309392f775f28209b0c20a95a7f952
+  md5 ad8857468ff7d8d977f214c296dba145
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4193,6 +4212,12 @@ function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
   set enable_seqscan=off
   md5 8868c16c743cf64aaf11977be86c838e
 
+function pgflow.note_relay_(name text, what text, said jsonb, why text, sent_by text) returns void, owner pgflow_owner
+  -- Keeps who said what of a relay
+  sql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 ffe8109bc924b08fe49613fa043ef8ee
+
 function pgflow.note_schedule_(name text, what text, why text, said_by text, at timestamp with time zone, detail jsonb DEFAULT NULL::jsonb) returns void, owner pgflow_owner
   -- Writes down what was said of a schedule
   sql volatile
@@ -4422,12 +4447,12 @@ function pgflow.pause_queue(queue text) returns void, owner pgflow_owner
   md5 d06ca3cb52bc3b19acf1a01ba2836aed
   grant execute to pgflow_operator
 
-function pgflow.pause_relay(name text) returns void, owner pgflow_owner
+function pgflow.pause_relay(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Has a relay take no more events until resume_relay; PF001 if there is no such relay
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 44984823cbabee925b330ad7708048a2
+  md5 44419e70d5b83a4807269106bf8a9d2c
   grant execute to pgflow_operator
 
 function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -4583,7 +4608,7 @@ function pgflow.put_documents(documents json) returns integer, owner pgflow_owne
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 72d6b0ba651a6f47afa7cca8b1d6508f
+  md5 4023b89067d5c3702b641367b2b41357
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4731,12 +4756,12 @@ function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_own
   set search_path=pg_catalog, pg_temp
   md5 6045b5f707276c54b02c275dca41025f
 
-function pgflow.redeliver_events(name text, event bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
+function pgflow.redeliver_events(name text, event bigint DEFAULT NULL::bigint, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Has a relay try its dead events again, or one of them; answers how many. PF001 if there is no such relay
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 695541aeeeb354adf66fa09c53061cc2
+  md5 229687092e1a8718fe2153ca77400eb6
   grant execute to pgflow_operator
 
 function pgflow.refill_schedules(slots jsonb) returns integer, owner pgflow_owner
@@ -4915,12 +4940,12 @@ function pgflow.replace_message(key text, message bigint, payload json, why text
   md5 ecefa08157dc5e00e7358a8dd90c9ae4
   grant execute to pgflow_operator
 
-function pgflow.replay_relay(name text, from_event bigint) returns bigint, owner pgflow_owner
+function pgflow.replay_relay(name text, from_event bigint, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
   -- Has a relay go on from this event, backwards or forwards: events that it has delivered come again, under their numbers. Answers how many there are. PF001 if there is no such relay
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 69f760957bd0caa444ce8494068161d4
+  md5 95d91cb0f20dba2ff724fd54ad0f8ec1
   grant execute to pgflow_operator
 
 function pgflow.report_loss(worker_id integer, host text, pid integer, old_timeline integer, new_timeline integer, acknowledged bigint, kept bigint, age_seconds double precision, run_count integer, runs jsonb) returns bigint, owner pgflow_owner
@@ -4983,12 +5008,12 @@ function pgflow.resume_queue(queue text) returns void, owner pgflow_owner
   md5 c9e8917056c7d2ea80dec5131a649f07
   grant execute to pgflow_operator
 
-function pgflow.resume_relay(name text) returns void, owner pgflow_owner
+function pgflow.resume_relay(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
   -- Lets a relay go on that is paused, or whose circuit is open; PF001 if there is no such relay
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 78d508815ad13e5a245d9657474b6ad0
+  md5 dbc3f4c86942d88f0c90e57a8d861d7c
   grant execute to pgflow_operator
 
 function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner

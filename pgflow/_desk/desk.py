@@ -22,6 +22,7 @@ import psycopg_pool
 from pgflow._db.query import Query
 from pgflow._model.envelopes import is_redacted, open_value
 from pgflow.app import App, AsyncApp
+from pgflow.documents import AsyncDocuments, Documents, Put
 from pgflow.errors import CodecError, PgflowError, WrongState
 from pgflow.inspect import Question, ask, ask_async, encoded, readable
 from pgflow.inspect.question import Steps
@@ -132,6 +133,20 @@ class Desk:
         if isinstance(self._app, App):
             return await asyncio.to_thread(method, *given, **options)
         return await method(*given, **options)
+
+    async def keep(self, *documents: Put) -> None:
+        """Write documents of the console's own."""
+        if isinstance(self._app, App):
+            await asyncio.to_thread(Documents(self._app).put, documents)
+        else:
+            await AsyncDocuments(self._app).put(documents)
+
+    async def forget(self, collection: str, path: tuple[str, ...]) -> None:
+        """Delete such a document, if it is there."""
+        if isinstance(self._app, App):
+            await asyncio.to_thread(Documents(self._app).delete, collection, [path])
+        else:
+            await AsyncDocuments(self._app).delete(collection, [path])
 
     def clear(self, value: Any) -> Any:
         """Return a value with what the codec has encoded in clear, or a word in its place."""

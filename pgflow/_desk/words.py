@@ -71,6 +71,15 @@ def number(value: float | Decimal) -> str:
     return f"{value:,}"
 
 
+def size(count: float) -> str:
+    """Return a size in bytes in its two or three leading digits: ``820 kB``, ``1.4 GB``."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.1f} {unit}" if unit == "GB" and count < 9.95 else f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TB"
+
+
 def many(count: int, thing: str) -> str:
     """Return a count with its noun: ``1 run``, ``1,200 runs``."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"

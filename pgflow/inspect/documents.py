@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, LiteralString
@@ -37,12 +38,17 @@ select path, value, created_at, updated_at, expires_at from pgflow.documents whe
 
 
 def list_documents(
-    collection: str, *, after: After = None, limit: int | None = 50
+    collection: str,
+    *,
+    folder: Sequence[str] = (),
+    after: After = None,
+    limit: int | None = 50,
 ) -> Question[Listing[DocumentRow]]:
     """Ask for a page of the documents of a collection, by their paths.
 
     Args:
         collection: Name of the collection.
+        folder: Only documents in this folder and in those below; all if not given.
         after: ``next`` of the page before; None for the first.
         limit: Most rows of a page; None for all.
 
@@ -51,11 +57,13 @@ def list_documents(
     """
     place = parse_place(after, json.loads)
     behind: LiteralString = "and path > %s::text[]" if place else ""
-    sql = statement(_DOCUMENTS, behind, "order by path limit %s")
+    inside: LiteralString = "and path[:%s] = %s::text[]" if folder else ""
+    given = (len(folder), list(folder)) if folder else ()
+    sql = statement(_DOCUMENTS, inside, behind, "order by path limit %s")
     read = lambda rows: cut(  # noqa: E731
         [DocumentRow(*row) for row in rows], limit, lambda row: (_place(row.path),)
     )
-    return once(Query(sql, (collection, *place, one_more(limit)), read))
+    return once(Query(sql, (collection, *given, *place, one_more(limit)), read))
 
 
 def _place(path: list[str]) -> str:

@@ -119,6 +119,27 @@ class TriggerRow:
     state: str
 
 
+@dataclass(frozen=True)
+class RelayChangeRow:
+    """An order to a relay. A row of the view ``pgflow.relay_changes``.
+
+    Attributes:
+        changed_at: Time at which it was given.
+        relay: Name of the relay.
+        what: ``paused``, ``resumed``, ``replayed`` or ``redelivered``.
+        said: The event from which it goes on; or the one that is tried again, and how many are.
+        why: The reason given; None if there is none.
+        changed_by: Name of whoever gave it.
+    """
+
+    changed_at: datetime
+    relay: str
+    what: str
+    said: dict[str, int]
+    why: str | None
+    changed_by: str
+
+
 _RELAYS: LiteralString = """
 select name, state, topics, target, event_id, horizon, lag, oldest_at, retrying, dead, delivered,
   failures, error, open_until, paused_at, declared_at
@@ -142,6 +163,20 @@ def list_triggers() -> Question[list[TriggerRow]]:
 def list_relays() -> Question[list[RelayRow]]:
     """Ask for all relays, by their names."""
     return once(Query(_RELAYS, (), lambda rows: [RelayRow(*row) for row in rows]))
+
+
+def list_relay_changes(name: str, *, limit: int = 20) -> Question[list[RelayChangeRow]]:
+    """Ask for the newest orders to a relay.
+
+    Args:
+        name: Name of the relay.
+        limit: Most rows.
+    """
+    sql = """
+      select changed_at, relay, what, said, why, changed_by
+      from pgflow.relay_changes where relay = %s order by changed_at desc limit %s
+    """
+    return once(Query(sql, (name, limit), lambda rows: [RelayChangeRow(*row) for row in rows]))
 
 
 def list_events(

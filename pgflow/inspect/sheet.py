@@ -177,7 +177,7 @@ def _check_call(before: list[str]) -> None:
 
 def shown_statement(query: Query[object]) -> str:
     """Return a statement of a reader with its parameters as literals."""
-    parts = str(query.sql).split("%s")
+    parts = re.split(r"(?<!%)%s", str(query.sql))
     literals = [*(Literal(param).as_string(None) for param in query.params), ""]
     text = "".join(part + said for part, said in zip(parts, literals, strict=True))
     lines = text.replace("%%", "%").strip("\n").splitlines()

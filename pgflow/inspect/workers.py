@@ -71,6 +71,35 @@ class Holder:
     beat: int | None
 
 
+@dataclass(frozen=True)
+class HeldRun:
+    """A run that a worker holds, and what it is about.
+
+    Attributes:
+        key: Key of the run.
+        workflow: Name of its workflow.
+        queue: Queue that it was claimed from.
+        since: Time of the claim.
+        attempt: Claims since the run last made progress.
+        run_id: The number of the run.
+        event: Kind of the newest unit of its journal; None if it has none.
+        name: Name of what that is about; None where there is none.
+        at: Time at which it was recorded; None if there is none.
+        starts: Names of the steps that this unit allowed to start.
+    """
+
+    key: str
+    workflow: str
+    queue: str
+    since: datetime
+    attempt: int
+    run_id: int
+    event: str | None
+    name: str | None
+    at: datetime | None
+    starts: list[str]
+
+
 _COLUMNS: LiteralString = (
     "worker_id, host, pid, queues, concurrency, running, stopping, version, started_at, beat_at, "
     "is_outdated, lost_threads"
@@ -81,6 +110,33 @@ def list_workers() -> Question[list[WorkerRow]]:
     """Ask for all workers that count as alive, by their number."""
     sql = statement("select", _COLUMNS, "from pgflow.workers order by worker_id")
     return once(Query(sql, (), lambda rows: [WorkerRow(*row) for row in rows]))
+
+
+_HELD: LiteralString = """
+select r.key, r.workflow, r.queue, r.since, r.attempt, r.run_id, u.event, u.name, u.recorded_at,
+  array(select s->>2 from jsonb_array_elements(coalesce(u.starts::jsonb, '[]')) s)
+from pgflow.runs r
+left join lateral (
+  select t.event, t.name, t.recorded_at, t.starts from pgflow.timeline t
+  where t.run_id = r.run_id order by t.seq desc limit 1
+) u on true
+where r.status = 'running' and r.worker_id = %s and (%s::text is null or r.tenant = %s)
+order by r.since, r.run_id limit %s
+"""
+
+
+def list_held_runs(
+    worker_id: int, *, tenant: str | None = None, limit: int | None = 50
+) -> Question[list[HeldRun]]:
+    """Ask for the runs that a worker holds, those that it has held longest first.
+
+    Args:
+        worker_id: The number of the worker.
+        tenant: Only runs of this tenant; None for all.
+        limit: Most rows; None for all.
+    """
+    params = (worker_id, tenant, tenant, limit)
+    return once(Query(_HELD, params, lambda rows: [HeldRun(*row) for row in rows]))
 
 
 def count_workers() -> Question[WorkerCount]:

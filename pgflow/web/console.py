@@ -41,12 +41,15 @@ from pgflow.web.page import Page, link, read_form
 from pgflow.web.pages import (
     again,
     bulk,
+    filters,
     gates,
+    health,
     home,
     orders,
     outbox,
     owed,
     policy,
+    relays,
     run,
     runs,
     schedules,
@@ -77,12 +80,13 @@ NAVIGATION = (
     ("/effects", "Effects"), ("/obligations", "Obligations"), ("/budgets", "Budgets"),
     ("/schedules", "Schedules"),
     ("/outbox", "Outbox"), ("/queues", "Queues"), ("/workers", "Workers"),
-    ("/policy", "Policy"), ("/sql", "SQL"),
+    ("/policy", "Policy"), ("/health", "Database"), ("/sql", "SQL"),
 )  # fmt: skip
 PARENTS = {
     "/run": "/runs", "/run/order": "/runs", "/gate": "/gates", "/budget": "/budgets",
     "/schedule": "/schedules", "/schedule/order": "/schedules", "/relay": "/outbox",
-    "/sql/page": "/sql", "/workflow": "/workflows",
+    "/relay/order": "/outbox",
+    "/sql/page": "/sql", "/workflow": "/workflows", "/worker": "/workers",
 }  # fmt: skip
 
 READS: tuple[tuple[str, Handler], ...] = (
@@ -97,14 +101,17 @@ READS: tuple[tuple[str, Handler], ...] = (
     ("/relay", outbox.show_relay), ("/queues", supply.show_queues),
     ("/workers", supply.show_workers), ("/sql", sheet.show_sheet),
     ("/workflows", workflows.show_workflows), ("/workflow", workflows.show_workflow),
-    ("/policy", policy.show_policy),
+    ("/policy", policy.show_policy), ("/worker", supply.show_worker),
+    ("/health", health.show_health), ("/filters", filters.ask_filter),
+    ("/relay/order", relays.ask_order),
 )  # fmt: skip
 WRITES: tuple[tuple[str, Handler], ...] = (
     ("/run/order", orders.give_order), ("/run/again", again.do_again),
     ("/runs/order", bulk.tell_many),
     ("/gate", gates.answer_gate), ("/debt", owed.close_debt),
     ("/budget", supply.change_budget), ("/schedule/order", schedules.give_order),
-    ("/sql", sheet.run_sheet),
+    ("/sql", sheet.run_sheet), ("/filters", filters.save_filter),
+    ("/relay/order", relays.give_order),
 )  # fmt: skip
 FILES = (
     ("/static/console.css", "text/css"), ("/static/console.js", "text/javascript"),
@@ -381,6 +388,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= {
         "duration": words.duration, "number": words.number, "offset": words.offset,
         "shown": words.shown, "when": words.when, "many": words.many,
+        "size": words.size,
     }  # fmt: skip
     environment.globals |= {"age": words.age}
     return environment

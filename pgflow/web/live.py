@@ -28,7 +28,8 @@ from pgflow.web.principals import Principal
 
 LIVE_PATHS = (
     "/", "/runs", "/run", "/gates", "/effects", "/obligations", "/budgets", "/schedules",
-    "/schedule", "/outbox", "/relay", "/queues", "/workers", "/workflows", "/workflow",
+    "/schedule", "/outbox", "/relay", "/queues", "/workers", "/worker", "/workflows",
+    "/workflow",
 )  # fmt: skip
 """Pages on which nobody writes anything that would be lost when they change."""
 

@@ -27,6 +27,24 @@ $$;
 comment on function pgflow.check_path_(text[])
   is 'Refuses (PF003) a path that no document can have, and answers any other';
 
+create or replace function pgflow.check_collection_(collection text)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform pgflow.check_name_(collection, 'the name of a collection', 100);
+  if collection = 'pgflow.relays' then
+    raise exception using errcode = 'PF003',
+      message = 'the collection pgflow.relays is written by orders to relays only',
+      hint = 'Take another name.';
+  end if;
+end
+$$;
+comment on function pgflow.check_collection_(text)
+  is 'Refuses (PF003) a collection that nobody may write: one with such a name, or the record of orders to relays';
+
 create or replace function pgflow.names_of_(path json)
 returns text[]
 language sql
@@ -64,7 +82,7 @@ begin
     ) d
     order by d.collection, d.path, d.ordinality desc
   loop
-    perform pgflow.check_name_(document.collection, 'the name of a collection', 100), pgflow.check_path_(document.path),
+    perform pgflow.check_collection_(document.collection), pgflow.check_path_(document.path),
       pgflow.check_json_(document.value, 'a document');
     if document.value is null or document.ttl_ms not between 1 and 3155760000000 then
       raise exception using errcode = 'PF003',
@@ -194,6 +212,7 @@ as $$
 declare
   deleted int;
 begin
+  perform pgflow.check_collection_(collection);
   perform from pgflow.document d
   where d.collection = delete_documents.collection
     and d.path in (select pgflow.names_of_(p.value) collate "C" from json_array_elements(paths) p)
@@ -222,6 +241,7 @@ declare
   n constant int := cardinality(pgflow.check_path_(prefix));
   high constant text[] := prefix[1:n - 1] || (prefix[n] || chr(1));
 begin
+  perform pgflow.check_collection_(collection);
   perform from pgflow.document d
   where d.collection = delete_folder.collection and d.path >= prefix and d.path < high
   order by d.path for update;

@@ -282,8 +282,28 @@ comment on function pgflow.settle_events(text, bigint, bigint, json, float8, int
 --! grant settle_events to pgflow_worker
 
 -- ---------------------------------------------------------------- what operators say
+--
+-- Each order is kept with who gave it and why, as a document of a collection that only these functions write.
 
-create or replace function pgflow.replay_relay(name text, from_event bigint)
+create or replace function pgflow.note_relay_(name text, what text, said jsonb, why text, sent_by text)
+returns void
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  insert into pgflow.document (created_at, updated_at, collection, path, value)
+  select t.now, t.now, 'pgflow.relays',
+    array[left(name, 255), to_char(t.now at time zone 'UTC', 'YYYYMMDDHH24MISSUS'), gen_random_uuid()::text],
+    json_build_object(
+      'what', what, 'said', said, 'why', left(why, 4096), 'by', left(coalesce(sent_by, session_user), 255)
+    )
+  from (select pgflow.now_() as now) t
+$$;
+comment on function pgflow.note_relay_(text, text, jsonb, text, text) is 'Keeps who said what of a relay';
+
+create or replace function pgflow.replay_relay(
+  name text, from_event bigint, why text default null, sent_by text default null
+)
 returns bigint
 language plpgsql
 volatile
@@ -298,18 +318,21 @@ begin
   end if;
   -- Whoever delivers just now has lost it, and settles nothing.
   update pgflow.relay r set event_id = from_event - 1, token = null, leased_until = null where r.name = name;
+  perform pgflow.note_relay_(name, 'replayed', jsonb_build_object('from_event', from_event), why, sent_by);
   return (
     select count(*) from pgflow.relay r join pgflow.event e on e.topic = any(r.topics) and e.event_id >= from_event
     where r.name = name
   );
 end
 $$;
-comment on function pgflow.replay_relay(text, bigint)
+comment on function pgflow.replay_relay(text, bigint, text, text)
   is 'Has a relay go on from this event, backwards or forwards: events that it has delivered come again, under their '
      'numbers. Answers how many there are. PF001 if there is no such relay';
 --! grant replay_relay to pgflow_operator
 
-create or replace function pgflow.redeliver_events(name text, event bigint default null)
+create or replace function pgflow.redeliver_events(
+  name text, event bigint default null, why text default null, sent_by text default null
+)
 returns bigint
 language plpgsql
 volatile
@@ -324,14 +347,19 @@ begin
   update pgflow.delivery d set is_dead = false, attempts = 0, due_at = pgflow.now_()
   where d.relay = name and d.is_dead and (event is null or d.event_id = event);
   get diagnostics count = row_count;
+  if count > 0 then
+    perform pgflow.note_relay_(
+      name, 'redelivered', jsonb_strip_nulls(jsonb_build_object('event', event, 'events', count)), why, sent_by
+    );
+  end if;
   return count;
 end
 $$;
-comment on function pgflow.redeliver_events(text, bigint)
+comment on function pgflow.redeliver_events(text, bigint, text, text)
   is 'Has a relay try its dead events again, or one of them; answers how many. PF001 if there is no such relay';
 --! grant redeliver_events to pgflow_operator
 
-create or replace function pgflow.pause_relay(name text)
+create or replace function pgflow.pause_relay(name text, why text default null, sent_by text default null)
 returns void
 language plpgsql
 volatile
@@ -341,13 +369,14 @@ as $$
 begin
   perform pgflow.find_relay_(name);
   update pgflow.relay r set paused_at = coalesce(r.paused_at, pgflow.now_()) where r.name = pause_relay.name;
+  perform pgflow.note_relay_(name, 'paused', '{}', why, sent_by);
 end
 $$;
-comment on function pgflow.pause_relay(text)
+comment on function pgflow.pause_relay(text, text, text)
   is 'Has a relay take no more events until resume_relay; PF001 if there is no such relay';
 --! grant pause_relay to pgflow_operator
 
-create or replace function pgflow.resume_relay(name text)
+create or replace function pgflow.resume_relay(name text, why text default null, sent_by text default null)
 returns void
 language plpgsql
 volatile
@@ -357,9 +386,10 @@ as $$
 begin
   perform pgflow.find_relay_(name);
   update pgflow.relay r set paused_at = null, open_until = null, failures = 0 where r.name = resume_relay.name;
+  perform pgflow.note_relay_(name, 'resumed', '{}', why, sent_by);
 end
 $$;
-comment on function pgflow.resume_relay(text)
+comment on function pgflow.resume_relay(text, text, text)
   is 'Lets a relay go on that is paused, or whose circuit is open; PF001 if there is no such relay';
 --! grant resume_relay to pgflow_operator
 
@@ -422,6 +452,21 @@ comment on column pgflow.relays.error is 'The last failure; null = none since th
 comment on column pgflow.relays.open_until is 'The circuit is open until then';
 comment on column pgflow.relays.paused_at is 'Time at which an operator has paused it';
 comment on column pgflow.relays.declared_at is 'Time at which it was declared first';
+
+drop view if exists pgflow.relay_changes;
+create view pgflow.relay_changes as
+select d.created_at as changed_at, d.path[1] as relay, d.value->>'what' as what, (d.value->'said')::jsonb as said,
+  d.value->>'why' as why, d.value->>'by' as changed_by
+from pgflow.document d where d.collection = 'pgflow.relays';
+comment on view pgflow.relay_changes is 'Pauses, resumptions, replays and redeliveries of relays: who, when and why';
+--! grant relay_changes to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+comment on column pgflow.relay_changes.changed_at is 'Time at which it was said';
+comment on column pgflow.relay_changes.relay is 'Name of the relay';
+comment on column pgflow.relay_changes.what is 'paused, resumed, replayed or redelivered';
+comment on column pgflow.relay_changes.said
+  is 'The event from which it goes on; or the one that is tried again, and how many';
+comment on column pgflow.relay_changes.why is 'The reason given; null = none';
+comment on column pgflow.relay_changes.changed_by is 'Name of whoever said it';
 
 drop view if exists pgflow.deliveries;
 create view pgflow.deliveries as

@@ -55,3 +55,14 @@ def test_both_colours_read_the_same_of_events_and_rules(dsn: str, conn: psycopg.
     assert waiting.items == []
     assert triggers == []
     assert [(row.rule, row.needs, row.counts) for row in judged] == [(1, "gate", True)]
+
+
+def test_orders_to_a_relay_are_read_latest_first(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("select pgflow.declare_relay('mailer', array['orders'])")
+        conn.execute("select pgflow.pause_relay('mailer', 'why', 'ann')")
+        conn.execute("select pgflow.resume_relay('mailer')")
+        found = inspect.ask(conn, inspect.list_relay_changes("mailer"))
+        assert [(row.what, row.why) for row in found] == [("resumed", None), ("paused", "why")]
+        assert inspect.ask(conn, inspect.list_relay_changes("mailer", limit=1)) == found[:1]
+        assert inspect.ask(conn, inspect.list_relay_changes("other")) == []

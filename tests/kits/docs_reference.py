@@ -118,6 +118,7 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
         readers.list_queues, readers.list_queue_changes, readers.list_queue_names, readers.unknown_queues, readers.list_lanes, readers.is_served, readers.why_unserved,
         readers.find_queue, readers.list_workflows, readers.list_workers, readers.count_workers, readers.list_holders,
         readers.list_batches, readers.QueueRow, readers.QueueChangeRow, readers.BatchRow, readers.LaneRow, readers.WorkerRow, readers.WorkerCount, readers.Holder,
+        readers.list_held_runs, readers.HeldRun,
     ]),
     ("Rates", "", [readers.read_rates, readers.read_pulse, readers.list_workflow_rows, readers.list_step_times, readers.Rates, readers.Minute, readers.WorkflowRow, readers.StepTimes]),
     ("Gates", "See [Ask a person](../how-to/gates.md).", [readers.list_gates, readers.find_gate, readers.GateRow]),
@@ -130,8 +131,8 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
     ]),
     ("Documents", "", [readers.list_documents, readers.DocumentRow]),
     ("Events", "See [Publish events](../how-to/outbox.md).", [
-        readers.list_relays, readers.list_events, readers.list_deliveries, readers.list_triggers,
-        readers.RelayRow, readers.EventRow, readers.DeliveryRow, readers.TriggerRow,
+        readers.list_relays, readers.list_relay_changes, readers.list_events, readers.list_deliveries, readers.list_triggers,
+        readers.RelayRow, readers.RelayChangeRow, readers.EventRow, readers.DeliveryRow, readers.TriggerRow,
     ]),
     ("Messages", "", [readers.list_messages, readers.MessageRow]),
     ("Versions and patches", "See [Change running code](../how-to/change-running-code.md).", [readers.list_versions, readers.list_patches, readers.VersionRow, readers.PatchRow]),
@@ -140,6 +141,10 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
         readers.count_stuck, readers.count_left_messages, readers.list_losses, readers.list_large_partitions, readers.check_books, readers.read_view_costs,
         readers.Idleness, readers.WorkerHealth, readers.StrayLeases, readers.WaitingQueue, readers.UnservedLane, readers.StuckRuns, readers.LeftMessages,
         readers.LossRow, readers.LargePartition, readers.Violation,
+    ]),
+    ("The server", "The console's page of health asks these.", [
+        readers.read_server, readers.list_tables, readers.list_snapshots, readers.list_slow_statements,
+        readers.ServerState, readers.TableRow, readers.SnapshotRow, readers.StatementRow,
     ]),
     ("Clock and words", "", [readers.database_now, readers.has_passed, readers.describe_error, readers.readable, readers.encoded]),
 ]  # fmt: skip

@@ -195,7 +195,7 @@ async def test_the_outbox_shows_lag_and_what_is_dead(
     page = await browser.get(path)
     assert is_harmless(page) == []
     seen_in(page, "Lag 3 events, the oldest", "dead 1", "waiting 0", str(dead), "<i>503</i>")
-    seen_in(page, '"n": "<b>1</b>"', "pgflow outbox redeliver mailer")
+    seen_in(page, '"n": "<b>1</b>"', "Try dead events again")
     page = await browser.get("/relay", name="mailer", state="waiting")
     seen_in(page, "It has delivered all that it took.")
     assert await browser.status("/relay", name="none") == 404
@@ -216,3 +216,68 @@ async def test_dead_events_come_in_pages(aflow: AsyncHarness, conn: psycopg.Conn
     page = await browser.get(path)
     seen_in(page, "k100 ", "k118 ")
     assert "k98 " not in page.words
+
+
+def relay_order(verb: str, **said: str) -> str:
+    return address("/relay/order", name="mailer", verb=verb, **said)
+
+
+async def test_a_relay_takes_orders_that_are_kept_with_who_gave_them(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    declare(conn, "mailer")
+    conn.execute("select pgflow.publish('orders', '1', 'k' || n) from generate_series(1, 3) n")
+    first, *_ = refuse(conn, "mailer", "no")
+    bob = Browser(aflow.app, BOB)
+    page = await bob.get("/relay", name="mailer")
+    for verb in ("pause", "redeliver", "replay"):
+        assert relay_order(verb) in page.links, verb
+    assert relay_order("redeliver", event=str(first)) in page.links
+    answer = await bob.submit(relay_order("pause"), {}, why="the target moves")
+    assert answer.headers["location"] == "/relay?name=mailer&done=pause"
+    assert one(conn, "select state from pgflow.relays") == "paused"
+    page = await bob.get("/relay", name="mailer", done="pause")
+    seen_in(page, "It takes no more events.", "paused bob the target moves")
+    await bob.submit(relay_order("resume"), {})
+    page = await bob.get(relay_order("redeliver", event=str(first)))
+    seen_in(page, f"pgflow outbox redeliver mailer {first}", f"redeliver_events('mailer', {first},")
+    assert (await bob.submit(relay_order("redeliver"), {}, event=str(first))).status_code == 303
+    assert (await bob.submit(relay_order("redeliver"), {}, event=str(first))).status_code == 409
+    assert (await bob.submit(relay_order("redeliver"), {})).status_code == 303
+    assert one(conn, "select dead from pgflow.relays") == 0
+    assert await bob.status(relay_order("redeliver")) == 200
+    assert (await bob.submit(relay_order("replay"), {}, event=str(first))).status_code == 303
+    said = "select what, said, why, changed_by from pgflow.relay_changes order by changed_at"
+    assert conn.execute(said).fetchall() == [
+        ("paused", {}, "the target moves", "bob"),
+        ("resumed", {}, None, "bob"),
+        ("redelivered", {"event": first, "events": 1}, None, "bob"),
+        ("redelivered", {"events": 2}, None, "bob"),
+        ("replayed", {"from_event": first}, None, "bob"),
+    ]
+    for event in ("", "-1", "x", "1e3", "²", "9" * 19):
+        assert (await bob.submit(relay_order("replay"), {}, event=event)).status_code == 400, event
+    assert await bob.status(relay_order("drop")) == 400
+
+
+async def test_a_viewer_gives_no_order_to_a_relay(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    declare(conn, "mailer")
+    viewer = Browser(aflow.app, WATCHER)
+    page = await viewer.get("/relay", name="mailer")
+    assert not [link for link in page.links if "/relay/order" in link]
+    assert await viewer.status(relay_order("pause")) == 403
+    assert (await viewer.client.post(relay_order("pause"), data={})).status_code == 403
+    assert conn.execute("select count(*) from pgflow.relay_changes").fetchone() == (0,)
+
+
+def test_nobody_writes_the_record_of_orders_to_relays(conn: psycopg.Connection) -> None:
+    with pytest.raises(psycopg.errors.Error, match="written by orders to relays only"):
+        conn.execute(
+            "select pgflow.put_documents(%s)",
+            (json.dumps([{"collection": "pgflow.relays", "path": ["x"], "value": 1}]),),
+        )
+    for verb, given in (("delete_documents", "[]"), ("delete_folder", "{x}")):
+        with pytest.raises(psycopg.errors.Error, match="written by orders to relays only"):
+            conn.execute(f"select pgflow.{verb}('pgflow.relays', %s)", (given,))

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from records import SOON, run_row
 from schedulekit import setting
+from sqlkit import one
 from test_console_pages import (
     ANN,
     FLOWS,
@@ -403,6 +404,11 @@ async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
     await write(address("/budget", pool="models"), verb="revoke")
     await write(address("/schedule/order", name="s", verb="trigger"))
     await write(address("/sql", sql="select 1 as one"))
+    form = form_of(await browser.get(address("/filters", status="failed")), {"verb": "save"})
+    assert (await browser.send(form, name="mine")).status_code == 303
+    done.add("/filters")
+    one(conn, "select pgflow.declare_relay('mailer', array['orders'])")
+    await write(address("/relay/order", name="mailer", verb="pause"))
     assert done == {path for path, _ in WRITES}
 
 

@@ -10,6 +10,7 @@ import typer
 from pgflow_cli.look.database import Dsn, as_row, database_now, fetch, opened
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.help import Command, make_group
+from pgflow_cli.look.mail import operator
 from pgflow_cli.look.output import (
     AsCsv,
     AsJson,
@@ -34,6 +35,7 @@ outbox = make_group(
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the relay.", show_default=False)]
+Why = Annotated[str | None, typer.Option(help="The reason, kept with the order.")]
 
 _RELAYS = (
     "name", "state", "topics", "target", "event_id", "horizon", "lag", "oldest_at", "retrying",
@@ -130,6 +132,7 @@ def replay_relay(
         int,
         typer.Option("--from", min=1, help="Number of the first event.", show_default=False),
     ],
+    why: Why = None,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
@@ -139,7 +142,7 @@ def replay_relay(
     """
     from pgflow._db.calls import outbox as calls
 
-    count = _say(dsn, calls.replay_relay(relay, from_event))
+    count = _say(dsn, calls.replay_relay(relay, from_event, why, operator()))
     print_one(
         choose_form(as_json=as_json),
         {"relay": relay, "events": count},
@@ -154,13 +157,14 @@ def redeliver(
         int | None, typer.Argument(help="Number of the event; all if left out.", show_default=False)
     ] = None,
     *,
+    why: Why = None,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
     """Has a relay try its dead events again, or one of them."""
     from pgflow._db.calls import outbox as calls
 
-    count = _say(dsn, calls.redeliver_events(relay, event))
+    count = _say(dsn, calls.redeliver_events(relay, event, why, operator()))
     if event is not None and not count:
         raise Mistake(f"event {event} of relay {relay} is not dead: see `pgflow outbox show`")
     print_one(
@@ -171,20 +175,20 @@ def redeliver(
 
 
 @outbox.command("pause", cls=Command)
-def pause_relay(relay: Name, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
+def pause_relay(relay: Name, *, why: Why = None, as_json: AsJson = None, dsn: Dsn = None) -> None:
     """Has a relay take no more events; those under way are delivered."""
     from pgflow._db.calls import outbox as calls
 
-    _say(dsn, calls.pause_relay(relay))
+    _say(dsn, calls.pause_relay(relay, why, operator()))
     _done(relay, "paused", as_json=as_json)
 
 
 @outbox.command("resume", cls=Command)
-def resume_relay(relay: Name, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
+def resume_relay(relay: Name, *, why: Why = None, as_json: AsJson = None, dsn: Dsn = None) -> None:
     """Lets a relay go on that is paused, or whose target had failed too often."""
     from pgflow._db.calls import outbox as calls
 
-    _say(dsn, calls.resume_relay(relay))
+    _say(dsn, calls.resume_relay(relay, why, operator()))
     _done(relay, "resumed", as_json=as_json)
 
 

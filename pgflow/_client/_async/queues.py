@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from pgflow._client._async.rewind import AsyncRewinds
+from pgflow._client._async.relays import AsyncRelays
 from pgflow._db.calls import queues
 from pgflow._model.queues import Backlog, QueueRules, rules_json
 
 
-class AsyncQueues(AsyncRewinds):
+class AsyncQueues(AsyncRelays):
     """The part of a client that looks after queues."""
 
     async def set_queue(

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from pgflow._client._sync.rewind import Rewinds
+from pgflow._client._sync.relays import Relays
 from pgflow._db.calls import queues
 from pgflow._model.queues import Backlog, QueueRules, rules_json
 
 
-class Queues(Rewinds):
+class Queues(Relays):
     """The part of a client that looks after queues."""
 
     def set_queue(

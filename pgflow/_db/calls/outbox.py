@@ -135,26 +135,30 @@ def settle_events(
     return Query(sql, values, lambda rows: bool(rows[0][0]))
 
 
-def replay_relay(name: str, from_event: int) -> Query[int]:
+def replay_relay(name: str, from_event: int, why: str | None, sent_by: str | None) -> Query[int]:
     """Has a relay go on from an event; how many come."""
-    sql = "select pgflow.replay_relay(%s::text, %s::bigint)"
-    return Query(sql, (name, from_event), lambda rows: int(rows[0][0]))
+    sql = "select pgflow.replay_relay(%s::text, %s::bigint, %s::text, %s::text)"
+    return Query(sql, (name, from_event, why, sent_by), lambda rows: int(rows[0][0]))
 
 
-def redeliver_events(name: str, event: int | None) -> Query[int]:
+def redeliver_events(
+    name: str, event: int | None, why: str | None, sent_by: str | None
+) -> Query[int]:
     """Has dead events tried again; how many."""
-    sql = "select pgflow.redeliver_events(%s::text, %s::bigint)"
-    return Query(sql, (name, event), lambda rows: int(rows[0][0]))
+    sql = "select pgflow.redeliver_events(%s::text, %s::bigint, %s::text, %s::text)"
+    return Query(sql, (name, event, why, sent_by), lambda rows: int(rows[0][0]))
 
 
-def pause_relay(name: str) -> Query[None]:
+def pause_relay(name: str, why: str | None, sent_by: str | None) -> Query[None]:
     """Has a relay take no more."""
-    return Query("select pgflow.pause_relay(%s::text)", (name,), lambda _: None)
+    sql = "select pgflow.pause_relay(%s::text, %s::text, %s::text)"
+    return Query(sql, (name, why, sent_by), lambda _: None)
 
 
-def resume_relay(name: str) -> Query[None]:
+def resume_relay(name: str, why: str | None, sent_by: str | None) -> Query[None]:
     """Lets a relay go on."""
-    return Query("select pgflow.resume_relay(%s::text)", (name,), lambda _: None)
+    sql = "select pgflow.resume_relay(%s::text, %s::text, %s::text)"
+    return Query(sql, (name, why, sent_by), lambda _: None)
 
 
 def drop_relay(name: str) -> Query[None]:

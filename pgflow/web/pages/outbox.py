@@ -5,10 +5,18 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from pgflow._desk.desk import Desk
+from pgflow._desk.relays import ORDERS, orders_for
 from pgflow._desk.words import quoted
 from pgflow.errors import InvalidArgument, RunNotFound
-from pgflow.inspect import RelayRow, database_now, list_deliveries, list_relays, list_triggers
-from pgflow.web.page import Page, query
+from pgflow.inspect import (
+    RelayRow,
+    database_now,
+    list_deliveries,
+    list_relay_changes,
+    list_relays,
+    list_triggers,
+)
+from pgflow.web.page import Page, principal_of, query
 
 PAGE_ROWS = 50
 MOST_LAG = 10_000
@@ -41,10 +49,12 @@ async def show_outbox(desk: Desk, request: Request) -> Page:
 
 async def show_relay(desk: Desk, request: Request) -> Page:
     """Show a relay, and the events that it could not deliver."""
-    relay = await _find(desk, request)
+    relay = await find_relay(desk, request)
     state = request.query_params.get("state") or ("dead" if relay.dead else "waiting")
     if state not in DELIVERIES:
         raise InvalidArgument(f"state {state!r}: there are {', '.join(DELIVERIES)}")
+    may_order = principal_of(request).may("operate")
+    done = request.query_params.get("done", "")
     found = await desk.ask(
         list_deliveries(
             relay.name, state=state, after=request.query_params.get("after"), limit=PAGE_ROWS
@@ -57,14 +67,22 @@ async def show_relay(desk: Desk, request: Request) -> Page:
             "relay": relay, "says": STATES[relay.state], "shape": SHAPES[relay.state],
             "state": state, "counts": {"dead": relay.dead, "waiting": relay.retrying},
             "states": DELIVERIES, "next": found.next, "most_lag": MOST_LAG,
+            "orders": orders_for(relay.state, relay.dead) if may_order else [],
+            "may_order": may_order, "done": ORDERS[done].past if done in ORDERS else "",
+            "changes": await desk.ask(list_relay_changes(relay.name)),
             "deliveries": [(one, desk.clear(one.payload)) for one in found],
-            "name": quoted(relay.name), "now": await desk.ask(database_now()),
+            "now": await desk.ask(database_now()),
         },
         f"pgflow outbox show {quoted(relay.name)}",
     )  # fmt: skip
 
 
-async def _find(desk: Desk, request: Request) -> RelayRow:
+async def find_relay(desk: Desk, request: Request) -> RelayRow:
+    """Return the relay that an address names.
+
+    Raises:
+        RunNotFound: There is none.
+    """
     name = query(request, "name")
     found = next((relay for relay in await desk.ask(list_relays()) if relay.name == name), None)
     if found is None:

@@ -11,8 +11,16 @@ from pgflow._desk.desk import Desk
 from pgflow._desk.orders import ORDERS
 from pgflow._desk.words import quoted
 from pgflow.errors import InvalidArgument
-from pgflow.inspect import STATUSES, RunFilter, database_now, list_queue_names, list_runs
+from pgflow.inspect import (
+    STATUSES,
+    RunFilter,
+    database_now,
+    list_documents,
+    list_queue_names,
+    list_runs,
+)
 from pgflow.web.page import Page, principal_of
+from pgflow.web.principals import Principal
 
 PAGE_ROWS = 50
 SINCE = {
@@ -24,9 +32,15 @@ SINCE = {
 """Times that a search may go back, by what its address calls them."""
 
 
+COLLECTION = "pgflow.console.filters"
+"""Collection of the documents that keep searches, a folder for each person."""
+MOST_FILTERS = 30
+
+
 async def show_runs(desk: Desk, request: Request) -> Page:
     """Show the runs that a search finds, the newest first."""
-    asked = asked_of(request)
+    asked, principal = asked_of(request), principal_of(request)
+    may_order = principal.may("operate")
     found = await desk.ask(
         list_runs(filter_of(desk, asked), after=request.query_params.get("after"), limit=PAGE_ROWS)
     )
@@ -37,12 +51,22 @@ async def show_runs(desk: Desk, request: Request) -> Page:
             "runs": found.items, "next": found.next, "asked": asked, "statuses": STATUSES,
             "queues": await desk.ask(list_queue_names()), "since": tuple(SINCE),
             "orders": [ORDERS[verb] for verb in ("retry", "resume", "pause", "cancel")]
-            if principal_of(request).may("operate") else [],
+            if may_order else [],
+            "filters": await list_filters(desk, principal) if may_order else {},
+            "searched": {name: value for name, value in asked.items() if value},
             "is_searched": any(asked.values()), "is_later": "after" in request.query_params,
             "now": await desk.ask(database_now()),
         },
         command_of(asked),
     )  # fmt: skip
+
+
+async def list_filters(desk: Desk, principal: Principal) -> dict[str, dict[str, str]]:
+    """Return the searches that somebody has saved, by their names."""
+    found = await desk.ask(list_documents(COLLECTION, folder=(principal.name,), limit=MOST_FILTERS))
+    return {
+        row.path[-1]: value for row in found if isinstance(value := desk.clear(row.value), dict)
+    }
 
 
 def asked_of(request: Request) -> dict[str, str]:

@@ -16,6 +16,7 @@ from pgflow.inspect import (
     check_workers,
     database_now,
     list_budgets,
+    list_held_runs,
     list_lanes,
     list_queues,
     list_stray_leases,
@@ -135,6 +136,29 @@ async def show_workers(desk: Desk, request: Request) -> Page:
         {
             "workers": await desk.ask(list_workers()), "silent": silent,
             "too_silent": SILENT_SECONDS, "strays": await desk.ask(list_stray_leases()),
+            "now": await desk.ask(database_now()),
+        },
+        "pgflow workers --list",
+    )  # fmt: skip
+
+
+async def show_worker(desk: Desk, request: Request) -> Page:
+    """Show a worker, and the runs that it holds."""
+    number = query(request, "id")
+    found = [row for row in await desk.ask(list_workers()) if str(row.worker_id) == number]
+    if not found:
+        raise RunNotFound(f"there is no worker {number!r}: it has left, or counts as dead")
+    (worker,) = found
+    silent = {one.worker_id: one.silent_seconds for one in await desk.ask(check_workers())}
+    return Page(
+        "worker",
+        f"Worker {worker.worker_id}",
+        {
+            "worker": worker, "silent": silent.get(worker.worker_id, 0.0),
+            "too_silent": SILENT_SECONDS, "most": PAGE_ROWS,
+            "held": await desk.ask(
+                list_held_runs(worker.worker_id, tenant=desk.tenant, limit=PAGE_ROWS)
+            ),
             "now": await desk.ask(database_now()),
         },
         "pgflow workers --list",

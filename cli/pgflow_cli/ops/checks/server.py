@@ -256,43 +256,21 @@ def check_autovacuum(patient: Patient) -> Iterator[Finding]:
         yield Finding("ok", "autovacuum is on, hot tables are clean")
 
 
-_LONG = """
-select 'process ' || a.pid as who, a.usename as role,
-  coalesce(nullif(a.application_name, ''), '?') as application, a.state,
-  extract(epoch from clock_timestamp() - a.xact_start)::float8 as seconds,
-  format('select pg_terminate_backend(%%s)', a.pid) as remedy
-from pg_stat_activity a
-where a.xact_start < clock_timestamp() - make_interval(secs => %(limit)s)
-  and a.pid <> pg_backend_pid()
-  and (a.backend_xmin is not null or a.backend_xid is not null)
-  and a.backend_type = 'client backend'
-union all
-select 'prepared transaction ' || p.gid, p.owner, '?', 'prepared',
-  extract(epoch from clock_timestamp() - p.prepared),
-  format('rollback prepared %%L', p.gid)
-from pg_prepared_xacts p where p.prepared < clock_timestamp() - make_interval(secs => %(limit)s)
-union all
-select 'replication slot ' || s.slot_name, null, '?',
-  case when s.active then 'active' else 'inactive' end, null,
-  format('select pg_drop_replication_slot(%%L)', s.slot_name)
-from pg_replication_slots s where age(coalesce(s.xmin, s.catalog_xmin)) > 1000000
-order by seconds desc nulls last
-"""
-
-
 def check_long_transactions(patient: Patient) -> Iterator[Finding]:
     """An old snapshot keeps every dead row alive; claims read on past them, but what is worked on
     slows and tables grow.
     """
-    rows = patient.rows(_LONG, {"limit": LONG_SECONDS})
+    from pgflow.inspect import list_snapshots
+
+    rows = patient.ask(list_snapshots(LONG_SECONDS))
     for row in rows:
-        since = f" for {duration(row['seconds'])}" if row["seconds"] is not None else ""
-        whose = f" of {row['role']} ({row['application']})" if row["role"] else ""
+        since = f" for {duration(row.seconds)}" if row.seconds is not None else ""
+        whose = f" of {row.role} ({row.application or '?'})" if row.role else ""
         yield Finding(
             "warn",
-            f"{row['who']}{whose}, {row['state']}, has kept a snapshot{since}: "
+            f"{row.who}{whose}, {row.state}, has kept a snapshot{since}: "
             "dead rows cannot be removed",
-            f"end it: {row['remedy']}",
+            f"end it: {row.remedy}",
         )
     if not rows:
         yield Finding("ok", f"no transaction is older than {duration(LONG_SECONDS)}")

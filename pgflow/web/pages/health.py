@@ -1,0 +1,56 @@
+"""The health of the database: what is wrong beneath the work, what has grown, and what is slow."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from pgflow._desk.desk import Desk
+from pgflow._desk.health import (
+    LONG_SECONDS,
+    grown,
+    judge_journal,
+    judge_server,
+    judge_snapshots,
+    judge_tables,
+)
+from pgflow.inspect import (
+    database_now,
+    list_large_partitions,
+    list_losses,
+    list_slow_statements,
+    list_snapshots,
+    list_tables,
+    read_seal_lag,
+    read_server,
+)
+from pgflow.web.page import Page
+
+SHOWN_TABLES = 20
+MOST_STATEMENTS = 15
+STATEMENT_SECONDS = 10.0
+"""Time for which counts of statements are shown again: to read them costs the server a file."""
+
+
+async def show_health(desk: Desk, request: Request) -> Page:
+    """Show how the database is."""
+    del request
+    server, tables = await desk.ask(read_server()), await desk.ask(list_tables(None))
+    snapshots = await desk.ask(list_snapshots(LONG_SECONDS))
+    partitions, losses = await desk.ask(list_large_partitions()), await desk.ask(list_losses())
+    statements = list_slow_statements(MOST_STATEMENTS)
+    return Page(
+        "health",
+        "Database",
+        {
+            "server": server, "size": grown(tables), "long_seconds": LONG_SECONDS,
+            "oldest": snapshots[0] if snapshots else None,
+            "tables": tables[:SHOWN_TABLES], "more": len(tables) - SHOWN_TABLES,
+            "findings": [
+                *judge_journal(partitions, losses, await desk.ask(read_seal_lag())),
+                *judge_server(server), *judge_snapshots(snapshots), *judge_tables(tables),
+            ],
+            "statements": await desk.ask_seldom("statements", statements, STATEMENT_SECONDS),
+            "now": await desk.ask(database_now()),
+        },
+        "pgflow doctor",
+    )  # fmt: skip
