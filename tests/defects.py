@@ -3973,6 +3973,29 @@ CONSOLE = (
         "web/test_console_sql.py::test_only_an_admin_runs_a_statement",
     ),
     Defect(
+        "identity of a provider that is for another client",
+        "pgflow/web/oidc.py",
+        '"aud": {"essential": True, "value": self._client_id},',
+        "",
+        "web/test_console_oidc.py::test_a_wrong_identity_lets_nobody_in",
+    ),
+    Defect(
+        "login at a provider that ends twice",
+        "pgflow/web/oidc.py",
+        'self._use(begun["state"])',
+        "pass",
+        "web/test_console_oidc.py::test_a_state_counts_once_and_in_the_browser_that_began",
+    ),
+    Defect(
+        "order to a relay by whoever looks",
+        "pgflow/web/pages/relays.py",
+        """    principal = need(request, "operate")
+    form = await""",
+        """    principal = need(request, "view")
+    form = await""",
+        "web/test_console_events.py::test_a_viewer_gives_no_order_to_a_relay",
+    ),
+    Defect(
         "live pages that take all of a core",
         "pgflow/web/live.py",
         "loop.time() + seconds * (1 / SHARE - 1)",

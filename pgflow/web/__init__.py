@@ -21,6 +21,7 @@ except ImportError as error:  # pragma: no cover - needs an environment without 
     ) from error
 
 from pgflow.web.console import asgi
+from pgflow.web.oidc import Oidc
 from pgflow.web.principals import Auth, Local, Principal, Role, Tokens
 
-__all__ = ["Auth", "Local", "Principal", "Role", "Tokens", "asgi"]
+__all__ = ["Auth", "Local", "Oidc", "Principal", "Role", "Tokens", "asgi"]

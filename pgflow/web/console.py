@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import urllib.parse
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,11 @@ from pgflow.errors import (
 )
 from pgflow.logs import redacted
 from pgflow.texts import printable
-from pgflow.web.guard import Guard, TooLong, cookie, refusal
+from pgflow.web.guard import Guard, TooLong, refusal
 from pgflow.web.live import LIVE_PATHS, Live, wants_stream
+from pgflow.web.logins import Handler, login_routes
 from pgflow.web.news import News
-from pgflow.web.page import Page, link, read_form
+from pgflow.web.page import Page, link
 from pgflow.web.pages import (
     again,
     bulk,
@@ -57,23 +58,13 @@ from pgflow.web.pages import (
     supply,
     workflows,
 )
-from pgflow.web.principals import (
-    LOCAL_HOSTS,
-    SESSION_COOKIE,
-    SESSION_SECONDS,
-    Auth,
-    Local,
-    Tokens,
-    TooManyTokens,
-)
+from pgflow.web.principals import LOCAL_HOSTS, MIN_SECRET_BYTES, Auth, Local, Login
 
 log = logging.getLogger("pgflow")
 
 HERE = Path(__file__).parent
-MIN_SECRET_BYTES = 32
 LIVE_SECONDS = 5
 """Seconds after which a page is loaded again by a browser that runs no script, if it was asked."""
-Handler = Callable[[Desk, Request], Awaitable[Page | Response]]
 
 NAVIGATION = (
     ("/", "Triage"), ("/runs", "Runs"), ("/workflows", "Workflows"), ("/gates", "Gates"),
@@ -144,8 +135,8 @@ def asgi(
     Args:
         app: The app, which is open while requests come. Its codec opens what pages show.
         auth: Function, ``async def`` or ``def``, that says who sends a request: a
-            :class:`Principal`, or None for somebody who may not look. :class:`Local` and
-            :class:`Tokens` are two.
+            :class:`Principal`, or None for somebody who may not look. :class:`Local`,
+            :class:`Tokens` and :class:`Oidc` are three.
         hosts: Names by which the server may be called, without a port; any if not given, and
             those of this machine for :class:`Local`.
         secret: At least 32 random bytes, the same in all processes that serve one host: forms that
@@ -195,12 +186,10 @@ class _Console:
         behind = partial(self._answer, partial(_behind, dict(READS)))
         routes.append(Route("/sql/page", behind, methods=["GET"]))
         routes += [Route(path, partial(_file, HERE / path[1:], kind)) for path, kind in FILES]
-        if isinstance(self._auth, Tokens):
-            routes += [
-                Route("/login", self._show_login, methods=["GET"]),
-                Route("/login", partial(self._answer, self._login), methods=["POST"]),
-                Route("/logout", partial(self._answer, self._logout), methods=["POST"]),
-            ]
+        routes += [
+            Route(path, partial(self._answer, handler), methods=[method])
+            for path, method, handler in login_routes(self._auth)
+        ]
         return Starlette(routes=routes, exception_handlers={404: _no_page, 405: _no_page})
 
     async def _answer(self, handler: Handler, request: Request) -> Response:
@@ -268,61 +257,15 @@ class _Console:
             "link": partial(link, request), "here": PARENTS.get(path, path),
             "navigation": NAVIGATION, "principal": request.scope.get("pgflow.principal"),
             "mark": request.scope.get("pgflow.mark", ""), "version": __version__,
-            "can_leave": isinstance(self._auth, Tokens), "live_mark": mark if can_live else "",
+            "can_leave": isinstance(self._auth, Login), "live_mark": mark if can_live else "",
             "can_live": can_live, "is_live": is_live, "toggle": _toggle(request, is_live=is_live),
             "behind": _behind_of(request, page),
         }  # fmt: skip
         return self._templates.get_template(f"{page.template}.html").render(values)
 
-    # ------------------------------------------------------------ tokens
-
-    async def _show_login(self, request: Request) -> Response:
-        return self._render(request, _login_page(request, ""))
-
-    async def _login(self, desk: Desk, request: Request) -> Page | Response:
-        del desk
-        form = await read_form(request)
-        address = request.client.host if request.client is not None else ""
-        assert isinstance(self._auth, Tokens)
-        try:
-            session = self._auth.session(form.get("token", ""), address)
-        except TooManyTokens:
-            return _login_page(request, "Too many wrong tokens. Wait a minute.", 429)
-        if session is None:
-            return _login_page(request, "Nobody has this token.", 401)
-        return _leave_for(
-            request,
-            _back(request),
-            cookie(request, SESSION_COOKIE, session, seconds=SESSION_SECONDS),
-        )
-
-    async def _logout(self, desk: Desk, request: Request) -> Response:
-        del desk
-        await read_form(request)
-        return _leave_for(request, "/login", cookie(request, SESSION_COOKIE, "", seconds=0))
-
 
 async def _behind(handlers: sheet.Handlers, desk: Desk, request: Request) -> Page:
     return await sheet.show_behind(desk, request, handlers)
-
-
-def _login_page(request: Request, trouble: str, status: int = 200) -> Page:
-    values = {"trouble": trouble, "back": _back(request)}
-    return Page("login", "Who are you?", values, status=status)
-
-
-def _back(request: Request) -> str:
-    """Return the page to go to after a login: one of this console, whatever the address says."""
-    said = request.query_params.get("next", "/")
-    is_ours = said.startswith("/") and not said.startswith(("//", "/\\"))
-    return said if is_ours and said.isprintable() and said.isascii() else "/"
-
-
-def _leave_for(request: Request, path: str, set_cookie: str) -> Response:
-    root = request.scope.get("root_path", "")
-    return Response(
-        status_code=303, headers={"location": f"{root}{path}", "set-cookie": set_cookie}
-    )
 
 
 def _trouble(status: int, title: str, text: str) -> Page:

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pgflow.web.principals import Auth, Principal, Tokens, host_of
+from pgflow.web.principals import Auth, Login, Principal, host_of
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """A form may bring a value of a run, which has at most 1 MiB and is encoded for its way."""
@@ -45,7 +45,10 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 
-OPEN_PATHS = ("/login", "/static/console.css", "/static/console.js", "/static/icon.svg")
+OPEN_PATHS = (
+    "/login", "/login/go", "/login/back", "/static/console.css", "/static/console.js",
+    "/static/icon.svg",
+)  # fmt: skip
 """Paths that are open to somebody who has not said who they are."""
 
 
@@ -120,7 +123,7 @@ class Guard:
         return None
 
     def _ask_who(self, request: Request, path: str) -> Response:
-        if not isinstance(self._auth, Tokens) or request.method == "POST":
+        if not isinstance(self._auth, Login) or request.method == "POST":
             return refusal(401, "Only those may look here whom this server knows.")
         query = request.url.query
         back = urllib.parse.urlencode({"next": path + (f"?{query}" if query else "")})
@@ -144,12 +147,17 @@ def has_mark(request: Request, given: str) -> bool:
     return hmac.compare_digest(request.scope["pgflow.mark"].encode(), given.encode())
 
 
-def cookie(request: Request, name: str, value: str, *, seconds: int | None = None) -> str:
-    """Return a cookie that no script reads and no other site sends."""
+def cookie(
+    request: Request, name: str, value: str, *, seconds: int | None = None, is_strict: bool = True
+) -> str:
+    """Return a cookie that no script reads and no other site sends; one that is not strict comes
+    with whoever follows a link to here.
+    """
     root = request.scope.get("root_path", "") or "/"
+    same = "Strict" if is_strict else "Lax"
     age = "" if seconds is None else f"; Max-Age={seconds}"
     secure = "; Secure" if request.url.scheme == "https" else ""
-    return f"{name}={value}; Path={root}; HttpOnly; SameSite=Strict{age}{secure}"
+    return f"{name}={value}; Path={root}; HttpOnly; SameSite={same}{age}{secure}"
 
 
 def _is_nonce(text: str) -> bool:

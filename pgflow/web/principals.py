@@ -1,21 +1,24 @@
 """Principals: who looks, and what they may do.
 
 The console never decides who somebody is. A host that mounts it knows its users, and says so by a
-function. Where nobody does there are two ways of its own: :class:`Local` trusts whoever sits at the
-machine, and :class:`Tokens` asks for a token and keeps the answer in a signed cookie.
+function. Where nobody does there are ways of its own: :class:`Local` trusts whoever sits at the
+machine, :class:`Tokens` asks for a token, and :class:`pgflow.web.Oidc` asks a provider. Both keep
+the answer in a signed cookie.
 """
 
 from __future__ import annotations
 
+import base64
 import getpass
 import hashlib
 import hmac
+import json
 import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from starlette.requests import HTTPConnection
 
@@ -34,6 +37,7 @@ FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 """Headers by which a proxy says that somebody else is asking."""
 
 MIN_TOKEN_CHARS = 16
+MIN_SECRET_BYTES = 32
 SESSION_SECONDS = 12 * 3600
 MAX_FAILURES = 5
 """Wrong tokens from one address, and..."""
@@ -129,7 +133,40 @@ def host_of(request: HTTPConnection) -> str:
     return said.partition(":")[0]
 
 
-class Tokens:
+class Login:
+    """Base of those that ask who somebody is by pages of the console's own."""
+
+    def __call__(self, request: HTTPConnection) -> Principal | None:
+        """Return the principal of a session."""
+        raise NotImplementedError
+
+
+class Signer:
+    """Signs what a browser keeps: texts of JSON that count for a time, each for one purpose."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def sign(self, purpose: str, said: Mapping[str, Any], seconds: float) -> str:
+        """Return what is said, signed, with the time until which it counts."""
+        text = json.dumps({**said, "until": time.time() + seconds})
+        kept = base64.urlsafe_b64encode(text.encode()).decode()
+        return f"{kept}.{self._mac(purpose, kept)}"
+
+    def read(self, purpose: str, text: str) -> dict[str, Any] | None:
+        """Return what was signed for this purpose; None if it was not, or counts no more."""
+        kept, _, mac = text.rpartition(".")
+        if not hmac.compare_digest(self._mac(purpose, kept).encode(), mac.encode()):
+            return None
+        said: dict[str, Any] = json.loads(base64.urlsafe_b64decode(kept))
+        return said if said["until"] > time.time() else None
+
+    def _mac(self, purpose: str, kept: str) -> str:
+        signed = f"pgflow {purpose} {kept}".encode()
+        return hmac.new(self._secret, signed, hashlib.sha256).hexdigest()
+
+
+class Tokens(Login):
     """Asks for a token, once in twelve hours.
 
     Wrong tokens are counted: after five from one address in a minute, none is looked at for the

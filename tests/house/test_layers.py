@@ -124,6 +124,8 @@ OPTIONAL = {
     "starlette",
     "jinja2",
     "uvicorn",
+    "authlib",
+    "joserfc",
     "pydantic_ai",
     "langgraph",
     "langchain_core",

@@ -236,6 +236,12 @@ class Watched:
         return self.status
 
 
+def mark_of(browser: Browser, principal: Principal) -> str:
+    """Return the mark of a browser that has seen a page: no form of that person need have it."""
+    guard: Any = browser.served
+    return str(guard._mark(browser.client.cookies["pgflow_mark"], principal))
+
+
 def form_of(page: Reader, which: dict[str, str]) -> Form:
     """Return the form of a page that has these fields."""
     for form in page.forms:

@@ -1,0 +1,141 @@
+"""Logins of the console's own: by a token that somebody types, or at a provider that knows them."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from pgflow._desk.desk import Desk
+from pgflow.web.guard import cookie
+from pgflow.web.oidc import LOGIN_SECONDS, LoginRefused, Oidc
+from pgflow.web.page import Page, link, read_form
+from pgflow.web.principals import (
+    SESSION_COOKIE,
+    SESSION_SECONDS,
+    Auth,
+    Login,
+    Tokens,
+    TooManyTokens,
+)
+
+TICKET_COOKIE = "pgflow_login"
+Handler = Callable[[Desk, Request], Awaitable[Page | Response]]
+
+
+def login_routes(auth: Auth) -> list[tuple[str, str, Handler]]:
+    """Return path, method and handler of each page by which somebody logs in or leaves."""
+    if isinstance(auth, Tokens):
+        pages = _ByToken(auth)
+        return [
+            ("/login", "GET", pages.show), ("/login", "POST", pages.enter),
+            ("/logout", "POST", leave),
+        ]  # fmt: skip
+    if isinstance(auth, Oidc):
+        provider = _ByProvider(auth)
+        return [
+            ("/login", "GET", provider.show), ("/login/go", "GET", provider.go),
+            ("/login/back", "GET", provider.back), ("/logout", "POST", leave),
+        ]  # fmt: skip
+    assert not isinstance(auth, Login)
+    return []
+
+
+async def leave(desk: Desk, request: Request) -> Response:
+    """Forget who somebody is."""
+    del desk
+    await read_form(request)
+    return _leave_for(request, "/login", cookie(request, SESSION_COOKIE, "", seconds=0))
+
+
+class _ByToken:
+    """Pages by which somebody says a token."""
+
+    def __init__(self, auth: Tokens) -> None:
+        self._auth = auth
+
+    async def show(self, desk: Desk, request: Request) -> Page:
+        """Show a field for a token."""
+        del desk
+        return _page(request)
+
+    async def enter(self, desk: Desk, request: Request) -> Page | Response:
+        """Take a token."""
+        del desk
+        form = await read_form(request)
+        address = request.client.host if request.client is not None else ""
+        try:
+            session = self._auth.session(form.get("token", ""), address)
+        except TooManyTokens:
+            return _page(request, "Too many wrong tokens. Wait a minute.", 429)
+        if session is None:
+            return _page(request, "Nobody has this token.", 401)
+        said = cookie(request, SESSION_COOKIE, session, seconds=SESSION_SECONDS)
+        return _leave_for(request, _back(request), said)
+
+
+class _ByProvider:
+    """Pages by which somebody goes to a provider, and comes back."""
+
+    def __init__(self, auth: Oidc) -> None:
+        self._auth = auth
+
+    async def show(self, desk: Desk, request: Request) -> Page:
+        """Show the way to the provider."""
+        del desk
+        return _page(request, provider=self._auth.host)
+
+    async def go(self, desk: Desk, request: Request) -> Page | Response:
+        """Lead to the provider."""
+        del desk
+        try:
+            begun = await self._auth.begin(_back(request))
+        except LoginRefused as refused:
+            return _page(request, str(refused), 503, provider=self._auth.host)
+        answer = RedirectResponse(begun.address, 303)
+        # The provider's site leads back here: a cookie that is Strict would not be sent then.
+        ticket = cookie(
+            request, TICKET_COOKIE, begun.ticket, seconds=LOGIN_SECONDS, is_strict=False
+        )
+        answer.headers.append("set-cookie", ticket)
+        return answer
+
+    async def back(self, desk: Desk, request: Request) -> Page | Response:
+        """Take the identity that the provider has sent with somebody."""
+        del desk
+        try:
+            ticket = request.cookies.get(TICKET_COOKIE, "")
+            session, path = await self._auth.end(ticket, request.query_params)
+        except LoginRefused as refused:
+            return _page(request, str(refused), 401, provider=self._auth.host)
+        # A browser sends a cookie that is Strict only to a page that this site has led to.
+        where = html.escape(link(request, "") + path)
+        answer = HTMLResponse(
+            f'<!doctype html><html lang="en"><title>pgflow</title><a href="{where}">Go on</a>',
+            headers={"refresh": f"0; url={link(request, '') + path}"},
+        )
+        for said in (
+            cookie(request, SESSION_COOKIE, session, seconds=SESSION_SECONDS),
+            cookie(request, TICKET_COOKIE, "", seconds=0, is_strict=False),
+        ):
+            answer.headers.append("set-cookie", said)
+        return answer
+
+
+def _page(request: Request, trouble: str = "", status: int = 200, *, provider: str = "") -> Page:
+    values = {"trouble": trouble, "back": _back(request), "provider": provider}
+    return Page("login", "Who are you?", values, status=status)
+
+
+def _back(request: Request) -> str:
+    """Return the page to go to after a login: one of this console, whatever the address says."""
+    said = request.query_params.get("next", "/")
+    is_ours = said.startswith("/") and not said.startswith(("//", "/\\"))
+    return said if is_ours and said.isprintable() and said.isascii() else "/"
+
+
+def _leave_for(request: Request, path: str, set_cookie: str) -> Response:
+    headers = {"location": link(request, path), "set-cookie": set_cookie}
+    return Response(status_code=303, headers=headers)
