@@ -41,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).parent / "kits"))
 import servers
 from runkit import WITNESS, recorded, seen, write
 
-from pgflow import Approve, AsyncApp
+from pgflow import Approve, AsyncApp, Reject
 from pgflow.declare import parse_workflow
 from pgflow.declare.durable import Settings, declared, freeze
 from pgflow.errors import RunNotFound
@@ -192,6 +192,11 @@ class Atlas:
         with self._lock:
             return min(aims, key=lambda aim: (self.met[aim], chance.random()), default=None)
 
+    def count_met(self) -> str:
+        """Say how many of the aims were met."""
+        with self._lock:
+            return f"{sum(1 for count in self.met.values() if count)}/{len(self.met)}"
+
     def hit(self, aim: Aim) -> None:
         """Count an aim that was met."""
         with self._lock:
@@ -322,6 +327,8 @@ class Play:
                 self.count(aim)
                 return False
             if self.has_ended(conn, key):
+                if aim and aim.when == "after" and dies(worker):
+                    self.count(aim)
                 return True
             self.answer_if_asked(conn)
             time.sleep(min(0.02, max(0.0, until - time.monotonic())))
@@ -368,7 +375,7 @@ class Play:
                 with suppress(RunNotFound):  # the run has just taken what was said before
                     await app.settle_effect(effect, "confirmed", {"text": "done"}, by="play")
 
-    def answer_to(self, gate: GateRow) -> Approve:  # noqa: ARG002 - others look at it
+    def answer_to(self, gate: GateRow) -> Approve | Reject:  # noqa: ARG002 - others look at it
         """The answer of that person."""
         return Approve()
 
@@ -380,6 +387,14 @@ class Play:
                 self.wrong.append(f"{key}: {step} was recorded, and done again")
         done = recorded(conn, key) | born(conn)
         self.known = {step: lines[f"{step} begins"] for step in done}
+
+
+def dies(worker: Child) -> bool:
+    """Return True if a worker dies in a moment, as after the commit that ends its run."""
+    until = time.monotonic() + REST_SECONDS
+    while worker.code is None and time.monotonic() < until:
+        time.sleep(0.01)
+    return worker.code is not None
 
 
 def born(conn: psycopg.Connection[Any]) -> set[str]:
@@ -438,7 +453,8 @@ class Lane:
         self.killed += one.killed
         self.wrong += one.wrong
         seconds = round(time.monotonic() - began, 1)
-        print(f"run {self.runs}: {dict(one.killed)} in {seconds} s {one.wrong}", flush=True)
+        met = f", {self.atlas.count_met()} places met" if self.atlas else ""
+        print(f"run {self.runs}: {dict(one.killed)} in {seconds} s{met} {one.wrong}", flush=True)
         if left and not one.killed:
             self.killed["none"] += 1
 
