@@ -164,7 +164,8 @@ class Oidc(Login):
         ):
             raise LoginRefused("This is not the end of a login that this browser began.")
         self._use(begun["state"])
-        if said.get("iss", self._issuer) != self._issuer:
+        issuer = (await self._provider.facts())["issuer"]
+        if said.get("iss", issuer) != issuer:
             raise LoginRefused("Another provider has answered.")
         if "code" not in said:
             raise LoginRefused("The provider lets you in nowhere: it has refused the login.")
@@ -214,7 +215,7 @@ class Oidc(Login):
                 found.claims,
                 found.header,
                 {
-                    "iss": {"essential": True, "value": self._issuer},
+                    "iss": {"essential": True, "value": (await self._provider.facts())["issuer"]},
                     "aud": {"essential": True, "value": self._client_id},
                 },
                 {"nonce": nonce, "client_id": self._client_id, "access_token": access_token},

@@ -25,6 +25,7 @@ class Provider:
 
     Attributes:
         issuer: Its address.
+        tail: What its own name has behind that address: some end with a slash.
         claims: Claims that it adds to an identity, or puts in place of its own; None takes one out.
         key: Key by which it signs; `published` is the one that it shows.
         sign: Function that makes a token of claims, if not by that key.
@@ -32,6 +33,7 @@ class Provider:
 
     def __init__(self) -> None:
         self.issuer = ""
+        self.tail = ""
         self.claims: dict[str, Any] = {}
         self.key = self.published = ECKey.generate_key("P-256", {"kid": "one"})
         self.sign: Any = None
@@ -41,7 +43,7 @@ class Provider:
         """Return what is at an address as JSON; None for nothing."""
         if path == "/.well-known/openid-configuration":
             return {
-                "issuer": self.issuer, "authorization_endpoint": f"{self.issuer}/authorize",
+                "issuer": self.issuer + self.tail, "authorization_endpoint": f"{self.issuer}/authorize",
                 "token_endpoint": f"{self.issuer}/token", "jwks_uri": f"{self.issuer}/keys",
             }  # fmt: skip
         if path == "/keys":
@@ -68,7 +70,7 @@ class Provider:
             return {"error": "invalid_grant"}
         now = int(time.time())
         claims = {
-            "iss": self.issuer, "sub": "1", "aud": CLIENT, "iat": now, "exp": now + 60,
+            "iss": self.issuer + self.tail, "sub": "1", "aud": CLIENT, "iat": now, "exp": now + 60,
             "nonce": asked["nonce"], "email": "ann@example.org", **self.claims,
         }  # fmt: skip
         claims = {name: value for name, value in claims.items() if value is not None}

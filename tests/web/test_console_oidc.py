@@ -59,6 +59,16 @@ async def log_in(browser: Browser, known: Provider) -> int:
     return await browser.status(back.removeprefix(BASE))
 
 
+@pytest.mark.parametrize("written", ["", "/"])
+async def test_a_provider_whose_name_ends_with_a_slash_is_the_same_however_it_is_written(
+    aflow: AsyncHarness, known: Provider, written: str
+) -> None:
+    known.tail = "/"
+    issuer = known.issuer + written
+    login = Oidc(issuer, CLIENT, SECRET, address=BASE, roles=ROLES)
+    assert await log_in(Browser(aflow.app, auth=login), known) == 200
+
+
 async def test_a_provider_says_who_somebody_is_and_what_they_may_do(
     aflow: AsyncHarness, known: Provider
 ) -> None:
