@@ -21,7 +21,6 @@ Without an SDK no span is made.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +38,7 @@ except ImportError as error:  # pragma: no cover - needs an environment without 
 
 from pgflow import Interceptor, RunInfo, StartOptions, __version__
 from pgflow._flow.interceptor import checking, outcome_of, replaying
+from pgflow.inspect import derive_ids
 
 METADATA_KEYS: Final = ("traceparent", "tracestate")
 """Keys of a run's metadata that hold its trace, as W3C Trace Context defines them."""
@@ -174,10 +174,7 @@ class Tracing(Interceptor):
         )
 
     def _derived(self, info: RunInfo) -> trace.SpanContext:
-        digest = hashlib.blake2b(
-            info.root.encode(), digest_size=24, person=b"pgflow trace"
-        ).digest()
-        trace_id, span_id = int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1
+        trace_id, span_id = derive_ids(info.root)
         sampler = getattr(self._tracer, "sampler", None)  # the SDK's: a start would have asked it
         sampled = (
             sampler is None

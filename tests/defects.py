@@ -3996,6 +3996,21 @@ CONSOLE = (
         "web/test_console_events.py::test_a_viewer_gives_no_order_to_a_relay",
     ),
     Defect(
+        "orders of an assistant that may only read",
+        "pgflow/mcp/server.py",
+        "*(ordering.tools if writes else ())",
+        "*ordering.tools",
+        "integrations/test_mcp.py::test_an_assistant_reads_and_each_tool_says_that_texts_are_data",
+    ),
+    Defect(
+        "answers of an assistant that may only give orders",
+        "pgflow/mcp/server.py",
+        "*(ordering.answers if answers else ())",
+        "*ordering.answers",
+        "integrations/test_mcp.py::"
+        "test_orders_are_given_where_they_are_allowed_and_recorded_with_a_name",
+    ),
+    Defect(
         "live pages that take all of a core",
         "pgflow/web/live.py",
         "loop.time() + seconds * (1 / SHARE - 1)",

@@ -2006,6 +2006,17 @@ view pgflow.timeline, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.traces, owner pgflow_owner
+  -- Traces of runs, by which their spans and logs are found elsewhere
+  run_id bigint -- The number of the run
+  tenant text -- Tenant of the run; empty where there is only one
+  root text -- UUID of its chain, of which pgflow makes a trace where it was started without one
+  trace_id text -- Id of the trace with which it was started; null = it was started without one
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.triggers, owner pgflow_owner
   -- Triggers by which changes of tables start runs, and whether they are as they were
   name text -- Its name

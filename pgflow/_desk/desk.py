@@ -82,12 +82,15 @@ class Desk:
 
     Attributes:
         tenant: Tenant whose runs are shown: the only one that the verbs of a client know.
+        logs: Address at which the logs of a run are found, with ``{trace_id}`` or ``{key}`` in it;
+            empty for none.
     """
 
     def __init__(self, app: App | AsyncApp) -> None:
         self._app = app
         self._kept: dict[str, tuple[float, Any]] = {}
         self.tenant = ""
+        self.logs = ""
 
     @property
     def dsn(self) -> str:

@@ -176,6 +176,7 @@ from pgflow.inspect.timeline import (
     list_units,
     read_history,
 )
+from pgflow.inspect.traces import derive_ids, read_trace
 from pgflow.inspect.versions import PatchRow, VersionRow, list_patches, list_versions
 from pgflow.inspect.words import describe_error, encoded, readable
 from pgflow.inspect.workers import (
@@ -285,6 +286,7 @@ __all__ = [
     "count_stuck",
     "count_workers",
     "database_now",
+    "derive_ids",
     "describe_error",
     "encoded",
     "find_detail",
@@ -365,6 +367,7 @@ __all__ = [
     "read_server",
     "read_state",
     "read_statuses",
+    "read_trace",
     "read_view_costs",
     "readable",
     "sample_chains",

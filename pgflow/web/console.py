@@ -20,6 +20,7 @@ from starlette.routing import Route
 from pgflow import __version__
 from pgflow._desk import words
 from pgflow._desk.desk import Desk, Unreachable, watched
+from pgflow._desk.traces import checked_logs
 from pgflow.app import App, AsyncApp
 from pgflow.errors import (
     GateClosed,
@@ -42,6 +43,7 @@ from pgflow.web.page import Page, link
 from pgflow.web.pages import (
     again,
     bulk,
+    compare,
     filters,
     gates,
     health,
@@ -94,7 +96,7 @@ READS: tuple[tuple[str, Handler], ...] = (
     ("/workflows", workflows.show_workflows), ("/workflow", workflows.show_workflow),
     ("/policy", policy.show_policy), ("/worker", supply.show_worker),
     ("/health", health.show_health), ("/filters", filters.ask_filter),
-    ("/relay/order", relays.ask_order),
+    ("/relay/order", relays.ask_order), ("/run/compare", compare.show_comparison),
 )  # fmt: skip
 WRITES: tuple[tuple[str, Handler], ...] = (
     ("/run/order", orders.give_order), ("/run/again", again.do_again),
@@ -129,6 +131,7 @@ def asgi(
     auth: Auth,
     hosts: Sequence[str] | None = None,
     secret: bytes | None = None,
+    logs: str = "",
 ) -> Guard:
     """Return the console of an app, as an ASGI application. Mount it anywhere.
 
@@ -141,13 +144,16 @@ def asgi(
             those of this machine for :class:`Local`.
         secret: At least 32 random bytes, the same in all processes that serve one host: forms that
             one has made are taken by the others then.
+        logs: Address at which the logs of a run are found, such as
+            ``https://logs.example.org/?q={trace_id}``; ``{key}`` is the key of the run. The page of
+            a run leads there.
 
     Returns:
         The application. Its ``close()`` ends the live pages, which a server may wait for when it
         stops.
 
     Raises:
-        InvalidArgument: The secret is too short.
+        InvalidArgument: The secret is too short, or the address of logs is none.
 
     Example::
 
@@ -161,15 +167,16 @@ def asgi(
         raise InvalidArgument(f"secret= of a console has at least {MIN_SECRET_BYTES} bytes")
     if hosts is None and isinstance(auth, Local):
         hosts = LOCAL_HOSTS
-    console = _Console(app, auth)
+    console = _Console(app, auth, checked_logs(logs))
     return Guard(console.pages(), auth, hosts, secret, console.live.close)
 
 
 class _Console:
     """The pages of one app."""
 
-    def __init__(self, app: App | AsyncApp, auth: Auth) -> None:
+    def __init__(self, app: App | AsyncApp, auth: Auth, logs: str) -> None:
         self._desk = Desk(app)
+        self._desk.logs = logs
         self._auth = auth
         self._templates = _environment()
         self.live = Live(News(self._desk), self._make_part)

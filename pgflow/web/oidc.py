@@ -51,7 +51,7 @@ class Begun:
 
     Attributes:
         address: Address at the provider where it goes on.
-        ticket: What the browser keeps until it comes back.
+        ticket: Text that the browser keeps until it comes back.
     """
 
     address: str
@@ -152,7 +152,7 @@ class Oidc(Login):
         """Return a session, and the path of the page to show.
 
         Args:
-            ticket: What the browser has kept.
+            ticket: Text that the browser has kept.
             said: Parameters with which the provider has sent it back.
 
         Raises:
@@ -258,7 +258,7 @@ class Oidc(Login):
 
 
 class _Provider:
-    """What a provider says of itself, and the keys by which it signs."""
+    """A provider: facts that it tells of itself, and the keys by which it signs."""
 
     def __init__(self, issuer: str) -> None:
         self._issuer = issuer

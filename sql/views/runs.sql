@@ -198,6 +198,20 @@ comment on column pgflow.runs.origin_generation is 'Generation of that run';
 comment on column pgflow.runs.origin_seq is 'Number of units it has from there; null = it began empty';
 comment on column pgflow.runs.origin_run_id is 'The number of that generation';
 
+drop view if exists pgflow.traces;
+create view pgflow.traces as
+select r.run_id, r.tenant, r.root::text as root,
+  substring(r.metadata::jsonb->>'traceparent' from '^[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-') as trace_id
+from pgflow.run r;
+comment on view pgflow.traces is 'Traces of runs, by which their spans and logs are found elsewhere';
+--! grant traces to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+comment on column pgflow.traces.run_id is 'The number of the run';
+comment on column pgflow.traces.tenant is 'Tenant of the run; empty where there is only one';
+comment on column pgflow.traces.root
+  is 'UUID of its chain, of which pgflow makes a trace where it was started without one';
+comment on column pgflow.traces.trace_id
+  is 'Id of the trace with which it was started; null = it was started without one';
+
 drop view if exists pgflow.timeline;
 create view pgflow.timeline as
 select r.key, r.generation, u.seq, u.call::int as call, case when u.kind = 'e' and u.payload is null

@@ -44,6 +44,7 @@ def test_a_server_tells_its_sizes_and_who_keeps_dead_rows(dsn: str) -> None:
 
 def test_statements_are_listed_where_the_server_counts_them(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("drop extension if exists pg_stat_statements")
         assert inspect.ask(conn, list_slow_statements()) is None
         conn.execute("create extension pg_stat_statements")
         found = inspect.ask(conn, list_slow_statements())
@@ -64,3 +65,10 @@ def test_a_worker_holds_runs_that_tell_what_they_do(dsn: str) -> None:
         assert row.starts == ["ship"]
         assert inspect.ask(conn, list_held_runs(held.worker, tenant="other")) == []
         assert inspect.ask(conn, list_held_runs(held.worker + 1)) == []
+
+
+def test_a_run_has_the_trace_of_its_start_or_one_of_its_own(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        held = begin(conn)
+        found = inspect.ask(conn, inspect.read_trace(held.run_id))
+        assert found == f"{inspect.derive_ids(held.root)[0]:032x}"

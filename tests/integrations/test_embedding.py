@@ -292,6 +292,35 @@ def test_a_request_of_django_is_atomic_and_the_projects_own_command_works_and_lo
     }  # fmt: skip
 
 
+CONSOLE = """
+import asyncio, json
+import httpx
+from django.contrib.auth.models import User
+from django.test import Client
+from asgi import application, lifespan
+ada, eve = Client(), Client()
+ada.force_login(User.objects.create_superuser("ada"))
+eve.force_login(User.objects.create_user("eve"))
+cookies = [{"sessionid": one.cookies["sessionid"].value} for one in (ada, eve)] + [{}, {"sessionid": "x"}]
+async def look():
+    said = []
+    async with lifespan(application):
+        for one in cookies:
+            transport = httpx.ASGITransport(application)
+            async with httpx.AsyncClient(transport=transport, base_url="http://shop", cookies=one) as web:
+                said.append((await web.get("/pgflow/runs")).status_code)
+                found = await web.get("/pgflow/workers")
+                said.append("ada" in found.text)
+    return said
+print(json.dumps(asyncio.run(look())))
+"""
+
+
+def test_the_console_stands_beside_a_site_of_django_for_its_staff(manage: Any) -> None:
+    answer = manage("shell", "-v0", "-c", SET_UP + CONSOLE).splitlines()[-1]
+    assert json.loads(answer) == [200, True, 401, False, 401, False, 401, False]
+
+
 def test_the_projects_command_ends_as_pgflows_does(
     empty_dsn: str, manage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib.util
 import json
 import os
 import select
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from servers import find_program
 
 FLAGS = (
@@ -150,10 +152,45 @@ class Chromium:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
+    def run_scripts(self, *, of_pages: bool) -> None:
+        """Let pages run their scripts, or not."""
+        self.call("Emulation.setScriptExecutionDisabled", value=not of_pages)
+
+    def find_barriers(self, axe: str) -> list[str]:
+        """Return what axe finds serious on the page, or critical.
+
+        Args:
+            axe: Its program.
+        """
+        self.call("Runtime.evaluate", expression=axe)
+        answer = self.call(
+            "Runtime.evaluate",
+            expression="axe.run().then(found => found.violations"
+            ".filter(one => ['serious', 'critical'].includes(one.impact))"
+            ".map(one => `${one.id}: ${one.nodes[0].html} ${one.nodes[0].failureSummary}`))",
+            awaitPromise=True,
+            returnByValue=True,
+        )
+        assert "exceptionDetails" not in answer, answer
+        return list(answer["result"]["value"])
+
     def picture(self, path: Path) -> None:
         """Take a picture of the whole page."""
         found = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))
+
+
+def find_axe() -> str:
+    """Return the program of axe: that of ``PGFLOW_TEST_AXE``, or the one of axe-core-python; else
+    the test is skipped, or fails if PGFLOW_TEST_NEEDS names axe.
+    """
+    if path := os.environ.get("PGFLOW_TEST_AXE"):
+        return Path(path).read_text()
+    found = importlib.util.find_spec("axe_core_python")
+    if found is not None and found.origin is not None:
+        return (Path(found.origin).parent / "axe.min.js").read_text()
+    judge = pytest.fail if "axe" in os.environ.get("PGFLOW_TEST_NEEDS", "") else pytest.skip
+    judge("needs axe: pip install axe-core-python")
 
 
 @contextlib.contextmanager

@@ -142,6 +142,7 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
         readers.Idleness, readers.WorkerHealth, readers.StrayLeases, readers.WaitingQueue, readers.UnservedLane, readers.StuckRuns, readers.LeftMessages,
         readers.LossRow, readers.LargePartition, readers.Violation,
     ]),
+    ("Traces", "", [readers.read_trace, readers.derive_ids]),
     ("The server", "The console's page of health asks these.", [
         readers.read_server, readers.list_tables, readers.list_snapshots, readers.list_slow_statements,
         readers.ServerState, readers.TableRow, readers.SnapshotRow, readers.StatementRow,

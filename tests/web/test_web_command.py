@@ -141,8 +141,9 @@ def too_wide(browser: Chromium, width: int) -> str | None:
     )
 
 
+@pytest.mark.parametrize("has_scripts", [True, False], ids=["scripts", "no scripts"])
 def test_a_person_mends_what_home_shows(
-    flow: Harness, conn: psycopg.Connection[Any], dsn: str
+    flow: Harness, conn: psycopg.Connection[Any], dsn: str, has_scripts: bool
 ) -> None:
     flow.include(*FLOWS, tries)
     _answers.clear()
@@ -152,6 +153,7 @@ def test_a_person_mends_what_home_shows(
     flow.until_idle()
     with console(dsn, "--as", "ops") as (url, _), chromium() as browser:
         browser.look(1280, 900)
+        browser.run_scripts(of_pages=has_scripts)
         browser.open(url)
         assert "ask_first ask-1 asks ann, ops." in browser.words
         browser.press("Answer it")

@@ -63,6 +63,13 @@ def web(
             help="A role of yours that gates ask for, without --tokens; more than once for more.",
         ),
     ] = None,
+    logs: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Where the logs of a run are, such as https://logs.example.org/?q={trace_id}.",
+        ),
+    ] = "",
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
 ) -> None:
@@ -90,6 +97,7 @@ def web(
         raise Mistake(f'the console needs {error.name}: pip install "pgflow-engine[web]"') from None
     import asyncio
 
+    from pgflow.errors import InvalidArgument
     from pgflow_cli.look.logs import set_up_logging
     from pgflow_cli.ops.serving import Stop
 
@@ -102,7 +110,10 @@ def web(
         else read_tokens(tokens)
     )
     app = open_target(target, dsn, listen=True)
-    served = pgflow.web.asgi(app, auth=auth, hosts=names or None)
+    try:
+        served = pgflow.web.asgi(app, auth=auth, hosts=names or None, logs=logs)
+    except InvalidArgument as error:
+        raise Mistake(str(error).replace("logs=", "--logs")) from None
     server = server_class()(
         uvicorn.Config(
             served, log_config=None, log_level="warning", access_log=False,

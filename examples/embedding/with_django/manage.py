@@ -10,6 +10,8 @@ Run it, in this folder::
     python manage.py migrate
     python manage.py runserver
     python manage.py pgflow workers
+
+``uvicorn asgi:application`` serves the site and, at ``/pgflow/``, the console.
 """
 
 import os

@@ -6,6 +6,7 @@ asked for; so a run of a hundred thousand steps is shown as fast as one of ten.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,10 +15,12 @@ from starlette.responses import PlainTextResponse, Response
 
 from pgflow._desk.desk import Desk
 from pgflow._desk.orders import ORDERS, orders_for
+from pgflow._desk.traces import logs_of
 from pgflow._desk.waterfall import draw
 from pgflow._desk.words import advice, quoted, whole, why
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
+    EffectRow,
     RunDetail,
     UnitRow,
     database_now,
@@ -34,6 +37,7 @@ from pgflow.inspect import (
     list_messages,
     list_units,
     read_state,
+    read_trace,
     sum_charges,
 )
 from pgflow.web.page import Page, principal_of, query
@@ -65,12 +69,17 @@ async def show_run(desk: Desk, request: Request) -> Page:
             "done": ORDERS[done].past if done in ORDERS else AGAIN.get(done, ""),
             "may_order": principal_of(request).may("operate"),
             "orders": orders_for(run) if principal_of(request).may("operate") else [],
-            "values": _values(desk, run), "clear": desk.clear,
+            "logs": await _logs(desk, run), "values": _values(desk, run), "clear": desk.clear,
             **await _journal(desk, request, run, now), **await _kin(desk, run),
             **await _ledgers(desk, run),
         },
         f"pgflow show {quoted(key)}",
     )  # fmt: skip
+
+
+async def _logs(desk: Desk, run: RunDetail) -> str:
+    """Return the address of the logs of a run."""
+    return desk.logs and logs_of(desk.logs, run.key, await desk.ask(read_trace(run.run_id)))
 
 
 def _values(desk: Desk, run: RunDetail) -> list[tuple[str, str, Any]]:
@@ -137,7 +146,7 @@ async def _ledgers(desk: Desk, run: RunDetail) -> dict[str, Any]:
     messages = await desk.ask(list_messages(run.key, tenant=desk.tenant, limit=MOST_ROWS))
     return {
         "gates": (await desk.ask(list_gates(run.key, tenant=desk.tenant))).items,
-        "effects": effects.items, "more_effects": effects.next,
+        "effects": effects.items, "saga": saga_of(effects.items), "more_effects": effects.next,
         "decisions": [
             (one, desk.clear(one.value), desk.clear(one.evidence), desk.clear(one.alternatives))
             for one in decisions
@@ -150,6 +159,20 @@ async def _ledgers(desk: Desk, run: RunDetail) -> dict[str, Any]:
         "state": desk.clear(await desk.ask(read_state(run.key, tenant=desk.tenant)) or {}),
         "spent": await desk.ask(sum_charges("run", run_id=run.run_id)),
         "error_words": describe_error(desk.clear(run.error)) if run.error else "",
+    }  # fmt: skip
+
+
+def saga_of(effects: Sequence[EffectRow]) -> dict[str, list[Any]]:
+    """Return which effects were taken back, each with the effect that did it, and which were done
+    and not taken back, the newest first: in that order a saga would.
+    """
+    undone = {effect.compensates: effect for effect in effects if effect.compensates}
+    return {
+        "taken_back": [(one, undone[one.effect]) for one in effects if one.effect in undone],
+        "stands": [
+            one for one in reversed(effects)
+            if one.status == "confirmed" and one.effect not in undone and not one.compensates
+        ],
     }  # fmt: skip
 
 
