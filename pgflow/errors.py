@@ -119,9 +119,17 @@ class WrongState(PgflowError):
 class LockLost(PgflowError):
     """A lock does not count any more: its time was over, or an operator has taken it away. What it
     protects refuses its fence.
+
+    Attributes:
+        reason: ``broken``: an operator has taken it away. ``expired``: its time was over, or an
+            earlier generation of the run has given it back. Empty where plain code held it.
     """
 
     sqlstate = "PF025"
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class LockRefused(PgflowError):

@@ -3694,6 +3694,27 @@ FILES = (
         "runs/test_limits.py::test_a_child_is_held_to_the_limits_of_its_own_file",
     ),
     Defect(
+        "folder that a retried run works in before it is its own",
+        "pgflow/declare/durable/lease.py",
+        "                    asked.cancel()",
+        "                    asked.done()",
+        "runs/test_leases.py::test_a_run_that_is_retried_waits_for_the_run_that_has_its_folder_now",
+    ),
+    Defect(
+        "lease on a name instead of a folder",
+        "pgflow/declare/durable/lease.py",
+        "return os.path.realpath(folder)",
+        "return folder",
+        "runs/test_leases.py::test_a_second_run_waits_for_the_folder_unless_it_changes_nothing",
+    ),
+    Defect(
+        "children who change one folder at the same time",
+        "pgflow/declare/durable/children.py",
+        'if most > 1 and graph.options.get("mutates_checkout") is not False:',
+        "if most > 99:",
+        "runs/test_leases.py::test_children_work_in_the_folder_of_their_parent_one_at_a_time",
+    ),
+    Defect(
         "turn that asks no pool",
         "pgflow/declare/durable/turns.py",
         "    if has_budget:",

@@ -274,7 +274,7 @@ class Play:
 
     def file(self) -> Path:
         """Write the file."""
-        write(self.folder, KID % {"born": json.dumps(BORN)}, name="kid")
+        write(self.folder, KID % {"born": json.dumps(BORN)}, "mutates_checkout: false", name="kid")
         texts = {name: WITNESS + said for name, said in SAYS.items()} | {"program": PROGRAM}
         nodes = NODES % {name: json.dumps(text) for name, text in texts.items()}
         return write(self.folder, nodes, more="interactive: true")

@@ -126,7 +126,8 @@ class _Block:
         why = "its time was over" if hold.lost == "expired" else "it was taken away"
         raise LockLost(
             f"run {self._scope.claim.key!r} holds lock {self._key!r} no longer: {why}, and others "
-            f"may have won it since, with a greater fence than {hold.fence}"
+            f"may have won it since, with a greater fence than {hold.fence}",
+            hold.lost,
         ) from error
 
 

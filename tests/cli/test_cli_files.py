@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clikit import finish, pgflow, process
 
+from pgflow.declare.durable.lease import lease_key
 from pgflow.declare.durable.processes import close_keeper
 
 pytestmark = pytest.mark.timeout(60)
@@ -77,6 +79,16 @@ def test_a_file_is_run_and_says_what_its_last_node_said(dsn: str) -> None:
         said
     )
     assert said.err.splitlines() == ["completed lines", "completed report"]
+
+
+def test_a_folder_in_which_another_run_works_is_refused_by_its_key(dsn: str, conn: Any) -> None:
+    conn.execute(
+        "select pgflow.take_lock(%s, holder => 'night job', ttl => '10 minutes')",
+        (lease_key(str(Path.cwd())),),
+    )
+    said = pgflow(dsn, "run", "steps.yaml", "--lease", "refuse")
+    assert said.code == 2
+    assert "run 'night job' works in" in said.err
 
 
 def test_a_workflow_is_named_where_archon_has_them(dsn: str) -> None:

@@ -67,7 +67,7 @@ SAYS = {
 def test_what_is_recorded_is_never_done_again(
     dsn: str, conn: psycopg.Connection, tmp_path: Path, after: int
 ) -> None:
-    write(tmp_path, KID, name="kid")
+    write(tmp_path, KID, "mutates_checkout: false", name="kid")
     marks = {name: json.dumps(WITNESS + said) for name, said in SAYS.items()}
     path = write(tmp_path, NODES.format(**marks))
     key = asyncio.run(begin(dsn, path, tmp_path))

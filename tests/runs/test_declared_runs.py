@@ -35,7 +35,7 @@ AGENT = "python:declared_agents:answer"
 def steps(conn: psycopg.Connection) -> list[str]:
     """Names of the steps and decisions, in the order in which they were asked for."""
     asked = conn.execute(
-        "select step, run_id, call from pgflow.steps "
+        "select step, run_id, call from pgflow.steps where step <> 'pgflow.folder' "
         "union select name, run_id, call from pgflow.decisions order by run_id, call"
     )
     return [name for name, _, _ in asked]
@@ -493,7 +493,8 @@ async def test_a_retry_takes_a_failed_turn_again_and_no_other(
         - {id: second, prompt: two, depends_on: [first]}
         """,
     )
-    run = await start(aflow, path, key="again", provider="python:declared_agents:moody")
+    agent = "python:declared_agents:moody"
+    run = await start(aflow, path, key="again", provider=agent, lease="share")
     await aflow.until_idle()
     failed = await ended(run)
     assert failed.states == {"first": "completed", "second": "failed"}

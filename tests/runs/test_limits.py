@@ -78,7 +78,6 @@ def test_a_provider_says_which_limits_it_keeps(tmp_path: Path) -> None:
         (f"{READ}}}", "requires: [github]", "requires: nobody looks"),
         (f"{READ}}}", "persist_sessions: true", "asks for persist_sessions"),
         (f"{READ}}}", "webSearchMode: live", "asks for webSearchMode"),
-        (f"{READ}}}", "mutates_checkout: true", "nothing keeps other runs out of the folder"),
         ("- {id: go, command: nonesuch}", "", "will fail: there is no command 'nonesuch'"),
         ("- {id: go, script: nonesuch, runtime: bun}", "", "there is no script 'nonesuch'"),
         ("- {id: go, script: 'f()', runtime: bun, deps: [x]}", "", "bun installs none"),

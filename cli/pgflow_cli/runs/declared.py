@@ -54,6 +54,7 @@ class Wishes:
         dialect: Family whose rules hold where they differ.
         requested: Stages of a workspace that run only if somebody asks for them.
         chain: True if agents may have other SOPs carried out.
+        lease: Right to the working folder: ``wait``, ``refuse`` or ``share``.
     """
 
     words: list[str]
@@ -71,6 +72,7 @@ class Wishes:
     dialect: str = "archon"
     requested: tuple[str, ...] = ()
     chain: bool = False
+    lease: str = "wait"
 
 
 def find_file(target: str) -> Path | None:
@@ -193,6 +195,7 @@ def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
         dialect="ion" if wishes.dialect == "ion" else "archon",
         requested=wishes.requested,
         chain=wishes.chain,
+        lease=wishes.lease,  # type: ignore[arg-type]
     )
 
 
@@ -312,6 +315,26 @@ def _is_of(name: str | None, node: str) -> bool:
     return name is not None and (
         name == node or (name.startswith(node) and name[len(node)] in "#~:/")
     )
+
+
+def check_folder(dsn: str | None, arguments: dict[str, Any], key: str | None) -> None:
+    """Refuse a run that would have to wait for its folder, if it was not to wait.
+
+    Raises:
+        Mistake: Another run works there.
+    """
+    from pgflow.declare.durable.lease import is_alone, lease_key
+    from pgflow.inspect import list_locks
+
+    settings = arguments["settings"]
+    if settings.lease != "refuse" or not is_alone(settings, arguments["frozen"].graph):
+        return
+    with opened(dsn) as connection:
+        held = fetch(connection, list_locks(lease_key(os.path.realpath(settings.cwd))))
+    if others := [one.holder for one in held if one.holder != key]:
+        raise Mistake(
+            f"run {others[0]!r} works in {settings.cwd}: wait for it, or work elsewhere with --cwd"
+        )
 
 
 def say_end(end: dict[str, Any]) -> str:

@@ -142,11 +142,23 @@ async def _finish(app: AsyncApp, handle: AsyncRun[Any], show: Any, watching: _Wa
             status = await handle.status()
             show(status)
             if status == "waiting" and watching.stops:
+                await _tell_holder(app, handle.key, said)
                 await _stop_at_gates(app, handle.key, said)
     finally:
         for task in (result, told):
             task.cancel()
         await asyncio.gather(result, told, return_exceptions=True)
+
+
+async def _tell_holder(app: AsyncApp, key: str, said: set[str]) -> None:
+    """Say once which run has the folder that a run waits for."""
+    from pgflow.inspect import ask_async, find_detail, list_locks
+
+    for lock in ((await ask_async(app, find_detail(key))).reason_detail or {}).get("locks") or ():
+        for held in await ask_async(app, list_locks(lock)):
+            if lock not in said:
+                said.add(lock)
+                note(f"run {held.holder!r} works in {lock.removeprefix('folder')}: waiting for it")
 
 
 async def _stop_at_gates(app: AsyncApp, key: str, said: set[str]) -> None:

@@ -349,6 +349,14 @@ class Dialect(StrEnum):
     ION = "ion"
 
 
+class Folder(StrEnum):
+    """Action of `run` where another run works in the folder."""
+
+    WAIT = "wait"
+    REFUSE = "refuse"
+    SHARE = "share"
+
+
 def run(
     target: Annotated[
         str,
@@ -449,6 +457,12 @@ def run(
     chain: Annotated[
         bool, typer.Option("--chain", help="SOP: agents may have the SOPs run that it names.")
     ] = False,
+    lease: Annotated[
+        Folder,
+        typer.Option(
+            help="FILE: what to do if another run works in the folder, which it has alone."
+        ),
+    ] = Folder.WAIT,
     detach: Annotated[
         bool, typer.Option("--detach", help="FILE: only start it; a worker does the rest.")
     ] = False,
@@ -490,9 +504,10 @@ def run(
         wishes = declared.Wishes(
             words or [], inputs or [], cwd, provider, tuple(env or ()), tuple(secret or ()),
             pool is not None, detach, tuple(ignore or ()), base, context, parallel,
-            dialect.value, tuple(requested or ()), chain,
+            dialect.value, tuple(requested or ()), chain, lease.value,
         )  # fmt: skip
         arguments = declared.prepare(file, wishes)
+        declared.check_folder(dsn, arguments, key)
         app, workflow = _app_of_files(find_dsn(dsn))
         labels = {"file": arguments["frozen"].graph.name[:255], **labels}
     else:

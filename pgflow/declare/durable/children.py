@@ -11,6 +11,7 @@ from pydantic import BaseModel, JsonValue
 import pgflow
 from pgflow.declare.durable.freezing import can_pause, freeze_named, freeze_sop
 from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.lease import Lease
 from pgflow.declare.durable.limits import refused
 from pgflow.declare.durable.parameters import asked_for
 from pgflow.declare.durable.providers import make_provider
@@ -34,14 +35,20 @@ class Children:
         declared: The workflow that runs each of them.
         frozen: The workflow that calls them.
         settings: Settings of its run.
+        lease: Lease on its folder, under which they work.
     """
 
     def __init__(
-        self, declared: pgflow.Workflow[..., Result], frozen: Frozen, settings: Settings
+        self,
+        declared: pgflow.Workflow[..., Result],
+        frozen: Frozen,
+        settings: Settings,
+        lease: Lease,
     ) -> None:
         self.declared = declared
         self.frozen = frozen
         self.settings = settings
+        self.lease = lease
 
     async def call(self, key: str, task: Task, outputs: Outputs) -> Output:
         """Run another workflow, or one for each item of a list.
@@ -66,16 +73,22 @@ class Children:
             return _failed(str(error))
         if not calls and body.fan_out is not None:
             return joined(body.fan_out, ())
-        found = await self._freeze(f"{key}:freeze", body)
+        found = await self._freeze(f"{key}:freeze", body, len(calls))
         if found.frozen is None:
             return _failed(found.error)
         children = await self._all(found.frozen, calls, body)
         return _of_child(children[0]) if body.fan_out is None else joined(body.fan_out, children)
 
-    async def _freeze(self, key: str, body: Call) -> _Found:
+    async def _freeze(self, key: str, body: Call, size: int) -> _Found:
         """Read the workflow that is called, as it is now."""
         source, is_many = self.frozen.source, body.fan_out is not None
-        found = await self._found(key, body.name, lambda name: freeze_named(name, source))
+
+        def freeze(name: str) -> Frozen:
+            frozen = freeze_named(name, source)
+            _refuse_crowd(body, frozen.graph, size)
+            return frozen
+
+        found = await self._found(key, body.name, freeze)
         if is_many and found.frozen is not None and can_pause(found.frozen.graph):
             return _Found(error=f"workflow '{body.name}' may wait for a person, for each item")
         return found
@@ -147,6 +160,7 @@ class Children:
         inputs = dict(call.inputs)
         if missing := missing_inputs(frozen, inputs):
             return Child("failed", error=missing)
+        await self.lease.held()
         try:
             result = await pgflow.run_child(self.declared, frozen, settings, call.message, inputs)
         except RunFailed as error:
@@ -154,6 +168,26 @@ class Children:
         except RunCancelled as error:
             return Child("cancelled", error=str(error))
         return Child("completed", result.value if result.has_value else result.output)
+
+
+def _refuse_crowd(body: Call, graph: Graph, size: int) -> None:
+    """Refuse children that would change one folder at the same time.
+
+    Args:
+        body: The call of them.
+        graph: Their workflow.
+        size: Number of them.
+
+    Raises:
+        InvalidWorkflow: They would.
+    """
+    most = 1 if body.fan_out is None else min(body.fan_out.max_parallel, size)
+    if most > 1 and graph.options.get("mutates_checkout") is not False:
+        raise InvalidWorkflow(
+            f"workflow '{body.name}' would run {most} times at once in one folder, and may change "
+            "it: say mutates_checkout: false there if it does not, or isolation: worktree or "
+            "max_parallel: 1 here"
+        )
 
 
 class _Found(BaseModel):

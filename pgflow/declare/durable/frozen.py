@@ -63,6 +63,9 @@ class Settings(Part):
             ``archon``, and fails the node of ``ion``.
         requested: Stages that run only on request, and were asked for at the start.
         chain: True if agents may have the SOPs carried out that their steps name.
+        lease: Right to the working folder: a run that may change it has it alone, and ``wait``s
+            for the run that works there, or fails where it would have to (``refuse``). ``share``
+            keeps nobody out.
         depth: Number of runs around this one.
     """
 
@@ -80,4 +83,5 @@ class Settings(Part):
     dialect: Literal["archon", "ion"] = "archon"
     requested: tuple[str, ...] = ()
     chain: bool = False
+    lease: Literal["wait", "refuse", "share"] = "wait"
     depth: int = 0

@@ -127,8 +127,6 @@ def _dropped(graph: Graph) -> Iterator[str]:
 
 def _of_workflow(graph: Graph, provider: Provider | None) -> Iterator[str]:
     options = graph.options
-    if options.get("mutates_checkout") is True:
-        yield "mutates_checkout: nothing keeps other runs out of the folder meanwhile"
     if options.get("requires"):
         yield "requires: nobody looks whether what the workflow requires is there"
     if provider is None:

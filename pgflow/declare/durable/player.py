@@ -20,6 +20,7 @@ from pgflow.declare.durable.bodies import Done, Folders
 from pgflow.declare.durable.children import Children
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.keys import key_of
+from pgflow.declare.durable.lease import Lease
 from pgflow.declare.durable.questions import No, Yes, answered, ask
 from pgflow.declare.durable.results import NodeFailed, Result, WorkflowFailed
 from pgflow.declare.durable.sessions import Sessions
@@ -103,8 +104,9 @@ class Player:
         self.folders = Folders(settings.cwd, info.key)
         self.plan = make_plan(frozen.graph.nodes)
         self.sessions = Sessions(self.plan)
-        self.children = Children(declared, frozen, settings)
-        self.works = Works(frozen, settings, self.folders)
+        self.lease = Lease(settings, frozen.graph)
+        self.children = Children(declared, frozen, settings, self.lease)
+        self.works = Works(frozen, settings, self.folders, self.lease)
         self.given = inputs
         variables = Variables(
             workflow_id=info.key,

@@ -35,5 +35,7 @@ async def declared(
         message: Words of the person who starts it.
         inputs: Values of its inputs; the others have their defaults.
     """
-    player = PLAYERS[frozen.graph.family]
-    return await player(declared, frozen, settings, message, inputs or {}).play()
+    make = PLAYERS[frozen.graph.family]
+    player = make(declared, frozen, settings, message, inputs or {})
+    async with player.lease:
+        return await player.play()

@@ -18,6 +18,7 @@ import pgflow
 from pgflow.declare.durable import bodies
 from pgflow.declare.durable.bodies import Done, Folders, Job
 from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.lease import Lease
 from pgflow.declare.durable.processes import Mask
 from pgflow.declare.durable.programs import fill
 from pgflow.declare.durable.providers import Reply, Turn, TurnFailed, provider_of
@@ -47,12 +48,14 @@ class Works:
         frozen: The workflow, with every text that it can read.
         settings: Its settings.
         folders: Its folders.
+        lease: Lease on the folder that it works in.
     """
 
-    def __init__(self, frozen: Frozen, settings: Settings, folders: Folders) -> None:
+    def __init__(self, frozen: Frozen, settings: Settings, folders: Folders, lease: Lease) -> None:
         self.frozen = frozen
         self.settings = settings
         self.folders = folders
+        self.lease = lease
         self.slots = asyncio.Semaphore(settings.parallel)
 
     async def once(
@@ -88,8 +91,10 @@ class Works:
 
         async with self.slots:
             try:
-                return await pgflow.call(
-                    key, once, *args, returns=Done, retries=3, raises=[NodeFailed]
+                return await self.lease.during(
+                    lambda: pgflow.call(
+                        key, once, *args, returns=Done, retries=3, raises=[NodeFailed]
+                    )
                 )
             except (NodeFailed, StepFailed) as error:
                 return Done(error=str(error))
@@ -118,7 +123,7 @@ class Works:
         )(act)
         async with self.slots:
             try:
-                return await effect(text)
+                return await self.lease.during(lambda: effect(text))
             except EffectFailed as error:
                 return Done(error=str(error))
 
@@ -185,7 +190,9 @@ class Works:
             )
         async with self.slots:
             try:
-                return await take_turn(ask_provider, turn, has_budget=self.settings.has_budget)
+                return await self.lease.during(
+                    lambda: take_turn(ask_provider, turn, has_budget=self.settings.has_budget)
+                )
             except StepFailed as error:
                 return Done(error=str(error))
 

@@ -93,7 +93,8 @@ class Acting:
             undo.__name__ = "_"
             effect.compensate(undo)
         try:
-            done = await effect(prompts.digest(task.text))
+            told = prompts.digest(task.text)
+            done = await self.context.works.lease.during(lambda: effect(told))
         except EffectFailed as error:
             raise NodeFailed(str(error)) from error
         if done.error is not None:
@@ -132,7 +133,8 @@ class Acting:
             undo.__name__ = "_"
             act.compensate(undo)
         try:
-            await act(folder, Parcel(files=kept.parcel))
+            parcel = Parcel(files=kept.parcel)
+            await self.context.works.lease.during(lambda: act(folder, parcel))
         except (DeliveryRefused, EffectFailed) as error:
             raise NodeFailed(f"stage '{self.id}': {error}") from error
 

@@ -259,8 +259,10 @@ class StagePlay:
 
         key = self.telling.key(kind)
         try:
-            return await pgflow.call(
-                key, once, *args, returns=returns, retries=1, raises=[NodeFailed]
+            return await self.context.works.lease.during(
+                lambda: pgflow.call(
+                    key, once, *args, returns=returns, retries=1, raises=[NodeFailed]
+                )
             )
         except StepFailed as error:
             raise NodeFailed(f"stage '{self.id}': {error}") from error
