@@ -194,6 +194,8 @@ def _is_icm(path: Path) -> bool:
     """
     from pgflow.declare import icm
 
+    if not os.path.isfile(path):  # noqa: PTH113 - a pipe would keep us waiting, a NUL is no path
+        return False
     if path.name in ("workflow.yaml", "workflow.yml") and icm.is_workspace(path.parent):
         return True
     try:

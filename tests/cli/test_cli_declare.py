@@ -76,7 +76,8 @@ def test_json_is_one_object_a_line(folder):
     assert answer.err == ""
     assert (fine["file"], fine["ok"], fine["errors"]) == ("review.yaml", True, [])
     assert (broken["file"], broken["ok"]) == ("broken.yaml", False)
-    assert list(broken) == ["file", "ok", "errors", "warnings"]
+    assert list(broken) == ["file", "kind", "nodes", "ok", "errors", "warnings"]
+    assert [(one["kind"], one["nodes"]) for one in (fine, broken)] == [("dag", 4), ("dag", None)]
     assert all(
         set(problem) == {"message", "line", "column"}
         for problem in broken["errors"] + broken["warnings"]

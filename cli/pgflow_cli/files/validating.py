@@ -100,11 +100,16 @@ class _Human:
 
 
 def _say_object(verdict: Verdict) -> None:
+    from pgflow.declare.reading import family_of
+
     said = {
         "errors": [_object(p) for p in verdict.errors],
         "warnings": [_object(p) for p in verdict.warnings],
     }
-    say_json({"file": verdict.file, "ok": verdict.ok, **said})
+    graph = verdict.graph
+    kind = family_of(verdict.file) if graph is None else graph.family
+    nodes = None if graph is None else len(graph.nodes)
+    say_json({"file": verdict.file, "kind": kind, "nodes": nodes, "ok": verdict.ok, **said})
 
 
 def _object(problem: Problem) -> dict[str, Any]:

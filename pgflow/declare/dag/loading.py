@@ -31,7 +31,15 @@ from pgflow.declare.dag.workflow import Options, check_head, check_providers, re
 from pgflow.declare.graph.problems import Problem
 from pgflow.declare.text.scripts import is_inline
 from pgflow.declare.text.spelling import similar
-from pgflow.declare.text.yamlfile import Marked, Steps, YamlError, decode, read_bytes, read_yaml
+from pgflow.declare.text.yamlfile import (
+    Marked,
+    Steps,
+    YamlError,
+    decode,
+    read_bytes,
+    read_yaml,
+    refuse_utf16,
+)
 
 MAX_PROBLEMS: Final = 200
 """Most errors of one file that are told."""
@@ -48,6 +56,7 @@ _CHECKOUT = (
 )
 _STAY = "A name must not lead to another folder."
 _STUDIED = "A workflow is a mapping with name, description and nodes."
+_ONE_DOCUMENT = "A line '---' begins another document: give each workflow a file of its own."
 
 
 @dataclass(slots=True)
@@ -76,12 +85,15 @@ class Loaded:
 def load_file(path: Path, file: str) -> Loaded:
     """Read a workflow file; whatever is wrong with it is among its problems."""
     try:
-        text, broken = decode(read_bytes(path))
+        data = read_bytes(path)
+        refuse_utf16(data)
+        text, broken = decode(data)
     except OSError as error:
         said = f"File read error: {error.strerror or error} ({_code(error)})"
         return Loaded(file, [Problem(said, kind="read_error")])
     except YamlError as error:
-        return Loaded(file, [Problem(error.message, hint=error.hint, kind="read_error")])
+        problem = Problem(error.message, error.line, error.column, error.hint, kind="read_error")
+        return Loaded(file, [problem])
     loaded = load_text(text, file)
     if broken is not None and loaded.ok:
         said = "Bytes that are not UTF-8 were read as U+FFFD"
@@ -108,8 +120,19 @@ def load_text(text: str, file: str) -> Loaded:
         _load(loaded, document, text.replace("\r\n", "\n").replace("\r", "\n").split("\n"))
     else:
         said = "Missing required field 'name'" if isinstance(document.value, list) else _NO_OBJECT
-        loaded.problems.append(Problem(said, document.line, document.column, _STUDIED))
+        hint = _STUDIED
+        if _is_several(document):
+            said, hint = f"{said}: the file has several documents", _ONE_DOCUMENT
+        loaded.problems.append(Problem(said, document.line, document.column, hint))
     return loaded
+
+
+def _is_several(document: Marked) -> bool:
+    """Return True for several documents in one file, which the original takes for a list."""
+    value = document.value
+    return isinstance(value, list) and any(
+        isinstance(one, dict) and "nodes" in one for one in value
+    )
 
 
 def _load(loaded: Loaded, document: Marked, lines: list[str]) -> None:

@@ -15,7 +15,7 @@ from pgflow.declare.dag.building import Places, build_graph
 from pgflow.declare.dag.filling import NothingFound, WrongInclude
 from pgflow.declare.dag.including import TRAVELS, Shelf, Whole, expand, includes_anything
 from pgflow.declare.dag.loading import Loaded, load_text
-from pgflow.declare.dag.shelf import Tree, tree_of, workflow_files
+from pgflow.declare.dag.shelf import Tree, most_files, tree_of, workflow_files
 from pgflow.declare.graph import Graph
 from pgflow.declare.graph.problems import Problem, Verdict
 
@@ -84,9 +84,16 @@ def discover(directory: str | Path) -> list[Verdict]:
     directory = Path(directory)
     layout = next((place for place in (directory / _LAYOUT, directory) if _is_layout(place)), None)
     tree = Tree(layout or directory)
-    loaded = [tree.load(path) for path in workflow_files(tree.root)]
+    most = most_files()
+    found = [*workflow_files(tree.root, most + 1)]
+    loaded = [tree.load(path) for path in found[:most]]
     told = _collisions(loaded, tree.root) if layout is not None else {}
-    return [_verdict(one, tree, told.get(one.file)) for one in loaded]
+    verdicts = [_verdict(one, tree, told.get(one.file)) for one in loaded]
+    if len(found) > len(loaded):
+        said = f"There are more than {most:,} files: from {found[-1]} on none is read"
+        problem = Problem(said, hint="Name a folder of them.", kind="read_error")
+        verdicts.append(Verdict(str(directory), (problem,)))
+    return verdicts
 
 
 def _is_layout(place: Path) -> bool:

@@ -28,12 +28,21 @@ _NAME = re.compile(
 _SKIPPED = frozenset({"node_modules", "fixtures", "__pycache__"})
 
 
-def workflow_files(root: Path) -> Iterator[Path]:
+def most_files() -> int:
+    """Return the number of files of a tree that are looked at."""
+    return MAX_FILES
+
+
+def workflow_files(root: Path, most: int | None = None) -> Iterator[Path]:
     """The YAML files of a tree, in the order of their names, without hidden folders and fixtures.
 
     A link to a folder is not followed, so that a tree has an end.
+
+    Args:
+        root: The tree.
+        most: Most files; `MAX_FILES` if not given.
     """
-    left = MAX_FILES
+    left = MAX_FILES if most is None else most
     for directory, folders, files in os.walk(root):
         folders[:] = sorted(
             name

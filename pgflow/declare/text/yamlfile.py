@@ -15,7 +15,9 @@ no short file can become a large one.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +53,7 @@ Steps = tuple[str | int, ...]
 
 _ITEM = re.compile(r"-[ \t]+(?:(\*)|[|>][-+0-9]*[ \t]*[^-+0-9 \t\r\n#])")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_UNFIT = re.compile("[\0\ud800-\udfff]")
 _SEPARATORS = "\x85\u2028\u2029"
 
 
@@ -136,9 +139,11 @@ def read_bytes(path: Path) -> bytes:
 
     Raises:
         OSError: It cannot be read.
-        YamlError: It is too large.
+        YamlError: It is too large, or no file: a pipe would keep us waiting for ever.
     """
-    with path.open("rb") as file:
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise YamlError("Not a file", hint="A workflow is a regular file.")
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         message = f"File is larger than {MAX_BYTES:,} bytes"
@@ -148,6 +153,16 @@ def read_bytes(path: Path) -> bytes:
             "or move long texts into files of their own.",
         )
     return data
+
+
+def refuse_utf16(data: bytes) -> None:
+    """Refuse bytes that are UTF-16, which would be told of as characters that nobody sees.
+
+    Raises:
+        YamlError: They are.
+    """
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in data[:2]:
+        raise YamlError("The file is UTF-16", 1, 1, "Save the file as UTF-8.")
 
 
 def decode(data: bytes) -> tuple[str, int | None]:
@@ -236,7 +251,7 @@ class _Composer:
         self.table = str.maketrans(dict(back))
         self.anchors: dict[str, Marked] = {}
         self.stack: list[_Open] = []
-        self.twice: list[WrongYaml] = []
+        self.wrong: list[WrongYaml] = []
         self.values = 0
 
     def documents(self, text: str) -> Iterator[Marked]:
@@ -253,8 +268,8 @@ class _Composer:
                 self.stack[-1].add(node)
             else:
                 yield node
-        if self.twice:  # told last: the original lets it pass, and says what is no YAML at all
-            raise min(self.twice, key=lambda error: error.line)
+        if self.wrong:  # told last: the original lets it pass, and says what is no YAML at all
+            raise min(self.wrong, key=lambda error: error.line)
 
     def _take(self, event: Any) -> Marked | None:
         """The value that an event completes, if it completes one."""
@@ -265,7 +280,7 @@ class _Composer:
         elif isinstance(event, (MappingEndEvent, SequenceEndEvent)):
             opened = self.stack.pop()
             if isinstance(opened, _OpenMapping) and opened.twice is not None:
-                self.twice.append(opened.twice)
+                self.wrong.append(opened.twice)
             return self._anchored(opened.anchor, opened.close())
         elif isinstance(event, AliasEvent):
             return self._alias(event)
@@ -286,6 +301,10 @@ class _Composer:
         self._count(1, line, column)
         text = event.value.translate(self.table) if self.back else event.value
         plain = event.style is None or event.style == ""
+        if unfit := _UNFIT.search(text):
+            what = "A NUL" if unfit[0] == "\0" else "Half of a character"
+            hint = "No database, program or agent can take it: leave it out."
+            self.wrong.append(WrongYaml(f"{what} stands in a text", line, column, hint))
         tag = str(event.tag) if event.tag is not None else None
         literal = not plain or tag == "!" or (tag is not None and tag.endswith(":str"))
         return Marked(
