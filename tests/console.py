@@ -130,7 +130,7 @@ def addresses(conn: psycopg.Connection[tuple[object, ...]], ids: Ids) -> list[st
         *(of("/debt", key=one) for one in owed), "/budgets", of("/budget", pool="tenant"),
         of("/budget", pool=f"user-{ids.ready}"), "/schedules", of("/schedules", state="paused"),
         of("/schedule", name="nightly-7"), "/outbox", of("/relay", name="mailer"), "/queues",
-        "/workers", "/workflows", of("/workflow", name="flow_1"), "/policy", "/sql",
+        "/workers", "/health", of("/filters", status="failed"), "/workflows", of("/workflow", name="flow_1"), "/policy", "/sql",
         of("/sql/page", page="/"),
     ]  # fmt: skip
 

@@ -32,7 +32,8 @@ PAGES = (
     "/", "/runs", "/run?key=order-1", "/run?key=pay-3", "/workflows", "/workflow?name=checkout",
     "/gates", "/effects", "/queues", "/workers", "/policy", "/sql", "/sql/page?page=/runs",
     "/obligations", "/budgets", "/schedules", "/schedule?name=nightly", "/outbox",
-    "/relay?name=mailer", "/health", "/filters?status=failed", "/run?key=long",
+    "/relay?name=mailer", "/relay/order?name=mailer&verb=replay", "/health",
+    "/run/compare?key=pay-again", "/filters?status=failed", "/run?key=long",
     "/run/order?key=invoice-1&verb=cancel", "/run/again?key=order-1", "/runs?status=waiting",
 )  # fmt: skip
 
@@ -49,6 +50,8 @@ async def work(dsn: str) -> None:
         await app.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
         await app.start(ship.options(key="ship-1"), "lost")
         await asyncio.sleep(3)
+        await app.fork("pay-1", "pay-again", at=0, input={"cents": 7}, effects="repeat")
+        await asyncio.sleep(1)
 
 
 def main() -> int:

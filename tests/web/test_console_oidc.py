@@ -103,7 +103,7 @@ def forged(claims: dict[str, Any]) -> str:
 
 NOW = int(time.time())
 WRONG = (
-    {"aud": "another"}, {"aud": ["another", "third"]}, {"iss": "https://evil.example"},
+    {"aud": "another"}, {"aud": "another", "azp": CLIENT}, {"aud": ["another", "third"]}, {"iss": "https://evil.example"},
     {"aud": [CLIENT, "another"], "azp": "another"}, {"nonce": "another"}, {"nonce": None},
     {"exp": NOW - 3600}, {"exp": None}, {"iat": None}, {"sub": None}, {"iat": NOW + 3600},
     {"roles": []}, {"roles": None}, {"roles": ["unknown"]}, {"roles": {"ops": 1}},

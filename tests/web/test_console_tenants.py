@@ -1,0 +1,46 @@
+"""Runs of other tenants in the console, which knows one: no address leads to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlkit import begin, commit, flush, start, unit
+from test_console_pages import ANN
+from webkit import Browser, address, form_of
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from pgflow.testing import AsyncHarness
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def test_no_address_leads_to_a_run_of_another_tenant(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    start(conn, "another", key="ours", input='{"a": 1}')
+    held = begin(conn, key="theirs", input='{"secret": "hush"}', tenant="other")
+    commit(conn, flush(held, unit(name="pick", payload='"hush"')))
+    browser = Browser(aflow.app, ANN)
+    for path, more in (
+        ("/run", {}), ("/run/value", {"value": "input"}), ("/run/value", {"value": "1"}),
+        ("/run/order", {"verb": "cancel"}), ("/run/again", {}), ("/run/compare", {}),
+    ):  # fmt: skip
+        assert await browser.status(path, key="theirs", **more) == 404, path
+    for path in ("/", "/runs", "/runs?key=*", "/runs?status=running"):
+        assert "theirs" not in (await browser.get(path)).words, path
+    page = await browser.get("/worker", id=str(held.worker))
+    assert "theirs" not in page.words
+    form = form_of(await browser.get(address("/run/order", key="ours", verb="cancel")), {})
+    form.action = address("/run/order", key="theirs", verb="cancel")
+    assert (await browser.send(form)).status_code == 404
+    form = form_of(await browser.get(address("/run/again", key="ours")), {"verb": "fork"})
+    form.action = address("/run/again", key="theirs")
+    assert (await browser.send(form, at="0", new_key="mine")).status_code == 404
+    bulk = form_of(await browser.get("/runs/order?verb=cancel&key=ours"), {})
+    answer = await browser.send(bulk, keys='["theirs"]')
+    assert "0 runs told" in " ".join(answer.text.split()) or answer.status_code == 404
+    status = "select status from pgflow.runs where key = 'theirs'"
+    assert conn.execute(status).fetchone() == ("running",)
