@@ -3715,6 +3715,20 @@ FILES = (
         "runs/test_leases.py::test_children_work_in_the_folder_of_their_parent_one_at_a_time",
     ),
     Defect(
+        "worktree that is removed with what is uncommitted in it",
+        "pgflow/declare/durable/worktrees.py",
+        "    if not is_clean(place):",
+        "    if not place:",
+        "runs/test_worktrees.py::test_a_worktree_is_kept_if_the_run_fails_or_leaves_something_uncommitted",
+    ),
+    Defect(
+        "worktree that was half made",
+        "pgflow/declare/durable/worktrees.py",
+        'if (own / "locked").exists():',
+        'if (own / "nothing").exists():',
+        "runs/test_worktrees.py::test_a_worktree_whose_making_was_cut_off_is_made_anew",
+    ),
+    Defect(
         "turn that asks no pool",
         "pgflow/declare/durable/turns.py",
         "    if has_budget:",

@@ -117,6 +117,7 @@ def test_a_workflow_is_named_where_archon_has_them(dsn: str) -> None:
         (["release.yaml", "--secret", "PGFLOW_DSN"], "no program gets the connection"),
         (["release.yaml", "--env", "DATABASE_URL"], "no program gets the connection"),
         (["limited.yaml", "--provider", "cmd:cat"], "limits its agent by allowed_tools"),
+        (["release.yaml", "--worktree"], "is in no git repository"),
         (["release.yaml", "--from", "ask"], "pass its --key"),
         (["release.yaml", "--key", "k", "--from", "ask", "--cwd", "."], "--from alone"),
         (["release.yaml", "--key", "k", "--from", "nonesuch"], "has no node 'nonesuch'"),

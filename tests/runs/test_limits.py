@@ -44,10 +44,6 @@ def graph_of(folder: Path, nodes: str, more: str = "") -> Graph:
          f"the workflow limits its agents by webSearchMode, {UNKEPT}"),
         (f"{READ}}}", "container: {enabled: true}", "container",
          "the workflow asks for a container, and runs have none"),
-        (f"{READ}}}", "worktree: {enabled: true}", "worktree",
-         "the workflow asks for a worktree of its own, and runs work in the folder of --cwd"),
-        ("- {id: kid, workflow: w, isolation: worktree}", "", "isolation",
-         "node 'kid' asks for a worktree (isolation), and children have none"),
     ],
 )  # fmt: skip
 def test_a_limit_that_is_not_kept_is_refused_by_name(

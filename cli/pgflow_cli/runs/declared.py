@@ -55,6 +55,7 @@ class Wishes:
         requested: Stages of a workspace that run only if somebody asks for them.
         chain: True if agents may have other SOPs carried out.
         lease: Right to the working folder: ``wait``, ``refuse`` or ``share``.
+        worktree: True to work in a git worktree of the run's own.
     """
 
     words: list[str]
@@ -73,6 +74,7 @@ class Wishes:
     requested: tuple[str, ...] = ()
     chain: bool = False
     lease: str = "wait"
+    worktree: bool = False
 
 
 def find_file(target: str) -> Path | None:
@@ -127,6 +129,7 @@ def prepare(path: Path, wishes: Wishes) -> dict[str, Any]:
     inputs = _inputs(graph, wishes.inputs)
     settings = _settings(wishes, folder)
     stages.check_requested(graph, wishes.requested)
+    _check_worktree(graph, settings)
     provider = _check_provider(graph, settings)
     frozen = freeze(graph, folder)
     for name in inputs if folder is not None else ():
@@ -160,6 +163,20 @@ def _inputs(graph: Graph, words: list[str]) -> dict[str, Any]:
             has = f"it has {', '.join(names)}" if names else "it has none"
             raise Mistake(f"{shown(graph.name)} has no input {name!r}: {has}")
     return given
+
+
+def _check_worktree(graph: Graph, settings: Settings) -> None:
+    """Refuse a worktree that cannot be, or that the file does not want."""
+    from pgflow.declare.durable.worktrees import wants_one, why_none
+
+    if not wants_one(graph, settings):
+        return
+    if graph.family == "icm":
+        raise Mistake("--worktree: the stages of a workspace work in its own folder")
+    if graph.options.get("worktree") == {"enabled": False}:
+        raise Mistake(f"--worktree: {shown(graph.name)} says worktree: {{enabled: false}}")
+    if why := why_none(settings.cwd):
+        raise Mistake(f"no worktree: {why}")
 
 
 def _check_missing(frozen: Frozen, inputs: dict[str, Any]) -> None:
@@ -196,6 +213,7 @@ def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
         requested=wishes.requested,
         chain=wishes.chain,
         lease=wishes.lease,  # type: ignore[arg-type]
+        worktree=wishes.worktree,
     )
 
 
@@ -327,7 +345,8 @@ def check_folder(dsn: str | None, arguments: dict[str, Any], key: str | None) ->
     from pgflow.inspect import list_locks
 
     settings = arguments["settings"]
-    if settings.lease != "refuse" or not is_alone(settings, arguments["frozen"].graph):
+    graph = arguments["frozen"].graph
+    if settings.lease != "refuse" or settings.worktree or not is_alone(settings, graph):
         return
     with opened(dsn) as connection:
         held = fetch(connection, list_locks(lease_key(os.path.realpath(settings.cwd))))

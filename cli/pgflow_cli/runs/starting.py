@@ -463,6 +463,10 @@ def run(
             help="FILE: what to do if another run works in the folder, which it has alone."
         ),
     ] = Folder.WAIT,
+    worktree: Annotated[
+        bool,
+        typer.Option("--worktree", help="FILE: work in a git worktree of the run's own."),
+    ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="FILE: only start it; a worker does the rest.")
     ] = False,
@@ -504,7 +508,7 @@ def run(
         wishes = declared.Wishes(
             words or [], inputs or [], cwd, provider, tuple(env or ()), tuple(secret or ()),
             pool is not None, detach, tuple(ignore or ()), base, context, parallel,
-            dialect.value, tuple(requested or ()), chain, lease.value,
+            dialect.value, tuple(requested or ()), chain, lease.value, worktree,
         )  # fmt: skip
         arguments = declared.prepare(file, wishes)
         declared.check_folder(dsn, arguments, key)
@@ -513,7 +517,7 @@ def run(
     else:
         of_files = {"--cwd": cwd, "--with": requested, "--provider": provider, "--env": env,
                     "--secret": secret, "--ignore": ignore, "--base": base,
-                    "--context": context, "--chain": chain}  # fmt: skip
+                    "--context": context, "--chain": chain, "--worktree": worktree}  # fmt: skip
         if said := [option for option, value in of_files.items() if value]:
             raise Mistake(f"{said[0]} is said of a file, and {target} is none")
         if len(inputs or ()) > 1:

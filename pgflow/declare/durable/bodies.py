@@ -78,8 +78,18 @@ class Folders:
     @property
     def of_run(self) -> Path:
         """The run's own folder."""
-        name = _UNSAFE.sub(lambda found: f"%{ord(found.group()):02x}", self.key)
+        name = _quoted_key(self.key)
         return Path(self.cwd, ".pgflow", "runs", name if name.strip(".") else f"%{name}")
+
+    @property
+    def worktree(self) -> Path:
+        """The run's own worktree, if it has one."""
+        return Path(self.cwd, ".pgflow", "worktrees", _quoted_key(self.key).replace(".", "%2e"))
+
+    @property
+    def branch(self) -> str:
+        """The branch of that."""
+        return f"pgflow/{self.worktree.name}"
 
     @property
     def artifacts(self) -> str:
@@ -98,6 +108,10 @@ class Folders:
         ignored = Path(self.cwd, ".pgflow", ".gitignore")
         if not ignored.exists():
             ignored.write_text("*\n")
+
+
+def _quoted_key(key: str) -> str:
+    return _UNSAFE.sub(lambda found: f"%{ord(found.group()):02x}", key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,8 @@ class Children:
 
         def freeze(name: str) -> Frozen:
             frozen = freeze_named(name, source)
-            _refuse_crowd(body, frozen.graph, size)
+            if not self._are_apart(body):
+                _refuse_crowd(body, frozen.graph, size)
             return frozen
 
         found = await self._found(key, body.name, freeze)
@@ -144,7 +145,9 @@ class Children:
 
     async def _all(self, frozen: Frozen, calls: tuple[ChildCall, ...], body: Call) -> list[Child]:
         """Run a child for each call, so many at once, each to its end."""
-        settings = self.settings.model_copy(update={"depth": self.settings.depth + 1})
+        settings = self.settings.model_copy(
+            update={"depth": self.settings.depth + 1, "worktree": self._are_apart(body)}
+        )
         window = asyncio.Semaphore(body.fan_out.max_parallel if body.fan_out else 1)
 
         async def one(call: ChildCall) -> Child:
@@ -154,6 +157,10 @@ class Children:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(call)) for call in calls]
         return [task.result() for task in tasks]
+
+    def _are_apart(self, body: Call) -> bool:
+        """Return True for children that work in worktrees of their own."""
+        return body.isolation == "worktree" and "isolation" not in self.settings.ignored
 
     async def _one(self, frozen: Frozen, settings: Settings, call: ChildCall) -> Child:
         """Run one child to its end."""

@@ -66,6 +66,8 @@ class Settings(Part):
         lease: Right to the working folder: a run that may change it has it alone, and ``wait``s
             for the run that works there, or fails where it would have to (``refuse``). ``share``
             keeps nobody out.
+        worktree: True if the run works in a git worktree of its own.
+        home: Folder with the run's own folders, if that is not the one that it works in.
         depth: Number of runs around this one.
     """
 
@@ -84,4 +86,6 @@ class Settings(Part):
     requested: tuple[str, ...] = ()
     chain: bool = False
     lease: Literal["wait", "refuse", "share"] = "wait"
+    worktree: bool = False
+    home: str = ""
     depth: int = 0

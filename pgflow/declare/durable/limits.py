@@ -49,17 +49,6 @@ def _limits(graph: Graph, provider: Provider | None) -> Iterator[tuple[str, str]
     """Yield every limit that is not kept: the field, and a sentence."""
     if _is_enabled(graph.options.get("container")):
         yield "container", "the workflow asks for a container, and runs have none"
-    if _is_enabled(graph.options.get("worktree")):
-        yield (
-            "worktree",
-            "the workflow asks for a worktree of its own, and runs work in the folder of --cwd",
-        )
-    for node in every_node(graph.nodes):
-        if isinstance(node.body, Call) and node.body.isolation == "worktree":
-            yield (
-                "isolation",
-                f"node '{node.id}' asks for a worktree (isolation), and children have none",
-            )
     if provider is None:
         return
     for field in sorted(SAFETY - provider.honours):

@@ -101,7 +101,7 @@ class Player:
         self.frozen = frozen
         self.settings = settings
         self.is_child = settings.depth > 0
-        self.folders = Folders(settings.cwd, info.key)
+        self.folders = Folders(settings.home or settings.cwd, info.key)
         self.plan = make_plan(frozen.graph.nodes)
         self.sessions = Sessions(self.plan)
         self.lease = Lease(settings, frozen.graph)

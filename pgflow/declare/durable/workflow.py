@@ -15,6 +15,7 @@ import pgflow
 from pgflow.declare.durable.families import PLAYERS
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.results import Result, WorkflowFailed
+from pgflow.declare.durable.worktrees import entered, left, wants_one
 
 QUEUE: Final = "declared"
 """Queue of these runs. Their workers must see the folders that they work in."""
@@ -35,7 +36,13 @@ async def declared(
         message: Words of the person who starts it.
         inputs: Values of its inputs; the others have their defaults.
     """
+    is_apart = wants_one(frozen.graph, settings)
+    if is_apart:
+        settings = await entered(settings)
     make = PLAYERS[frozen.graph.family]
     player = make(declared, frozen, settings, message, inputs or {})
     async with player.lease:
-        return await player.play()
+        result = await player.play()
+    if is_apart:
+        await left(settings)
+    return result
