@@ -108,13 +108,13 @@ async def play(aflow: Any, path: Path, message: str = "", **options: Any) -> Run
 
 
 def recorded(conn: psycopg.Connection, key: str) -> set[str]:
-    """Keys of the steps of a run that have ended well."""
+    """Keys of the steps of a run that have ended well, but for the look at its folder."""
     rows = conn.execute(
         "select step from pgflow.steps where key = %s and status = 'completed' "
         "union select name from pgflow.decisions where key = %s",
         (key, key),
     )
-    return {name for (name,) in rows}
+    return {name for (name,) in rows} - {"pgflow.folder"}
 
 
 def seen(folder: Path) -> Counter[str]:
