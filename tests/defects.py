@@ -3813,6 +3813,13 @@ FILES = (
         "cli/test_cli_serve.py::test_an_edit_that_breaks_a_file_leaves_the_last_sound_text",
     ),
     Defect(
+        "text with a NUL that only its run finds out about",
+        "pgflow/declare/text/yamlfile.py",
+        "if unfit := _UNFIT.search(text):",
+        "if unfit := re.search('(?!)', text):",
+        "declare/test_dag_unfit.py::test_a_text_that_nobody_can_take_is_refused_by_its_line",
+    ),
+    Defect(
         "keeper that writes of its end to the terminal",
         "pgflow/declare/durable/keeper.py",
         "signal.set_wakeup_fd(self.tell.fileno(), warn_on_full_buffer=False)",
