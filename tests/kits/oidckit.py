@@ -25,7 +25,7 @@ class Provider:
 
     Attributes:
         issuer: Its address.
-        tail: What its own name has behind that address: some end with a slash.
+        tail: Text that its own name has behind that address: some end with a slash.
         claims: Claims that it adds to an identity, or puts in place of its own; None takes one out.
         key: Key by which it signs; `published` is the one that it shows.
         sign: Function that makes a token of claims, if not by that key.
