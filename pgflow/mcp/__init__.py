@@ -1,11 +1,16 @@
-"""A server of the Model Context Protocol: tools by which an assistant looks at runs, and mends them
-where it may.
+"""The Model Context Protocol, both ways.
 
-The database decides: tools read as the role that is connected, and orders are the client's own
-verbs, each recorded with a name. An assistant reads texts that others wrote, so every tool says
-that they are data, and every answer is bounded. Needs the extra `mcp`.
+As a server: tools by which an assistant looks at runs, and mends them where it may (`make_server`),
+and workflows as tools (`add_workflows`). The database decides: tools read as the role that is
+connected, and orders are the client's own verbs, each recorded with a name. An assistant reads
+texts that others wrote, so every tool says that they are data, and every answer is bounded.
+
+As a client: tools of other servers as steps of a workflow (`RemoteTools`). Needs the extra `mcp`.
 """
 
-from pgflow.mcp.server import make_server
+from pgflow.mcp.calling import RemoteTools, ServerUnreachable, ToolFailed, ToolRefused
+from pgflow.mcp.server import add_workflows, make_server
 
-__all__ = ["make_server"]
+__all__ = [
+    "RemoteTools", "ServerUnreachable", "ToolFailed", "ToolRefused", "add_workflows", "make_server",
+]  # fmt: skip

@@ -12,9 +12,10 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
-from pgflow import __version__
+from pgflow import Workflow, __version__
 from pgflow.app import AsyncApp
 from pgflow.errors import PgflowError
+from pgflow.mcp.offering import WAIT, Offering
 from pgflow.mcp.ordering import Ordering
 from pgflow.mcp.reading import Reading, Tool
 
@@ -82,3 +83,39 @@ def _told(tool: Tool) -> Tool:
 
     told.__signature__ = inspect.signature(tool, eval_str=True)  # type: ignore[attr-defined]
     return told
+
+
+def add_workflows(
+    server: MCPServer[Any],
+    app: AsyncApp,
+    workflows: Sequence[Workflow[..., Any]],
+    *,
+    wait_seconds: float = 30,
+) -> None:
+    """Make tools of workflows: each starts a run and returns its result.
+
+    A run that has not ended in time is answered by its key, and one that asks a person by the gates
+    that it waits at. The tool ``wait_for_run`` waits on.
+
+    Args:
+        server: A server, of yours or of :func:`make_server`.
+        app: The app, open while the server is used. Workers need not be in this process.
+        workflows: The workflows. Their docstrings are what an assistant reads.
+        wait_seconds: Longest time for which a tool waits for a run.
+
+    Raises:
+        InvalidArgument: A workflow has a parameter ``run_key``, or two have the same name.
+
+    Example::
+
+        server = MCPServer("shop")
+        add_workflows(server, app, [refund])
+    """
+    for tool in Offering(app, workflows, wait_seconds).tools:
+        server.add_tool(
+            _told(tool),
+            name=tool.__name__,
+            description=" ".join((tool.__doc__ or "").split()),
+            annotations=ToolAnnotations(read_only_hint=tool.__name__ == WAIT),
+            structured_output=False,
+        )

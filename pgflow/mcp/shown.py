@@ -21,14 +21,14 @@ MOST_DEPTH = 12
 
 def shown(**answer: Any) -> str:
     """Return an answer as JSON, cut where it is long."""
-    text = json.dumps(_plain(answer), ensure_ascii=False)
+    text = json.dumps(plain(answer), ensure_ascii=False)
     if len(text) <= MOST_ANSWER:
         return text
     rest = {"cut": text[:MOST_ANSWER], "characters": len(text), "hint": "ask for fewer rows"}
     return json.dumps(rest, ensure_ascii=False)
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def plain(value: Any, depth: int = 0) -> Any:
     """Return what JSON has for a value."""
     if value is None or isinstance(value, bool | int | float):
         return value
@@ -37,12 +37,12 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         named = {field.name: getattr(value, field.name) for field in fields(value)}
         return {
-            name: _plain(one, depth + 1) for name, one in named.items() if one not in (None, "", [])
+            name: plain(one, depth + 1) for name, one in named.items() if one not in (None, "", [])
         }
     if isinstance(value, Mapping):
-        return {_cut(str(name)): _plain(one, depth + 1) for name, one in value.items()}
+        return {_cut(str(name)): plain(one, depth + 1) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one, depth + 1) for one in value]
+        return [plain(one, depth + 1) for one in value]
     return _cut(str(value))
 
 
