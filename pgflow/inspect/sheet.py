@@ -33,20 +33,21 @@ MOST_SECONDS = 5.0
 MOST_STATEMENT_CHARS = 20_000
 
 FUNCTIONS = frozenset({
-    "abs", "age", "array_agg", "array_length", "array_position", "array_remove", "array_to_string",
-    "avg", "bool_and", "bool_or", "cardinality", "ceil", "clock_timestamp", "coalesce", "concat",
-    "concat_ws", "count", "current_database", "current_setting", "date_part", "date_trunc", "dense_rank", "extract", "first_value",
-    "floor", "format", "greatest", "has_function_privilege", "has_table_privilege", "json_agg",
-    "json_array_elements", "json_array_length", "json_build_object", "json_each", "json_each_text",
-    "json_strip_nulls", "json_typeof", "jsonb_agg", "jsonb_array_elements",
+    "abs", "age", "array_agg", "array_length", "array_position", "array_remove",
+    "array_to_string", "avg", "bool_and", "bool_or", "cardinality", "ceil", "clock_timestamp",
+    "coalesce", "concat", "concat_ws", "count", "current_database", "current_setting",
+    "date_part", "date_trunc", "dense_rank", "extract", "first_value", "floor", "format",
+    "greatest", "has_function_privilege", "has_table_privilege", "json_agg",
+    "json_array_elements", "json_array_length", "json_build_object", "json_each",
+    "json_each_text", "json_strip_nulls", "json_typeof", "jsonb_agg", "jsonb_array_elements",
     "jsonb_array_elements_text", "jsonb_array_length", "jsonb_build_object", "jsonb_each",
-    "jsonb_each_text", "jsonb_strip_nulls", "jsonb_typeof", "lag", "last_value", "lead", "least",
-    "left", "length", "lower", "make_interval", "max", "min", "mode", "now", "nullif",
+    "jsonb_each_text", "jsonb_strip_nulls", "jsonb_typeof", "lag", "last_value", "lead",
+    "least", "left", "length", "lower", "make_interval", "max", "min", "mode", "now", "nullif",
     "num_nonnulls", "percentile_cont", "percentile_disc", "pg_backend_pid", "pg_database_size",
-    "pg_has_role", "pg_is_in_recovery", "pg_size_pretty", "pg_total_relation_size", "rank", "regexp_replace", "replace",
-    "right", "round", "row_number", "row_to_json", "split_part", "starts_with", "string_agg",
-    "string_to_array", "substr", "substring", "sum", "to_char", "to_jsonb", "to_regclass", "to_regnamespace", "to_timestamp", "trim",
-    "unnest", "upper",
+    "pg_has_role", "pg_is_in_recovery", "pg_size_pretty", "pg_total_relation_size", "rank",
+    "regexp_replace", "replace", "right", "round", "row_number", "row_to_json", "split_part",
+    "starts_with", "string_agg", "string_to_array", "substr", "substring", "sum", "to_char",
+    "to_jsonb", "to_regclass", "to_regnamespace", "to_timestamp", "trim", "unnest", "upper",
 })  # fmt: skip
 """Functions that a statement may call, beside those of the schema, which the role decides about."""
 WORDS = frozenset({
