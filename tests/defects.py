@@ -4053,6 +4053,30 @@ CONSOLE = (
         "test_orders_are_given_where_they_are_allowed_and_recorded_with_a_name",
     ),
     Defect(
+        "runs of any workflow told to whoever knows their keys",
+        "pgflow/mcp/offering.py",
+        "workflow = self._workflows.get(detail.workflow)",
+        "workflow = next(iter(self._workflows.values()))",
+        "integrations/test_mcp_tools.py::"
+        "test_a_workflow_is_a_tool_that_returns_its_result_and_one_key_is_one_run",
+    ),
+    Defect(
+        "calls of a tool whose server is not told the key",
+        "pgflow/mcp/calling.py",
+        "{key_argument: key} if key_argument and key else {}",
+        "{key_argument: stub.__name__} if key_argument and key else {}",
+        "integrations/test_mcp_tools.py::"
+        "test_tools_of_a_server_are_steps_of_their_class_with_keys_in_both_colours",
+    ),
+    Defect(
+        "server that was never reached taken for one that may have acted",
+        "pgflow/mcp/calling.py",
+        "refusals = (ToolRefused, ServerUnreachable, *raises)",
+        "refusals = (ToolRefused, *raises)",
+        "integrations/test_mcp_tools.py::"
+        "test_what_a_server_refuses_or_never_hears_was_not_done",
+    ),
+    Defect(
         "live pages that take all of a core",
         "pgflow/web/live.py",
         "loop.time() + seconds * (1 / SHARE - 1)",
