@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
 import socket
 import subprocess
 import time
@@ -18,6 +17,7 @@ import httpx
 import psycopg
 import pytest
 from records import eventually
+from servers import find_program
 from sqlkit import one, rows
 from test_relays import AT_ONCE, QUICK, awaited, publish
 
@@ -154,9 +154,7 @@ def _answers(port: int) -> bool:
 @pytest.fixture
 def redis_url() -> Iterator[str]:
     """A Redis of this test's own; `apt install redis-server`."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("redis-server is not installed")
+    program = find_program("redis-server", "redis-server")
     with contextlib.closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
