@@ -3729,6 +3729,35 @@ FILES = (
         "runs/test_worktrees.py::test_a_worktree_whose_making_was_cut_off_is_made_anew",
     ),
     Defect(
+        "cleanup of what a child of an open run has left",
+        "cli/pgflow_cli/ops/cleaning.py",
+        "        if any(self._has_open_parent(run) for run in here):",
+        "        if False:",
+        "cli/test_cli_cleanup.py::test_children_are_kept_while_their_parent_is_open",
+    ),
+    Defect(
+        "cleanup of what is not committed",
+        "pgflow/declare/durable/leftovers.py",
+        '        if why == "uncommitted":',
+        "        if False:",
+        "cli/test_cli_cleanup.py::test_what_git_would_lose_is_kept_unless_force_is_used",
+        also=(('            return "uncommitted"', '            return ""'),),
+    ),
+    Defect(
+        "cleanup behind a symbolic link",
+        "pgflow/declare/durable/leftovers.py",
+        "    return path.is_dir() and not path.is_symlink()",
+        "    return path.is_dir()",
+        "cli/test_cli_cleanup.py::test_a_symbolic_link_is_neither_followed_nor_removed",
+    ),
+    Defect(
+        "cleanup of what a run of another folder has left",
+        "cli/pgflow_cli/ops/cleaning.py",
+        "return isinstance(folder, str) and os.path.realpath(folder) == self.left.folder",
+        "return isinstance(folder, str)",
+        "cli/test_cli_cleanup.py::test_what_no_run_of_this_folder_has_left_is_kept_unless_it_is_asked_for",
+    ),
+    Defect(
         "turn that asks no pool",
         "pgflow/declare/durable/turns.py",
         "    if has_budget:",
@@ -4073,8 +4102,7 @@ CONSOLE = (
         "pgflow/mcp/calling.py",
         "refusals = (ToolRefused, ServerUnreachable, *raises)",
         "refusals = (ToolRefused, *raises)",
-        "integrations/test_mcp_tools.py::"
-        "test_what_a_server_refuses_or_never_hears_was_not_done",
+        "integrations/test_mcp_tools.py::test_what_a_server_refuses_or_never_hears_was_not_done",
     ),
     Defect(
         "live pages that take all of a core",

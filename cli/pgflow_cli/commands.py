@@ -144,6 +144,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Database": {
         "migrate": ("ops.schema:migrate", "Installs the schema, or brings it up to date."),
         "prune": ("ops.pruning:prune", "Removes runs that ended long ago."),
+        "cleanup": (
+            "ops.cleaning:cleanup",
+            "Removes what ended runs of files have left in a folder.",
+        ),
         "pg": ("ops.embedded:pg", "The embedded Postgres server, for development."),
     },
 }

@@ -116,8 +116,18 @@ def remove_worktree(folders: Folders) -> bool:
         return False
     git = Git(Git(str(place)).ask("rev-parse", "--path-format=absolute", "--git-common-dir"))
     git.run("worktree", "remove", "--force", str(place))
-    reference = f"refs/heads/{folders.branch}"
-    others = [f"--exclude={folders.branch}", "--branches", "--remotes", "--tags"]
-    if not git.ask("rev-list", "--max-count=1", reference, "--not", "HEAD", *others):
+    if not has_own_commits(git, folders.branch):
         git.run("branch", "--quiet", "-D", folders.branch)
     return True
+
+
+def has_own_commits(git: Git, branch: str) -> bool:
+    """Return True if a branch has commits that nothing else has.
+
+    Args:
+        git: Git in the folder of the repository itself.
+        branch: Its name.
+    """
+    others = [f"--exclude={branch}", "--branches", "--remotes", "--tags"]
+    command = ("rev-list", "--max-count=1", f"refs/heads/{branch}", "--not", "HEAD", *others)
+    return bool(git.ask(*command))

@@ -1,0 +1,292 @@
+"""``pgflow cleanup``: removing what runs of files that have ended left in a folder.
+
+The database says which runs have ended. A run that it does not know, or that worked in another
+folder, may be one of another database, so it is left alone unless that is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pgflow_cli.look.database import Dsn, database_now, fetch, opened
+from pgflow_cli.look.failures import FAILED, Ended, Mistake
+from pgflow_cli.look.output import AsJson, choose_form, many, note, plain, print_one, shown
+from pgflow_cli.look.parsing import parse_duration
+from pgflow_cli.look.selection import OPEN
+from pgflow_cli.runs.orders import Yes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    import psycopg
+
+    from pgflow.declare.durable.leftovers import Leftover, Leftovers
+    from pgflow.inspect import RunRow
+
+_WORKFLOW = "pgflow.declared"
+_NOUNS = {"folders": "folder", "worktrees": "worktree", "branches": "branch"}
+_GOES = ("", "commits")
+_KEPT = {
+    "open": "has not ended, or belongs to one that has not",
+    "recent": "ended not so long ago",
+    "unknown": "is not known to have worked here: --orphans removes what such runs left",
+    "uncommitted": "has something uncommitted in its worktree: --force removes it",
+    "commits": "has a branch with commits of its own: --force removes it",
+    "refused": "is refused by git or the file system",
+}
+"""Reasons why something is kept, by code, said of a run."""
+
+
+def cleanup(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="The folder; else this one.", show_default=False),
+    ] = Path(),
+    *,
+    older_than: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long ago the runs must have ended.")
+    ] = "7d",
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="Also of runs that the database does not know.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also what is not committed, and commits of a branch alone."),
+    ] = False,
+    yes: Yes = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")
+    ] = False,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Removes what ended runs of files have left in a folder.
+
+    That is their folders in .pgflow/runs, their worktrees, and their branches pgflow/KEY. A
+    worktree with something uncommitted is kept, and a branch with commits that no other has.
+    Artifacts go with the folder of their run, so a failed run that lost them cannot be retried in
+    full. $STATE_DIR stays.
+    """
+    form, age = choose_form(as_json=as_json), parse_duration(older_than, "--older-than")
+    if not folder.is_dir():
+        raise Mistake(f"{folder} is not a directory: name the folder that the runs were started in")
+    with opened(dsn) as connection:
+        from pgflow.declare.durable.leftovers import Leftovers
+
+        left = Leftovers(folder)
+        look = Look(connection, left, database_now(connection) - age, age, orphans, force)
+        items = look.all()
+        going = [item for item in items if item.going]
+        if going and not (dry_run or yes):
+            _ask(going)
+        if not dry_run:
+            items = [_remove(look, item) if item.going else item for item in items]
+        kept = [item for item in items if item.why]
+        told = _count(items, kept, left.folder, is_removed=not dry_run)
+        print_one(form, told, lambda: plain(_text(told)))
+        _tell_kept(kept)
+    if not dry_run and any(item.why == "refused" for item in kept):
+        raise Ended(FAILED)
+
+
+@dataclass(frozen=True)
+class Item:
+    """Leftover of one run, and the part of it that may go.
+
+    Attributes:
+        left: Its parts.
+        why: Code of the reason why it is kept, or a part of it; empty for none.
+        going: Parts that can be removed, or have been.
+    """
+
+    left: Leftover
+    why: str
+    going: frozenset[Path | str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Look:
+    """A look at what runs have left, by what the database says of them.
+
+    Attributes:
+        connection: To the database.
+        left: Finds and removes it.
+        ended_before: Time before which the runs must have ended, by the database's clock.
+        age: Time from then to now.
+        orphans: True for what runs have left that it does not know.
+        force: True for what git would lose.
+    """
+
+    connection: psycopg.Connection[Any]
+    left: Leftovers
+    ended_before: datetime
+    age: timedelta
+    orphans: bool
+    force: bool
+
+    def all(self) -> list[Item]:
+        """Everything that runs have left, each with what may go."""
+        from pgflow.declare.durable.leftovers import keys_of
+
+        names = [keys_of(name) for name in self.left.names()]
+        known = self._runs(key for keys in names for key in keys)
+        orphans = {keys[0] for keys in names if keys and not any(key in known for key in keys)}
+        items = [self._item(key, known.get(key, [])) for key in (*known, *sorted(orphans))]
+        kept = {part for item in items if item.why not in _GOES for part in item.left.parts}
+        return [
+            # Two keys may have one folder.
+            replace(item, why="open", going=frozenset()) if item.going & kept else item
+            for item in items
+            if item.left.parts
+        ]
+
+    def again(self, item: Item) -> Item:
+        """The same as it is now: somebody may have retried the run."""
+        return self._item(item.left.key, self._runs([item.left.key]).get(item.left.key, []))
+
+    def _runs(self, keys: Iterable[str]) -> dict[str, list[RunRow]]:
+        """The runs with these keys, of every tenant."""
+        from pgflow.inspect import RunFilter, list_runs
+
+        chosen = sorted(set(keys))
+        found: dict[str, list[RunRow]] = {}
+        if chosen:
+            for run in fetch(self.connection, list_runs(RunFilter(keys=chosen), limit=None)):
+                found.setdefault(run.key, []).append(run)
+        return {key: found[key] for key in chosen if key in found}
+
+    def _item(self, key: str, runs: list[RunRow]) -> Item:
+        from pgflow.workspace import WorkspaceError
+
+        left = self.left.find(key)
+        try:
+            why = self._why(left, runs)
+        except (WorkspaceError, OSError):
+            why = "refused"
+        parts = left.parts - ({left.branch} if why == "commits" else set())
+        return Item(left, why, frozenset(parts if why in _GOES else ()))
+
+    def _why(self, left: Leftover, runs: list[RunRow]) -> str:
+        """Code of the reason why a leftover is kept, or its branch; empty if all of it may go."""
+        if any(run.status in OPEN for run in runs):
+            return "open"
+        here = [run for run in runs if run.workflow == _WORKFLOW and self._was_here(run)]
+        if not here and not self.orphans:
+            return "unknown"
+        if here and any(run.finished_at is None or run.finished_at >= self.ended_before
+                        for run in here):  # fmt: skip
+            return "recent"
+        if not here and self.left.touched(left) > time.time() - self.age.total_seconds():
+            return "recent"
+        if any(self._has_open_parent(run) for run in here):
+            return "open"
+        return "" if self.force else self.left.why_kept(left)
+
+    def _was_here(self, run: RunRow) -> bool:
+        """True for a run that was started in this folder."""
+        from pgflow.inspect import find_detail
+
+        given = fetch(self.connection, find_detail(run.key, tenant=run.tenant)).input
+        settings = (given or {}).get("settings")
+        if not isinstance(settings, dict):
+            return False
+        folder = settings.get("home") or settings.get("cwd")
+        return isinstance(folder, str) and os.path.realpath(folder) == self.left.folder
+
+    def _has_open_parent(self, run: RunRow) -> bool:
+        """True for a child whose parent, or the parent of that, has not ended or is not known."""
+        from pgflow.inspect import find_key, find_run
+
+        while run.parent_run_id is not None:
+            key = fetch(self.connection, find_key(run.parent_run_id))
+            if key is None:
+                return True
+            run = fetch(self.connection, find_run(key, tenant=run.tenant))
+            if run.status in OPEN:
+                return True
+        return False
+
+
+def _ask(going: list[Item]) -> None:
+    """Ask, as there is something to ask about."""
+    what = _parts(_numbers(going))
+    if not sys.stdin.isatty():
+        raise Mistake(
+            f"{what} would be removed, and there is nobody to ask: pass --yes, or look with "
+            "--dry-run"
+        )
+    typer.confirm(f"Remove {what} of {many(len(going), 'run')}?", abort=True, err=True)
+
+
+def _remove(look: Look, item: Item) -> Item:
+    """Remove what a run has left, if that may still go."""
+    from pgflow.workspace import WorkspaceError
+
+    now = look.again(item)
+    if now.going != item.going:
+        return replace(now, going=frozenset())
+    try:
+        return replace(now, going=frozenset(look.left.remove(now.left, force=look.force)))
+    except (WorkspaceError, OSError) as error:
+        note(f"pgflow: {shown(str(error))}")
+        return replace(now, why="refused", going=frozenset())
+
+
+def _numbers(items: list[Item]) -> dict[str, int]:
+    """Number of the parts of each kind that go."""
+    kinds = Counter(
+        "branches" if part == item.left.branch
+        else "worktrees" if part == item.left.worktree
+        else "folders"
+        for item in items
+        for part in item.going
+    )  # fmt: skip
+    return {kind: kinds[kind] for kind in _NOUNS}
+
+
+def _parts(numbers: dict[str, Any]) -> str:
+    """``2 folders, 1 worktree and 1 branch``."""
+    texts = [
+        f"{numbers[kind]:,} {noun if numbers[kind] == 1 else kind}"
+        for kind, noun in _NOUNS.items()
+        if numbers[kind]
+    ]
+    return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]])) or "nothing"
+
+
+def _count(items: list[Item], kept: list[Item], folder: str, *, is_removed: bool) -> dict[str, Any]:
+    return {
+        "folder": folder,
+        "removed": is_removed,
+        "runs": sum(1 for item in items if item.going),
+        **_numbers(items),
+        "kept": [{"key": item.left.key, "why": item.why} for item in kept],
+    }
+
+
+def _text(told: dict[str, Any]) -> str:
+    parts = _parts(told)
+    of_runs = f" of {many(told['runs'], 'run')}" if told["runs"] else ""
+    if told["removed"]:
+        return f"{parts}{of_runs} removed"
+    return f"{parts}{of_runs} would be removed"
+
+
+def _tell_kept(kept: list[Item]) -> None:
+    """Say what stays, each run by name where somebody may want to look at it."""
+    for why, text in _KEPT.items():
+        keys = [shown(item.left.key) for item in kept if item.why == why]
+        if not keys:
+            continue
+        named = ", ".join(keys[:5]) + (f" and {len(keys) - 5:,} more" if len(keys) > 5 else "")
+        note(f"kept: {named} {text}")
