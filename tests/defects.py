@@ -4118,6 +4118,21 @@ CONSOLE = (
         "return -1",
         "web/test_console_live.py::test_a_page_of_which_nothing_is_new_is_not_made_again",
     ),
+    Defect(
+        "steps of another decision told as acts of an evaluated one",
+        "pgflow/inspect/decided.py",
+        "else s.step || '/' end)",
+        "else '' end)",
+        "inspect/test_inspect_decided.py::"
+        "test_a_decision_has_what_rests_on_it_and_what_became_of_that",
+    ),
+    Defect(
+        "page of decisions that skips those of the run before it",
+        "pgflow/inspect/decided.py",
+        "and (d.run_id, d.seq) > (%s, %s)",
+        "and d.run_id > %s and d.seq > %s",
+        "cli/test_cli_decisions.py::test_pages_leave_nothing_out",
+    ),
 )
 
 DEFECTS = (

@@ -22,6 +22,7 @@ from pgflow.inspect.budgets import (
 )
 from pgflow.inspect.calls import Call, CallGroup, CallRow, Calls, read_calls
 from pgflow.inspect.clock import database_now, has_passed
+from pgflow.inspect.decided import DecidedRow, list_decided
 from pgflow.inspect.documents import DocumentRow, list_documents
 from pgflow.inspect.entities import (
     EntityRow,
@@ -210,6 +211,7 @@ __all__ = [
     "Calls",
     "ChargeRow",
     "ChildRow",
+    "DecidedRow",
     "DecisionRow",
     "DeliveryRow",
     "DocumentRow",
@@ -312,6 +314,7 @@ __all__ = [
     "list_child_chains",
     "list_children",
     "list_debts",
+    "list_decided",
     "list_decisions",
     "list_deliveries",
     "list_documents",

@@ -103,8 +103,8 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
     ("Steps and calls", "", [readers.list_steps, readers.read_calls, readers.StepRow, readers.Calls, readers.CallRow, readers.CallGroup]),
     ("Timeline", "", [readers.read_history, readers.list_units, readers.last_seq, readers.fold, readers.History, readers.Entry, readers.Failure, readers.UnitRow]),
     ("Ledgers", "See [Charge, book, send](../how-to/effects.md).", [
-        readers.read_audit, readers.list_decisions, readers.list_effects, readers.list_obligations, readers.find_obligation, readers.list_debts, readers.count_left,
-        readers.Audit, readers.LedgerEvent, readers.DecisionRow, readers.EffectRow, readers.ObligationRow,
+        readers.read_audit, readers.list_decisions, readers.list_decided, readers.list_effects, readers.list_obligations, readers.find_obligation, readers.list_debts, readers.count_left,
+        readers.Audit, readers.LedgerEvent, readers.DecisionRow, readers.DecidedRow, readers.EffectRow, readers.ObligationRow,
     ]),
     ("Policy", "See [Ask by policy](../how-to/gates.md#ask-by-policy).", [readers.judge_act, readers.JudgedRule]),
     ("Budgets", "See [Budgets](../how-to/budgets.md).", [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.look.database import Dsn, fetch, opened
+from pgflow_cli.look.database import Dsn, as_row, fetch, opened
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import AsJson, Form, choose_form, dump, many, note, shown
 from pgflow_cli.look.selection import (
@@ -35,6 +35,13 @@ Everything = Annotated[bool, typer.Option("--all", help="Every run.")]
 Children = Annotated[
     bool, typer.Option("--children", help="The runs that they started too, and so on.")
 ]
+Decisions = Annotated[
+    bool,
+    typer.Option("--decisions", help="Their decisions instead, each with what became of it."),
+]
+AT_ONCE = 100
+"""Runs of a page, and decisions of a page: an export of decisions holds no more."""
+
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -61,6 +68,7 @@ def export(
     until: Until = None,
     everything: Everything = False,
     children: Children = False,
+    decisions: Decisions = False,
     output: Output = None,
     dsn: Dsn = None,
 ) -> None:
@@ -69,13 +77,22 @@ def export(
     Each line is one generation of a run; `pgflow replay --from-files` and `pgflow import`
     read them. Inputs, results and payloads are in them as they were recorded: treat the file
     like the database.
+
+    With --decisions each line is a decision with its reasons and cost, the acts that rest on it,
+    what people said of it at gates, and how its run ended: for evaluations.
     """
     filters = Filters(status, workflow, queue, label, key, since, until)
     if bool(keys) + bool(filters) + everything != 1:
         raise Mistake("which runs? Pass keys, or options that choose, or --all")
+    if decisions and children:
+        raise Mistake("--decisions takes no --children: choose those runs by options or keys")
     if output is None and sys.stdout.isatty():
         raise Mistake("this would fill the terminal: pass --output FILE, or send it on with > or |")
     with opened(dsn) as connection:
+        if decisions:
+            lines = _export_decisions(connection, keys or [], filters, output)
+            note(f"{many(lines, 'decision')} exported")
+            return
         runs, lines = _export(connection, keys or [], filters, output, children=children)
     note(f"{many(runs, 'run')} exported, {many(lines, 'line')}")
 
@@ -113,6 +130,56 @@ def _export(
                     if children:
                         pending += fetch(connection, list_child_chains(written))
     return len(done), lines
+
+
+def _export_decisions(
+    connection: psycopg.Connection[Any], keys: list[str], filters: Filters, output: Path | None
+) -> int:
+    """All as of one moment; holds a page of runs, and a page of their decisions."""
+    from psycopg import IsolationLevel
+
+    named = list(dict.fromkeys(find_run(connection, key).run_id for key in keys))
+    connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
+    lines = 0
+    with connection.transaction(), _opened(output) as out:
+        for run_ids in _batched(named) if keys else _choose_runs(connection, filters):
+            for decided in _decided(connection, run_ids):
+                out.write(dump(decided) + "\n")
+                lines += 1
+    return lines
+
+
+def _batched(run_ids: list[int]) -> Iterator[list[int]]:
+    for first in range(0, len(run_ids), AT_ONCE):
+        yield run_ids[first : first + AT_ONCE]
+
+
+def _choose_runs(connection: psycopg.Connection[Any], filters: Filters) -> Iterator[list[int]]:
+    """Numbers of the runs that are meant, page by page, the oldest first."""
+    from pgflow.inspect import list_runs
+
+    place = None
+    while True:
+        page = fetch(
+            connection,
+            list_runs(filters.chosen(), after=place, limit=AT_ONCE, oldest_first=True),
+        )
+        yield [run.run_id for run in page]
+        if (place := page.next) is None:
+            return
+
+
+def _decided(connection: psycopg.Connection[Any], run_ids: list[int]) -> Iterator[dict[str, Any]]:
+    """The decisions of these runs, with a word in place of each part that a codec has encoded."""
+    from pgflow.inspect import list_decided, readable
+
+    place = None
+    while True:
+        page = fetch(connection, list_decided(run_ids, after=place, limit=AT_ONCE))
+        for decided in page:
+            yield readable(as_row(decided))
+        if (place := page.next) is None:
+            return
 
 
 def _opened(output: Path | None) -> Any:
