@@ -160,6 +160,16 @@ EPILOG = "Exit codes: " + " · ".join(
 )
 
 
+ELSEWHERE = {
+    "abandon": "cancel",
+    "get": "show",
+    "respond": "edit",
+    "runs": "list",
+    "status": "show",
+}
+"""Words of other engines for what a command does here."""
+
+
 class Commands(Mapping[str, Any]):
     """The commands by name, each made when it is first asked for."""
 
@@ -186,6 +196,12 @@ class Pgflow(Group):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**{**attributes, "commands": Commands()})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is asked for; a word of another engine is refused with ours."""
+        if args and (word := ELSEWHERE.get(args[0])) is not None:
+            ctx.fail(f"No such command {args[0]!r}: it is `pgflow {word}` here")
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names."""

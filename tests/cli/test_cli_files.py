@@ -179,6 +179,8 @@ def test_a_run_is_done_again_from_a_node_on(dsn: str) -> None:
     said = pgflow(dsn, *command, "--from", "third")
     assert (said.code, done()) == (2, [1, 1, 0]), said
     assert "has not come to node 'third'" in said.err
+    said = pgflow(dsn, "resume", "steps-1")
+    assert (said.code, "is failed: `pgflow retry` lets it try again" in said.err) == (2, True), said
     Path("mended").touch()
     said = pgflow(dsn, *command, "--from", "second")
     assert (said.code, said.out, done()) == (0, "steps-1 completed: one\n", [1, 2, 1]), said

@@ -300,6 +300,8 @@ def _choose(
 
 
 def _why_not(order: Order, status: str) -> str:
+    if status in RETRY.asked and order is RESUME:
+        return "`pgflow retry` lets it try again"
     if status in ENDED and not order.asked:
         return "it has ended, so there is nothing to " + order.verb
     return f"only runs that are {' or '.join((*order.fits, *order.asked))} can be {order.past}"
