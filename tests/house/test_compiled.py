@@ -1,8 +1,8 @@
 """The engine compiled: a build that is told to makes machine code of it, which behaves as the text
 does; any other makes none.
 
-Wheels are built as pip builds them, in an environment of their own, and installed where everything
-else is that of this one.
+Wheels are built in an environment of their own, and installed where everything else is that of this
+one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import servers
 
 from bench import ourselves
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 ENGINE_TESTS = (
     "engine/test_engine_objects.py",
@@ -50,7 +50,7 @@ def run(*command: str, **variables: str) -> str:
 
 
 def build(folder: Path, **variables: str) -> Path:
-    """The wheel that pip makes of this repository; nothing that is compiled is left beside the
+    """The wheel that is made of this repository; nothing that is compiled is left beside the
     text.
     """
     source = folder / "source"
@@ -58,8 +58,9 @@ def build(folder: Path, **variables: str) -> Path:
     # How fast the code is does not matter here, and this compiles in half the time.
     project = source / "pyproject.toml"
     project.write_text(project.read_text().replace('opt_level = "3"', 'opt_level = "0"'))
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(source), **variables)
+    # In an environment of its own, which uv makes in a fifth of the time that pip takes.
+    uv = (sys.executable, "-m", "uv", "build", "--wheel", "--quiet")
+    run(*uv, "--out-dir", str(folder), str(source), **variables)
     assert project.exists()
     assert list(source.rglob("*.so")) == []
     (wheel,) = folder.glob("*.whl")
