@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,7 +38,8 @@ def interruptible() -> Iterator[None]:
     """Make processes that start in this block mind Ctrl-C, though we may not: an ignored signal
     would stay ignored in them.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    is_main = threading.current_thread() is threading.main_thread()  # which alone may say so
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         yield
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
