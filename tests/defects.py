@@ -3723,7 +3723,7 @@ FILES = (
     ),
     Defect(
         "worktree that was half made",
-        "pgflow/declare/durable/worktrees.py",
+        "pgflow/workspace/git.py",
         'if (own / "locked").exists():',
         'if (own / "nothing").exists():',
         "runs/test_worktrees.py::test_a_worktree_whose_making_was_cut_off_is_made_anew",

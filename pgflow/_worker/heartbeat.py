@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from pgflow._db.calls import loss as loss_calls
 from pgflow._db.calls import worker as calls
@@ -60,6 +60,15 @@ class Rhythm:
             object.__setattr__(
                 self, field.name, seconds(getattr(self, field.name), f"{field.name} of a rhythm")
             )
+
+    @classmethod
+    def within(cls, dead_after: float) -> Self:
+        """Return the rhythm of a worker that is to count as dead after so long.
+
+        Args:
+            dead_after: Seconds without a sign of life.
+        """
+        return cls(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after)
 
     @property
     def patience(self) -> float:

@@ -74,13 +74,8 @@ class Workspace:
             WorkspaceError: If there is no such repository or commit.
         """
         git = Git(str(repository))
-        common = Path(git.ask("rev-parse", "--path-format=absolute", "--git-common-dir"))
-        folder = common / "pgflow" / "worktrees" / quoted(run)
-        if (folder / ".git").exists():
-            own = Path(Git(str(folder)).ask("rev-parse", "--absolute-git-dir"))
-            if (own / "locked").exists():  # git locks one until all of its files are there
-                git.run("worktree", "remove", "--force", "--force", str(folder))
-        if not (folder / ".git").exists():
+        folder = git.common_folder() / "pgflow" / "worktrees" / quoted(run)
+        if not git.has_worktree(folder):
             if git.find(base) is None:
                 raise WorkspaceError(f"{repository} has no commit {base}")
             git.run("worktree", "prune")

@@ -137,6 +137,18 @@ class Git:
         done = self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", may=(1, 128))
         return done.stdout.decode().strip() or None
 
+    def common_folder(self) -> Path:
+        """Returns the folder of the repository, which its working trees share."""
+        return Path(self.ask("rev-parse", "--path-format=absolute", "--git-common-dir"))
+
+    def has_worktree(self, place: Path) -> bool:
+        """Returns True if a whole working tree is there; one that was half made is removed."""
+        if (place / ".git").exists():
+            own = Path(Git(str(place)).ask("rev-parse", "--absolute-git-dir"))
+            if (own / "locked").exists():  # git locks one until all of its files are there
+                self.run("worktree", "remove", "--force", "--force", str(place))
+        return (place / ".git").exists()
+
     def tree_of(self, commit: str) -> str:
         """Returns the tree of a commit."""
         return self.ask("rev-parse", "--verify", f"{commit}^{{tree}}")

@@ -108,7 +108,7 @@ def serve(
         queues=app.queues,
         concurrency=concurrency,
         grace_seconds=grace,
-        rhythm=Rhythm(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after),
+        rhythm=Rhythm.within(dead_after),
         listen=app.listens,
     )
     serving.leave(serving.serve(app, options, stop, None, going.go_on))

@@ -117,7 +117,7 @@ def tick(
         concurrency=concurrency,
         poll_seconds=0.5,
         grace_seconds=limits.grace,
-        rhythm=Rhythm(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after),
+        rhythm=Rhythm.within(dead_after),
         listen=False,
         tally=Tally(max_runs),
     )

@@ -90,7 +90,7 @@ def web(
             raise Mistake(f"--allow-host takes a name such as ops.example.org, not {name!r}")
     check_roles(roles)
     try:
-        import uvicorn
+        import uvicorn  # noqa: F401
 
         import pgflow.web
     except ImportError as error:
@@ -114,19 +114,17 @@ def web(
         served = pgflow.web.asgi(app, auth=auth, hosts=names or None, logs=logs)
     except InvalidArgument as error:
         raise Mistake(str(error).replace("logs=", "--logs")) from None
-    server = server_class()(
-        uvicorn.Config(
-            served, log_config=None, log_level="warning", access_log=False,
-            proxy_headers=False, server_header=False, lifespan="off", timeout_graceful_shutdown=5,
-        )
-    )  # fmt: skip
+    server = make_server(served)
     with listen_at(host, port) as listening:
         asyncio.run(_serve(app, server, listening, Stop(), served.close))
 
 
-def server_class() -> Any:
-    """Return uvicorn's server without its own ways with signals: it would end by the signal again,
-    and so never with 0.
+def make_server(served: Any) -> Any:
+    """Return a server of an ASGI application, by uvicorn without its own ways with signals: it
+    would end by the signal again, and so never with 0.
+
+    Args:
+        served: The application.
     """
     import uvicorn
 
@@ -135,7 +133,12 @@ def server_class() -> Any:
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    return Server
+    return Server(
+        uvicorn.Config(
+            served, log_config=None, log_level="warning", access_log=False,
+            proxy_headers=False, server_header=False, lifespan="off", timeout_graceful_shutdown=5,
+        )
+    )  # fmt: skip
 
 
 def listen_at(host: str, port: int) -> socket.socket:

@@ -123,7 +123,7 @@ def workers(
         grace_seconds=grace,
         transaction_idle_seconds=transaction_idle,
         transaction_connections=transactions,
-        rhythm=Rhythm(beat=dead_after / 5, look=min(0.5, dead_after / 10), dead_after=dead_after),
+        rhythm=Rhythm.within(dead_after),
         listen=app.listens,
     )
     leave(serve(app, options, stop, None if metrics_port is None else (metrics_host, metrics_port)))

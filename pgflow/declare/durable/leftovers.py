@@ -189,7 +189,7 @@ def _is_folder(path: Path) -> bool:
 def _repository(folder: str) -> Git | None:
     """Return the repository that a folder is in, None if it is in none."""
     try:
-        return Git(Git(folder).ask("rev-parse", "--path-format=absolute", "--git-common-dir"))
+        return Git(str(Git(folder).common_folder()))
     except WorkspaceError:
         return None
 

@@ -83,11 +83,7 @@ def make_worktree(folder: str, folders: Folders) -> str:
     folders.make()
     git, place, branch = Git(folder), folders.worktree, folders.branch
     top = git.ask("rev-parse", "--show-toplevel")
-    if (place / ".git").exists():
-        own = Path(Git(str(place)).ask("rev-parse", "--absolute-git-dir"))
-        if (own / "locked").exists():  # git locks one until all of its files are there
-            git.run("worktree", "remove", "--force", "--force", str(place))
-    if not (place / ".git").exists():
+    if not git.has_worktree(place):
         git.run("worktree", "prune")
         is_there = git.find(f"refs/heads/{branch}") is not None
         named = [str(place), branch] if is_there else ["-b", branch, str(place), "HEAD"]
@@ -114,7 +110,7 @@ def remove_worktree(folders: Folders) -> bool:
         return True
     if not is_clean(place):
         return False
-    git = Git(Git(str(place)).ask("rev-parse", "--path-format=absolute", "--git-common-dir"))
+    git = Git(str(Git(str(place)).common_folder()))
     git.run("worktree", "remove", "--force", str(place))
     if not has_own_commits(git, folders.branch):
         git.run("branch", "--quiet", "-D", folders.branch)

@@ -49,18 +49,10 @@ class Going:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _take_webhooks(self, listening: socket) -> None:
-        import uvicorn
-
         from pgflow.webhooks import asgi
-        from pgflow_cli.ops.web import server_class
+        from pgflow_cli.ops.web import make_server
 
-        server = server_class()(
-            uvicorn.Config(
-                asgi(self._starts.app, self._endpoints), log_config=None, log_level="warning",
-                access_log=False, proxy_headers=False, server_header=False, lifespan="off",
-                timeout_graceful_shutdown=5,
-            )
-        )  # fmt: skip
+        server = make_server(asgi(self._starts.app, self._endpoints))
         host, port = listening.getsockname()[:2]
         for endpoint in self._endpoints:
             log.info("webhook %s: http://%s:%s/%s", endpoint.name, host, port, endpoint.name)
