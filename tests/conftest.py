@@ -1,8 +1,9 @@
 """Fixtures: one server a session, one database a test, and the engine's own audit after each.
 
 The schema is installed once, into a template; each test gets a copy of it, which costs some
-hundredths of a second. A test that breaks the database on purpose says so with
-``@pytest.mark.unsound``.
+hundredths of a second, and serves the tests after it where the first left nothing but rows. A test that
+breaks the database on purpose says so with ``@pytest.mark.unsound``; one that must be the only one
+connected with it, with ``@pytest.mark.alone``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 import servers
+from copies import Copies
 from psycopg.pq import TransactionStatus
 from servers import postgresql_proc  # noqa: F401  a fixture
 
@@ -93,17 +95,27 @@ def template(request: pytest.FixtureRequest, server_dsn: str) -> Iterator[str]:
     servers.drop_database(server_dsn, name)
 
 
-audited: dict[str, str] = {}
-"""Databases that the testing kit has audited at the end of a test, and what had ended by then."""
+@pytest.fixture(scope="session")
+def copies(server_dsn: str, template: str) -> Iterator[Copies]:
+    """The databases that tests are lent."""
+    lent = Copies(server_dsn, template)
+    _all_copies.append(lent)
+    yield lent
+    _all_copies.remove(lent)
+    lent.close()
+
+
+_all_copies: list[Copies] = []
 
 
 def audit(dsn: str) -> None:
-    """Audits as the testing kit does, and notes it, so that `dsn` need not where nothing has been
-    written since.
-    """
-    ended = servers.ended_transactions(dsn)
+    """Audits as the testing kit does, on the connection that looks after the copy if it is one."""
+    for lent in _all_copies:
+        if dsn in lent:
+            violations = lent.audit(dsn)
+            assert not violations, f"pgflow.check() found: {violations}"
+            return
     audit_of_kit(dsn)
-    audited[dsn] = ended
 
 
 audit_of_kit, pgflow.testing.audit = pgflow.testing.audit, audit
@@ -111,18 +123,26 @@ audit_of_kit, pgflow.testing.audit = pgflow.testing.audit, audit
 
 @pytest.fixture
 def dsn(request: pytest.FixtureRequest, server_dsn: str, template: str) -> Iterator[str]:
-    """DSN of a fresh database with the schema; its books must balance when the test is over."""
-    name = servers.create_database(server_dsn, template)
-    fresh = servers.dsn_of(server_dsn, name)
-    yield fresh
+    """DSN of a database with the schema and nothing else; its books must balance when the test is
+    over.
+    """
+    is_due = request.node.get_closest_marker("unsound") is None
+    if request.node.get_closest_marker("alone"):
+        name = servers.create_database(server_dsn, template)
+        fresh = servers.dsn_of(server_dsn, name)
+        yield fresh
+        try:
+            assert not is_due or servers.unsound(fresh) == []
+        finally:
+            servers.drop_database(server_dsn, name)
+        return
+    copies = request.getfixturevalue("copies")
+    lent = copies.take()
+    yield lent
     try:
-        is_due = request.node.get_closest_marker("unsound") is None
-        if fresh in audited:
-            is_due = is_due and audited.pop(fresh) != servers.ended_transactions(fresh)
-        if is_due:
-            assert servers.unsound(fresh) == []
+        assert not is_due or copies.audit(lent) == []
     finally:
-        servers.drop_database(server_dsn, name)
+        copies.give_back(lent)
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(servers.REPOSITORY))
 
 
+@pytest.mark.alone  # some pages copy it
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if page not in HAVE_TESTS_OF_THEIR_OWN and docskit.blocks(page)],

@@ -298,10 +298,13 @@ def ended_transactions(dsn: str) -> str:
 def unsound(dsn: str) -> list[str]:
     """Return the complaints of the engine's own audit on this database."""
     with psycopg.connect(dsn, autocommit=True) as conn:
-        return [
-            f"{invariant}: {detail}"
-            for invariant, detail in conn.execute("select invariant, detail from pgflow.check()")
-        ]
+        return complaints(conn)
+
+
+def complaints(conn: psycopg.Connection[Any]) -> list[str]:
+    """`unsound` on a connection that is there."""
+    found = conn.execute("select invariant, detail from pgflow.check()")
+    return [f"{invariant}: {detail}" for invariant, detail in found]
 
 
 def find_program(name: str, package: str) -> str:

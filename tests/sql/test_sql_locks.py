@@ -297,6 +297,7 @@ def test_batches_that_name_their_runs_in_opposite_orders_never_deadlock(
         downwards.result(20)
 
 
+@pytest.mark.alone
 def test_a_key_that_is_freed_while_a_batch_takes_it_makes_no_deadlock(dsn: str, conn: Conn) -> None:
     conn.execute("alter table pgflow.run_key alter column retention_seconds set default 0")
     start_many(conn, [("a", "{}")])
@@ -559,6 +560,7 @@ def meetings(played: list[Played]) -> Counter[tuple[str, ...]]:
     return met
 
 
+@pytest.mark.alone
 def test_functions_that_meet_on_the_same_runs_never_deadlock(dsn: str, conn: Conn) -> None:
     conn.execute("alter table pgflow.run_key alter column retention_seconds set default 0")
     refill(conn)

@@ -1,0 +1,230 @@
+"""Copies of the database with the schema, each of which serves one test after another.
+
+To make, audit and drop a database costs as much as the test that it is for. Most tests leave nothing
+but rows, so their copy is emptied and serves again; one whose catalog, settings or sessions are no
+longer those of the template is dropped. The connection that looks after a copy stays open, since the
+first audit of a session plans everything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import servers
+from psycopg import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST_USES = 40
+"""Tests that one copy serves: emptied tables and their indexes keep their size."""
+
+MOST_BYTES = 4 << 20
+"""Size of its tables from which a copy is not used again."""
+
+APPLICATION = "pgflow tests"
+
+_CATALOGS = (
+    "pg_proc",
+    "pg_trigger",
+    "pg_constraint",
+    "pg_extension",
+    "pg_publication",
+    "pg_event_trigger",
+    "pg_policy",
+    "pg_default_acl",
+    "pg_statistic_ext",
+    "pg_foreign_server",
+    "pg_description",
+)
+"""They tell that a test changed more than rows; and so do `pg_class` and `pg_namespace`, of which
+temporary tables are left out."""
+
+_SHAPE = "concat_ws(' ', {})".format(
+    ", ".join(
+        [
+            *(
+                f"(select concat(count(*), '/', max(xmin::text::bigint)) from pg_catalog.{name})"
+                for name in _CATALOGS
+            ),
+            """(select concat(count(*), '/', max(c.xmin::text::bigint)) from pg_catalog.pg_class c
+              join pg_catalog.pg_namespace n on n.oid = c.relnamespace where n.nspname !~ '^pg_(toast_)?temp_')""",
+            """(select concat(count(*), '/', max(xmin::text::bigint)) from pg_catalog.pg_namespace
+              where nspname !~ '^pg_(toast_)?temp_')""",
+            # Its settings and privileges; a name of its own, which nothing else of the cluster has.
+            "(select xmin from pg_catalog.pg_database where datname = current_database())",
+            """(select count(*) from pg_catalog.pg_db_role_setting s join pg_catalog.pg_database d on d.oid = s.setdatabase
+              where d.datname = current_database())""",
+        ]
+    )
+)
+
+_LOOK = f"""
+select {_SHAPE} as shape,
+  (select count(*) from pg_catalog.pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+    and backend_type in ('client backend', 'walsender', 'logical replication worker')) as sessions,
+  (select count(*) from pg_catalog.pg_prepared_xacts where database = current_database()) as prepared,
+  coalesce((select array_agg(c.oid::regclass::text) from pg_catalog.pg_class c where c.relnamespace = 'pgflow'::regnamespace
+    and c.relkind = 'r' and pg_relation_size(c.oid) > 0), '{{}}') as written,
+  coalesce((select sum(pg_relation_size(c.oid)) from pg_catalog.pg_class c where c.relnamespace = 'pgflow'::regnamespace
+    and c.relkind = 'r'), 0)::bigint as bytes,
+  coalesce((select jsonb_object_agg(s.seqrelid::regclass::text, pg_sequence_last_value(s.seqrelid)) from pg_catalog.pg_sequence s),
+    '{{}}') as sequences
+"""
+
+
+@dataclasses.dataclass
+class Copy:
+    """One copy, and the connection that looks after it."""
+
+    name: str
+    dsn: str
+    keeper: psycopg.Connection[Any]
+    shape: str
+    sound: str = ""
+    """The transactions of the server that had ended when its books were known to balance."""
+    uses: int = 0
+    is_audited: bool = False
+    """Since it was handed out."""
+
+
+class Copies:
+    """The copies of one template on one server.
+
+    Args:
+        server: DSN of a superuser.
+        template: A database with the schema, with which nobody is connected.
+    """
+
+    def __init__(self, server: str, template: str) -> None:
+        self._server, self._template = server, template
+        self._idle: list[Copy] = []
+        self._out: dict[str, Copy] = {}
+        self._given: dict[str, sql.Composable] = {}
+        self._sequences: dict[str, int | None] = {}
+        with psycopg.connect(servers.dsn_of(server, template), autocommit=True) as conn:
+            look = _look(conn)
+            self._sequences = look["sequences"]
+            for table in look["written"]:
+                self._given[table] = _rows_of(conn, table)
+
+    def __contains__(self, dsn: str) -> bool:
+        return dsn in self._out
+
+    def take(self) -> str:
+        """Hand out the DSN of a copy in which nobody has written."""
+        copy = self._idle.pop() if self._idle else self._make()
+        copy.uses += 1
+        copy.sound, copy.is_audited = _ended(copy.keeper), False
+        self._out[copy.dsn] = copy
+        return copy.dsn
+
+    def audit(self, dsn: str) -> list[str]:
+        """Return the complaints of the engine's own audit on a copy; nothing is asked where nobody
+        has written since the last time.
+        """
+        copy = self._out[dsn]
+        if copy.keeper.broken or not _answers(copy.keeper):
+            # The test ended every session of its database.
+            copy.keeper = _keep(dsn)
+        ended = _ended(copy.keeper)
+        if ended == copy.sound:
+            return []
+        found = servers.complaints(copy.keeper)
+        copy.is_audited = True
+        copy.sound = "" if found else ended
+        return found
+
+    def give_back(self, dsn: str) -> None:
+        """Keep the copy for another test, as it was, if that can be; else drop it."""
+        copy = self._out.pop(dsn)
+        try:
+            may_stay = copy.uses < MOST_USES and self._restore(copy)
+        except psycopg.Error:
+            may_stay = False
+        if may_stay:
+            self._idle.append(copy)
+        else:
+            self._drop(copy)
+
+    def close(self) -> None:
+        """Drop all of them."""
+        for copy in [*self._idle, *self._out.values()]:
+            self._drop(copy)
+
+    def _make(self) -> Copy:
+        name = servers.create_database(self._server, self._template)
+        dsn = servers.dsn_of(self._server, name)
+        keeper = _keep(dsn)
+        return Copy(name, dsn, keeper, _look(keeper)["shape"])
+
+    def _drop(self, copy: Copy) -> None:
+        copy.keeper.close()
+        servers.drop_database(self._server, copy.name)
+
+    def _restore(self, copy: Copy) -> bool:
+        """Empty what was written; False if it is not enough."""
+        if not copy.is_audited and _ended(copy.keeper) == copy.sound:
+            return True
+        look = _look(copy.keeper)
+        if (look["shape"], look["sessions"], look["prepared"]) != (copy.shape, 0, 0):
+            return False
+        if look["bytes"] > MOST_BYTES:
+            return False
+        statements = [sql.SQL("set local session_replication_role = replica")]
+        statements += self._emptied(look["written"])
+        statements += self._rewound(look["sequences"])
+        with copy.keeper.transaction():
+            copy.keeper.execute(sql.SQL("; ").join(statements))
+        return True
+
+    def _emptied(self, written: list[str]) -> Iterator[sql.Composable]:
+        for table in written:
+            yield sql.SQL("delete from only " + table)  # type: ignore[arg-type]
+            if table in self._given:
+                yield self._given[table]
+
+    def _rewound(self, sequences: dict[str, int | None]) -> Iterator[sql.Composable]:
+        for name, last in sequences.items():
+            first = self._sequences[name]
+            if last != first:
+                yield sql.SQL("select setval({}, {}, {})").format(
+                    sql.Literal(name), sql.Literal(first or 1), sql.Literal(first is not None)
+                )
+
+
+def _keep(dsn: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(dsn, autocommit=True, application_name=APPLICATION)
+
+
+def _answers(conn: psycopg.Connection[Any]) -> bool:
+    try:
+        conn.execute("select 1")
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _look(conn: psycopg.Connection[Any]) -> dict[str, Any]:
+    with conn.cursor(row_factory=psycopg.rows.dict_row) as cursor:
+        return cursor.execute(_LOOK, prepare=True).fetchone()  # type: ignore[arg-type, return-value]
+
+
+def _ended(conn: psycopg.Connection[Any]) -> str:
+    return str(conn.execute("select pg_current_snapshot()").fetchone()[0])  # type: ignore[index]
+
+
+def _rows_of(conn: psycopg.Connection[Any], table: str) -> sql.Composable:
+    """A statement that inserts the rows which a table has in the template."""
+    columns = conn.execute(
+        "select string_agg(quote_ident(attname), ', ' order by attnum) from pg_attribute "
+        "where attrelid = %s::regclass and attnum > 0 and not attisdropped and attgenerated = ''",
+        (table,),
+    ).fetchone()[0]  # type: ignore[index]
+    rows = conn.execute(f"select jsonb_agg(to_jsonb(t)) from only {table} t").fetchone()[0]  # type: ignore[index, arg-type]
+    return sql.SQL(
+        f"insert into {table} ({columns}) overriding system value "  # type: ignore[arg-type]
+        f"select {columns} from jsonb_populate_recordset(null::{table}, {{}}::jsonb)"
+    ).format(sql.Literal(psycopg.types.json.Jsonb(rows)))
