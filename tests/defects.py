@@ -3687,6 +3687,20 @@ FILES = (
         "runs/test_secrets.py::test_an_output_does_not_say_a_secret",
     ),
     Defect(
+        "secret in an error that a plug-in lets out",
+        "pgflow/declare/durable/works.py",
+        "    said = Mask(secrets).text(str(error))",
+        "    said = str(error)",
+        "runs/test_secrets.py::test_an_error_that_a_provider_lets_out_does_not_say_a_secret",
+    ),
+    Defect(
+        "secret in a file of long values",
+        "pgflow/declare/durable/bodies.py",
+        "        elif name in secrets:",
+        "        elif name in ():",
+        "runs/test_secrets.py::test_a_secret_that_is_too_long_for_a_variable_is_not_written_to_a_file",
+    ),
+    Defect(
         "child whose limits nobody keeps",
         "pgflow/declare/durable/children.py",
         "if why := self._refused(frozen.graph):",

@@ -58,7 +58,8 @@ def talkative(turn: Turn) -> Reply:
     known = " ".join(f"{name}={value}" for name, value in turn.env.items() if "TOKEN" in name)
     if "fail" in turn.prompt:
         raise ValueError(known)
-    return Reply(known, {"said": [known]}, has_value="value" in turn.prompt)
+    books = {"model": known, "session": known, "usd": Decimal("0.01")}
+    return Reply(known, {"said": [known]}, has_value="value" in turn.prompt, **books)  # type: ignore[arg-type]
 
 
 def moody(turn: Turn) -> str:

@@ -115,6 +115,7 @@ def test_a_workflow_is_named_where_archon_has_them(dsn: str) -> None:
         (["missing.yaml"], "No such file"),
         (["release.yaml", "--secret", "NO_SUCH_NAME"], "no such variable"),
         (["release.yaml", "--secret", "PGFLOW_DSN"], "no program gets the connection"),
+        (["release.yaml", os.environ["PATH"], "--secret", "PATH"], "the message says its value"),
         (["release.yaml", "--env", "DATABASE_URL"], "no program gets the connection"),
         (["limited.yaml", "--provider", "cmd:cat"], "limits its agent by allowed_tools"),
         (["release.yaml", "--worktree"], "is in no git repository"),

@@ -10,14 +10,19 @@ import psycopg
 import pytest
 from runkit import play, write
 
+from pgflow.declare.durable import providers
 from pgflow.declare.durable.processes import Mask
+from pgflow.declare.durable.providers import Reply
+from pgflow.declare.durable.turns import masked
 
 if TYPE_CHECKING:
+    from pgflow.declare.durable.providers import Turn
     from pgflow.testing import AsyncHarness
 
 pytestmark = pytest.mark.timeout(60)
 
 SECRET = "s3cr3t+\u00e9/%$x"
+LIKE = f"%{SECRET[:6]}%"
 AGENT = "python:declared_agents:talkative"
 
 
@@ -27,12 +32,14 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_recorded(conn: psycopg.Connection) -> bool:
-    """Return True if the secret is anywhere in the journals, inputs and results of runs."""
-    said = conn.execute(
-        "select coalesce(string_agg(u::text, ' '), '') from pgflow.unit u union all "
-        "select coalesce(string_agg(r::text, ' '), '') from pgflow.run r"
-    )
-    return any(SECRET in text or SECRET[:6] in text for (text,) in said)
+    """Return True if the secret is in any table."""
+    tables = conn.execute(
+        "select oid::regclass::text from pg_class where relkind = 'r' "
+        "and relnamespace = 'pgflow'::regnamespace"
+    ).fetchall()
+    asked = " union all ".join(f"select t::text from {name} t" for (name,) in tables)
+    said = conn.execute(f"select count(*) from ({asked}) s (text) where text like %s", [LIKE])
+    return said.fetchone() != (0,)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +69,72 @@ async def test_an_error_does_not_say_a_secret(
     assert run.status == "failed"
     assert "***" in run.error
     assert not is_recorded(conn)
+
+
+LEFT_BEHIND = """
+- {id: said, bash: 'echo "$A_TOKEN"; echo "$A_TOKEN" >&2'}
+- {id: coded, bash: "python3 -c 'import json, os; print(json.dumps(os.environ[\\"A_TOKEN\\"]))'"}
+- {id: much, bash: 'yes "$A_TOKEN" | head -n 50000'}
+- {id: reads, bash: 'printf "$much.output" | wc -c', depends_on: [much]}
+- {id: spills, bash: 'yes "$A_TOKEN" | head -n 100000'}
+- {id: fails, bash: 'echo "$A_TOKEN" >&2; exit 1'}
+- {id: agent, prompt: "$said.output $coded.output", depends_on: [said, coded]}
+- {id: works, workflow: kid, depends_on: [agent]}
+"""
+
+
+async def test_nothing_that_a_run_leaves_behind_says_a_secret(
+    aflow: AsyncHarness,
+    conn: psycopg.Connection,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG")
+    write(tmp_path, "- {id: a, prompt: fail}", name="kid")
+    run = await play(aflow, write(tmp_path, LEFT_BEHIND), provider=AGENT, secrets=("A_TOKEN",))
+    bad = {name for name, state in run.states.items() if state == "failed"}
+    assert bad == {"spills", "fails", "works"}, run
+    files = [path for path in tmp_path.glob(".pgflow/runs/*/**/*") if path.is_file()]
+    assert {path.parent.name for path in files} >= {"values", "spills"}
+    assert not [path for path in files if SECRET[:6].encode() in path.read_bytes()]
+    assert SECRET[:6] not in caplog.text
+    assert not is_recorded(conn)
+
+
+class Rude:
+    """Fails in a way that no provider should."""
+
+    honours: frozenset[str] = frozenset()
+
+    def __init__(self, argument: str) -> None:
+        self.error = {"os": ConnectionError, "key": KeyError}[argument]
+
+    async def take(self, turn: Turn) -> Reply:
+        raise self.error(f"https://{turn.env['A_TOKEN']}@host")
+
+
+@pytest.mark.parametrize("kind", ["os", "key"])
+async def test_an_error_that_a_provider_lets_out_does_not_say_a_secret(
+    aflow: AsyncHarness,
+    conn: psycopg.Connection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    monkeypatch.setitem(providers._OWN, "rude", Rude)
+    path = write(tmp_path, "- {id: a, prompt: x, retry: {max_attempts: 1, delay_ms: 1000}}")
+    run = await play(aflow, path, provider=f"rude:{kind}", secrets=("A_TOKEN",))
+    assert "https://***@host" in run.error
+    assert not is_recorded(conn)
+
+
+async def test_a_secret_that_is_too_long_for_a_variable_is_not_written_to_a_file(
+    aflow: AsyncHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "0123456789" * 11_000)
+    run = await play(aflow, write(tmp_path, "- {id: a, bash: echo}"), secrets=("A_TOKEN",))
+    assert "cannot be given the secret A_TOKEN: it is too long" in run.error
+    assert not list(tmp_path.glob(".pgflow/runs/*/values/*"))
 
 
 async def test_a_file_of_long_output_does_not_say_a_secret(
@@ -104,3 +177,12 @@ def test_a_secret_in_pieces_is_the_same_as_in_one() -> None:
 def test_each_line_of_a_secret_is_one_unless_it_is_a_word() -> None:
     mask = Mask(["-----BEGIN KEY\nMIIEpAIBAAKCAQEA\nend\n"])
     assert mask.text("a MIIEpAIBAAKCAQEA b end") == "a *** b end"
+
+
+def test_a_number_that_is_a_secret_is_one_in_a_value_too() -> None:
+    said = masked(Reply("4711 4711", {"pin": 4711, "n": 47}), ("4711",))
+    assert (said.text, said.value) == ("*** ***", {"pin": "***", "n": 47})
+
+
+def test_a_secret_is_found_in_json() -> None:
+    assert Mask(['a"b\\c\u00e9']).text(r'["a\"b\\c\u00e9", "a\"b\\cé"]') == '["***", "***"]'

@@ -136,9 +136,12 @@ def prepare(path: Path, wishes: Wishes) -> dict[str, Any]:
         stages.check_message(graph, settings.cwd, name, inputs[name])
     _check_missing(frozen, inputs)
     _warn(frozen, provider, settings)
-    return {
-        "frozen": frozen, "settings": settings, "message": " ".join(wishes.words), "inputs": inputs
-    }  # fmt: skip
+    message = " ".join(wishes.words)
+    told = {"the message": message, "--input": inputs, "--context": settings.context}
+    texts = {"the stubs": settings.stubs, "the file": frozen.model_dump(mode="json")}
+    for where, value in (told | texts).items():
+        _refuse_secrets(wishes.secrets, where, value)
+    return {"frozen": frozen, "settings": settings, "message": message, "inputs": inputs}
 
 
 def _refuse_unbuilt(graph: Graph) -> None:
@@ -224,6 +227,17 @@ def _check_variable(option: str, name: str, *, is_elsewhere: bool) -> None:
         raise Mistake(f"{option} {name}: no program gets the connection to the database")
     if not is_elsewhere and not os.environ.get(name):
         raise Mistake(f"{option} {name}: there is no such variable here, or it is empty")
+
+
+def _refuse_secrets(names: tuple[str, ...], where: str, value: Any) -> None:
+    """Refuse what a run would record, if it says a secret. A word that is short may be another."""
+    from pgflow.declare.durable.processes import SHORTEST, Mask
+    from pgflow.declare.durable.providers import known_secrets
+
+    said = json.dumps(value)
+    for name, secret in known_secrets(names).items():
+        if len(secret) >= SHORTEST and Mask([secret]).text(said) != said:
+            raise Mistake(f"--secret {name}: {where} says its value, which would be recorded")
 
 
 def _stubs(file: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -133,6 +133,10 @@ class Job:
     settings: Settings
     folders: Folders
     values: Mapping[str, str] = field(default_factory=dict)
+
+    def with_values(self, values: Mapping[str, str]) -> Job:
+        """The same job with values for its script."""
+        return replace(self, values=values)
 
     @property
     def what(self) -> str:
@@ -300,6 +304,7 @@ def _environment(job: Job) -> tuple[dict[str, str], str]:
     """
     given = surroundings(job.settings, job.folders, job.variables)
     given |= {"PGFLOW_NODE": job.node.id, "PGFLOW_STEP": job.key}
+    secrets = {*job.settings.secrets} - {*job.values}
     env: dict[str, str] = {}
     prelude = []
     left = _MOST_IN_ALL
@@ -308,6 +313,8 @@ def _environment(job: Job) -> tuple[dict[str, str], str]:
         left -= size
         if size <= _MOST_IN_ENVIRONMENT and left > 0:
             env[name] = value
+        elif name in secrets:
+            raise Unusable(f"cannot be given the secret {name}: it is too long for a variable")
         else:
             path = _written(job.folders, "values", value)
             prelude.append(f"IFS= read -r -d '' {name} < {_quoted(str(path))} || :; ")

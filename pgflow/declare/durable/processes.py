@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,7 +33,10 @@ _DEATH_SECONDS = 5.0
 MASKED = b"***"
 """Bytes that stand for a secret."""
 
-_SHORTEST_LINE = 8
+SHORTEST = 8
+"""Characters of a line that is a secret by itself; ordinary words are shorter."""
+
+_plain = partial(json.dumps, ensure_ascii=False)
 
 
 class NotStarted(Exception):
@@ -75,13 +79,14 @@ class Mask:
 
     Args:
         secrets: The secrets. Of each, its lines are secrets too, as long as they are not so short
-            that ordinary words would be hit.
+            that ordinary words would be hit. All are found in JSON too.
     """
 
     def __init__(self, secrets: Sequence[str]) -> None:
         lines = {line.strip() for secret in secrets for line in secret.splitlines()}
-        words = {line for line in lines if len(line) >= _SHORTEST_LINE}
+        words = {line for line in lines if len(line) >= SHORTEST}
         words |= {secret.strip() for secret in secrets}
+        words |= {coded[1:-1] for word in words for coded in (_plain(word), json.dumps(word))}
         told = [word.encode("utf-8", "surrogateescape") for word in words if word]
         self._longest = max(map(len, told), default=0)
         told.sort(key=len, reverse=True)

@@ -325,8 +325,15 @@ def secrets_of(names: Iterable[str]) -> dict[str, str]:
     Raises:
         KeyError: The worker does not have one.
     """
-    found = {name: os.environ.get(name) for name in names if name not in NEVER}
-    for name, value in found.items():
-        if not value:
+    wanted = [name for name in names if name not in NEVER]
+    found = known_secrets(wanted)
+    for name in wanted:
+        if name not in found:
             raise KeyError(name)
+    return found
+
+
+def known_secrets(names: Iterable[str]) -> dict[str, str]:
+    """Those of them that this process has."""
+    found = {name: os.environ.get(name) for name in names if name not in NEVER}
     return {name: value for name, value in found.items() if value}

@@ -148,7 +148,13 @@ def masked(reply: Reply, secrets: tuple[str, ...]) -> Reply:
     if not secrets:
         return reply
     mask = Mask(secrets)
-    return replace(reply, text=mask.text(reply.text), value=_masked(reply.value, mask))
+    return replace(
+        reply,
+        text=mask.text(reply.text),
+        value=_masked(reply.value, mask),
+        model=reply.model and mask.text(reply.model),
+        session=reply.session and mask.text(reply.session),
+    )
 
 
 def _masked(value: JsonValue, mask: Mask) -> JsonValue:
@@ -158,6 +164,8 @@ def _masked(value: JsonValue, mask: Mask) -> JsonValue:
         return [_masked(part, mask) for part in value]
     if isinstance(value, dict):
         return {mask.text(name): _masked(part, mask) for name, part in value.items()}
+    if isinstance(value, int | float) and (said := mask.text(f"{value}")) != f"{value}":
+        return said
     return value
 
 

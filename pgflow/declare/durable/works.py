@@ -19,7 +19,7 @@ from pgflow.declare.durable import bodies
 from pgflow.declare.durable.bodies import Done, Folders, Job
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.lease import Lease
-from pgflow.declare.durable.processes import Mask
+from pgflow.declare.durable.processes import KeeperLost, Mask
 from pgflow.declare.durable.programs import fill
 from pgflow.declare.durable.providers import Reply, Turn, TurnFailed, provider_of
 from pgflow.declare.durable.results import NodeFailed
@@ -131,18 +131,11 @@ class Works:
         self, key: str, node: Node, script: str, variables: Variables, outputs: Outputs
     ) -> Done:
         """Run a shell script, or the check of a loop."""
-        shell = self.frozen.shells.get(script)
-        values = {}
-        for slot in shell.slots if shell is not None else ():
-            value = resolve(slot.reference, variables, outputs, "script").text
-            if slot.is_number and not _NUMBER.fullmatch(value):
-                return Done(
-                    error=f"bash node '{node.id}' takes {slot.reference} for a number where it "
-                    f"would be evaluated, and it is {value[:100]!r}"
-                )
-            values[slot.name] = value
+        try:
+            text, values = shell_of(self.frozen, node, script, variables, outputs)
+        except NodeFailed as error:
+            return Done(error=str(error))
         job = Job(node, key, variables, self.settings, self.folders, values)
-        text = script if shell is None else shell.text
         run = bodies.check_shell if key.endswith(":until") else bodies.run_shell
         work = lambda: run(job, text)  # noqa: E731 - what follows calls it
         if key.endswith(":until"):
@@ -153,12 +146,10 @@ class Works:
         self, key: str, node: Node, body: Script, task: Task, outputs: Outputs
     ) -> Done:
         """Run the program of a script node."""
-        program = self.frozen.programs.get(body.script)
-        if program is None:
-            return Done(error=f"script node '{node.id}': there is no script '{body.script}'")
-        text = fill(
-            program, lambda reference: resolve(reference, task.variables, outputs, "script").text
-        )
+        try:
+            text = program_of(self.frozen, body, task, outputs)
+        except NodeFailed as error:
+            return Done(error=str(error))
         job = Job(node, key, task.variables, self.settings, self.folders)
         typed = body.script in self.frozen.typed
         return await self._work(
@@ -231,8 +222,10 @@ class Works:
             turn = replace(turn, env=bodies.short_values(env), secrets=secrets)
             try:
                 reply = await provider_of(spec).take(turn if prepare is None else prepare(turn))
-            except TurnFailed as error:
-                raise TurnFailed(Mask(secrets).text(str(error)), spent=error.spent) from None
+            except KeeperLost:
+                raise
+            except Exception as error:  # noqa: BLE001 - it is raised again, without secrets
+                raise _without(secrets, error) from None
             return masked(reply, secrets)
 
         return ask_provider
@@ -242,6 +235,68 @@ class Works:
         body = node.body
         name = getattr(body, "name", None) or getattr(body, "command", None)
         return self.frozen.commands.get(name, "") if name else getattr(body, "text", None) or ""
+
+
+def shell_of(
+    frozen: Frozen, node: Node, script: str, variables: Variables, outputs: Outputs
+) -> tuple[str, dict[str, str]]:
+    """A shell script as it is run, and the values of its variables.
+
+    Args:
+        frozen: The workflow.
+        node: The node.
+        script: The script as its author wrote it.
+        variables: Variables of the run.
+        outputs: Outputs that it can read.
+
+    Raises:
+        NodeFailed: Bash would evaluate a value that is no number.
+        UnresolvableReference: Something that it mentions has no value.
+    """
+    shell = frozen.shells.get(script)
+    values = {}
+    for slot in shell.slots if shell is not None else ():
+        value = resolve(slot.reference, variables, outputs, "script").text
+        if slot.is_number and not _NUMBER.fullmatch(value):
+            raise NodeFailed(
+                f"bash node '{node.id}' takes {slot.reference} for a number where it "
+                f"would be evaluated, and it is {value[:100]!r}"
+            )
+        values[slot.name] = value
+    return script if shell is None else shell.text, values
+
+
+def program_of(frozen: Frozen, body: Script, task: Task, outputs: Outputs) -> str:
+    """The program of a script node with its values as literals.
+
+    Args:
+        frozen: The workflow.
+        body: The node's body.
+        task: Its task.
+        outputs: Outputs that it can read.
+
+    Raises:
+        NodeFailed: There is no such script.
+        UnresolvableReference: Something that it mentions has no value.
+    """
+    program = frozen.programs.get(body.script)
+    if program is None:
+        raise NodeFailed(f"script node '{task.node.id}': there is no script '{body.script}'")
+    return fill(
+        program, lambda reference: resolve(reference, task.variables, outputs, "script").text
+    )
+
+
+def _without(secrets: tuple[str, ...], error: Exception) -> Exception:
+    """What a provider raised, without the secrets that it knew."""
+    said = Mask(secrets).text(str(error))
+    match error:
+        case TurnFailed(spent=spent):
+            return TurnFailed(said, spent=spent and masked(spent, secrets))
+        case OSError():
+            return OSError(said) if secrets else error
+        case _:
+            return TurnFailed(f"{type(error).__name__}: {said}")
 
 
 def _nobody(node: Node) -> Done:

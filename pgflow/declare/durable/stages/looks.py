@@ -16,6 +16,9 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from pgflow.declare.durable.bodies import MOST_BYTES, Done, Folders
+from pgflow.declare.durable.frozen import Settings
+from pgflow.declare.durable.processes import Mask
+from pgflow.declare.durable.providers import known_secrets
 from pgflow.declare.durable.stages.delivery import put_aside
 from pgflow.declare.durable.stages.files import Outside, Tree, hash_of, write_whole
 from pgflow.declare.durable.stages.plans import Stage, StageFile
@@ -71,15 +74,18 @@ class Desk:
         folders: The run's own folders.
         stage_id: The stage.
         stage: Its files.
-        run: Key of the run.
+        settings: Settings of the run.
     """
 
-    def __init__(self, tree: Tree, folders: Folders, stage_id: str, stage: Stage, run: str) -> None:
+    def __init__(
+        self, tree: Tree, folders: Folders, stage_id: str, stage: Stage, settings: Settings
+    ) -> None:
         self.tree = tree
         self.folders = folders
         self.stage_id = stage_id
         self.stage = stage
-        self.run = run
+        self.settings = settings
+        self.run = folders.key
 
     def look(self, prompt: str, left_out: tuple[str, ...], *, may_be_current: bool) -> Look:
         """Look at the files before the stage runs.
@@ -184,7 +190,9 @@ class Desk:
         if len(self.stage.writes) != 1:
             return said
         text = self.tree.text(self.stage.writes[0].location, MOST_BYTES)
-        return said if text is None else text
+        if text is None:
+            return said
+        return Mask([*known_secrets(self.settings.secrets).values()]).text(text)
 
     def _parcel(self, files: list[StageFile], said: str) -> dict[str, str]:
         """Put aside what is delivered; a stage that writes nothing delivers its agent's words."""

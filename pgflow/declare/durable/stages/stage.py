@@ -52,7 +52,7 @@ class StagePlay:
         self.node = task.node
         self.id = task.node.id
         self.stage = context.workspace.stages.get(self.id) or Stage(base=f"stages/{self.id}")
-        self.desk = Desk(context.tree, context.folders, self.id, self.stage, context.folders.key)
+        self.desk = Desk(context.tree, context.folders, self.id, self.stage, context.settings)
         self.kept = Kept()
         self.telling = Telling(task, self.stage, context.tree)
         self.acting = Acting(context, self.telling, state)
