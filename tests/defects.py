@@ -3701,6 +3701,20 @@ FILES = (
         "runs/test_secrets.py::test_a_secret_that_is_too_long_for_a_variable_is_not_written_to_a_file",
     ),
     Defect(
+        "dry run that acts on the world",
+        "pgflow/declare/play/dryrun.py",
+        "if self.run_code is not None and isinstance(node.body, Bash | Script) and not node.effects:",
+        "if self.run_code is not None and isinstance(node.body, Bash | Script):",
+        "declare/test_declare_dryrun.py::test_code_is_run_only_where_there_is_no_stub_and_nothing_outside_is_done",
+    ),
+    Defect(
+        "workflow that a file of a nearer scope hides",
+        "pgflow/declare/dag/scopes.py",
+        "if Path(one.file).name not in hidden]",
+        "if one not in hidden]",
+        "declare/test_scopes.py::test_a_file_hides_those_of_its_name_in_the_scopes_after_it",
+    ),
+    Defect(
         "child whose limits nobody keeps",
         "pgflow/declare/durable/children.py",
         "if why := self._refused(frozen.graph):",

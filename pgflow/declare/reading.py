@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -35,38 +36,45 @@ _SOP_TEXT: Final = re.compile(r"^## Steps[ \t]*$", re.MULTILINE)
 _LARGEST_LOOK: Final = 1 << 20
 
 
-def validate(*paths: str | os.PathLike[str]) -> Iterator[Verdict]:
+PathLike = str | os.PathLike[str]
+
+
+def validate(*paths: PathLike, search: Iterable[PathLike] = ()) -> Iterator[Verdict]:
     """Says of each file what is wrong with it.
 
     Args:
         *paths: Files, ICM workspaces, or directories in which all of them are looked for.
+        search: Folders in which DAGs find the workflows that they include, after their own tree.
 
     Yields:
         A verdict a file or workspace, as soon as it is known. A path that is not there, cannot be
         read or holds no workflow gets one too.
     """
+    folders = _searched(search)
     for path in paths:
-        yield from _read(os.fspath(path))
+        yield from _read(os.fspath(path), folders)
 
 
-def discover_workflows(directory: str | os.PathLike[str]) -> list[Verdict]:
+def discover_workflows(directory: PathLike, *, search: Iterable[PathLike] = ()) -> list[Verdict]:
     """Everything found in a directory and below it, usable or not.
 
     Args:
         directory: Directory to search. Links to other directories are not followed.
+        search: As for `validate`.
 
     Returns:
         Verdicts in the order of their paths; those without errors have a graph.
     """
-    return list(_inside(os.fspath(directory)))
+    return list(_inside(os.fspath(directory), _searched(search)))
 
 
-def parse_workflow(source: str | os.PathLike[str]) -> Graph:
+def parse_workflow(source: PathLike, *, search: Iterable[PathLike] = ()) -> Graph:
     """Compiles one workflow.
 
     Args:
         source: The path of a file or an ICM workspace; or, if it has more than one line, the text
             of a file.
+        search: As for `validate`.
 
     Returns:
         The graph.
@@ -74,20 +82,22 @@ def parse_workflow(source: str | os.PathLike[str]) -> Graph:
     Raises:
         InvalidWorkflow: It cannot be used; the error's ``problems`` say why, with line and column.
     """
-    verdict = read_text(source) if isinstance(source, str) and "\n" in source else read_one(source)
+    is_text = isinstance(source, str) and "\n" in source
+    verdict = read_text(str(source)) if is_text else read_one(source, search=search)
     if verdict.graph is None or not verdict.ok:
         wrong = (*verdict.errors, *verdict.unresolved)
         raise InvalidWorkflow(_first_of(verdict.file, wrong), (*wrong, *verdict.warnings))
     return verdict.graph
 
 
-def read_one(path: str | os.PathLike[str]) -> Verdict:
+def read_one(path: PathLike, *, search: Iterable[PathLike] = ()) -> Verdict:
     """The verdict on one file or workspace; a directory of several is not one.
 
     Args:
         path: Its path.
+        search: As for `validate`.
     """
-    verdicts = _read(os.fspath(path))
+    verdicts = _read(os.fspath(path), _searched(search))
     first = next(verdicts)
     if next(verdicts, None) is None:
         return first
@@ -126,7 +136,13 @@ def _first_of(file: str, wrong: tuple[Problem, ...]) -> str:
 # From paths to families ---------------------------------------------------------------------------
 
 
-def _read(path: str) -> Iterator[Verdict]:
+def _searched(named: Iterable[PathLike]) -> tuple[str, ...]:
+    from pgflow.declare.dag.scopes import search_path
+
+    return search_path(named)
+
+
+def _read(path: str, search: tuple[str, ...]) -> Iterator[Verdict]:
     """The verdicts that a path stands for: at least one."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - a NUL in a path is a ValueError here, and nothing later
@@ -134,21 +150,21 @@ def _read(path: str) -> Iterator[Verdict]:
         yield _unreadable(path, f"Cannot be read: {getattr(error, 'strerror', None) or error}")
         return
     if stat.S_ISDIR(mode):
-        yield from _directory(path)
+        yield from _directory(path, search)
     elif stat.S_ISREG(mode):
-        yield _file(path)
+        yield _file(path, search)
     else:
         yield _unreadable(path, "Not a file")
 
 
-def _directory(path: str) -> Iterator[Verdict]:
+def _directory(path: str, search: tuple[str, ...]) -> Iterator[Verdict]:
     from pgflow.declare import icm
 
     if icm.is_workspace(path):
         yield icm.read_workspace(path)
         return
     found = False
-    for verdict in _inside(path):
+    for verdict in _inside(path, search):
         found = True
         yield verdict
     if not found:
@@ -159,9 +175,9 @@ def _directory(path: str) -> Iterator[Verdict]:
         )
 
 
-def _file(path: str) -> Verdict:
+def _file(path: str, search: tuple[str, ...]) -> Verdict:
     """The verdict on a regular file, by its name."""
-    reader = _reader_of(path)
+    reader = _reader_of(path, search)
     if reader is None:
         return _unreadable(
             path,
@@ -206,7 +222,7 @@ def _is_icm(path: Path) -> bool:
     return icm.is_workflow(text)
 
 
-def _reader_of(path: str) -> Callable[[str], Verdict] | None:
+def _reader_of(path: str, search: tuple[str, ...]) -> Callable[[str], Verdict] | None:
     from pgflow.declare import dag, icm, sop
 
     match family_of(path):
@@ -215,7 +231,7 @@ def _reader_of(path: str) -> Callable[[str], Verdict] | None:
         case "icm":
             return icm.read_file
         case "dag":
-            return dag.read_file
+            return partial(dag.read_file, search=search)
         case None:
             return None
 
@@ -227,7 +243,7 @@ def _unreadable(path: str, message: str, hint: str = "") -> Verdict:
 # Directories --------------------------------------------------------------------------------------
 
 
-def _inside(directory: str) -> Iterator[Verdict]:
+def _inside(directory: str, search: tuple[str, ...]) -> Iterator[Verdict]:
     """Everything in a directory: of each folder its workspace or its files, then the folders below
     it, by name.
 
@@ -238,7 +254,7 @@ def _inside(directory: str) -> Iterator[Verdict]:
 
     has_layout = _has_layout(directory)
     if has_layout:
-        yield from dag.discover(directory)
+        yield from dag.discover(directory, search)
     suffixes = SOP_SUFFIXES if has_layout else (*YAML_SUFFIXES, *SOP_SUFFIXES)
     for folder, names, files in os.walk(directory, followlinks=False):
         is_workspace = icm.is_workspace(folder)
@@ -254,7 +270,7 @@ def _inside(directory: str) -> Iterator[Verdict]:
             if _is_workflow(path, suffixes) and not (
                 is_workspace and name in ("workflow.yaml", "workflow.yml")
             ):
-                yield _file(path)
+                yield _file(path, search)
 
 
 def _has_layout(directory: str) -> bool:

@@ -197,6 +197,27 @@ def test_ctrl_c_ends_it_with_its_own_code_and_no_traceback(folder):
     assert (answer.code, answer.err) in ((130, ""), (130, "pgflow: interrupted\n"))
 
 
+def test_workflows_are_found_in_folders_that_are_named(folder):
+    (folder / "main.yaml").write_text(
+        "name: main\ndescription: d\nnodes: [{id: part, include: shared}]\n"
+    )
+    library = folder / "lib" / "more"
+    library.mkdir(parents=True)
+    (library / "x.yaml").write_text(
+        "name: shared\ndescription: d\nnodes: [{id: a, prompt: hello}]\n"
+    )
+    alone = pgflow(None, "validate", "main.yaml", "--json")
+    assert (alone.code, lines(alone.out)[0]["nodes"]) == (0, None)
+    answer = pgflow(None, "validate", "main.yaml", "--json", "--path", "lib")
+    assert lines(answer.out)[0]["nodes"] == 1
+    answer = pgflow(None, "dry-run", "main.yaml", "--json", "--default-stubs", "--path", "lib")
+    assert outputs(answer) == {"part__a": "TODO"}
+    answer = pgflow(None, "compile", "main.yaml", "--path", "essays", "--path", "lib")
+    assert answer.data["nodes"][0]["id"] == "part__a"
+    answer = pgflow(None, "validate", "main.yaml", "--path", "nowhere")
+    assert (answer.code, answer.err.strip()) == (2, "pgflow: --path nowhere is no folder")
+
+
 # dry-run
 # ----------------------------------------------------------------------------------------------------------------------
 
@@ -314,6 +335,104 @@ def test_half_a_surrogate_pair_does_not_stop_the_answer(folder):
 
 # Files that cannot be used, for every command that takes one
 # ------------------------------------------------------------------
+
+
+DEPLOY = """\
+name: deploy
+description: Builds, and asks.
+interactive: true
+nodes:
+  - id: size
+    bash: printf %s "$FROM_HERE $(ls)"
+  - id: plan
+    prompt: Plan $size.output
+    output_format: {type: object, required: [risk], properties: {risk: {enum: [low, high]}}}
+    depends_on: [size]
+  - id: count
+    bash: printf %s "$plan.output" | wc -c
+    depends_on: [plan]
+  - id: ask
+    approval: {message: "Deploy?"}
+    depends_on: [count]
+  - id: publish
+    bash: touch published
+    effect: external
+    depends_on: [ask]
+"""
+
+
+def deploy(*more: str):
+    return pgflow(None, "dry-run", "deploy.yaml", "--json", *more)
+
+
+def outputs(answer) -> dict[str, str | None]:
+    assert answer.code == 0, answer.err
+    return {entry["id"]: entry.get("output") for entry in answer.data["trace"]}
+
+
+@pytest.fixture
+def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a workflow that runs code and asks a person."""
+    (tmp_path / "deploy.yaml").write_text(DEPLOY)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_code_is_run_for_whoever_trusts_it_and_leaves_nothing(deployed, monkeypatch):
+    pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
+    monkeypatch.setenv("FROM_HERE", "it's")
+    found = outputs(deploy("--default-stubs", "--exec-code", "--env", "FROM_HERE"))
+    assert found["size"] == "it's deploy.yaml"
+    assert found["count"] == str(len(found["plan"]))
+    assert found["publish"] == "TODO"
+    assert [path.name for path in deployed.iterdir()] == ["deploy.yaml"]
+    (deployed / "work").mkdir()
+    found = outputs(deploy("--exec-code", "--cwd", "work", "--default-stubs"))
+    assert found["size"] == " ", "another folder, and no variable that was not named"
+
+
+def test_a_file_of_stubs_is_written_once(deployed):
+    for name in ("fixtures/all.stubs.yaml", "all.json"):
+        answer = deploy("--stubs-init", name)
+        assert (answer.code, answer.err.strip()) == (0, f"Wrote {name}: 4 stubs")
+        found = outputs(deploy("--stubs", name))
+        assert found["plan"] == '{"risk":"low"}'
+        assert found["count"] == "TODO"
+    answer = deploy("--stubs-init", "all.json")
+    assert (answer.code, "is there already" in answer.err) == (2, True)
+
+
+def test_a_rejection_can_be_played(deployed):
+    answer = deploy("--default-stubs", "--reject", "ask=too late")
+    assert (answer.code, answer.data["outcome"]) == (0, "cancelled")
+    answer = deploy("--default-stubs", "--reject", "ask=no", "--dialect", "ion")
+    assert (answer.data["outcome"], answer.data["trace"][-2]["reason"]) == (
+        "failed",
+        "rejected: no",
+    )
+    answer = deploy("--default-stubs", "--pause-at-gates")
+    assert (answer.data["outcome"], answer.data["trace"][-1]["state"]) == ("paused", "paused")
+    answer = pgflow(
+        None, "dry-run", "deploy.yaml", "--default-stubs", "--reject", "ask", "--reject", "ask",
+        tty=True,
+    )  # fmt: skip
+    assert "made up: the output of count, plan, size" in answer.err
+    assert "not asked so often: ask" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--reject", "size"], "has no approval 'size': it has ask"),
+        (["--cwd", "."], "pass --exec-code too"),
+        (["--exec-code", "--cwd", "nowhere"], "is no folder"),
+        (["--stubs-init", "x.json", "--default-stubs"], "pass it alone"),
+        (["--stubs-init", "deploy.yaml/x.json"], "cannot be written"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(deployed, more, why):
+    answer = deploy(*more)
+    assert (answer.code, why in answer.err) == (2, True), answer.err
 
 
 @pytest.mark.parametrize("command", ["dry-run", "compile"])

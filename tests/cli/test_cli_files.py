@@ -103,9 +103,26 @@ def test_a_workflow_is_named_where_archon_has_them(dsn: str) -> None:
     assert said.data["output"]["nodes"] == {"a": "completed"}
 
 
+def test_a_workflow_is_named_in_a_folder_that_is_searched_with_what_it_calls(dsn: str) -> None:
+    folder = Path("library", "workflows")
+    folder.mkdir(parents=True)
+    for name, node in (("outer", "workflow: inner"), ("inner", "bash: echo hi")):
+        text = f"name: {name}-node\ndescription: d\nnodes: [{{id: a, {node}}}]\n"
+        (folder / f"{name}.yaml").write_text(text.replace("workflow: inner", "include: inner-node"))
+    Path("calls.yaml").write_text(
+        "name: calls\ndescription: d\nnodes: [{id: a, workflow: outer-node}]\n"
+    )
+    said = pgflow(dsn, "run", "calls.yaml", "--path", str(folder), "--json")
+    assert said.code == 0, said.err
+    assert said.data["output"]["output"] == "hi"
+    said = pgflow(dsn, "run", "outer-node", "--path", str(folder), "--json", "--detach")
+    assert (said.code, said.data["new"]) == (0, True), said.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
+        (["count.yaml", "--path", "nowhere"], "is no folder"),
         (["count.yaml"], "pass --provider"),
         (["count.yaml", "--provider", "cmd:cat"], "needs input 'file'"),
         (["count.yaml", "--provider", "cmd:cat", "-i", "files=x"], "has no input 'files'"),

@@ -13,6 +13,8 @@ from pgflow.declare.graph import (
     Call,
     Cancel,
     Command,
+    Decision,
+    Effect,
     Gate,
     Graph,
     Group,
@@ -20,12 +22,15 @@ from pgflow.declare.graph import (
     Loop,
     Node,
     Prompt,
+    Rework,
     Script,
     Until,
 )
 from pgflow.declare.play.dryrun import DryRun, EndlessDryRun, dry_run
-from pgflow.declare.play.interpreter import CommandUnavailable
+from pgflow.declare.play.interpreter import CommandUnavailable, Task
+from pgflow.declare.play.placeholders import NoPlaceholder
 from pgflow.declare.text.conditions import parse_condition
+from pgflow.declare.text.outputs import Output, Outputs
 
 
 def prompt(node_id: str, *depends_on: str, text: str = "go", **more: Any) -> Node:
@@ -408,3 +413,86 @@ def test_many_nodes_are_played_in_reasonable_time() -> None:
 def test_a_trace_can_be_written_whatever_is_in_it() -> None:
     run = play(prompt("a", text="$ARGUMENTS"), stubs={"a": "\ud800\x00"}, message="\udcff\u2028")
     assert json.loads(json.dumps(run.as_json())) == run.as_json()
+
+
+# Outputs that are made up, code that is run, approvals that are rejected --------------------------
+
+
+def test_what_has_no_stub_may_be_made_up() -> None:
+    def made_up(node: Node) -> str:
+        if node.id == "odd":
+            raise NoPlaceholder("no placeholder fits")
+        return f"made up for {node.id}"
+
+    run = play(prompt("a"), prompt("b", text="$a.output"), prompt("odd"),
+               stubs={"a": "A"}, made_up=made_up)  # fmt: skip
+    assert told(run) == [
+        ("a", "stubbed", None), ("b", "stubbed", None), ("odd", "failed", "no placeholder fits")
+    ]  # fmt: skip
+    assert (run.made_up, run.missing) == (("b",), ("odd",))
+
+
+def test_code_is_run_only_where_there_is_no_stub_and_nothing_outside_is_done() -> None:
+    ran = []
+
+    def run_code(task: Task, outputs: Outputs) -> Output:
+        ran.append((task.node.id, sorted(outputs)))
+        failed = Output("failed", error="exit 1")
+        return failed if task.node.id == "bad" else Output("completed", "ran")
+
+    acts = Node(id="acts", body=Bash(script="rm"), effects=(Effect(system="external"),))
+    run = play(
+        Node(id="a", body=Bash(script="echo")),
+        Node(id="b", body=Bash(script="echo"), depends_on=("a",)),
+        Node(id="bad", body=Script(script="x", runtime="uv", inline=True), depends_on=("a",)),
+        acts,
+        prompt("p"),
+        stubs={"a": "A"},
+        run_code=run_code,
+    )
+    assert ran == [("b", ["a", "acts", "p"]), ("bad", ["a", "acts", "b", "p"])]
+    assert told(run)[-2:] == [
+        ("b", "completed", "executed locally"), ("bad", "failed", "exit 1")
+    ]  # fmt: skip
+    assert run.missing == ("acts", "p")
+
+
+ASK = Node(id="ask", body=Approval(message="Go?"))
+MEND = Rework(text="Mend: $REJECTION_REASON", max_attempts=2)
+REWORKED = Node(id="ask", body=Approval(message="Go?", on_reject=MEND))
+NO = Decision(id="reject", label="No")
+OFFERED = Node(id="ask", body=Approval(message="Go?", decisions=(NO,)))
+
+
+@pytest.mark.parametrize(
+    ("node", "reasons", "dialect", "outcome", "trace"),
+    [
+        (ASK, ["no"], "archon", "cancelled", [("ask", "completed", "rejected")]),
+        (ASK, ["no"], "ion", "failed", [("ask", "failed", "rejected: no")]),
+        (OFFERED, ["no"], "ion", "completed", [("ask", "completed", "rejected")]),
+        (REWORKED, ["no"], "archon", "completed",
+         [("ask:rework#1", "completed", "rejected: no"), ("ask", "completed", "auto-approved")]),
+        (REWORKED, ["no", "never"], "ion", "cancelled",
+         [("ask:rework#1", "completed", "rejected: no"), ("ask", "completed", "rejected")]),
+    ],
+)  # fmt: skip
+def test_a_rejection_is_played(
+    node: Node, reasons: list[str], dialect: Any, outcome: str, trace: list[Any]
+) -> None:
+    run = play(node, rejections={"ask": reasons}, dialect=dialect)
+    assert (run.outcome, told(run), run.unasked) == (outcome, trace, ())
+
+
+def test_the_work_on_a_rejection_is_shown_with_its_reason() -> None:
+    run = play(REWORKED, rejections={"ask": ["too late"]}, pause_at_gates=True)
+    assert (run.trace[0].text, run.outcome) == ("Mend: too late", "paused")
+
+
+def test_a_rejection_that_nobody_was_asked_for_is_told() -> None:
+    skipped = ASK.model_copy(update={"when": parse_condition("$INPUTS.x == 'y'")})
+    run = play(
+        skipped,
+        inputs=(Input(name="x", default="", has_default=True),),
+        rejections={"ask": ["no"]},
+    )
+    assert (run.unasked, run.outcome) == (("ask",), "completed")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pgflow_cli.files.declared import File, read_graph, write_text
+from pgflow_cli.files.declared import File, SearchPath, check_search, read_graph, write_text
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import note
 
@@ -32,11 +32,13 @@ def compile_workflow(
         Path | None,
         typer.Option("--output", "-o", help="Write it to this file instead of standard output."),
     ] = None,
+    search: SearchPath = None,
 ) -> None:
     """Prints the graph of a workflow, or draws it."""
     if mermaid and svg:
         raise Mistake("--mermaid and --svg exclude each other: pass one of them")
-    text = _text(read_graph(file), mermaid=mermaid, svg=svg)
+    graph = read_graph(file, search=check_search(search))
+    text = _text(graph, mermaid=mermaid, svg=svg)
     if output is None:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -33,12 +33,36 @@ File = Annotated[
 ]
 
 
-def read_graph(path: Path, *, tells: bool = False) -> Graph:
+SearchPath = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--path",
+        metavar="FOLDER",
+        help="Folder in which a DAG finds other workflows, commands and scripts, after its own; "
+        "may be given again.",
+    ),
+]
+
+
+def check_search(folders: list[Path] | None) -> tuple[Path, ...]:
+    """The folders that are searched.
+
+    Raises:
+        Mistake: One is no folder.
+    """
+    for folder in folders or ():
+        if not folder.is_dir():
+            raise Mistake(f"--path {shown(str(folder))} is no folder")
+    return tuple(folders or ())
+
+
+def read_graph(path: Path, *, tells: bool = False, search: tuple[Path, ...] = ()) -> Graph:
     """The graph of one file or workspace.
 
     Args:
         path: The file, or the folder.
         tells: True to say the warnings of a sound one too.
+        search: Folders in which a DAG finds others, after its own.
 
     Raises:
         Mistake: There is no such file.
@@ -46,7 +70,7 @@ def read_graph(path: Path, *, tells: bool = False) -> Graph:
     """
     from pgflow.declare.reading import read_one
 
-    verdict = read_one(path)
+    verdict = read_one(path, search=search)
     if verdict.graph is not None and verdict.ok:
         if tells:
             say_problems(verdict)

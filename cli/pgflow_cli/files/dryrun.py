@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
+from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.files.declared import File, read_graph, say_json
+from pgflow_cli.files.declared import File, SearchPath, check_search, read_graph, say_json
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import (
     STYLES,
@@ -22,6 +25,7 @@ from pgflow_cli.look.output import (
     choose_form,
     console,
     make_table,
+    many,
     note,
     plain,
     shown,
@@ -29,9 +33,12 @@ from pgflow_cli.look.output import (
 from pgflow_cli.look.parsing import parse_input
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
     from rich.text import Text
 
     from pgflow.declare import DryRun, Graph
+    from pgflow.declare.graph import Node
+    from pgflow.declare.play.placeholders import Misfits
 
 LARGEST_STUBS_BYTES = 64 << 20
 
@@ -49,29 +56,151 @@ Inputs = Annotated[
 ]
 
 
+class Dialect(StrEnum):
+    """Family whose rules hold where they differ."""
+
+    ARCHON = "archon"
+    ION = "ion"
+
+
 def dry_run(
     file: File,
     *,
     stubs: Stubs = None,
     message: Message = "",
     inputs: Inputs = None,
+    default_stubs: Annotated[
+        bool,
+        typer.Option("--default-stubs", help="Make up the outputs of nodes that have no stub."),
+    ] = False,
+    stubs_init: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write made-up outputs of all nodes to a new file, and end."
+        ),
+    ] = None,
+    exec_code: Annotated[
+        bool,
+        typer.Option(
+            "--exec-code",
+            help="Run shells and programs that have no stub, here; not those of external nodes.",
+        ),
+    ] = False,
+    cwd: Annotated[
+        Path | None, typer.Option(help="With --exec-code: folder to work in; else this one.")
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="With --exec-code: a variable that programs get too."),
+    ] = None,
+    pause_at_gates: Annotated[
+        bool, typer.Option("--pause-at-gates", help="Stop where a person would be asked.")
+    ] = False,
+    reject: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NODE[=WHY]",
+            help="Reject this approval; once more for each time that it is given.",
+        ),
+    ] = None,
+    dialect: Annotated[
+        Dialect, typer.Option(help="A rejection cancels the run, or fails the node (ion).")
+    ] = Dialect.ARCHON,
+    search: SearchPath = None,
     as_json: AsJson = None,
 ) -> None:
     """Tells what a run would do; nothing is run."""
-    from pgflow.declare import dry_run as play
-    from pgflow.declare.play.dryrun import EndlessDryRun
-
     form = choose_form(as_json=as_json)
-    graph = read_graph(file)
+    if stubs_init is not None and (stubs is not None or default_stubs):
+        raise Mistake("--stubs-init writes stubs and plays nothing: pass it alone")
+    if not exec_code and (cwd is not None or env):
+        raise Mistake("--cwd and --env are said of code that is run: pass --exec-code too")
+    folders = check_search(search)
+    graph = read_graph(file, search=folders)
+    if stubs_init is not None:
+        write_stubs(graph, stubs_init)
+        return
     outputs, given = read_stubs(stubs), _check_inputs(graph, inputs)
-    try:
-        told = play(graph, stubs=outputs, message=message, inputs=given)
-    except EndlessDryRun as error:
-        raise Mistake(str(error)) from error
+    options = {
+        "made_up": _made_up if default_stubs else None,
+        "rejections": _rejections(graph, reject),
+        "dialect": dialect.value,
+        "pause_at_gates": pause_at_gates,
+        "stubs": outputs,
+        "message": message,
+        "inputs": given,
+    }
+    told = _run_code(graph, cwd, env, folders, options) if exec_code else _play(graph, options)
     if form is Form.JSON:
         say_json(told.as_json(), indent=2 if sys.stdout.isatty() else None)
     else:
         _draw(told)
+
+
+def _play(graph: Graph, options: dict[str, Any]) -> DryRun:
+    from pgflow.declare import dry_run as play
+    from pgflow.declare.play.dryrun import EndlessDryRun
+
+    try:
+        return play(graph, **options)
+    except EndlessDryRun as error:
+        raise Mistake(str(error)) from error
+
+
+def _run_code(
+    graph: Graph,
+    cwd: Path | None,
+    env: list[str] | None,
+    search: tuple[Path, ...],
+    options: dict[str, Any],
+) -> DryRun:
+    """Plays a graph whose shells and programs are run, in a folder of their own for its files."""
+    from pgflow.declare.durable import Settings
+    from pgflow.declare.durable.rehearsal import Rehearsal
+    from pgflow.errors import InvalidWorkflow, SetupError
+
+    if not (cwd or Path()).is_dir():
+        raise Mistake(f"--cwd {cwd} is no folder")
+    if graph.family == "icm":
+        return _play(graph, options)  # whose stages have agents only
+    settings = Settings(cwd=str(cwd or Path()), env=tuple(env or ()))
+    with tempfile.TemporaryDirectory(prefix="pgflow-dry-run-") as folder:
+        try:
+            rehearsal = Rehearsal(graph, settings, folder, search)
+        except (InvalidWorkflow, SetupError) as error:
+            raise Mistake(str(error)) from error
+        more = {"run_code": rehearsal.run, "directory": rehearsal.directory}
+        return _play(graph, options | more)
+
+
+def _made_up(node: Node) -> JsonValue:
+    from pgflow.declare.play.placeholders import placeholder
+
+    return placeholder(node, _misfits())
+
+
+def _misfits() -> Misfits:
+    """The validator of schemas; one that finds nothing where none is installed."""
+    if find_spec("jsonschema") is None:
+        return lambda _value, _schema: ""
+    from pgflow.declare.durable.schemas import misfits
+
+    return misfits
+
+
+def _rejections(graph: Graph, words: list[str] | None) -> dict[str, list[str]]:
+    """Reasons of rejections by approval."""
+    from pgflow.declare.graph import Approval, every_node
+
+    known = [node.id for node in every_node(graph.nodes) if isinstance(node.body, Approval)]
+    wanted: dict[str, list[str]] = {}
+    for word in words or ():
+        name, equals, why = word.partition("=")
+        if name not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise Mistake(f"{shown(graph.name)} has no approval {name!r}: {has}")
+        wanted.setdefault(name, []).append(why if equals else "Rejected")
+    return wanted
 
 
 def _check_inputs(graph: Graph, words: list[str] | None) -> dict[str, Any]:
@@ -143,6 +272,37 @@ def _parse_yaml(text: str, source: str) -> Any:
         raise Mistake(f"{source} is not YAML: {error}{place}") from error
 
 
+def write_stubs(graph: Graph, path: Path) -> None:
+    """Write made-up outputs of all nodes to a file that is not there yet.
+
+    Raises:
+        Mistake: It is there, or cannot be written, or none can be made up for a node.
+    """
+    from pgflow.declare.play.placeholders import NoPlaceholder, scaffold
+
+    try:
+        stubs = scaffold(graph, _misfits())
+    except NoPlaceholder as error:
+        raise Mistake(str(error)) from error
+    is_yaml = path.name.endswith((".yaml", ".yml"))
+    text = _as_yaml(stubs) if is_yaml else f"{json.dumps(stubs, indent=2)}\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except OSError as error:
+        if path.exists():
+            raise Mistake(f"{path} is there already: it is not written over") from None
+        raise Mistake(f"{path} cannot be written: {error.strerror}") from error
+    note(f"Wrote {path}: {many(len(stubs), 'stub')}")
+
+
+def _as_yaml(stubs: dict[str, Any]) -> str:
+    """A line a node: names are quoted, and JSON is YAML."""
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in stubs.items()]
+    return "".join(f"{line}\n" for line in lines) or "{}\n"
+
+
 # For people ---------------------------------------------------------------------------------------
 
 _STATES = {
@@ -171,6 +331,10 @@ def _draw(told: DryRun) -> None:
         )
     if told.missing:
         note(f"no stub for {', '.join(map(shown, told.missing))}")
+    if told.made_up:
+        note(f"made up: the output of {', '.join(map(shown, told.made_up))}")
+    if told.unasked:
+        note(f"not asked so often: {', '.join(map(shown, told.unasked))}")
     if told.unused:
         note(f"stubs that nobody asked for: {', '.join(map(shown, told.unused))}")
 

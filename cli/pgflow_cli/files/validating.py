@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.files.declared import problem_lines, say_json
+from pgflow_cli.files.declared import SearchPath, check_search, problem_lines, say_json
 from pgflow_cli.look.failures import FAILED, Ended
 from pgflow_cli.look.output import AsJson, Form, choose_form, console, many, note, shown
 
@@ -30,13 +30,13 @@ Paths = Annotated[
 ]
 
 
-def validate(paths: Paths, *, as_json: AsJson = None) -> None:
+def validate(paths: Paths, *, search: SearchPath = None, as_json: AsJson = None) -> None:
     """Says everything that is wrong with workflow files."""
     from pgflow.declare import validate as verdicts_on
 
     say = _say_object if choose_form(as_json=as_json) is Form.JSON else _Human()
     count = _Count()
-    for verdict in count.counted(verdicts_on(*paths)):
+    for verdict in count.counted(verdicts_on(*paths, search=check_search(search))):
         say(verdict)
         sys.stdout.flush()
     if say is not _say_object:

@@ -56,6 +56,7 @@ class Wishes:
         chain: True if agents may have other SOPs carried out.
         lease: Right to the working folder: ``wait``, ``refuse`` or ``share``.
         worktree: True to work in a git worktree of the run's own.
+        search: Folders in which a DAG finds others, after its own.
     """
 
     words: list[str]
@@ -75,11 +76,12 @@ class Wishes:
     chain: bool = False
     lease: str = "wait"
     worktree: bool = False
+    search: tuple[Path, ...] = ()
 
 
-def find_file(target: str) -> Path | None:
-    """The file that a target names: by its path, or by the name of a workflow of this repository;
-    None if it is a module's.
+def find_file(target: str, search: tuple[Path, ...] = ()) -> Path | None:
+    """The file that a target names: by its path, or by the name of a workflow of this repository,
+    of these folders, or of the user; None if it is a module's.
     """
     from pgflow.declare.reading import SOP_SUFFIXES, YAML_SUFFIXES
 
@@ -88,30 +90,25 @@ def find_file(target: str) -> Path | None:
         return path
     if ":" in target or target.endswith(".py") or "\0" in target:
         return None
-    for find in _SHELVES:
-        if (found := find(target)) is not None:
-            return found
-    return None
+    return _find_dag(target, search) or _find_sop(target, search)
 
 
-def _find_dag(name: str) -> Path | None:
-    """The DAG of that name among those of this repository."""
-    from pgflow.declare.dag.shelf import Tree
+def _find_dag(name: str, search: tuple[Path, ...]) -> Path | None:
+    """The DAG of that name among those of this repository and further scopes."""
+    from pgflow.declare.dag.scopes import Scopes, search_path
 
-    loaded = Tree(_LAYOUT.absolute()).workflow(name) if _LAYOUT.is_dir() else None
+    own = [_LAYOUT.absolute()] if _LAYOUT.is_dir() else []
+    loaded = Scopes([*own, *search_path(search)]).workflow(name)
     return None if loaded is None else Path(loaded.file)
 
 
-def _find_sop(name: str) -> Path | None:
+def _find_sop(name: str, search: tuple[Path, ...]) -> Path | None:
     """The SOP of that name, here or in a folder of SOPs."""
     from pgflow.declare.reading import SOP_SUFFIXES
 
-    files = (Path(folder, f"{name}{suffix}") for folder in _SOPS for suffix in SOP_SUFFIXES)
+    folders: tuple[str | Path, ...] = (*_SOPS, *search)
+    files = (Path(folder, f"{name}{suffix}") for folder in folders for suffix in SOP_SUFFIXES)
     return next((file for file in files if "/" not in name and file.is_file()), None)
-
-
-_SHELVES = (_find_dag, _find_sop)
-"""Searches for a name, one a family."""
 
 
 def prepare(path: Path, wishes: Wishes) -> dict[str, Any]:
@@ -123,7 +120,7 @@ def prepare(path: Path, wishes: Wishes) -> dict[str, Any]:
     """
     from pgflow.declare.durable import freeze
 
-    graph = read_graph(path, tells=True)
+    graph = read_graph(path, tells=True, search=wishes.search)
     _refuse_unbuilt(graph)
     folder = stages.folder_of(graph, path)
     inputs = _inputs(graph, wishes.inputs)
@@ -131,7 +128,7 @@ def prepare(path: Path, wishes: Wishes) -> dict[str, Any]:
     stages.check_requested(graph, wishes.requested)
     _check_worktree(graph, settings)
     provider = _check_provider(graph, settings)
-    frozen = freeze(graph, folder)
+    frozen = freeze(graph, folder, search=wishes.search)
     for name in inputs if folder is not None else ():
         stages.check_message(graph, settings.cwd, name, inputs[name])
     _check_missing(frozen, inputs)

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import typer
 
+from pgflow_cli.files.declared import SearchPath, check_search
 from pgflow_cli.look.database import Dsn, database_now, fetch, find_dsn, opened
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import wake
@@ -467,6 +468,7 @@ def run(
         bool,
         typer.Option("--worktree", help="FILE: work in a git worktree of the run's own."),
     ] = False,
+    search: SearchPath = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="FILE: only start it; a worker does the rest.")
     ] = False,
@@ -497,7 +499,8 @@ def run(
     )
     timeout = None if deadline is None else parse_duration(deadline, "--deadline")
     labels = parse_pairs(label, "--label")
-    file = declared.find_file(target)
+    folders = check_search(search)
+    file = declared.find_file(target, folders)
     pool = parse_amounts(budget) if budget else None
     if from_node is not None:
         given = words or inputs or provider or cwd or secret or env or pool
@@ -508,7 +511,7 @@ def run(
         wishes = declared.Wishes(
             words or [], inputs or [], cwd, provider, tuple(env or ()), tuple(secret or ()),
             pool is not None, detach, tuple(ignore or ()), base, context, parallel,
-            dialect.value, tuple(requested or ()), chain, lease.value, worktree,
+            dialect.value, tuple(requested or ()), chain, lease.value, worktree, folders,
         )  # fmt: skip
         arguments = declared.prepare(file, wishes)
         declared.check_folder(dsn, arguments, key)
@@ -517,7 +520,8 @@ def run(
     else:
         of_files = {"--cwd": cwd, "--with": requested, "--provider": provider, "--env": env,
                     "--secret": secret, "--ignore": ignore, "--base": base,
-                    "--context": context, "--chain": chain, "--worktree": worktree}  # fmt: skip
+                    "--context": context, "--chain": chain, "--worktree": worktree,
+                    "--path": search}  # fmt: skip
         if said := [option for option, value in of_files.items() if value]:
             raise Mistake(f"{said[0]} is said of a file, and {target} is none")
         if len(inputs or ()) > 1:

@@ -182,7 +182,10 @@ class _Expansion:
         child = self.shelf.workflow(target)
         said = f"Node '{node.id}': include target '{target}' not found"
         if child is None:
-            looked = "It must be the name of a workflow in the same tree of workflows."
+            looked = (
+                "It must be the name of a workflow in the same tree of workflows, in "
+                "~/.archon/workflows or in a folder that --path names."
+            )
             raise NothingFound(said, node.path, looked)
         if not child.ok and child.name not in names:
             raise WrongInclude(said, node.path, f"{child.file} has errors of its own.")

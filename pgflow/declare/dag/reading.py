@@ -1,13 +1,14 @@
 """Reading of this family of files for the rest of pgflow: the verdict on a text, a file, or a
 folder of files.
 
-A file that includes workflows which are not in its tree is right nevertheless: the original finds
-them among its own and the user's. It has no graph then, and `Verdict.unresolved` says why.
+A file that includes workflows which are nowhere is right nevertheless: the original may find them
+among its own. It has no graph then, and `Verdict.unresolved` says why.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pgflow.declare.dag.building import Places, build_graph
 from pgflow.declare.dag.filling import NothingFound, WrongInclude
 from pgflow.declare.dag.including import TRAVELS, Shelf, Whole, expand, includes_anything
 from pgflow.declare.dag.loading import Loaded, load_text
+from pgflow.declare.dag.scopes import Scopes
 from pgflow.declare.dag.shelf import Tree, most_files, tree_of, workflow_files
 from pgflow.declare.graph import Graph
 from pgflow.declare.graph.problems import Problem, Verdict
@@ -45,13 +47,16 @@ def read_text(text: str, file: str = "<text>") -> Verdict:
     return _verdict(load_text(text, file), _NoShelf())
 
 
-def read_file(path: str | Path, *, root: str | Path | None = None) -> Verdict:
-    """Read a workflow file, with what it includes from its own tree.
+def read_file(
+    path: str | Path, *, root: str | Path | None = None, search: Sequence[str] = ()
+) -> Verdict:
+    """Read a workflow file, with what it includes from its own tree and other folders.
 
     Args:
         path: The file.
         root: The tree in which included workflows are looked for; by default the nearest folder
             above the file that is called ``workflows``, or the file's own folder.
+        search: Folders in which they are looked for after that.
 
     Returns:
         The verdict; with the graph, if the file and what it includes are right.
@@ -63,12 +68,12 @@ def read_file(path: str | Path, *, root: str | Path | None = None) -> Verdict:
             print(f"{verdict.file}:{problem.line}:{problem.column}: {problem.message}")
     """
     path = Path(path)
-    tree = Tree(tree_of(path.absolute()) if root is None else Path(root))
+    scopes = Scopes([tree_of(path.absolute()) if root is None else Path(root), *search])
     loaded = Tree(path.parent).load(path)
-    return _verdict(loaded, tree)
+    return _verdict(loaded, scopes)
 
 
-def discover(directory: str | Path) -> list[Verdict]:
+def discover(directory: str | Path, search: Sequence[str] = ()) -> list[Verdict]:
     """Read every workflow file of a folder. A file that is wrong stops no other.
 
     Where the folder has the original's layout (``.archon/workflows``), the workflows there are
@@ -77,18 +82,20 @@ def discover(directory: str | Path) -> list[Verdict]:
 
     Args:
         directory: The folder.
+        search: Folders in which included workflows are looked for after that.
 
     Returns:
         A verdict for each file, in the order of their paths.
     """
     directory = Path(directory)
     layout = next((place for place in (directory / _LAYOUT, directory) if _is_layout(place)), None)
-    tree = Tree(layout or directory)
+    scopes = Scopes([layout or directory, *search])
+    tree = scopes.trees[0]
     most = most_files()
     found = [*workflow_files(tree.root, most + 1)]
     loaded = [tree.load(path) for path in found[:most]]
     told = _collisions(loaded, tree.root) if layout is not None else {}
-    verdicts = [_verdict(one, tree, told.get(one.file)) for one in loaded]
+    verdicts = [_verdict(one, scopes, told.get(one.file)) for one in loaded]
     if len(found) > len(loaded):
         said = f"There are more than {most:,} files: from {found[-1]} on none is read"
         problem = Problem(said, hint="Name a folder of them.", kind="read_error")

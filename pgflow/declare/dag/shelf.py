@@ -1,4 +1,5 @@
-"""The shelf: a workflow finds others among the files of its own tree.
+"""A tree: a workflow finds others among the files of one folder (`pgflow.declare.dag.scopes` has
+several).
 
 The names of workflows and commands are looked up among names, never joined to a path, so no name
 leads out of the tree.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -97,27 +98,43 @@ class Tree:
                 found.setdefault(match["name"].decode("utf-8", "replace").strip(), []).append(path)
         return found
 
+    @cached_property
+    def file_names(self) -> frozenset[str]:
+        """Names of its files."""
+        return frozenset(path.name for path in workflow_files(self.root))
+
+    def named(self, name: str) -> list[Loaded]:
+        """Its files whose workflow has that name."""
+        files = [self.load(path) for path in dict.fromkeys(self._by_name.get(name, ()))]
+        return [loaded for loaded in files if loaded.name == name]
+
     def workflow(self, name: str) -> Loaded | None:
         """The workflow of that name, if there is exactly one."""
-        files = [self.load(path) for path in dict.fromkeys(self._by_name.get(name, ()))]
-        named = [loaded for loaded in files if loaded.name == name]
+        named = self.named(name)
         return named[0] if len(named) == 1 else None
 
     def command(self, name: str, file: str) -> str | None:
         """The text of a command: of the workflow's own folder, or of the commands beside the tree,
         one folder deep.
         """
-        if not is_plain_name(name):
-            return None
-        shared = self.root.parent / "commands"
-        for pattern_root, pattern in (
-            (Path(file).parent / "commands", "."),
-            (shared, "."),
-            (shared, "*"),
-        ):
-            for folder in sorted(pattern_root.glob(pattern)) if pattern != "." else [pattern_root]:
-                try:
-                    return decode(read_bytes(folder / f"{name}.md"))[0]
-                except (OSError, YamlError):
-                    continue
-        return None
+        return command_in([Path(file).parent / "commands", *self.shared("commands")], name)
+
+    def shared(self, kind: str) -> list[Path]:
+        """The folders of commands, or of scripts, beside it: one, and those in it."""
+        folder = self.root.parent / kind
+        return [folder, *sorted(folder.glob("*/"))]
+
+
+def command_in(folders: Iterable[Path], name: str) -> str | None:
+    """The text of a command in the first of some folders that has it.
+
+    Args:
+        folders: The folders.
+        name: Name of the command.
+    """
+    for folder in folders if is_plain_name(name) else ():
+        try:
+            return decode(read_bytes(folder / f"{name}.md"))[0]
+        except (OSError, YamlError):
+            continue
+    return None

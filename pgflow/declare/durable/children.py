@@ -81,10 +81,10 @@ class Children:
 
     async def _freeze(self, key: str, body: Call, size: int) -> _Found:
         """Read the workflow that is called, as it is now."""
-        source, is_many = self.frozen.source, body.fan_out is not None
+        origin, is_many = self.frozen, body.fan_out is not None
 
         def freeze(name: str) -> Frozen:
-            frozen = freeze_named(name, source)
+            frozen = freeze_named(name, origin.source, origin.search)
             if not self._are_apart(body):
                 _refuse_crowd(body, frozen.graph, size)
             return frozen

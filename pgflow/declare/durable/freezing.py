@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from pgflow.declare.dag import read_file
 from pgflow.declare.dag.fields import is_plain_name
-from pgflow.declare.dag.shelf import Tree, tree_of
+from pgflow.declare.dag.scopes import Scopes, scopes_of, search_path
+from pgflow.declare.dag.shelf import tree_of
 from pgflow.declare.durable.frozen import Frozen
 from pgflow.declare.durable.programs import Language, Program, prepare
 from pgflow.declare.durable.shell import NotRewritable, Shell, rewrite
@@ -61,13 +62,19 @@ def refuse_unbuilt(graph: Graph) -> None:
         )
 
 
-def freeze(graph: Graph, folder: str | os.PathLike[str] | None = None) -> Frozen:
+def freeze(
+    graph: Graph,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    search: Iterable[str | os.PathLike[str]] = (),
+) -> Frozen:
     """Read everything that a run of a workflow can read.
 
     Args:
         graph: The workflow. Commands and scripts are looked for beside its file.
         folder: Folder of an ICM workspace. Its contracts are frozen; the files that its stages read
             are not, and are known by their hashes.
+        search: Folders in which commands, scripts and children are looked for after that.
 
     Returns:
         The document that a run of it is started with. A command or script that is not there is
@@ -85,7 +92,8 @@ def freeze(graph: Graph, folder: str | os.PathLike[str] | None = None) -> Frozen
     if any(node.output_schema is not None for node in every_node(graph.nodes)):
         _require_validator()
     source = graph.files[0] if graph.files else ""
-    reader = _Reader(Tree(tree_of(Path(source).absolute())) if source else None)
+    folders = search_path(search)
+    reader = _Reader(scopes_of(source, folders) if source else None)
     for node in every_node(graph.nodes):
         try:
             reader.read(node, source)
@@ -98,6 +106,7 @@ def freeze(graph: Graph, folder: str | os.PathLike[str] | None = None) -> Frozen
         typed=tuple(sorted(reader.typed)),
         shells=reader.shells,
         source=str(Path(source).absolute()) if source else "",
+        search=folders,
     )
 
 
@@ -125,18 +134,24 @@ def _require_validator() -> None:
         )
 
 
-def freeze_named(name: str, source: str) -> Frozen:
-    """Read the workflow of a name in the tree of a file, as it is now.
+def freeze_named(name: str, source: str, search: Sequence[str] = ()) -> Frozen:
+    """Read the workflow of a name in the scopes of a file, as it is now.
+
+    Args:
+        name: Name of the workflow.
+        source: The file.
+        search: Folders in which it is looked for after the tree of that.
 
     Raises:
         InvalidWorkflow: There is none, or it cannot be used.
     """
     if not source:
         raise InvalidWorkflow(f"workflow '{name}' cannot be found from a text without a file")
-    loaded = Tree(tree_of(Path(source))).workflow(name)
+    folders = (str(tree_of(Path(source))), *search)
+    loaded = scopes_of(source, search).workflow(name)
     if loaded is None:
         raise InvalidWorkflow(f"there is no workflow '{name}' among the files of {source}")
-    return _freeze_verdict(read_file(loaded.file))
+    return _freeze_verdict(read_file(loaded.file, search=folders), folders)
 
 
 def freeze_sop(file: str) -> Frozen:
@@ -148,12 +163,12 @@ def freeze_sop(file: str) -> Frozen:
     return _freeze_verdict(read_sop(file))
 
 
-def _freeze_verdict(verdict: Verdict) -> Frozen:
+def _freeze_verdict(verdict: Verdict, search: Sequence[str] = ()) -> Frozen:
     if verdict.graph is None or not verdict.ok:
         wrong = (*verdict.errors, *verdict.unresolved)
         why = wrong[0].message if wrong else "nothing can be made of it"
         raise InvalidWorkflow(f"{verdict.file}: {why}", wrong)
-    return freeze(verdict.graph)
+    return freeze(verdict.graph, search=search)
 
 
 def can_pause(graph: Graph) -> bool:
@@ -168,8 +183,8 @@ def can_pause(graph: Graph) -> bool:
 class _Reader:
     """Reads what nodes mention."""
 
-    def __init__(self, tree: Tree | None) -> None:
-        self.tree = tree
+    def __init__(self, scopes: Scopes | None) -> None:
+        self.scopes = scopes
         self.commands: dict[str, str] = {}
         self.programs: dict[str, Program] = {}
         self.typed: set[str] = set()
@@ -190,7 +205,7 @@ class _Reader:
             self._shell(node.body.until.bash)
 
     def _command(self, name: str, source: str) -> None:
-        text = self.tree.command(name, source) if self.tree is not None else None
+        text = self.scopes.command(name, source) if self.scopes is not None else None
         if text is not None:
             self.commands[name] = text
 
@@ -215,9 +230,8 @@ class _Reader:
 
     def _script_files(self, body: Script) -> Iterator[Path]:
         """The places in which a named script may be, the nearest first."""
-        if self.tree is None or not is_plain_name(body.script):
+        if self.scopes is None or not is_plain_name(body.script):
             return
-        shared = self.tree.root.parent / "scripts"
-        for folder in (self.tree.root / "scripts", shared, *sorted(shared.glob("*/"))):
+        for folder in self.scopes.script_folders():
             for suffix in _SUFFIXES[body.runtime]:
                 yield folder / f"{body.script}{suffix}"

@@ -31,6 +31,7 @@ class Frozen(Part):
         typed: Names of programs whose files are TypeScript.
         shells: Shell scripts as they are run, by their authors' text.
         source: The file that it was read from; children are looked for in its tree.
+        search: Folders in which they are looked for after that.
         workspace: Files of its stages, if it is an ICM workspace.
     """
 
@@ -41,6 +42,7 @@ class Frozen(Part):
     typed: tuple[str, ...] = ()
     shells: dict[str, Shell] = Field(default_factory=dict)
     source: str = ""
+    search: tuple[str, ...] = ()
     workspace: Workspace | None = None
 
 

@@ -34,7 +34,7 @@ from pgflow.declare.graph import (
     Until,
     every_node,
 )
-from pgflow.declare.play.approvals import Refused, Rework, asks_after_turn
+from pgflow.declare.play.approvals import Refused, Rework, asks_after_turn, fails_when_rejected
 from pgflow.declare.play.defaults import input_values
 from pgflow.declare.play.dryrun import placeholder_command
 from pgflow.declare.play.failures import retry_delay_ms
@@ -410,7 +410,7 @@ class Player:
         while True:
             asked = key if rejections == 0 else f"{key}#{rejections + 1}"
             answer = await ask(asked, task.text, body.decisions)
-            if isinstance(answer, No) and self._fails_when_rejected(body):
+            if isinstance(answer, No) and fails_when_rejected(body, self.settings.dialect):
                 error = f"rejected: {answer.reason}"
                 return Settled(task.place, Output("failed", error=error), error, task.text)
             meant = answered(body, answer, rejections)
@@ -424,11 +424,6 @@ class Player:
                 return Settled(
                     task.place, Output("failed", error=done.error), done.error, task.text
                 )
-
-    def _fails_when_rejected(self, body: Approval) -> bool:
-        """Return True if a rejection is the node's failure, and not the end of the run."""
-        offers_no = any(decision.id == "reject" for decision in body.decisions)
-        return self.settings.dialect == "ion" and body.on_reject is None and not offers_no
 
     async def _rework(
         self, task: Task, state: State, rework: Rework, answer: Yes | No, number: int

@@ -288,7 +288,7 @@ def program_of(frozen: Frozen, body: Script, task: Task, outputs: Outputs) -> st
 
 
 def _without(secrets: tuple[str, ...], error: Exception) -> Exception:
-    """What a provider raised, without the secrets that it knew."""
+    """The error that a provider raised, without the secrets that it knew."""
     said = Mask(secrets).text(str(error))
     match error:
         case TurnFailed(spent=spent):

@@ -5,6 +5,7 @@ asks a person at all.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pgflow.declare.graph import Approval, Group, Loop
 from pgflow.declare.text.javascript import trim
@@ -26,6 +27,9 @@ class Refused:
 
 
 Answer = Output | Rework | Refused
+
+Dialect = Literal["archon", "ion"]
+"""Family whose rules hold where they differ."""
 
 
 class NoSuchDecision(ValueError):
@@ -69,6 +73,17 @@ def reject(approval: Approval, reason: str = "Rejected", rejections: int = 0) ->
     if rework is None or rejections + 1 >= rework.max_attempts:
         return Refused(reason)
     return Rework(rework.text)
+
+
+def fails_when_rejected(approval: Approval, dialect: Dialect) -> bool:
+    """Return True if a rejection is the node's failure, and not the end of the run.
+
+    Args:
+        approval: The approval.
+        dialect: Family whose rules hold.
+    """
+    offers_no = any(decision.id == "reject" for decision in approval.decisions)
+    return dialect == "ion" and approval.on_reject is None and not offers_no
 
 
 def respond(approval: Approval, decision: str, text: str = "") -> Output:

@@ -9,12 +9,26 @@ why the others do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pydantic import JsonValue
 
-from pgflow.declare.graph import Approval, Call, Cancel, Gate, Graph, Group, Loop, Node, Until
+from pgflow.declare.graph import (
+    Approval,
+    Bash,
+    Call,
+    Cancel,
+    Gate,
+    Graph,
+    Group,
+    Loop,
+    Node,
+    Script,
+    Until,
+)
+from pgflow.declare.play.approvals import Dialect
 from pgflow.declare.play.defaults import input_values
 from pgflow.declare.play.interpreter import (
     Change,
@@ -36,85 +50,25 @@ from pgflow.declare.play.interpreter import (
     round_at,
     until_met,
 )
-from pgflow.declare.text.outputs import Output, completed
+from pgflow.declare.play.placeholders import NoPlaceholder
+from pgflow.declare.play.progress import visible
+from pgflow.declare.play.rejections import Rejections
+from pgflow.declare.play.trace import DryRun, Entry
+from pgflow.declare.text.outputs import Output, Outputs, completed
 from pgflow.declare.text.templates import Variables
 
+__all__ = ["DryRun", "EndlessDryRun", "Entry", "dry_run", "placeholder_command"]
+
+RunCode = Callable[[Task, Outputs], Output]
+"""Runs the shell or program of a node, which can read these outputs."""
+
+_RAN = "executed locally"
 _LONGEST_TRACE = 100_000
 """Entries: far more than anyone reads."""
 
 
 class EndlessDryRun(ValueError):
     """A dry run would not end within reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Entry on one node that ended, once.
-
-    Args:
-        id: The node.
-        type: Its mode.
-        state: ``stubbed`` if its output was given, ``completed`` if it needed none, ``skipped``,
-            ``failed`` or ``paused``.
-        reason: Reason of that state, if there is one.
-        iteration: Number of the round of the group around it, from 1.
-        text: Text that it would have been told, run or asked.
-        output: Its output.
-    """
-
-    id: str
-    type: str
-    state: str
-    reason: str | None
-    iteration: int | None = None
-    text: str | None = None
-    output: str | None = None
-
-    def as_json(self) -> dict[str, JsonValue]:
-        """The entry as an object; what there is nothing to say about is left out,
-        the reason excepted.
-        """
-        said: dict[str, JsonValue] = {
-            "id": self.id,
-            "type": self.type,
-            "state": self.state,
-            "reason": self.reason,
-        }
-        more: dict[str, JsonValue] = {
-            "iteration": self.iteration,
-            "text": self.text,
-            "output": self.output,
-        }
-        return said | {key: value for key, value in more.items() if value is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class DryRun:
-    """Result of a dry run.
-
-    Args:
-        outcome: End that the run would come to.
-        trace: Ends of the nodes, in their order.
-        summary: Text of the first node that no other depends on and that said something; None if
-            nobody did.
-        missing: Ids of nodes that would have run and had no stub, sorted.
-        unused: Ids of stubs that nobody asked for, sorted.
-    """
-
-    outcome: RunState
-    trace: tuple[Entry, ...]
-    summary: str | None = None
-    missing: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, JsonValue]:
-        """The whole as an object, in the order in which it is read."""
-        return {
-            "outcome": self.outcome,
-            "summary": self.summary,
-            "missing": list(self.missing),
-            "trace": [entry.as_json() for entry in self.trace],
-        }
 
 
 def placeholder_command(name: str) -> str:
@@ -131,6 +85,10 @@ def dry_run(
     directory: str = "/DRYRUN",
     command_text: Callable[[str], str] = placeholder_command,
     pause_at_gates: bool = False,
+    made_up: Callable[[Node], JsonValue] | None = None,
+    run_code: RunCode | None = None,
+    rejections: Mapping[str, Sequence[str]] | None = None,
+    dialect: Dialect = "archon",
 ) -> DryRun:
     """Tell what a run of a workflow would do.
 
@@ -142,6 +100,11 @@ def dry_run(
         directory: Folder of the run's files, for the texts that mention it.
         command_text: Gives the text of a command by its name, or raises `CommandUnavailable`.
         pause_at_gates: Stop where a person would be asked.
+        made_up: Gives the output of a node without a stub, or raises `NoPlaceholder`; None to have
+            such nodes fail.
+        run_code: Runs shells and programs without a stub, but for those that act on the world.
+        rejections: Reasons with which approvals are rejected before they count as answered, by id.
+        dialect: Family that says what a rejection means.
 
     Returns:
         What would happen. A node without a stub that would have run is shown as failed.
@@ -161,7 +124,13 @@ def dry_run(
         rereads=True,
     )
     player = _Player(
-        graph, Surroundings(variables, command_text, remembers=False), stubs, pause_at_gates
+        graph,
+        Surroundings(variables, command_text, remembers=False),
+        stubs,
+        pause_at_gates,
+        made_up,
+        run_code,
+        Rejections(rejections or {}, dialect),
     )
     player.play_all()
     return player.result()
@@ -184,10 +153,14 @@ class _Player:
     surroundings: Surroundings
     stubs: Mapping[str, JsonValue]
     pause_at_gates: bool
+    made_up: Callable[[Node], JsonValue] | None
+    run_code: RunCode | None
+    rejections: Rejections
     state: State = field(default_factory=State)
     trace: list[Entry] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     missing: set[str] = field(default_factory=set)
+    invented: set[str] = field(default_factory=set)
     is_paused: bool = False
 
     def __post_init__(self) -> None:
@@ -240,6 +213,10 @@ class _Player:
         None if the run waits.
         """
         body = task.node.body
+        if isinstance(body, Approval):
+            outputs, show = visible(self.state, task.place), partial(self.show_rework, task)
+            if (rejected := self.rejections.of(task, body, outputs, show)) is not None:
+                return rejected
         if self.pause_at_gates and (isinstance(body, Approval) or _waits(task.node)):
             self.pause(task)
             return None
@@ -249,16 +226,32 @@ class _Player:
             error = "Dry-run does not execute reachable workflow nodes"
             return Settled(task.place, Output("failed", error=error), error)
         if task.node.id not in self.stubs:
-            self.missing.add(task.node.id)
-            return receive(
-                task, Output("failed", error=f"Missing reachable stub for node '{task.node.id}'")
-            )
+            return self.without_stub(task)
         self.used.add(task.node.id)
-        output = completed(self.stubs[task.node.id], task.node.output_schema)
-        return _last_turns(
-            task,
-            receive(task, output, _channel(body.until, output) if isinstance(body, Loop) else None),
-        )
+        return _given(task, self.stubs[task.node.id])
+
+    def without_stub(self, task: Task) -> Change:
+        """Run a node's code or make its output up, where that is wanted; else it fails."""
+        node = task.node
+        if self.run_code is not None and isinstance(node.body, Bash | Script) and not node.effects:
+            change = receive(task, self.run_code(task, visible(self.state, task.place)))
+            assert isinstance(change, Settled)
+            return change if change.output.state == "failed" else replace(change, reason=_RAN)
+        error = f"Missing reachable stub for node '{node.id}'"
+        if self.made_up is not None:
+            try:
+                value = self.made_up(node)
+            except NoPlaceholder as failure:
+                error = str(failure)
+            else:
+                self.invented.add(node.id)
+                return _given(task, value)
+        self.missing.add(node.id)
+        return receive(task, Output("failed", error=error))
+
+    def show_rework(self, task: Task, key: str, reason: str, text: str) -> None:
+        """Show the turn of an agent that works on a rejection."""
+        self.add(Entry(key, "prompt", "completed", reason, self.iteration(task.place), text))
 
     def pause(self, task: Task) -> None:
         """Stop at a node where a person would be asked."""
@@ -282,8 +275,8 @@ class _Player:
     def note(self, change: Settled) -> None:
         """Put the end of a node into the trace."""
         node, output = self.plan.node(change.place), change.output
-        is_stub = output.state == "completed" and not isinstance(
-            node.body, Group | Approval | Cancel
+        is_stub = output.state == "completed" and not (
+            isinstance(node.body, Group | Approval | Cancel) or change.reason == _RAN
         )
         reason = change.reason or (
             f"gates assumed answered: {_gates(node)}" if is_stub and _waits(node) else None
@@ -321,7 +314,13 @@ class _Player:
         summary = first_said(self.plan, self.state.scope.outputs) or None
         unused = sorted(set(self.stubs) - self.used)
         return DryRun(
-            self.outcome(), tuple(self.trace), summary, tuple(sorted(self.missing)), tuple(unused)
+            self.outcome(),
+            tuple(self.trace),
+            summary,
+            tuple(sorted(self.missing)),
+            tuple(unused),
+            tuple(sorted(self.invented)),
+            self.rejections.unasked,
         )
 
     def outcome(self) -> RunState:
@@ -337,6 +336,13 @@ class _Player:
             if any(output.state == "failed" for output in self.state.scope.outputs.values())
             else "completed"
         )
+
+
+def _given(task: Task, value: JsonValue) -> Change:
+    """Return the change that an output which is given makes."""
+    body, output = task.node.body, completed(value, task.node.output_schema)
+    channel = _channel(body.until, output) if isinstance(body, Loop) else None
+    return _last_turns(task, receive(task, output, channel))
 
 
 def _channel(until: Until, output: Output) -> Channel | None:

@@ -1,0 +1,103 @@
+"""Scopes: the folders in which a workflow finds others, and the commands and scripts that it names.
+
+The nearest is the file's own tree. After it come the folders that whoever runs it names, those of
+the user (``~/.archon``), and those that installed packages bring along: entry points of the group
+``pgflow.workflows``, each the name of a module beside whose code the folder ``workflows`` is. A
+file of a nearer scope hides every file of its name in the scopes after it, as it does in the
+original.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from pgflow.declare.dag.loading import Loaded
+from pgflow.declare.dag.shelf import Tree, command_in, tree_of
+
+GROUP: Final = "pgflow.workflows"
+"""Entry points of this group bring workflows along."""
+
+_FOLDER: Final = "workflows"
+
+
+class Scopes:
+    """The workflows and commands of several trees, the nearest first.
+
+    Args:
+        roots: Folders of the trees.
+    """
+
+    def __init__(self, roots: Iterable[str | os.PathLike[str]]) -> None:
+        self.trees = [Tree(root) for root in _distinct(roots)]
+
+    def workflow(self, name: str) -> Loaded | None:
+        """The workflow of that name in the nearest scope that has one; None if none has exactly
+        one.
+        """
+        hidden: set[str] = set()
+        for number, tree in enumerate(self.trees):
+            if number:
+                hidden |= self.trees[number - 1].file_names
+            named = [one for one in tree.named(name) if Path(one.file).name not in hidden]
+            if named:
+                return named[0] if len(named) == 1 else None
+        return None
+
+    def command(self, name: str, file: str) -> str | None:
+        """The text of a command: of the workflow's own folder, or of the commands beside a tree,
+        one folder deep.
+        """
+        shared = (folder for tree in self.trees for folder in tree.shared("commands"))
+        return command_in([Path(file).parent / "commands", *shared], name)
+
+    def script_folders(self) -> Iterator[Path]:
+        """The folders in which a named script may be, the nearest first."""
+        for tree in self.trees:
+            yield tree.root / "scripts"
+            yield from tree.shared("scripts")
+
+
+def scopes_of(file: str | os.PathLike[str], search: Iterable[str] = ()) -> Scopes:
+    """The scopes of a file: its own tree, and these.
+
+    Args:
+        file: The file.
+        search: Folders that are searched after it: `search_path`.
+    """
+    return Scopes([tree_of(Path(file).absolute()), *search])
+
+
+def search_path(named: Iterable[str | os.PathLike[str]] = ()) -> tuple[str, ...]:
+    """The folders that are searched after a file's own tree: those named, the user's, and those of
+    installed packages.
+
+    Args:
+        named: Folders that whoever runs it names.
+    """
+    home = os.environ.get("ARCHON_HOME") or "~/.archon"
+    found = [*map(Path, named), Path(home).expanduser() / _FOLDER, *_bundled()]
+    return tuple(str(folder.absolute()) for folder in _distinct(found) if folder.is_dir())
+
+
+@lru_cache(maxsize=1)
+def _bundled() -> tuple[Path, ...]:
+    """The folders of installed packages, in the order of their names."""
+    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    specs = (find_spec(point.value) for point in points)
+    return tuple(
+        Path(spec.origin).parent / _FOLDER for spec in specs if spec is not None and spec.origin
+    )
+
+
+def _distinct(roots: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The roots without those that are there twice."""
+    found: dict[str, Path] = {}
+    for root in roots:
+        found.setdefault(os.path.realpath(root), Path(root))
+    return [*found.values()]
