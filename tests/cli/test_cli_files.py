@@ -164,6 +164,20 @@ def test_a_run_that_waits_for_a_person_says_so_and_goes_on_under_its_key(dsn: st
     assert (said.code, said.out) == (0, "release-1 completed: they said go\n"), said
 
 
+def test_inputs_that_are_missing_are_asked_for_at_a_terminal(dsn: str) -> None:
+    pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
+    command = ("run", "count.yaml", "--provider", "cmd:cat", "--key", "asked-1", "--table")
+    said = pgflow(dsn, *command, typed="\n  \ncount.yaml\n")
+    assert (said.code, said.out) == (0, "asked-1 completed: count.yaml: 10 lines,\n"), said
+    assert "file: " in said.err
+    said = pgflow(dsn, *command)
+    assert (said.code, said.out) == (0, "asked-1 completed: count.yaml: 10 lines,\n"), said
+    assert "file: " not in said.err, "the run has its inputs"
+    said = pgflow(dsn, "run", "count.yaml", "--provider", "cmd:cat", typed="")
+    assert (said.code, "nothing was done" in said.err) == (1, True), "nobody answers"
+    assert [one["key"] for one in pgflow(dsn, "list", "--json").data] == ["asked-1"]
+
+
 def test_a_detached_run_waits_for_a_worker(dsn: str) -> None:
     pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
     said = pgflow(dsn, "run", "release.yaml", "--key", "release-2", "--detach", "--table")

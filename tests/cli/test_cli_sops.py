@@ -57,6 +57,14 @@ def test_a_run_asks_for_its_parameters_and_for_what_its_agent_asks(dsn: str) -> 
     assert "left" in Path("prompt-step-1-look:turn#2").read_text()
 
 
+def test_parameters_are_asked_for_at_a_terminal(dsn: str) -> None:
+    command = (*RUN, "--key", "look-2", "--table")
+    for typed in ("tea\n", None):
+        said = pgflow(dsn, *command, typed=typed)
+        assert (said.code, "step-1-look:ask#1 asks: Which?" in said.err) == (4, True), said
+        assert said.err.startswith("topic") == (typed is not None)
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

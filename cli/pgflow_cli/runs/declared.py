@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,8 +112,17 @@ def _find_sop(name: str, search: tuple[Path, ...]) -> Path | None:
     return next((file for file in files if "/" not in name and file.is_file()), None)
 
 
-def prepare(path: Path, wishes: Wishes) -> dict[str, Any]:
+Ask = Callable[["Graph", dict[str, Any]], dict[str, Any]]
+"""Asks for the inputs of a workflow that are missing beside these."""
+
+
+def prepare(path: Path, wishes: Wishes, ask: Ask | None = None) -> dict[str, Any]:
     """The arguments of the run of a file.
+
+    Args:
+        path: The file.
+        wishes: Words of the command line.
+        ask: Asks for what is missing; None to ask nobody.
 
     Raises:
         Mistake: It cannot be run like this.
@@ -131,6 +141,8 @@ def prepare(path: Path, wishes: Wishes) -> dict[str, Any]:
     frozen = freeze(graph, folder, search=wishes.search)
     for name in inputs if folder is not None else ():
         stages.check_message(graph, settings.cwd, name, inputs[name])
+    if ask is not None:
+        inputs |= ask(graph, inputs)
     _check_missing(frozen, inputs)
     _warn(frozen, provider, settings)
     message = " ".join(wishes.words)

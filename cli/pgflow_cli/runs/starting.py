@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
@@ -487,7 +488,7 @@ def run(
     """
     from pgflow_cli.look.logs import set_up_logging
     from pgflow_cli.look.targets import load_workflow
-    from pgflow_cli.runs import declared
+    from pgflow_cli.runs import asking, declared
     from pgflow_cli.runs.running import run_here
 
     form = choose_form(as_json=as_json)
@@ -513,7 +514,7 @@ def run(
             pool is not None, detach, tuple(ignore or ()), base, context, parallel,
             dialect.value, tuple(requested or ()), chain, lease.value, worktree, folders,
         )  # fmt: skip
-        arguments = declared.prepare(file, wishes)
+        arguments = declared.prepare(file, wishes, partial(asking.ask_missing, dsn, key))
         declared.check_folder(dsn, arguments, key)
         app, workflow = _app_of_files(find_dsn(dsn))
         labels = {"file": arguments["frozen"].graph.name[:255], **labels}

@@ -15,6 +15,7 @@ from __future__ import annotations
 from pgflow.declare.durable.children import missing_inputs
 from pgflow.declare.durable.freezing import freeze, refuse_unbuilt
 from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.parameters import wanted_inputs
 from pgflow.declare.durable.results import Result, WorkflowFailed
 from pgflow.declare.durable.workflow import declared
 
@@ -27,4 +28,5 @@ __all__ = [
     "freeze",
     "missing_inputs",
     "refuse_unbuilt",
+    "wanted_inputs",
 ]

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 
 import pgflow
 from pgflow.declare.graph import Graph, Input
+from pgflow.declare.play.defaults import input_values
 from pgflow.declare.text.javascript import trim
 from pgflow.errors import NotStorable
 
@@ -48,6 +49,22 @@ def asked_for(graph: Graph) -> frozenset[str]:
     return frozenset(
         gate.name for node in graph.nodes for gate in node.gates if gate.kind == "input"
     )
+
+
+def wanted_inputs(graph: Graph, given: Mapping[str, JsonValue]) -> list[Input]:
+    """The inputs without which a run cannot begin, or would ask for them.
+
+    Args:
+        graph: The workflow.
+        given: Values that are given.
+    """
+    asked, values = asked_for(graph), input_values(graph, given)
+    return [
+        one
+        for one in graph.inputs
+        if (one.name in asked and _is_empty(values.get(one.name)))
+        or (one.required and one.name not in values)
+    ]
 
 
 async def ask_parameters(graph: Graph, given: Mapping[str, JsonValue]) -> Values:

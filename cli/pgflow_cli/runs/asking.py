@@ -1,0 +1,70 @@
+"""Inputs that a workflow needs and was not given: whoever sits at a terminal is asked for them.
+
+A second start with the key of a run goes on with what that run was given, and asks nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pgflow_cli.look.database import fetch, opened
+from pgflow_cli.look.output import shown
+
+if TYPE_CHECKING:
+    from pgflow.declare import Graph
+    from pgflow.declare.graph import Input
+
+_MOST_CHARS = 200
+
+
+def ask_missing(
+    dsn: str | None, key: str | None, graph: Graph, given: dict[str, Any]
+) -> dict[str, Any]:
+    """The values of inputs that are missing; nothing where nobody is at a terminal.
+
+    Args:
+        dsn: The database.
+        key: Key of the run.
+        graph: The workflow.
+        given: Values that were given.
+
+    Raises:
+        typer.Abort: Whoever is asked leaves.
+    """
+    from pgflow.declare.durable import wanted_inputs
+
+    missing = wanted_inputs(graph, given)
+    recorded = _recorded(dsn, key) if missing and key is not None else None
+    if recorded is not None:
+        return {one.name: recorded[one.name] for one in missing if one.name in recorded}
+    return {one.name: _ask(one) for one in missing} if sys.stdin.isatty() else {}
+
+
+def _recorded(dsn: str | None, key: str) -> dict[str, Any] | None:
+    """The inputs of the run that has a key; None if there is none."""
+    from pgflow.errors import RunNotFound
+    from pgflow.inspect import find_detail
+
+    with opened(dsn) as connection:
+        try:
+            found = fetch(connection, find_detail(key)).input
+        except RunNotFound:
+            return None
+    inputs = found.get("inputs") if isinstance(found, dict) else None
+    return inputs if isinstance(inputs, dict) else {}
+
+
+def _ask(one: Input) -> str:
+    """The words of a person for one input: something, and not only blanks."""
+    said = " ".join(one.description.split())[:_MOST_CHARS]
+    text = shown(f"{one.name} ({said})" if said else one.name)
+    while True:
+        typer.echo(f"{text}: ", nl=False, err=True)  # standard output is for the result
+        answer = sys.stdin.readline()
+        if not answer:
+            raise typer.Abort
+        if answer.strip():
+            return answer.removesuffix("\n")
