@@ -3715,6 +3715,13 @@ FILES = (
         "declare/test_scopes.py::test_a_file_hides_those_of_its_name_in_the_scopes_after_it",
     ),
     Defect(
+        "config that is stronger than the command line",
+        "pgflow/declare/durable/bodies.py",
+        "{**inherited(()), **settings.variables, **named(settings.env)}",
+        "{**inherited(()), **named(settings.env), **settings.variables}",
+        "cli/test_cli_files.py::test_the_config_of_the_folder_gives_variables_documents_and_the_base",
+    ),
+    Defect(
         "child whose limits nobody keeps",
         "pgflow/declare/durable/children.py",
         "if why := self._refused(frozen.graph):",

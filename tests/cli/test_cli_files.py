@@ -178,6 +178,29 @@ def test_inputs_that_are_missing_are_asked_for_at_a_terminal(dsn: str) -> None:
     assert [one["key"] for one in pgflow(dsn, "list", "--json").data] == ["asked-1"]
 
 
+def test_the_config_of_the_folder_gives_variables_documents_and_the_base(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("told.yaml").write_text(
+        "name: told\ndescription: d\nnodes:\n"
+        """  - {id: a, bash: 'echo "$LEVEL,$NAMED,$PGPASSWORD,$DOCS_DIR,$BASE_BRANCH"'}\n"""
+    )
+    Path(".archon").mkdir()
+    config = Path(".archon", "config.yaml")
+    config.write_text(
+        "env: {LEVEL: 3, NAMED: config, PGPASSWORD: x}\ndocs: {path: handbook/}\n"
+        "worktree: {baseBranch: trunk}\n"
+    )
+    monkeypatch.setenv("NAMED", "named")
+    said = pgflow(dsn, "run", "told.yaml", "--env", "NAMED", "--json")
+    assert said.data["output"]["output"] == "3,named,,handbook/,trunk", said.err
+    for text, why in (("env: [x]", "env must be a mapping"), ("docs: {path: 1}", "must be text"),
+                      ("env: {a-b: 1}", "env.a-b is no variable"), ("a: [", "cannot be read")):  # fmt: skip
+        config.write_text(text)
+        said = pgflow(dsn, "run", "told.yaml")
+        assert (said.code, why in said.err) == (2, True), said
+
+
 def test_a_detached_run_waits_for_a_worker(dsn: str) -> None:
     pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
     said = pgflow(dsn, "run", "release.yaml", "--key", "release-2", "--detach", "--table")

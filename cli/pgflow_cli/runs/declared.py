@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pgflow._db.calls.fork import PlaceOptions
     from pgflow.declare import Graph
     from pgflow.declare.durable import Frozen, Settings
+    from pgflow.declare.durable.config import Config
     from pgflow.declare.durable.providers import Provider
 
 _LAYOUT = Path(".archon", "workflows")
@@ -147,7 +148,11 @@ def prepare(path: Path, wishes: Wishes, ask: Ask | None = None) -> dict[str, Any
     _warn(frozen, provider, settings)
     message = " ".join(wishes.words)
     told = {"the message": message, "--input": inputs, "--context": settings.context}
-    texts = {"the stubs": settings.stubs, "the file": frozen.model_dump(mode="json")}
+    texts = {
+        "the stubs": settings.stubs,
+        "the config": settings.variables,
+        "the file": frozen.model_dump(mode="json"),
+    }
     for where, value in (told | texts).items():
         _refuse_secrets(wishes.secrets, where, value)
     return {"frozen": frozen, "settings": settings, "message": message, "inputs": inputs}
@@ -207,6 +212,7 @@ def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
     for option, names in (("--env", wishes.env), ("--secret", wishes.secrets)):
         for name in names:
             _check_variable(option, name, is_elsewhere=wishes.is_elsewhere)
+    config = _config(cwd)
     provider, stubs = wishes.provider, {}
     if provider is not None and provider.startswith("stub:"):
         provider, stubs = "stub:", _stubs(provider.removeprefix("stub:"))
@@ -215,11 +221,13 @@ def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
         provider=provider,
         stubs=stubs,
         env=wishes.env,
+        variables=config.variables,
         secrets=wishes.secrets,
         ignored=wishes.ignored,
         has_budget=wishes.has_budget,
         parallel=wishes.parallel,
-        base_branch=_base_branch(cwd) if wishes.base is None else wishes.base,
+        base_branch=wishes.base or config.base_branch or _base_branch(cwd),
+        docs_dir=config.docs_dir or "docs/",
         context="" if wishes.context is None else _read(wishes.context),
         dialect="ion" if wishes.dialect == "ion" else "archon",
         requested=wishes.requested,
@@ -227,6 +235,17 @@ def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
         lease=wishes.lease,  # type: ignore[arg-type]
         worktree=wishes.worktree,
     )
+
+
+def _config(cwd: Path) -> Config:
+    """The config of the working folder."""
+    from pgflow.declare.durable.config import read_config
+    from pgflow.errors import InvalidWorkflow
+
+    try:
+        return read_config(cwd)
+    except InvalidWorkflow as error:
+        raise Mistake(shown(str(error))) from error
 
 
 def _check_variable(option: str, name: str, *, is_elsewhere: bool) -> None:

@@ -7,10 +7,11 @@ import contextlib
 import json
 import shlex
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pgflow_cli.look.failures import INTERRUPTED, NEEDS_A_PERSON, TIME_LIMIT, Ended
-from pgflow_cli.look.output import console, note, shown
+from pgflow_cli.look.output import console, note, printable, shown
 from pgflow_cli.runs import declared, stages
 
 if TYPE_CHECKING:
@@ -114,13 +115,13 @@ class _Watch:
     def __init__(self, *, enabled: bool, as_json: bool, stops: bool) -> None:
         self.stops = stops
         self._is_enabled = enabled
-        self._say = declared.as_json if as_json else declared.say_end
+        self._said = declared.as_json if as_json else declared.say_end
 
     async def follow(self, handle: AsyncRun[Any]) -> None:
         """Tell until the run has ended."""
         if self._is_enabled:
             async for end in handle.stream("nodes"):
-                note(self._say(end))
+                _say(self._said(end))
 
 
 async def _finish(app: AsyncApp, handle: AsyncRun[Any], show: Any, watching: _Watch) -> None:
@@ -158,7 +159,7 @@ async def _tell_holder(app: AsyncApp, key: str, said: set[str]) -> None:
         for held in await ask_async(app, list_locks(lock)):
             if lock not in said:
                 said.add(lock)
-                note(f"run {held.holder!r} works in {lock.removeprefix('folder')}: waiting for it")
+                _say(f"run {held.holder!r} works in {lock.removeprefix('folder')}: waiting for it")
 
 
 async def _stop_at_gates(app: AsyncApp, key: str, said: set[str]) -> None:
@@ -174,7 +175,7 @@ async def _stop_at_gates(app: AsyncApp, key: str, said: set[str]) -> None:
     for name in waits:
         if name not in said:
             said.add(name)
-            note(f"{name} is waited for:  pgflow signal {key} {name} JSON")
+            _say(f"{name} is waited for:  pgflow signal {key} {name} JSON")
     gates = await ask_async(app, list_gates(key, limit=None))
     below = () if gates else await ask_async(app, list_gates(limit=1000))
     for gate in (*gates, *(one for one in below if key in one.path)):
@@ -182,12 +183,17 @@ async def _stop_at_gates(app: AsyncApp, key: str, said: set[str]) -> None:
             continue
         said.add(gate.gate)
         asked = gate.request.get("message") if isinstance(gate.request, dict) else None
-        note(f"{gate.name} asks: {shown(str(asked or gate.request)[:2000])}")
-        note(f"  {_how_to_answer(gate)}   or   pgflow reject {gate.gate} --why ...")
+        _say(f"{gate.name} asks: {shown(str(asked or gate.request)[:2000])}")
+        _say(f"  {_how_to_answer(gate)}   or   pgflow reject {gate.gate} --why ...")
     if not gates and not waits:
         return
-    note(f"pgflow: run {key!r} waits for a person; {_LATER.format(key=key)}")
+    _say(f"pgflow: run {key!r} waits for a person; {_LATER.format(key=key)}")
     raise Ended(NEEDS_A_PERSON)
+
+
+def _say(text: str) -> None:
+    """Say something above the spinner, which has standard error while it turns."""
+    sys.stderr.write(f"{printable(text)}\n")
 
 
 def _how_to_answer(gate: GateRow) -> str:

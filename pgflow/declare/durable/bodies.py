@@ -25,7 +25,7 @@ from pydantic import (
 
 from pgflow.declare.durable.frozen import Settings
 from pgflow.declare.durable.processes import Ended, NotStarted, Order, run
-from pgflow.declare.durable.providers import inherited, secrets_of
+from pgflow.declare.durable.providers import inherited, named, secrets_of
 from pgflow.declare.graph import Node, Script
 from pgflow.declare.text.templates import Variables, environment
 
@@ -153,7 +153,8 @@ def surroundings(settings: Settings, folders: Folders, variables: Variables) -> 
         Unusable: The worker does not have a secret.
     """
     folders.make()
-    return {**inherited(settings.env), **secrets_of_run(settings), **environment(variables)}
+    given = {**inherited(()), **settings.variables, **named(settings.env)}
+    return {**given, **secrets_of_run(settings), **environment(variables)}
 
 
 def short_values(env: Mapping[str, str]) -> dict[str, str]:

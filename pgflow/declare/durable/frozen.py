@@ -54,6 +54,7 @@ class Settings(Part):
         provider: Name of whoever takes the turns of agents, as in ``cmd:claude -p``.
         stubs: Outputs of nodes that are given instead of made, by node.
         env: Names of environment variables of the worker that programs get too.
+        variables: More variables of theirs, with their values: those of the config.
         secrets: Names of more of them, whose values are taken out of all that is recorded.
         ignored: Limits of a file that may be overlooked, by field.
         has_budget: True if the run draws on a pool, which is asked before each turn of an agent.
@@ -77,6 +78,7 @@ class Settings(Part):
     provider: str | None = None
     stubs: dict[str, JsonValue] = Field(default_factory=dict)
     env: tuple[str, ...] = ()
+    variables: dict[str, str] = Field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     has_budget: bool = False

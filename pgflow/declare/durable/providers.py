@@ -319,6 +319,13 @@ def inherited(names: Iterable[str]) -> dict[str, str]:
     }
 
 
+def named(names: Iterable[str]) -> dict[str, str]:
+    """The variables of these names, as this process has them now, but for the connection to the
+    database.
+    """
+    return {name: os.environ[name] for name in names if name in os.environ and name not in NEVER}
+
+
 def secrets_of(names: Iterable[str]) -> dict[str, str]:
     """The secrets that programs get, read at the moment of the call.
 

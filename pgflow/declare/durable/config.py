@@ -1,0 +1,87 @@
+"""Config of a repository (``.archon/config.yaml``): what its runs find in their environment, and
+where its documents and its base branch are. It is read once, when a run starts.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, JsonValue
+
+from pgflow.declare.durable.providers import NEVER
+from pgflow.declare.text.outputs import value_text
+from pgflow.declare.text.yamlfile import YamlError, decode, read_bytes, read_yaml
+from pgflow.errors import InvalidWorkflow
+
+PLACE: Final = Path(".archon", "config.yaml")
+"""Place of the file in a working folder."""
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Config(BaseModel):
+    """Config of a repository.
+
+    Args:
+        variables: Variables of the environment of its programs.
+        docs_dir: Folder of its documents; empty if it does not say.
+        base_branch: Its base branch; empty if it does not say.
+    """
+
+    variables: dict[str, str] = {}
+    docs_dir: str = ""
+    base_branch: str = ""
+
+
+def read_config(folder: str | Path) -> Config:
+    """The config of a working folder. One without a file has none.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        InvalidWorkflow: The file cannot be read, or a part of it is not what it must be.
+    """
+    path = Path(folder, PLACE)
+    if not path.is_file():
+        return Config()
+    try:
+        whole = read_yaml(decode(read_bytes(path))[0]).value
+    except (OSError, YamlError) as error:
+        raise InvalidWorkflow(f"{path} cannot be read: {error}") from error
+    docs, tree = _part(path, whole, "docs"), _part(path, whole, "worktree")
+    return Config(
+        variables=_variables(path, _part(path, whole, "env")),
+        docs_dir=_text(path, docs, "path", "docs.path"),
+        base_branch=_text(path, tree, "baseBranch", "worktree.baseBranch"),
+    )
+
+
+def _part(path: Path, whole: JsonValue, name: str) -> dict[str, JsonValue]:
+    part = whole.get(name) if isinstance(whole, dict) else None
+    if part is None:
+        return {}
+    if not isinstance(part, dict):
+        raise InvalidWorkflow(f"{path}: {name} must be a mapping")
+    return part
+
+
+def _text(path: Path, part: dict[str, JsonValue], name: str, called: str) -> str:
+    value = part.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidWorkflow(f"{path}: {called} must be text")
+    return value or ""
+
+
+def _variables(path: Path, part: dict[str, JsonValue]) -> dict[str, str]:
+    """The variables of the environment, but for the connection to the database."""
+    for name, value in part.items():
+        if not _NAME.fullmatch(name) or isinstance(value, dict | list):
+            raise InvalidWorkflow(f"{path}: env.{name} is no variable with a text or number")
+    return {
+        name: value_text(value)
+        for name, value in part.items()
+        if value is not None and name not in NEVER
+    }
