@@ -566,3 +566,23 @@ async def test_the_most_that_a_turn_may_cost_is_reserved_before_it(
     )
     assert run.states == {"first": "completed", "second": "failed"}
     assert (tmp_path / "witness").read_text() == "first begins\n"
+
+
+async def test_outputs_of_a_type_are_files_named_by_their_rounds(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    nodes = """
+    - {id: plan, bash: echo one, output_type: plan}
+    - id: twice
+      depends_on: [plan]
+      loop_group:
+        max_iterations: 2
+        until: DONE
+        nodes: [{id: inner, bash: "test -e m && echo DONE || touch m", output_type: note}]
+    """
+    assert (await play(aflow, write(tmp_path, nodes))).status == "completed"
+    (folder,) = tmp_path.glob(".pgflow/runs/*/artifacts/nodes")
+    said = {path.name: path.read_text() for path in folder.glob("*.md")}
+    assert said == {"plan.md": "one", "twice%231%2finner.md": "", "twice%232%2finner.md": "DONE"}
+    about = json.loads((folder / "plan.meta.json").read_text())
+    assert about.items() >= {"outputType": "plan", "path": "nodes/plan.md", "size": 3}.items()

@@ -78,13 +78,13 @@ class Folders:
     @property
     def of_run(self) -> Path:
         """The run's own folder."""
-        name = _quoted_key(self.key)
+        name = quoted_key(self.key)
         return Path(self.cwd, ".pgflow", "runs", name if name.strip(".") else f"%{name}")
 
     @property
     def worktree(self) -> Path:
         """The run's own worktree, if it has one."""
-        return Path(self.cwd, ".pgflow", "worktrees", _quoted_key(self.key).replace(".", "%2e"))
+        return Path(self.cwd, ".pgflow", "worktrees", quoted_key(self.key).replace(".", "%2e"))
 
     @property
     def branch(self) -> str:
@@ -110,7 +110,8 @@ class Folders:
             ignored.write_text("*\n")
 
 
-def _quoted_key(key: str) -> str:
+def quoted_key(key: str) -> str:
+    """Return a key as the name of a file."""
     return _UNSAFE.sub(lambda found: f"%{ord(found.group()):02x}", key)
 
 

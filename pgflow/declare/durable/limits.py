@@ -134,8 +134,6 @@ def _of_node(node: Node, frozen: Frozen) -> Iterator[str]:
         yield f"node '{node.id}' will fail: there is no script '{node.body.script}'"
     if isinstance(node.body, Script) and node.body.runtime == "bun" and node.body.dependencies:
         yield f"node '{node.id}' names deps, and bun installs none"
-    if node.output_type is not None:
-        yield f"node '{node.id}': no artifact of its output_type is written"
     if node.always_run:
         yield f"node '{node.id}' has always_run: it is not done again where the run is resumed"
     if node.effects and node.retry is not None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import JsonValue
 
 import pgflow
+from pgflow.declare.durable.artifacts import keep_output
 from pgflow.declare.durable.bodies import Done, Folders
 from pgflow.declare.durable.children import Children
 from pgflow.declare.durable.frozen import Frozen, Settings
@@ -65,9 +67,12 @@ from pgflow.declare.play.signals import without_signal_tags
 from pgflow.declare.text.javascript import trim
 from pgflow.declare.text.outputs import Output, UnresolvableReference, declared_fields
 from pgflow.declare.text.templates import Variables, resolve
+from pgflow.errors import StepFailed
 
 STREAM: Final = "nodes"
 """Stream in which a run tells of each node that ended."""
+
+_KEPT: Final = "outputs of a type are files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +248,7 @@ class Player:
                 return await self.play_group(step, state)
             change = await self.work(step, state) if isinstance(step, Task) else step
             if isinstance(change, Settled):
-                self.tell(change, state)
+                await self._end(change, state)
                 return _Played(change)
             state = apply(state, change)
             step = begin(self.plan, state, place, self.surroundings)
@@ -259,7 +264,7 @@ class Player:
                 return _Played(None, state.cancelled)
             change, was_answered = await self._judge(body, place, state, was_answered=was_answered)
             if isinstance(change, Settled):
-                self.tell(change, state)
+                await self._end(change, state)
                 return _Played(change)
             state = apply(state, change)
 
@@ -287,6 +292,20 @@ class Player:
             channel, user_input = (channel if not trim(answer.text) else None), answer.text
             was_answered = True
         return judge(self.plan, state, place, channel, user_input), was_answered
+
+    async def _end(self, end: Settled, state: State) -> None:
+        """Tell the end of a node, and keep its output as a file if it has a type."""
+        node, output = self.plan.node(end.place), end.output
+        if node.output_type is not None and output.state == "completed" and pgflow.patched(_KEPT):
+            key = key_of(self.plan, state, end.place)
+            told = {"nodeId": node.id, "outputType": node.output_type}
+            keep = partial(keep_output, self.folders, key, told)
+            try:
+                await pgflow.call(f"{key}:artifact", keep, output.text, retries=1)
+            except StepFailed as error:
+                pgflow.emit(STREAM, {"id": node.id, "type": "artifact", "state": "failed",
+                                     "reason": str(error)[:1000]})  # fmt: skip
+        self.tell(end, state)
 
     def tell(self, end: Settled, state: State) -> None:
         """Say that a node has ended, to whoever watches."""
