@@ -42,6 +42,7 @@ from pgflow._flow.notes import (
     set_state,
     uuid,
 )
+from pgflow._flow.operations import operation
 from pgflow._flow.relays import Relay, Sink, TryLater, Undeliverable
 from pgflow._flow.run_info import RunInfo, in_workflow, logger, run_info
 from pgflow._flow.schedules import schedule
@@ -76,6 +77,7 @@ from pgflow._model.gates import (
 from pgflow._model.kinds import Status
 from pgflow._model.messages import Delivery, Message
 from pgflow._model.obligations import Obligation
+from pgflow._model.operations import Operation
 from pgflow._model.options import MapResult, Retries, Slot, StartOptions
 from pgflow._model.pages import Page
 from pgflow._model.queues import Backlog, QueueRules
@@ -140,7 +142,8 @@ __all__ = [
     "GateClosed", "GateRejected", "GateRequest", "HasActed", "Interceptor", "InvalidArgument",
     "InvalidLink", "InvalidSignature", "KeyConflict", "LeaseLost", "LockLost", "LockRefused",
     "MapResult", "Message", "NeedsGate", "NonDeterminismError", "NotAllowed", "NotInRunError",
-    "NotInWorkflowError", "NotStorable", "Obligation", "OpenGate", "Page", "PayloadChanged",
+    "NotInWorkflowError", "NotStorable", "Obligation", "OpenGate", "Operation", "Page",
+    "PayloadChanged",
     "PayloadCodec", "PgflowError", "PlannedCall", "PlannedSql", "Pool", "QueueRules", "Ref",
     "Reject", "Rejected", "Relay", "Retries", "Risk", "Run", "RunCancelled", "RunFailed", "RunInfo",
     "RunNotFound", "RunStuck", "SentUpdate", "SetupError", "Signal", "Sink", "Slot", "Snapshot",
@@ -152,7 +155,8 @@ __all__ = [
     "as_completed", "because", "call", "charge", "close_stream", "continue_as_new", "decision",
     "deprecate_patch", "discharge", "effect", "emit", "entity", "fingerprint", "gate", "heartbeat",
     "heartbeat_details", "idempotency_key", "in_workflow", "inline", "lock", "logger", "map", "now",
-    "on", "owe", "patched", "publish", "query", "random", "read", "register_errors", "run_child",
+    "on", "operation", "owe", "patched", "publish", "query", "random", "read", "register_errors",
+    "run_child",
     "run_info", "saga", "schedule", "serve", "set_labels", "set_state", "sleep", "start_child",
     "step", "sync", "transaction", "transfer", "upcaster", "update", "uuid", "wait_for_event",
     "waive", "workflow",

@@ -12,6 +12,10 @@ worker that dies; activations are seen at once, and the gaps between them are th
 somebody started without a trace, from SQL for example, gets one that is made of its root UUID, so
 that all workers make the same.
 
+What an agent does has spans by OpenTelemetry's conventions for generative AI: a request to a model
+and a call of a tool below the try that makes it, a run of an agent below the activation. They have
+models, tokens and costs, and never what was said.
+
 A replay repeats what is on record: it runs no bodies, and what the workflow's code itself traces
 meanwhile is not sampled (by any sampler that respects its parent, as the default does).
 
@@ -21,6 +25,7 @@ Without an SDK no span is made.
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -36,14 +41,29 @@ except ImportError as error:  # pragma: no cover - needs an environment without 
         'pgflow.otel needs OpenTelemetry: pip install "pgflow-engine[otel]"'
     ) from error
 
-from pgflow import Interceptor, RunInfo, StartOptions, __version__
+from pgflow import Interceptor, Operation, RunInfo, StartOptions, __version__
 from pgflow._flow.interceptor import checking, outcome_of, replaying
 from pgflow.inspect import derive_ids
 
 METADATA_KEYS: Final = ("traceparent", "tracestate")
 """Keys of a run's metadata that hold its trace, as W3C Trace Context defines them."""
 
+PROVIDERS: Final = {
+    "azure": "azure.ai.openai", "bedrock": "aws.bedrock", "google": "gcp.gemini",
+    "google-cloud": "gcp.vertex_ai", "google-gla": "gcp.gemini", "google-vertex": "gcp.vertex_ai",
+    "google_genai": "gcp.gen_ai", "google_vertexai": "gcp.vertex_ai", "grok": "x_ai",
+    "mistral": "mistral_ai", "mistralai": "mistral_ai", "moonshotai": "moonshot_ai", "xai": "x_ai",
+}  # fmt: skip
+"""Names of providers in frameworks, and in OpenTelemetry's conventions where they differ."""
+
+UNKNOWN_PROVIDER: Final = "_OTHER"
+"""Value of the required ``gen_ai.provider.name``, where nobody knows it."""
+
 _propagator = TraceContextTextMapPropagator()
+_agent: contextvars.ContextVar[trace.Span | None] = contextvars.ContextVar(
+    "pgflow_otel_agent", default=None
+)
+"""Span of the operation in which the code of a workflow stands. The bodies of its steps see it."""
 
 
 class Tracing(Interceptor):
@@ -127,12 +147,7 @@ class Tracing(Interceptor):
         """A span for a try of a body; the current one meanwhile, so that clients that the body uses
         hang theirs below it.
         """
-        activation = self._activations.get(info.run_id)
-        parent = (
-            self._context_of(info)
-            if activation is None
-            else trace.set_span_in_context(activation, context_api.Context())
-        )
+        parent = self._context_within(info)
         span = self._tracer.start_span(
             f"{info.effect} {info.step}", parent, attributes=_attributes(info)
         )
@@ -144,8 +159,60 @@ class Tracing(Interceptor):
             context_api.detach(token)
 
     @contextmanager
-    def _ending(self, span: trace.Span) -> Iterator[None]:
-        """Ends a span with what became of what it is about."""
+    def around_operation(self, info: RunInfo, operation: Operation) -> Iterator[None]:
+        """A span for a request to a model, a call of a tool or a run of an agent."""
+        if checking():
+            yield
+        elif info.step is None:
+            with self._operation_of_code(info, operation):
+                yield
+        else:
+            span = self._start(info, operation, context_api.get_current())
+            current = trace.use_span(span, record_exception=False, set_status_on_exception=False)
+            with current, self._ending(span, operation):
+                yield
+
+    @contextmanager
+    def _operation_of_code(self, info: RunInfo, operation: Operation) -> Iterator[None]:
+        """A span for an operation of the code of a workflow. What a replay repeats as a whole has
+        had its span, so this one is dropped.
+        """
+        span = self._start(info, operation, self._context_within(info))
+        outer, context = _agent.get(), context_api.get_current()
+        _agent.set(span)
+        context_api.attach(trace.set_span_in_context(_QuietInReplay(span), context))
+        try:
+            with self._ending(span, operation):
+                yield
+        finally:
+            # Set, and not reset: a loop may close the code in another context.
+            _agent.set(outer)
+            context_api.attach(context)
+
+    def _start(
+        self, info: RunInfo, operation: Operation, parent: context_api.Context
+    ) -> trace.Span:
+        is_request = operation.kind == "chat"
+        return self._tracer.start_span(
+            f"{operation.kind} {operation.name}" if operation.name else operation.kind,
+            parent,
+            kind=trace.SpanKind.CLIENT if is_request else trace.SpanKind.INTERNAL,
+            attributes={**_attributes(info), **_asked(operation)},
+            start_time=operation.began_ns,
+        )
+
+    def _context_within(self, info: RunInfo) -> context_api.Context:
+        """The operation in which the code of the workflow stands, else its activation."""
+        span = _agent.get() or self._activations.get(info.run_id)
+        if span is None:
+            return self._context_of(info)
+        return trace.set_span_in_context(span, context_api.Context())
+
+    @contextmanager
+    def _ending(self, span: trace.Span, operation: Operation | None = None) -> Iterator[None]:
+        """Ends a span with what became of what it is about, but for an operation that was only
+        repeated.
+        """
         outcome = "completed"
         try:
             yield
@@ -161,8 +228,11 @@ class Tracing(Interceptor):
                     span.record_exception(error)
             raise
         finally:
-            span.set_attribute("pgflow.outcome", outcome)
-            span.end()
+            if operation is not None:
+                span.set_attributes(_came_to(operation))
+            if operation is None or outcome == "left" or not replaying():
+                span.set_attribute("pgflow.outcome", outcome)
+                span.end()
 
     def _context_of(self, info: RunInfo) -> context_api.Context:
         """The stored trace of a run, else the one that is made of its root UUID."""
@@ -228,6 +298,49 @@ def _attributes(info: RunInfo) -> dict[str, Any]:
         "pgflow.call": info.call, "pgflow.attempt": info.step_attempt,
         "pgflow.idempotency_key": info.idempotency_key,
     }  # fmt: skip
+
+
+def _asked(operation: Operation) -> dict[str, Any]:
+    """Return what is known of an operation as it begins, in the words of the conventions."""
+    named = {"chat": "request.model", "execute_tool": "tool.name", "invoke_agent": "agent.name"}
+    asked: dict[str, Any] = {
+        "operation.name": operation.kind,
+        named[operation.kind]: operation.name,
+        "conversation.id": operation.conversation,
+    }
+    if operation.kind == "execute_tool":
+        asked |= {"tool.call.id": operation.id, "tool.type": "function"}
+    else:
+        asked["provider.name"] = _provider(operation)
+    return _given(asked)
+
+
+def _provider(operation: Operation) -> str:
+    name = operation.provider or UNKNOWN_PROVIDER
+    return PROVIDERS.get(name, name)
+
+
+def _came_to(operation: Operation) -> dict[str, Any]:
+    """Return what is known of an operation at its end."""
+    usd = None if operation.usd is None else float(operation.usd)
+    own = {"pgflow.usage.usd": usd, "pgflow.usage.tokens": operation.tokens}
+    if operation.kind == "execute_tool":
+        return {}
+    return _given(
+        {
+            "provider.name": _provider(operation),
+            "response.model": operation.model,
+            "response.id": operation.id,
+            "response.finish_reasons": list(operation.finish_reasons) or None,
+            "usage.input_tokens": operation.input_tokens,
+            "usage.output_tokens": operation.output_tokens,
+            "usage.cache_read.input_tokens": operation.cached_tokens,
+        }
+    ) | {name: value for name, value in own.items() if value is not None}
+
+
+def _given(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"gen_ai.{name}": value for name, value in facts.items() if value is not None}
 
 
 def _class_name(error: BaseException) -> str:

@@ -3606,6 +3606,21 @@ AGENTS = (
         "    raise NotGood  # nobody has looked",
         "agentloop/test_agent.py::test_a_model_that_is_not_sure_leaves_it_to_a_person_and_a_guess_undoes_nothing",
     ),
+    Defect(
+        "acts that a replay repeats traced again",
+        "pgflow/otel.py",
+        'if operation is None or outcome == "left" or not replaying():',
+        "if True:",
+        "integrations/test_otel_operations.py::"
+        "test_the_loop_has_spans_of_its_models_and_acts_each_once_over_all_activations[made0]",
+    ),
+    Defect(
+        "request of a decision traced twice",
+        "pgflow/_flow/operations.py",
+        "and value.model and not self.has_asked:",
+        "and value.model:",
+        "integrations/test_otel_operations.py::test_a_body_tells_of_each_model_that_it_asks",
+    ),
 )
 
 FILES = (

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from pgflow._engine.host import ContinueAsNew
 from pgflow._engine.loop import Unwind
 from pgflow._flow.scope import WorkflowScope, current
+from pgflow._model.operations import Operation
 from pgflow._model.options import StartOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pgflow._flow.run_info import RunInfo
 
@@ -53,6 +54,18 @@ class Interceptor:
     def around_step(self, info: RunInfo) -> AbstractContextManager[Any]:
         """Entered around each try of a step's body."""
         del info
+        return nullcontext()
+
+    def around_operation(self, info: RunInfo, operation: Operation) -> AbstractContextManager[Any]:
+        """Entered around each operation of an agent that somebody tells of
+        (:func:`pgflow.operation`): in the body of a step, or in the code of a workflow, replays
+        included.
+
+        Args:
+            info: The run, with the step in the body of one.
+            operation: Facts on it; some are set only when it ends.
+        """
+        del info, operation
         return nullcontext()
 
 
@@ -95,10 +108,10 @@ def outcome_of(error: BaseException) -> Literal["left", "continued", "cancelled"
 
 
 def around(
-    interceptors: Sequence[Interceptor], name: str, info: Callable[[], RunInfo]
+    interceptors: Sequence[Interceptor], name: str, *facts: Any
 ) -> AbstractContextManager[Any]:
     """The contexts of all interceptors, one inside the other."""
     stack = ExitStack()
     for interceptor in interceptors:
-        stack.enter_context(getattr(interceptor, name)(info()))
+        stack.enter_context(getattr(interceptor, name)(*facts))
     return stack

@@ -40,7 +40,7 @@ async def _inner_async(
     args, kwargs = workflow.bind_input(scope.execution.claim.input)
     if not interceptors:
         return await workflow.fn(*args, **kwargs)
-    with around(interceptors, "around_workflow", run_info):
+    with around(interceptors, "around_workflow", run_info()):
         return await guarded(scope, partial(workflow.fn, *args, **kwargs))
 
 
@@ -56,7 +56,7 @@ def _inner_sync(
     args, kwargs = workflow.bind_input(scope.execution.claim.input)
     if not interceptors:
         return workflow.fn(*args, **kwargs)
-    with around(interceptors, "around_workflow", run_info):
+    with around(interceptors, "around_workflow", run_info()):
         return guarded_sync(scope, partial(workflow.fn, *args, **kwargs))
 
 

@@ -19,8 +19,8 @@ from pgflow._db.connect import Preparing
 from pgflow._db.failures import is_conflict_on_unit, is_of_a_pooler, sqlstate_of
 from pgflow._engine.calls import StepCall
 from pgflow._engine.execution import Execution
-from pgflow._flow.interceptor import Interceptor, around
-from pgflow._flow.run_info import run_info
+from pgflow._flow.interceptor import Interceptor
+from pgflow._flow.operations import around_body
 from pgflow._flow.scope import log_fields
 from pgflow._model.options import Retries
 from pgflow._worker.lost_threads import LostThreads
@@ -86,22 +86,20 @@ class BodyCalls:
             return self.in_thread(call, self.call_sync, call, fn, first)
         if not self._interceptors:
             return cast("Awaitable[Any]", fn(*first, *call.args, **call.kwargs))
-        return self._call_around(
-            around(self._interceptors, "around_step", run_info), call, fn, first
-        )
+        return self._call_around(call, fn, first)
 
     async def _call_around(
-        self, context: Any, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]
+        self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]
     ) -> Any:
-        with context:
-            return await fn(*first, *call.args, **call.kwargs)
+        with around_body(self._interceptors) as hearing:
+            return hearing.returned(await fn(*first, *call.args, **call.kwargs))
 
     def call_sync(self, call: StepCall, fn: Callable[..., Any], first: tuple[Any, ...]) -> Any:
         """Call a function in the thread that it is to run in."""
         if not self._interceptors:
             return fn(*first, *call.args, **call.kwargs)
-        with around(self._interceptors, "around_step", run_info):
-            return fn(*first, *call.args, **call.kwargs)
+        with around_body(self._interceptors) as hearing:
+            return hearing.returned(fn(*first, *call.args, **call.kwargs))
 
     async def in_thread(self, call: StepCall, work: Callable[..., Any], *args: Any) -> Any:
         """Do work in a thread, and wait for what it comes to."""

@@ -32,6 +32,8 @@ from pgflow.agent.outcome import (
     How,
     NotGood,
     Outcome,
+    act_operation,
+    agent_operation,
     check_next,
     check_turns,
     declined,
@@ -131,49 +133,55 @@ async def loop(
     check_next(goal, state)
     missed: tuple[type[Exception], ...] = (NotGood, Declined, BudgetExceeded, *ends)
     turn = 0
-    try:
-        async with saga_async(
-            goal=repr(goal) if planner is not None else None,
-            planner=planner,
-            steps=steps,
-            inherits=True,
-        ):
-            while done is None or not done(state):
-                # Between two decisions, nothing is under way.
-                if turn == turns or (turn and is_long is not None and is_long(state)):
-                    if compact is not None:
-                        state = await compact(goal, state)
-                    continue_as_new(goal, state)
-                turn += 1
-                seen = await observe(goal, state)
-                chosen = await decide(goal, state, seen)
-                action = chosen.value
-                if action is None:
-                    break
-                with because(chosen):
-                    verdict: Verdict[A] = Approved(action)
-                    try:
-                        if gate is not None:
-                            verdict = await gate(action)
-                        if isinstance(verdict, Approved):
-                            action = verdict.value
-                            async with saga_async():  # an act of several effects is one
-                                result: R = await act(action)
-                        elif isinstance(verdict, TakenOver):
-                            result = verdict.result
-                        else:
-                            state = declined(decline, state, action, verdict)
+    with agent_operation():
+        try:
+            async with saga_async(
+                goal=repr(goal) if planner is not None else None,
+                planner=planner,
+                steps=steps,
+                inherits=True,
+            ):
+                while done is None or not done(state):
+                    # Between two decisions, nothing is under way.
+                    if turn == turns or (turn and is_long is not None and is_long(state)):
+                        if compact is not None:
+                            state = await compact(goal, state)
+                        continue_as_new(goal, state)
+                    turn += 1
+                    seen = await observe(goal, state)
+                    chosen = await decide(goal, state, seen)
+                    action = chosen.value
+                    if action is None:
+                        break
+                    with because(chosen):
+                        verdict: Verdict[A] = Approved(action)
+                        try:
+                            if gate is not None:
+                                verdict = await gate(action)
+                            if isinstance(verdict, Approved):
+                                action = verdict.value
+                                async with saga_async():  # an act of several effects is one
+                                    result: R = await _acted(act, action)
+                            elif isinstance(verdict, TakenOver):
+                                result = verdict.result
+                            else:
+                                state = declined(decline, state, action, verdict)
+                                continue
+                        except (Stale, Diverged):
                             continue
-                    except (Stale, Diverged):
-                        continue
-                    except GateRejected as refusal:
-                        state = declined(decline, state, action, verdict_of(refusal))
-                        continue
-                state = fold(state, action, result)
-            how = await _judge(goal, state, oracle, grade, sure, review)
-    except missed as error:
-        return Outcome("compensated", state, type(error).__name__)
-    return Outcome(how, state)
+                        except GateRejected as refusal:
+                            state = declined(decline, state, action, verdict_of(refusal))
+                            continue
+                    state = fold(state, action, result)
+                how = await _judge(goal, state, oracle, grade, sure, review)
+        except missed as error:
+            return Outcome("compensated", state, type(error).__name__)
+        return Outcome(how, state)
+
+
+async def _acted(act: Callable[[A], Awaitable[R]], action: A) -> R:
+    with act_operation(act):
+        return await act(action)
 
 
 async def _judge(

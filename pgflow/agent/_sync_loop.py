@@ -33,6 +33,8 @@ from pgflow.agent.outcome import (
     How,
     NotGood,
     Outcome,
+    act_operation,
+    agent_operation,
     check_next,
     check_turns,
     declined,
@@ -132,49 +134,55 @@ def loop(
     check_next(goal, state)
     missed: tuple[type[Exception], ...] = (NotGood, Declined, BudgetExceeded, *ends)
     turn = 0
-    try:
-        with saga(
-            goal=repr(goal) if planner is not None else None,
-            planner=planner,
-            steps=steps,
-            inherits=True,
-        ):
-            while done is None or not done(state):
-                # Between two decisions, nothing is under way.
-                if turn == turns or (turn and is_long is not None and is_long(state)):
-                    if compact is not None:
-                        state = compact(goal, state)
-                    continue_as_new(goal, state)
-                turn += 1
-                seen = observe(goal, state)
-                chosen = decide(goal, state, seen)
-                action = chosen.value
-                if action is None:
-                    break
-                with because(chosen):
-                    verdict: Verdict[A] = Approved(action)
-                    try:
-                        if gate is not None:
-                            verdict = gate(action)
-                        if isinstance(verdict, Approved):
-                            action = verdict.value
-                            with saga():  # an act of several effects is one
-                                result: R = act(action)
-                        elif isinstance(verdict, TakenOver):
-                            result = verdict.result
-                        else:
-                            state = declined(decline, state, action, verdict)
+    with agent_operation():
+        try:
+            with saga(
+                goal=repr(goal) if planner is not None else None,
+                planner=planner,
+                steps=steps,
+                inherits=True,
+            ):
+                while done is None or not done(state):
+                    # Between two decisions, nothing is under way.
+                    if turn == turns or (turn and is_long is not None and is_long(state)):
+                        if compact is not None:
+                            state = compact(goal, state)
+                        continue_as_new(goal, state)
+                    turn += 1
+                    seen = observe(goal, state)
+                    chosen = decide(goal, state, seen)
+                    action = chosen.value
+                    if action is None:
+                        break
+                    with because(chosen):
+                        verdict: Verdict[A] = Approved(action)
+                        try:
+                            if gate is not None:
+                                verdict = gate(action)
+                            if isinstance(verdict, Approved):
+                                action = verdict.value
+                                with saga():  # an act of several effects is one
+                                    result: R = _acted(act, action)
+                            elif isinstance(verdict, TakenOver):
+                                result = verdict.result
+                            else:
+                                state = declined(decline, state, action, verdict)
+                                continue
+                        except (Stale, Diverged):
                             continue
-                    except (Stale, Diverged):
-                        continue
-                    except GateRejected as refusal:
-                        state = declined(decline, state, action, verdict_of(refusal))
-                        continue
-                state = fold(state, action, result)
-            how = _judge(goal, state, oracle, grade, sure, review)
-    except missed as error:
-        return Outcome("compensated", state, type(error).__name__)
-    return Outcome(how, state)
+                        except GateRejected as refusal:
+                            state = declined(decline, state, action, verdict_of(refusal))
+                            continue
+                    state = fold(state, action, result)
+                how = _judge(goal, state, oracle, grade, sure, review)
+        except missed as error:
+            return Outcome("compensated", state, type(error).__name__)
+        return Outcome(how, state)
+
+
+def _acted(act: Callable[[A], R], action: A) -> R:
+    with act_operation(act):
+        return act(action)
 
 
 def _judge(

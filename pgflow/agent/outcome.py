@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+import pgflow
 from pgflow import Escalated, Expired, Rejected, Verdict
 from pgflow._flow.scope import workflow_scope
 from pgflow.errors import DefinitionError, GateRejected, InvalidArgument
@@ -87,3 +89,16 @@ def declined(
     if decline is None:
         raise Declined
     return decline(state, action, verdict)
+
+
+def agent_operation() -> AbstractContextManager[Any]:
+    """Tell traces of the agent: it has the name of the workflow, and talks in the run."""
+    info = pgflow.run_info()
+    return pgflow.operation("invoke_agent", info.workflow, conversation=info.key)
+
+
+def act_operation(act: Callable[..., Any]) -> AbstractContextManager[Any]:
+    """Tell traces of an act: a tool, with the name of its step or function."""
+    step = getattr(act, "__self__", act)  # of its methods `sync` and `aio`
+    name = getattr(step, "name", None) or getattr(act, "__name__", None)
+    return pgflow.operation("execute_tool", name if isinstance(name, str) else "act")

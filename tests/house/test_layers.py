@@ -87,8 +87,8 @@ OUTERMOST = {
     "integrations",
 }
 OPEN_TO_OUTERMOST = {
-    "pgflow._flow.decorators", "pgflow._flow.interceptor", "pgflow._flow.scope", "pgflow._flow.step", "pgflow._model.codecs",
-    "pgflow._model.kinds", "pgflow._transactions.join", "pgflow._transactions.provider",
+    "pgflow._flow.decorators", "pgflow._flow.interceptor", "pgflow._flow.operations", "pgflow._flow.scope", "pgflow._flow.step",
+    "pgflow._model.codecs", "pgflow._model.kinds", "pgflow._transactions.join", "pgflow._transactions.provider",
 }  # fmt: skip
 """Modules of private rooms that the outermost may import: the makers of adapters, and what the
 surface is made of.

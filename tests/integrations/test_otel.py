@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from processes import worker
 from records import SOON, run_row, wait_until
+from spankit import Spans, is_child
 
 import pgflow
 from pgflow import App, Retries, RunFailed, Signal, read, step, transaction, workflow
@@ -34,45 +33,11 @@ go = Signal("go", int)
 inner = trace.get_tracer("the application's own")
 
 
-class Spans:
-    """Exporter that keeps its spans."""
-
-    def __init__(self, **options: Any) -> None:
-        self.exporter = InMemorySpanExporter()
-        self.provider = TracerProvider(**options)
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracer = self.provider.get_tracer("the test")
-
-    @property
-    def all(self) -> list[ReadableSpan]:
-        return sorted(self.exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
-
-    def named(self, name: str) -> list[ReadableSpan]:
-        return [span for span in self.all if span.name == name]
-
-    def one(self, name: str) -> ReadableSpan:
-        (span,) = self.named(name)
-        return span
-
-    @property
-    def traces(self) -> set[int]:
-        return {span.context.trace_id for span in self.all}
-
-
 @pytest.fixture
 def spans() -> Iterator[Spans]:
     made = Spans()
     yield made
     made.provider.shutdown()
-
-
-def is_child(span: ReadableSpan, parent: ReadableSpan | trace.Span) -> bool:
-    context = parent.get_span_context()
-    return (
-        span.parent is not None
-        and span.parent.span_id == context.span_id
-        and span.context.trace_id == context.trace_id
-    )
 
 
 def outcomes(found: list[ReadableSpan]) -> list[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -64,7 +65,7 @@ class DurableGraph:
         if not pgflow.in_workflow():
             return await self._plain.ainvoke(input, config, **options)
         graph, thread = await self._open(config)
-        with pgflow.inline():
+        with pgflow.inline(), self._telling(config):
             result = await graph.ainvoke(input, config, **options)
         await save(thread.puts if thread else [])
         return result
@@ -85,10 +86,18 @@ class DurableGraph:
                 yield chunk
             return
         graph, thread = await self._open(config)
-        with pgflow.inline():
+        with pgflow.inline(), self._telling(config):
             async for chunk in graph.astream(input, config, **options):
                 yield chunk
         await save(thread.puts if thread else [])
+
+    def _telling(self, config: RunnableConfig | None) -> AbstractContextManager[Any]:
+        """Tell traces of one call."""
+        thread = (config or {}).get("configurable", {}).get("thread_id")
+        name = self._plain.get_name()
+        return pgflow.operation(
+            "invoke_agent", name, conversation=None if thread is None else str(thread)
+        )
 
     async def _open(
         self, config: RunnableConfig | None

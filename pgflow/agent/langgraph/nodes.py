@@ -17,13 +17,15 @@ from datetime import timedelta
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import set_config_context
+from langchain_core.runnables.config import merge_configs, set_config_context
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.errors import GraphInterrupt
 from langgraph.types import RetryPolicy
 
 import pgflow
 from pgflow import Approved, GateRejected, TakenOver
+from pgflow._flow.operations import is_heard
+from pgflow.agent.langgraph.operations import Telling
 from pgflow.agent.langgraph.values import from_json, to_json
 from pgflow.errors import InvalidArgument, WrongColourError
 
@@ -121,9 +123,10 @@ class NodeStep(Runnable[Any, Any]):
 
         async def body() -> Any:
             sent.clear()
+            own = merge_configs(inner, {"callbacks": [Telling()]}) if is_heard() else inner
             try:
-                with set_config_context(inner) as context:
-                    running = self._bound.ainvoke(given, inner, **kwargs)
+                with set_config_context(own) as context:
+                    running = self._bound.ainvoke(given, own, **kwargs)
                     output = await asyncio.create_task(running, context=context)
             except GraphInterrupt as stop:
                 return {"asks": stop.args[0][0].value}

@@ -45,7 +45,11 @@ class StepModel(Model):
         """Returns the response that is recorded, or asks for one."""
 
         async def ask() -> ModelResponse:
-            return await self._inner.get_response(*args, **options)
+            model = getattr(self._inner, "model", self._name)
+            with pgflow.operation("chat", str(model)) as request:
+                response = await self._inner.get_response(*args, **options)
+                describe(request, response)
+            return response
 
         return await pgflow.call(f"model:{self._name}", ask, retries=self._retries)
 
@@ -68,6 +72,14 @@ class StepProvider(ModelProvider):
         """Returns the model of this name."""
         model = self._inner.get_model(model_name)
         return StepModel(model, model_name or "default", self._retries)
+
+
+def describe(request: pgflow.Operation, response: ModelResponse) -> None:
+    """Tell traces of a response; the SDK does not say which provider it is from."""
+    usage = response.usage
+    request.id, request.model = response.response_id, request.name
+    request.input_tokens, request.output_tokens = usage.input_tokens, usage.output_tokens
+    request.cached_tokens = usage.input_tokens_details.cached_tokens or None
 
 
 def step_tool(tool: Tool, edits: Mapping[str, str], retries: Retries | int) -> Tool:
@@ -96,7 +108,8 @@ def step_tool(tool: Tool, edits: Mapping[str, str], retries: Retries | int) -> T
         async def act() -> Any:
             return await inner(context, given)
 
-        return await pgflow.call(f"tool:{tool.name}", act, retries=retries)
+        with pgflow.operation("execute_tool", tool.name, id=context.tool_call_id):
+            return await pgflow.call(f"tool:{tool.name}", act, retries=retries)
 
     return dataclasses.replace(tool, on_invoke_tool=invoke)
 

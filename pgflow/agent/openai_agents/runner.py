@@ -136,15 +136,24 @@ async def run(
         tracing_disabled=True,  # whose threads would be code of the workflow
     )
     made = durable(agent, retries=retries, edits=edits)
-    while True:
-        with pgflow.inline():
-            result = await Runner.run(made, given, run_config=config, **options)
-        if not result.interruptions:
-            return result
-        given = result.to_state()
-        asking = [_ask(asked, approvers, timeout) for asked in result.interruptions]
-        for asked, verdict in zip(result.interruptions, await asyncio.gather(*asking), strict=True):
-            _tell(given, asked, verdict, edits)
+    with pgflow.operation("invoke_agent", agent.name, conversation=_conversation(options)):
+        while True:
+            with pgflow.inline():
+                result = await Runner.run(made, given, run_config=config, **options)
+            if not result.interruptions:
+                return result
+            given = result.to_state()
+            asking = [_ask(asked, approvers, timeout) for asked in result.interruptions]
+            verdicts = await asyncio.gather(*asking)
+            for asked, verdict in zip(result.interruptions, verdicts, strict=True):
+                _tell(given, asked, verdict, edits)
+
+
+def _conversation(options: dict[str, Any]) -> str | None:
+    """Return the id of the conversation, if there is one."""
+    session = options.get("session")
+    found = options.get("conversation_id") or getattr(session, "session_id", None)
+    return None if found is None else str(found)
 
 
 def _request_of(asked: ToolApprovalItem) -> dict[str, Any]:

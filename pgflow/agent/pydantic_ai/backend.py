@@ -80,7 +80,7 @@ class Backend(JournalCallableOperationBackend[StepOptions]):
         if not pgflow.in_workflow():
             return await body()
         if isinstance(operation_id, (ModelRequestId, ModelCompactMessagesId)):
-            return await self._decide(name, body, cache_key[1:-1], config)
+            return await self._decide(name, body, cache_key[1:-1], config, operation_id.model_name)
 
         async def work() -> Any:
             with with_threads():
@@ -90,11 +90,11 @@ class Backend(JournalCallableOperationBackend[StepOptions]):
         return await perform(_step(work, kind, name, config))
 
     async def _decide(
-        self, name: str, body: Body, asked: tuple[object, ...], config: StepOptions
+        self, name: str, body: Body, asked: tuple[object, ...], config: StepOptions, model: str
     ) -> Any:
         async def choose() -> pgflow.Choice[Any]:
-            with with_threads(), refusals_are_final():
-                return choice_of(await body(), asked, self._price)
+            with with_threads(), refusals_are_final(), pgflow.operation("chat", model) as request:
+                return choice_of(await body(), asked, self._price, request)
 
         decision = await perform(_step(choose, StepKind.DECISION, name, config))
         if (box := decided.get()) is not None:

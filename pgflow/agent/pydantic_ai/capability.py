@@ -144,14 +144,23 @@ class PgflowDurability(BaseDurabilityCapability[Any]):
         """Run the agent as code of the workflow."""
         if not pgflow.in_workflow():
             return await super().wrap_run(ctx, handler=handler)
-        with _as_workflow_code(), external_event_scope(Waiter()):
+        with (
+            _as_workflow_code(),
+            external_event_scope(Waiter()),
+            pgflow.operation(
+                "invoke_agent",
+                self.name,
+                provider=getattr(ctx.model, "system", None),
+                conversation=ctx.conversation_id,
+            ),
+        ):
             return await super().wrap_run(ctx, handler=handler)
 
     async def wrap_tool_execute(
         self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any
     ) -> Any:
         """Make what a tool call does rest on the decision that asked for it."""
-        with _resting():
+        with _resting(), _telling(call):
             return await super().wrap_tool_execute(
                 ctx, call=call, tool_def=tool_def, args=args, handler=handler
             )
@@ -202,3 +211,10 @@ async def _sleep(seconds: float) -> None:
 def _resting() -> contextlib.AbstractContextManager[None]:
     last = decided.get() if pgflow.in_workflow() else None
     return pgflow.because(last[0]) if last else contextlib.nullcontext()
+
+
+def _telling(call: Any) -> contextlib.AbstractContextManager[Any]:
+    """Tell traces of a tool call, in the code of a workflow."""
+    if not pgflow.in_workflow():
+        return contextlib.nullcontext()
+    return pgflow.operation("execute_tool", call.tool_name, id=call.tool_call_id)

@@ -34,18 +34,22 @@ def listed_price(response: ModelResponse) -> Decimal:
         return Decimal(0)
 
 
-def choice_of(payload: Any, asked: tuple[object, ...], price: Price) -> pgflow.Choice[Any]:
-    """Return a response as a choice, and charge what it cost.
+def choice_of(
+    payload: Any, asked: tuple[object, ...], price: Price, request: pgflow.Operation
+) -> pgflow.Choice[Any]:
+    """Return a response as a choice, charge what it cost, and tell traces of it.
 
     Args:
         payload: The response as JSON.
         asked: Messages, settings and parameters of the request.
         price: Its cost.
+        request: The request, as traces see it.
     """
     response: ModelResponse = _RESPONSE.validate_python(payload)
     usd, tokens = price(response), response.usage.total_tokens
     model = response.model_name or "unknown"
     pgflow.charge(usd=usd, tokens=tokens, model=model[:255])
+    _describe(request, response, usd)
     return pgflow.Choice(
         payload,
         why=_why(response),
@@ -53,6 +57,15 @@ def choice_of(payload: Any, asked: tuple[object, ...], price: Price) -> pgflow.C
         model=model,
         usage=pgflow.Usage(usd, tokens),
     )
+
+
+def _describe(request: pgflow.Operation, response: ModelResponse, usd: Decimal) -> None:
+    usage = response.usage
+    request.model, request.provider = response.model_name, response.provider_name
+    request.id, request.conversation = response.provider_response_id, response.conversation_id
+    request.input_tokens, request.output_tokens = usage.input_tokens, usage.output_tokens
+    request.cached_tokens, request.usd = usage.cache_read_tokens or None, usd
+    request.finish_reasons = [response.finish_reason] if response.finish_reason else ()
 
 
 def _why(response: ModelResponse) -> str:
