@@ -3621,6 +3621,14 @@ AGENTS = (
         "and value.model:",
         "integrations/test_otel_operations.py::test_a_body_tells_of_each_model_that_it_asks",
     ),
+    Defect(
+        "workflow hidden behind a tool of its name",
+        "pgflow/mcp/server.py",
+        "    if taken:",
+        "    if taken and False:",
+        "cli/test_cli_mcp.py::"
+        "test_a_workflow_that_cannot_be_offered_is_refused_before_anybody_talks",
+    ),
 )
 
 FILES = (

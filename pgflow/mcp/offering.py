@@ -49,6 +49,10 @@ class Offering:
         self._app = app
         self._workflows = {one.name: one for one in workflows}
         self._wait_seconds = wait_seconds
+        if len(self._workflows) < len(workflows) or WAIT in self._workflows:
+            raise InvalidArgument(
+                f"two tools have one name: each workflow needs one of its own, and not {WAIT}"
+            )
         for name in (one.name for one in workflows if {KEY, CONTEXT} & _parameters(one).keys()):
             raise InvalidArgument(
                 f"workflow {name} has a parameter {KEY} or {CONTEXT}, which its tool needs: "

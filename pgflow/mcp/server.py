@@ -14,7 +14,7 @@ from mcp.types import ToolAnnotations
 
 from pgflow import Workflow, __version__
 from pgflow.app import AsyncApp
-from pgflow.errors import PgflowError
+from pgflow.errors import InvalidArgument, PgflowError
 from pgflow.mcp.offering import WAIT, Offering
 from pgflow.mcp.ordering import Ordering
 from pgflow.mcp.reading import Reading, Tool
@@ -31,6 +31,7 @@ def make_server(
     writes: bool = False,
     answers: bool = False,
     acts_as: Sequence[str] = (),
+    workflows: Sequence[Workflow[..., Any]] = (),
 ) -> MCPServer[Any]:
     """Return a server of the Model Context Protocol for an app that is open.
 
@@ -40,9 +41,13 @@ def make_server(
         writes: True for tools that give orders to runs.
         answers: True for tools that answer gates, in the name's own right.
         acts_as: Roles of that name, where the app has no function ``approvers``.
+        workflows: Workflows that are tools too, as :func:`add_workflows` makes them.
 
     Returns:
         The server; ``run_stdio_async()`` serves it to the program that started this one.
+
+    Raises:
+        InvalidArgument: A workflow has the name of another tool, or is none that can be a tool.
     """
     server: MCPServer[Any] = MCPServer(
         "pgflow",
@@ -50,10 +55,19 @@ def make_server(
         instructions=f"Durable workflows on Postgres. Begin with the tool triage. {DATA}",
     )
     reading, ordering = Reading(app), Ordering(app, name, acts_as)
+    own = [*reading.tools, *ordering.tools, *ordering.answers]
+    taken = {tool.__name__ for tool in own} & {one.name for one in workflows}
+    if taken:
+        raise InvalidArgument(
+            f"workflow {min(taken)} has the name of a tool of pgflow: give it another name=, or "
+            "serve it by add_workflows()"
+        )
     for tool in reading.tools:
         _add(server, tool, DATA, is_reading=True)
     for tool in [*(ordering.tools if writes else ()), *(ordering.answers if answers else ())]:
         _add(server, tool, RECORDED, is_reading=False)
+    if workflows:
+        add_workflows(server, app, workflows)
     return server
 
 

@@ -38,7 +38,7 @@ async def traced(aflow: AsyncHarness, spans: Spans, workflow: Any) -> None:
 
 
 def one(spans: Spans, name: str, above: str) -> dict[str, Any]:
-    """What the only span of this name says, which hangs below that one."""
+    """Return the words of the only span of this name, which hangs below that one."""
     span = spans.one(name)
     assert spans.parent_of(span) == above
     return said(span)

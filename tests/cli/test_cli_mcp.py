@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clikit import APPS, as_role
 from clikit import pgflow as cli
+from processes import worker
 from records import run_row
 from sqlkit import start
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import psycopg
 
 pytestmark = pytest.mark.timeout(60)
@@ -27,10 +30,39 @@ def test_roles_are_given_only_to_who_may_answer_gates(dsn: str) -> None:
     assert "--as is for gates: say --answer too" in refused.err
 
 
-async def talk(dsn: str, *options: str) -> tuple[list[str], Any, Any]:
-    """Start the command as an assistant does, and return its tools, a run, and what became of an
-    order to pause it.
-    """
+def test_a_workflow_that_cannot_be_offered_is_refused_before_anybody_talks(
+    dsn: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("mcp", reason="needs the extra mcp")
+    file = tmp_path / "mcp_clashing_jobs.py"
+    file.write_text("import pgflow\n\n@pgflow.workflow\nasync def runs() -> None: ...\n")
+    for given, said in [
+        (("--workflow", "runs"), "pgflow mcp MODULE --workflow runs"),
+        ((str(file), "-w", "rums"), "the app has no workflow 'rums': did you mean runs?"),
+        ((str(file), "-w", "runs"), "workflow runs has the name of a tool of pgflow"),
+    ]:
+        refused = cli(dsn, "mcp", *given)
+        assert (refused.code, said in " ".join(refused.err.split())) == (2, True), refused.err
+
+
+def test_an_assistant_starts_workflows_that_are_offered_and_no_others(dsn: str) -> None:
+    async def talk() -> tuple[list[str], Any]:
+        async with mcp_client(dsn, "cli_jobs", "--workflow", "greet", "-w", "greet") as client:
+            tools = [tool.name for tool in (await client.list_tools()).tools]
+            given = {"name": "é" * 100_000, "run_key": "greet-1"}
+            asked = asyncio.create_task(client.call_tool("greet", given))
+            with worker(dsn, module="cli_jobs"):
+                return tools, json.loads((await asked).content[0].text)
+
+    tools, answer = asyncio.run(talk())
+    assert {"greet", "wait_for_run", "triage"} < set(tools)
+    assert {"checkout", "pause"}.isdisjoint(tools)
+    assert (answer["run_key"], answer["status"]) == ("greet-1", "completed")
+    assert len(answer["result"]) == len("Hello ") + 100_000
+
+
+def mcp_client(dsn: str, *options: str) -> Any:
+    """Start the command as an assistant does."""
     mcp = pytest.importorskip("mcp", reason="needs the extra mcp")
     server = mcp.StdioServerParameters(
         command=sys.executable,
@@ -38,7 +70,14 @@ async def talk(dsn: str, *options: str) -> tuple[list[str], Any, Any]:
         env={"PGFLOW_DSN": dsn, "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
         cwd=APPS,
     )
-    async with mcp.Client(server) as client:
+    return mcp.Client(server)
+
+
+async def talk(dsn: str, *options: str) -> tuple[list[str], Any, Any]:
+    """Start the command as an assistant does, and return its tools, a run, and what became of an
+    order to pause it.
+    """
+    async with mcp_client(dsn, *options) as client:
         tools = [tool.name for tool in (await client.list_tools()).tools]
         found = await client.call_tool("run", {"key": "order-1"})
         order = await client.call_tool("pause", {"key": "order-1", "why": "odd"})

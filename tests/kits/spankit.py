@@ -50,7 +50,7 @@ def is_child(span: ReadableSpan, parent: ReadableSpan | trace.Span) -> bool:
 
 
 def said(span: ReadableSpan) -> dict[str, Any]:
-    """What a span says in the words of the conventions for generative AI, and of its cost."""
+    """Return the words of a span for generative AI, and its cost."""
     return {
         name.removeprefix("gen_ai."): value
         for name, value in (span.attributes or {}).items()

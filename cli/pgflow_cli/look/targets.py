@@ -92,7 +92,7 @@ def _pick_app(module: ModuleType, attribute: str) -> AppBase:
             return found
         raise Mistake(
             f"{module.__name__}:{attribute} is not an App or "
-            f"AsyncApp{_did_you_mean(attribute, _apps(module))}"
+            f"AsyncApp{did_you_mean(attribute, _apps(module))}"
         )
     apps = _apps(module)
     if len(apps) == 1:
@@ -129,7 +129,7 @@ def load_workflow(target: str, dsn: str | None) -> tuple[AsyncApp, Workflow[...,
         )
     else:
         raise Mistake(
-            f"module {module.__name__} has no workflow {wanted!r}{_did_you_mean(wanted, known)}"
+            f"module {module.__name__} has no workflow {wanted!r}{did_you_mean(wanted, known)}"
         )
     return _as_async(_app_of(module, workflow), dsn), workflow
 
@@ -163,7 +163,8 @@ def _workflows(module: ModuleType) -> dict[str, Workflow[..., Any]]:
     )
 
 
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the end of a message on a word that is not known."""
     known = list(known)
     close = difflib.get_close_matches(word, known, 1)
     if close:

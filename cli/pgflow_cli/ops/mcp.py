@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +10,11 @@ from pgflow_cli.look.database import Dsn
 from pgflow_cli.look.desk import Roles, Target, check_roles, open_target
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
+from pgflow_cli.look.targets import did_you_mean
+
+if TYPE_CHECKING:
+    from pgflow import Workflow
+    from pgflow.app import AsyncApp
 
 
 def mcp(
@@ -23,11 +28,23 @@ def mcp(
         bool, typer.Option("--answer", help="Let it answer gates, in your name.")
     ] = False,
     roles: Roles = None,
+    offered: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--workflow",
+            "-w",
+            metavar="NAME",
+            help="Let it start this workflow of MODULE, as a tool; may be given again.",
+        ),
+    ] = None,
 ) -> None:
     """Serves tools to an assistant that started it.
 
     They speak the Model Context Protocol on standard input and output. Without --write and --answer
     they only read. Orders are recorded with your name. The role of --dsn bounds all of it.
+
+    A tool of --workflow starts a run and waits half a minute for its result. Workers need not be
+    here.
     """
     if roles and not answers:
         raise Mistake("--as is for gates: say --answer too")
@@ -38,13 +55,34 @@ def mcp(
         raise Mistake(f'the tools need {error.name}: pip install "pgflow-engine[mcp]"') from None
     import asyncio
 
+    if offered and target is None:
+        raise Mistake(
+            f"--workflow needs the module that has it: pgflow mcp MODULE --workflow {offered[0]}"
+        )
     app = open_target(target, dsn, listen=False)
+    server = pgflow.mcp.make_server(
+        app,
+        name=operator(),
+        writes=writes,
+        answers=answers,
+        acts_as=roles or (),
+        workflows=[_offered(app, name) for name in dict.fromkeys(offered or ())],
+    )
 
     async def serve() -> None:
         async with app:
-            server = pgflow.mcp.make_server(
-                app, name=operator(), writes=writes, answers=answers, acts_as=roles or ()
-            )
             await server.run_stdio_async()
 
     asyncio.run(serve())
+
+
+def _offered(app: AsyncApp, name: str) -> Workflow[..., Any]:
+    """Return the workflow of this name.
+
+    Raises:
+        Mistake: The app has none.
+    """
+    known = app.definitions.workflows
+    if name not in known:
+        raise Mistake(f"the app has no workflow {name!r}{did_you_mean(name, known)}")
+    return known[name]
