@@ -3629,6 +3629,21 @@ AGENTS = (
         "cli/test_cli_mcp.py::"
         "test_a_workflow_that_cannot_be_offered_is_refused_before_anybody_talks",
     ),
+    Defect(
+        "word of a message said again once it is durable",
+        "pgflow/streams/messages.py",
+        "if self._words.pop(event.draft, None) is None:",
+        "if True:",
+        "agentloop/test_stream_messages.py::test_a_word_that_becomes_durable_is_not_said_again",
+    ),
+    Defect(
+        "whole text glued to words of a try that failed",
+        "pgflow/streams/messages.py",
+        "if not whole.startswith(shown):",
+        "if False:",
+        "agentloop/test_stream_messages.py::"
+        "test_words_of_a_try_that_failed_stay_beside_the_whole_text",
+    ),
 )
 
 FILES = (

@@ -20,7 +20,8 @@ Example::
     new EventSource("/streams/chat-7/answer?live=1")
 """
 
+from pgflow.streams.messages import MESSAGE_HEADERS, message
 from pgflow.streams.tails import Event, Tails
 from pgflow.streams.web import asgi
 
-__all__ = ["Event", "Tails", "asgi"]
+__all__ = ["MESSAGE_HEADERS", "Event", "Tails", "asgi", "message"]
