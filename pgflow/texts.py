@@ -27,11 +27,12 @@ def printable(text: str, *, keep: str = "") -> str:
         text: Anything.
         keep: Characters that stay, as a newline may.
     """
-    return (
-        text
-        if text.isprintable()
-        else "".join(char if char in keep else _seen(char) for char in text)
-    )
+    kept = text
+    for char in keep:
+        kept = kept.replace(char, "")
+    if kept.isprintable():
+        return text
+    return "".join(char if char in keep else _seen(char) for char in text)
 
 
 def _seen(char: str) -> str:

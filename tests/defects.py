@@ -4131,6 +4131,20 @@ CONSOLE = (
         "web/test_console_oidc.py::test_a_state_counts_once_and_in_the_browser_that_began",
     ),
     Defect(
+        "nodes of a group that stand where they did a round ago",
+        "pgflow/declare/drawing/states.py",
+        "    one.round = number\n    for inner",
+        "    one.round = number\n    return\n    for inner",
+        "web/test_console_graphs.py::test_nodes_of_a_group_stand_where_they_do_in_its_newest_round",
+    ),
+    Defect(
+        "spending that names runs of another tenant",
+        "pgflow/_desk/spending.py",
+        "tenant=desk.tenant",
+        "tenant=None",
+        "web/test_console_tenants.py::test_no_address_leads_to_a_run_of_another_tenant",
+    ),
+    Defect(
         "order to a relay by whoever looks",
         "pgflow/web/pages/relays.py",
         """    principal = need(request, "operate")

@@ -3,8 +3,9 @@
 The engine's own connections are in autocommit mode and need nothing of a session - no SET, no
 session locks, no temporary tables - so that they work through a pooler in transaction mode. Only
 LISTEN and prepared statements need a session: a pooler in transaction mode is noticed, and then
-neither is used. Where the session is ours alone, nothing is compiled in it (`jit`), for the sake of
-views whose estimated cost is high. Stored functions see to that themselves, whoever calls them.
+neither is used. Where the session is ours alone, nothing is compiled in it (`jit`) and no statement
+begins further processes of the server, for the sake of views whose estimated cost is high: both
+take longer than most answers. Stored functions see to that themselves, whoever calls them.
 
 Stored functions look again after they have waited for a lock, which one snapshot for the whole
 transaction forbids. Where the database or the role has another default than READ COMMITTED, or
@@ -74,7 +75,8 @@ BEGIN: LiteralString = "begin isolation level read committed read write"
 _AS_OURS: LiteralString = """
 select current_setting('default_transaction_isolation') = 'read committed'
     and current_setting('default_transaction_read_only') = 'off',
-  case when pg_backend_pid() = %s then set_config('jit', 'off', false) end
+  case when pg_backend_pid() = %s then set_config('jit', 'off', false)
+    || set_config('max_parallel_workers_per_gather', '0', false) end
 """
 """A pooler answers with a process id of its own, and lends its sessions to others."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +20,7 @@ import psycopg
 import psycopg_pool
 
 from pgflow._db.query import Query
+from pgflow._desk.graphs import GraphDrawer
 from pgflow._model.envelopes import is_redacted, open_value
 from pgflow.app import App, AsyncApp
 from pgflow.documents import AsyncDocuments, Documents, Put
@@ -77,6 +78,15 @@ def _kept(question: Question[T], statements: list[Query[Any]]) -> Steps[T]:
             advance = partial(steps.throw, error)
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """An answer, the time until which it counts, and the statements that it was asked by."""
+
+    until: float
+    answer: Any
+    statements: list[Query[Any]]
+
+
 class Desk:
     """One app, as pages see it.
 
@@ -84,13 +94,15 @@ class Desk:
         tenant: Tenant whose runs are shown: the only one that the verbs of a client know.
         logs: Address at which the logs of a run are found, with ``{trace_id}`` or ``{key}`` in it;
             empty for none.
+        graphs: Drawers of graphs by the name of the workflow.
     """
 
     def __init__(self, app: App | AsyncApp) -> None:
         self._app = app
-        self._kept: dict[str, tuple[float, Any]] = {}
+        self._kept: dict[str, _Kept] = {}
         self.tenant = ""
         self.logs = ""
+        self.graphs: Mapping[str, GraphDrawer] = {}
 
     @property
     def dsn(self) -> str:
@@ -118,12 +130,17 @@ class Desk:
 
     async def ask_seldom(self, name: str, question: Question[T], seconds: float) -> T:
         """Ask the database, unless this process has asked that by this name a short while ago."""
-        until, answer = self._kept.get(name, (0.0, None))
-        if until < time.monotonic():
-            answer = await self.ask(question)
-            self._kept[name] = (time.monotonic() + seconds, answer)
-        kept: T = answer
-        return kept
+        now = time.monotonic()
+        kept = self._kept.get(name)
+        if kept is None or kept.until < now:
+            statements: list[Query[Any]] = []
+            answer = await self.ask(Question(partial(_kept, question, statements)))
+            self._kept = {one: old for one, old in self._kept.items() if old.until > now}
+            self._kept[name] = kept = _Kept(now + seconds, answer, statements)
+        elif (seen := _seen.get()) is not None:
+            seen.statements += kept.statements
+        found: T = kept.answer
+        return found
 
     async def _ask(self, question: Question[T]) -> T:
         if isinstance(self._app, App):

@@ -21,6 +21,8 @@ from pgflow.texts import printable, visible
 MOST_CHARS = 20_000
 """Characters of a value that a page shows; the rest is in a page of its own."""
 MOST_OF_LINE = 120
+MOST_SHORT = 64
+"""Characters of a value that is shown as it is, on one line."""
 
 
 def duration(seconds: float) -> str:
@@ -110,13 +112,19 @@ class Shown:
 
 def shown(value: Any) -> Shown:
     """Return a value as a page shows it."""
-    text = whole(value)
-    line = visible(text[:MOST_CHARS])
-    if not isinstance(value, str) and len(text) <= MOST_CHARS:
-        line = visible(json.dumps(value, ensure_ascii=False, default=str))
+    text = line = whole(value) if isinstance(value, str) else _on_one_line(value)
+    if not isinstance(value, str):
+        if len(text) <= MOST_SHORT:
+            return Shown(printable(text), visible(text), 0)
+        text = whole(value)
+    line = visible(line[:MOST_CHARS])
     if len(line) > MOST_OF_LINE:
         line = line[: MOST_OF_LINE - 1] + "…"
     return Shown(text[:MOST_CHARS], line, max(0, len(text) - MOST_CHARS))
+
+
+def _on_one_line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def quoted(text: str) -> str:

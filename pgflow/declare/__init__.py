@@ -11,13 +11,20 @@ take them::
 
 from __future__ import annotations
 
+from typing import Final
+
 from pgflow.declare.drawing import draw_mermaid, draw_svg
+from pgflow.declare.drawing.run import RunDrawer
 from pgflow.declare.graph import Graph
 from pgflow.declare.graph.problems import Problem, Verdict
 from pgflow.declare.play.dryrun import DryRun, dry_run
 from pgflow.declare.reading import discover_workflows, parse_workflow, validate
 
+GRAPHS: Final = {"pgflow.declared": RunDrawer()}
+"""Drawers of the console by workflow: ``pgflow.web.asgi(app, auth=..., graphs=GRAPHS)``."""
+
 __all__ = [
+    "GRAPHS",
     "DryRun",
     "Graph",
     "Problem",

@@ -14,10 +14,12 @@ from pgflow.inspect.batches import BatchRow, list_batches
 from pgflow.inspect.budgets import (
     BudgetRow,
     ChargeRow,
+    ChargesBy,
     SpentRow,
     list_budgets,
     list_charges,
     sum_charges,
+    sum_charges_by,
     sum_taken,
 )
 from pgflow.inspect.calls import Call, CallGroup, CallRow, Calls, read_calls
@@ -85,6 +87,7 @@ from pgflow.inspect.outbox import (
     list_triggers,
 )
 from pgflow.inspect.policy import JudgedRule, judge_act
+from pgflow.inspect.progress import Progress, read_progress
 from pgflow.inspect.proofs import check_anchor, check_proof
 from pgflow.inspect.pulse import read_pulse
 from pgflow.inspect.question import (
@@ -175,6 +178,7 @@ from pgflow.inspect.timeline import (
     fold,
     last_seq,
     list_units,
+    read_event_kinds,
     read_history,
 )
 from pgflow.inspect.traces import derive_ids, read_trace
@@ -210,6 +214,7 @@ __all__ = [
     "CallRow",
     "Calls",
     "ChargeRow",
+    "ChargesBy",
     "ChildRow",
     "DecidedRow",
     "DecisionRow",
@@ -238,6 +243,7 @@ __all__ = [
     "Minute",
     "ObligationRow",
     "PatchRow",
+    "Progress",
     "Question",
     "QueueChangeRow",
     "QueueRow",
@@ -360,9 +366,11 @@ __all__ = [
     "read_anchor",
     "read_audit",
     "read_calls",
+    "read_event_kinds",
     "read_history",
     "read_idleness",
     "read_output",
+    "read_progress",
     "read_proof",
     "read_pulse",
     "read_rates",
@@ -377,6 +385,7 @@ __all__ = [
     "stream",
     "stream_async",
     "sum_charges",
+    "sum_charges_by",
     "sum_taken",
     "unknown_queues",
     "verify_seals",

@@ -9,26 +9,26 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Literal, LiteralString, get_args
 
 from pgflow._db.query import Query, Row
 from pgflow.errors import InvalidArgument
 from pgflow.inspect.listing import After, Listing, cut, one_more, parse_place
-from pgflow.inspect.question import Question, once, statement
+from pgflow.inspect.question import Question, Steps, once, statement
 
 ChargesBy = Literal["run", "step", "decision", "model", "pool", "workflow", "day"]
 """Names by which charges are added up."""
 
 _BY: dict[str, LiteralString] = {
-    "run": "c.key",
-    "step": "step",
-    "decision": "decision",
-    "model": "model",
-    "pool": "pool",
-    "workflow": "workflow",
-    "day": "to_char(charged_at at time zone 'UTC', 'YYYY-MM-DD')",
+    "run": "select 'run' as way, c.key as name",
+    "step": "select 'step' as way, c.step as name",
+    "decision": "select 'decision' as way, c.decision as name",
+    "model": "select 'model' as way, c.model as name",
+    "pool": "select 'pool' as way, c.pool as name",
+    "workflow": "select 'workflow' as way, c.workflow as name",
+    "day": "select 'day' as way, to_char(c.charged_at at time zone 'UTC', 'YYYY-MM-DD') as name",
 }
 
 
@@ -195,7 +195,7 @@ def sum_charges(
     *,
     run_id: int | None = None,
     pool: str | None = None,
-    since: datetime | None = None,
+    since: datetime | timedelta | None = None,
     newest: int | None = None,
 ) -> Question[list[SpentRow]]:
     """Ask for what was spent, added up by run, step, decision, model, pool, workflow or day.
@@ -204,32 +204,75 @@ def sum_charges(
         by: Name to add up by.
         run_id: Number of the only run to ask for; None for all.
         pool: Only what was drawn on this pool, directly or by way of those below it.
-        since: Only what was spent since then.
+        since: Only what was spent since then, or since so long ago by the database's clock.
         newest: Only among so many charges, the newest of all; None for all. There may be millions.
 
     Raises:
         InvalidArgument: It cannot be added up by that.
     """
-    if by not in _BY:
-        raise InvalidArgument(
-            f"charges are added up by {', '.join(get_args(ChargesBy))}, not {by!r}"
-        )
+    asked = sum_charges_by([by], run_id=run_id, pool=pool, since=since, newest=newest)
+
+    def steps() -> Steps[list[SpentRow]]:
+        found = yield from asked
+        return found[by]
+
+    return Question(steps)
+
+
+def sum_charges_by(
+    names: Sequence[ChargesBy],
+    *,
+    run_id: int | None = None,
+    pool: str | None = None,
+    since: datetime | timedelta | None = None,
+    newest: int | None = None,
+    tenant: str | None = None,
+) -> Question[dict[ChargesBy, list[SpentRow]]]:
+    """Ask for what was spent, added up in several ways at once: each charge is read once.
+
+    Args:
+        names: Names to add up by, as for :func:`sum_charges`.
+        run_id: Number of the only run to ask for; None for all.
+        pool: Only what was drawn on this pool, directly or by way of those below it.
+        since: Only what was spent since then, or since so long ago by the database's clock.
+        newest: Only among so many charges, the newest of all; None for all. There may be millions.
+        tenant: Only what runs of this tenant spent; None for all.
+
+    Returns:
+        The sums by each name, in the order of their names; those without one at the end.
+
+    Raises:
+        InvalidArgument: It cannot be added up by that.
+    """
+    for by in names:
+        if by not in _BY:
+            raise InvalidArgument(
+                f"charges are added up by {', '.join(get_args(ChargesBy))}, not {by!r}"
+            )
+    ways: list[LiteralString] = [_BY[by] for by in names]
+    is_age = isinstance(since, timedelta)
     sql = statement(
-        "select",
-        _BY[by],
-        "as name, a.key as unit, sum(a.value::numeric) as amount, count(*) as charges",
-        "from",
+        "select n.way, n.name, a.key as unit, sum(a.value::numeric) as amount,",
+        "count(*) as charges from",
         "pgflow.charges"
         if newest is None
         else "(select * from pgflow.charges order by charged_at desc limit %s)",
         "c cross join lateral jsonb_each_text(c.amounts) a",
+        "cross join lateral (", " union all ".join(ways), ") n",
         "where (%s::bigint is null or c.run_id = %s) and (%s::text is null or %s = any(c.pools))",
-        "and (%s::timestamptz is null or c.charged_at >= %s)",
-        "group by 1, 2 order by 1 nulls last, 2",
-    )
+        "and (%s::text is null or c.tenant = %s)",
+        "and (%s::interval is null or c.charged_at >= clock_timestamp() - %s::interval)"
+        if is_age
+        else "and (%s::timestamptz is null or c.charged_at >= %s::timestamptz)",
+        "group by 1, 2, 3 order by 1, 2 nulls last, 3",
+    )  # fmt: skip
     limit = () if newest is None else (newest,)
-    params = (*limit, run_id, run_id, pool, pool, since, since)
-    return once(Query(sql, params, lambda rows: [SpentRow(*row) for row in rows]))
+
+    def read(rows: list[Row]) -> dict[ChargesBy, list[SpentRow]]:
+        return {by: [SpentRow(*row[1:]) for row in rows if row[0] == by] for by in names}
+
+    params = (*limit, run_id, run_id, pool, pool, tenant, tenant, since, since)
+    return once(Query(sql, params, read))
 
 
 def sum_taken(chains: Sequence[int], since: datetime) -> Question[dict[str, Decimal]]:

@@ -176,9 +176,11 @@ _STUCK: LiteralString = """
 select reason, count(*) as runs, min(key) as example
 from pgflow.runs where status = 'stuck' group by reason order by 2 desc
 """
+# refused = coalesce(refused, '') is "is not null", of which the planner expects every message; then
+# it would read every run.
 _MESSAGES: LiteralString = """
 select state, count(*) as messages, min(key) as example from (
-  select 'refused' as state, key from pgflow.messages where refused is not null
+  select 'refused' as state, key from pgflow.messages where refused = coalesce(refused, '')
   union all
   select 'ended', key from pgflow.undelivered_messages where reason = 'ended'
 ) m group by state order by state

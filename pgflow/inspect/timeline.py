@@ -97,8 +97,15 @@ def list_units(
 
 def last_seq(run_id: int) -> Question[int]:
     """Ask for the number of units that a run has so far."""
-    sql = "select coalesce(max(t.seq), 0) as seq from pgflow.timeline t where t.run_id = %s"
-    return once(Query(sql, (run_id,), lambda rows: int(rows[0][0])))
+    # Not max(): behind the view's joins it would read every unit.
+    sql = "select t.seq from pgflow.timeline t where t.run_id = %s order by t.seq desc limit 1"
+    return once(Query(sql, (run_id,), lambda rows: int(rows[0][0]) if rows else 0))
+
+
+def read_event_kinds(run_id: int) -> Question[frozenset[str]]:
+    """Ask for the kinds of events that the journal of a run has."""
+    sql = "select distinct t.event from pgflow.timeline t where t.run_id = %s"
+    return once(Query(sql, (run_id,), lambda rows: frozenset(str(row[0]) for row in rows)))
 
 
 # ---------------------------------------------------------------- entries

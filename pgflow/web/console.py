@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from starlette.routing import Route
 from pgflow import __version__
 from pgflow._desk import words
 from pgflow._desk.desk import Desk, Unreachable, watched
+from pgflow._desk.graphs import GraphDrawer
 from pgflow._desk.traces import checked_logs
 from pgflow.app import App, AsyncApp
 from pgflow.errors import (
@@ -107,7 +108,8 @@ WRITES: tuple[tuple[str, Handler], ...] = (
     ("/relay/order", relays.give_order),
 )  # fmt: skip
 FILES = (
-    ("/static/console.css", "text/css"), ("/static/console.js", "text/javascript"),
+    ("/static/console.css", "text/css"), ("/static/graph.css", "text/css"),
+    ("/static/console.js", "text/javascript"),
     ("/static/icon.svg", "image/svg+xml"),
 )  # fmt: skip
 BEGINS, ENDS = "<!--page-->", "<!--/page-->"
@@ -132,6 +134,7 @@ def asgi(
     hosts: Sequence[str] | None = None,
     secret: bytes | None = None,
     logs: str = "",
+    graphs: Mapping[str, GraphDrawer] | None = None,
 ) -> Guard:
     """Return the console of an app, as an ASGI application. Mount it anywhere.
 
@@ -147,6 +150,8 @@ def asgi(
         logs: Address at which the logs of a run are found, such as
             ``https://logs.example.org/?q={trace_id}``; ``{key}`` is the key of the run. The page of
             a run leads there.
+        graphs: Drawers of graphs by the name of the workflow, for the pages of its runs:
+            ``pgflow.declare.GRAPHS`` draws workflows from files.
 
     Returns:
         The application. Its ``close()`` ends the live pages, which a server may wait for when it
@@ -167,16 +172,17 @@ def asgi(
         raise InvalidArgument(f"secret= of a console has at least {MIN_SECRET_BYTES} bytes")
     if hosts is None and isinstance(auth, Local):
         hosts = LOCAL_HOSTS
-    console = _Console(app, auth, checked_logs(logs))
+    desk = Desk(app)
+    desk.logs, desk.graphs = checked_logs(logs), graphs or {}
+    console = _Console(desk, auth)
     return Guard(console.pages(), auth, hosts, secret, console.live.close)
 
 
 class _Console:
     """The pages of one app."""
 
-    def __init__(self, app: App | AsyncApp, auth: Auth, logs: str) -> None:
-        self._desk = Desk(app)
-        self._desk.logs = logs
+    def __init__(self, desk: Desk, auth: Auth) -> None:
+        self._desk = desk
         self._auth = auth
         self._templates = _environment()
         self.live = Live(News(self._desk), self._make_part)

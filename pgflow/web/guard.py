@@ -46,8 +46,8 @@ HEADERS = {
 }
 
 OPEN_PATHS = (
-    "/login", "/login/go", "/login/back", "/static/console.css", "/static/console.js",
-    "/static/icon.svg",
+    "/login", "/login/go", "/login/back", "/static/console.css", "/static/graph.css",
+    "/static/console.js", "/static/icon.svg",
 )  # fmt: skip
 """Paths that are open to somebody who has not said who they are."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -100,8 +101,36 @@ def test_charges_are_read_one_by_one_and_added_up_by_anything(spent: str) -> Non
     assert sums("run", newest=1) == {"b": 1}
     assert sums("run", newest=3) == {"a": 1, "b": Decimal("1.25")}
     assert sums("run", newest=2, pool="acme") == {}
+    at_once = both(spent, inspect.sum_charges_by(["model", "run"], since=timedelta(days=1)))
+    assert at_once == {
+        "model": both(spent, inspect.sum_charges("model")),
+        "run": both(spent, inspect.sum_charges("run")),
+    }
+    nothing = {"run": []}
+    assert both(spent, inspect.sum_charges_by(["run"], since=timedelta(0))) == nothing
+    assert both(spent, inspect.sum_charges_by(["run"], tenant="other")) == nothing
     with pytest.raises(InvalidArgument, match="added up by run, step"):
         inspect.sum_charges("moon")  # type: ignore[arg-type]
+
+
+def test_the_command_line_shows_what_was_spent(spent: str) -> None:
+    (tokens, usd) = cli(spent, "budgets", "spent").data
+    assert (tokens["unit"], tokens["amount"], usd["amount"], usd["charges"]) == (
+        "tokens", "30", "2.75", 5,
+    )  # fmt: skip
+    rows = cli(spent, "budgets", "spent", "--by", "run").data
+    assert [(row["name"], row["amount"]) for row in rows] == [
+        ("a", "20"), ("b", "10"), ("a", "1.50"), ("b", "1.25"),
+    ]  # fmt: skip
+    assert len(cli(spent, "budgets", "spent", "acme", "--by", "model").data) == 3
+    shown = cli(spent, "budgets", "spent", "--by", "step", "-n", "2", tty=True)
+    assert "none named" in shown.out
+    assert "The first 2 of 3: --limit 0 shows all." in shown.err
+    assert cli(spent, "budgets", "spent", "--since", "0s", tty=True).err == (
+        "Nothing was spent since then.\n"
+    )
+    for wrong in (["--by", "moon"], ["--since", "yesterday"]):
+        assert cli(spent, "budgets", "spent", *wrong).code == 2
 
 
 def test_the_command_line_shows_pools_and_what_a_run_has_spent(spent: str) -> None:

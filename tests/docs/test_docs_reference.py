@@ -82,7 +82,7 @@ def test_nothing_public_is_missing():
     assert set(pgflow.__all__) - documented == VALUES | TYPES
 
 
-TYPES_OF_READERS = {"EVERY_RUN", "STATUSES", "After", "AsyncSource", "Call", "Source"}
+TYPES_OF_READERS = {"EVERY_RUN", "STATUSES", "After", "AsyncSource", "Call", "ChargesBy", "Source"}
 """Names of constants, and those that annotations use."""
 
 

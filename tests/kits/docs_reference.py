@@ -101,14 +101,14 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
         readers.RunRow, readers.RunDetail, readers.ChildRow,
     ]),
     ("Steps and calls", "", [readers.list_steps, readers.read_calls, readers.StepRow, readers.Calls, readers.CallRow, readers.CallGroup]),
-    ("Timeline", "", [readers.read_history, readers.list_units, readers.last_seq, readers.fold, readers.History, readers.Entry, readers.Failure, readers.UnitRow]),
+    ("Timeline", "", [readers.read_history, readers.list_units, readers.last_seq, readers.read_event_kinds, readers.read_progress, readers.fold, readers.History, readers.Entry, readers.Failure, readers.UnitRow, readers.Progress]),
     ("Ledgers", "See [Charge, book, send](../how-to/effects.md).", [
         readers.read_audit, readers.list_decisions, readers.list_decided, readers.list_effects, readers.list_obligations, readers.find_obligation, readers.list_debts, readers.count_left,
         readers.Audit, readers.LedgerEvent, readers.DecisionRow, readers.DecidedRow, readers.EffectRow, readers.ObligationRow,
     ]),
     ("Policy", "See [Ask by policy](../how-to/gates.md#ask-by-policy).", [readers.judge_act, readers.JudgedRule]),
     ("Budgets", "See [Budgets](../how-to/budgets.md).", [
-        readers.list_budgets, readers.list_charges, readers.sum_charges, readers.sum_taken, readers.BudgetRow, readers.ChargeRow, readers.SpentRow,
+        readers.list_budgets, readers.list_charges, readers.sum_charges, readers.sum_charges_by, readers.sum_taken, readers.BudgetRow, readers.ChargeRow, readers.SpentRow,
     ]),
     ("Seals", "See [Prove that nothing was changed](../how-to/audit.md).", [
         readers.verify_seals, readers.read_anchor, readers.read_proof, readers.check_proof, readers.check_anchor, readers.list_seals, readers.read_seal_lag,

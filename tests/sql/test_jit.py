@@ -166,3 +166,5 @@ def test_a_session_that_a_pooler_lends_to_others_is_left_as_it_is(dsn, conn):
         assert ours.execute("select current_setting('jit')").fetchone() == ("on",)
     with connect(ConnectOptions(dsn), "test") as ours:
         assert ours.execute("select current_setting('jit')").fetchone() == ("off",)
+        most = ours.execute("show max_parallel_workers_per_gather").fetchone()
+        assert most == ("0",)

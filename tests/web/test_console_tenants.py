@@ -22,14 +22,20 @@ async def test_no_address_leads_to_a_run_of_another_tenant(
 ) -> None:
     start(conn, "another", key="ours", input='{"a": 1}')
     held = begin(conn, key="theirs", input='{"secret": "hush"}', tenant="other")
-    commit(conn, flush(held, unit(name="pick", payload='"hush"')))
+    spent = unit(kind="M", call=0, name="pick", payload='{"call": 1, "amounts": {"usd": "1"}}')
+    commit(conn, flush(held, unit(name="pick", payload='"hush"'), spent))
+    conn.execute(
+        "insert into pgflow.charge (run_id, charged_at, seq, call, name, pools, periods, amounts)"
+        " select run_id, recorded_at, seq, 1, name, '{}', '{}', '{\"usd\": 1}'"
+        " from pgflow.unit where kind = 'M'"
+    )
     browser = Browser(aflow.app, ANN)
     for path, more in (
         ("/run", {}), ("/run/value", {"value": "input"}), ("/run/value", {"value": "1"}),
         ("/run/order", {"verb": "cancel"}), ("/run/again", {}), ("/run/compare", {}),
     ):  # fmt: skip
         assert await browser.status(path, key="theirs", **more) == 404, path
-    for path in ("/", "/runs", "/runs?key=*", "/runs?status=running"):
+    for path in ("/", "/runs", "/runs?key=*", "/runs?status=running", "/budgets"):
         assert "theirs" not in (await browser.get(path)).words, path
     page = await browser.get("/worker", id=str(held.worker))
     assert "theirs" not in page.words

@@ -53,10 +53,12 @@ def test_ages_offsets_and_amounts_are_told() -> None:
 
 
 def test_a_value_is_shown_up_to_a_limit_and_on_one_line() -> None:
-    short = words.shown({"a": [1, "ü"]})
+    short = words.shown({"a": [1, "ü  ü"]})
     assert (short.text, short.line, short.left_out) == (
-        '{\n  "a": [\n    1,\n    "ü"\n  ]\n}', '{"a": [1, "ü"]}', 0,
+        '{"a": [1, "ü  ü"]}', '{"a": [1, "ü ü"]}', 0,
     )  # fmt: skip
+    wide = words.shown({"a": ["x" * 64]})
+    assert (wide.text.count("\n"), wide.line) == (4, '{"a": ["' + "x" * 64 + '"]}')
     long = words.shown("x" * 50_000)
     assert (len(long.text), len(long.line)) == (words.MOST_CHARS, words.MOST_OF_LINE)
     assert long.left_out == 50_002 - words.MOST_CHARS

@@ -21,7 +21,7 @@ from pgflow_cli.look.output import (
     plain,
     print_rows,
 )
-from pgflow_cli.look.parsing import parse_amounts
+from pgflow_cli.look.parsing import parse_amounts, parse_moment
 
 if TYPE_CHECKING:
     import psycopg
@@ -162,6 +162,64 @@ def revoke(
 
     call = calls.revoke_pool(pool, why, operator(), restore=restore)
     _change(dsn, pool, call, as_json=as_json)
+
+
+@budgets.command("spent", cls=Command)
+def show_spent(
+    pool: Annotated[
+        str | None,
+        typer.Argument(help="Pool that it was drawn on; all if not given.", show_default=False),
+    ] = None,
+    *,
+    by: Annotated[
+        str, typer.Option(help="day, run, model, step, workflow, pool or decision.")
+    ] = "day",
+    since: Annotated[
+        str, typer.Option(help="Time, or duration back from now, since which it was spent.")
+    ] = "30d",
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0 for all.")
+    ] = 50,
+    as_json: AsJson = None,
+    as_csv: AsCsv = False,
+    dsn: Dsn = None,
+) -> None:
+    """Shows what was spent, by day, run, model or tool.
+
+    A tool of an agent is a step. Days are those of UTC, the newest first; all else is ordered by
+    unit, the largest amounts first.
+    """
+    from typing import get_args
+
+    from pgflow.inspect import ChargesBy, sum_charges
+
+    ways = {str(way): way for way in get_args(ChargesBy)}
+    if by not in ways:
+        raise Mistake(f"--by is {', '.join(ways)}, not {by!r}")
+    moment = parse_moment(since, "--since")
+    with opened(dsn) as connection:
+        found = fetch(connection, sum_charges(ways[by], pool=pool, since=moment))
+    found.sort(key=lambda row: (row.unit, -row.amount, row.name or ""))
+    if by == "day":
+        found.sort(key=lambda row: row.name or "", reverse=True)
+    print_rows(
+        choose_form(as_json=as_json, as_csv=as_csv),
+        _columns_of_spent(by),
+        [as_row(row) for row in (found[:limit] if limit else found)],
+        names=("name", "unit", "amount", "charges"),
+        empty="Nothing was spent since then.",
+    )
+    if limit and len(found) > limit:
+        note(f"The first {limit} of {len(found):,}: --limit 0 shows all.")
+
+
+def _columns_of_spent(by: str) -> list[Column]:
+    return [
+        Column(by.upper(), lambda row: plain(row["name"] or "none named")),
+        Column("UNIT", lambda row: plain(row["unit"])),
+        Column("AMOUNT", lambda row: plain(amount(row["amount"])), right=True),
+        Column("CHARGES", lambda row: plain(f"{row['charges']:,}"), right=True),
+    ]
 
 
 def _amounts(words: list[str]) -> dict[str, Decimal]:

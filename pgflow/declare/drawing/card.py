@@ -27,6 +27,8 @@ _MODE_ROW, _NAME_ROW, _TEXT_ROW, _CHIP_ROW = 17.0, 19.0, 16.0, CHIP_HEIGHT_PX + 
 _CHIP_PADDING, _CHIP_GAP, _CHIP_MOST = 6.0, 5.0, 260.0
 _GUARD_ROW, _GUARD_EDGES = 14.0, 10.0
 _ICON_PX = 17.0
+_STATE_ROOM = 16.0 + width_of("completed", SMALL_PX, bold=True)
+"""Room for every word for where a node stands: a picture keeps its shape while its run goes on."""
 POINT_PX, BEHIND_PX = 14.0, 4.0
 """Pixels by which the points of a hexagon, and a second card behind the first,
 stand out of the box.
@@ -66,8 +68,8 @@ class Card:
     height: float
 
 
-def make_card(item: Item) -> Card:
-    """Breaks a node's lines and measures them."""
+def make_card(item: Item, *, has_state: bool = False) -> Card:
+    """Breaks a node's lines and measures them, with room for where it stands."""
     name = shorten(item.name, _ROOM, NAME_PX, monospaced=True)
     guard = (
         tuple(wrap(f"if {item.condition}", _ROOM, SMALL_PX, lines=2, monospaced=True))
@@ -79,7 +81,7 @@ def make_card(item: Item) -> Card:
     widths = [width_of(line, SMALL_PX, monospaced=True) for line in guard]
     widths += [
         width_of(name, NAME_PX, monospaced=True),
-        _ICON_PX + width_of(item.mode, SMALL_PX, bold=True),
+        _ICON_PX + width_of(item.mode, SMALL_PX, bold=True) + has_state * _STATE_ROOM,
     ]
     widths += [width_of(line, TEXT_PX) for line in lines] + [chip.x + chip.width for chip in chips]
     width = max(_LEAST_WIDTH, max(widths) + 2 * _PADDING_X)
@@ -88,7 +90,7 @@ def make_card(item: Item) -> Card:
     )
 
 
-def make_header(item: Item) -> Card:
+def make_header(item: Item, *, has_state: bool = False) -> Card:
     """Return the head of a group: its name and, in one row, as many marks as there is room for."""
     name = shorten(item.name, _ROOM, NAME_PX, monospaced=True)
     marks = (*([Mark("rule", f"if {item.condition}")] if item.condition else []), *item.marks)
@@ -98,6 +100,7 @@ def make_header(item: Item) -> Card:
         + width_of(item.mode, SMALL_PX, bold=True)
         + 8
         + width_of(name, NAME_PX, monospaced=True)
+        + has_state * _STATE_ROOM
     )
     width = max([first, *(chip.x + chip.width for chip in chips)]) + 2 * _PADDING_X
     return Card(item, (), name, (), chips, width, GROUP_HEADER_PX)
@@ -136,16 +139,17 @@ def _arrange(marks: Sequence[Mark], room: float) -> tuple[Chip, ...]:
 # The drawing --------------------------------------------------------------------------------------
 
 
-def draw_card(card: Card, at: Rect) -> Iterator[str]:
+def draw_card(card: Card, at: Rect, standing: str = "") -> Iterator[str]:
     """A node's card at its place."""
     family = family_of(card.item.mode)
-    yield f"<g>{_tooltip(card.item)}"
+    yield f"<g{_class(standing)}>{_tooltip(card.item)}"
     yield from _guard(card, at)
     at = _below_guard(card, at)
     yield f'<g class="{family}">'
     yield from _outline(card.item, at)
     left, y = at.x + _PADDING_X, at.y + _PADDING_Y
     yield _mode(card, family, left, y)
+    yield from _state(standing, at, y + 9)
     y += _MODE_ROW
     yield text(card.name, left, y + 13, NAME_PX, "ink code", weight=600)
     y += _NAME_ROW
@@ -157,17 +161,19 @@ def draw_card(card: Card, at: Rect) -> Iterator[str]:
     yield "</g>"
 
 
-def draw_header(card: Card, at: Rect) -> Iterator[str]:
+def draw_header(card: Card, at: Rect, standing: str = "") -> Iterator[str]:
     """A group's frame and what stands at its top."""
     family = family_of(card.item.mode)
-    yield f'<g class="{family}">{_tooltip(card.item)}'
+    yield f'<g{_class(standing)}><g class="{family}">{_tooltip(card.item)}'
     yield f'<rect class="group" {_place(at)} rx="12"/>'
     left, y = at.x + _PADDING_X, at.y + _PADDING_Y
     yield _mode(card, family, left, y)
     after = left + _ICON_PX + width_of(card.item.mode, SMALL_PX, bold=True) + 8
     yield text(card.name, after, y + 11, NAME_PX, "ink code", weight=600)
+    yield from _state(standing, at, y + 11)
     yield "</g>"
     yield from _chips(card.chips, left, y + 22)
+    yield "</g>"
 
 
 def text(
@@ -201,6 +207,17 @@ def _mode(card: Card, family: str, x: float, y: float) -> str:
         f'd="{_ICONS[family]}"/>'
     )
     return icon + text(card.item.mode, x + _ICON_PX, y + 9, SMALL_PX, "mode", weight=600)
+
+
+def _class(standing: str) -> str:
+    return f' class="is-{standing.replace(" ", "-")}"' if standing else ""
+
+
+def _state(standing: str, at: Rect, y: float) -> Iterator[str]:
+    """The word for where a node stands, at the right edge of its card."""
+    if standing and standing != "waiting":
+        x = at.x + at.width - _PADDING_X
+        yield text(standing, x, y, SMALL_PX, "state", weight=700, anchor="end")
 
 
 def _guard(card: Card, at: Rect) -> Iterator[str]:

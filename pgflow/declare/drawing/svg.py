@@ -9,6 +9,7 @@ tells all of a node's facts where a pointer rests on it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from pgflow.declare.drawing.card import (
     BEHIND_PX,
@@ -36,6 +37,15 @@ _CORNER_PX = 8.0
 _TIP_LENGTH_PX, _TIP_HALF_PX = 8.0, 4.0
 
 
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A graph whose nodes and edges have their places."""
+
+    sketch: Sketch
+    cards: tuple[Card, ...]
+    found: Placement
+
+
 def draw_svg(graph: Graph) -> str:
     """A graph as the text of an SVG file.
 
@@ -50,19 +60,72 @@ def draw_svg(graph: Graph) -> str:
             install it.
         InvalidArgument: The graph is too large for a picture.
     """
+    return "\n".join(_file(lay_out(graph))) + "\n"
+
+
+def lay_out(graph: Graph, *, has_states: bool = False) -> Drawing:
+    """Find places for the nodes and edges of a graph.
+
+    Args:
+        graph: The graph.
+        has_states: True to leave room on each node for where it stands.
+
+    Raises:
+        ImportError: The package that finds the layout is not installed.
+        InvalidArgument: The graph is too large for a picture.
+    """
     drawn = sketch(graph)
-    cards = [make_header(item) if item.is_group else make_card(item) for item in drawn.items]
+    cards = [
+        make_header(item, has_state=has_states)
+        if item.is_group
+        else make_card(item, has_state=has_states)
+        for item in drawn.items
+    ]
     boxes = [Box(card.width, card.height, card.item.parent) for card in cards]
     wires = [Wire(link.source, link.target) for link in drawn.links]
-    found = place(boxes, wires, group_header_px=GROUP_HEADER_PX)
-    return "\n".join(_picture(drawn, cards, found)) + "\n"
+    return Drawing(drawn, tuple(cards), place(boxes, wires, group_header_px=GROUP_HEADER_PX))
 
 
-def _picture(drawn: Sketch, cards: Sequence[Card], found: Placement) -> Iterator[str]:
-    extent = _extent(found)
+def paint(drawing: Drawing, standings: Sequence[str]) -> str:
+    """A graph as an element of a page that has the rules of :func:`style_sheet`, coloured by where
+    its nodes stand.
+
+    Args:
+        drawing: The graph.
+        standings: Standings of its nodes, those of a group behind it.
+    """
+    extent, margin = _extent(drawing.found), 2.0
+    width, height = extent.width + 2 * margin, extent.height + 2 * margin
+    x, y = margin - extent.x, margin - extent.y
+    return "\n".join(
+        [
+            *_opened(drawing.sketch, width, height),
+            f'<g transform="translate({number(x)} {number(y)})">',
+            *_body(drawing, standings),
+            "</g>",
+            "</svg>",
+        ]
+    )
+
+
+def _file(drawing: Drawing) -> Iterator[str]:
+    extent = _extent(drawing.found)
     width = max(extent.width, _LEAST_WIDTH_PX) + 2 * _MARGIN_PX
-    head, head_height = _head(drawn, width - 2 * _MARGIN_PX)
+    head, head_height = _head(drawing.sketch, width - 2 * _MARGIN_PX)
     height = extent.height + head_height + 2 * _MARGIN_PX
+    yield from _opened(drawing.sketch, width, height)
+    yield f"<style>\n{style_sheet()}</style>"
+    yield f'<rect class="ground" width="{number(width)}" height="{number(height)}"/>'
+    yield from head
+    x, y = (width - extent.width) / 2 - extent.x, _MARGIN_PX + head_height - extent.y
+    yield f'<g transform="translate({number(x)} {number(y)})">'
+    yield from _body(drawing)
+    yield "</g>"
+    yield "</svg>"
+
+
+def _opened(drawn: Sketch, width: float, height: float) -> Iterator[str]:
+    """The beginning of the element, with its words for whoever does not see it."""
     size = (
         f'width="{number(width)}" height="{number(height)}" '
         f'viewBox="0 0 {number(width)} {number(height)}"'
@@ -73,14 +136,6 @@ def _picture(drawn: Sketch, cards: Sequence[Card], found: Placement) -> Iterator
         f'aria-label="{said}" {size}>'
     )
     yield f"<title>{said}</title>"
-    yield f"<style>\n{style_sheet()}</style>"
-    yield f'<rect class="ground" width="{number(width)}" height="{number(height)}"/>'
-    yield from head
-    x, y = (width - extent.width) / 2 - extent.x, _MARGIN_PX + head_height - extent.y
-    yield f'<g transform="translate({number(x)} {number(y)})">'
-    yield from _body(cards, found)
-    yield "</g>"
-    yield "</svg>"
 
 
 def _extent(found: Placement) -> Rect:
@@ -123,17 +178,18 @@ def _head(drawn: Sketch, room: float) -> tuple[list[str], float]:
     return lines, y + 20 - _MARGIN_PX
 
 
-def _body(cards: Sequence[Card], found: Placement) -> Iterator[str]:
+def _body(drawing: Drawing, standings: Sequence[str] = ()) -> Iterator[str]:
     """Frames of groups at the bottom, then edges, then cards."""
-    placed = list(zip(cards, found.boxes, strict=True))
-    for card, at in placed:
+    stands = standings or [""] * len(drawing.cards)
+    placed = list(zip(drawing.cards, drawing.found.boxes, stands, strict=True))
+    for card, at, standing in placed:
         if card.item.is_group:
-            yield from draw_header(card, at)
-    for route in found.routes:
+            yield from draw_header(card, at, standing)
+    for route in drawing.found.routes:
         yield from _edge(route)
-    for card, at in placed:
+    for card, at, standing in placed:
         if not card.item.is_group:
-            yield from draw_card(card, at)
+            yield from draw_card(card, at, standing)
 
 
 def _edge(route: Route) -> Iterator[str]:

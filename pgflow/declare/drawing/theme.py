@@ -73,6 +73,14 @@ def style_sheet() -> str:
     )
 
 
+_OUTLINES = {
+    "waiting": "stroke-dasharray: 2 4", "skipped": "stroke-dasharray: 2 4",
+    "running": "stroke-width: 3", "asks": "stroke-width: 3", "failed": "stroke-width: 3",
+}  # fmt: skip
+_STANDS = {"running": "agent", "asks": "person", "completed": "code", "failed": "stop"}
+"""Families of colours of the words for where a node stands; the others have that of soft text."""
+
+
 def _type() -> list[str]:
     """Return the style rules that are the same on both grounds."""
     return [
@@ -85,6 +93,10 @@ def _type() -> list[str]:
             f"{_ROOT} .icon {{ fill: none; stroke-width: 1.4; "
             "stroke-linecap: round; stroke-linejoin: round; }\n"
         ),
+        *(
+            f"{_ROOT} .is-{name} .box, {_ROOT} .is-{name} .group {{ {rule}; }}\n"
+            for name, rule in _OUTLINES.items()
+        ),
     ]
 
 
@@ -95,6 +107,7 @@ def _rules(colours: dict[str, str], *, is_dark: bool) -> list[str]:
         f"{_ROOT} .soft {{ fill: {colours['soft']}; }}\n",
         f"{_ROOT} .edge {{ stroke: {colours['line']}; }}\n",
         f"{_ROOT} .tip {{ fill: {colours['line']}; }}\n",
+        f"{_ROOT} .state {{ fill: {colours['soft']}; }}\n",
     ]
     for name, family in FAMILIES.items():
         tone = family.dark if is_dark else family.light
@@ -109,5 +122,11 @@ def _rules(colours: dict[str, str], *, is_dark: bool) -> list[str]:
             ),
             f"{_ROOT} .{name} .mode, {_ROOT} .{name}.chip text {{ fill: {tone.text}; }}\n",
             f"{_ROOT} .{name} .icon {{ stroke: {tone.text}; }}\n",
+        ]
+    for name, kind in _STANDS.items():
+        tone = FAMILIES[kind].dark if is_dark else FAMILIES[kind].light
+        rules += [
+            f"{_ROOT} .is-{name} .state {{ fill: {tone.text}; }}\n",
+            f"{_ROOT} .is-{name} .box, {_ROOT} .is-{name} .group {{ stroke: {tone.line}; }}\n",
         ]
     return rules

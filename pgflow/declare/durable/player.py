@@ -62,15 +62,12 @@ from pgflow.declare.play.interpreter import (
     run_state,
     until_met,
 )
-from pgflow.declare.play.progress import visible
+from pgflow.declare.play.progress import STREAM, visible
 from pgflow.declare.play.signals import without_signal_tags
 from pgflow.declare.text.javascript import trim
 from pgflow.declare.text.outputs import Output, UnresolvableReference, declared_fields
 from pgflow.declare.text.templates import Variables, resolve
 from pgflow.errors import StepFailed
-
-STREAM: Final = "nodes"
-"""Stream in which a run tells of each node that ended."""
 
 _KEPT: Final = "outputs of a type are files"
 

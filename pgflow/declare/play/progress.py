@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from pgflow.declare.graph import NodeId
 from pgflow.declare.graph.plan import Place, Plan
 from pgflow.declare.text.outputs import Output, Outputs
+
+STREAM: Final = "nodes"
+"""Stream in which a run tells of each node that ended."""
 
 
 @dataclass(frozen=True, slots=True)

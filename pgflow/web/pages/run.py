@@ -6,21 +6,29 @@ asked for; so a run of a hundred thousand steps is shown as fast as one of ten.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from pgflow._desk.desk import Desk
+from pgflow._desk.graphs import STANDINGS
 from pgflow._desk.orders import ORDERS, orders_for
 from pgflow._desk.traces import logs_of
 from pgflow._desk.waterfall import draw
 from pgflow._desk.words import advice, quoted, whole, why
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
+    ChildRow,
+    DecisionRow,
     EffectRow,
+    Listing,
     RunDetail,
     UnitRow,
     database_now,
@@ -36,6 +44,8 @@ from pgflow.inspect import (
     list_gates,
     list_messages,
     list_units,
+    read_event_kinds,
+    read_progress,
     read_state,
     read_trace,
     sum_charges,
@@ -61,6 +71,7 @@ async def show_run(desk: Desk, request: Request) -> Page:
     run = await desk.ask(find_detail(key, tenant=desk.tenant))
     now = await desk.ask(database_now())
     done = request.query_params.get("done", "")
+    journal, kinds = await _journal(desk, request, run, now)
     return Page(
         "run",
         key,
@@ -70,8 +81,8 @@ async def show_run(desk: Desk, request: Request) -> Page:
             "may_order": principal_of(request).may("operate"),
             "orders": orders_for(run) if principal_of(request).may("operate") else [],
             "logs": await _logs(desk, run), "values": _values(desk, run), "clear": desk.clear,
-            **await _journal(desk, request, run, now), **await _kin(desk, run),
-            **await _ledgers(desk, run),
+            "graph": await _graph(desk, run), "standings": STANDINGS,
+            **journal, **await _kin(desk, run, kinds), **await _ledgers(desk, run, kinds),
         },
         f"pgflow show {quoted(key)}",
     )  # fmt: skip
@@ -80,6 +91,20 @@ async def show_run(desk: Desk, request: Request) -> Page:
 async def _logs(desk: Desk, run: RunDetail) -> str:
     """Return the address of the logs of a run."""
     return desk.logs and logs_of(desk.logs, run.key, await desk.ask(read_trace(run.run_id)))
+
+
+async def _graph(desk: Desk, run: RunDetail) -> dict[str, Any] | None:
+    """Return the graph of a run whose workflow plays one; None for others."""
+    drawer = desk.graphs.get(run.workflow)
+    if drawer is None:
+        return None
+    progress = await desk.ask(read_progress(run.run_id, drawer.stream))
+    progress = replace(progress, told=tuple(desk.clear(said) for said in progress.told))
+    draw = partial(drawer, desk.clear(run.input), progress, has_ended=run.status in ENDED)
+    drawn = await asyncio.to_thread(draw)
+    if drawn is None:
+        return None
+    return {"svg": Markup(drawn.svg), "nodes": drawn.nodes}  # noqa: S704 - it is escaped
 
 
 def _values(desk: Desk, run: RunDetail) -> list[tuple[str, str, Any]]:
@@ -97,8 +122,12 @@ def _values(desk: Desk, run: RunDetail) -> list[tuple[str, str, Any]]:
     return found
 
 
-async def _journal(desk: Desk, request: Request, run: RunDetail, now: datetime) -> dict[str, Any]:
-    """Return a window of the journal: what is drawn, and what is told."""
+async def _journal(
+    desk: Desk, request: Request, run: RunDetail, now: datetime
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return a window of the journal: what is drawn, and what is told; and the kinds of events in
+    all of it, so that nothing is asked for that is not there.
+    """
     last = await desk.ask(last_seq(run.run_id))
     newest = max(0, last - WINDOW_UNITS)
     after = _place(request, newest)
@@ -108,13 +137,19 @@ async def _journal(desk: Desk, request: Request, run: RunDetail, now: datetime) 
     entries = fold(units, begins)
     is_newest = after >= newest
     goes_on = is_newest and run.status not in ENDED
-    return {
+    kinds = (
+        await desk.ask(read_event_kinds(run.run_id))
+        if window.next or after
+        else frozenset(unit.event for unit in units)
+    )
+    found = {
         "waterfall": draw(entries, begins, now if goes_on else None) if entries else None,
         "units": [_told(desk, unit) for unit in units],
         "last": last, "after": after, "is_newest": is_newest,
         "earlier": max(0, after - WINDOW_UNITS) if after else None,
         "later": None if is_newest else min(after + WINDOW_UNITS, newest),
     }  # fmt: skip
+    return found, kinds
 
 
 def _place(request: Request, newest: int) -> int:
@@ -133,16 +168,27 @@ def _told(desk: Desk, unit: UnitRow) -> tuple[UnitRow, Any, str]:
     return unit, payload, describe_error(payload) if is_error else ""
 
 
-async def _kin(desk: Desk, run: RunDetail) -> dict[str, Any]:
+async def _kin(desk: Desk, run: RunDetail, kinds: frozenset[str]) -> dict[str, Any]:
     parent = None if run.parent_run_id is None else await desk.ask(find_key(run.parent_run_id))
-    children = await desk.ask(list_children(run.run_id, limit=MOST_ROWS))
+    children: Listing[ChildRow] = Listing([], None)
+    if "child_started" in kinds:
+        children = await desk.ask(list_children(run.run_id, limit=MOST_ROWS))
     return {"parent": parent, "children": children.items, "more_children": children.next}
 
 
-async def _ledgers(desk: Desk, run: RunDetail) -> dict[str, Any]:
+async def _ledgers(desk: Desk, run: RunDetail, kinds: frozenset[str]) -> dict[str, Any]:
     """Return what the ledgers have of a run, and what it has said of itself."""
-    effects = await desk.ask(list_effects(run.run_id, limit=MOST_ROWS))
-    decisions = await desk.ask(list_decisions(run.run_id, limit=MOST_ROWS))
+    effects: Listing[EffectRow] = Listing([], None)
+    if any(kind.startswith("effect_") for kind in kinds):
+        effects = await desk.ask(list_effects(run.run_id, limit=MOST_ROWS))
+    decisions: Listing[DecisionRow] = Listing([], None)
+    if "decision_recorded" in kinds:
+        decisions = await desk.ask(list_decisions(run.run_id, limit=MOST_ROWS))
+    state, spent = None, None
+    if "state_set" in kinds:
+        state = desk.clear(await desk.ask(read_state(run.key, tenant=desk.tenant)))
+    if "budget_charged" in kinds:
+        spent = await desk.ask(sum_charges("run", run_id=run.run_id))
     messages = await desk.ask(list_messages(run.key, tenant=desk.tenant, limit=MOST_ROWS))
     return {
         "gates": (await desk.ask(list_gates(run.key, tenant=desk.tenant))).items,
@@ -155,9 +201,7 @@ async def _ledgers(desk: Desk, run: RunDetail) -> dict[str, Any]:
         "debts": [
             debt for debt in await desk.ask(list_debts(run.run_id)) if debt.kind != "gate"
         ],
-        "messages": messages.items,
-        "state": desk.clear(await desk.ask(read_state(run.key, tenant=desk.tenant)) or {}),
-        "spent": await desk.ask(sum_charges("run", run_id=run.run_id)),
+        "messages": messages.items, "state": state or {}, "spent": spent or [],
         "error_words": describe_error(desk.clear(run.error)) if run.error else "",
     }  # fmt: skip
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from pgflow._desk.desk import Desk
 from pgflow._desk.needs import SILENT_SECONDS
+from pgflow._desk.spending import NEWEST_CHARGES, SINCE, WAYS, read_spending
 from pgflow._desk.words import quoted
 from pgflow.errors import InvalidArgument, RunNotFound
 from pgflow.inspect import (
@@ -21,13 +24,10 @@ from pgflow.inspect import (
     list_queues,
     list_stray_leases,
     list_workers,
-    sum_charges,
 )
 from pgflow.web.page import Page, need, principal_of, query, read_form, see
 
 PAGE_ROWS = 50
-NEWEST_CHARGES = 5_000
-"""Charges of all pools that are looked through; there may be millions."""
 DONE = {
     "grant": "More is allowed in this period.",
     "revoke": "It admits nothing from now on.",
@@ -43,10 +43,19 @@ async def show_budgets(desk: Desk, request: Request) -> Page:
         "Budgets",
         {
             "budgets": [(row, used(row)) for row in found], "next": found.next,
-            "now": await desk.ask(database_now()),
+            "now": await desk.ask(database_now()), **await _spending(desk),
         },
         "pgflow budgets",
     )  # fmt: skip
+
+
+async def _spending(
+    desk: Desk, pool: str | None = None, since: datetime | None = None
+) -> dict[str, Any]:
+    return {
+        "spent": await read_spending(desk, pool, since or SINCE), "ways": WAYS,
+        "newest": NEWEST_CHARGES,
+    }  # fmt: skip
 
 
 def used(row: BudgetRow) -> tuple[float, float] | None:
@@ -65,18 +74,12 @@ async def show_budget(desk: Desk, request: Request) -> Page:
     rows = (await desk.ask(list_budgets(pool, limit=None))).items
     if not rows:
         raise RunNotFound(f"there is no pool {pool!r}")
-    spent, models = [
-        await desk.ask(sum_charges(by, pool=pool, since=rows[0].period_at, newest=NEWEST_CHARGES))
-        for by in ("run", "model")
-    ]
-    most = sorted(spent, key=lambda row: -row.amount)
     return Page(
         "budget",
         pool,
         {
-            "pool": pool, "budgets": [(row, used(row)) for row in rows], "spent": most[:PAGE_ROWS],
-            "newest": NEWEST_CHARGES,
-            "models": sorted(models, key=lambda row: -row.amount)[:PAGE_ROWS],
+            "pool": pool, "budgets": [(row, used(row)) for row in rows],
+            **await _spending(desk, pool, rows[0].period_at),
             "may": principal_of(request).may("admin"), "now": await desk.ask(database_now()),
             "done": DONE.get(request.query_params.get("done", ""), ""),
         },

@@ -17,6 +17,8 @@ from pgflow.inspect import (
 from pgflow.web.page import Page, query
 
 MOST_ROWS = 200
+KEPT_SECONDS = 10.0
+"""Time for which versions in flight are shown as they were read: they change with deployments."""
 
 
 async def show_workflows(desk: Desk, request: Request) -> Page:
@@ -36,16 +38,19 @@ async def show_workflow(desk: Desk, request: Request) -> Page:
     name = query(request, "name")
     rows = [row for row in await desk.ask(list_workflow_rows()) if row.workflow == name]
     steps = await desk.ask(list_step_times(name))
-    versions = await desk.ask(list_versions([name]))
+    # Both read every open run, for all workflows alike.
+    found = await desk.ask_seldom("versions", list_versions(), KEPT_SECONDS)
+    versions = [row for row in found if row.workflow == name]
     if not (rows or steps or versions):
         raise RunNotFound(f"there is no workflow {name!r} among the newest runs and the workers")
+    patches = await desk.ask_seldom("patches", list_patches(), KEPT_SECONDS)
     return Page(
         "workflow",
         name,
         {
             "name": name, "row": rows[0] if rows else None, "steps": steps[:MOST_ROWS],
             "versions": versions[:MOST_ROWS],
-            "patches": (await desk.ask(list_patches([name])))[:MOST_ROWS],
+            "patches": [row for row in patches if row.workflow == name][:MOST_ROWS],
             "now": await desk.ask(database_now()),
         },
         f"pgflow versions {quoted(name)}",

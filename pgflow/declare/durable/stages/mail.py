@@ -13,7 +13,6 @@ from pydantic import JsonValue
 
 import pgflow
 from pgflow.declare.durable.frozen import Settings
-from pgflow.declare.durable.player import STREAM
 from pgflow.declare.durable.results import WorkflowFailed
 from pgflow.declare.durable.schemas import misfits
 from pgflow.declare.durable.stages.files import Tree
@@ -21,6 +20,7 @@ from pgflow.declare.durable.stages.looks import checked_target
 from pgflow.declare.durable.stages.plans import targets_of, value_at
 from pgflow.declare.graph import Artifact, Graph
 from pgflow.declare.play.interpreter import State
+from pgflow.declare.play.progress import STREAM
 from pgflow.declare.text.javascript import parse_json
 
 REQUEST: Final = "request:"

@@ -1,0 +1,158 @@
+"""The graph of a run whose workflow came from a file: each node coloured by where it stands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
+
+from runkit import start, write
+from test_console_pages import seen_in
+from webkit import Browser, Reader, Watched, is_harmless
+
+import pgflow.web
+from pgflow import Approve
+from pgflow.declare import GRAPHS, Graph
+from pgflow.declare.drawing.run import MOST_DRAWN
+from pgflow.declare.drawing.states import stand
+from pgflow.declare.drawing.theme import style_sheet
+from pgflow.declare.graph import Bash, Group, Loop, Node, Prompt, Until
+from pgflow.inspect import Progress
+from pgflow.web import Principal
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness
+
+pytestmark = pytest.mark.timeout(60)
+
+RULES = Path(pgflow.web.__file__).parent / "static/graph.css"
+HEAD = """/* The rules of graphs, made of pgflow/declare/drawing/theme.py:
+   PGFLOW_UPDATE_SNAPSHOT=1 pytest tests/web/test_console_graphs.py */
+
+"""
+NODES = """
+- id: look
+  bash: echo '<script>alert(1)</script>'
+- id: ask
+  approval: {message: "Go on?"}
+  depends_on: [look]
+- id: bad
+  bash: echo sorry >&2; exit 3
+  depends_on: [ask]
+- id: after
+  bash: echo no
+  depends_on: [bad]
+"""
+
+
+def standings(page: Reader) -> dict[str, str]:
+    """The classes of a picture's nodes, by the first line of what a pointer on them shows."""
+    found: dict[str, str] = {}
+    open_: list[str] = []
+    for tag, attrs in page.elements:
+        said = attrs.get("class") or ""
+        if tag == "g" and said.startswith("is-"):
+            open_.append(said.removeprefix("is-"))
+        elif tag == "text" and "code" in said and open_:
+            found[str(len(found))] = open_[-1]
+    return found
+
+
+def graph_of(*nodes: Node) -> Graph:
+    return Graph(name="x", nodes=nodes)
+
+
+def words(
+    graph: Graph, begun: set[str], *told: dict[str, Any], asks: set[str] = frozenset()
+) -> list[str]:  # type: ignore[assignment]
+    seen = stand(graph, begun, asks, told, has_ended=False)
+    return [f"{one.node.id} {one.standing}" for one in seen]
+
+
+async def test_a_run_of_a_file_shows_where_each_node_stands(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    await start(aflow, write(tmp_path, NODES), key="r")
+    await aflow.until_idle()
+    browser = Browser(aflow.app, Principal("ann", ["operate"]), graphs=GRAPHS)
+    page = await browser.get("/run", key="r")
+    seen_in(page, "4 nodes", "look completed bash", "ask asks approval", "bad waiting bash")
+    assert list(standings(page).values())[:2] == ["completed", "asks"]
+    assert is_harmless(page) == []
+    assert any("/static/graph.css" in (attrs.get("href") or "") for _, attrs in page.elements)
+    async with Watched(browser, "/run?key=r") as watched:
+        await aflow.answer("ask", Approve())
+        await aflow.until_idle()
+        page = await watched.until("bad failed bash")
+        page = await watched.until("after skipped bash")
+    assert is_harmless(page) == []
+
+
+async def test_a_console_that_was_given_no_drawer_shows_the_run_without(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    await start(aflow, write(tmp_path, "- {id: a, bash: echo}"), key="r")
+    page = await Browser(aflow.app, Principal("ann")).get("/run", key="r")
+    assert "1 node" not in page.words
+    assert not any("graph.css" in (attrs.get("href") or "") for _, attrs in page.elements)
+
+
+def test_nodes_of_a_group_stand_where_they_do_in_its_newest_round() -> None:
+    until = Until(max_iterations=3)
+    inner = (Node(id="tick", body=Bash(script="x")), Node(id="tock", body=Bash(script="y")))
+    graph = graph_of(
+        Node(id="a", body=Prompt(text="x")),
+        Node(id="a#b", body=Loop(text="x", until=until)),
+        Node(id="group", body=Group(nodes=inner, until=until)),
+    )
+    first = [{"id": "tick", "state": "completed", "iteration": 1}]
+    assert words(graph, {"group#1/tick", "group#1/tock"}, *first)[2:] == [
+        "group running", "tick completed", "tock running",
+    ]  # fmt: skip
+    begun = {"a", "a#b#2:until", "group#2/tick", "group#1/tick", "group#1/tock"}
+    assert words(graph, begun, *first) == [
+        "a running", "a#b running", "group running", "tick running", "tock waiting",
+    ]  # fmt: skip
+    ends = [{"id": "group", "state": "completed"}, {"id": "a", "state": "odd"}, "no", {"id": 7}]
+    assert words(graph, begun, *ends)[2] == "group completed"  # type: ignore[arg-type]
+    assert words(graph, {"pgflow.folder", "", "b"}, asks={"a:ask#2"})[0] == "a asks"
+
+
+def test_a_node_at_work_when_its_run_ends_is_cut_off() -> None:
+    graph = graph_of(Node(id="a", body=Prompt(text="x")), Node(id="b", body=Prompt(text="x")))
+    seen = stand(graph, {"a"}, (), (), has_ended=True)
+    assert [one.standing for one in seen] == ["cut off", "waiting"]
+
+
+def test_what_cannot_be_drawn_is_told_in_words_and_what_is_no_graph_not_at_all() -> None:
+    draw, nothing = GRAPHS["pgflow.declared"], Progress(frozenset(), frozenset(), ())
+    many = graph_of(*(Node(id=f"n{n}", body=Prompt(text="x")) for n in range(MOST_DRAWN + 1)))
+    given = {"frozen": {"graph": many.model_dump(mode="json")}}
+    drawn = draw(given, nothing, has_ended=False)
+    assert drawn is not None
+    assert (drawn.svg, len(drawn.nodes)) == ("", MOST_DRAWN + 1)
+    for bad in (None, [], {}, {"frozen": 1}, {"frozen": {}}, {"frozen": {"graph": {"x": 1}}}):
+        assert draw(bad, nothing, has_ended=False) is None
+    code = (
+        "import sys; sys.modules['graphlay'] = None\n"
+        "from pgflow.declare import GRAPHS\nfrom pgflow.inspect import Progress\n"
+        "g = {'name': 'x', 'nodes': [{'id': 'a', 'body': {'mode': 'bash', 'script': 'x'}}]}\n"
+        "p = Progress(frozenset(), frozenset(), ())\n"
+        "d = GRAPHS['pgflow.declared']({'frozen': {'graph': g}}, p, has_ended=False)\n"
+        "print(repr(d.svg), d.nodes[0].standing)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "'' waiting\n"
+
+
+def test_the_rules_of_graphs_are_those_of_their_pictures() -> None:
+    text = HEAD + style_sheet()
+    if os.environ.get("PGFLOW_UPDATE_SNAPSHOT"):
+        RULES.write_text(text)
+    assert RULES.read_text() == text
