@@ -4145,6 +4145,13 @@ CONSOLE = (
         "web/test_console_tenants.py::test_no_address_leads_to_a_run_of_another_tenant",
     ),
     Defect(
+        "console of a provider that is called by any name",
+        "cli/pgflow_cli/ops/oidc.py",
+        'return login, [*HERE, (urlsplit(address).hostname or "").lower()]',
+        "return login, []",
+        "web/test_web_oidc.py::test_the_console_is_known_by_its_address_and_on_this_machine",
+    ),
+    Defect(
         "order to a relay by whoever looks",
         "pgflow/web/pages/relays.py",
         """    principal = need(request, "operate")

@@ -33,7 +33,10 @@ def web(
     *,
     dsn: Dsn = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; another than this machine's needs --tokens.")
+        str,
+        typer.Option(
+            help="Address to listen at; another than this machine's needs --tokens or --oidc."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for any that is free.")
@@ -42,6 +45,14 @@ def web(
         Path | None,
         typer.Option(
             metavar="FILE", help="TOML with a token and roles for each name.", show_default=False
+        ),
+    ] = None,
+    oidc: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML with a provider of OpenID Connect, and roles by the values of a claim.",
+            show_default=False,
         ),
     ] = None,
     names: Annotated[
@@ -53,14 +64,14 @@ def web(
         ),
     ] = None,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Show, and take no orders; without --tokens.")
+        bool, typer.Option("--read-only", help="Show, and take no orders; on this machine only.")
     ] = False,
     roles: Annotated[
         list[str] | None,
         typer.Option(
             "--as",
             metavar="ROLE",
-            help="A role of yours that gates ask for, without --tokens; more than once for more.",
+            help="A role of yours that gates ask for, on this machine; more than once for more.",
         ),
     ] = None,
     logs: Annotated[
@@ -76,19 +87,11 @@ def web(
     """Serves the console: pages where people see, decide and mend.
 
     On this machine it trusts whoever sits there, and records that name. With --tokens it asks each
-    for a token, and may listen elsewhere. Behind a proxy that speaks TLS, name the hosts that it is
+    for a token, with --oidc a provider says who they are, and it may listen elsewhere. The secret
+    of the client is PGFLOW_OIDC_SECRET. Behind a proxy that speaks TLS, name the hosts that it is
     asked for by --allow-host.
     """
-    if host not in LOOPBACK and tokens is None:
-        raise Mistake(
-            f"at {host} others could come in: name who may by --tokens FILE, or listen at 127.0.0.1"
-        )
-    if tokens is not None and (read_only or roles):
-        raise Mistake("--read-only and --as are for this machine; the file of --tokens has roles")
-    for name in names or ():
-        if not _HOST.fullmatch(name):
-            raise Mistake(f"--allow-host takes a name such as ops.example.org, not {name!r}")
-    check_roles(roles)
+    _check(host, tokens, oidc, names, read_only=read_only, roles=roles)
     try:
         import uvicorn  # noqa: F401
 
@@ -97,26 +100,71 @@ def web(
         raise Mistake(f'the console needs {error.name}: pip install "pgflow-engine[web]"') from None
     import asyncio
 
+    from pgflow.declare import GRAPHS
     from pgflow.errors import InvalidArgument
     from pgflow_cli.look.logs import set_up_logging
+    from pgflow_cli.ops.oidc import WEB_SECRET, web_secret
     from pgflow_cli.ops.serving import Stop
 
     set_up_logging(log_level, log_format)
-    auth: Auth = (
-        pgflow.web.Local(
-            operator(), roles=["view"] if read_only else ["admin"], acts_as=roles or ()
-        )
-        if tokens is None
-        else read_tokens(tokens)
-    )
+    auth, hosts = _who(tokens, oidc, read_only=read_only, roles=roles)
+    if hosts and names:
+        hosts = [*hosts, *names]
     app = open_target(target, dsn, listen=True)
     try:
-        served = pgflow.web.asgi(app, auth=auth, hosts=names or None, logs=logs)
+        served = pgflow.web.asgi(
+            app, auth=auth, hosts=hosts or names or None, secret=web_secret(), logs=logs,
+            graphs=GRAPHS,
+        )  # fmt: skip
     except InvalidArgument as error:
-        raise Mistake(str(error).replace("logs=", "--logs")) from None
+        said = str(error).replace("logs=", "--logs").replace("secret= of a console", WEB_SECRET)
+        raise Mistake(said) from None
     server = make_server(served)
     with listen_at(host, port) as listening:
         asyncio.run(_serve(app, server, listening, Stop(), served.close))
+
+
+def _check(
+    host: str, tokens: Path | None, oidc: Path | None, names: list[str] | None, *,
+    read_only: bool, roles: list[str] | None,
+) -> None:  # fmt: skip
+    """Refuse options that would let in others, or that say two things.
+
+    Raises:
+        Mistake: They do.
+    """
+    is_open = tokens is not None or oidc is not None
+    if host not in LOOPBACK and not is_open:
+        raise Mistake(
+            f"at {host} others could come in: name who may by --tokens FILE or --oidc FILE, or "
+            "listen at 127.0.0.1"
+        )
+    if tokens is not None and oidc is not None:
+        raise Mistake("--tokens and --oidc are two ways to say who somebody is: take one")
+    if is_open and (read_only or roles):
+        way = "--tokens" if oidc is None else "--oidc"
+        raise Mistake(f"--read-only and --as are for this machine; the file of {way} has roles")
+    for name in names or ():
+        if not _HOST.fullmatch(name):
+            raise Mistake(f"--allow-host takes a name such as ops.example.org, not {name!r}")
+    check_roles(roles)
+
+
+def _who(
+    tokens: Path | None, oidc: Path | None, *, read_only: bool, roles: list[str] | None
+) -> tuple[Auth, list[str]]:
+    """Return who says who somebody is, and the names by which the console may be called if that
+    says them.
+    """
+    from pgflow.web import Local
+    from pgflow_cli.ops.oidc import read_oidc
+
+    if oidc is not None:
+        return read_oidc(oidc)
+    if tokens is not None:
+        return read_tokens(tokens), []
+    allowed = ["view"] if read_only else ["admin"]
+    return Local(operator(), roles=allowed, acts_as=roles or ()), []
 
 
 def make_server(served: Any) -> Any:

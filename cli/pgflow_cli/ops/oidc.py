@@ -1,0 +1,96 @@
+"""The file of ``pgflow web --oidc``: which provider says who somebody is, and their roles.
+
+It has no secret in it, so it may lie beside the code. The secret of the client comes from
+``PGFLOW_OIDC_SECRET``; a public client has none. ``PGFLOW_WEB_SECRET`` is the key of sessions and
+forms, the same in all processes that serve one host. Without it each start makes its own, and
+whoever was logged in logs in again.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pgflow_cli.look.failures import Mistake
+
+if TYPE_CHECKING:
+    from pgflow.web import Oidc
+
+CLIENT_SECRET = "PGFLOW_OIDC_SECRET"  # noqa: S105  the name of a variable
+WEB_SECRET = "PGFLOW_WEB_SECRET"  # noqa: S105
+NEEDED = ("issuer", "client_id", "address", "roles")
+KNOWN = {*NEEDED, "roles_claim", "name_claim", "scope"}
+HERE = ("localhost", "127.0.0.1", "[::1]")
+
+
+def read_oidc(path: Path) -> tuple[Oidc, list[str]]:
+    """Return the login that a file describes, and the names by which browsers may call the console:
+    that of its address, and those of this machine.
+
+    Raises:
+        Mistake: The file cannot be read, or says something else.
+    """
+    from pgflow.errors import InvalidArgument
+    from pgflow.web import Oidc
+
+    said = _read(path)
+    address = said["address"].rstrip("/")
+    if urlsplit(address).path:
+        raise Mistake(
+            f"{path}: address is where browsers see the console, which pgflow web serves at the "
+            f"root of its host: {address!r} leads below it"
+        )
+    try:
+        login = Oidc(
+            said.pop("issuer"), said.pop("client_id"), os.environ.get(CLIENT_SECRET),
+            **{**said, "address": address}, secret=web_secret(),
+        )  # fmt: skip
+    except (InvalidArgument, ImportError) as error:
+        text = str(error).replace("secret= of a login", WEB_SECRET)
+        raise Mistake(text if isinstance(error, ImportError) else f"{path}: {text}") from None
+    return login, [*HERE, (urlsplit(address).hostname or "").lower()]
+
+
+def web_secret() -> bytes | None:
+    """Return the key of sessions and forms; None if each process makes its own."""
+    found = os.environ.get(WEB_SECRET)
+    return found.encode() if found else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what a file says, each thing of its kind.
+
+    Raises:
+        Mistake: It says something else.
+    """
+    import tomllib
+
+    try:
+        said = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise Mistake(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Mistake(f"{path} is no TOML: {error}") from None
+    if {"client_secret", "secret"} & set(said):
+        raise Mistake(f"{path}: no secret stands in this file: set {CLIENT_SECRET} instead")
+    if unknown := sorted(set(said) - KNOWN):
+        raise Mistake(f"{path}: there is no {unknown[0]}; there are {', '.join(sorted(KNOWN))}")
+    for name in NEEDED:
+        if name not in said:
+            raise Mistake(f"{path}: {name} is missing; it names {', '.join(NEEDED)}")
+    for name, value in said.items():
+        if name != "roles" and not (isinstance(value, str) and value):
+            raise Mistake(f"{path}: {name} is a text")
+    roles = said["roles"]
+    if not isinstance(roles, dict) or not roles or not all(map(_is_list, roles.values())):
+        raise Mistake(
+            f"{path}: roles is a table of lists by the values of the claim: "
+            'ops = ["operate", "approve"]'
+        )
+    return said
+
+
+def _is_list(found: object) -> bool:
+    return isinstance(found, list) and all(isinstance(one, str) for one in found)
