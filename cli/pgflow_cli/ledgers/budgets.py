@@ -172,7 +172,7 @@ def show_spent(
     ] = None,
     *,
     by: Annotated[
-        str, typer.Option(help="day, run, model, step, workflow, pool or decision.")
+        str, typer.Option(help="Way to add up: day, run, model, step, workflow, pool or decision.")
     ] = "day",
     since: Annotated[
         str, typer.Option(help="Time, or duration back from now, since which it was spent.")
