@@ -11,6 +11,8 @@ import argparse
 import asyncio
 import json
 import sys
+import tempfile
+import threading
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
@@ -22,10 +24,23 @@ import servers
 from chromium import chromium
 from schedulekit import setting
 from sqlkit import one
-from test_console_pages import FLOWS, Order, ask_first, await_payment, checkout, long, pay, ship
+from test_console_pages import (
+    FLOWS,
+    Order,
+    agent,
+    ask_first,
+    await_payment,
+    checkout,
+    long,
+    pay,
+    ship,
+)
 from test_web_command import console
 
-from pgflow import AsyncApp
+from pgflow import App, AsyncApp, Pool, step, workflow
+from pgflow.declare import parse_workflow
+from pgflow.declare.durable import declared, freeze
+from pgflow.declare.durable.frozen import Settings
 
 LOOKS = ((1280, False), (1280, True), (390, False), (390, True))
 PAGES = (
@@ -35,13 +50,64 @@ PAGES = (
     "/relay?name=mailer", "/relay/order?name=mailer&verb=replay", "/health",
     "/run/compare?key=pay-again", "/filters?status=failed", "/run?key=long",
     "/run/order?key=invoice-1&verb=cancel", "/run/again?key=order-1", "/runs?status=waiting",
+    "/run?key=graph", "/run?key=loop", "/budget?pool=models", "/worker?id={worker}",
 )  # fmt: skip
 
 
-async def work(dsn: str) -> None:
+GRAPH = """name: release
+description: Build, ask, ship
+nodes:
+  - {id: build, bash: "echo built"}
+  - {id: lint, bash: "echo clean"}
+  - {id: notes, bash: "echo sorry >&2; exit 3", depends_on: [build]}
+  - id: approve
+    approval: {message: "Ship it?"}
+    depends_on: [build, lint]
+  - {id: ship, bash: "echo shipped", depends_on: [approve], when: "$build.output == 'built'"}
+  - {id: announce, bash: "echo told", depends_on: [ship, notes]}
+"""
+LOOP = """name: refine
+description: A group that goes round
+nodes:
+  - {id: draft, bash: "echo one"}
+  - id: refine
+    depends_on: [draft]
+    loop_group:
+      until_bash: echo pass
+      max_iterations: 3
+      nodes:
+        - {id: edit, bash: "echo better"}
+        - {id: read, bash: "echo read", depends_on: [edit]}
+"""
+
+
+WORKER = "select worker_id from pgflow.workers where not stopping order by worker_id desc limit 1"
+_begun, _over = threading.Event(), threading.Event()
+
+
+@step
+def read_long() -> None:
+    """Keeps a worker busy while its page is looked at."""
+    _begun.set()
+    _over.wait(600)
+
+
+@workflow
+def held() -> None:
+    """A run that a worker holds."""
+    read_long()
+
+
+async def work(dsn: str, folder: Path) -> None:
     """Do some work of each sort."""
-    app = AsyncApp(dsn, include=FLOWS)
+    app = AsyncApp(dsn, include=[*FLOWS, declared], pools=[Pool("models", usd=10, per="1 day")])
     async with app, app.worker():
+        for name, text in (("graph", GRAPH), ("loop", LOOP)):
+            (folder / f"{name}.yaml").write_text(text)
+            frozen = freeze(parse_workflow(folder / f"{name}.yaml"))
+            await app.start(declared.options(key=name), frozen, Settings(cwd=str(folder)))
+        for n in range(3):
+            await app.start(agent.options(key=f"agent-{n}", pool="models"))
         for n in range(8):
             await app.start(checkout.options(key=f"order-{n}"), Order("boots", n, n == 3))
             await app.start(pay.options(key=f"pay-{n}", labels={"customer": "acme"}), 100 * n)
@@ -71,17 +137,28 @@ def main() -> int:
             conn.execute("select pgflow.set_policy(%s, 'limits')", (json.dumps(rules),))
             setting(conn, "nightly")
             one(conn, "select pgflow.declare_relay('mailer', array['orders'], 'https://mail')")
-        asyncio.run(work(dsn))
-        with console(dsn) as (url, _), chromium() as browser:
+        with tempfile.TemporaryDirectory() as folder:
+            asyncio.run(work(dsn, Path(folder)))
+        with (
+            App(dsn, include=[*FLOWS, held]) as app,
+            app.worker(),
+            console(dsn) as (url, _),
+            chromium() as browser,
+        ):
+            run = app.start(held.options(key="held"))
+            _begun.wait(30)
+            (worker,) = psycopg.connect(dsn).execute(WORKER).fetchone() or ("",)
             for width, is_dark in LOOKS:
                 browser.look(width, 900, dark=is_dark)
                 for path in PAGES:
                     if options.only not in path:
                         continue
-                    browser.open(url + path)
+                    browser.open(url + path.replace("{worker}", str(worker)))
                     plain = path.strip("/").replace("/", "-").replace("?", "-") or "home"
                     shade = "dark" if is_dark else "light"
                     browser.picture(options.folder / f"{plain}-{width}-{shade}.png")
+            _over.set()
+            run.result()
             return 1 if browser.complaints else 0
     finally:
         servers.drop_database(options.dsn, name)

@@ -239,12 +239,13 @@ class ObligationRow:
     detail: Any
 
 
-_OBLIGATIONS: LiteralString = (
+_OBLIGATION: LiteralString = (
     "select o.key, o.kind, o.name, o.state, o.reason, o.opened_at, o.due_at, o.owed_to, o.effect, "
     "o.ref, r.status, o.paged_at,"
-    " o.run_id, o.call, o.beat_at, o.silent_at, o.beat_details, o.holder, o.outlives, o.detail"
-    " from pgflow.obligations o left join pgflow.runs r on r.run_id = o.run_id"
+    " o.run_id, o.call, o.beat_at, o.silent_at, o.beat_details, o.holder, o.outlives, o.detail from"
 )
+_AND_RUN: LiteralString = "left join pgflow.runs r on r.run_id = o.run_id"
+_OBLIGATIONS: LiteralString = statement(_OBLIGATION, "pgflow.obligations o", _AND_RUN)
 
 
 def _read_obligations(rows: list[Row]) -> list[ObligationRow]:
@@ -281,9 +282,12 @@ def list_obligations(
     chosen: LiteralString = "where o.tenant = %s and (%s::text is null or o.state = %s)"
     of: LiteralString = "and o.kind = %s" if kind is not None else ""
     given = (state, state) if kind is None else (state, state, kind)
+    # Only runs of the page are looked for: each is in one of many places.
+    order: LiteralString = "order by o.opened_at, o.run_id, o.call"
     sql = statement(
-        _OBLIGATIONS, chosen, of, behind, "order by o.opened_at, o.run_id, o.call limit %s"
-    )
+        _OBLIGATION, "(select o.* from pgflow.obligations o", chosen, of, behind, order,
+        "limit %s) o", _AND_RUN, order,
+    )  # fmt: skip
     read = lambda rows: cut(  # noqa: E731
         _read_obligations(rows), limit, lambda debt: (debt.opened_at, debt.run_id, debt.call)
     )

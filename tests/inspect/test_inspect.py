@@ -399,6 +399,15 @@ def test_units_come_in_pages(ask: Ask, look: psycopg.Connection[Any]) -> None:
     assert [unit.seq for unit in units] == list(range(1, ask(inspect.last_seq(number)) + 1))
     assert ask(inspect.list_units(number, after=2, limit=None)).items == units[2:]
     assert ask(inspect.last_seq(0)) == 0
+    assert ask(inspect.read_event_kinds(number)) == {unit.event for unit in units}
+
+
+def test_progress_has_the_names_of_calls_and_what_was_told(
+    ask: Ask, look: psycopg.Connection[Any]
+) -> None:
+    found = ask(inspect.read_progress(run_id(look, "order-1"), "nowhere"))
+    assert "charge" in found.begun
+    assert (found.asks, found.told) == (frozenset(), ())
 
 
 def test_a_history_is_folded_into_entries(ask: Ask) -> None:
@@ -499,6 +508,7 @@ def test_budgets_are_told_where_nobody_has_spent_anything(
     assert (row.pool, row.unit, row.allowed, row.charged, row.remaining) == ("acme", "usd", 5, 0, 5)
     assert ask(inspect.list_charges(run_id(look, "shop-1"))).items == []
     assert ask(inspect.sum_charges("model")) == []
+    assert ask(inspect.sum_charges_by(["day", "run"])) == {"day": [], "run": []}
 
 
 def test_ledgers_tell_what_is_owed(ask: Ask, look: psycopg.Connection[Any]) -> None:
