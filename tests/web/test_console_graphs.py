@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
 from runkit import start, write
+from sqlkit import begin
 from test_console_pages import seen_in
 from webkit import Browser, Reader, Watched, is_harmless
 
@@ -22,12 +24,14 @@ from pgflow.declare import GRAPHS, Graph
 from pgflow.declare.drawing.run import MOST_DRAWN
 from pgflow.declare.drawing.states import stand
 from pgflow.declare.drawing.theme import style_sheet
-from pgflow.declare.graph import Bash, Group, Loop, Node, Prompt, Until
+from pgflow.declare.graph import Approval, Bash, Cancel, Group, Loop, Node, Prompt, Until
 from pgflow.inspect import Progress
 from pgflow.web import Principal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import psycopg
 
     from pgflow.testing import AsyncHarness
 
@@ -100,7 +104,41 @@ async def test_a_console_that_was_given_no_drawer_shows_the_run_without(
     await start(aflow, write(tmp_path, "- {id: a, bash: echo}"), key="r")
     page = await Browser(aflow.app, Principal("ann")).get("/run", key="r")
     assert "1 node" not in page.words
+
+    class Broken:
+        stream = "nodes"
+
+        def __call__(self, *_: Any, **__: Any) -> Any:
+            raise ZeroDivisionError
+
+    graphs = {"pgflow.declared": Broken()}
+    page = await Browser(aflow.app, Principal("ann"), graphs=graphs).get("/run", key="r")
+    seen_in(page, "Journal")
     assert not any("graph.css" in (attrs.get("href") or "") for _, attrs in page.elements)
+
+
+async def test_nothing_of_a_graph_is_ever_html(
+    aflow: AsyncHarness, conn: psycopg.Connection[Any]
+) -> None:
+    evil = "x</title></svg><script>alert(1)</script><a href='javascript:alert(1)' onload=\"x\">]]>"
+    graph = graph_of(
+        Node(id=evil, title=evil, body=Approval(message=evil)),
+        Node(id="b", body=Bash(script=evil), depends_on=(evil,), description=evil),
+        Node(id="c", body=Cancel(reason="\u202e" + evil)),
+    )
+    given = {"frozen": {"graph": graph.model_dump(mode="json")}}
+    begin(conn, "pgflow.declared", key="r", input=json.dumps(given))
+    said = json.dumps({"id": evil, "state": "failed", "reason": evil})
+    draw = GRAPHS["pgflow.declared"]
+    progress = Progress(frozenset({evil}), frozenset(), (json.loads(said), {"id": [], "state": {}}))
+    drawn = draw(given, progress, has_ended=False)
+    assert drawn is not None
+    assert drawn.nodes[0].standing == "failed"
+    assert is_harmless(Reader(drawn.svg)) == []
+    page = await Browser(aflow.app, Principal("ann"), graphs=GRAPHS).get("/run", key="r")
+    assert is_harmless(page) == []
+    assert "\u202e" not in page.text
+    assert page.words.count("<script>alert(1)</script>") > 3
 
 
 def test_nodes_of_a_group_stand_where_they_do_in_its_newest_round() -> None:

@@ -7,6 +7,7 @@ asked for; so a run of a hundred thousand steps is shown as fast as one of ten.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -50,7 +51,10 @@ from pgflow.inspect import (
     read_trace,
     sum_charges,
 )
+from pgflow.texts import visible
 from pgflow.web.page import Page, principal_of, query
+
+log = logging.getLogger("pgflow")
 
 WINDOW_UNITS = 200
 MOST_ROWS = 50
@@ -94,14 +98,20 @@ async def _logs(desk: Desk, run: RunDetail) -> str:
 
 
 async def _graph(desk: Desk, run: RunDetail) -> dict[str, Any] | None:
-    """Return the graph of a run whose workflow plays one; None for others."""
+    """Return the graph of a run whose workflow plays one; None for others, and where its drawer
+    fails: the rest of the page is needed all the more then.
+    """
     drawer = desk.graphs.get(run.workflow)
     if drawer is None:
         return None
     progress = await desk.ask(read_progress(run.run_id, drawer.stream))
     progress = replace(progress, told=tuple(desk.clear(said) for said in progress.told))
     draw = partial(drawer, desk.clear(run.input), progress, has_ended=run.status in ENDED)
-    drawn = await asyncio.to_thread(draw)
+    try:
+        drawn = await asyncio.to_thread(draw)
+    except Exception:
+        log.exception("the graph of run %s cannot be drawn", visible(run.key))
+        return None
     if drawn is None:
         return None
     return {"svg": Markup(drawn.svg), "nodes": drawn.nodes}  # noqa: S704 - it is escaped
