@@ -22,6 +22,7 @@ from pgflow_cli.top.views import VIEWS
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from records import SOON
+from sqlkit import begin, commit, flush, unit
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, TextArea
 
@@ -300,6 +301,24 @@ async def test_a_database_that_does_not_answer_is_told_of_and_found_again(
         make_stuck(conn, "stuck-2")
         await sees(top, pilot, "stuck-2")
         assert "No answer" not in words(top)
+
+
+async def test_a_worker_tells_which_runs_it_holds_and_what_they_do(
+    aflow: AsyncHarness, conn: psycopg.Connection[Any]
+) -> None:
+    held = begin(conn, "ship", key=EVIL)
+    begin(conn, "ship", key="theirs", tenant="other")
+    starts = '[[1, "s", "pack", "1", null]]'
+    commit(conn, flush(held, unit(kind="s", name="pack", starts=starts)))
+    async with screen(aflow.app, size=(80, 24)) as (top, pilot):
+        await pilot.press("4")
+        await sees(top, pilot, "WORKER", "1-7 view")
+        await until(pilot, lambda: bool(top.screen.query_one(DataTable).row_count))
+        await pilot.press("enter")
+        await sees(top, pilot, "Runs that it holds", "pack")
+        assert "theirs" not in words(top) and "\u202e" not in words(top)
+        await pilot.press("1")
+        await sees(top, pilot, "A worker holds it and runs its code.")
 
 
 async def test_every_view_fits_a_small_and_a_large_terminal(

@@ -1,4 +1,4 @@
-"""Stories: one run, gate or debt in full, with what may be done about it.
+"""Stories: one run, gate, debt or worker in full, with what may be done about it.
 
 A journal may be long. What is told of it is its newest part, so a run of a hundred thousand steps
 is shown as fast as one of ten.
@@ -22,6 +22,7 @@ from pgflow.inspect import (
     DecisionRow,
     EffectRow,
     Entry,
+    HeldRun,
     RunDetail,
     describe_error,
     find_detail,
@@ -35,11 +36,14 @@ from pgflow.inspect import (
     list_decisions,
     list_effects,
     list_gates,
+    list_held_runs,
     list_units,
+    list_workers,
     sum_charges,
 )
 from pgflow_cli.look.output import (
     Column,
+    Row,
     amount,
     duration,
     make_table,
@@ -100,11 +104,13 @@ class Teller:
         """Return the story of a thing.
 
         Raises:
-            RunNotFound: There is no such run, or nothing is owed under this key.
+            RunNotFound: There is no such run or worker, or nothing is owed under this key.
             GateClosed: The gate asks nothing any more.
         """
         page, key = place
-        tellers = {"run": self._run, "gate": self._gate, "debt": self._debt}
+        tellers = {
+            "run": self._run, "gate": self._gate, "debt": self._debt, "worker": self._worker,
+        }  # fmt: skip
         return await tellers[page](key)
 
     # ------------------------------------------------------------ runs
@@ -267,6 +273,24 @@ class Teller:
         title = f"{debt.kind} {debt.name}"
         return Story(title, parts, orders, [(f"run {debt.key}", ("run", debt.key))])
 
+    async def _worker(self, number: str) -> Story:
+        workers = await self.desk.ask(list_workers())
+        worker = next((one for one in workers if str(one.worker_id) == number), None)
+        if worker is None:
+            raise RunNotFound(f"worker {number} is gone")
+        held = await self.desk.ask(
+            list_held_runs(worker.worker_id, tenant=self.desk.tenant, limit=MOST_ROWS)
+        )
+        parts: list[RenderableType] = [
+            plain(f"It serves {', '.join(worker.queues)}, holds {worker.running} of "
+                  f"{worker.concurrency}, and was started {age(worker.started_at, self.now)}."),
+            plain(f"Version {worker.version}. Last heard of {age(worker.beat_at, self.now)}."),
+            _heading("Runs that it holds"),
+            _held(held, self.now, self.width) if held else plain("None."),
+        ]  # fmt: skip
+        links: list[tuple[str, Place]] = [(f"run {run.key}", ("run", run.key)) for run in held]
+        return Story(f"worker {worker.host}:{worker.pid}", parts, links=links)
+
 
 # ---------------------------------------------------------------- parts
 
@@ -299,6 +323,21 @@ def _took(entry: Entry) -> str:
 def _status(entry: Entry) -> str:
     tries = f", {entry.attempts} tries" if entry.attempts > 1 else ""
     return f"{entry.status}{tries}"
+
+
+def _held(held: list[HeldRun], now: datetime, width: int) -> RenderableType:
+    def does(row: Row) -> Text:
+        run: HeldRun = row["row"]
+        event = (run.event or "").replace("_", " ")
+        return plain(", ".join(run.starts) or f"{event} {run.name or ''}".strip())
+
+    columns = [
+        Column("RUN", lambda row: plain(row["row"].key), most=36),
+        Column("WORKFLOW", lambda row: plain(row["row"].workflow), 70, most=24),
+        Column("FOR", lambda row: plain(duration((now - row["row"].since).total_seconds()))),
+        Column("DOES", does, takes_rest=True, most=200),
+    ]
+    return make_table(columns, [{"row": run} for run in held], width)
 
 
 def _effects(effects: list[EffectRow], width: int) -> RenderableType:

@@ -251,7 +251,8 @@ VIEWS = (
             _age("UP", "started_at"), Column("STATE", _state_of_worker),
             Column("VERSION", _of("version"), 100),
         ),
-        _workers, lambda _: None, "No worker is there. `pgflow workers MODULE` starts one.",
+        _workers, lambda row: ("worker", str(row["worker_id"])),
+        "No worker is there. `pgflow workers MODULE` starts one.",
     ),
     View(
         "gates", "Gates",
