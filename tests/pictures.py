@@ -103,9 +103,11 @@ async def work(dsn: str, folder: Path) -> None:
     app = AsyncApp(dsn, include=[*FLOWS, declared], pools=[Pool("models", usd=10, per="1 day")])
     async with app, app.worker():
         for name, text in (("graph", GRAPH), ("loop", LOOP)):
-            (folder / f"{name}.yaml").write_text(text)
-            frozen = freeze(parse_workflow(folder / f"{name}.yaml"))
-            await app.start(declared.options(key=name), frozen, Settings(cwd=str(folder)))
+            own = folder / name  # a run has its folder alone
+            own.mkdir()
+            (own / "flow.yaml").write_text(text)
+            frozen = freeze(parse_workflow(own / "flow.yaml"))
+            await app.start(declared.options(key=name), frozen, Settings(cwd=str(own)))
         for n in range(3):
             await app.start(agent.options(key=f"agent-{n}", pool="models"))
         for n in range(8):
