@@ -3711,6 +3711,13 @@ FILES = (
         "runs/test_secrets.py::test_an_output_does_not_say_a_secret",
     ),
     Defect(
+        "process given up before its start was heard of",
+        "pgflow/declare/durable/processes.py",
+        'if not (await hearing)["error"]:',
+        'if (await hearing)["error"]:',
+        "runs/test_keeper.py::test_giving_up_a_step_before_its_start_was_heard_of_ends_it_too",
+    ),
+    Defect(
         "secret in two pieces",
         "pgflow/declare/durable/processes.py",
         "at, end = 0, len(held) - self._longest + 1",

@@ -112,6 +112,17 @@ async def test_giving_up_a_step_ends_its_whole_group(tmp_path: Path) -> None:
     eventually(lambda: not lives(found[0]), "the group ends")
 
 
+@alone
+async def test_giving_up_a_step_before_its_start_was_heard_of_ends_it_too(tmp_path: Path) -> None:
+    task = asyncio.create_task(run(bash(f"echo $$ > {tmp_path}/pids; exec sleep 600")))
+    await asyncio.sleep(0)  # it is asked for
+    (pid,) = pids(tmp_path / "pids", 1)  # in the thread of the loop, which hears nothing meanwhile
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not lives(pid)
+
+
 WORKER = """
 import asyncio, os, sys
 from pgflow.declare.durable.processes import Order, run

@@ -270,7 +270,7 @@ async def _begin(order: Order, pipes: _Pipes) -> socket.socket:
         request = json.dumps(asked).encode()
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(ours, keeper.LENGTH.pack(len(request)) + request)
-        answer = await _hear(ours)
+        answer = await _hear_start(ours)
     except BaseException as error:
         ours.close()
         if isinstance(error, ConnectionError):
@@ -291,6 +291,22 @@ def _hand(control: socket.socket, streams: Sequence[int]) -> None:
         socket.send_fds(_keepers.current(), [b"x"], handed)
     except OSError:
         socket.send_fds(_keepers.current(anew=True), [b"x"], handed)
+
+
+async def _hear_start(control: socket.socket) -> dict[str, Any]:
+    """The keeper's answer to a request. Where nobody waits for it any more, it may have started the
+    process all the same, which is gone then before this ends.
+    """
+    hearing = asyncio.ensure_future(_hear(control))
+    try:
+        return await asyncio.shield(hearing)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_DEATH_SECONDS):
+                if not (await hearing)["error"]:
+                    await _kill(control)
+        hearing.cancel()
+        raise
 
 
 async def _hear(control: socket.socket) -> dict[str, Any]:
