@@ -165,5 +165,8 @@ async def test_a_session_keeps_items_in_their_order(dsn: str) -> None:
         assert await session.get_items() == []
         assert await session.pop_item() is None
         assert await other.get_items() == items[:1]
+        assert await PgflowSession("b", app, settings={"limit": 0}).get_items() == []
+    with pytest.raises(TypeError, match="limitt"):
+        PgflowSession("a", settings={"limitt": 1})
     with pytest.raises(InvalidArgument, match="AsyncApp"):
         await PgflowSession("a").get_items()

@@ -28,7 +28,11 @@ class PgflowSession(SessionABC):
     Args:
         session_id: Its id.
         app: The app whose database has it; none is needed in a workflow.
-        settings: Settings of the SDK: the most items that are read, say.
+        settings: Settings of the SDK: the most items that are read, say. A dictionary has their
+            names.
+
+    Raises:
+        TypeError: The SDK knows no such setting.
 
     Example::
 
@@ -40,10 +44,14 @@ class PgflowSession(SessionABC):
         session_id: str,
         app: AsyncApp | None = None,
         *,
-        settings: SessionSettings | None = None,
+        settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
         self.session_id = session_id
-        self.session_settings = settings or SessionSettings()
+        self.session_settings = (
+            SessionSettings(**settings)
+            if isinstance(settings, dict)
+            else settings or SessionSettings()
+        )
         self._app = app
 
     async def _do(self, work: Work) -> Any:
