@@ -198,7 +198,8 @@ def test_ctrl_c_ends_it_with_its_own_code_and_no_traceback(folder):
 
 
 def test_workflows_are_found_in_folders_that_are_named(folder):
-    (folder / "main.yaml").write_text(
+    (folder / "own").mkdir()
+    (folder / "own" / "main.yaml").write_text(
         "name: main\ndescription: d\nnodes: [{id: part, include: shared}]\n"
     )
     library = folder / "lib" / "more"
@@ -206,15 +207,15 @@ def test_workflows_are_found_in_folders_that_are_named(folder):
     (library / "x.yaml").write_text(
         "name: shared\ndescription: d\nnodes: [{id: a, prompt: hello}]\n"
     )
-    alone = pgflow(None, "validate", "main.yaml", "--json")
+    alone = pgflow(None, "validate", "own/main.yaml", "--json")
     assert (alone.code, lines(alone.out)[0]["nodes"]) == (0, None)
-    answer = pgflow(None, "validate", "main.yaml", "--json", "--path", "lib")
+    answer = pgflow(None, "validate", "own/main.yaml", "--json", "--path", "lib")
     assert lines(answer.out)[0]["nodes"] == 1
-    answer = pgflow(None, "dry-run", "main.yaml", "--json", "--default-stubs", "--path", "lib")
+    answer = pgflow(None, "dry-run", "own/main.yaml", "--json", "--default-stubs", "--path", "lib")
     assert outputs(answer) == {"part__a": "TODO"}
-    answer = pgflow(None, "compile", "main.yaml", "--path", "essays", "--path", "lib")
+    answer = pgflow(None, "compile", "own/main.yaml", "--path", "essays", "--path", "lib")
     assert answer.data["nodes"][0]["id"] == "part__a"
-    answer = pgflow(None, "validate", "main.yaml", "--path", "nowhere")
+    answer = pgflow(None, "validate", "own/main.yaml", "--path", "nowhere")
     assert (answer.code, answer.err.strip()) == (2, "pgflow: --path nowhere is no folder")
 
 

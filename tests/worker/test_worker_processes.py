@@ -56,7 +56,7 @@ def test_two_processes_share_a_queue_and_do_everything_once(dsn, app_conn):
     keys = start_bookings(app_conn, 200)
     with worker(dsn) as first, worker(dsn) as second:
         first.registered(), second.registered()
-        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained")
+        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained", 60)
     assert_booked_once(app_conn, keys, 5)
 
 
@@ -75,7 +75,7 @@ def test_after_sigterm_nothing_is_leased_and_the_exit_code_is_zero(dsn, app_conn
         assert one(app_conn, "select count(*) from pgflow.lease") == 0
         assert one(app_conn, "select count(*) from pgflow.workers") == 0
     with worker(dsn):
-        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained")
+        eventually(lambda: unfinished(app_conn) == 0, "the queue is drained", 60)
     assert_booked_once(app_conn, keys, 20)
 
 
