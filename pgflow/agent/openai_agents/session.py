@@ -6,6 +6,7 @@ together, so an item is there once. Outside, an app is asked.
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -48,7 +49,7 @@ class PgflowSession(SessionABC):
     ) -> None:
         self.session_id = session_id
         self.session_settings = (
-            SessionSettings(**settings)
+            _read_settings(settings)
             if isinstance(settings, dict)
             else settings or SessionSettings()
         )
@@ -127,3 +128,10 @@ class PgflowSession(SessionABC):
             await documents.delete_folder(ITEMS, (self.session_id,))
 
         await self._do(clear)
+
+
+def _read_settings(given: dict[str, Any]) -> SessionSettings:
+    known = {field.name for field in dataclasses.fields(SessionSettings)}
+    if unknown := sorted(given.keys() - known):
+        raise TypeError(f"Unknown session settings: {', '.join(unknown)}")
+    return SessionSettings(**given)
