@@ -97,28 +97,22 @@ def template(request: pytest.FixtureRequest, server_dsn: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def copies(server_dsn: str, template: str) -> Iterator[Copies]:
-    """The databases that tests are lent."""
-    lent = Copies(server_dsn, template)
-    _all_copies.append(lent)
-    yield lent
-    _all_copies.remove(lent)
-    lent.close()
+    """The databases that tests are lent. The testing kit audits them on the connections that look
+    after them.
+    """
+    lent, audit_of_kit = Copies(server_dsn, template), pgflow.testing.audit
 
-
-_all_copies: list[Copies] = []
-
-
-def audit(dsn: str) -> None:
-    """Audits as the testing kit does, on the connection that looks after the copy if it is one."""
-    for lent in _all_copies:
-        if dsn in lent:
-            violations = lent.audit(dsn)
-            assert not violations, f"pgflow.check() found: {violations}"
+    def audit(dsn: str) -> None:
+        if dsn not in lent:
+            audit_of_kit(dsn)
             return
-    audit_of_kit(dsn)
+        violations = lent.audit(dsn)
+        assert not violations, f"pgflow.check() found: {violations}"
 
-
-audit_of_kit, pgflow.testing.audit = pgflow.testing.audit, audit
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pgflow.testing, "audit", audit)
+        yield lent
+    lent.close()
 
 
 @pytest.fixture

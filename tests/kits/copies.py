@@ -117,7 +117,7 @@ class Copies:
         """Hand out the DSN of a copy in which nobody has written."""
         copy = self._idle.pop() if self._idle else self._make()
         copy.uses += 1
-        copy.sound, copy.is_audited = _ended(copy.keeper), False
+        copy.sound, copy.is_audited = servers.ended_transactions(copy.keeper), False
         self._out[copy.dsn] = copy
         return copy.dsn
 
@@ -126,10 +126,11 @@ class Copies:
         has written since the last time.
         """
         copy = self._out[dsn]
-        if copy.keeper.broken or not _answers(copy.keeper):
-            # The test ended every session of its database.
+        try:
+            ended = servers.ended_transactions(copy.keeper)
+        except psycopg.OperationalError:  # the test ended every session of its database
             copy.keeper = _keep(dsn)
-        ended = _ended(copy.keeper)
+            ended = servers.ended_transactions(copy.keeper)
         if ended == copy.sound:
             return []
         found = servers.complaints(copy.keeper)
@@ -166,7 +167,7 @@ class Copies:
 
     def _restore(self, copy: Copy) -> bool:
         """Empty what was written; False if it is not enough."""
-        if not copy.is_audited and _ended(copy.keeper) == copy.sound:
+        if not copy.is_audited and servers.ended_transactions(copy.keeper) == copy.sound:
             return True
         look = _look(copy.keeper)
         if (look["shape"], look["sessions"], look["prepared"]) != (copy.shape, 0, 0):
@@ -199,21 +200,9 @@ def _keep(dsn: str) -> psycopg.Connection[Any]:
     return psycopg.connect(dsn, autocommit=True, application_name=APPLICATION)
 
 
-def _answers(conn: psycopg.Connection[Any]) -> bool:
-    try:
-        conn.execute("select 1")
-    except psycopg.OperationalError:
-        return False
-    return True
-
-
 def _look(conn: psycopg.Connection[Any]) -> dict[str, Any]:
     with conn.cursor(row_factory=psycopg.rows.dict_row) as cursor:
         return cursor.execute(_LOOK, prepare=True).fetchone()  # type: ignore[arg-type, return-value]
-
-
-def _ended(conn: psycopg.Connection[Any]) -> str:
-    return str(conn.execute("select pg_current_snapshot()").fetchone()[0])  # type: ignore[index]
 
 
 def _rows_of(conn: psycopg.Connection[Any], table: str) -> sql.Composable:

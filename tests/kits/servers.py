@@ -287,12 +287,11 @@ def shrink_catalog(dsn: str) -> None:
     psycopg.connect(dsn).close()  # the first to come leaves its cache of the catalog to all copies
 
 
-def ended_transactions(dsn: str) -> str:
+def ended_transactions(conn: psycopg.Connection[Any]) -> str:
     """Return what says which transactions of the whole server have ended: while it stays, nothing
     was written.
     """
-    with psycopg.connect(dsn, autocommit=True) as conn:
-        return str(conn.execute("select pg_current_snapshot()").fetchone()[0])  # type: ignore[index]
+    return str(conn.execute("select pg_current_snapshot()").fetchone()[0])  # type: ignore[index]
 
 
 def unsound(dsn: str) -> list[str]:
