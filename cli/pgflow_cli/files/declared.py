@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ import typer
 
 from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.output import console, dump, shown
+from pgflow_cli.look.parsing import refuse_no_folder
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -31,6 +33,13 @@ File = Annotated[
         show_default=False,
     ),
 ]
+
+
+class Dialect(StrEnum):
+    """Family whose rules hold where they differ."""
+
+    ARCHON = "archon"
+    ION = "ion"
 
 
 SearchPath = Annotated[
@@ -51,8 +60,7 @@ def check_search(folders: list[Path] | None) -> tuple[Path, ...]:
         Mistake: One is no folder.
     """
     for folder in folders or ():
-        if not folder.is_dir():
-            raise Mistake(f"--path {shown(str(folder))} is no folder")
+        refuse_no_folder("--path", folder)
     return tuple(folders or ())
 
 

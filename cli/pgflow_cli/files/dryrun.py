@@ -7,14 +7,13 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.files.declared import File, SearchPath, check_search, read_graph, say_json
+from pgflow_cli.files.declared import Dialect, File, SearchPath, check_search, read_graph, say_json
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import (
     STYLES,
@@ -30,7 +29,7 @@ from pgflow_cli.look.output import (
     plain,
     shown,
 )
-from pgflow_cli.look.parsing import parse_input
+from pgflow_cli.look.parsing import parse_input, refuse_no_folder
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -54,13 +53,6 @@ Inputs = Annotated[
     list[str] | None,
     typer.Option("--input", help="An input: NAME=TEXT or NAME:=JSON; may be repeated."),
 ]
-
-
-class Dialect(StrEnum):
-    """Family whose rules hold where they differ."""
-
-    ARCHON = "archon"
-    ION = "ion"
 
 
 def dry_run(
@@ -159,8 +151,7 @@ def _run_code(
     from pgflow.declare.durable.rehearsal import Rehearsal
     from pgflow.errors import InvalidWorkflow, SetupError
 
-    if not (cwd or Path()).is_dir():
-        raise Mistake(f"--cwd {cwd} is no folder")
+    refuse_no_folder("--cwd", cwd or Path())
     if graph.family == "icm":
         return _play(graph, options)  # whose stages have agents only
     settings = Settings(cwd=str(cwd or Path()), env=tuple(env or ()))

@@ -15,6 +15,7 @@ from pgflow_cli.look.output import (
     AsCsv,
     AsJson,
     Column,
+    Limit,
     amount,
     choose_form,
     note,
@@ -67,9 +68,7 @@ _COLUMNS = (
 def list_pools(
     context: typer.Context,
     *,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0 for all.")
-    ] = 50,
+    limit: Limit = 50,
     as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,
@@ -177,9 +176,7 @@ def show_spent(
     since: Annotated[
         str, typer.Option(help="Time, or duration back from now, since which it was spent.")
     ] = "30d",
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0 for all.")
-    ] = 50,
+    limit: Limit = 50,
     as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,

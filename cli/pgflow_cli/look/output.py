@@ -36,6 +36,9 @@ AsJson = Annotated[
              "Actions, cron's mail), programs JSON.",
     ),
 ]  # fmt: skip
+Limit = Annotated[
+    int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0 for all.")
+]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Answer in CSV.")]
 LogLevel = Annotated[str, typer.Option(help="How much to log: debug, info, warning or error.")]
 LogFormat = Annotated[str, typer.Option(help="How to log: text, or json, one object a line.")]

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import typer
 
 from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.output import shown
 
 Given = TypeVar("Given")
 
@@ -180,3 +181,29 @@ def parse_input(words: list[str] | None, text: str | None) -> dict[str, Any]:
         by_name[name] = word
         value[name] = rest if is_text else parse_json(rest, f"parameter {name}")
     return value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return what a file in TOML says.
+
+    Raises:
+        Mistake: It cannot be read, or is no TOML.
+    """
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Mistake(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Mistake(f"{path} is no TOML: {error}") from None
+
+
+def refuse_no_folder(option: str, folder: Path) -> None:
+    """Refuse a folder that is not there, by the option that names it.
+
+    Raises:
+        Mistake: It is no folder.
+    """
+    if not folder.is_dir():
+        raise Mistake(f"{option} {shown(str(folder))} is no folder")

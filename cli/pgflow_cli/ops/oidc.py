@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.parsing import read_toml
 
 if TYPE_CHECKING:
     from pgflow.web import Oidc
@@ -65,14 +66,7 @@ def _read(path: Path) -> dict[str, Any]:
     Raises:
         Mistake: It says something else.
     """
-    import tomllib
-
-    try:
-        said = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise Mistake(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Mistake(f"{path} is no TOML: {error}") from None
+    said = read_toml(path)
     if {"client_secret", "secret"} & set(said):
         raise Mistake(f"{path}: no secret stands in this file: set {CLIENT_SECRET} instead")
     if unknown := sorted(set(said) - KNOWN):

@@ -18,6 +18,7 @@ from pgflow_cli.look.output import (
     AsCsv,
     AsJson,
     Column,
+    Limit,
     age,
     choose_form,
     many,
@@ -318,9 +319,7 @@ def history(
         str | None, typer.Argument(help="Name of the queue; all without.", show_default=False)
     ] = None,
     *,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0 for all.")
-    ] = 50,
+    limit: Limit = 50,
     as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,

@@ -20,6 +20,7 @@ from pgflow_cli.look.output import (
     AsCsv,
     AsJson,
     Column,
+    Limit,
     choose_form,
     note,
     plain,
@@ -50,9 +51,7 @@ def sql(
         ),
     ],
     *,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0 for all.")
-    ] = 1000,
+    limit: Limit = 1000,
     timeout: Annotated[str, typer.Option(help="Give up after 90s, 10m...")] = "60s",
     as_json: AsJson = None,
     as_csv: AsCsv = False,

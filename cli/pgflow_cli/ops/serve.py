@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from pgflow_cli.look.database import Dsn, find_dsn
-from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import LogFormat, LogLevel
-from pgflow_cli.look.parsing import parse_amounts
+from pgflow_cli.look.parsing import parse_amounts, refuse_no_folder
 
 
 def serve(
@@ -88,8 +87,7 @@ def serve(
     from pgflow_cli.runs.declared import Wishes
 
     set_up_logging(log_level, log_format)
-    if not files.is_dir():
-        raise Mistake(f"--files {files} is no folder")
+    refuse_no_folder("--files", files)
     folder = Path(os.path.realpath(files))
     found = read_triggers(folder / NAME if triggers is None else triggers)
     pool = parse_amounts(budget) if budget else None

@@ -16,6 +16,7 @@ from pgflow_cli.look.desk import Target, check_roles, open_target
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator
 from pgflow_cli.look.output import LogFormat, LogLevel
+from pgflow_cli.look.parsing import read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -231,17 +232,10 @@ def read_tokens(path: Path) -> Auth:
     Raises:
         Mistake: It cannot be read, or says something else.
     """
-    import tomllib
-
     from pgflow.errors import InvalidArgument
     from pgflow.web import Principal, Tokens
 
-    try:
-        said = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise Mistake(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Mistake(f"{path} is no TOML: {error}") from None
+    said = read_toml(path)
     principals: dict[str, Principal] = {}
     try:
         for name, one in said.items():

@@ -11,6 +11,7 @@ from pgflow_cli.look.output import (
     AsCsv,
     AsJson,
     Column,
+    Limit,
     age,
     choose_form,
     many,
@@ -34,9 +35,7 @@ def batches(
         typer.Argument(help="Key of a batch, to count its runs by their ends.", show_default=False),
     ] = None,
     *,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="At most so many rows; 0 for all.")
-    ] = 50,
+    limit: Limit = 50,
     as_json: AsJson = None,
     as_csv: AsCsv = False,
     dsn: Dsn = None,

@@ -20,7 +20,7 @@ from pgflow_cli.look.database import fetch, opened
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator, wake
 from pgflow_cli.look.output import note, shown
-from pgflow_cli.look.parsing import parse_input
+from pgflow_cli.look.parsing import parse_input, refuse_no_folder
 from pgflow_cli.look.selection import find_detail
 from pgflow_cli.runs import stages
 
@@ -207,8 +207,7 @@ def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
     from pgflow.declare.durable import Settings
 
     cwd = (wishes.cwd or folder or Path()).absolute()
-    if not cwd.is_dir():
-        raise Mistake(f"--cwd {cwd} is no folder")
+    refuse_no_folder("--cwd", cwd)
     for option, names in (("--env", wishes.env), ("--secret", wishes.secrets)):
         for name in names:
             _check_variable(option, name, is_elsewhere=wishes.is_elsewhere)

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import typer
 
-from pgflow_cli.files.declared import SearchPath, check_search
+from pgflow_cli.files.declared import Dialect, SearchPath, check_search
 from pgflow_cli.look.database import Dsn, database_now, fetch, find_dsn, opened
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import wake
@@ -342,13 +342,6 @@ def _find_queue(
 
 
 # ---------------------------------------------------------------- run
-
-
-class Dialect(StrEnum):
-    """Family whose rules hold where they differ."""
-
-    ARCHON = "archon"
-    ION = "ion"
 
 
 class Folder(StrEnum):

@@ -108,17 +108,6 @@ class Tree:
         files = [self.load(path) for path in dict.fromkeys(self._by_name.get(name, ()))]
         return [loaded for loaded in files if loaded.name == name]
 
-    def workflow(self, name: str) -> Loaded | None:
-        """The workflow of that name, if there is exactly one."""
-        named = self.named(name)
-        return named[0] if len(named) == 1 else None
-
-    def command(self, name: str, file: str) -> str | None:
-        """The text of a command: of the workflow's own folder, or of the commands beside the tree,
-        one folder deep.
-        """
-        return command_in([Path(file).parent / "commands", *self.shared("commands")], name)
-
     def shared(self, kind: str) -> list[Path]:
         """The folders of commands, or of scripts, beside it: one, and those in it."""
         folder = self.root.parent / kind

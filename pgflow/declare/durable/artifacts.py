@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pgflow.declare.durable.bodies import Folders, quoted_key
+from pgflow.declare.durable.bodies import Folders, quoted_key, write_whole
 
 _FOLDER = "nodes"
 
@@ -27,6 +27,4 @@ def keep_output(folders: Folders, key: str, told: dict[str, Any], text: str) -> 
     data = text.encode("utf-8", "replace")
     about = {**told, "path": f"{_FOLDER}/{stem}.md", "runId": folders.key, "size": len(data)}
     for name, content in ((f"{stem}.md", data), (f"{stem}.meta.json", json.dumps(about).encode())):
-        draft = folder / f".{name}"
-        draft.write_bytes(content)
-        draft.rename(folder / name)
+        write_whole(folder / name, content)

@@ -341,10 +341,15 @@ def _written(folders: Folders, kind: str, text: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / hashlib.sha256(data).hexdigest()
     if not path.exists():
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_bytes(data)
-        draft.rename(path)
+        write_whole(path, data)
     return path
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is never seen in part."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_bytes(data)
+    draft.rename(path)
 
 
 def _quoted(path: str) -> str:

@@ -11,7 +11,6 @@ from typing import Final
 from pgflow.declare.dag import read_file
 from pgflow.declare.dag.fields import is_plain_name
 from pgflow.declare.dag.scopes import Scopes, scopes_of, search_path
-from pgflow.declare.dag.shelf import tree_of
 from pgflow.declare.durable.frozen import Frozen
 from pgflow.declare.durable.programs import Language, Program, prepare
 from pgflow.declare.durable.shell import NotRewritable, Shell, rewrite
@@ -147,10 +146,11 @@ def freeze_named(name: str, source: str, search: Sequence[str] = ()) -> Frozen:
     """
     if not source:
         raise InvalidWorkflow(f"workflow '{name}' cannot be found from a text without a file")
-    folders = (str(tree_of(Path(source))), *search)
-    loaded = scopes_of(source, search).workflow(name)
+    scopes = scopes_of(source, search)
+    loaded = scopes.workflow(name)
     if loaded is None:
         raise InvalidWorkflow(f"there is no workflow '{name}' among the files of {source}")
+    folders = tuple(str(tree.root) for tree in scopes.trees)
     return _freeze_verdict(read_file(loaded.file, search=folders), folders)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import shown
+from pgflow_cli.look.parsing import read_toml
 
 if TYPE_CHECKING:
     from pgflow._flow.schedules import Schedule
@@ -102,12 +102,7 @@ def read_triggers(path: Path) -> list[Trigger]:
     Raises:
         Mistake: It cannot be read, or says what no trigger can be.
     """
-    try:
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Mistake(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Mistake(f"{path} is no TOML: {error}") from None
+    said = read_toml(path)
     if not said:
         raise Mistake(f"{path} has no triggers: add a table such as [nightly] with run and cron")
     return [_trigger(f"{path}: [{shown(name)}]", name, one) for name, one in said.items()]
