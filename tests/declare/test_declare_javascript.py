@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgflow.declare.text.javascript import json_text, number_text, parse_float, parse_json, trim
@@ -98,6 +98,7 @@ def test_json_has_no_word_for_what_is_no_number() -> None:
         parse_json("[-Infinity]")
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a machine that pauses is no finding
 @given(JSON_VALUES)
 def test_json_text_says_what_the_value_is(value: object) -> None:
     assert parse_json(json_text(value)) == value  # type: ignore[arg-type]
