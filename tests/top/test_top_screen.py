@@ -191,6 +191,20 @@ async def test_a_person_mends_what_the_screen_shows(
     assert "ann" in str(told)
 
 
+async def test_a_page_that_is_left_while_it_reads_ends_without_a_word(aflow: AsyncHarness) -> None:
+    class Leaving(Page):
+        async def show(self) -> None:
+            await self.query("*").remove()
+            left.set()
+
+    left = asyncio.Event()
+    async with screen(aflow.app) as (top, pilot):
+        await top.push_screen(Leaving(("run", "nobody")))
+        await until(pilot, left.is_set)
+        await top.pop_screen()
+        await until(pilot, is_at(top, Board))
+
+
 async def test_an_answer_counts_for_what_was_shown_and_for_nothing_else(
     aflow: AsyncHarness,
 ) -> None:

@@ -150,9 +150,13 @@ class Live(Screen[None]):
 
     async def _look(self) -> None:
         try:
-            await self.show()
+            await self._look_once()
         except NoMatches:
             return  # it is being left
+
+    async def _look_once(self) -> None:
+        try:
+            await self.show()
         except TOLD as error:
             if self.is_attached:
                 self._tell_trouble(error)
