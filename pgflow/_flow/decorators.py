@@ -177,7 +177,8 @@ def make_transaction(
     parameter, if none is given.
     """
     step = _make(StepKind.TRANSACTION, fn, retries=1, raises=raises, aliases=aliases)
-    parameters = list(inspect.signature(fn).parameters.values())
+    signature = inspect.signature(fn)
+    parameters = list(signature.parameters.values())
     if provider is None and (
         not parameters
         or parameters[0].kind
@@ -189,7 +190,10 @@ def make_transaction(
         )
     step.isolation = isolation
     step.provider = provider
-    step.connection_parameter = None if provider is not None else parameters[0].name
+    step.connection_parameter = None
+    if provider is None:
+        step.connection_parameter = parameters[0].name
+        step.__signature__ = signature.replace(parameters=parameters[1:])  # it is not the caller's
     return step
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from datetime import timedelta
@@ -79,6 +81,23 @@ def follow_sync(scope: WorkflowScope, calls: Calls) -> Any:
         return end.value
 
 
+def look_like(made: Any, fn: Callable[..., Any]) -> None:
+    """Gives what a decorator made the name, the text and the annotations of its function, which
+    libraries read that get it as a tool or a handler.
+    """
+    functools.update_wrapper(made, fn, updated=())
+
+
+def _tell_is_awaited(call: Any) -> None:
+    """Marks something that is no ``async def`` as one to await: Python 3.11 knows of asyncio's mark
+    alone.
+    """
+    if sys.version_info >= (3, 12):
+        inspect.markcoroutinefunction(call)
+    else:
+        call._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+
+
 class Step(Generic[P, R_co]):
     """A step of either colour. ``fn`` is the undecorated function, for tests."""
 
@@ -116,8 +135,9 @@ class Step(Generic[P, R_co]):
                 f"the name of step {self.name!r} must be a text of 1 to 255 bytes without NUL: "
                 "pass name="
             )
-        self.__doc__ = fn.__doc__
-        self.__wrapped__ = fn
+        look_like(self, fn)
+        if isinstance(self, AsyncStep):
+            _tell_is_awaited(self)
 
     def __repr__(self) -> str:
         """As in error messages."""
@@ -303,6 +323,8 @@ class AsyncStep(Step[P, R_co], Generic[P, R_co, F]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
         """Calls the step: await it."""
         return self.aio(*args, **kwargs)
+
+    _tell_is_awaited(__call__)
 
 
 class SyncStep(Step[P, R_co], Generic[P, R_co, F]):

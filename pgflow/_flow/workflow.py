@@ -31,7 +31,7 @@ import pydantic
 from typing_extensions import TypedDict
 
 from pgflow._flow.patches import find_patches
-from pgflow._flow.step import check_aliases, resolve_hints
+from pgflow._flow.step import check_aliases, look_like, resolve_hints
 from pgflow._flow.updates import UpdateHandler
 from pgflow._model.budgets import Amount, Pool, amounts_of
 from pgflow._model.codecs import Codec, codec_for
@@ -95,8 +95,7 @@ class Workflow(Generic[P, R_co]):
         self._defaults: str | None = None
         self._input: Codec[dict[str, Any]] | None = None
         self._result: Codec[Any] | None = None
-        self.__doc__ = fn.__doc__
-        self.__wrapped__ = fn
+        look_like(self, fn)
         if not is_name(self.name):
             raise DefinitionError(
                 f"the name of workflow {self.name!r} must be a text of 1 to 255 bytes without NUL: "

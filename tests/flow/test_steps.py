@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import inspect
+import sys
 import threading
+import typing
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -1250,3 +1253,33 @@ def test_annotations_that_name_nothing_are_refused_with_the_place() -> None:
 
     with pytest.raises(DefinitionError, match=r"odd \(.*test_steps\.py:\d+\)"):
         _ = step(odd).hints
+
+
+def test_what_a_decorator_makes_looks_like_its_function_to_other_libraries() -> None:
+    async def refund(order: str, cents: int = 100) -> Decimal:
+        """Pay an amount back."""
+        return Decimal(cents)
+
+    async def book(conn: psycopg.AsyncConnection[Any], order: str) -> Decimal:
+        return Decimal(1)
+
+    made = [step(refund), pgflow.effect(risk="irreversible")(refund), workflow(refund)]
+    for one in (*made, step(refund).options(retries=3)):
+        looks: Any = one
+        assert (looks.__name__, looks.__module__) == ("refund", __name__)
+        assert looks.__doc__ == "Pay an amount back."
+        assert looks.__qualname__ == refund.__qualname__
+        assert inspect.signature(looks) == inspect.signature(refund)
+        assert typing.get_type_hints(looks) == {"order": str, "cents": int, "return": Decimal}
+    assert list(inspect.signature(transaction(book)).parameters) == ["order"]
+    is_awaited = (
+        inspect.iscoroutinefunction
+        if sys.version_info >= (3, 12)
+        else asyncio.iscoroutinefunction  # pyright: ignore[reportDeprecated]
+    )
+    assert is_awaited(step(refund)) and is_awaited(step(refund).__call__)
+    assert not is_awaited(step(_plain))
+
+
+def _plain(x: int) -> int:
+    return x
