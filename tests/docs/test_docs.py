@@ -17,8 +17,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(60)
 
 DOCS = servers.REPOSITORY / "docs"
-HAVE_TESTS_OF_THEIR_OWN = {DOCS / "cli.md", DOCS / "session.md", DOCS / "how-to" / "pydantic-ai.md"}
-NEEDS = {DOCS / "how-to/langgraph.md": "langgraph", DOCS / "how-to/openai-agents.md": "agents"}
+HAVE_TESTS_OF_THEIR_OWN = {
+    DOCS / "cli.md",
+    DOCS / "session.md",
+    DOCS / "how-to" / "pydantic-ai.md",
+    DOCS / "how-to" / "claude-agent-sdk.md",
+}
+NEEDS = {
+    DOCS / "how-to/langgraph.md": "langgraph",
+    DOCS / "how-to/openai-agents.md": "agents",
+    DOCS / "how-to/adk.md": "google.adk",
+    DOCS / "how-to/crewai.md": "crewai",
+}
 """Pages on frameworks that may not be installed: CI's step for adapters runs them."""
 PAGES = docskit.pages()
 

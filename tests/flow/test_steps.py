@@ -1273,9 +1273,7 @@ def test_what_a_decorator_makes_looks_like_its_function_to_other_libraries() -> 
         assert typing.get_type_hints(looks) == {"order": str, "cents": int, "return": Decimal}
     assert list(inspect.signature(transaction(book)).parameters) == ["order"]
     is_awaited = (
-        inspect.iscoroutinefunction
-        if sys.version_info >= (3, 12)
-        else asyncio.iscoroutinefunction  # pyright: ignore[reportDeprecated]
+        inspect.iscoroutinefunction if sys.version_info >= (3, 12) else asyncio.iscoroutinefunction  # pyright: ignore[reportDeprecated]
     )
     assert is_awaited(step(refund)) and is_awaited(step(refund).__call__)
     assert not is_awaited(step(_plain))
