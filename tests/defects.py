@@ -3929,6 +3929,20 @@ FILES = (
         "declare/test_dag_unfit.py::test_a_text_that_nobody_can_take_is_refused_by_its_line",
     ),
     Defect(
+        "process that outlives a keeper that is killed",
+        "pgflow/declare/durable/keeper.py",
+        'command = ("/usr/bin/setpriv", "--pdeathsig", "KILL", "--")',
+        'command = ("/usr/bin/setpriv", "--pdeathsig", "URG", "--")',
+        "runs/test_keeper.py::test_a_lost_keeper_is_no_outcome_and_the_next_process_has_another",
+    ),
+    Defect(
+        "process that ignores what its keeper does",
+        "pgflow/declare/durable/keeper.py",
+        "                setsigdef=_SIGNALS,",
+        "                setsigdef=(),",
+        "runs/test_keeper.py::test_however_it_is_started_it_is_the_same_process",
+    ),
+    Defect(
         "keeper that writes of its end to the terminal",
         "pgflow/declare/durable/keeper.py",
         "signal.set_wakeup_fd(self.tell.fileno(), warn_on_full_buffer=False)",

@@ -72,8 +72,36 @@ async def test_its_environment_is_what_it_is_given_and_nothing_else() -> None:
     assert set(ended.stdout.text.decode().split()) <= {"PATH", "PWD", "SHLVL", "_", "OLDPWD"}
 
 
+@pytest.fixture(params=["setpriv", "fork"])
+def way(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way in which the keeper starts processes: by a fork where there is no setpriv."""
+    if request.param == "fork":
+        program = tmp_path / "keeper.py"
+        program.write_text(FORKING.format(keeper=processes.keeper.__file__))
+        monkeypatch.setattr(processes.keeper, "__file__", str(program))
+
+
+FORKING = """
+import importlib.util
+spec = importlib.util.spec_from_file_location("keeper", {keeper!r})
+keeper = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(keeper)
+keeper._helper = lambda: None
+keeper.main()
+"""
+
+
+@pytest.mark.usefixtures("way")
 @alone
-async def test_a_program_that_is_not_there_is_named() -> None:
+async def test_however_it_is_started_it_is_the_same_process(tmp_path: Path) -> None:
+    script = "pwd; ps -o sid= $$ | grep -cw $$; echo $0; grep SigIgn: /proc/self/status"
+    ended = await run(bash(script, tmp_path))
+    *said, ignored = ended.stdout.text.decode().split()
+    assert said == [str(tmp_path), "1", "bash", "SigIgn:"]
+    assert not any(int(ignored, 16) >> one - 1 & 1 for one in processes.keeper._SIGNALS)
+    (tmp_path / "locked").write_text("#!/bin/sh\n")
+    with pytest.raises(NotStarted, match="./locked cannot be run: Permission denied"):
+        await run(Order(["./locked"], str(tmp_path), {}))
     with pytest.raises(NotStarted, match="nonesuch cannot be run: No such file"):
         await run(Order(["nonesuch"], "/tmp", {"PATH": "/bin"}))
     with pytest.raises(NotStarted, match="/no/folder"):
@@ -156,6 +184,7 @@ async def test_what_runs_in_the_background_goes_on_and_ends_with_the_worker(
     eventually(lambda: not lives(pid), "it ends with the worker")
 
 
+@pytest.mark.usefixtures("way")
 @alone
 async def test_a_lost_keeper_is_no_outcome_and_the_next_process_has_another(
     tmp_path: Path,

@@ -7,6 +7,10 @@ closes, because the node was given up or because the worker is gone, the whole g
 kernel closes it whatever the worker died of, and there is no moment in which a process runs that
 the keeper does not know.
 
+A process dies with the keeper too, even where that is killed. Linux wants the process itself to ask
+for that. `setpriv` does so, and is started without a copy of the keeper's memory, which costs more
+than all that bash does to begin. Where there is none, the keeper forks.
+
 It imports nothing of pgflow, and little else: it starts once a worker, and in some milliseconds.
 Whatever a node has left in the background goes on until the worker ends. What has left its group
 too becomes the keeper's own child, and ends with it.
@@ -14,6 +18,7 @@ too becomes the keeper's own child, and ends with it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import selectors
@@ -27,6 +32,9 @@ LENGTH = struct.Struct("!Q")
 """Head of a request: the number of its bytes."""
 HANDED = 4
 """Descriptors that come with a request: its socket, standard input, output and error."""
+
+_SIGNALS = (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM)
+"""Signals that this program or Python ignores, and a process does not."""
 
 _SUBREAPER, _DEATH_SIGNAL = 36, 1  # of prctl(2)
 _LOOK_SECONDS = 1.0
@@ -53,6 +61,7 @@ class Keeper:
         self.told, self.tell = socket.socketpair()
         """Woken by the ends of processes, also while the rest is killed."""
         self.prctl = _prctl()
+        self.helper = _helper()
         self.prctl(_SUBREAPER, 1)
 
     def work(self) -> None:
@@ -109,18 +118,59 @@ class Keeper:
                 self.start(kept, json.loads(kept.request[head:]))
 
     def start(self, kept: Kept, asked: dict[str, Any]) -> None:
-        """Fork the process, and say its number, or why there is none."""
-        told, tell = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            self.become(kept, asked, tell)
-        os.close(tell)
-        kept.pid = pid
-        self.running[pid] = kept
+        """Start the process, and say its number, or why there is none."""
+        pid, trouble = 0, ""
+        try:
+            if self.helper is None:
+                pid, trouble = self.fork(kept, asked)
+            else:
+                pid = self.spawn(kept, asked, self.helper)
+        except (OSError, ValueError) as error:
+            trouble = _trouble(error)
+        if pid:
+            kept.pid = pid
+            self.running[pid] = kept
         self.let_go(kept)
+        self.say(kept, {"pid": pid, "error": trouble})
+
+    def spawn(self, kept: Kept, asked: dict[str, Any], helper: tuple[str, ...]) -> int:
+        """Start the process by the helper, which becomes it; answer its number.
+
+        Raises:
+            OSError: There is no such program or folder, or no right to it.
+        """
+        argv, env = asked["argv"], asked["env"]
+        streams = [(os.POSIX_SPAWN_DUP2, *pair) for pair in zip(kept.handed, range(3), strict=True)]
+        os.chdir(asked["cwd"])
+        try:
+            found = _find(argv[0], env.get("PATH", os.defpath))
+            # By default, what the keeper ignores would be ignored by the process.
+            return os.posix_spawn(
+                helper[0] if helper else found,
+                [*helper, *argv],
+                env,
+                file_actions=streams,
+                setsid=True,
+                setsigdef=_SIGNALS,
+            )
+        finally:
+            os.chdir("/")
+
+    def fork(self, kept: Kept, asked: dict[str, Any]) -> tuple[int, str]:
+        """Fork the process; answer its number, and why it has failed.
+
+        Raises:
+            OSError: There are too many processes.
+        """
+        told, tell = os.pipe()
         with os.fdopen(told, "rb") as reader:
-            trouble = reader.read()
-        self.say(kept, {"pid": pid, "error": trouble.decode("utf-8", "replace")})
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    self.become(kept, asked, tell)
+            finally:
+                os.close(tell)
+            return pid, reader.read().decode("utf-8", "replace")
 
     def become(self, kept: Kept, asked: dict[str, Any], tell: int) -> None:
         """Become the process that was asked for; in the child, never returns."""
@@ -128,16 +178,15 @@ class Keeper:
             os.setsid()
             self.prctl(_DEATH_SIGNAL, signal.SIGKILL)
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT, signal.SIGTERM):
+            for number in _SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
             for target, descriptor in enumerate(kept.handed):
                 os.dup2(descriptor, target)
             os.chdir(asked["cwd"])
-            os.execvpe(asked["argv"][0], asked["argv"], asked["env"])  # noqa: S606 - its purpose
+            program = _find(asked["argv"][0], asked["env"].get("PATH", os.defpath))
+            os.execve(program, asked["argv"], asked["env"])  # noqa: S606 - its purpose
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
-            said = error.strerror if isinstance(error, OSError) else str(error)
-            place = getattr(error, "filename", None)
-            os.write(tell, f"{said}{f': {place}' if place else ''}".encode())
+            os.write(tell, _trouble(error).encode("utf-8", "replace"))
         finally:
             os._exit(127)
 
@@ -191,6 +240,30 @@ class Keeper:
                 return
 
 
+def _find(name: str, path: str) -> str:
+    """The file that the name of a program means in the folder of the process. `os.execvpe` would
+    try to run one in each folder, and take longer than bash to begin.
+
+    Raises:
+        OSError: There is none, or no right to it.
+    """
+    folders = [""] if os.sep in name else path.split(os.pathsep)
+    files = [os.path.join(folder, name) for folder in folders]  # noqa: PTH118
+    there = [file for file in files if os.path.isfile(file)]  # noqa: PTH113
+    for file in there:
+        if os.access(file, os.X_OK):
+            return file
+    number = errno.EACCES if there else errno.ENOENT
+    raise OSError(number, os.strerror(number), there[0] if there else None)
+
+
+def _trouble(error: BaseException) -> str:
+    """The reason why a process has not begun."""
+    said = error.strerror if isinstance(error, OSError) else str(error)
+    place = getattr(error, "filename", None)
+    return f"{said}{f': {place}' if place else ''}"
+
+
 def _is_alive(group: int) -> bool:
     """Return True if a group has a process."""
     try:
@@ -229,6 +302,20 @@ def _prctl() -> Any:
     import ctypes
 
     return ctypes.CDLL(None).prctl
+
+
+def _helper() -> tuple[str, ...] | None:
+    """The command by which a process asks for its end with the keeper's; empty where no system does
+    that, None if there is no such command.
+    """
+    if not sys.platform.startswith("linux"):
+        return ()
+    command = ("/usr/bin/setpriv", "--pdeathsig", "KILL", "--")
+    try:
+        pid = os.posix_spawn(command[0], [*command, "/bin/true"], {})
+    except OSError:
+        return None
+    return None if os.waitpid(pid, 0)[1] else command
 
 
 def main() -> None:

@@ -258,28 +258,64 @@ class _Pipes:
                 os.close(descriptor)
 
 
-async def _begin(order: Order, pipes: _Pipes) -> socket.socket:
+class _Control:
+    """The socket that is the life of a process, on which the keeper says a line of it at a time.
+
+    Args:
+        socket: Our end.
+    """
+
+    def __init__(self, socket: socket.socket) -> None:
+        self.socket = socket
+        self._said = b""
+
+    async def hear(self) -> dict[str, Any]:
+        """The next line.
+
+        Raises:
+            KeeperLost: There is none any more.
+        """
+        loop = asyncio.get_running_loop()
+        while b"\n" not in self._said:
+            more = await loop.sock_recv(self.socket, _CHUNK_BYTES)
+            if not more:
+                raise KeeperLost("the keeper of processes has ended")
+            self._said += more
+        line, _, self._said = self._said.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    async def say(self, text: bytes) -> None:
+        """Tell the keeper something."""
+        await asyncio.get_running_loop().sock_sendall(self.socket, text)
+
+    def close(self) -> None:
+        """Give the process up, if it still runs."""
+        self.socket.close()
+
+
+async def _begin(order: Order, pipes: _Pipes) -> _Control:
     """Have the keeper start the process; answer the socket that is its life."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
+    control = _Control(ours)
     with theirs:
         _hand(theirs, pipes.theirs)
     pipes.hand_over()
     try:
         asked = {"argv": [*order.argv], "cwd": order.cwd, "env": {**order.env}}
         request = json.dumps(asked).encode()
-        loop = asyncio.get_running_loop()
-        await loop.sock_sendall(ours, keeper.LENGTH.pack(len(request)) + request)
-        answer = await _hear_start(ours)
+        await control.say(keeper.LENGTH.pack(len(request)) + request)
+        answer = await _hear_start(control)
     except BaseException as error:
-        ours.close()
+        control.close()
         if isinstance(error, ConnectionError):
             raise KeeperLost("the keeper of processes has ended") from error
         raise
     if answer["error"]:
-        ours.close()
+        control.close()
         raise NotStarted(f"{order.argv[0]} cannot be run: {answer['error']}")
-    return ours
+    return control
 
 
 def _hand(control: socket.socket, streams: Sequence[int]) -> None:
@@ -293,11 +329,11 @@ def _hand(control: socket.socket, streams: Sequence[int]) -> None:
         socket.send_fds(_keepers.current(anew=True), [b"x"], handed)
 
 
-async def _hear_start(control: socket.socket) -> dict[str, Any]:
+async def _hear_start(control: _Control) -> dict[str, Any]:
     """The keeper's answer to a request. Where nobody waits for it any more, it may have started the
     process all the same, which is gone then before this ends.
     """
-    hearing = asyncio.ensure_future(_hear(control))
+    hearing = asyncio.ensure_future(control.hear())
     try:
         return await asyncio.shield(hearing)
     except asyncio.CancelledError:
@@ -309,47 +345,73 @@ async def _hear_start(control: socket.socket) -> dict[str, Any]:
         raise
 
 
-async def _hear(control: socket.socket) -> dict[str, Any]:
-    """The next line that the keeper says of a process."""
-    loop, line = asyncio.get_running_loop(), bytearray()
-    while not line.endswith(b"\n"):
-        # One byte at a time: two lines may have come by now, and they are short.
-        said = await loop.sock_recv(control, 1)
-        if not said:
-            raise KeeperLost("the keeper of processes has ended")
-        line += said
-    answer: dict[str, Any] = json.loads(line)
-    return answer
-
-
-async def _follow(order: Order, pipes: _Pipes, control: socket.socket) -> Ended:
+async def _follow(order: Order, pipes: _Pipes, control: _Control) -> Ended:
     """Feed and read a process until it has ended and its streams are closed."""
     loop = asyncio.get_running_loop()
     stdout = Output(order.most_bytes, order.spill_dir, Mask(order.secrets))
     stderr = Output(_CHUNK_BYTES, mask=Mask(order.secrets))
     stdout.heard_at = stderr.heard_at = loop.time()
-    end = asyncio.create_task(_hear(control))
-    feeding = asyncio.create_task(_feed(pipes, order.stdin))
-    reading = [
-        asyncio.create_task(_read(pipes, 1, stdout)),
-        asyncio.create_task(_read(pipes, 2, stderr)),
-    ]
+    end = asyncio.create_task(control.hear())
+    feeding = asyncio.create_task(_feed(pipes, order.stdin)) if order.stdin else None
+    if feeding is None:
+        pipes.take(0).close()
+    streams = [_Stream(pipes.ours[1], stdout), _Stream(pipes.ours[2], stderr)]
     try:
-        timed_out = not await _finish({end, *reading}, order, stdout, stderr)
+        waited: list[asyncio.Future[Any]] = [end, *(stream.closed for stream in streams)]
+        timed_out = not await _finish({*waited}, order, stdout, stderr)
         if timed_out:
-            await loop.sock_sendall(control, b"k")
+            await control.say(b"k")
         status = (await end)["status"]
     finally:
-        for task in (end, feeding, *reading):
+        for stream in streams:
+            stream.leave()
+        begun: list[asyncio.Task[Any]] = [end] if feeding is None else [end, feeding]
+        for task in begun:
             task.cancel()
-        await asyncio.gather(end, feeding, *reading, return_exceptions=True)
+        await asyncio.gather(*begun, return_exceptions=True)
         stdout.close()
         stderr.close()
     return Ended(status, stdout, stderr, timed_out)
 
 
+class _Stream:
+    """A stream of a process that is read until all who could write to it have closed it.
+
+    Args:
+        descriptor: Our end of it.
+        output: Takes what comes.
+    """
+
+    def __init__(self, descriptor: int, output: Output) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._descriptor = descriptor
+        self._output = output
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(descriptor, self._read)
+
+    def _read(self) -> None:
+        try:
+            chunk = os.read(self._descriptor, _CHUNK_BYTES)
+            self._output.heard_at = self._loop.time()
+            self._output.add(chunk)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._loop.remove_reader(self._descriptor)
+            self.closed.set_exception(error)
+            return
+        if not chunk:
+            self._loop.remove_reader(self._descriptor)
+            self.closed.set_result(None)
+
+    def leave(self) -> None:
+        """Read no more of it."""
+        self._loop.remove_reader(self._descriptor)
+        self.closed.cancel()
+
+
 async def _finish(
-    tasks: set[asyncio.Task[Any]], order: Order, stdout: Output, stderr: Output
+    tasks: set[asyncio.Future[Any]], order: Order, stdout: Output, stderr: Output
 ) -> bool:
     """Wait until a process is through; False if its time, or the patience with it, is over."""
     loop = asyncio.get_running_loop()
@@ -367,11 +429,11 @@ async def _finish(
     return True
 
 
-async def _kill(control: socket.socket) -> None:
+async def _kill(control: _Control) -> None:
     """Kill a group, and wait until it is gone."""
     async with asyncio.timeout(_DEATH_SECONDS):
-        await asyncio.get_running_loop().sock_sendall(control, b"k")
-        while "status" not in await _hear(control):
+        await control.say(b"k")
+        while "status" not in await control.hear():
             pass
 
 
@@ -379,8 +441,6 @@ async def _feed(pipes: _Pipes, text: bytes) -> None:
     """Write standard input, as fast as it is read, and close it."""
     loop = asyncio.get_running_loop()
     with pipes.take(0) as writing:
-        if not text:
-            return
         transport, protocol = await loop.connect_write_pipe(
             asyncio.streams.FlowControlMixin, writing
         )
@@ -391,22 +451,6 @@ async def _feed(pipes: _Pipes, text: bytes) -> None:
                 await writer.drain()
         finally:
             transport.close()
-
-
-async def _read(pipes: _Pipes, number: int, output: Output) -> None:
-    """Read a stream until all who could write to it have closed it."""
-    loop = asyncio.get_running_loop()
-    reading = pipes.take(number)
-    reader = asyncio.StreamReader()
-    transport, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), reading
-    )
-    try:
-        while chunk := await reader.read(_CHUNK_BYTES):
-            output.heard_at = loop.time()
-            output.add(chunk)
-    finally:
-        transport.close()
 
 
 class _Keepers:
