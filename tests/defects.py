@@ -4159,6 +4159,14 @@ CONSOLE = (
         "web/test_console_graphs.py::test_nodes_of_a_group_stand_where_they_do_in_its_newest_round",
     ),
     Defect(
+        "graph on a small screen that begins in its corner",
+        "pgflow/web/static/console.js",
+        "forEach(lookAtWork)",
+        "forEach(() => {})",
+        "web/test_console_graphs.py::"
+        "test_graphs_have_no_barrier_and_begin_where_somebody_is_asked",
+    ),
+    Defect(
         "spending that names runs of another tenant",
         "pgflow/_desk/spending.py",
         "tenant=desk.tenant",

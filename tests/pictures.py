@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent / "web"))
 import psycopg
 import servers
 from chromium import chromium
+from graphkit import begin_graphs
 from schedulekit import setting
 from sqlkit import one
 from test_console_pages import (
@@ -38,9 +39,7 @@ from test_console_pages import (
 from test_web_command import console
 
 from pgflow import App, AsyncApp, Pool, step, workflow
-from pgflow.declare import parse_workflow
-from pgflow.declare.durable import declared, freeze
-from pgflow.declare.durable.frozen import Settings
+from pgflow.declare.durable import declared
 
 LOOKS = ((1280, False), (1280, True), (390, False), (390, True))
 PAGES = (
@@ -50,35 +49,9 @@ PAGES = (
     "/relay?name=mailer", "/relay/order?name=mailer&verb=replay", "/health",
     "/run/compare?key=pay-again", "/filters?status=failed", "/run?key=long",
     "/run/order?key=invoice-1&verb=cancel", "/run/again?key=order-1", "/runs?status=waiting",
-    "/run?key=graph", "/run?key=loop", "/budget?pool=models", "/worker?id={worker}",
+    "/run?key=dag", "/run?key=ended", "/run?key=sop", "/run?key=icm", "/budget?pool=models",
+    "/worker?id={worker}",
 )  # fmt: skip
-
-
-GRAPH = """name: release
-description: Build, ask, ship
-nodes:
-  - {id: build, bash: "echo built"}
-  - {id: lint, bash: "echo clean"}
-  - {id: notes, bash: "echo sorry >&2; exit 3", depends_on: [build]}
-  - id: approve
-    approval: {message: "Ship it?"}
-    depends_on: [build, lint]
-  - {id: ship, bash: "echo shipped", depends_on: [approve], when: "$build.output == 'built'"}
-  - {id: announce, bash: "echo told", depends_on: [ship, notes]}
-"""
-LOOP = """name: refine
-description: A group that goes round
-nodes:
-  - {id: draft, bash: "echo one"}
-  - id: refine
-    depends_on: [draft]
-    loop_group:
-      until_bash: echo pass
-      max_iterations: 3
-      nodes:
-        - {id: edit, bash: "echo better"}
-        - {id: read, bash: "echo read", depends_on: [edit]}
-"""
 
 
 WORKER = "select worker_id from pgflow.workers where not stopping order by worker_id desc limit 1"
@@ -102,12 +75,7 @@ async def work(dsn: str, folder: Path) -> None:
     """Do some work of each sort."""
     app = AsyncApp(dsn, include=[*FLOWS, declared], pools=[Pool("models", usd=10, per="1 day")])
     async with app, app.worker():
-        for name, text in (("graph", GRAPH), ("loop", LOOP)):
-            own = folder / name  # a run has its folder alone
-            own.mkdir()
-            (own / "flow.yaml").write_text(text)
-            frozen = freeze(parse_workflow(own / "flow.yaml"))
-            await app.start(declared.options(key=name), frozen, Settings(cwd=str(own)))
+        await begin_graphs(app, folder)
         for n in range(3):
             await app.start(agent.options(key=f"agent-{n}", pool="models"))
         for n in range(8):
@@ -118,6 +86,7 @@ async def work(dsn: str, folder: Path) -> None:
         await app.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
         await app.start(ship.options(key="ship-1"), "lost")
         await asyncio.sleep(3)
+        await app.cancel("ended", why="not today")
         await app.fork("pay-1", "pay-again", at=0, input={"cents": 7}, effects="repeat")
         await asyncio.sleep(1)
 

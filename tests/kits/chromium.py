@@ -156,16 +156,17 @@ class Chromium:
         """Let pages run their scripts, or not."""
         self.call("Emulation.setScriptExecutionDisabled", value=not of_pages)
 
-    def find_barriers(self, axe: str) -> list[str]:
+    def find_barriers(self, axe: str, part: str = "html") -> list[str]:
         """Return what axe finds serious on the page, or critical.
 
         Args:
             axe: Its program.
+            part: Selector of the part of the page that is looked at.
         """
         self.call("Runtime.evaluate", expression=axe)
         answer = self.call(
             "Runtime.evaluate",
-            expression="axe.run().then(found => found.violations"
+            expression=f"axe.run({json.dumps(part)}).then(found => found.violations"
             ".filter(one => ['serious', 'critical'].includes(one.impact))"
             ".map(one => `${one.id}: ${one.nodes[0].html} ${one.nodes[0].failureSummary}`))",
             awaitPromise=True,

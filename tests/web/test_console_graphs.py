@@ -13,9 +13,12 @@ import pytest
 
 pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
 
+from chromium import chromium, find_axe
+from graphkit import begin_graphs
 from runkit import start, write
 from sqlkit import begin
 from test_console_pages import seen_in
+from test_web_command import console
 from webkit import Browser, Reader, Watched, is_harmless
 
 import pgflow.web
@@ -24,6 +27,7 @@ from pgflow.declare import GRAPHS, Graph
 from pgflow.declare.drawing.run import MOST_DRAWN
 from pgflow.declare.drawing.states import stand
 from pgflow.declare.drawing.theme import style_sheet
+from pgflow.declare.durable import declared
 from pgflow.declare.graph import Approval, Bash, Cancel, Group, Loop, Node, Prompt, Until
 from pgflow.inspect import Progress
 from pgflow.web import Principal
@@ -68,6 +72,15 @@ def standings(page: Reader) -> dict[str, str]:
         elif tag == "text" and "code" in said and open_:
             found[str(len(found))] = open_[-1]
     return found
+
+
+LOOKS = ((1280, False), (390, True), (390, False), (1280, True), (390, True))
+AT_WORK = """(() => {
+  const [window, node] = [".graph", ".graph .is-asks .box"].map((one) =>
+    [...document.querySelectorAll(one)].pop()?.getBoundingClientRect());
+  return !node || node.left >= window.left && node.right <= window.right;
+})()"""
+"""True if the node that asks is in sight, or none does."""
 
 
 def graph_of(*nodes: Node) -> Graph:
@@ -139,6 +152,28 @@ async def test_nothing_of_a_graph_is_ever_html(
     assert is_harmless(page) == []
     assert "\u202e" not in page.text
     assert page.words.count("<script>alert(1)</script>") > 3
+
+
+async def test_graphs_have_no_barrier_and_begin_where_somebody_is_asked(
+    aflow: AsyncHarness, dsn: str, tmp_path: Path
+) -> None:
+    axe = find_axe()
+    aflow.include(declared)
+    keys = await begin_graphs(aflow.app, tmp_path)
+    await aflow.until_idle()
+    await aflow.app.cancel("ended")
+    await aflow.until_idle()
+    found: dict[str, list[str]] = {}
+    with console(dsn) as (url, _), chromium() as browser:
+        for (width, is_dark), key in zip(LOOKS, [*keys, "dag"], strict=True):
+            browser.look(width, 900, dark=is_dark)
+            browser.open(f"{url}/run?key={key}")
+            assert browser.ask("document.querySelectorAll('.graph svg').length") == 1, key
+            assert browser.ask(AT_WORK), key
+            assert browser.ask("document.documentElement.scrollWidth") == width, key
+            found |= {key: barriers} if (barriers := browser.find_barriers(axe, "#graph")) else {}
+        assert browser.complaints == []
+    assert found == {}, json.dumps(found, indent=1)
 
 
 def test_nodes_of_a_group_stand_where_they_do_in_its_newest_round() -> None:
