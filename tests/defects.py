@@ -4159,12 +4159,23 @@ CONSOLE = (
         "web/test_console_graphs.py::test_nodes_of_a_group_stand_where_they_do_in_its_newest_round",
     ),
     Defect(
+        "page of gates for which all that are open are sorted",
+        "sql/ledgers/gates.sql",
+        """where not (
+  a.is_answered
+  and (select exists (select from pgflow.gate_answer o where o.gate = g.gate and o.closes and o.refusal is null))
+);""",
+        """where not exists (
+  select from pgflow.gate_answer o where o.gate = g.gate and o.closes and o.refusal is null
+);""",
+        "gates/test_gates_cli.py::test_a_page_of_a_long_inbox_is_read_in_its_order_and_no_further",
+    ),
+    Defect(
         "graph on a small screen that begins in its corner",
         "pgflow/web/static/console.js",
         "forEach(lookAtWork)",
         "forEach(() => {})",
-        "web/test_console_graphs.py::"
-        "test_graphs_have_no_barrier_and_begin_where_somebody_is_asked",
+        "web/test_console_graphs.py::test_graphs_have_no_barrier_and_begin_where_somebody_is_asked",
     ),
     Defect(
         "spending that names runs of another tenant",

@@ -1107,7 +1107,7 @@ CASES = [
         "first page of 100 gates",
         "select * from pgflow.gates order by asked_at limit 50",
         lambda _: (),
-        900,
+        700,
         uses="gate_answer_pkey gate_asked_idx gate_pkey run_pkey unit_pkey",
     ),
     Case(

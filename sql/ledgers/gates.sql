@@ -661,6 +661,8 @@ comment on function pgflow.has_passed(timestamptz)
 --! grant has_passed to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 
 drop view if exists pgflow.gates;
+-- A page is read in the order of asking and no further, since the planner expects a row of each gate: joined to tables
+-- with statistics of their own it would expect one in all, and sort them. Of most gates nobody has said anything.
 create view pgflow.gates as
 select g.gate, r.key, l.workflow, g.name, g.asked_at, g.expires_at, s.approvers, s.quorum, s.answers,
   coalesce(s.edit, u.payload->'request') as request, s.payload_hash, s.edit is not null as edited,
@@ -669,14 +671,25 @@ select g.gate, r.key, l.workflow, g.name, g.asked_at, g.expires_at, s.approvers,
 from pgflow.gate g
 join pgflow.run r on r.run_id = g.run_id
 join pgflow.lane l on l.lane_id = r.lane_id
-join pgflow.unit u on u.run_id = g.run_id and u.seq = g.seq
-cross join lateral (select n.* from pgflow.gate_now(g.run_id, g.call) n offset 0) s
+cross join lateral (select n.payload from pgflow.unit n where n.run_id = g.run_id and n.seq = g.seq offset 0) u
+cross join lateral (
+  select exists (select from pgflow.gate_answer a where a.gate = g.gate) as is_answered offset 0
+) a
+cross join lateral (
+  select n.* from pgflow.gate_now(g.run_id, g.call) n where a.is_answered or cardinality(g.escalate) > 0
+  union all
+  select g.approvers, g.quorum, '[]', null, g.payload_hash where not (a.is_answered or cardinality(g.escalate) > 0)
+  offset 0
+) s
 left join lateral (
   select n.payload from pgflow.unit n
   where u.payload->>'decision' is not null and n.run_id = g.run_id and n.kind = 'd'
     and n.key = u.payload->>'decision' limit 1
 ) d on true
-where not exists (select from pgflow.gate_answer a where a.gate = g.gate and a.closes and a.refusal is null);
+where not (
+  a.is_answered
+  and (select exists (select from pgflow.gate_answer o where o.gate = g.gate and o.closes and o.refusal is null))
+);
 comment on view pgflow.gates is 'Inbox: the gates that wait for an answer, with whoever is asked and what for';
 --! grant gates to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.gates.gate is 'Key of the gate: what answer_gate takes';

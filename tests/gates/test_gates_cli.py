@@ -85,3 +85,39 @@ def test_readers_page_through_the_inbox(flow: Harness, conn: psycopg.Connection)
     assert ask(flow.app, find_gate(of_one.gate)) == of_one
     assert ask(flow.app, find_gate("x")) is None
     assert [gate.key for gate in flow.gates("o-1")] == ["o-1"]
+
+
+MANY_GATES = """
+insert into pgflow.run select (jsonb_populate_record(r, jsonb_build_object(
+  'run_id', r.run_id + n, 'chain_id', r.run_id + n, 'key', r.key || n))).* from pgflow.run r, generate_series(1, 1000) n;
+insert into pgflow.unit select (jsonb_populate_record(u, jsonb_build_object('run_id', u.run_id + n))).*
+from pgflow.unit u, generate_series(1, 1000) n;
+insert into pgflow.unit select (jsonb_populate_record(u, jsonb_build_object('seq', u.seq + n * 10, 'kind', 'e'))).*
+from pgflow.unit u, generate_series(1, 3000) n where u.kind = 'g' and u.run_id = (select min(run_id) from pgflow.run);
+insert into pgflow.gate select (jsonb_populate_record(g, jsonb_build_object('run_id', g.run_id + n, 'gate', g.gate || n,
+  'asked_at', g.asked_at - n * interval '1 s'))).* from pgflow.gate g, generate_series(1, 1000) n;
+insert into pgflow.gate_answer (gate, n, run_id, answered_at, closes, verdict, answered_by, sent_by)
+select 'old' || gate || n, 1, run_id, now(), true, 'approve', 'ann', 'ann' from pgflow.gate g, generate_series(1, 3) n;
+analyze pgflow.run, pgflow.unit, pgflow.gate, pgflow.gate_answer
+"""
+
+
+def test_a_page_of_a_long_inbox_is_read_in_its_order_and_no_further(
+    flow: Harness, conn: psycopg.Connection
+) -> None:
+    flow.include(ship_by)
+    flow.start(ship_by.options(key="o-"), BOOTS, ["ann"])
+    flow.until_idle()
+    with conn.transaction(force_rollback=True):
+        for text in MANY_GATES.split(";"):
+            conn.execute(text)
+        for page, rows in (
+            (list_gates(), 50),
+            (list_gates(asks="ann"), 50),
+            (list_gates("o-7"), 1),
+        ):
+            query = page.first
+            explain = "explain (analyze, buffers, format json) " + query.sql
+            (((plan,),),) = conn.execute(explain, query.params)
+            assert len(query.read(conn.execute(query.sql, query.params).fetchall())) == rows
+            assert plan["Plan"]["Shared Hit Blocks"] < 1000, json.dumps(plan)
