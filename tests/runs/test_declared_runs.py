@@ -15,6 +15,7 @@ from processes import eventually
 from runkit import MARK, ended, play, start, write
 
 from pgflow import Approve, InvalidArgument, Reject
+from pgflow._model.kinds import Kind
 from pgflow.declare import parse_workflow
 from pgflow.declare.durable import freeze
 from pgflow.declare.durable.providers import make_provider
@@ -537,6 +538,18 @@ async def test_a_run_that_completes_may_say_that_its_work_has_failed(
     run = await start(aflow, path, provider="stub:", stubs={"judge": {"ok": ok}})
     await aflow.until_idle()
     assert (await run.result()).outcome == outcome
+
+
+async def test_a_node_whose_output_is_given_waits_for_no_folder_and_no_commit(
+    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    nodes = "- {id: a, bash: exit 1}\n- {id: b, bash: exit 1, depends_on: [a]}"
+    run = await start(aflow, write(tmp_path, nodes), stubs={"a": 1, "b": 2})
+    await aflow.until_idle()
+    assert (await run.result()).output == "2"
+    kinds = [kind for (kind,) in conn.execute("select kind from pgflow.unit")]
+    assert kinds.count(Kind.STEP_COMPLETED) == 2
+    assert not {Kind.STEP_STARTED, Kind.LOCK_ASKED, Kind.LOCK_WON} & {*kinds}
 
 
 async def test_a_pool_that_is_used_up_admits_no_further_turn(

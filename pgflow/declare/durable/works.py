@@ -31,6 +31,7 @@ from pgflow.declare.text.templates import Variables, resolve, with_context
 from pgflow.errors import EffectFailed, StepFailed
 
 _SHELLS: Final = ("bash", "script")
+_READ: Final = "outputs that are given are read"
 _SLACK_SECONDS: Final = 30.0
 _TURN_SECONDS: Final = 7200.0
 """Longest time of a turn that is an effect."""
@@ -57,6 +58,7 @@ class Works:
         self.folders = folders
         self.lease = lease
         self.slots = asyncio.Semaphore(settings.parallel)
+        self._reads_given = bool(settings.stubs) and pgflow.patched(_READ)
 
     async def once(
         self,
@@ -70,8 +72,7 @@ class Works:
         """One try: a step of its own. A turn goes on in ``session``, completed by ``prepare``."""
         node = task.node
         if node.id in self.settings.stubs:
-            stub = self.settings.stubs[node.id]
-            return await self._step(key, lambda: _stubbed(stub))
+            return await self._given(key, self.settings.stubs[node.id])
         match node.body:
             case Bash(script=script):
                 return await self.shell(key, node, script, task.variables, outputs)
@@ -79,6 +80,17 @@ class Works:
                 return await self._script(key, node, node.body, task, outputs)
             case _:
                 return await self.turn(key, task, session=session, prepare=prepare)
+
+    async def _given(self, key: str, stub: JsonValue) -> Done:
+        """The output of a node that does nothing: it needs no folder, and no commit of its own."""
+
+        async def look() -> Done:
+            output = completed(stub)
+            return Done(text=output.text, value=output.structured, has_value=output.has_structured)
+
+        if not self._reads_given:
+            return await self._step(key, look)
+        return await pgflow.read(name=key)(look)()
 
     async def _step(self, key: str, body: Callable[[], Awaitable[Done]], *args: str) -> Done:
         """Do something once, and record what came of it."""
@@ -301,11 +313,6 @@ def _without(secrets: tuple[str, ...], error: Exception) -> Exception:
 
 def _nobody(node: Node) -> Done:
     return Done(error=f"node '{node.id}' needs a provider, and the run has none")
-
-
-async def _stubbed(stub: JsonValue) -> Done:
-    output = completed(stub)
-    return Done(text=output.text, value=output.structured, has_value=output.has_structured)
 
 
 def _of_agents(options: dict[str, JsonValue]) -> dict[str, JsonValue]:
