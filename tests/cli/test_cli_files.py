@@ -194,6 +194,12 @@ def test_the_config_of_the_folder_gives_variables_documents_and_the_base(
     monkeypatch.setenv("NAMED", "named")
     said = pgflow(dsn, "run", "told.yaml", "--env", "NAMED", "--json")
     assert said.data["output"]["output"] == "3,named,,handbook/,trunk", said.err
+    monkeypatch.setenv("ARCHON_HOME", str(Path("home").absolute()))
+    Path("home").mkdir()
+    Path("home", "config.yaml").write_text(config.read_text().replace("3", "4"))
+    config.write_text("docs: {path: manual/}")
+    said = pgflow(dsn, "run", "told.yaml", "--json")
+    assert said.data["output"]["output"] == "4,config,,manual/,trunk", "the user's own"
     for text, why in (("env: [x]", "env must be a mapping"), ("docs: {path: 1}", "must be text"),
                       ("env: {a-b: 1}", "env.a-b is no variable"), ("a: [", "cannot be read")):  # fmt: skip
         config.write_text(text)

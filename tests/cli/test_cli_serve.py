@@ -313,6 +313,24 @@ async def test_an_edit_that_breaks_a_file_leaves_the_last_sound_text(
     assert "mended" in flows.arguments(trigger)["frozen"].model_dump_json()
 
 
+async def test_a_workflow_of_another_folder_is_found_and_watched(
+    aflow: AsyncHarness, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    library = tmp_path_factory.mktemp("library")
+    (library / "shared.yaml").write_text(ECHO.replace("name: echo", "name: shared"))
+    (folder / "echo.yaml").write_text(
+        "name: echo\ndescription: d\nnodes: [{id: all, include: shared}]"
+    )
+    (folder / "triggers.toml").write_text('[a]\nrun = "echo.yaml"\ntopic = "t"')
+    found = read_triggers(folder / "triggers.toml")
+    flows = Flows(folder, found, Wishes([], [], folder, search=(library,)))
+    assert "first" in flows.arguments(found[0])["frozen"].model_dump_json()
+    (library / "shared.yaml").write_text(
+        ECHO.replace("name: echo", "name: shared").replace("first", "mended")
+    )
+    assert "mended" in flows.arguments(found[0])["frozen"].model_dump_json()
+
+
 async def test_a_schedule_that_no_trigger_has_any_more_is_removed(
     aflow: AsyncHarness, folder: Path
 ) -> None:

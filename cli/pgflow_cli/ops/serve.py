@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from pgflow_cli.files.declared import SearchPath, checked_search
 from pgflow_cli.look.database import Dsn, find_dsn
 from pgflow_cli.look.output import LogFormat, LogLevel
 from pgflow_cli.look.parsing import parse_amounts, refuse_no_folder
@@ -27,6 +28,7 @@ def serve(
     cwd: Annotated[
         Path | None, typer.Option(help="Folder to work in; else the files' own.")
     ] = None,
+    search: SearchPath = None,
     provider: Annotated[
         str | None,
         typer.Option(help="Who takes the turns of agents: cmd:COMMAND, stub:FILE, or a plug-in."),
@@ -93,7 +95,7 @@ def serve(
     pool = parse_amounts(budget) if budget else None
     wishes = Wishes(
         [], [], folder if cwd is None else cwd, provider, tuple(env or ()), tuple(secret or ()),
-        pool is not None, False, tuple(ignore or ()),
+        pool is not None, False, tuple(ignore or ()), search=checked_search(search),
     )  # fmt: skip
     flows = Flows(folder, found, wishes)
     stop = serving.Stop()

@@ -73,6 +73,11 @@ def scopes_of(file: str | os.PathLike[str], search: Iterable[str] = ()) -> Scope
     return Scopes([tree_of(Path(file).absolute()), *search])
 
 
+def home() -> Path:
+    """The user's own folder of workflows and config."""
+    return Path(os.environ.get("ARCHON_HOME") or "~/.archon").expanduser()
+
+
 def search_path(named: Iterable[str | os.PathLike[str]] = ()) -> tuple[str, ...]:
     """The folders that are searched after a file's own tree: those named, the user's, and those of
     installed packages.
@@ -80,8 +85,7 @@ def search_path(named: Iterable[str | os.PathLike[str]] = ()) -> tuple[str, ...]
     Args:
         named: Folders that whoever runs it names.
     """
-    home = os.environ.get("ARCHON_HOME") or "~/.archon"
-    found = [*map(Path, named), Path(home).expanduser() / _FOLDER, *_bundled()]
+    found = [*map(Path, named), home() / _FOLDER, *_bundled()]
     return tuple(str(folder.absolute()) for folder in _distinct(found) if folder.is_dir())
 
 

@@ -1,5 +1,6 @@
 """Config of a repository (``.archon/config.yaml``): what its runs find in their environment, and
-where its documents and its base branch are. It is read once, when a run starts.
+where its documents and its base branch are. It is read once, when a run starts. What it does not
+say, the user's own says (``~/.archon/config.yaml``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Final
 
 from pydantic import BaseModel, JsonValue
 
+from pgflow.declare.dag.scopes import home
 from pgflow.declare.durable.providers import NEVER
 from pgflow.declare.text.outputs import value_text
 from pgflow.declare.text.yamlfile import YamlError, decode, read_bytes, read_yaml
@@ -36,15 +38,24 @@ class Config(BaseModel):
 
 
 def read_config(folder: str | Path) -> Config:
-    """The config of a working folder. One without a file has none.
+    """The config of a working folder, over that of the user. A place without a file has none.
 
     Args:
         folder: The folder.
 
     Raises:
-        InvalidWorkflow: The file cannot be read, or a part of it is not what it must be.
+        InvalidWorkflow: A file cannot be read, or a part of it is not what it must be.
     """
-    path = Path(folder, PLACE)
+    own, users = _read(Path(folder, PLACE)), _read(home() / PLACE.name)
+    return Config(
+        variables={**users.variables, **own.variables},
+        docs_dir=own.docs_dir or users.docs_dir,
+        base_branch=own.base_branch or users.base_branch,
+    )
+
+
+def _read(path: Path) -> Config:
+    """The config of a file."""
     if not path.is_file():
         return Config()
     try:

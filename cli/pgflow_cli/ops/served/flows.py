@@ -90,12 +90,14 @@ class Flows:
 
     def _look(self) -> Signature:
         """Signs of each file, by which a change of it is noticed."""
-        return frozenset(_signatures(self._root()))
+        roots = map(_root, (self._folder, *self._wishes.search))
+        return frozenset(sign for root in roots for sign in _signatures(root))
 
-    def _root(self) -> Path:
-        """The folder with everything that a file can name: commands stand beside workflows."""
-        parts = self._folder.parts
-        return Path(*parts[: parts.index(_LAYOUT) + 1]) if _LAYOUT in parts else self._folder
+
+def _root(folder: Path) -> Path:
+    """The folder with everything that a file can name: commands stand beside workflows."""
+    parts = folder.parts
+    return Path(*parts[: parts.index(_LAYOUT) + 1]) if _LAYOUT in parts else folder
 
 
 def _signatures(root: Path) -> Iterator[tuple[str, int, int, int]]:
