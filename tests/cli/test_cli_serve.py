@@ -247,6 +247,8 @@ def test_what_cannot_run_is_refused_before_it_serves(
         refused = pgflow(dsn, "serve", "--files", str(folder))
         assert (refused.code, complaint in refused.err) == (2, True), refused.err
     assert pgflow(dsn, "serve", "--files", str(folder / "lost")).code == 2
+    refused = pgflow(dsn, "serve", "--files", str(folder), "--path", str(folder / "lost"))
+    assert (refused.code, "--path" in refused.err) == (2, True), refused.err
 
 
 def served(aflow: AsyncHarness, folder: Path, triggers: str = TRIGGERS) -> Arrivals:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pgflow_cli.files.declared import SearchPath, checked_search
+from pgflow_cli.files.declared import SearchPath, check_search
 from pgflow_cli.look.database import Dsn, find_dsn
 from pgflow_cli.look.output import LogFormat, LogLevel
 from pgflow_cli.look.parsing import parse_amounts, refuse_no_folder
@@ -95,7 +95,7 @@ def serve(
     pool = parse_amounts(budget) if budget else None
     wishes = Wishes(
         [], [], folder if cwd is None else cwd, provider, tuple(env or ()), tuple(secret or ()),
-        pool is not None, False, tuple(ignore or ()), search=checked_search(search),
+        pool is not None, False, tuple(ignore or ()), search=check_search(search),
     )  # fmt: skip
     flows = Flows(folder, found, wishes)
     stop = serving.Stop()
