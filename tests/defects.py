@@ -4159,6 +4159,13 @@ CONSOLE = (
         "web/test_console_graphs.py::test_nodes_of_a_group_stand_where_they_do_in_its_newest_round",
     ),
     Defect(
+        "search of runs that looks through all of them",
+        "pgflow/inspect/searching.py",
+        "down_to=top - within",
+        "down_to=None",
+        "inspect/test_inspect.py::test_a_search_looks_through_the_newest_runs_and_leads_on",
+    ),
+    Defect(
         "page of gates for which all that are open are sorted",
         "sql/ledgers/gates.sql",
         """where not (

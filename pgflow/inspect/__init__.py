@@ -159,6 +159,7 @@ from pgflow.inspect.seals import (
     read_seal_lag,
     verify_seals,
 )
+from pgflow.inspect.searching import search_runs
 from pgflow.inspect.server import (
     ServerState,
     SnapshotRow,
@@ -382,6 +383,7 @@ __all__ = [
     "read_view_costs",
     "readable",
     "sample_chains",
+    "search_runs",
     "stream",
     "stream_async",
     "sum_charges",

@@ -172,6 +172,8 @@ class RunFilter:
         keys: Only runs with one of these keys; ``*`` stands for anything.
         since: Only runs created since this time, or since so long ago by the database's clock.
         until: Only runs created before this time, or before so long ago.
+        error: Only runs whose error has this text in its type or message, in capitals or not:
+            failed ones, and stuck ones.
         tenant: Only runs of this tenant; None for all tenants.
 
     Raises:
@@ -187,6 +189,7 @@ class RunFilter:
     since: datetime | timedelta | None = None
     until: datetime | timedelta | None = None
     tenant: str | None = None
+    error: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what means nothing."""
@@ -236,8 +239,19 @@ def condition_of(where: RunFilter) -> tuple[LiteralString, list[Any]]:
         )
     if where.tenant is not None:
         parts.append(("tenant = %s", where.tenant))
+    if where.error is not None:
+        parts.append((_HAS_ERROR, "%" + _like(where.error, star="*") + "%"))
     texts: list[LiteralString] = [text for text, _ in parts]
     return " and ".join(texts) if texts else "true", [param for _, param in parts]
+
+
+_HAS_ERROR: LiteralString = (
+    "case when run_id > 0 and status in ('failed', 'stuck')"
+    " then concat_ws(': ', error->>'type', error->>'message') ilike %s end"
+)
+"""A condition on both sides of the view's join: on one, all ends of runs would be looked through
+before it is seen which are within reach.
+"""
 
 
 def _any_key(patterns: list[str]) -> tuple[LiteralString, list[str]]:
@@ -247,9 +261,9 @@ def _any_key(patterns: list[str]) -> tuple[LiteralString, list[str]]:
     return "key = any(%s)", patterns
 
 
-def _like(pattern: str) -> str:
+def _like(pattern: str, star: str = "%") -> str:
     escaped = pattern.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_")
-    return escaped.replace("*", "%")
+    return escaped.replace("*", star)
 
 
 # ---------------------------------------------------------------- many
@@ -261,6 +275,7 @@ def list_runs(
     after: After = None,
     limit: int | None = 50,
     oldest_first: bool = False,
+    down_to: int | None = None,
 ) -> Question[Listing[RunRow]]:
     """Ask for a page of runs, the newest first.
 
@@ -269,6 +284,7 @@ def list_runs(
         after: ``next`` of the page before; None for the first.
         limit: Most runs of a page; None for all.
         oldest_first: True for the other order.
+        down_to: Only runs with this number or a higher one; None for all.
 
     Raises:
         InvalidArgument: The limit leaves no row, or ``after`` is no place.
@@ -282,6 +298,8 @@ def list_runs(
     condition, params = condition_of(where)
     if place := parse_place(after, int):
         condition = statement(condition, "and run_id > %s" if oldest_first else "and run_id < %s")
+    if down_to is not None:
+        condition, place = statement(condition, "and run_id >= %s"), (*place, down_to)
     order: LiteralString = "run_id" if oldest_first else "run_id desc"
     sql = statement(
         "select", _COLUMNS, "from pgflow.runs where", condition, "order by", order, "limit %s"

@@ -56,6 +56,7 @@ def test_the_newest_runs_come_first(prepared):
         (["--label", "customer=acme"], ["order-2", "order-1"]),
         (["-l", "customer=acme", "-l", "region=us"], ["order-2"]),
         (["--queue", "unserved"], ["queued-1"]),
+        (["--error", "valueerror"], ["bad-1"]),
         (["--key", "order-*"], ["order-2", "order-1"]),
         (["--key", "order-1"], ["order-1"]),
         (["--key", "order_1*"], []),

@@ -200,6 +200,8 @@ def test_runs_come_in_pages_the_newest_first(ask: Ask, look: psycopg.Connection[
         (RunFilter(keys=["order-1", "bad-1"]), ["bad-1", "order-1"]),
         (RunFilter(keys=["order-*", "bad-1"]), ["bad-1", "order-2", "order-1"]),
         (RunFilter(key="order-*", keys=["order-1"]), ["order-1"]),
+        (RunFilter(error="VALUEerror"), ["bad-1"]),
+        (RunFilter(error="no%such"), []),
         (RunFilter(until=timedelta(hours=1)), []),
         (RunFilter(since=timedelta(hours=1), workflow=["failing"]), ["bad-1"]),
         (RunFilter(since=datetime(2020, 1, 1, tzinfo=UTC), status=["cancelled"]), ["cancelled-1"]),
@@ -213,6 +215,23 @@ def test_filters_choose_runs(prepared: str, where: RunFilter, found: list[str]) 
     assert keys(ask(inspect.list_runs(where))) == found
     assert sum(ask(inspect.count_runs(where)).values()) == len(found)
     assert len(ask(inspect.list_chains(where))) == len(found)
+
+
+def test_a_search_looks_through_the_newest_runs_and_leads_on(ask: Ask) -> None:
+    where = RunFilter(workflow=["checkout"])
+    everything = keys(ask(inspect.list_runs(where, limit=None)))
+    looks, after = [], None
+    while not looks or after is not None:
+        page = ask(inspect.search_runs(where, after=after, within=2))
+        looks.append(keys(page))
+        after = page.next
+    assert [key for look in looks for key in look] == everything
+    assert [] in looks[:-1], "a look that found nothing leads on"
+    assert keys(ask(inspect.search_runs(where))) == everything
+    for found in (RunFilter(status=["stuck"]), RunFilter(key="order-1"), RunFilter()):
+        assert keys(ask(inspect.search_runs(found, within=1, limit=None))) == keys(
+            ask(inspect.list_runs(found, limit=None))
+        )
 
 
 def test_what_means_nothing_is_refused_before_anything_is_asked() -> None:

@@ -95,7 +95,7 @@ def python_page() -> str:
 PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
     ("Asking", "", [readers.ask, readers.ask_async, readers.stream, readers.stream_async, readers.Question, readers.Listing]),
     ("Runs", "", [
-        readers.RunFilter, readers.list_runs, readers.count_runs, readers.count_ended, readers.find_run, readers.find_detail, readers.find_newest,
+        readers.RunFilter, readers.list_runs, readers.search_runs, readers.count_runs, readers.count_ended, readers.find_run, readers.find_detail, readers.find_newest,
         readers.find_key, readers.find_keys, readers.list_children, readers.list_child_chains, readers.list_chains, readers.sample_chains,
         readers.list_outcomes, readers.has_queued, readers.read_statuses, readers.read_state, readers.read_output,
         readers.RunRow, readers.RunDetail, readers.ChildRow,

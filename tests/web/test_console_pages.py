@@ -249,6 +249,25 @@ async def test_runs_are_searched_and_come_in_pages(aflow: AsyncHarness) -> None:
     assert await browser.status("/runs", since="ever") == 400
 
 
+async def test_a_search_is_quick_and_leads_on_to_older_runs(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(*FLOWS)
+    await aflow.start(pay.options(key="old"), 7)
+    conn.execute("select setval('pgflow.run_id_seq', 30000)")
+    await aflow.start(long.options(key="new"), 0)
+    await aflow.until_idle()
+    browser = Browser(aflow.app, ANN)
+    page = await browser.get("/runs", workflow="pay")
+    seen_in(page, "No run is like that among the 20,000 newest.")
+    (older,) = [link for link in page.links if "all=1" in link]
+    seen_in(await browser.get(older), "old", "failed")
+    page = await browser.get("/runs", workflow="long")
+    seen_in(page, "new", "Among the 20,000 newest runs, to be quick.")
+    page = await browser.get("/runs", status="failed", error="DECLINED", since="1h")
+    seen_in(page, "pgflow list --status failed --since 1h --error DECLINED")
+
+
 async def test_a_long_journal_is_shown_in_windows(aflow: AsyncHarness) -> None:
     aflow.include(*FLOWS)
     await aflow.start(long.options(key="long"), 700)

@@ -64,6 +64,10 @@ KeyPattern = Annotated[
     str | None,
     typer.Option("--key", "-k", help="Only runs whose key is this; * stands for anything."),
 ]
+ErrorText = Annotated[
+    str | None,
+    typer.Option("--error", help="Only failed and stuck runs whose error has this text."),
+]
 Since = Annotated[str | None, typer.Option(help="Only runs created since: 2h, 7d, or a time.")]
 Until = Annotated[str | None, typer.Option(help="Only runs created until: 2h (ago), or a time.")]
 
@@ -81,6 +85,7 @@ class Filters:
     until: str | None = None
     keys: list[str] = field(default_factory=list)
     patterns: list[str] = field(default_factory=list)
+    error: str | None = None
 
     def __bool__(self) -> bool:
         """Return True if anything was asked for."""
@@ -103,7 +108,7 @@ class Filters:
             key=self.key, keys=self.patterns,
             since=None if self.since is None else parse_moment(self.since, "--since"),
             until=None if self.until is None else parse_moment(self.until, "--until"),
-            tenant=tenant,
+            tenant=tenant, error=self.error,
         )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from pgflow_cli.look.output import (
     styled_status,
 )
 from pgflow_cli.look.selection import (
+    ErrorText,
     Filters,
     KeyPattern,
     KeyPatterns,
@@ -58,6 +59,7 @@ def list_runs(
     key: KeyPattern = None,
     since: Since = None,
     until: Until = None,
+    error: ErrorText = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="At most so many, the newest; 0 for all.")
     ] = 50,
@@ -76,7 +78,9 @@ def list_runs(
 ) -> None:
     """Lists runs, the newest first."""
     form = choose_form(as_json=as_json, as_csv=as_csv)
-    filters = Filters(status, workflow, queue, label, key, since, until, patterns=patterns or [])
+    filters = Filters(
+        status, workflow, queue, label, key, since, until, patterns=patterns or [], error=error
+    )
     with opened(dsn) as connection:
 
         def look() -> tuple[list[dict[str, Any]], bool]:

@@ -32,6 +32,7 @@ from pgflow_cli.look.output import (
 from pgflow_cli.look.selection import (
     ENDED,
     OPEN,
+    ErrorText,
     Filters,
     KeyPattern,
     Labels,
@@ -98,6 +99,7 @@ def cancel(
     key: KeyPattern = None,
     since: Since = None,
     until: Until = None,
+    error: ErrorText = None,
     everything: Everything = False,
     why: Why = None,
     force: Annotated[
@@ -115,7 +117,7 @@ def cancel(
     --force is for operators: what the runs have done and not taken back stays owed, and `pgflow
     owed` lists it.
     """
-    filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
+    filters = Filters(status, workflow, queue, label, key, since, until, keys or [], error=error)
     _give(
         CANCEL,
         filters,
@@ -137,6 +139,7 @@ def _command(order: Order, explained: str) -> Callable[..., None]:
         key: KeyPattern = None,
         since: Since = None,
         until: Until = None,
+        error: ErrorText = None,
         everything: Everything = False,
         why: Why = None,
         yes: Yes = False,
@@ -145,7 +148,9 @@ def _command(order: Order, explained: str) -> Callable[..., None]:
         as_csv: AsCsv = False,
         dsn: Dsn = None,
     ) -> None:
-        filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
+        filters = Filters(
+            status, workflow, queue, label, key, since, until, keys or [], error=error
+        )
         _give(
             order,
             filters,
@@ -174,6 +179,7 @@ def retry(
     key: KeyPattern = None,
     since: Since = None,
     until: Until = None,
+    error: ErrorText = None,
     everything: Everything = False,
     from_step: FromStep = None,
     attempts: Attempts = None,
@@ -194,7 +200,7 @@ def retry(
     check_effects(effects)
     if from_step is None and (attempts is not None or effects is not None) and not keys:
         raise Mistake("--attempts and --effects are said of runs named by key, or with --from-step")
-    filters = Filters(status, workflow, queue, label, key, since, until, keys or [])
+    filters = Filters(status, workflow, queue, label, key, since, until, keys or [], error=error)
     order = RETRY if from_step is None else replace(RETRY, fits=(*OPEN, *ENDED), asked=())
     manner = Manner(
         everything,

@@ -18,7 +18,9 @@ from pgflow.inspect import (
     list_documents,
     list_queue_names,
     list_runs,
+    search_runs,
 )
+from pgflow.inspect.runs import RECENT_RUNS
 from pgflow.web.page import Page, principal_of
 from pgflow.web.principals import Principal
 
@@ -41,9 +43,12 @@ async def show_runs(desk: Desk, request: Request) -> Page:
     """Show the runs that a search finds, the newest first."""
     asked, principal = asked_of(request), principal_of(request)
     may_order = principal.may("operate")
+    is_whole = request.query_params.get("all") == "1"
+    look = list_runs if is_whole else search_runs
     found = await desk.ask(
-        list_runs(filter_of(desk, asked), after=request.query_params.get("after"), limit=PAGE_ROWS)
+        look(filter_of(desk, asked), after=request.query_params.get("after"), limit=PAGE_ROWS)
     )
+    has_older = found.next is not None and len(found) < PAGE_ROWS
     return Page(
         "runs",
         "Runs",
@@ -55,6 +60,7 @@ async def show_runs(desk: Desk, request: Request) -> Page:
             "filters": await list_filters(desk, principal) if may_order else {},
             "searched": {name: value for name, value in asked.items() if value},
             "is_searched": any(asked.values()), "is_later": "after" in request.query_params,
+            "has_older": has_older, "is_whole": is_whole, "most": RECENT_RUNS,
             "now": await desk.ask(database_now()),
         },
         command_of(asked),
@@ -72,7 +78,7 @@ async def list_filters(desk: Desk, principal: Principal) -> dict[str, dict[str, 
 def asked_of(request: Request) -> dict[str, str]:
     """Return what a search asks for, by the names of its fields."""
     given = request.query_params
-    names = ("key", "status", "workflow", "queue", "label", "since")
+    names = ("key", "status", "workflow", "queue", "label", "since", "error")
     return {name: given.get(name, "").strip() for name in names}
 
 
@@ -88,6 +94,8 @@ def filter_of(desk: Desk, asked: dict[str, str]) -> RunFilter:
             said[name] = [asked[name]]
     if asked["key"]:
         said["keys"] = [asked["key"]]
+    if asked["error"]:
+        said["error"] = asked["error"]
     if asked["label"]:
         name, equals, value = asked["label"].partition("=")
         if not equals or not name:
