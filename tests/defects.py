@@ -2440,7 +2440,7 @@ BUDGETS = (
         "sql/ledgers/budgets.sql",
         'order by p.name collate "C" for no key update;',
         'order by p.name collate "C";',
-        "budgets/test_budget_drawers.py::test_two_hundred_drawers_never_overdraw_and_can_spend_nearly_all[one pool]",
+        "budgets/test_budget_drawers.py::test_many_drawers_never_overdraw_and_can_spend_nearly_all[one pool]",
     ),
     Defect(
         "a pool that looks at itself alone",

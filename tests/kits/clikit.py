@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import cli_jobs
+import forked
 import psycopg
 from pgflow_cli.commands import run
 from processes import eventually, interruptible
@@ -110,15 +111,13 @@ def process(dsn: str | None, *arguments: str, **variables: str) -> subprocess.Po
         if name not in ("DATABASE_URL", "PGFLOW_DSN")
     }
     env |= {"PGFLOW_DSN": dsn} if dsn is not None else {}
-    command = [sys.executable, "-m", "pgflow_cli", *arguments]
     with interruptible():
-        return subprocess.Popen(
-            command,
+        return forked.start(
+            ["-m", "pgflow_cli", *arguments],
             env=env | variables,
             cwd=APPS,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import forked
 import psycopg
 import servers
 
@@ -54,7 +54,6 @@ class WorkerProcess:
 
     def __init__(self, dsn: str, *options: str, module: str = "worker_jobs") -> None:
         command = [
-            sys.executable,
             "-m",
             "pgflow_cli",
             "workers",
@@ -71,9 +70,7 @@ class WorkerProcess:
             "PYTHONPATH": os.pathsep.join([*map(str, FOLDERS), os.environ.get("PYTHONPATH", "")]),
         }
         self._dsn = dsn
-        self.process = subprocess.Popen(
-            command, env=environment, cwd=APPS, stderr=subprocess.PIPE, text=True
-        )
+        self.process = forked.start(command, env=environment, cwd=APPS, stderr=subprocess.PIPE)
         self.pid = self.process.pid
 
     def registered(self) -> int:
