@@ -148,6 +148,14 @@ def empty_dsn(server_dsn: str) -> Iterator[str]:
 
 
 @pytest.fixture
+def other_dsn(server_dsn: str, template: str) -> Iterator[str]:
+    """DSN of a second database with the schema and nothing else."""
+    name = servers.create_database(server_dsn, template)
+    yield servers.dsn_of(server_dsn, name)
+    servers.drop_database(server_dsn, name)
+
+
+@pytest.fixture
 def conn(dsn: str) -> Iterator[psycopg.Connection]:
     """A connection to the fresh database, in autocommit."""
     with psycopg.connect(dsn, autocommit=True) as connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -55,19 +56,39 @@ def test_every_command_explains_itself_and_its_options(command):
         assert re.search(rf"{option}\b.*\s [A-Z\[]", answer.out), f"{option} has no help"
 
 
-@pytest.mark.parametrize(
-    "command", [(), *((name,) for section in SECTIONS.values() for name in section)], ids=" ".join
-)
-def test_help_imports_nothing_heavy(command):
-    code = f"import sys; from pgflow_cli.commands import run; run({[*command, '--help']!r}); print(*sorted(sys.modules), file=sys.stderr)"
+ALONE = [(), *((name,) for section in SECTIONS.values() for name in section)]
+IMPORTS = """
+import json, os, sys
+from pgflow_cli.commands import run
+for command in json.loads(sys.argv[1]):
+    if os.fork() == 0:
+        run([*command, "--help"])
+        print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def imported() -> dict[tuple[str, ...], list[str]]:
+    """Modules that are there when each command has explained itself: a child of one process each."""
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=APPS, check=True
+        [sys.executable, "-c", IMPORTS, json.dumps(ALONE)],
+        capture_output=True,
+        text=True,
+        cwd=APPS,
+        check=True,
     )
-    imported = done.stderr.split()
-    assert {name.split(".")[0] for name in imported} & HEAVY == set()
+    return dict(zip(ALONE, map(json.loads, done.stderr.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize("command", ALONE, ids=" ".join)
+def test_help_imports_nothing_heavy(command, imported):
+    modules = imported[command]
+    assert {name.split(".")[0] for name in modules} & HEAVY == set()
     assert command or not [
         name
-        for name in imported
+        for name in modules
         if name.startswith("pgflow_cli.")
         and name.removeprefix("pgflow_cli.")
         not in ("commands", "look", "look.failures", "look.help")

@@ -11,14 +11,13 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import forked
 import psycopg
 import pytest
 from clikit import pgflow
@@ -77,10 +76,10 @@ class Server:
     """`pgflow serve` in a process of its own."""
 
     def __init__(self, dsn: str, folder: Path) -> None:
-        command = [sys.executable, "-m", "pgflow_cli", "serve", "--files", str(folder)]
+        command = ["-m", "pgflow_cli", "serve", "--files", str(folder)]
         number = len(list(folder.parent.glob("log-*")))
         self.log = (folder.parent / f"log-{number}").open("w")
-        self.process = subprocess.Popen(
+        self.process = forked.start(
             [*command, "--port", "0", "--look", "0.1", "--dead-after", "1", "--dsn", dsn],
             env={**os.environ, "HOOK_SECRET": SECRET},
             stderr=self.log,

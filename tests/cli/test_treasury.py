@@ -13,7 +13,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import uuid
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import forked
 import psycopg
 import pytest
 import servers
@@ -418,12 +418,23 @@ class Finished:
     printed: str
 
 
+def begun(*arguments: str) -> subprocess.Popen[str]:
+    """Start the program."""
+    with interruptible():
+        return forked.start(
+            ["-m", "examples.treasury", *arguments],
+            env=dict(os.environ),
+            cwd=servers.REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+
 def treasury(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the program."""
-    command = [sys.executable, "-m", "examples.treasury", *arguments]
-    return subprocess.run(
-        command, cwd=servers.REPOSITORY, capture_output=True, text=True, check=False
-    )
+    program = begun(*arguments)
+    out, err = program.communicate()
+    return subprocess.CompletedProcess(program.args, program.returncode, out, err)
 
 
 @pytest.fixture(scope="module")
@@ -628,15 +639,7 @@ def test_a_ledger_in_use_is_not_waited_for(
 
 
 def run_of(dsn: str, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "examples.treasury", "--dsn", dsn, *arguments]
-    with interruptible():
-        return subprocess.Popen(
-            command,
-            cwd=servers.REPOSITORY,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    return begun("--dsn", dsn, *arguments)
 
 
 def is_alive(pid: int) -> bool:

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked
 import psycopg
 import servers
 from clikit import ANSI, environment, finish, pgflow
@@ -226,16 +227,18 @@ class Reader:
             "PGFLOW_TEST_DSN": servers.dsn_of(self._dsn, "postgres"),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         }
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, name],
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=50,
+        done = finish(
+            forked.start(
+                ["-m", "pytest", *options, name],
+                env=env,
+                cwd=self._folder,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            ),
+            timeout_seconds=50,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert " passed" in done.stdout
+        assert done.code == 0, done.out + done.err
+        assert " passed" in done.out
 
     def _sql(self, text: str) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
@@ -307,21 +310,17 @@ class Reader:
 
     def _start(self, line: str) -> subprocess.Popen[str]:
         words = shlex.split(line)
-        words[:1] = (
-            [sys.executable, "-m", "pgflow_cli"]
-            if words[0] == "pgflow"
-            else [sys.executable]
-            if words[0] == "python"
-            else words[:1]
-        )
-        return subprocess.Popen(
-            words,
-            env=self._env,
-            cwd=self._folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        options: dict[str, Any] = {
+            "env": self._env,
+            "cwd": self._folder,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+        }
+        if words[0] == "pgflow":
+            return forked.start(["-m", "pgflow_cli", *words[1:]], **options)
+        if words[0] == "python":
+            return forked.start(words[1:], **options)
+        return subprocess.Popen(words, text=True, **options)
 
     def _answer(self, line: str, expected: str) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -341,8 +340,8 @@ class Reader:
         """Return the exit code and the screen of a command that ends its own process."""
         ours, theirs = pty.openpty()
         env = {**self._env, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "xterm"}
-        done = subprocess.Popen(
-            [sys.executable, "-m", "pgflow_cli", *words],
+        done = forked.start(
+            ["-m", "pgflow_cli", *words],
             env=env,
             cwd=self._folder,
             stdin=subprocess.DEVNULL,

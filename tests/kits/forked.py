@@ -28,6 +28,8 @@ import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
+from _pytest.config import default_plugins
+
 IMPORTED = (
     "pgflow",
     "pgflow.embedded",
@@ -44,6 +46,7 @@ IMPORTED = (
     "pgflow_cli.ops.tick",
     "pgflow_cli.ops.workers",
 )
+OF_PYTEST = tuple(f"_pytest.{name}" for name in default_plugins)
 SETTABLE = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"}
 """Variables for an interpreter that count for a child too."""
 EARLY = {signal.SIGINT, signal.SIGTERM}
@@ -154,7 +157,7 @@ def main() -> None:
     """Fork a child for each request, until there is nobody who asks."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    for name in IMPORTED:
+    for name in (*IMPORTED, *OF_PYTEST):
         importlib.import_module(name)
     own = set(os.environ.get("PYTHONPATH", "").split(os.pathsep)) | {sys.path[0]}
     rest = [path for path in sys.path if path not in own]

@@ -239,11 +239,11 @@ def make_logins_cheap(dsn: str, user: str, password: str) -> None:
             )
 
 
-def create_database(server: str, template: str | None = None) -> str:
-    """Make a database of a new name, as a copy of `template` if one is given; the answer is its
-    name.
+def create_database(server: str, template: str | None = None, name: str | None = None) -> str:
+    """Make a database, of a new name if none is given, as a copy of `template` if one is given;
+    the answer is its name.
     """
-    name = f"pgflow_test_{secrets.token_hex(5)}"
+    name = name or f"pgflow_test_{secrets.token_hex(5)}"
     with psycopg.connect(server, autocommit=True) as admin:
         copy = _copy_of(template, admin) if template else sql.SQL("")
         admin.execute(sql.SQL("create database {} {}").format(sql.Identifier(name), copy))

@@ -1044,7 +1044,7 @@ def hashes_elsewhere() -> list[dict[str, int]]:
     here = Path(__file__).parent
     paths = os.pathsep.join(map(str, (here, here.parent / "kits", here.parents[1])))
     found = []
-    for seed in ("0", "1", "2"):
+    for seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths}
         done = subprocess.run(
             [sys.executable, "-c", code],
@@ -1060,7 +1060,7 @@ def hashes_elsewhere() -> list[dict[str, int]]:
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_the_hash_of_arguments_is_the_same_in_every_process(hashes_elsewhere, name):
     here = hash_everything()[name]
-    assert [found[name] for found in hashes_elsewhere] == [here] * 3
+    assert [found[name] for found in hashes_elsewhere] == [here] * 2
     assert 0 <= here < 2**63
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+import servers
 from clikit import pgflow
 from sealkit import adding, findings, paying, seal, switch_on, tamper
 from shares import IS_LONG, share_of
@@ -19,9 +20,10 @@ from sqlkit import T0, one, rows, set_clock
 from pgflow import inspect
 from pgflow.errors import InvalidArgument, RunNotFound, WrongState
 from pgflow.inspect import check_anchor, check_proof
+from pgflow.testing import Harness
 
 if TYPE_CHECKING:
-    from pgflow.testing import Harness
+    from collections.abc import Iterator
 
     Conn = psycopg.Connection[Any]
 
@@ -156,9 +158,22 @@ CHANGES = [
 """Statements that change a run or the seals, and a code that is found then."""
 
 
-@pytest.fixture
-def ledger(conn: Conn, flow: Harness) -> Conn:
-    """A thousand rows of the ledgers, sealed."""
+@pytest.fixture(scope="module")
+def sealed(server_dsn: str, template: str) -> Iterator[str]:
+    """Name of a database with a thousand rows of the ledgers, sealed, with which nobody is connected."""
+    name = servers.create_database(server_dsn, template)
+    dsn = servers.dsn_of(server_dsn, name)
+    flow = Harness(dsn)
+    try:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            _fill(conn, flow)
+    finally:
+        flow.close()
+    yield name
+    servers.drop_database(server_dsn, name)
+
+
+def _fill(conn: Conn, flow: Harness) -> None:
     set_clock(conn, T0)
     flow.include(adding, paying)
     switch_on(conn)
@@ -171,6 +186,27 @@ def ledger(conn: Conn, flow: Harness) -> Conn:
     assert one(conn, "select count(*) from pgflow.unit") >= UNITS
     assert one(conn, "select count(*) from pgflow.seal_day") == 4
     assert findings(conn) == []
+
+
+@pytest.fixture
+def dsn(request: pytest.FixtureRequest, server_dsn: str, dsn: str) -> Iterator[str]:
+    """The database of a test: a copy of the sealed one, if it asks for the ledger."""
+    if "ledger" not in request.fixturenames:
+        yield dsn
+        return
+    name = servers.create_database(server_dsn, request.getfixturevalue("sealed"))
+    copy_dsn = servers.dsn_of(server_dsn, name)
+    yield copy_dsn
+    try:
+        assert servers.unsound(copy_dsn) == []
+    finally:
+        servers.drop_database(server_dsn, name)
+
+
+@pytest.fixture
+def ledger(conn: Conn, flow: Harness) -> Conn:
+    """A thousand rows of the ledgers, sealed."""
+    flow.include(adding, paying)
     return conn
 
 
