@@ -3612,7 +3612,7 @@ AGENTS = (
         'if operation is None or outcome == "left" or not replaying():',
         "if True:",
         "integrations/test_otel_operations.py::"
-        "test_the_loop_has_spans_of_its_models_and_acts_each_once_over_all_activations[made0]",
+        "test_the_loop_has_spans_of_its_models_and_acts_each_once_over_all_activations[restock]",
     ),
     Defect(
         "request of a decision traced twice",
