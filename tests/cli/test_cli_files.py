@@ -271,3 +271,21 @@ def test_a_budget_that_is_used_up_takes_no_turn(dsn: str) -> None:
     said = pgflow(dsn, *command, "--budget", "usd=0", "--table")
     assert said.code == 1
     assert "budget exceeded" in said.err
+
+
+def test_a_retry_does_each_node_that_failed_again_and_no_other(dsn: str) -> None:
+    Path("two.yaml").write_text(
+        "name: two\ndescription: d\nnodes:\n"
+        "  - {id: a, bash: 'echo a >> ran; test -e fine'}\n"
+        "  - {id: b, bash: 'echo b >> ran; test -e fine'}\n"
+        "  - {id: c, bash: 'echo c >> ran', depends_on: [a], trigger_rule: all_done}\n"
+        "  - {id: d, bash: 'echo d >> ran', depends_on: [a, b]}\n"
+    )
+    assert pgflow(dsn, "run", "two.yaml", "--key", "two-1").code == 1
+    ran = Path("ran")
+    assert sorted(ran.read_text().split()) == ["a", "b", "c"]
+    ran.write_text("")
+    Path("fine").touch()
+    assert pgflow(dsn, "retry", "two-1").code == 0
+    said = pgflow(dsn, "run", "two.yaml", "--key", "two-1", "--json")
+    assert (said.code, sorted(ran.read_text().split())) == (0, ["a", "b", "d"]), said.err

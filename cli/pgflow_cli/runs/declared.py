@@ -25,6 +25,8 @@ from pgflow_cli.look.selection import find_detail
 from pgflow_cli.runs import stages
 
 if TYPE_CHECKING:
+    import psycopg
+
     from pgflow._db.calls.fork import PlaceOptions
     from pgflow.declare import Graph
     from pgflow.declare.durable import Frozen, Settings
@@ -367,6 +369,16 @@ def _tell_edits(graph: Graph, given: Any) -> None:
     frozen = given.get("frozen") if isinstance(given, dict) else None
     if isinstance(frozen, dict) and frozen.get("graph") != graph.model_dump(mode="json"):
         note("warning: the file was edited since: the run goes on with what it was at its start")
+
+
+def first_failure(connection: psycopg.Connection[Any], run_id: int) -> str | None:
+    """The first step that failed for good: no later try of it completed. None if none did."""
+    from pgflow.inspect import list_steps
+
+    steps = fetch(connection, list_steps(run_id, limit=None))
+    done = {one.step.partition("~")[0] for one in steps if one.status == "completed"}
+    failed = (one.step for one in steps if one.status == "failed")
+    return next((step for step in failed if step.partition("~")[0] not in done), None)
 
 
 def _is_of(name: str | None, node: str) -> bool:

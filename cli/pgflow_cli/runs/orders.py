@@ -86,6 +86,9 @@ class Order:
 CANCEL = Order("cancel", "cancelled", OPEN, "cancelled")
 PAUSE = Order("pause", "paused", ("queued", "running", "waiting"), "paused")
 RESUME = Order("resume", "resumed", ("paused", "stuck"), "resumed")
+_OF_FILES = "pgflow.declared"
+"""Workflow of the runs of files."""
+
 RETRY = Order("retry", "retried", ("stuck",), "retried", ("failed",))
 
 
@@ -342,12 +345,28 @@ def _tell(
         chains = []
         with connection.transaction():
             for row in chosen[begin : begin + BATCH]:
+                told = manner
+                if order is RETRY and row["workflow"] == _OF_FILES:
+                    told = _from_first_failure(connection, row["key"], manner)
                 try:
-                    chains.append(_post(connection, order, row["key"], why, manner))
+                    chains.append(_post(connection, order, row["key"], why, told))
                 except _refusals() as error:
                     refused.append(str(error))
         wake(connection, chains)
     return refused
+
+
+def _from_first_failure(connection: psycopg.Connection[Any], key: str, manner: Manner) -> Manner:
+    """The manner in which a run of a file is retried: nodes that failed are done again, and what
+    completed is kept, also where it ended after them.
+    """
+    from pgflow_cli.runs.declared import first_failure
+
+    if manner.from_step is not None or manner.effects is not None:
+        return manner
+    run = find_run(connection, key)
+    step = first_failure(connection, run.run_id) if run.status == "failed" else None
+    return manner if step is None else replace(manner, from_step=step, effects="reuse")
 
 
 def _refusals() -> tuple[type[Exception], ...]:
