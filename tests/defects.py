@@ -3943,6 +3943,27 @@ FILES = (
         "runs/test_keeper.py::test_however_it_is_started_it_is_the_same_process",
     ),
     Defect(
+        "retry that leaves a node failed",
+        "cli/pgflow_cli/runs/orders.py",
+        'if order is RETRY and row["workflow"] == _OF_FILES:',
+        "if False:",
+        "cli/test_cli_files.py::test_a_retry_does_each_node_that_failed_again_and_no_other",
+    ),
+    Defect(
+        "edit of a library that a server does not see",
+        "cli/pgflow_cli/ops/served/flows.py",
+        "(self._folder, *self._wishes.search)",
+        "(self._folder,)",
+        "cli/test_cli_serve.py::test_a_workflow_of_another_folder_is_found_and_watched",
+    ),
+    Defect(
+        "output that is given and waits for a commit",
+        "pgflow/declare/durable/works.py",
+        "if not self._reads_given:",
+        "if True:",
+        "runs/test_declared_runs.py::test_a_node_whose_output_is_given_waits_for_no_folder_and_no_commit",
+    ),
+    Defect(
         "keeper that writes of its end to the terminal",
         "pgflow/declare/durable/keeper.py",
         "signal.set_wakeup_fd(self.tell.fileno(), warn_on_full_buffer=False)",
