@@ -477,26 +477,26 @@ def replay_all(app: AsyncApp | App) -> None:
     """Replays every run of the app's workflows, save those that are stuck and those of which
     something was redacted; raises the first divergence.
     """
-    definitions = app.definitions
     with psycopg.connect(app.dsn, autocommit=True) as connection:
-        chains = ask(connection, list_chains())
-        for recorded in histories.read_database(connection, chains):
-            workflow = definitions.workflows.get(recorded.claim.workflow)
-            if workflow is not None and recorded.status != "stuck":
-                try:
-                    divergence = replay(
-                        recorded,
-                        workflow,
-                        definitions.errors,
-                        definitions.interceptors,
-                        definitions.envelopes,
-                    )
-                except Redacted:
-                    continue
-                if divergence is not None:
-                    raise NonDeterminismError(
-                        f"replayed after the test: {divergence}"
-                    ) from divergence
+        _replay_on(connection, app.definitions)
+
+
+def _replay_on(connection: psycopg.Connection[Any], definitions: Definitions) -> None:
+    for recorded in histories.read_database(connection, ask(connection, list_chains())):
+        workflow = definitions.workflows.get(recorded.claim.workflow)
+        if workflow is not None and recorded.status != "stuck":
+            try:
+                divergence = replay(
+                    recorded,
+                    workflow,
+                    definitions.errors,
+                    definitions.interceptors,
+                    definitions.envelopes,
+                )
+            except Redacted:
+                continue
+            if divergence is not None:
+                raise NonDeterminismError(f"replayed after the test: {divergence}") from divergence
 
 
 def audit(dsn: str) -> None:

@@ -26,6 +26,8 @@ import pgflow.testing
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pgflow import App, AsyncApp
+
 
 MANY_TESTS = 50
 """Number of tests above which it is worth the time to make their template small."""
@@ -97,10 +99,11 @@ def template(request: pytest.FixtureRequest, server_dsn: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def copies(server_dsn: str, template: str) -> Iterator[Copies]:
-    """The databases that tests are lent. The testing kit audits them on the connections that look
-    after them.
+    """The databases that tests are lent. The testing kit replays and audits on the connections that
+    look after them.
     """
     lent, audit_of_kit = Copies(server_dsn, template), pgflow.testing.audit
+    replay_of_kit = pgflow.testing.replay_all
 
     def audit(dsn: str) -> None:
         if dsn not in lent:
@@ -109,8 +112,15 @@ def copies(server_dsn: str, template: str) -> Iterator[Copies]:
         violations = lent.audit(dsn)
         assert not violations, f"pgflow.check() found: {violations}"
 
+    def replay_all(app: AsyncApp | App) -> None:
+        if app.dsn in lent:
+            pgflow.testing._replay_on(lent.keeper(app.dsn), app.definitions)
+        else:
+            replay_of_kit(app)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pgflow.testing, "audit", audit)
+        patch.setattr(pgflow.testing, "replay_all", replay_all)
         yield lent
     lent.close()
 

@@ -26,8 +26,11 @@ MOST_BYTES = 4 << 20
 
 APPLICATION = "pgflow tests"
 
+_CLOCK = "'pgflow.now_()'::regprocedure"
+"""A function that many tests replace, and that is put back: the rest of its catalog tells of the
+others."""
+
 _CATALOGS = (
-    "pg_proc",
     "pg_trigger",
     "pg_constraint",
     "pg_extension",
@@ -49,6 +52,8 @@ _SHAPE = "concat_ws(' ', {})".format(
                 f"(select concat(count(*), '/', max(xmin::text::bigint)) from pg_catalog.{name})"
                 for name in _CATALOGS
             ),
+            f"(select concat(count(*), '/', max(xmin::text::bigint) filter (where oid <> {_CLOCK})) from pg_catalog.pg_proc)",
+            f"(select concat(proowner, proacl) from pg_catalog.pg_proc where oid = {_CLOCK})",
             """(select concat(count(*), '/', max(c.xmin::text::bigint)) from pg_catalog.pg_class c
               join pg_catalog.pg_namespace n on n.oid = c.relnamespace where n.nspname !~ '^pg_(toast_)?temp_')""",
             """(select concat(count(*), '/', max(xmin::text::bigint)) from pg_catalog.pg_namespace
@@ -62,7 +67,7 @@ _SHAPE = "concat_ws(' ', {})".format(
 )
 
 _LOOK = f"""
-select {_SHAPE} as shape,
+select {_SHAPE} as shape, (select xmin::text from pg_catalog.pg_proc where oid = {_CLOCK}) as clock,
   (select count(*) from pg_catalog.pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
     and backend_type in ('client backend', 'walsender', 'logical replication worker')) as sessions,
   (select count(*) from pg_catalog.pg_prepared_xacts where database = current_database()) as prepared,
@@ -83,6 +88,8 @@ class Copy:
     dsn: str
     keeper: psycopg.Connection[Any]
     shape: str
+    clock: str
+    """Version of the function that is its clock."""
     sound: str = ""
     """The transactions of the server that had ended when its books were known to balance."""
     uses: int = 0
@@ -107,6 +114,7 @@ class Copies:
         with psycopg.connect(servers.dsn_of(server, template), autocommit=True) as conn:
             look = _look(conn)
             self._sequences = look["sequences"]
+            self._clock = conn.execute(f"select pg_get_functiondef({_CLOCK})").fetchone()[0]  # type: ignore[arg-type, index]
             for table in look["written"]:
                 self._given[table] = _rows_of(conn, table)
 
@@ -126,17 +134,22 @@ class Copies:
         has written since the last time.
         """
         copy = self._out[dsn]
-        try:
-            ended = servers.ended_transactions(copy.keeper)
-        except psycopg.OperationalError:  # the test ended every session of its database
-            copy.keeper = _keep(dsn)
-            ended = servers.ended_transactions(copy.keeper)
+        ended = servers.ended_transactions(self.keeper(dsn))
         if ended == copy.sound:
             return []
         found = servers.complaints(copy.keeper)
         copy.is_audited = True
         copy.sound = "" if found else ended
         return found
+
+    def keeper(self, dsn: str) -> psycopg.Connection[Any]:
+        """The connection that looks after a copy, which has planned what every test asks."""
+        copy = self._out[dsn]
+        try:
+            copy.keeper.execute("select")
+        except psycopg.OperationalError:  # the test ended every session of its database
+            copy.keeper = _keep(dsn)
+        return copy.keeper
 
     def give_back(self, dsn: str) -> None:
         """Keep the copy for another test, as it was, if that can be; else drop it."""
@@ -159,7 +172,8 @@ class Copies:
         name = servers.create_database(self._server, self._template)
         dsn = servers.dsn_of(self._server, name)
         keeper = _keep(dsn)
-        return Copy(name, dsn, keeper, _look(keeper)["shape"])
+        look = _look(keeper)
+        return Copy(name, dsn, keeper, look["shape"], look["clock"])
 
     def _drop(self, copy: Copy) -> None:
         copy.keeper.close()
@@ -177,8 +191,12 @@ class Copies:
         statements = [sql.SQL("set local session_replication_role = replica")]
         statements += self._emptied(look["written"])
         statements += self._rewound(look["sequences"])
+        is_reset = look["clock"] != copy.clock
+        statements += [sql.SQL(self._clock)] if is_reset else []
         with copy.keeper.transaction():
             copy.keeper.execute(sql.SQL("; ").join(statements))
+        if is_reset:
+            copy.clock = _look(copy.keeper)["clock"]
         return True
 
     def _emptied(self, written: list[str]) -> Iterator[sql.Composable]:

@@ -46,6 +46,7 @@ IMPORTED = (
     "pgflow_cli.ops.tick",
     "pgflow_cli.ops.workers",
 )
+OF_EXTRAS = ("pgflow.web", "pgflow.web.console", "pgflow_cli.ops.web", "uvicorn")
 OF_PYTEST = tuple(f"_pytest.{name}" for name in default_plugins)
 SETTABLE = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"}
 """Variables for an interpreter that count for a child too."""
@@ -159,6 +160,9 @@ def main() -> None:
     control.set_inheritable(False)
     for name in (*IMPORTED, *OF_PYTEST):
         importlib.import_module(name)
+    for name in OF_EXTRAS:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     own = set(os.environ.get("PYTHONPATH", "").split(os.pathsep)) | {sys.path[0]}
     rest = [path for path in sys.path if path not in own]
     signal.signal(
@@ -227,9 +231,10 @@ def _open(number: int, like: Any) -> Any:
     made = open(  # noqa: SIM115  for as long as the process lives
         number, "w" if number else "r", encoding=like.encoding, errors=like.errors, closefd=False
     )
+    is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     made.reconfigure(
-        line_buffering=number == 2 or made.isatty(),
-        write_through=bool(os.environ.get("PYTHONUNBUFFERED")),
+        line_buffering=not is_unbuffered and (number == 2 or made.isatty()),
+        write_through=is_unbuffered,
     )
     return made
 
