@@ -1,4 +1,4 @@
-"""What the tests share so as not to make it anew is as it would be if it were."""
+"""Processes and databases that tests share are as they would be if they were made anew."""
 
 from __future__ import annotations
 

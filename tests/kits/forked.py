@@ -60,7 +60,7 @@ def start(arguments: list[str], *, env: dict[str, str], **options: Any) -> subpr
     """Start ``python ARGUMENTS``: ``-m`` and a module, or a file, and words for it.
 
     Args:
-        arguments: What stands behind ``python``.
+        arguments: Words behind ``python``.
         env: The whole environment.
         **options: Streams and the folder, as `subprocess.Popen` takes them.
     """

@@ -166,7 +166,7 @@ def _collected(request: pytest.FixtureRequest) -> set[str]:
 
 @pytest.mark.timeout(300)
 def test_every_test_that_is_named_is_there(request):
-    """Whoever runs all tests has collected them; of the rest, the files are collected anew."""
+    """A run of all tests has collected them; where some are missing, these are collected anew."""
     named = {f"tests/{defect.test}" for defect in DEFECTS}
     named |= {path for _, words in TESTS.values() for path in words if path.startswith("tests/")}
     missing = sorted(named - _collected(request))
