@@ -1,4 +1,4 @@
-"""What durability costs an agent: one agent of pydantic-ai, bare, with pgflow's adapter and with
+"""The cost of durability for an agent: one agent of pydantic-ai, bare, with pgflow's adapter and with
 DBOS's. ``python -m bench.agents DSN`` (``pip install -e '.[test,pydantic-ai]' 'pydantic-ai-slim[dbos]'``).
 
 A run asks the model a number of times, and each answer but the last calls a tool. Model and tool

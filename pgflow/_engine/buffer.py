@@ -181,7 +181,8 @@ class Buffer:
         )
         self.rows, self.size_bytes = [], 0
         if (
-            flush.has_ledger or flush.has_draws or flush.taken or flush.returned or flush.words
+            flush.has_ledger or flush.has_draws or flush.has_emitted
+            or flush.taken or flush.returned or flush.words
         ):  # fmt: skip
             self._empty()
         return flush

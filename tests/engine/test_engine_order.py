@@ -225,6 +225,14 @@ def test_what_is_emitted_is_flushed_at_once():
     assert run.shape() == [(1, Kind.EMITTED, "numbers")]
 
 
+def test_a_flush_after_that_of_an_emitted_value_does_not_wake_its_readers():
+    worker, _ = start(emitting, 1)
+    worker.play("send 1")
+    assert [flush.has_emitted for _, flush, _ in worker.on_the_way] == [True]
+    worker.play("commit 1", "ack 1", "body look_up 2", "send 1")
+    assert [flush.has_emitted for _, flush, _ in worker.on_the_way] == [False]
+
+
 @workflow
 async def noting(n: int, size: int = 1) -> None:
     for i in range(n):
