@@ -50,7 +50,7 @@ PAGES = (
     "/run/compare?key=pay-again", "/filters?status=failed", "/run?key=long",
     "/run/order?key=invoice-1&verb=cancel", "/run/again?key=order-1", "/runs?status=waiting",
     "/run?key=dag", "/run?key=ended", "/run?key=sop", "/run?key=icm", "/budget?pool=models",
-    "/worker?id={worker}",
+    "/worker?id={worker}", "/queue?name=default",
 )  # fmt: skip
 
 

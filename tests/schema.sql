@@ -4450,12 +4450,12 @@ function pgflow.pause_(q jsonb, t timestamp with time zone, INOUT seq integer) r
   set search_path=pg_catalog, pg_temp
   md5 db4edf2fe7dd4bcd3a4506b423c78f35
 
-function pgflow.pause_queue(queue text) returns void, owner pgflow_owner
-  -- Stops claims from a queue; what runs goes on
+function pgflow.pause_queue(queue text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
+  -- Stops claims from a queue; what runs goes on; who says so, and why, is kept with it
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 d06ca3cb52bc3b19acf1a01ba2836aed
+  md5 679eeaf35eb5ba44d0c2ec6a3ae57423
   grant execute to pgflow_operator
 
 function pgflow.pause_relay(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
@@ -5011,12 +5011,12 @@ function pgflow.results(chains bigint[]) returns TABLE(chain_id bigint, status t
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
-function pgflow.resume_queue(queue text) returns void, owner pgflow_owner
-  -- Lets claims from a paused queue go on
+function pgflow.resume_queue(queue text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
+  -- Lets claims from a paused queue go on; who says so, and why, is kept with it
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 c9e8917056c7d2ea80dec5131a649f07
+  md5 f80375f3110019e64e3ff5e54ec9c455
   grant execute to pgflow_operator
 
 function pgflow.resume_relay(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner

@@ -53,6 +53,7 @@ from pgflow.web.pages import (
     outbox,
     owed,
     policy,
+    queues,
     relays,
     run,
     runs,
@@ -80,7 +81,7 @@ PARENTS = {
     "/run": "/runs", "/run/order": "/runs", "/gate": "/gates", "/budget": "/budgets",
     "/schedule": "/schedules", "/schedule/order": "/schedules", "/relay": "/outbox",
     "/relay/order": "/outbox",
-    "/sql/page": "/sql", "/workflow": "/workflows", "/worker": "/workers",
+    "/sql/page": "/sql", "/workflow": "/workflows", "/worker": "/workers", "/queue": "/queues",
 }  # fmt: skip
 
 READS: tuple[tuple[str, Handler], ...] = (
@@ -92,11 +93,12 @@ READS: tuple[tuple[str, Handler], ...] = (
     ("/budgets", supply.show_budgets), ("/budget", supply.show_budget),
     ("/schedules", schedules.show_schedules), ("/schedule", schedules.show_schedule),
     ("/schedule/order", schedules.ask_order), ("/outbox", outbox.show_outbox),
-    ("/relay", outbox.show_relay), ("/queues", supply.show_queues),
+    ("/relay", outbox.show_relay), ("/queues", queues.show_queues),
     ("/workers", supply.show_workers), ("/sql", sheet.show_sheet),
     ("/workflows", workflows.show_workflows), ("/workflow", workflows.show_workflow),
     ("/policy", policy.show_policy), ("/worker", supply.show_worker),
-    ("/health", health.show_health), ("/filters", filters.ask_filter),
+    ("/queue", queues.show_queue), ("/health", health.show_health),
+    ("/filters", filters.ask_filter),
     ("/relay/order", relays.ask_order), ("/run/compare", compare.show_comparison),
 )  # fmt: skip
 WRITES: tuple[tuple[str, Handler], ...] = (
@@ -105,7 +107,7 @@ WRITES: tuple[tuple[str, Handler], ...] = (
     ("/gate", gates.answer_gate), ("/debt", owed.close_debt),
     ("/budget", supply.change_budget), ("/schedule/order", schedules.give_order),
     ("/sql", sheet.run_sheet), ("/filters", filters.save_filter),
-    ("/relay/order", relays.give_order),
+    ("/relay/order", relays.give_order), ("/queue", queues.change_queue),
 )  # fmt: skip
 FILES = (
     ("/static/console.css", "text/css"), ("/static/graph.css", "text/css"),

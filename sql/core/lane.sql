@@ -132,7 +132,7 @@ comment on function pgflow.require_known(text, boolean)
      'takes them again. Children are not refused';
 --! grant require_known to pgflow_operator
 
-create or replace function pgflow.pause_queue(queue text)
+create or replace function pgflow.pause_queue(queue text, why text default null, sent_by text default null)
 returns void
 language plpgsql
 volatile
@@ -144,13 +144,14 @@ begin
   perform pgflow.check_name_(pause_queue.queue, 'the name of a queue');
   insert into pgflow.queue (queue, paused_at) values (pause_queue.queue, pgflow.now_())
   on conflict (queue) do update set paused_at = coalesce(pgflow.queue.paused_at, excluded.paused_at);
-  perform pgflow.note_queue_(pause_queue.queue, 'paused', '{}', null, null, pgflow.now_());
+  perform pgflow.note_queue_(pause_queue.queue, 'paused', '{}', pause_queue.why, pause_queue.sent_by, pgflow.now_());
 end
 $$;
-comment on function pgflow.pause_queue(text) is 'Stops claims from a queue; what runs goes on';
+comment on function pgflow.pause_queue(text, text, text)
+  is 'Stops claims from a queue; what runs goes on; who says so, and why, is kept with it';
 --! grant pause_queue to pgflow_operator
 
-create or replace function pgflow.resume_queue(queue text)
+create or replace function pgflow.resume_queue(queue text, why text default null, sent_by text default null)
 returns void
 language plpgsql
 volatile
@@ -161,11 +162,13 @@ as $$
 begin
   update pgflow.queue set paused_at = null where queue = resume_queue.queue and paused_at is not null;
   if found then
-    perform pgflow.note_queue_(resume_queue.queue, 'resumed', '{}', null, null, pgflow.now_());
+    perform pgflow.note_queue_(resume_queue.queue, 'resumed', '{}', resume_queue.why, resume_queue.sent_by,
+      pgflow.now_());
   end if;
 end
 $$;
-comment on function pgflow.resume_queue(text) is 'Lets claims from a paused queue go on';
+comment on function pgflow.resume_queue(text, text, text)
+  is 'Lets claims from a paused queue go on; who says so, and why, is kept with it';
 --! grant resume_queue to pgflow_operator
 
 create or replace function pgflow.limit_queue(queue text, max_running int default null, max_deaths int default null)

@@ -149,6 +149,7 @@ async def test_what_comes_in_an_address_is_no_html_either(aflow: AsyncHarness) -
             address("/run/order", key=text, verb=text), f"/{text}",
             address("/schedules", state=text), address("/schedule", name=text),
             address("/schedule/order", name=text, verb=text), address("/relay", name=text),
+            address("/queue", name=text),
         ):  # fmt: skip
             await browser.status(path)
             assert browser.last is not None

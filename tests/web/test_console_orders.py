@@ -18,6 +18,7 @@ from test_console_pages import (
     await_payment,
     contract,
     long,
+    seen_in,
     ship,
 )
 from webkit import Browser, Reader, address, form_of
@@ -374,6 +375,36 @@ async def test_a_pool_is_granted_more_and_revoked_by_an_admin(
     assert not [f for f in (await low.get(path)).forms if f.method == "post"]
 
 
+async def test_a_queue_is_paused_and_given_rules_while_it_works(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(*FLOWS)
+    await aflow.start(long.options(key="l"), 1)
+    await aflow.until_idle()
+    browser, path = Browser(aflow.app, ANN), address("/queue", name="default")
+    assert path in (await browser.get("/queues")).links
+    given = {"concurrency": "10", "rate": "100/1m", "why": "the mail server begs"}
+    answer = await browser.submit(path, {"verb": "set"}, **given)
+    assert answer.status_code == 303, answer.text
+    shown = form_of(await browser.get(path), {"verb": "set"})
+    one(conn, """select pgflow.set_queue('default', '{"rate": "5/1s"}')""")
+    assert (await browser.send(shown, concurrency="20")).status_code == 303
+    rules = one(conn, "select rules from pgflow.queues where queue = 'default'")
+    assert (rules["concurrency"], rules["rate"]) == (20, "5/1s")
+    assert (await browser.submit(path, {"verb": "set"}, concurrency="")).status_code == 303
+    assert "concurrency" not in one(conn, "select rules from pgflow.queues where queue = 'default'")
+    for wrong in ("-1", "1e3", "many", "0"):
+        answer = await browser.submit(path, {"verb": "set"}, concurrency=wrong)
+        assert answer.status_code == 400, wrong
+    assert (await browser.submit(path, {"verb": "pause"}, why="storm")).status_code == 303
+    assert one(conn, "select paused_at is not null from pgflow.queues where queue = 'default'")
+    assert (await browser.submit(path, {"verb": "resume"})).status_code == 303
+    seen_in(await browser.get(path), "the mail server begs", "storm", "paused", "resumed", "ann")
+    assert await browser.status("/queue", name="none") == 404
+    viewer = await Browser(aflow.app, Principal("vic", ("view",))).get(path)
+    assert not [form for form in viewer.forms if form.method == "post"]
+
+
 async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
@@ -403,6 +434,7 @@ async def test_a_browser_without_scripts_that_names_no_origin_does_each_write(
     await write(debt, verb="waive")
     await write(address("/budget", pool="models"), verb="revoke")
     await write(address("/schedule/order", name="s", verb="trigger"))
+    await write(address("/queue", name="default"), verb="pause")
     await write(address("/sql", sql="select 1 as one"))
     form = form_of(await browser.get(address("/filters", status="failed")), {"verb": "save"})
     assert (await browser.send(form, name="mine")).status_code == 303

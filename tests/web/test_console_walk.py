@@ -119,7 +119,7 @@ def test_no_page_has_a_barrier(flow: Harness, conn: psycopg.Connection[Any], dsn
         "/runs?status=failed", "/runs/order?verb=retry&status=failed", "/filters?status=failed",
         "/sql/page?page=/", "/workflow?name=pay", "/budget?pool=models", "/schedule?name=nightly",
         "/schedule/order?name=nightly&verb=backfill", "/relay?name=mailer",
-        "/relay/order?name=mailer&verb=replay", f"/gate?gate={gate}", "/run?key=none",
+        "/relay/order?name=mailer&verb=replay", "/queue?name=default", f"/gate?gate={gate}", "/run?key=none",
         *(f"/debt?key={key}" for key in debts),
     ]  # fmt: skip
     found = {}

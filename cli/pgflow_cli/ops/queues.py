@@ -42,6 +42,7 @@ queues = make_group(
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
+Why = Annotated[str | None, typer.Option(help="The reason, kept with the change.")]
 
 _COLUMNS = (
     "queue",
@@ -94,19 +95,19 @@ def _draw(connection: psycopg.Connection[Any]) -> None:
 
 
 @queues.command("pause", cls=Command)
-def pause_queue(queue: Name, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
+def pause_queue(queue: Name, *, why: Why = None, as_json: AsJson = None, dsn: Dsn = None) -> None:
     """Stops claims from a queue; what is running goes on."""
     from pgflow._db.calls import lane
 
-    _change(dsn, queue, lane.pause_queue(queue), as_json=as_json)
+    _change(dsn, queue, lane.pause_queue(queue, why, operator()), as_json=as_json)
 
 
 @queues.command("resume", cls=Command)
-def resume_queue(queue: Name, *, as_json: AsJson = None, dsn: Dsn = None) -> None:
+def resume_queue(queue: Name, *, why: Why = None, as_json: AsJson = None, dsn: Dsn = None) -> None:
     """Lets claims from a paused queue go on."""
     from pgflow._db.calls import lane
 
-    _change(dsn, queue, lane.resume_queue(queue), as_json=as_json)
+    _change(dsn, queue, lane.resume_queue(queue, why, operator()), as_json=as_json)
 
 
 @queues.command("limit", cls=Command, hidden=True)
@@ -218,7 +219,7 @@ def set_queue(
         str | None,
         typer.Option(metavar="N|none", help="After so many dead workers a run is stuck."),
     ] = None,
-    why: Annotated[str | None, typer.Option(help="The reason, kept with the change.")] = None,
+    why: Why = None,
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from pgflow._client._async.relays import AsyncRelays
-from pgflow._db.calls import queues
+from pgflow._db.calls import lane, queues
 from pgflow._model.queues import Backlog, QueueRules, rules_json
 
 
@@ -37,6 +37,33 @@ class AsyncQueues(AsyncRelays):
             InvalidArgument: No queue can have such a rule, or they do not go together.
         """
         return await self._ask(queues.set_queue(queue, rules_json(rules), why, by))
+
+    async def pause_queue(
+        self, queue: str, *, why: str | None = None, by: str | None = None
+    ) -> None:
+        """Stops claims from a queue; what runs goes on. A queue that is paused stays so.
+
+        Args:
+            queue: Name of the queue; one that is not there yet is made.
+            why: The reason, kept with the change.
+            by: Name of whoever says so.
+
+        Raises:
+            InvalidArgument: No queue can have this name.
+        """
+        await self._ask(lane.pause_queue(queue, why, by))
+
+    async def resume_queue(
+        self, queue: str, *, why: str | None = None, by: str | None = None
+    ) -> None:
+        """Lets claims from a paused queue go on. It does nothing to one that is not paused.
+
+        Args:
+            queue: Name of the queue.
+            why: The reason, kept with the change.
+            by: Name of whoever says so.
+        """
+        await self._ask(lane.resume_queue(queue, why, by))
 
     async def count_backlog(self, queue: str) -> Backlog:
         """Counts the runs of a queue that have not begun.

@@ -9,14 +9,18 @@ def _nothing(_rows: list[Row]) -> None:
     return None
 
 
-def pause_queue(queue: str) -> Query[None]:
+def pause_queue(queue: str, why: str | None, sent_by: str | None) -> Query[None]:
     """Stops claims from a queue."""
-    return Query("select pgflow.pause_queue(%s::text)", (queue,), _nothing)
+    return Query(
+        "select pgflow.pause_queue(%s::text, %s::text, %s::text)", (queue, why, sent_by), _nothing
+    )
 
 
-def resume_queue(queue: str) -> Query[None]:
+def resume_queue(queue: str, why: str | None, sent_by: str | None) -> Query[None]:
     """Lets claims from a paused queue go on."""
-    return Query("select pgflow.resume_queue(%s::text)", (queue,), _nothing)
+    return Query(
+        "select pgflow.resume_queue(%s::text, %s::text, %s::text)", (queue, why, sent_by), _nothing
+    )
 
 
 def limit_queue(

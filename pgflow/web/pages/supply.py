@@ -1,4 +1,4 @@
-"""Supplies that work draws on: budgets, queues and workers."""
+"""Supplies that work draws on: budgets and workers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from pgflow.inspect import (
     database_now,
     list_budgets,
     list_held_runs,
-    list_lanes,
-    list_queues,
     list_stray_leases,
     list_workers,
 )
@@ -112,21 +110,6 @@ def _amount(text: str) -> Decimal:
     if not amount.is_finite() or amount <= 0:
         raise InvalidArgument(f"{text!r} is no amount that could be granted")
     return amount
-
-
-async def show_queues(desk: Desk, request: Request) -> Page:
-    """Show queues, and which of their lanes nobody serves."""
-    del request
-    lanes = [lane for lane in await desk.ask(list_lanes()) if lane.queued]
-    return Page(
-        "queues",
-        "Queues",
-        {
-            "queues": await desk.ask(list_queues()), "lanes": lanes,
-            "now": await desk.ask(database_now()),
-        },
-        "pgflow queues",
-    )  # fmt: skip
 
 
 async def show_workers(desk: Desk, request: Request) -> Page:

@@ -1,0 +1,125 @@
+"""Queues: what stands in each, and the rules of one, which are changed while it works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pgflow._desk.desk import Desk
+from pgflow._desk.words import quoted
+from pgflow.errors import InvalidArgument, RunNotFound
+from pgflow.inspect import (
+    QueueRow,
+    database_now,
+    list_lanes,
+    list_queue_changes,
+    list_queues,
+)
+from pgflow.web.page import Page, need, principal_of, query, read_form, see
+
+CHANGE_ROWS = 20
+NUMBERS = {
+    "concurrency": "Most runs at once",
+    "per_worker": "Most runs at once of one worker",
+    "burst": "Runs that may begin in a burst",
+    "per_key": "Most runs at once of one key",
+    "key_burst": "Runs of one key in a burst",
+}
+TEXTS = {
+    "rate": "Most runs that begin, such as 100/1m",
+    "key": "Key of a run, such as input.customer",
+    "key_rate": "Most runs of one key that begin",
+}
+ORDER = ("concurrency", "per_worker", "rate", "burst", "key", "per_key", "key_rate", "key_burst")
+"""Rules with a field, as the page has them; `pgflow queues set` has all."""
+DONE = {
+    "pause": "Nothing is claimed from it any more. What runs goes on.",
+    "resume": "It goes on.",
+    "set": "The rules hold from the next claim on.",
+    "same": "It was so already: nothing has changed.",
+}
+
+
+async def show_queues(desk: Desk, request: Request) -> Page:
+    """Show queues, and which of their lanes nobody serves."""
+    del request
+    lanes = [lane for lane in await desk.ask(list_lanes()) if lane.queued]
+    return Page(
+        "queues",
+        "Queues",
+        {
+            "queues": await desk.ask(list_queues()), "lanes": lanes,
+            "now": await desk.ask(database_now()),
+        },
+        "pgflow queues",
+    )  # fmt: skip
+
+
+async def show_queue(desk: Desk, request: Request) -> Page:
+    """Show a queue, its rules, and who has said what of it."""
+    found = await _find(desk, request)
+    fields = [(name, {**NUMBERS, **TEXTS}[name], _shown(found, name)) for name in ORDER]
+    return Page(
+        "queue",
+        found.queue,
+        {
+            "queue": found, "fields": fields, "numbers": NUMBERS,
+            "others": {name: rule for name, rule in found.rules.items() if name not in ORDER},
+            "changes": await desk.ask(list_queue_changes(found.queue, limit=CHANGE_ROWS)),
+            "lanes": [lane for lane in await desk.ask(list_lanes(found.queue)) if lane.queued],
+            "may": principal_of(request).may("operate"), "now": await desk.ask(database_now()),
+            "done": DONE.get(request.query_params.get("done", ""), ""),
+        },
+        f"pgflow queues changes {quoted(found.queue)}",
+    )  # fmt: skip
+
+
+async def change_queue(desk: Desk, request: Request) -> Response:
+    """Pause a queue, let it go on, or set those of its rules that somebody has edited."""
+    principal = need(request, "operate")
+    form = await read_form(request)
+    found = await _find(desk, request)
+    verb, said = form.get("verb", ""), {"by": principal.name, "why": form.get("why", "") or None}
+    if verb == "set":
+        rules = _edited(form)
+        if rules:
+            await desk.tell("set_queue", found.queue, **said, **rules)
+        verb = "set" if rules else "same"
+    elif verb in ("pause", "resume"):
+        await desk.tell(f"{verb}_queue", found.queue, **said)
+    else:
+        raise InvalidArgument("a queue is paused, resumed or given rules")
+    return see(request, "/queue", name=found.queue, done=verb)
+
+
+def _edited(form: dict[str, str]) -> dict[str, Any]:
+    """Return the rules whose fields are not as they were shown: others may have been set since."""
+    rules: dict[str, Any] = {}
+    for name in ORDER:
+        text = form.get(name, "").strip()
+        if text != form.get(f"was-{name}", "").strip():
+            rules[name] = _rule(name, text) if text else None
+    return rules
+
+
+def _rule(name: str, text: str) -> int | str:
+    if name in TEXTS:
+        return text
+    if not text.isdecimal() or len(text) > 9:
+        raise InvalidArgument(f"{name} of a queue is a whole number, not {text!r}")
+    return int(text)
+
+
+def _shown(found: QueueRow, name: str) -> str:
+    rule = found.rules.get(name)
+    return "" if rule is None else str(rule)
+
+
+async def _find(desk: Desk, request: Request) -> QueueRow:
+    name = query(request, "name")
+    found = await desk.ask(list_queues(name))
+    if not found:
+        raise RunNotFound(f"there is no queue {name!r}")
+    return found[0]
