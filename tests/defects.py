@@ -2618,8 +2618,8 @@ GATES = (
     Defect(
         "answered gate in the inbox",
         "sql/ledgers/gates.sql",
-        "a where a.gate = g.gate and a.closes and a.refusal is null);",
-        "a where false);",
+        "o where o.gate = g.gate and o.closes and o.refusal is null)",
+        "o where false)",
         "gates/test_gates.py::test_the_inbox_has_nothing_that_is_answered",
     ),
     Defect(

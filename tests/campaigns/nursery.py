@@ -104,13 +104,19 @@ def main() -> None:
     """Answers requests until there are no more."""
     roles = importlib.import_module(sys.argv[1])
     living: set[int] = set()
+    codes: dict[int, int | None] = {}
     try:
         for line in sys.stdin:
             verb, *rest = json.loads(line)
-            answer = _start(roles, *rest) if verb == "start" else _poll(rest[0])
-            living |= {answer} if verb == "start" else set()
-            if verb == "poll" and answer is not None:
-                living.discard(rest[0])
+            if verb == "start":
+                answer: int | None = _start(roles, *rest)
+                assert answer is not None
+                living.add(answer)
+                codes.pop(answer, None)
+            elif (answer := codes.get(rest[0])) is None:  # two threads may ask after one end
+                answer = codes[rest[0]] = _poll(rest[0])
+                if answer is not None:
+                    living.discard(rest[0])
             print(json.dumps(answer), flush=True)
     finally:
         for pid in living:

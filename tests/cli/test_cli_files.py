@@ -289,3 +289,26 @@ def test_a_retry_does_each_node_that_failed_again_and_no_other(dsn: str) -> None
     assert pgflow(dsn, "retry", "two-1").code == 0
     said = pgflow(dsn, "run", "two.yaml", "--key", "two-1", "--json")
     assert (said.code, sorted(ran.read_text().split())) == (0, ["a", "b", "d"]), said.err
+
+
+def test_a_retry_takes_the_run_that_failed_within_up_where_it_was(dsn: str) -> None:
+    Path(".archon/workflows").mkdir(parents=True)
+    Path(".archon/workflows/inner.yaml").write_text(
+        "name: inner\ndescription: d\nnodes:\n"
+        "  - {id: a, bash: 'echo a >> ran'}\n"
+        "  - {id: b, bash: 'echo b >> ran; test -e fine', depends_on: [a]}\n"
+    )
+    Path(".archon/workflows/outer.yaml").write_text(
+        "name: outer\ndescription: d\nnodes:\n"
+        "  - {id: x, bash: 'echo x >> ran'}\n"
+        "  - {id: call, workflow: inner, depends_on: [x]}\n"
+        "  - {id: y, bash: 'echo y >> ran', depends_on: [call]}\n"
+    )
+    assert pgflow(dsn, "run", "outer", "--key", "outer-1").code == 1
+    ran = Path("ran")
+    assert ran.read_text().split() == ["x", "a", "b"]
+    ran.write_text("")
+    Path("fine").touch()
+    assert pgflow(dsn, "retry", "outer-1").code == 0
+    said = pgflow(dsn, "run", "outer", "--key", "outer-1", "--json")
+    assert (said.code, ran.read_text().split()) == (0, ["b", "y"]), said.err

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from pgflow.declare.durable import Frozen, Settings
     from pgflow.declare.durable.config import Config
     from pgflow.declare.durable.providers import Provider
+    from pgflow.inspect import ChildRow
 
+WORKFLOW = "pgflow.declared"
+"""Workflow of the runs of files."""
 _LAYOUT = Path(".archon", "workflows")
 _SOPS = (".", "sops", "agent-sops", ".agents/sops")
 _GIT_SECONDS = 5
@@ -372,13 +375,27 @@ def _tell_edits(graph: Graph, given: Any) -> None:
 
 
 def first_failure(connection: psycopg.Connection[Any], run_id: int) -> str | None:
-    """The first step that failed for good: no later try of it completed. None if none did."""
+    """The step from which all that failed is done again: no later try of it completed, or a run
+    that it called has failed. None if there is none.
+    """
     from pgflow.inspect import list_steps
 
     steps = fetch(connection, list_steps(run_id, limit=None))
     done = {one.step.partition("~")[0] for one in steps if one.status == "completed"}
-    failed = (one.step for one in steps if one.status == "failed")
-    return next((step for step in failed if step.partition("~")[0] not in done), None)
+    calls = bool(failed_calls(connection, run_id))
+    for one in steps:
+        has_failed = one.status == "failed" and one.step.partition("~")[0] not in done
+        if has_failed or (calls and one.step.endswith(":freeze")):
+            return one.step
+    return None
+
+
+def failed_calls(connection: psycopg.Connection[Any], run_id: int) -> list[ChildRow]:
+    """The runs of files that a run has called, and that failed."""
+    from pgflow.inspect import list_children
+
+    called = fetch(connection, list_children(run_id, limit=None))
+    return [one for one in called if one.status == "failed" and one.workflow == WORKFLOW]
 
 
 def _is_of(name: str | None, node: str) -> bool:

@@ -86,9 +86,6 @@ class Order:
 CANCEL = Order("cancel", "cancelled", OPEN, "cancelled")
 PAUSE = Order("pause", "paused", ("queued", "running", "waiting"), "paused")
 RESUME = Order("resume", "resumed", ("paused", "stuck"), "resumed")
-_OF_FILES = "pgflow.declared"
-"""Workflow of the runs of files."""
-
 RETRY = Order("retry", "retried", ("stuck",), "retried", ("failed",))
 
 
@@ -341,32 +338,49 @@ def _tell(
     """Posts the order to each run, in batches; answers why some refused it."""
     refused = []
     why = manner.why or order.why
+    manners = {row["key"]: manner for row in chosen}
+    if order is RETRY and manner.from_step is None and manner.effects is None:
+        for row in chosen:
+            if _is_failed_file(row):
+                told, why_not = _from_first_failure(connection, row["key"], manner)
+                refused += why_not
+                manners[row["key"]] = told
     for begin in range(0, len(chosen), BATCH):
         chains = []
         with connection.transaction():
             for row in chosen[begin : begin + BATCH]:
-                told = manner
-                if order is RETRY and row["workflow"] == _OF_FILES:
-                    told = _from_first_failure(connection, row["key"], manner)
                 try:
-                    chains.append(_post(connection, order, row["key"], why, told))
+                    chains.append(_post(connection, order, row["key"], why, manners[row["key"]]))
                 except _refusals() as error:
                     refused.append(str(error))
         wake(connection, chains)
     return refused
 
 
-def _from_first_failure(connection: psycopg.Connection[Any], key: str, manner: Manner) -> Manner:
-    """The manner in which a run of a file is retried: nodes that failed are done again, and what
-    completed is kept, also where it ended after them.
-    """
-    from pgflow_cli.runs.declared import first_failure
+def _is_failed_file(row: dict[str, Any]) -> bool:
+    from pgflow_cli.runs.declared import WORKFLOW
 
-    if manner.from_step is not None or manner.effects is not None:
-        return manner
+    return bool(row["workflow"] == WORKFLOW and row["status"] == "failed")
+
+
+def _from_first_failure(
+    connection: psycopg.Connection[Any], key: str, manner: Manner
+) -> tuple[Manner, list[str]]:
+    """Retries the runs that a run of a file has called and that failed; answers the manner in which
+    the run itself is retried, and why some of the others refused. Nodes that failed are done again,
+    and what completed is kept, also where it ended after them.
+    """
+    from pgflow_cli.runs.declared import failed_calls, first_failure
+
     run = find_run(connection, key)
-    step = first_failure(connection, run.run_id) if run.status == "failed" else None
-    return manner if step is None else replace(manner, from_step=step, effects="reuse")
+    step = first_failure(connection, run.run_id)
+    called = [
+        as_row(find_run(connection, one.key), _CHOSEN)
+        for one in failed_calls(connection, run.run_id)
+    ]
+    # In a transaction of its own: the caller's rewind finds it open, and takes it over.
+    refused = _tell(connection, RETRY, called, manner) if called else []
+    return (manner if step is None else replace(manner, from_step=step, effects="reuse")), refused
 
 
 def _refusals() -> tuple[type[Exception], ...]:
