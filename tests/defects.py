@@ -3945,7 +3945,7 @@ FILES = (
     Defect(
         "retry that leaves a node failed",
         "cli/pgflow_cli/runs/orders.py",
-        'if order is RETRY and row["workflow"] == _OF_FILES:',
+        "if order is RETRY and manner.from_step is None and manner.effects is None:",
         "if False:",
         "cli/test_cli_files.py::test_a_retry_does_each_node_that_failed_again_and_no_other",
     ),
