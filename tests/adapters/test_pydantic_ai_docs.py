@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(90)
 pytest.importorskip("pydantic_ai.durable_exec", reason="pip install -e '.[adapters]'")
 
 
+@pytest.mark.alone  # it copies its database
 def test_the_page_on_pydantic_ai_runs(dsn: str, tmp_path: Path) -> None:
     page = servers.REPOSITORY / "docs" / "how-to" / "pydantic-ai.md"
     reader = docskit.Reader(dsn, tmp_path)
