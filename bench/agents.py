@@ -17,11 +17,8 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
-from urllib.parse import quote
 
-import psycopg
-from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
+from bench.server import Server
 
 REQUESTS = 10
 Batch = Callable[[int, int], Awaitable[None]]
@@ -185,27 +182,19 @@ def main() -> None:
     if asked.side:
         asyncio.run(serve(asked.side, asked.dsn, asked.runs, asked.at_once))
         return
-    names = {side: f"bench_agents_{side}" for side in SIDES}
-    with psycopg.connect(asked.dsn, autocommit=True) as conn:
-        for name in map(sql.Identifier, names.values()):
-            conn.execute(sql.SQL("drop database if exists {} with (force)").format(name))
-            conn.execute(sql.SQL("create database {}").format(name))
-    urls = {side: _url(asked.dsn, name) for side, name in names.items()}
-    migrate = [sys.executable, "-m", "pgflow_cli", "migrate", "--dsn", urls["pgflow"]]
-    subprocess.run(migrate, check=True, stdout=subprocess.DEVNULL)
-    print(f"{'at once':>8} {'side':<7} {'ms a request':>13} {'above bare':>11} {'processor':>10}")
-    for at_once in (1, 16):
-        found = measure(urls, max(asked.runs, at_once), asked.rounds, at_once)
-        for side, (ms, cpu_ms) in found.items():
-            above = ms - found["bare"][0]
-            print(f"{at_once:>8} {side:<7} {ms:>13.2f} {above:>11.2f} {cpu_ms:>10.2f}")
-
-
-def _url(dsn: str, database: str) -> str:
-    """A URL, which both libraries read."""
-    parts = conninfo_to_dict(dsn)
-    password = quote(str(parts.get("password") or ""), safe="")
-    return f"postgresql://{parts['user']}:{password}@{parts['host']}:{parts['port']}/{database}"
+    server = Server(asked.dsn)
+    with contextlib.ExitStack() as stack:
+        urls = {side: stack.enter_context(server.database())[1] for side in SIDES}
+        migrate = [sys.executable, "-m", "pgflow_cli", "migrate", "--dsn", urls["pgflow"]]
+        subprocess.run(migrate, check=True, stdout=subprocess.DEVNULL)
+        print(
+            f"{'at once':>8} {'side':<7} {'ms a request':>13} {'above bare':>11} {'processor':>10}"
+        )
+        for at_once in (1, 16):
+            found = measure(urls, max(asked.runs, at_once), asked.rounds, at_once)
+            for side, (ms, cpu_ms) in found.items():
+                above = ms - found["bare"][0]
+                print(f"{at_once:>8} {side:<7} {ms:>13.2f} {above:>11.2f} {cpu_ms:>10.2f}")
 
 
 if __name__ == "__main__":

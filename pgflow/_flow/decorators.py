@@ -19,7 +19,7 @@ from pgflow._flow.ledgers.effect import (
     written_by,
 )
 from pgflow._flow.ledgers.handover import declare
-from pgflow._flow.step import AsyncStep, Step, SyncStep
+from pgflow._flow.step import AsyncStep, Step, SyncStep, look_like, tell_is_awaited
 from pgflow._model.decisions import Choice, Decision
 from pgflow._model.durations import Duration, duration
 from pgflow._model.effects import Risk
@@ -45,6 +45,13 @@ class Connection(Protocol):
 C = TypeVar("C", bound=Connection)
 
 
+def _wear(made: Step[..., Any]) -> None:
+    """Has a step look like its function, of whose colour it is."""
+    look_like(made, made.fn)
+    if made.is_async:
+        tell_is_awaited(made)
+
+
 def _make(effect: str, fn: Callable[..., Any], **options: Any) -> Any:
     kind: type[Step[..., Any]] = AsyncStep if inspect.iscoroutinefunction(fn) else SyncStep
     made = kind(
@@ -57,6 +64,7 @@ def _make(effect: str, fn: Callable[..., Any], **options: Any) -> Any:
         options.get("aliases", ()),
     )
     made.max_age = duration(options.get("max_age"), f"max_age of step {made.name}")
+    _wear(made)
     return made
 
 
@@ -264,6 +272,7 @@ class _Effect:
         kind: Any = AsyncEffect if inspect.iscoroutinefunction(fn) else SyncEffect
         made = kind(fn, self._terms, self._name, self._timeout, self._raises, self._aliases)
         made.notify = self._notify
+        _wear(made)
         declare(made)
         return made
 

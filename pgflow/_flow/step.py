@@ -83,12 +83,13 @@ def follow_sync(scope: WorkflowScope, calls: Calls) -> Any:
 
 def look_like(made: Any, fn: Callable[..., Any]) -> None:
     """Gives what a decorator made the name, the text and the annotations of its function, which
-    libraries read that get it as a tool or a handler.
+    libraries read that get it as a tool or a handler. A step that is made for one call needs none
+    of that.
     """
     functools.update_wrapper(made, fn, updated=())
 
 
-def _tell_is_awaited(call: Any) -> None:
+def tell_is_awaited(call: Any) -> None:
     """Marks something that is no ``async def`` as one to await: Python 3.11 knows of asyncio's mark
     alone.
     """
@@ -135,9 +136,8 @@ class Step(Generic[P, R_co]):
                 f"the name of step {self.name!r} must be a text of 1 to 255 bytes without NUL: "
                 "pass name="
             )
-        look_like(self, fn)
-        if isinstance(self, AsyncStep):
-            _tell_is_awaited(self)
+        self.__doc__ = fn.__doc__
+        self.__wrapped__ = fn
 
     def __repr__(self) -> str:
         """As in error messages."""
@@ -324,7 +324,7 @@ class AsyncStep(Step[P, R_co], Generic[P, R_co, F]):
         """Calls the step: await it."""
         return self.aio(*args, **kwargs)
 
-    _tell_is_awaited(__call__)
+    tell_is_awaited(__call__)
 
 
 class SyncStep(Step[P, R_co], Generic[P, R_co, F]):

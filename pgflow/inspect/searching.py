@@ -8,11 +8,10 @@ far it may look. If that is not all, the page says where to go on.
 from __future__ import annotations
 
 from pgflow._db.query import Query
+from pgflow._model.kinds import ENDED
 from pgflow.inspect.listing import After, Listing, parse_place
 from pgflow.inspect.question import Steps, question
 from pgflow.inspect.runs import EVERY_RUN, RECENT_RUNS, RunFilter, RunRow, list_runs
-
-ENDED = frozenset({"completed", "failed", "cancelled"})
 
 
 @question
@@ -55,7 +54,7 @@ def _is_cheap(where: RunFilter) -> bool:
     return (
         bool(where.labels)
         or (bool(keys) and not any("*" in key for key in keys))
-        or (bool(where.status) and not where.error and ENDED.isdisjoint(where.status))
+        or (bool(where.status) and not where.error and not {*ENDED} & {*where.status})
         or where == RunFilter(tenant=where.tenant)
     )
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CLI = """#!{python}
 import json, sys, uuid
 
-session, asks = str(uuid.uuid4()), 0
+session = str(uuid.uuid4())
 is_new = not any(word.startswith("--resume") for word in sys.argv)
 
 

@@ -22,6 +22,7 @@ from pgflow_cli.look.failures import FAILED, Ended, Mistake
 from pgflow_cli.look.output import AsJson, choose_form, many, note, plain, print_one, shown
 from pgflow_cli.look.parsing import parse_duration
 from pgflow_cli.look.selection import OPEN
+from pgflow_cli.runs.declared import WORKFLOW
 from pgflow_cli.runs.orders import Yes
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pgflow.declare.durable.leftovers import Leftover, Leftovers
     from pgflow.inspect import RunRow
 
-_WORKFLOW = "pgflow.declared"
 _NOUNS = {"folders": "folder", "worktrees": "worktree", "branches": "branch"}
 _GOES = ("", "commits")
 _KEPT = {
@@ -180,7 +180,7 @@ class Look:
         """Code of the reason why a leftover is kept, or its branch; empty if all of it may go."""
         if any(run.status in OPEN for run in runs):
             return "open"
-        here = [run for run in runs if run.workflow == _WORKFLOW and self._was_here(run)]
+        here = [run for run in runs if run.workflow == WORKFLOW and self._was_here(run)]
         if not here and not self.orphans:
             return "unknown"
         if here and any(run.finished_at is None or run.finished_at >= self.ended_before

@@ -374,18 +374,19 @@ def _tell_edits(graph: Graph, given: Any) -> None:
         note("warning: the file was edited since: the run goes on with what it was at its start")
 
 
-def first_failure(connection: psycopg.Connection[Any], run_id: int) -> str | None:
+def first_failure(
+    connection: psycopg.Connection[Any], run_id: int, *, calls_failed: bool
+) -> str | None:
     """The step from which all that failed is done again: no later try of it completed, or a run
-    that it called has failed. None if there is none.
+    that it called may have failed. None if there is none.
     """
     from pgflow.inspect import list_steps
 
     steps = fetch(connection, list_steps(run_id, limit=None))
     done = {one.step.partition("~")[0] for one in steps if one.status == "completed"}
-    calls = bool(failed_calls(connection, run_id))
     for one in steps:
         has_failed = one.status == "failed" and one.step.partition("~")[0] not in done
-        if has_failed or (calls and one.step.endswith(":freeze")):
+        if has_failed or (calls_failed and one.step.endswith(":freeze")):
             return one.step
     return None
 

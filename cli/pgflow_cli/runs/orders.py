@@ -373,13 +373,11 @@ def _from_first_failure(
     from pgflow_cli.runs.declared import failed_calls, first_failure
 
     run = find_run(connection, key)
-    step = first_failure(connection, run.run_id)
-    called = [
-        as_row(find_run(connection, one.key), _CHOSEN)
-        for one in failed_calls(connection, run.run_id)
-    ]
+    called = failed_calls(connection, run.run_id)
+    step = first_failure(connection, run.run_id, calls_failed=bool(called))
     # In a transaction of its own: the caller's rewind finds it open, and takes it over.
-    refused = _tell(connection, RETRY, called, manner) if called else []
+    rows = [as_row(one, ("key", "status", "workflow")) for one in called]
+    refused = _tell(connection, RETRY, rows, manner) if rows else []
     return (manner if step is None else replace(manner, from_step=step, effects="reuse")), refused
 
 

@@ -20,20 +20,19 @@ from pgflow.inspect import (
 from pgflow.web.page import Page, need, principal_of, query, read_form, see
 
 CHANGE_ROWS = 20
-NUMBERS = {
+FIELDS = {
     "concurrency": "Most runs at once",
     "per_worker": "Most runs at once of one worker",
+    "rate": "Most runs that begin, such as 100/1m",
     "burst": "Runs that may begin in a burst",
+    "key": "Key of a run, such as input.customer",
     "per_key": "Most runs at once of one key",
+    "key_rate": "Most runs of one key that begin",
     "key_burst": "Runs of one key in a burst",
 }
-TEXTS = {
-    "rate": "Most runs that begin, such as 100/1m",
-    "key": "Key of a run, such as input.customer",
-    "key_rate": "Most runs of one key that begin",
-}
-ORDER = ("concurrency", "per_worker", "rate", "burst", "key", "per_key", "key_rate", "key_burst")
 """Rules with a field, as the page has them; `pgflow queues set` has all."""
+TEXTS = frozenset({"rate", "key", "key_rate"})
+"""Those that are no numbers."""
 DONE = {
     "pause": "Nothing is claimed from it any more. What runs goes on.",
     "resume": "It goes on.",
@@ -60,13 +59,13 @@ async def show_queues(desk: Desk, request: Request) -> Page:
 async def show_queue(desk: Desk, request: Request) -> Page:
     """Show a queue, its rules, and who has said what of it."""
     found = await _find(desk, request)
-    fields = [(name, {**NUMBERS, **TEXTS}[name], _shown(found, name)) for name in ORDER]
+    fields = [(name, words, _shown(found, name)) for name, words in FIELDS.items()]
     return Page(
         "queue",
         found.queue,
         {
-            "queue": found, "fields": fields, "numbers": NUMBERS,
-            "others": {name: rule for name, rule in found.rules.items() if name not in ORDER},
+            "queue": found, "fields": fields, "texts": TEXTS,
+            "others": {name: rule for name, rule in found.rules.items() if name not in FIELDS},
             "changes": await desk.ask(list_queue_changes(found.queue, limit=CHANGE_ROWS)),
             "lanes": [lane for lane in await desk.ask(list_lanes(found.queue)) if lane.queued],
             "may": principal_of(request).may("operate"), "now": await desk.ask(database_now()),
@@ -97,7 +96,7 @@ async def change_queue(desk: Desk, request: Request) -> Response:
 def _edited(form: dict[str, str]) -> dict[str, Any]:
     """Return the rules whose fields are not as they were shown: others may have been set since."""
     rules: dict[str, Any] = {}
-    for name in ORDER:
+    for name in FIELDS:
         text = form.get(name, "").strip()
         if text != form.get(f"was-{name}", "").strip():
             rules[name] = _rule(name, text) if text else None
