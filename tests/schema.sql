@@ -3366,7 +3366,8 @@ function pgflow.forget_declarations_(names text[]) returns void, owner pgflow_ow
   -- Forgets what workers that are gone have said of these schedules, or of all
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 8ee28ac01cc53bf2af87336b64929de5
+  set enable_indexscan=off
+  md5 8379e5af8ad378aca9699e3df7b6f2a0
 
 function pgflow.forget_events_(chains bigint[]) returns void, owner pgflow_owner
   -- The runs of these chains wait for no events any more
@@ -4157,7 +4158,8 @@ function pgflow.newest_declarations_(names text[] DEFAULT NULL::text[]) returns 
   -- Of each schedule, or of these, the declaration that counts: the one that living workers have said for the shortest time
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 10bfcc67c78adb9103ca2975744301e1
+  set enable_indexscan=off
+  md5 48d0ad9cb52a9c2de40919ca1bf2f057
 
 function pgflow.newest_event_() returns bigint, owner pgflow_owner
   -- The greatest number that an event has drawn, committed or not

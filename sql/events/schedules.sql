@@ -672,12 +672,14 @@ returns void
 language sql
 volatile
 set search_path = pg_catalog, pg_temp
+set enable_indexscan = off -- all are read: in the order of an index each row would be a page
 as $$
   delete from pgflow.schedule_declaration d
   using (
     select o.schedule, o.worker_id from pgflow.schedule_declaration o
     where (names is null or o.schedule = any(names))
-      and not exists (select from pgflow.worker w where w.worker_id = o.worker_id)
+      -- Not to be made a join, in which each declaration asks an index for its worker.
+      and (o.worker_id in (select w.worker_id from pgflow.worker w)) is not true
     order by o.schedule, o.worker_id for update skip locked
   ) gone
   where d.schedule = gone.schedule and d.worker_id = gone.worker_id
@@ -743,10 +745,12 @@ returns table (name text, worker_id int, declared jsonb)
 language sql
 stable
 set search_path = pg_catalog, pg_temp
+set enable_indexscan = off -- all are read: in the order of an index each row would be a page
 as $$
   select distinct on (d.schedule) d.schedule, d.worker_id, d.declared
-  from pgflow.schedule_declaration d join pgflow.worker w on w.worker_id = d.worker_id
-  where d.declared is not null and (names is null or d.schedule = any(names))
+  from pgflow.schedule_declaration d
+  where (d.worker_id in (select w.worker_id from pgflow.worker w)) is true
+    and d.declared is not null and (names is null or d.schedule = any(names))
   order by d.schedule, d.declared_at desc, d.worker_id desc
 $$;
 comment on function pgflow.newest_declarations_(text[])

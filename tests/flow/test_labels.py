@@ -130,14 +130,16 @@ def test_a_rewind_brings_the_labels_of_then_back_and_a_fork_has_its_own(
     ends = [seq for seq, kind in conn.execute(
         "select seq, kind from pgflow.unit u join pgflow.runs r using (run_id) where r.key = 'k' "
         "order by seq") if kind == "c"]  # fmt: skip
-    conn.execute(
-        "select pgflow.fork_run('k', 'forked', at_seq => %s, effects => 'repeat', labels => "
-        '\'{"test": "1"}\')',
-        (ends[1],),
-    )
-    assert labels(conn, "forked") == {"test": "1", "stage": "1", "was 0": "yes", "was 1": "yes"}
-    conn.execute("select pgflow.rewind_run('k', %s, effects => 'repeat')", (ends[0],))
-    assert labels(conn, "k") == {"shop": "1", "stage": "0", "was 0": "yes"}
+    with conn.transaction():  # what no worker sees yet, none takes up
+        conn.execute(
+            "select pgflow.fork_run('k', 'forked', at_seq => %s, effects => 'repeat', labels => "
+            '\'{"test": "1"}\')',
+            (ends[1],),
+        )
+        assert labels(conn, "forked") == {"test": "1", "stage": "1", "was 0": "yes", "was 1": "yes"}
+    with conn.transaction():
+        conn.execute("select pgflow.rewind_run('k', %s, effects => 'repeat')", (ends[0],))
+        assert labels(conn, "k") == {"shop": "1", "stage": "0", "was 0": "yes"}
     flow.until_idle()
     run.send(go, 1)
     assert run.result(SOON) == {"shop": "1", "stage": "3"} | {f"was {n}": "yes" for n in range(4)}
