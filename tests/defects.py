@@ -606,6 +606,13 @@ WAKES = (
         "client/test_runs.py::test_runs_go_on_and_results_arrive_without_listening",
     ),
     Defect(
+        "starts that come during a message are told by nobody",
+        "pgflow/app/_async.py",
+        "        while self._has_notes():",
+        "        if self._has_notes():",
+        "client/test_starts.py::test_of_starts_in_turn_the_first_is_told_at_once_and_all_others_together",
+    ),
+    Defect(
         "result of a child that nudges nobody",
         "sql/runs/finish.sql",
         "insert into pgflow.nudge (chain_id) select c from unnest(parents) c;",

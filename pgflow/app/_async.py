@@ -28,7 +28,7 @@ from pgflow._worker.listener import WORK_CHANNEL, payloads
 from pgflow._worker.options import Definitions, WorkerOptions
 from pgflow._worker.worker import Worker
 from pgflow.app._async_clients import AsyncBoundClient, AsyncPoolClient
-from pgflow.app._base import CLIENT_CONNECTIONS, WAKE_AGAIN_SECONDS, AppBase
+from pgflow.app._base import CLIENT_CONNECTIONS, NUDGE_SECONDS, WAKE_AGAIN_SECONDS, AppBase
 from pgflow.errors import WrongColourError
 
 P = ParamSpec("P")
@@ -53,7 +53,8 @@ class AsyncApp(AsyncPoolClient):
         self._waiter: ResultWaiter | None = None
         self._workers: list[Worker] = []
         self._opening = asyncio.Lock()
-        self._nudging: set[asyncio.Task[None]] = set()
+        self._nudging: asyncio.Task[None] | None = None
+        self._next_nudge_at = -math.inf
 
     def on(self, dsn: str | None) -> AsyncApp:
         """An async app of the same definitions, on another database if one is named."""
@@ -82,8 +83,9 @@ class AsyncApp(AsyncPoolClient):
 
     async def close(self) -> None:
         """Closes every connection; the app can be opened again."""
-        if self._nudging:
-            await asyncio.gather(*self._nudging, return_exceptions=True)
+        if self._nudging is not None:
+            await asyncio.gather(self._nudging, return_exceptions=True)
+            self._nudging = None
         if self._waiter is not None:
             await self._waiter.close()
             self._waiter = None
@@ -122,9 +124,18 @@ class AsyncApp(AsyncPoolClient):
             raise TimeoutError(f"{what} has no answer after {patience}") from None
 
     def _nudge_soon(self) -> None:
-        task = asyncio.get_running_loop().create_task(self.nudge())
-        self._nudging.add(task)
-        task.add_done_callback(self._nudging.discard)
+        if self._nudging is None or self._nudging.done():
+            self._nudging = asyncio.get_running_loop().create_task(self._nudge_in_turn())
+
+    async def _nudge_in_turn(self) -> None:
+        """Wakes for all that is noted: at once for one start, once in a while for many in turn."""
+        now = asyncio.get_running_loop().time
+        await asyncio.sleep(0)
+        while self._has_notes():
+            if not self._workers:  # those of this process are told without a message
+                await asyncio.sleep(self._next_nudge_at - now())
+            await self._wake_noted()
+            self._next_nudge_at = now() + NUDGE_SECONDS
 
     async def nudge(self) -> None:
         """Wakes what was sent or started through :meth:`using`,

@@ -41,6 +41,11 @@ A = TypeVar("A", bound=Hook)
 CLIENT_CONNECTIONS = 4
 CHECK_TIMEOUT = timedelta(seconds=30)
 PAGE_TIMEOUT = timedelta(seconds=60)
+NUDGE_SECONDS = 0.003
+"""Between two messages to workers about starts that come one right after the other: each costs a
+commit of its own, and a run's first line comes three milliseconds after its start anyway
+(bench/RESULTS.md, latency).
+"""
 WAKE_AGAIN_SECONDS = (0.0, 0.002, 0.008)
 """Waits before each try to wake: a run's place may be locked for a moment by another who looks at
 it. Then the next poll will.
@@ -325,6 +330,9 @@ class AppBase:
         with self._pending_lock:
             self._pending_chains.update(chains)
             self._pending_lanes.update(lanes)
+
+    def _has_notes(self) -> bool:
+        return bool(self._pending_chains or self._pending_lanes)
 
     def _take_notes(self) -> tuple[list[int], set[int]]:
         with self._pending_lock:

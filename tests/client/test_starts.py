@@ -1,13 +1,18 @@
-"""Keys that clients make up."""
+"""Keys that clients make up, and the messages about starts that come in turn."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 
+import psycopg
 import pytest
 
+from pgflow import AsyncApp, workflow
 from pgflow._client.starts import new_keys
+from pgflow._worker.listener import WORK_CHANNEL, parse_work
+from pgflow.app import _async
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5000])
@@ -28,3 +33,44 @@ def test_keys_of_two_batches_have_nothing_in_common_but_their_time() -> None:
     assert len({key for _ in range(200) for key in new_keys(50)}) == 200 * 50
     tails = [key[24:] for key in new_keys(1000)]
     assert len(set(tails)) == len(tails)
+
+
+@workflow
+async def first() -> None: ...
+
+
+@workflow
+async def later() -> None: ...
+
+
+@workflow
+async def last() -> None: ...
+
+
+def test_of_starts_in_turn_the_first_is_told_at_once_and_all_others_together(
+    pgflow_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_async, "NUDGE_SECONDS", 0.5)
+    heard, lanes = asyncio.run(_starts_in_turn(pgflow_dsn))
+    assert heard[0] == {lanes[first.name]}
+    assert set.union(*heard[1:]) == {lanes[later.name], lanes[last.name]}
+    assert len(heard) < 10  # two, but on a machine that takes seconds for 20 starts
+
+
+async def _starts_in_turn(pgflow_dsn: str) -> tuple[list[set[int]], dict[str, int]]:
+    """The lanes of each message about starts, and the lane of each workflow."""
+    async with await psycopg.AsyncConnection.connect(pgflow_dsn, autocommit=True) as listening:
+        await listening.execute(f"listen {WORK_CHANNEL}")
+        async with AsyncApp(pgflow_dsn, include=[first, later, last]) as app:
+            told = listening.notifies()
+            await app.start(first)
+            heard = [parse_work((await anext(told)).payload)[0]]
+            await told.aclose()
+            for _ in range(20):
+                await app.start(later)
+            await app.start(last)
+        heard += [parse_work(n.payload)[0] async for n in listening.notifies(timeout=0)]
+        rows = await (
+            await listening.execute("select workflow, lane_id from pgflow.lane order by lane_id")
+        ).fetchall()
+    return heard, dict(rows)
