@@ -119,6 +119,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "approve": ("ledgers.gates:approve", "Approves what a gate asks."),
         "edit": ("ledgers.gates:edit", "Approves something else than a gate asks."),
         "reject": ("ledgers.gates:reject", "Rejects what a gate asks."),
+        "respond": ("ledgers.gates:respond", "Takes one of the decisions that a gate offers."),
         "escalate": ("ledgers.gates:escalate", "Says of a gate that somebody else must decide."),
         "take-over": (
             "ledgers.gates:take_over",
@@ -155,19 +156,17 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 imports none.
 """
 
-EPILOG = "Exit codes: " + " · ".join(
-    f"{code} {meaning}" for code, meaning in failures.MEANINGS.items()
+ELSEWHERE = {"abandon": "cancel", "get": "show", "runs": "list", "status": "list"}
+"""Words of other engines for what a command does here: they are taken, and mean the same."""
+
+_OPEN = "queued,running,waiting,paused,stuck"
+
+EPILOG = (
+    "Exit codes: "
+    + " · ".join(f"{code} {meaning}" for code, meaning in failures.MEANINGS.items())
+    + ". Taken too: "
+    + " · ".join(f"{word} for {ours}" for word, ours in ELSEWHERE.items())
 )
-
-
-ELSEWHERE = {
-    "abandon": "cancel",
-    "get": "show",
-    "respond": "edit",
-    "runs": "list",
-    "status": "show",
-}
-"""Words of other engines for what a command does here."""
 
 
 class Commands(Mapping[str, Any]):
@@ -198,10 +197,8 @@ class Pgflow(Group):
         super().__init__(**{**attributes, "commands": Commands()})
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is asked for; a word of another engine is refused with ours."""
-        if args and (word := ELSEWHERE.get(args[0])) is not None:
-            ctx.fail(f"No such command {args[0]!r}: it is `pgflow {word}` here")
-        return super().resolve_command(ctx, args)
+        """The command that is asked for, also by a word of another engine."""
+        return super().resolve_command(ctx, ours(args))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names."""
@@ -217,6 +214,19 @@ class Pgflow(Group):
                 formatter.write_dl(
                     [(name.ljust(widest), text) for name, (_, text) in section.items()]
                 )
+
+
+def ours(args: list[str]) -> list[str]:
+    """A command line in our words. The status of a run is its page, and the status of all of them
+    are the open ones.
+    """
+    if not args or args[0] not in ELSEWHERE:
+        return args
+    word, *rest = args
+    if word == "status":
+        names_run = bool(rest) and not rest[0].startswith("-")
+        return ["show", *rest] if names_run else ["list", "--status", _OPEN, *rest]
+    return [ELSEWHERE[word], *rest]
 
 
 def make_command(name: str, place: str) -> Any:

@@ -164,6 +164,42 @@ def test_a_run_that_waits_for_a_person_says_so_and_goes_on_under_its_key(dsn: st
     assert (said.code, said.out) == (0, "release-1 completed: they said go\n"), said
 
 
+TWO = """\
+name: two
+description: Asks twice at once.
+interactive: true
+nodes:
+  - {id: left, approval: {message: "Left?", capture_response: true}}
+  - id: right
+    approval: {message: "Right?", decisions: [{id: approve, label: Yes}, {id: later, label: Later}]}
+  - id: tell
+    bash: echo "$left.output $right.output.decision $right.output.text"
+    depends_on: [left, right]
+"""
+
+
+def test_the_words_of_other_engines_answer_and_look_by_the_key_of_the_run(dsn: str) -> None:
+    pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
+    Path("two.yaml").write_text(TWO)
+    command = ("run", "two.yaml", "--key", "two-1", "--json")
+    said = pgflow(dsn, *command)
+    assert (said.code, "respond" in said.err) == (4, True), said
+    assert [run["key"] for run in pgflow(dsn, "status", "--json").data] == ["two-1"]
+    assert pgflow(dsn, "status", "two-1", "--json").data["status"] == "waiting"
+    several = pgflow(dsn, "approve", "two-1")
+    assert (several.code, "several gates: say --node" in several.err) == (2, True)
+    assert "no gate 'up'" in pgflow(dsn, "approve", "two-1", "--node", "up").err
+    strange = pgflow(dsn, "respond", "two-1", "never", "--node", "right")
+    assert (strange.code, "it offers approve, later" in strange.err) == (2, True), strange
+    assert pgflow(dsn, "approve", "two-1", "well", "done", "--node", "left").code == 0
+    assert pgflow(dsn, "respond", "two-1", "later", "in", "May").code == 0
+    assert pgflow(dsn, *command).data["output"]["output"] == "well done later in May"
+    assert pgflow(dsn, "get", "two-1", "--json").data["status"] == "completed"
+    assert [run["key"] for run in pgflow(dsn, "runs", "--json").data] == ["two-1"]
+    assert pgflow(dsn, "status", "--json").data == []
+    assert "has ended" in pgflow(dsn, "abandon", "two-1").err
+
+
 def test_inputs_that_are_missing_are_asked_for_at_a_terminal(dsn: str) -> None:
     pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
     command = ("run", "count.yaml", "--provider", "cmd:cat", "--key", "asked-1", "--table")

@@ -26,13 +26,30 @@ from pgflow_cli.look.parsing import parse_json, refuse_empty
 from pgflow_cli.look.selection import complete_key, find_run
 
 if TYPE_CHECKING:
+    import psycopg
+
     from pgflow._db.calls.mail import Sent
     from pgflow._db.query import Query
+    from pgflow.inspect import GateRow
 
 Gate = Annotated[
     str,
     typer.Argument(
-        metavar="GATE", help="Key of the gate, as `pgflow gates` shows it.", show_default=False
+        metavar="GATE",
+        help="Key of the gate, as `pgflow gates` shows it, or of a run that waits at one.",
+        show_default=False,
+    ),
+]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="WORDS", help="Words that go with it.", show_default=False),
+]
+Node = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        callback=refuse_empty,
+        help="Which gate of the run, by its name, if it waits at several.",
     ),
 ]
 By = Annotated[
@@ -129,6 +146,7 @@ def _answer(
     answer: Answer,
     gate: Gate,
     *,
+    node: Node = None,
     payload_hash: Hash = None,
     by: By = None,
     roles: As = None,
@@ -137,14 +155,17 @@ def _answer(
     dsn: Dsn = None,
 ) -> None:
     who = by or operator()
-    verdict, value, to = answer
     with opened(dsn) as connection:
         from pgflow._db.calls import gates as calls
         from pgflow._db.query import run
         from pgflow.inspect import find_gate, find_newest
 
+        asked = _meant(connection, gate, node)
+        if asked is not None:
+            gate, answer = asked.gate, _fitted(answer, asked)
+        verdict, value, to = answer.verdict, answer.value, answer.to
         query: Query[Sent] = calls.answer_gate(
-            gate, verdict, payload_hash, value, why or "", who, roles or None, to
+            gate, verdict, payload_hash, value, why or answer.words, who, roles or None, to
         )
         sent = run(connection, query)
         wake(connection, sent.chains, sent.lanes)
@@ -166,11 +187,60 @@ def _answer(
 
 
 class Answer(NamedTuple):
-    """A verdict on a gate, with what it brings: JSON, or somebody's name."""
+    """A verdict on a gate, with what it brings: JSON, or somebody's name; words of whoever answers,
+    and the decision that they take.
+    """
 
     verdict: str
     value: str | None = None
     to: str | None = None
+    words: str = ""
+    decision: str | None = None
+
+
+def _meant(connection: psycopg.Connection[Any], word: str, node: str | None) -> GateRow | None:
+    """The open gate that a word names: by its key, or by that of a run which waits there, itself or
+    by a run that it called. None if there is none.
+
+    Raises:
+        Mistake: The run waits at several.
+    """
+    from pgflow.inspect import find_gate, list_gates
+
+    if (found := fetch(connection, find_gate(word))) is not None:
+        return found
+    open_gates = [*fetch(connection, list_gates(word, limit=None))] or [
+        one for one in fetch(connection, list_gates(limit=None)) if word in one.path
+    ]
+    named = [one for one in open_gates if node in (None, one.name)]
+    if open_gates and not named:
+        raise Mistake(f"run {word!r} waits at no gate {node!r}: {_named(open_gates)}")
+    if len(named) > 1:
+        raise Mistake(f"run {word!r} waits at several gates: {_named(named)}")
+    return named[0] if named else None
+
+
+def _named(several: list[GateRow]) -> str:
+    return "say --node NAME or the key: " + ", ".join(f"{one.name} ({one.gate})" for one in several)
+
+
+def _fitted(answer: Answer, gate: GateRow) -> Answer:
+    """An answer as this gate takes it: words and decisions are an edit of a request that has a
+    place for them; else words are the reason.
+
+    Raises:
+        Mistake: The gate does not offer the decision.
+    """
+    asked = gate.request if isinstance(gate.request, dict) else {}
+    offered, decision = asked.get("decisions"), answer.decision
+    if decision is not None and decision not in (offered or ()):
+        has = ", ".join(map(str, offered)) if offered else "approve, reject"
+        raise Mistake(f"gate {gate.name!r} offers no {decision!r}: it offers {has}")
+    if answer.verdict != "approve" or answer.value is not None or "response" not in asked:
+        return answer
+    said = {"response": answer.words, "decision": decision}
+    value = {name: word for name, word in said.items() if word}
+    return answer._replace(value=dump(value) if value else None, words="")
 
 
 def an_answer(say: Callable[..., Answer]) -> Callable[..., None]:
@@ -199,9 +269,34 @@ def an_answer(say: Callable[..., Answer]) -> Callable[..., None]:
 
 
 @an_answer
-def approve() -> Answer:
-    """Approves what a gate asks."""
-    return Answer("approve")
+def approve(words: Words = None) -> Answer:
+    """Approves what a gate asks.
+
+    Words are the response, where a workflow file asks for one, and else the reason.
+    """
+    return Answer("approve", words=" ".join(words or ()))
+
+
+@an_answer
+def respond(
+    decision: Annotated[
+        str,
+        typer.Argument(
+            metavar="DECISION",
+            help="One that the gate offers, or approve, or reject.",
+            show_default=False,
+        ),
+    ],
+    words: Words = None,
+) -> Answer:
+    """Takes one of the decisions that a gate offers.
+
+    This is for approvals of workflow files. Words are the text that goes with the decision.
+    """
+    said = " ".join(words or ())
+    if decision in ("approve", "reject"):
+        return Answer(decision, words=said)
+    return Answer("approve", words=said, decision=decision)
 
 
 @an_answer
@@ -224,12 +319,12 @@ def edit(
 
 
 @an_answer
-def reject() -> Answer:
+def reject(words: Words = None) -> Answer:
     """Rejects what a gate asks.
 
-    One is enough, however many must approve.
+    One is enough, however many must approve. Words are the reason.
     """
-    return Answer("reject")
+    return Answer("reject", words=" ".join(words or ()))
 
 
 @an_answer

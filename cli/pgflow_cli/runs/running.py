@@ -202,8 +202,10 @@ def _how_to_answer(gate: GateRow) -> str:
     names = asked.get("required")
     if gate.needs_value and isinstance(names, dict):
         return f"pgflow edit {gate.gate} {shlex.quote(json.dumps(dict.fromkeys(names, '...')))}"
-    words = f"""   or   pgflow edit {gate.gate} '{{"response": "..."}}'"""
-    return f"pgflow approve {gate.gate}{words if 'response' in asked else ''}"
+    words = " ['...']" if "response" in asked else ""
+    offered = asked.get("decisions") or ()
+    others = [f"pgflow respond {gate.gate} {shlex.quote(str(one))}{words}" for one in offered]
+    return "   or   ".join([f"pgflow approve {gate.gate}{words}", *others])
 
 
 @contextlib.contextmanager
