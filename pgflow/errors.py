@@ -398,8 +398,8 @@ class CodecError(PgflowError):
 
 
 class Redacted(CodecError):
-    """Somebody had the value replaced by its hash (``redact``): the run that recorded it can be
-    read and verified, and not be replayed past it.
+    """Somebody had the value replaced by its hash (``redact``), or it is in a file that is gone:
+    the run that recorded it can be read and verified, and not be replayed past it.
     """
 
 

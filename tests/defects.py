@@ -3774,6 +3774,27 @@ FILES = (
         "cli/test_cli_files.py::test_the_config_of_the_folder_gives_variables_documents_and_the_base",
     ),
     Defect(
+        "file of a long output that was changed and is believed",
+        "pgflow/declare/durable/long.py",
+        "return path.stat().st_size > READABLE or _hash(path.read_bytes()) == path.name",
+        "return path.stat().st_size >= 0",
+        "runs/test_long_outputs.py::test_a_long_output_is_a_file_that_references_read",
+    ),
+    Defect(
+        "output too long for a reference that is read in part",
+        "pgflow/declare/text/templates.py",
+        "    refuse_beyond(output, node_id)\n",
+        "",
+        "runs/test_long_outputs.py::test_a_long_output_is_a_file_that_references_read",
+    ),
+    Defect(
+        "program that fills the disk",
+        "pgflow/declare/durable/processes.py",
+        "if self.spills_bytes is not None and self.size > self.spills_bytes:",
+        "if self.spills_bytes is None:",
+        "runs/test_long_outputs.py::test_a_program_that_prints_without_end_is_ended",
+    ),
+    Defect(
         "child whose limits nobody keeps",
         "pgflow/declare/durable/children.py",
         "if why := self._refused(frozen.graph):",

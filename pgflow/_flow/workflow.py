@@ -36,6 +36,7 @@ from pgflow._flow.updates import UpdateHandler
 from pgflow._model.budgets import Amount, Pool, amounts_of
 from pgflow._model.codecs import Codec, codec_for
 from pgflow._model.durations import Duration, duration
+from pgflow._model.effects import Ref
 from pgflow._model.names import is_name
 from pgflow._model.options import DEFAULT_QUEUE, IfTaken, StartOptions
 from pgflow._model.schedules import Declared
@@ -57,7 +58,10 @@ class Awaited(Protocol):
 
 
 class Workflow(Generic[P, R_co]):
-    """A workflow of either colour. ``fn`` is the undecorated function."""
+    """A workflow of either colour. ``fn`` is the undecorated function. Its ``ref_checkers`` are
+    plain functions that tell of a Ref of their kind whether it exists; every app that includes it
+    has them.
+    """
 
     name: str
     fn: Callable[P, Any]
@@ -85,6 +89,7 @@ class Workflow(Generic[P, R_co]):
         self.upcasters: list[Upcast] = []
         self.updates: dict[str, UpdateHandler[..., Any]] = {}
         self.triggers: list[Any] = []
+        self.ref_checkers: dict[str, Callable[[Ref], Any]] = {}
         self.origin: Workflow[Any, Any] = self
         self._signature = inspect.signature(fn)
         kinds = {p.kind for p in self._signature.parameters.values()}

@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -73,7 +73,7 @@ def make_checker(kind: str, fn: Any, timeout: Duration) -> Checker:
     return Checker(fn, patience.total_seconds())
 
 
-def refs_in(units: list[Unit], checkers: dict[str, Checker]) -> dict[Ref, list[int]]:
+def refs_in(units: list[Unit], checkers: Container[str]) -> dict[Ref, list[int]]:
     """The Refs that these checkers know in the results that count,
     each with the calls that returned it.
     """

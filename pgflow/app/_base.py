@@ -100,6 +100,7 @@ class AppBase:
             pools=list(pools),
             relays=collect_relays(things),
         )
+        self._bring_checkers()
         self._dsn = dsn
         self._prepare_threshold = prepare_threshold
         self._listen = listen
@@ -149,6 +150,17 @@ class AppBase:
             collect_workflows([*self.definitions.workflows.values(), *things])
         )
         self.definitions.relays.update(collect_relays([*self.definitions.relays.values(), *things]))
+        self._bring_checkers()
+
+    def _bring_checkers(self) -> None:
+        """Have the checkers of Refs that workflows bring along asked, but for kinds that the app
+        has one for.
+        """
+        for workflow in self.definitions.workflows.values():
+            for kind, fn in workflow.ref_checkers.items():
+                self.definitions.ref_checkers.setdefault(
+                    kind, make_checker(kind, fn, CHECK_TIMEOUT)
+                )
 
     def ref_checker(self, kind: str, *, timeout: Duration = CHECK_TIMEOUT) -> Callable[[C], C]:
         """Declares how it is found out whether what a :class:`pgflow.Ref`

@@ -21,8 +21,9 @@ from pgflow._flow.main import make_driver
 from pgflow._flow.workflow import Workflow
 from pgflow._model.envelopes import Envelopes, open_text
 from pgflow._model.opening import open_claim
+from pgflow._worker.ref_checks import refs_in
 from pgflow._worker.threads import start_daemon
-from pgflow.errors import NonDeterminismError, NotStorable
+from pgflow.errors import NonDeterminismError, NotStorable, Redacted
 
 CONTEXT_UNITS = 3
 """Number of units before a divergence that are shown with it."""
@@ -121,9 +122,13 @@ def find_divergence(
 
     Raises:
         CodecError: Something in the record was encoded with a key that is not known here.
-        Redacted: Something that the code would be given was redacted.
+        Redacted: Something that the code would be given was redacted, or is in a file that is not
+            here.
     """
     open_claim(recorded.claim, envelopes)
+    for ref in refs_in(recorded.claim.units, workflow.ref_checkers):
+        if not workflow.ref_checkers[ref.kind](ref):
+            raise Redacted(f"the journal of run {recorded.claim.key!r} needs {ref.id}: it is gone")
     if recorded.output is not None:
         recorded = recorded._replace(
             output=open_text(

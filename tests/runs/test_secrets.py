@@ -93,7 +93,7 @@ async def test_nothing_that_a_run_leaves_behind_says_a_secret(
     write(tmp_path, "- {id: a, prompt: fail}", name="kid")
     run = await play(aflow, write(tmp_path, LEFT_BEHIND), provider=AGENT, secrets=("A_TOKEN",))
     bad = {name for name, state in run.states.items() if state == "failed"}
-    assert bad == {"spills", "fails", "works"}, run
+    assert bad == {"fails", "works"}, run
     files = [path for path in tmp_path.glob(".pgflow/runs/*/**/*") if path.is_file()]
     assert {path.parent.name for path in files} >= {"values", "spills"}
     assert not [path for path in files if SECRET[:6].encode() in path.read_bytes()]
@@ -142,8 +142,8 @@ async def test_a_file_of_long_output_does_not_say_a_secret(
 ) -> None:
     script = 'yes "$A_TOKEN" | head -n 100000'
     await play(aflow, write(tmp_path, f"- {{id: a, bash: '{script}'}}"), secrets=("A_TOKEN",))
-    (spill,) = tmp_path.glob(".pgflow/runs/*/spills/*")
-    assert spill.read_text() == "***\n" * 100000
+    said = {spill.read_text() for spill in tmp_path.glob(".pgflow/runs/*/spills/*")}
+    assert {text.strip() for text in said} == {("***\n" * 100000).strip()}
 
 
 @pytest.mark.parametrize("node", ["bash: echo hi", "prompt: hi", "{script: print(1), runtime: uv}"])

@@ -23,14 +23,13 @@ from pydantic import (
     model_serializer,
 )
 
+from pgflow import Ref
 from pgflow.declare.durable.frozen import Settings
-from pgflow.declare.durable.processes import Ended, NotStarted, Order, run
+from pgflow.declare.durable.long import IN_JOURNAL, KIND, MOST, Long, beginning, restored, shortened
+from pgflow.declare.durable.processes import Ended, NotStarted, Order, TooLong, run
 from pgflow.declare.durable.providers import inherited, named, secrets_of
 from pgflow.declare.graph import Node, Script
 from pgflow.declare.text.templates import Variables, environment
-
-MOST_BYTES: Final = 256 << 10
-"""Longest output of a node in bytes: it is kept in the journal, and read by the nodes after it."""
 
 _MOST_IN_ENVIRONMENT: Final = 100_000
 """Longest value of one variable in bytes; Linux takes 128 KiB."""
@@ -43,7 +42,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 class Done(BaseModel):
     """Outcome of a node's work: a text, perhaps a value; or an error. ``unknown`` if it was
     stopped in the middle, so that nobody knows what it has done. ``session`` is that of an agent
-    in which a later turn can go on.
+    in which a later turn can go on. ``long`` is the file of an output that is too long for the
+    journal: the text is its beginning, and a value is only there.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -54,14 +54,36 @@ class Done(BaseModel):
     error: str | None = None
     unknown: bool = False
     session: str | None = None
+    long: Long | None = None
 
     @model_serializer(mode="wrap")
-    def _without_no_session(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the session that is none: workers of before it was there read this too."""
+    def _without_nothing(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the session and the file that are none: workers of before they were there read
+        this too.
+        """
         dumped: dict[str, Any] = dump(self)
-        if self.session is None:
-            del dumped["session"]
+        for name in ("session", "long"):
+            if dumped[name] is None:
+                del dumped[name]
         return dumped
+
+    def shortened(self, folders: Folders) -> Done:
+        """The same as the journal has it: what is too long for that is a file."""
+        text, value, long = shortened(
+            folders.spills, self.text, self.value, has_value=self.has_value
+        )
+        return self.model_copy(update={"text": text, "value": value, "long": long})
+
+    def whole(self) -> Done:
+        """The same as references give it.
+
+        Raises:
+            OutputLost: The file of it is gone or was changed.
+        """
+        if self.long is None:
+            return self
+        text, value = restored(self.text, self.long, has_value=self.has_value)
+        return self.model_copy(update={"text": text, "value": value})
 
 
 class Unusable(Exception):
@@ -80,6 +102,11 @@ class Folders:
         """The run's own folder."""
         name = quoted_key(self.key)
         return Path(self.cwd, ".pgflow", "runs", name if name.strip(".") else f"%{name}")
+
+    @property
+    def spills(self) -> Path:
+        """Folder of the run's outputs that are too long for the journal."""
+        return self.of_run / "spills"
 
     @property
     def worktree(self) -> Path:
@@ -263,14 +290,17 @@ async def _program(job: Job, argv: list[str], env: Mapping[str, str]) -> Done:
         job.settings.cwd,
         env,
         timeout_seconds=seconds,
-        most_bytes=MOST_BYTES,
-        spill_dir=job.folders.of_run / "spills",
+        most_bytes=IN_JOURNAL,
+        spill_dir=job.folders.spills,
+        spills_bytes=MOST,
         secrets=tuple(secrets_of_run(job.settings).values()),
     )
     try:
         return _judged(job, seconds, await run(order))
     except NotStarted as error:
         return Done(error=f"{job.what} failed: {error}")
+    except TooLong:
+        return Done(error=f"{job.what} printed more than {MOST >> 20} MiB", unknown=True)
     except Unusable as error:
         return Done(error=f"{job.what} {error}")
 
@@ -286,15 +316,12 @@ def _judged(job: Job, seconds: float, ended: Ended) -> Done:
         return Done(error=said, unknown=True)
     if ended.status:
         return Done(error=f"{job.what} failed [exit {ended.status}]: {complaint}")
-    if ended.stdout.path is not None:
-        return Done(
-            error=f"{job.what} printed {ended.stdout.size} bytes, more than the {MOST_BYTES} that "
-            f"a node may say: all of it is in {ended.stdout.path}"
-        )
-    text = ended.stdout.text.decode("utf-8", "replace")
-    if "\0" in text:
+    if ended.stdout.has_nul:
         return Done(error=f"{job.what} printed a NUL byte: outputs are text")
-    return Done(text=text.removesuffix("\n"))
+    if (path := ended.stdout.path) is None:
+        return Done(text=ended.stdout.text.decode("utf-8", "replace").removesuffix("\n"))
+    size = ended.stdout.size - ended.stdout.ends_line
+    return Done(text=beginning(ended.stdout.text), long=Long(file=Ref(KIND, path), size=size))
 
 
 def _environment(job: Job) -> tuple[dict[str, str], str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from pydantic import BaseModel, JsonValue
@@ -13,6 +14,7 @@ from pgflow.declare.durable.freezing import can_pause, freeze_named, freeze_sop
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.lease import Lease
 from pgflow.declare.durable.limits import refused
+from pgflow.declare.durable.long import restored
 from pgflow.declare.durable.parameters import asked_for
 from pgflow.declare.durable.providers import make_provider
 from pgflow.declare.durable.results import Result
@@ -20,7 +22,14 @@ from pgflow.declare.graph import Call, Graph
 from pgflow.declare.play.fanout import Child, ChildCall, child_calls, joined
 from pgflow.declare.play.interpreter import Task
 from pgflow.declare.text.outputs import Output, Outputs, UnresolvableReference, completed
-from pgflow.errors import InvalidArgument, InvalidWorkflow, RunCancelled, RunFailed, StepFailed
+from pgflow.errors import (
+    InvalidArgument,
+    InvalidWorkflow,
+    NotStorable,
+    RunCancelled,
+    RunFailed,
+    StepFailed,
+)
 
 MOST_DEPTH: Final = 5
 """Most runs that are inside each other."""
@@ -172,9 +181,14 @@ class Children:
             result = await pgflow.run_child(self.declared, frozen, settings, call.message, inputs)
         except RunFailed as error:
             return Child("failed", error=str(error.__cause__ or error))
+        except NotStorable as error:
+            return Child("failed", error=str(error))
         except RunCancelled as error:
             return Child("cancelled", error=str(error))
-        return Child("completed", result.value if result.has_value else result.output)
+        if (long := result.long) is None:
+            return Child("completed", result.value if result.has_value else result.output)
+        text, value = restored(result.output, long, has_value=result.has_value)
+        return Child("completed", value if result.has_value else text, beyond=long.beyond)
 
 
 def _refuse_crowd(body: Call, graph: Graph, size: int) -> None:
@@ -221,7 +235,7 @@ def _of_child(child: Child) -> Output:
     """The output of the node that called a child which ended."""
     if child.state != "completed":
         return _failed(child.error)
-    return completed(child.value)
+    return replace(completed(child.value), beyond=child.beyond)
 
 
 def _failed(error: str) -> Output:

@@ -23,6 +23,7 @@ from pgflow.declare.durable.children import Children
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.keys import key_of
 from pgflow.declare.durable.lease import Lease
+from pgflow.declare.durable.long import KIND, Long, beginning, shortened
 from pgflow.declare.durable.questions import No, Yes, answered, ask
 from pgflow.declare.durable.results import NodeFailed, Result, WorkflowFailed
 from pgflow.declare.durable.sessions import Sessions
@@ -65,9 +66,12 @@ from pgflow.declare.play.interpreter import (
 from pgflow.declare.play.progress import STREAM, visible
 from pgflow.declare.play.signals import without_signal_tags
 from pgflow.declare.text.javascript import trim
-from pgflow.declare.text.outputs import Output, UnresolvableReference, declared_fields
+from pgflow.declare.text.outputs import Beyond, Output, UnresolvableReference, declared_fields
 from pgflow.declare.text.templates import Variables, resolve
 from pgflow.errors import StepFailed
+
+_MOST_RESULT: Final = 700_000
+"""Longest result in bytes that is no file: the database takes 1 MiB, and a codec may need more."""
 
 _KEPT: Final = "outputs of a type are files"
 
@@ -147,15 +151,38 @@ class Player:
         await self._check_evidence()
         returned = outputs.get(self.frozen.graph.returns or "")
         has_value = self.is_child and returned is not None and returned.has_structured
-        return Result(
-            output=run_output(self.frozen.graph, self.plan, state)
+        said = (
+            run_output(self.frozen.graph, self.plan, state)
             if self.is_child
-            else first_said(self.plan, outputs),
+            else first_said(self.plan, outputs)
+        )
+        result = Result(
+            output=said,
             value=returned.structured if has_value and returned is not None else None,
             has_value=has_value,
             outcome=self._outcome(returned),
             nodes={node_id: output.state for node_id, output in outputs.items()},
         )
+        beyond = next((one.beyond for one in outputs.values() if one.text == said), None)
+        return await self._kept(result, beyond)
+
+    async def _kept(self, result: Result, beyond: Beyond | None) -> Result:
+        """The result as it is recorded: what is too long is a file."""
+        if beyond is not None:
+            long = Long(file=pgflow.Ref(KIND, beyond.path), size=beyond.size)
+            return result.model_copy(update={"long": long})
+        said, value, has_value = result.output, result.value, result.has_value
+        if len(result.model_dump_json().encode()) <= _MOST_RESULT:
+            return result
+
+        def keep() -> Long:
+            kept = shortened(self.folders.spills, said, value, has_value=has_value, most=0)[2]
+            assert kept is not None
+            return kept
+
+        long = await pgflow.call("result", keep, retries=3, returns=Long)
+        begun = beginning(said.encode("utf-8", "replace"))
+        return result.model_copy(update={"output": begun, "value": None, "long": long})
 
     async def _check_evidence(self) -> None:
         """Fail a run that owes evidence and has left none. A retry looks again.
@@ -465,6 +492,7 @@ def output_of(done: Done, node: Node) -> Output:
         structured=done.value,
         has_structured=done.has_value,
         declared=declared_fields(node.output_schema),
+        beyond=None if done.long is None else done.long.beyond,
     )
 
 

@@ -43,6 +43,10 @@ class NotStarted(Exception):
     """A process could not be started: there is no such program or folder, or no right to it."""
 
 
+class TooLong(Exception):
+    """A process printed more than is kept of it. It was killed."""
+
+
 class KeeperLost(Exception):
     """The keeper has ended, and every process of the worker with it. It is no result of a node."""
 
@@ -60,6 +64,7 @@ class Order:
         idle_seconds: Longest time without a word of it; None for no limit.
         most_bytes: Bytes of standard output that are kept in memory.
         spill_dir: Folder for output beyond that.
+        spills_bytes: Longest output of that kind; None for no limit.
         secrets: Texts that are taken out of whatever it prints.
     """
 
@@ -71,6 +76,7 @@ class Order:
     idle_seconds: float | None = None
     most_bytes: int = 1 << 20
     spill_dir: Path | None = None
+    spills_bytes: int | None = None
     secrets: tuple[str, ...] = ()
 
 
@@ -130,22 +136,28 @@ class Output:
     Args:
         most_bytes: Bytes that are kept in memory.
         spill_dir: Folder for more; None to drop all but the last ones.
+        spills_bytes: Longest output that is kept there; None for no limit.
         mask: Takes out what is secret.
         text: The bytes in memory: the first ones, or the last where the rest is dropped.
         size: Bytes in all.
         heard_at: Time at which the last of them came, on the loop's clock.
         path: File with all of it, if it is too long.
         digest: SHA-256 of that.
+        has_nul: True if there is a NUL in it.
+        ends_line: True if it ends with a line feed.
     """
 
     most_bytes: int
     spill_dir: Path | None = None
+    spills_bytes: int | None = None
     mask: Mask = field(default_factory=lambda: Mask(()))
     text: bytearray = field(default_factory=bytearray)
     size: int = 0
     heard_at: float = 0.0
     path: str | None = None
     digest: str | None = None
+    has_nul: bool = False
+    ends_line: bool = False
     _spill: Any = None
     _hash: Any = None
 
@@ -155,6 +167,8 @@ class Output:
 
     def _keep(self, chunk: bytes) -> None:
         self.size += len(chunk)
+        self.has_nul = self.has_nul or b"\0" in chunk
+        self.ends_line = chunk.endswith(b"\n") if chunk else self.ends_line
         if self._spill is None and len(self.text) + len(chunk) <= self.most_bytes:
             self.text += chunk
         elif self.spill_dir is None:
@@ -162,6 +176,10 @@ class Output:
             del self.text[: max(0, len(self.text) - self.most_bytes)]
         else:
             spill = self._spill or self._open(self.spill_dir)
+            if self.spills_bytes is not None and self.size > self.spills_bytes:
+                self._drop()
+                raise TooLong
+            self.text += chunk[: max(0, self.most_bytes - len(self.text))]
             spill.write(chunk)
             self._hash.update(chunk)
 
@@ -172,11 +190,19 @@ class Output:
         spill.write(self.text)
         return spill
 
+    def _drop(self) -> None:
+        """Remove the file: it is too long to be kept."""
+        self._spill.close()
+        Path(self._spill.name).unlink()
+        self._spill = self.spill_dir = None
+
     def close(self) -> None:
         """Take the last of it; name the file by its hash, if there is one."""
         self._keep(self.mask.rest())
         if self._spill is None:
             return
+        self._spill.flush()
+        os.fsync(self._spill.fileno())
         self._spill.close()
         digest = self.digest = str(self._hash.hexdigest())
         path = Path(self._spill.name)
@@ -212,13 +238,14 @@ async def run(order: Order) -> Ended:
 
     Raises:
         NotStarted: There is no such program or folder, or no right to it.
+        TooLong: It printed more than is kept.
         KeeperLost: The keeper was killed.
     """
     with _Pipes() as pipes:
         control = await _begin(order, pipes)
         try:
             return await _follow(order, pipes, control)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, TooLong):
             with contextlib.suppress(Exception):
                 await _kill(control)
             raise
@@ -348,7 +375,7 @@ async def _hear_start(control: _Control) -> dict[str, Any]:
 async def _follow(order: Order, pipes: _Pipes, control: _Control) -> Ended:
     """Feed and read a process until it has ended and its streams are closed."""
     loop = asyncio.get_running_loop()
-    stdout = Output(order.most_bytes, order.spill_dir, Mask(order.secrets))
+    stdout = Output(order.most_bytes, order.spill_dir, order.spills_bytes, Mask(order.secrets))
     stderr = Output(_CHUNK_BYTES, mask=Mask(order.secrets))
     stdout.heard_at = stderr.heard_at = loop.time()
     end = asyncio.create_task(control.hear())
@@ -396,7 +423,7 @@ class _Stream:
             self._output.add(chunk)
         except BlockingIOError:
             return
-        except OSError as error:
+        except (OSError, TooLong) as error:
             self._loop.remove_reader(self._descriptor)
             self.closed.set_exception(error)
             return

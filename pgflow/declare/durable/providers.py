@@ -33,7 +33,8 @@ from pgflow.errors import InvalidArgument
 GROUP: Final = "pgflow.providers"
 """Entry points of this group are providers."""
 
-_MOST_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 4 << 20
+"""Longest answer of a command."""
 
 
 class TurnFailed(Exception):
@@ -141,6 +142,8 @@ class CommandProvider:
             told["PGFLOW_MAX_USD"] = f"{turn.max_usd:g}"
         ended = await run_command(self.argv, turn, told, _MOST_BYTES)
         text = ended.stdout.text.decode("utf-8", "replace").replace("\0", "\ufffd")
+        if ended.stdout.size > _MOST_BYTES:
+            raise TurnFailed(f"{self.argv[0]} said more than {_MOST_BYTES >> 20} MiB")
         if ended.timed_out and text.strip():
             return Reply(text)
         if ended.timed_out or ended.status:

@@ -59,7 +59,7 @@ class Rehearsal:
             done = asyncio.run(self._run(task, outputs))
         except (NodeFailed, UnresolvableReference) as error:
             done = Done(error=str(error))
-        return output_of(done, task.node)
+        return output_of(done.whole(), task.node)
 
     async def _run(self, task: Task, outputs: Outputs) -> Done:
         node, body = task.node, task.node.body

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 import pgflow
+from pgflow.declare.durable.long import Long
 
 
 class WorkflowFailed(Exception):
@@ -29,6 +37,8 @@ class Result(BaseModel):
         has_value: True if it is.
         outcome: Verdict on its own work, if its file has an ``outcome_field``.
         nodes: States of its nodes.
+        long: File with all of an output that is too long for the journal, of which the words are
+            the beginning; a value is only there then.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -38,3 +48,12 @@ class Result(BaseModel):
     has_value: bool = False
     outcome: Literal["succeeded", "failed"] | None = None
     nodes: dict[str, str] = Field(default_factory=dict)
+    long: Long | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_no_file(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the file that is none: programs of before it was there read this too."""
+        dumped: dict[str, Any] = dump(self)
+        if self.long is None:
+            del dumped["long"]
+        return dumped

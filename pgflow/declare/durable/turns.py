@@ -13,7 +13,8 @@ from typing import Any, Final
 from pydantic import JsonValue
 
 import pgflow
-from pgflow.declare.durable.bodies import Done
+from pgflow.declare.durable.bodies import Done, Folders
+from pgflow.declare.durable.long import READABLE
 from pgflow.declare.durable.processes import KeeperLost, Mask
 from pgflow.declare.durable.providers import Reply, Turn, TurnFailed
 from pgflow.declare.durable.results import NodeFailed
@@ -31,23 +32,24 @@ Asker = Callable[[Turn], Awaitable[Reply]]
 """Has a provider take a turn; called in the bodies of steps only."""
 
 
-async def take_turn(ask: Asker, turn: Turn, *, has_budget: bool = False) -> Done:
+async def take_turn(ask: Asker, turn: Turn, folders: Folders, *, has_budget: bool = False) -> Done:
     """Take a turn as a decision; and if its answer does not fit the node's schema, others.
 
     Args:
         ask: Has it taken.
         turn: The turn.
+        folders: Folders of the run, for an answer that is too long for the journal.
         has_budget: True if the pool of the run is asked first.
     """
     try:
-        return await _taken(ask, turn, has_budget=has_budget)
+        return await _taken(ask, turn, folders, has_budget=has_budget)
     except NodeFailed as error:
         return Done(error=str(error))
     except BudgetExceeded as error:
         return Done(error=f"budget exceeded: {error}")
 
 
-async def _taken(ask: Asker, turn: Turn, *, has_budget: bool) -> Done:
+async def _taken(ask: Asker, turn: Turn, folders: Folders, *, has_budget: bool) -> Done:
     """Take a turn, and those that ask again.
 
     Raises:
@@ -56,7 +58,8 @@ async def _taken(ask: Asker, turn: Turn, *, has_budget: bool) -> Done:
     """
     asked, session = turn, None
     for number in range(1, MOST_REASKS + 2):
-        done = await _take(ask, asked, has_budget=has_budget, is_last=number > MOST_REASKS)
+        is_last = number > MOST_REASKS
+        done = await _take(ask, asked, folders, has_budget=has_budget, is_last=is_last)
         if turn.schema is None:
             return done
         # A later turn goes on in the session of the first try, without what was asked again.
@@ -75,8 +78,10 @@ async def _taken(ask: Asker, turn: Turn, *, has_budget: bool) -> Done:
     raise AssertionError("the last turn fits, or has failed")
 
 
-async def turn_once(ask: Asker, turn: Turn) -> Done:
-    """Take a turn that acts on the world: nobody knows what an agent that failed has done."""
+async def turn_once(ask: Asker, turn: Turn, folders: Folders) -> Done:
+    """Take a turn that acts on the world: nobody knows what an agent that failed has done. The
+    answer is as the journal has it.
+    """
     try:
         reply = await ask(turn)
     except TurnFailed as error:
@@ -85,13 +90,16 @@ async def turn_once(ask: Asker, turn: Turn) -> Done:
     charge(reply)
     done = _done(reply.text, reply.value, has_value=reply.has_value)
     done = done.model_copy(update={"session": reply.session})
-    if turn.schema is None or done.error is not None:
-        return done
-    done, errors = _fitted(done, turn.schema)
-    return Done(error=f"the answer does not fit output_format: {errors}") if errors else done
+    if turn.schema is not None and done.error is None:
+        done, errors = _fitted(done, turn.schema)
+        if errors:
+            return Done(error=f"the answer does not fit output_format: {errors}")
+    return done.shortened(folders)
 
 
-async def _take(ask: Asker, turn: Turn, *, has_budget: bool, is_last: bool) -> Done:
+async def _take(
+    ask: Asker, turn: Turn, folders: Folders, *, has_budget: bool, is_last: bool
+) -> Done:
     """Take one turn as a step. What a provider does not do is the step's failure, so a retry of the
     run takes the turn again.
     """
@@ -111,7 +119,7 @@ async def _take(ask: Asker, turn: Turn, *, has_budget: bool, is_last: bool) -> D
         if is_last and turn.schema is not None and (wrong := _fitted(done, turn.schema)[1]):
             raise NodeFailed(f"the answer does not fit output_format: {wrong}")
         return pgflow.Choice(
-            done.model_dump(),
+            done.shortened(folders).model_dump(),
             "the answer of the agent",
             [f"prompt sha256:{digest}"],
             model=reply.model,
@@ -123,7 +131,7 @@ async def _take(ask: Asker, turn: Turn, *, has_budget: bool, is_last: bool) -> D
     if has_budget:
         take = take.options(admit=pgflow.Admit(usd=Decimal(str(turn.max_usd or 0))))
     decided = await take(turn.prompt)
-    return Done.model_validate(decided.value)
+    return Done.model_validate(decided.value).whole()
 
 
 async def _asked(ask: Asker, turn: Turn) -> Reply:
@@ -174,8 +182,11 @@ def _done(text: str, value: JsonValue, *, has_value: bool) -> Done:
     text = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
     if any(sign in text.lower() for sign in _EXHAUSTED) and len(text) < 500:
         return Done(error=f"credit exhaustion: {trim(text)}")
+    said = json_text(value) if has_value else text
+    if (size := len(said.encode("utf-8", "replace"))) > READABLE:
+        return Done(error=f"the agent said {size} bytes, more than {READABLE >> 20} MiB")
     if has_value:
-        return Done(text=json_text(value), value=value, has_value=True)
+        return Done(text=said, value=value, has_value=True)
     if not trim(text):
         return Done(error="the agent said nothing")
     return Done(text=text)

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 import pgflow
 from pgflow.declare.durable.families import PLAYERS
 from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.long import KIND, is_there
 from pgflow.declare.durable.results import Result, WorkflowFailed
 from pgflow.declare.durable.worktrees import entered, left, wants_one
 
@@ -46,3 +47,6 @@ async def declared(
     if is_apart:
         await left(settings)
     return result
+
+
+declared.ref_checkers[KIND] = is_there

@@ -33,6 +33,9 @@ from pgflow.errors import EffectFailed, StepFailed
 _SHELLS: Final = ("bash", "script")
 _READ: Final = "outputs that are given are read"
 _SLACK_SECONDS: Final = 30.0
+_MOST_ASKED: Final = 250_000
+"""Longest text of an effect, which is recorded with its intent."""
+
 _TURN_SECONDS: Final = 7200.0
 """Longest time of a turn that is an effect."""
 
@@ -103,11 +106,12 @@ class Works:
 
         async with self.slots:
             try:
-                return await self.lease.during(
+                done = await self.lease.during(
                     lambda: pgflow.call(
                         key, once, *args, returns=Done, retries=3, raises=[NodeFailed]
                     )
                 )
+                return done.whole()
             except (NodeFailed, StepFailed) as error:
                 return Done(error=str(error))
 
@@ -133,9 +137,11 @@ class Works:
         effect = pgflow.effect(
             risk="irreversible", keyed=False, name=key, timeout=limit + _SLACK_SECONDS
         )(act)
+        if len(text) > _MOST_ASKED:
+            return Done(error=f"node '{node.id}' is told too much: {len(text)} characters")
         async with self.slots:
             try:
-                return await self.lease.during(lambda: effect(text))
+                return (await self.lease.during(lambda: effect(text))).whole()
             except EffectFailed as error:
                 return Done(error=str(error))
 
@@ -189,12 +195,14 @@ class Works:
         turn, ask_provider = self._turn_of(key, task, session), self._asker(task, prepare)
         if task.node.effects:
             return await self._work(
-                key, task.node, lambda: turn_once(ask_provider, turn), task.text
+                key, task.node, lambda: turn_once(ask_provider, turn, self.folders), task.text
             )
         async with self.slots:
             try:
                 return await self.lease.during(
-                    lambda: take_turn(ask_provider, turn, has_budget=self.settings.has_budget)
+                    lambda: take_turn(
+                        ask_provider, turn, self.folders, has_budget=self.settings.has_budget
+                    )
                 )
             except StepFailed as error:
                 return Done(error=str(error))
@@ -203,7 +211,8 @@ class Works:
         """Take a turn inside the body of an effect, once."""
         if self.settings.provider is None:
             return _nobody(task.node)
-        return await turn_once(self._asker(task, prepare), self._turn_of(key, task))
+        asked = self._asker(task, prepare)
+        return await turn_once(asked, self._turn_of(key, task), self.folders)
 
     def _turn_of(self, key: str, task: Task, session: str | None = None) -> Turn:
         """The turn of an agent, without what only its step's body may ask."""

@@ -21,6 +21,7 @@ from pgflow.declare.text.outputs import (
     did_you_mean,
     read_field,
     read_input,
+    refuse_beyond,
 )
 from pgflow.declare.text.templates import Reference, Variables, references, resolve
 
@@ -110,6 +111,7 @@ def _referred(reference: Reference, outputs: Outputs) -> JsonValue:
             "excludes the failed branch.",
             "producer-failed",
         )
+    refuse_beyond(output, node_id)
     return output.structured if output.has_structured else output.text
 
 

@@ -13,7 +13,14 @@ from pydantic import JsonValue
 from pgflow.declare.graph import Call, FanOut, Node
 from pgflow.declare.play.bindings import arguments
 from pgflow.declare.text.javascript import json_text, parse_json
-from pgflow.declare.text.outputs import Inputs, Output, Outputs, UnresolvableReference, value_text
+from pgflow.declare.text.outputs import (
+    Beyond,
+    Inputs,
+    Output,
+    Outputs,
+    UnresolvableReference,
+    value_text,
+)
 from pgflow.declare.text.templates import Variables, resolve
 
 
@@ -33,11 +40,13 @@ class Child:
         state: State in which it ended.
         value: Its value, or its text if it gave none.
         error: Reason of the failure or the cancel.
+        beyond: File with all of its text, if that is too long for a reference.
     """
 
     state: Literal["completed", "failed", "cancelled"]
     value: JsonValue = ""
     error: str = ""
+    beyond: Beyond | None = None
 
 
 def child_calls(node: Node, variables: Variables, outputs: Outputs) -> tuple[ChildCall, ...]:

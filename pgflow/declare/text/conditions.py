@@ -23,6 +23,7 @@ from pgflow.declare.text.outputs import (
     UnresolvableReference,
     read_field,
     read_input,
+    refuse_beyond,
     value_text,
 )
 
@@ -161,4 +162,5 @@ def _read_whole(outputs: Outputs, node_id: str) -> str:
             "different node's output instead.",
             "producer-failed",
         )
+    refuse_beyond(output, node_id)
     return output.text

@@ -26,6 +26,14 @@ _OPENING = re.compile(rf"```(?:json)?[{WHITE_SPACE}]*\n")
 
 
 @dataclass(frozen=True, slots=True)
+class Beyond:
+    """File with all of an output that is too long for a reference."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """State and output of a node.
 
@@ -36,6 +44,7 @@ class Output:
         has_structured: True if it gave a value and not only text.
         declared: The fields that its schema names; None if it has no schema of an object.
         error: Reason of the failure.
+        beyond: File with all of it, of which the text is the beginning; None if that is all.
     """
 
     state: NodeState
@@ -44,6 +53,7 @@ class Output:
     has_structured: bool = False
     declared: tuple[str, ...] | None = None
     error: str = ""
+    beyond: Beyond | None = None
 
 
 Outputs = Mapping[NodeId, Output]
@@ -57,12 +67,26 @@ class UnresolvableReference(Exception):
         message: The trouble, and the remedy.
         reason: A word for programs: ``unknown-node``, ``producer-failed``, ``producer-not-run``,
             ``not-in-schema``, ``missing-key``, ``unparseable``, ``array-aggregate``,
-            ``unknown-input``.
+            ``unknown-input``, ``too-long``.
     """
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def refuse_beyond(output: Output | None, node_id: NodeId) -> None:
+    """Refuse to read an output of which only the beginning is at hand.
+
+    Raises:
+        UnresolvableReference: It is one.
+    """
+    if output is not None and (beyond := output.beyond) is not None:
+        raise UnresolvableReference(
+            f"'${node_id}.output' has {beyond.size} bytes, which is too long for a reference. Read "
+            f"the file {beyond.path} instead, or have node '{node_id}' print less.",
+            "too-long",
+        )
 
 
 def completed(value: JsonValue, schema: JsonValue = None) -> Output:
@@ -111,6 +135,7 @@ def read_field(outputs: Outputs, node_id: NodeId, field: str) -> JsonValue:
         raise _unreadable(node_id, field, "producer-not-run")
     if output.state == "failed":
         raise _unreadable(node_id, field, "producer-failed")
+    refuse_beyond(output, node_id)
     if output.declared is not None:
         return _declared_field(output, node_id, field)
     if isinstance(output.structured, dict):

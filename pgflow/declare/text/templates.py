@@ -30,6 +30,7 @@ from pgflow.declare.text.outputs import (
     UnresolvableReference,
     read_field,
     read_input,
+    refuse_beyond,
     unknown_node,
     value_text,
 )
@@ -337,6 +338,7 @@ def _output(outputs: Outputs, node_id: str, field: str | None, written: _Writer)
             "with a 'when:' condition that excludes the failed branch.",
             "producer-failed",
         )
+    refuse_beyond(output, node_id)
     return written(output.text if output else "", node_id, None)
 
 

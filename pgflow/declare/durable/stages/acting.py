@@ -94,7 +94,7 @@ class Acting:
             effect.compensate(undo)
         try:
             told = prompts.digest(task.text)
-            done = await self.context.works.lease.during(lambda: effect(told))
+            done = (await self.context.works.lease.during(lambda: effect(told))).whole()
         except EffectFailed as error:
             raise NodeFailed(str(error)) from error
         if done.error is not None:

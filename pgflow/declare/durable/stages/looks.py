@@ -15,7 +15,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from pgflow.declare.durable.bodies import MOST_BYTES, Done, Folders
+from pgflow.declare.durable.bodies import Done, Folders
 from pgflow.declare.durable.frozen import Settings
 from pgflow.declare.durable.processes import Mask
 from pgflow.declare.durable.providers import known_secrets
@@ -24,6 +24,9 @@ from pgflow.declare.durable.stages.files import Outside, Tree, hash_of, write_wh
 from pgflow.declare.durable.stages.plans import Stage, StageFile
 from pgflow.declare.text.javascript import parse_json
 from pgflow.declare.text.outputs import fenced
+
+_MOST_BYTES: Final = 256 << 10
+"""Longest output file that is the stage's text."""
 
 _UNSAFE: Final = frozenset('/\\\0<>:"|?*')
 
@@ -189,7 +192,7 @@ class Desk:
         """Text of the only output; else the agent's words."""
         if len(self.stage.writes) != 1:
             return said
-        text = self.tree.text(self.stage.writes[0].location, MOST_BYTES)
+        text = self.tree.text(self.stage.writes[0].location, _MOST_BYTES)
         if text is None:
             return said
         return Mask([*known_secrets(self.settings.secrets).values()]).text(text)

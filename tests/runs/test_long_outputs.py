@@ -1,0 +1,93 @@
+"""Outputs that are too long for the journal: it has their beginning, and files have all of them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from runkit import ended, play, start, write
+
+from pgflow import Approve, Ref
+from pgflow.declare.durable import bodies
+from pgflow.declare.durable.long import IN_JOURNAL, KIND, READABLE, is_there
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness
+
+pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
+
+pytestmark = pytest.mark.timeout(60)
+
+LONG = """
+- id: shell
+  bash: |
+    echo x >> shells
+    printf '{"n": "é", "more": "%0200000d"}\\n' 0
+- id: vast
+  bash: head -c 5000000 /dev/zero | tr '\\0' v
+- {id: agent, prompt: "$shell.output", depends_on: [shell]}
+- {id: field, bash: 'printf "$shell.output.n" > field', depends_on: [shell], when: "$shell.output.n != 'x'"}
+- {id: whole, bash: 'printf %s "$agent.output" | wc -c > whole', depends_on: [agent]}
+- {id: child, workflow: kid, depends_on: [ask]}
+- {id: ask, approval: {message: "Go?"}, depends_on: [whole, field, vast]}
+- {id: again, bash: '(printf "$shell.output" | tail -c 3; echo "$child.output" | wc -c) > again',
+   depends_on: [ask, child]}
+- {id: reader, bash: 'echo "$vast.output"', depends_on: [vast], trigger_rule: all_done}
+"""
+
+SIZE = 200_000 + len('{"n": "é", "more": ""}'.encode())
+
+
+async def test_a_long_output_is_a_file_that_references_read(
+    aflow: AsyncHarness, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    write(tmp_path, "- {id: a, bash: 'head -c 800000 /dev/zero | tr \"\\\\0\" k'}", name="kid")
+    path = write(tmp_path, LONG, more="interactive: true")
+    begun = await start(aflow, path, provider="python:declared_agents:answer", key="long-1")
+    await aflow.until_idle()
+    size = conn.execute("select max(octet_length(payload::text)) from pgflow.unit").fetchone()
+    assert size is not None
+    assert IN_JOURNAL < size[0] < IN_JOURNAL + 1000
+
+    spills = {one.stat().st_size: one for one in tmp_path.glob(".pgflow/runs/long-1/spills/*")}
+    assert sorted(spills) == [SIZE, SIZE + 1, 5_000_000]
+    printed = spills[SIZE + 1]
+    assert printed.name == hashlib.sha256(printed.read_bytes()).hexdigest()
+    printed.write_text("something else")
+    await aflow.answer("ask", Approve())
+    run = await ended(begun)
+    assert (tmp_path / "shells").read_text() == "x\n" * 2, (
+        "the shell whose file was lost runs again"
+    )
+    assert run.status == "failed", run
+    said = {end["id"]: end["reason"] for end in run.ends}
+    assert str(spills[5_000_000]) in said.pop("reader")
+    assert run.states == dict.fromkeys(said, "completed") | {"reader": "failed"}
+    told = {name: (tmp_path / name).read_text().strip() for name in ("field", "whole", "again")}
+    assert told == {"field": "é", "whole": f"{SIZE}", "again": '0"}800001'}
+
+
+async def test_a_program_that_prints_without_end_is_ended(
+    aflow: AsyncHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "MOST", 3 << 20)
+    run = await play(aflow, write(tmp_path, "- {id: a, bash: 'yes & echo $! > pid; wait'}"))
+    assert run.error == "node 'a' failed: bash node 'a' printed more than 3 MiB"
+    assert not list(tmp_path.glob(".pgflow/runs/*/spills/*"))
+    pid = (tmp_path / "pid").read_text().strip()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_file_is_there_if_it_is_what_it_was(tmp_path: Path) -> None:
+    name = hashlib.sha256(b"it").hexdigest()
+    (tmp_path / name).write_bytes(b"it")
+    assert is_there(Ref(KIND, str(tmp_path / name)))
+    (tmp_path / name).write_bytes(b"no")
+    assert not is_there(Ref(KIND, str(tmp_path / name)))
+    assert not is_there(Ref(KIND, str(tmp_path / "none")))
+    assert not is_there(Ref(KIND, str(tmp_path / name / "below")))
+    (tmp_path / name).write_bytes(b"x" * (READABLE + 1))
+    assert is_there(Ref(KIND, str(tmp_path / name)))
