@@ -4187,6 +4187,27 @@ CONSOLE = (
         "web/test_console_sql.py::test_only_an_admin_runs_a_statement",
     ),
     Defect(
+        "edit of a request laid over the one that is asked now",
+        "pgflow/web/pages/gates.py",
+        "is_late=True)",
+        "is_late=False)",
+        "web/test_console_forms.py::test_a_gate_is_answered_in_fields_and_shows_again_what_was_written",
+    ),
+    Defect(
+        "field that nobody has touched and that is read all the same",
+        "pgflow/web/forms.py",
+        "if made.text == before and slot.value is not ABSENT:",
+        "if False:",
+        "web/test_console_forms.py::test_what_nobody_has_touched_stays_as_it_is_to_the_letter",
+    ),
+    Defect(
+        "text with what nobody sees, edited as it is shown",
+        "pgflow/web/slots.py",
+        'printable(value, keep="\\n") != value',
+        "False",
+        "web/test_console_forms.py::test_what_nobody_has_touched_stays_as_it_is_to_the_letter",
+    ),
+    Defect(
         "identity of a provider that is for another client",
         "pgflow/web/oidc.py",
         '"aud": {"essential": True, "value": self._client_id},',

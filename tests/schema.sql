@@ -1576,6 +1576,7 @@ view pgflow.gates, owner pgflow_owner
   payload_hash text -- Its hash, by which an answer is bound to it
   edited boolean -- True if somebody has edited it
   needs_value boolean -- True if an approval must bring a value
+  shape json -- Shape of the value that an approval may bring, see sql/core/shape.sql; true = anything
   on_timeout text -- Verdict once the time is over: expire, reject, escalate or approve
   escalate text[] -- Names of those who are asked next, one after the other
   decision text -- Key of the decision that it rests on; null = none

@@ -4,7 +4,8 @@ The database cannot run pydantic. So a worker says of the signals that its code 
 payloads look like (``sql/core/shape.sql`` says how a shape is written), and a sender is refused
 what would only hold the run later. A shape is made from pydantic's core schema and errs on one side
 only: where code of the user's decides, or something is not understood here, anything fits. Pydantic
-reads leniently, and so does a shape: the text ``"5"`` is a number, ``"five"`` is not.
+reads leniently, and so does a shape: the text ``"5"`` is a number, ``"five"`` is not. A few members
+judge nothing, and are for forms in which people write such a value.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ MAX_PARTS = 1000
 _NUMBERS = r"[0-9]|inf|nan"
 _BOOLEANS = r"^\s*(0|1|f|t|n|y|no|yes|off|on|false|true)\s*$"
 _BOUNDS = ("ge", "gt", "le", "lt")
+_PLAIN = (str, int, bool, type(None))
+MAX_CHOICES = 100
+MAX_ABOUT_CHARS = 200
 
 
 def shape_of(schema: Any) -> Shape:
@@ -112,7 +116,10 @@ class _Reader:
                 and names is not None
                 and not _has_default(field["schema"])
             )
-            fields.append([names or [], self.read(field["schema"]), is_required])
+            about = _about(field)
+            fields.append([
+                names or [], self.read(field["schema"]), is_required, *([about] if about else []),
+            ])  # fmt: skip
         is_closed = (
             schema.get("extra_behavior", schema.get("config", {}).get("extra_fields_behavior"))
             == "forbid"
@@ -142,16 +149,17 @@ class _Reader:
 
     def enum(self, schema: dict[str, Any]) -> Shape:
         finds_more = schema["cls"]._missing_.__func__ is not Enum._missing_.__func__  # type: ignore[attr-defined]
-        return True if finds_more else _words([member.value for member in schema["members"]])
+        return True if finds_more else _choice([member.value for member in schema["members"]])
 
     def literal(self, schema: dict[str, Any]) -> Shape:
-        return _words(schema["expected"])
+        return _choice(schema["expected"])
 
     def text(self, schema: dict[str, Any]) -> Shape:
+        is_lenient = self._coerces[-1] or schema.get("coerce_numbers_to_str")
+        chars = [schema.get("min_length"), schema.get("max_length")]
         return {
-            "is": ["string", "number"]
-            if self._coerces[-1] or schema.get("coerce_numbers_to_str")
-            else ["string"]
+            "is": ["string", "number"] if is_lenient else ["string"],
+            **({"chars": chars} if chars != [None, None] else {}),
         }
 
     def whole(self, schema: dict[str, Any]) -> Shape:
@@ -181,7 +189,13 @@ def _has_default(schema: Any) -> bool:
 
 
 def _can_be_closed(shape: dict[str, Any]) -> bool:
-    return "fields" in shape and all(names for names, _, _ in shape["fields"])
+    return "fields" in shape and all(field[0] for field in shape["fields"])
+
+
+def _about(field: dict[str, Any]) -> str:
+    """Return what a class says of a field, if it says anything."""
+    said = field.get("metadata", {}).get("pydantic_js_updates", {}).get("description")
+    return said[:MAX_ABOUT_CHARS] if isinstance(said, str) else ""
 
 
 def _bounds_of(schema: dict[str, Any]) -> dict[str, Any]:
@@ -212,8 +226,12 @@ def _any(shapes: list[Shape]) -> Shape:
     return True if not shapes or True in shapes else {"any": shapes}
 
 
-def _words(values: list[Any]) -> Shape:
-    return {"one_of": values} if values and all(type(value) is str for value in values) else True
+def _choice(values: list[Any]) -> Shape:
+    """The shape of one of some values: texts are judged; of others, several may be read as one."""
+    if values and all(type(value) is str for value in values):
+        return {"one_of": values}
+    is_plain = 0 < len(values) <= MAX_CHOICES and all(type(value) in _PLAIN for value in values)
+    return {"choices": values} if is_plain else True
 
 
 def _constant(shape: Shape) -> Callable[[_Reader, dict[str, Any]], Shape]:
@@ -221,6 +239,7 @@ def _constant(shape: Shape) -> Callable[[_Reader, dict[str, Any]], Shape]:
 
 
 _MOMENT = _constant({"is": ["string", "number", "boolean"], "like": "[0-9]", "what": "time"})
+_DATE = _constant({"is": ["string", "number", "boolean"], "like": "[0-9]", "what": "date"})
 _TEXT = _constant({"is": ["string"]})
 
 _READERS: dict[str, Callable[[_Reader, dict[str, Any]], Shape]] = {
@@ -233,7 +252,7 @@ _READERS: dict[str, Callable[[_Reader, dict[str, Any]], Shape]] = {
     "decimal": _constant(
         {"is": ["number", "string", "boolean", "array"], "like": _NUMBERS, "what": "number"}
     ),
-    "date": _MOMENT, "time": _MOMENT, "datetime": _MOMENT, "timedelta": _MOMENT,
+    "date": _DATE, "time": _MOMENT, "datetime": _MOMENT, "timedelta": _MOMENT,
     "enum": _Reader.enum, "literal": _Reader.literal,
     "list": _Reader.array, "set": _Reader.array, "frozenset": _Reader.array,
     "tuple": _constant({"is": ["array"]}), "dict": _Reader.mapping,

@@ -34,7 +34,7 @@ from pgflow.inspect.entities import (
     list_entity_names,
     list_entity_updates,
 )
-from pgflow.inspect.gates import GateRow, find_gate, list_gates
+from pgflow.inspect.gates import GateRow, find_gate, list_gates, read_shape
 from pgflow.inspect.health import (
     LargePartition,
     LeftMessages,
@@ -377,6 +377,7 @@ __all__ = [
     "read_rates",
     "read_seal_lag",
     "read_server",
+    "read_shape",
     "read_state",
     "read_statuses",
     "read_trace",

@@ -117,3 +117,14 @@ def find_gate(gate: str, *, tenant: str | None = None) -> Question[GateRow | Non
     sql = statement(_GATES, "gate = %s", of)
     given = (gate,) if tenant is None else (gate, tenant)
     return once(Query(sql, given, lambda rows: GateRow(*rows[0]) if rows else None))
+
+
+def read_shape(gate: str) -> Question[Any]:
+    """Ask what a value looks like that an approval of an open gate may bring. It is a shape, as
+    ``sql/core/shape.sql`` describes it; True if anything fits, or if no open gate has the key.
+
+    Args:
+        gate: Key of the gate.
+    """
+    sql = statement("select shape from pgflow.gates where gate = %s")
+    return once(Query(sql, (gate,), lambda rows: rows[0][0] if rows and rows[0][0] else True))

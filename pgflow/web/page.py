@@ -19,7 +19,8 @@ from pgflow.errors import InvalidArgument, NotAllowed
 from pgflow.web.guard import has_mark
 from pgflow.web.principals import Principal
 
-MAX_FIELDS = 100
+MAX_FIELDS = 400
+"""Most fields of a form: one for a value has a hundred, and marks beside them."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def read_json(text: str, what: str) -> Any:
     """
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(
             f"{what} is no JSON: {error}. A text stands in quotation marks"
         ) from None

@@ -12,8 +12,11 @@
 --   ge gt le lt  number        of a number
 --   items    shape             of an array: each element (of the first thousand)
 --   values   shape             of an object: each value (likewise)
---   fields   [[[name, ...], shape, required], ...]   of an object; a field may have several names
+--   fields   [[[name, ...], shape, required, about], ...]   of an object; a field may have several names
 --   closed   true              of an object: it has no other fields
+--
+-- Some members judge nothing, and are for forms: `what` (the word for a `like`), `about` a field, `choices` (values
+-- that are offered) and `chars` ([least, most] of a text).
 --
 -- Which code a run will meet is not known: a payload is sent if one of the shapes that live workers of the workflow
 -- have declared takes it, or one of them has declared none. Where no worker is there, the code that was served last

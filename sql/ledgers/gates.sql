@@ -666,8 +666,8 @@ drop view if exists pgflow.gates;
 create view pgflow.gates as
 select g.gate, r.key, l.workflow, g.name, g.asked_at, g.expires_at, s.approvers, s.quorum, s.answers,
   coalesce(s.edit, u.payload->'request') as request, s.payload_hash, s.edit is not null as edited,
-  g.needs_value, g.on_timeout, g.escalate, u.payload->>'decision' as decision, d.payload->>'why' as why,
-  d.payload->'evidence' as evidence, u.payload->'path' as path, r.tenant, g.run_id, g.call
+  g.needs_value, u.payload->'shape' as shape, g.on_timeout, g.escalate, u.payload->>'decision' as decision,
+  d.payload->>'why' as why, d.payload->'evidence' as evidence, u.payload->'path' as path, r.tenant, g.run_id, g.call
 from pgflow.gate g
 join pgflow.run r on r.run_id = g.run_id
 join pgflow.lane l on l.lane_id = r.lane_id
@@ -705,6 +705,8 @@ comment on column pgflow.gates.request is 'The exact request, or the last edit o
 comment on column pgflow.gates.payload_hash is 'Its hash, by which an answer is bound to it';
 comment on column pgflow.gates.edited is 'True if somebody has edited it';
 comment on column pgflow.gates.needs_value is 'True if an approval must bring a value';
+comment on column pgflow.gates.shape
+  is 'Shape of the value that an approval may bring, see sql/core/shape.sql; true = anything';
 comment on column pgflow.gates.on_timeout is 'Verdict once the time is over: expire, reject, escalate or approve';
 comment on column pgflow.gates.escalate is 'Names of those who are asked next, one after the other';
 comment on column pgflow.gates.decision is 'Key of the decision that it rests on; null = none';

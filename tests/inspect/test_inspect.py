@@ -257,6 +257,7 @@ def test_no_gate_is_open_where_nobody_asks(ask: Ask) -> None:
     assert ask(inspect.list_gates()).items == []
     assert ask(inspect.find_gate("shop-1/pay/1")) is None
     assert ask(inspect.find_gate("shop-1/pay/1", tenant="")) is None
+    assert ask(inspect.read_shape("shop-1/pay/1")) is True
 
 
 def test_runs_are_counted(ask: Ask, look: psycopg.Connection[Any]) -> None:

@@ -88,6 +88,8 @@ class Reader(HTMLParser):
         elif tag == "form":
             self.forms.append(Form(named.get("action") or "", named.get("method") or "get"))
         elif tag == "input" and self.forms and named.get("type") != "radio":
+            if named.get("type") == "checkbox" and "checked" not in named:
+                return
             self.forms[-1].fields[named.get("name") or ""] = named.get("value") or ""
         elif tag == "textarea":
             self._area = named["name"]
@@ -104,6 +106,8 @@ class Reader(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "textarea":
+            fields, name = self.forms[-1].fields, self._area or ""
+            fields[name] = fields[name].removeprefix("\n")  # as browsers do
             self._area = None
         if tag == "select":
             self._choice = None

@@ -1,13 +1,15 @@
 """Gates: what waits for somebody's answer, and the answer.
 
 What is shown is exactly what is asked, and the answer is bound to it by its hash. So whoever
-approves has seen it, even if somebody else edits it meanwhile.
+approves has seen it, even if somebody else edits it meanwhile. An answer that is not taken leads
+back to its form, with all that was written.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
@@ -17,13 +19,17 @@ from pgflow._desk.desk import Desk
 from pgflow._desk.gates import ENDS, asks
 from pgflow._desk.words import literal, quoted
 from pgflow._model.gates import Answer, Approve, Escalate, Reject, TakeOver
-from pgflow.errors import GateClosed, InvalidArgument
-from pgflow.inspect import GateRow, database_now, find_gate, list_gates
+from pgflow.errors import GateClosed, InvalidArgument, NotAllowed, PayloadChanged, WrongState
+from pgflow.inspect import GateRow, database_now, find_gate, list_gates, read_shape
+from pgflow.web.forms import INPUT, Field, form_of, written
 from pgflow.web.page import Page, need, principal_of, query, read_form, read_json, see
 from pgflow.web.principals import Principal
+from pgflow.web.slots import ABSENT
 
 PAGE_ROWS = 50
 MOST_FIELDS = 20
+REFUSALS = {InvalidArgument: 400, NotAllowed: 403, WrongState: 409}
+"""Errors of an answer that can be written again, and the status of that page."""
 DONE = {
     "approve": "Approved.", "reject": "Rejected.", "escalate": "Escalated.",
     "take_over": "Taken over: the run will not do it again.", "delegate": "Delegated.",
@@ -54,9 +60,42 @@ async def show_gates(desk: Desk, request: Request) -> Page:
 
 async def show_gate(desk: Desk, request: Request) -> Page:
     """Show a gate: the exact request, and the forms that answer it."""
-    gate, principal = await _find(desk, request), principal_of(request)
-    shown = desk.clear(gate.request)
-    is_clear = desk.reads_everything(gate.request)
+    return await _page(desk, request, await _find(desk, request))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A form that is shown again.
+
+    Attributes:
+        fields: Texts that somebody has written.
+        add: Pointer of a list that gets a further row.
+        trouble: Reason why it was not taken; empty for none.
+        status: Status of the answer.
+        is_late: True if it answers another request than the one that is shown.
+    """
+
+    fields: Mapping[str, str] = field(default_factory=dict)
+    add: str | None = None
+    trouble: str = ""
+    status: int = 200
+    is_late: bool = False
+
+    @property
+    def typed(self) -> Mapping[str, str] | None:
+        """The fields of the request that somebody has written; None for none."""
+        has_some = any(name.startswith(INPUT) for name in self.fields)
+        return self.fields if has_some and not self.is_late else None
+
+
+async def _page(desk: Desk, request: Request, gate: GateRow, sent: Sent | None = None) -> Page:
+    """Return the page of a gate, with what somebody has written."""
+    principal, sent = principal_of(request), sent or Sent()
+    shown, is_clear = desk.clear(gate.request), desk.reads_everything(gate.request)
+    form = await _form(desk, gate, shown, sent.typed, sent.add)
+    wrong = form.wrong if form is not None and sent.trouble else []
+    for one in form.leaves if form is not None and not sent.trouble else ():
+        one.error = ""  # it is still being written
     return Page(
         "gate",
         gate.name,
@@ -65,8 +104,9 @@ async def show_gate(desk: Desk, request: Request) -> Page:
             "on_timeout": ENDS.get(gate.on_timeout, gate.on_timeout),
             "evidence": desk.clear(gate.evidence),
             "answers": [{**said, "value": desk.clear(said.get("value"))} for said in gate.answers],
-            "json": json.dumps(shown, ensure_ascii=False, indent=2),
-            "fields": fields_of(shown) if is_clear else None, "is_clear": is_clear,
+            "json": written(shown), "fields": flat(shown) if is_clear else None,
+            "is_clear": is_clear, "form": form, "sent": sent, "wrong": wrong,
+            "lacks_value": gate.needs_value and not gate.edited,
             "may_answer": principal.may("approve"),
             "asks_me": asks(gate, (principal.name, *principal.acts_as)),
             "for_whom": [
@@ -76,67 +116,86 @@ async def show_gate(desk: Desk, request: Request) -> Page:
             f"payload_hash => {literal(gate.payload_hash)}, by => {literal(principal.name)})",
         },
         f"pgflow approve {quoted(gate.gate)} --hash {gate.payload_hash[:12]}…",
+        sent.status,
     )  # fmt: skip
 
 
-def fields_of(shown: Any) -> list[tuple[str, str, Any]] | None:
-    """Return name, kind and value of each field of a request that a form can have; None if it is
-    too rich for that, and is edited as JSON.
-    """
+async def _form(
+    desk: Desk, gate: GateRow, shown: Any, typed: Mapping[str, str] | None, add: str | None = None
+) -> Field | None:
+    """Return the form for the value of an approval; None if it is written as JSON."""
+    if gate.needs_value and not gate.edited:
+        return form_of(await desk.ask(read_shape(gate.gate)), ABSENT, typed, add)
+    if not desk.reads_everything(gate.request):
+        return None
+    return form_of(await desk.ask(read_shape(gate.gate)), shown, typed, add)
+
+
+def flat(shown: Any) -> list[tuple[str, str]] | None:
+    """Return the names and values of a request that is a list of them; None if it is more."""
     if not isinstance(shown, dict) or not 0 < len(shown) <= MOST_FIELDS:
         return None
-    found: list[tuple[str, str, Any]] = []
-    for name, value in shown.items():
-        if isinstance(value, bool):
-            found.append((name, "choice", value))
-        elif isinstance(value, (int, float)):
-            found.append((name, "number", json.dumps(value)))
-        elif isinstance(value, str):
-            found.append((name, "lines" if "\n" in value or len(value) > 80 else "text", value))
-        else:
-            return None
-    return found
+    if any(isinstance(value, (dict, list)) for value in shown.values()):
+        return None
+    return [
+        (name, value if isinstance(value, str) else json.dumps(value))
+        for name, value in shown.items()
+    ]
 
 
-def read_fields(form: Mapping[str, str], shown: Any) -> Any:
-    """Return a request as somebody has edited it, field by field.
-
-    Raises:
-        InvalidArgument: A field is missing, or is no number.
-    """
-    edited: dict[str, Any] = {}
-    for name, kind, _ in fields_of(shown) or ():
-        text = form.get(f"field.{name}")
-        if text is None:
-            raise InvalidArgument(f"the field {name!r} is missing")
-        if kind == "number":
-            edited[name] = read_json(text.strip(), f"{name!r} of the request")
-            if isinstance(edited[name], bool) or not isinstance(edited[name], (int, float)):
-                raise InvalidArgument(f"{name!r} of the request is a number, not {text!r}")
-        else:
-            edited[name] = text == "true" if kind == "choice" else text
-    return edited
-
-
-async def answer_gate(desk: Desk, request: Request) -> Response:
-    """Answer a gate."""
+async def answer_gate(desk: Desk, request: Request) -> Page | Response:
+    """Answer a gate; show it again, with what was written, if that cannot be an answer."""
     principal = need(request, "approve")
     form = await read_form(request)
     gate = await _find(desk, request)
+    if "turn" in form:
+        return await _page(desk, request, gate, Sent(form, form["turn"]))
+    try:
+        await _tell(desk, gate, principal, form)
+    except PayloadChanged as error:
+        sent = Sent(form, trouble=f"Something else is asked now: {error}", status=409, is_late=True)
+        return await _page(desk, request, await _find(desk, request), sent)
+    except (InvalidArgument, NotAllowed, WrongState) as error:
+        status = next(code for cls, code in REFUSALS.items() if isinstance(error, cls))
+        return await _page(desk, request, gate, Sent(form, trouble=str(error), status=status))
     verdict = form.get("verdict", "")
-    why = form.get("why", "").strip()
-    if verdict == "delegate":
-        await _delegate(desk, gate, principal, form, why)
-    else:
-        answer = _answer(verdict, form, why, desk.clear(gate.request))
-        await desk.tell(
-            "answer", gate.gate, answer, by=principal.name, payload_hash=form.get("hash", ""),
-            acting_as=list(principal.acts_as),
-        )  # fmt: skip
     return see(request, "/gates", done="approve" if verdict == "edit" else verdict)
 
 
-def _answer(verdict: str, form: Mapping[str, str], why: str, shown: Any) -> Answer:
+async def _tell(desk: Desk, gate: GateRow, principal: Principal, form: Mapping[str, str]) -> None:
+    """Tell a gate what somebody has written."""
+    verdict, why = form.get("verdict", ""), form.get("why", "").strip()
+    if verdict == "delegate":
+        await _delegate(desk, gate, principal, form, why)
+        return
+    edit = await _edit(desk, gate, form) if verdict == "edit" else None
+    await desk.tell(
+        "answer", gate.gate, _answer(verdict, form, why, edit), by=principal.name,
+        payload_hash=form.get("hash", ""), acting_as=list(principal.acts_as),
+    )  # fmt: skip
+
+
+async def _edit(desk: Desk, gate: GateRow, form: Mapping[str, str]) -> Any:
+    """Return the value that somebody has written, in fields or as JSON.
+
+    Raises:
+        PayloadChanged: Its fields are those of another request than is asked now.
+        InvalidArgument: It is none.
+    """
+    if not any(name.startswith(INPUT) for name in form):
+        return read_json(form.get("edit", ""), "the edit")
+    if form.get("hash") != gate.payload_hash:
+        raise PayloadChanged("the request has been edited, or it is of another gate")
+    filled = await _form(desk, gate, desk.clear(gate.request), form)
+    if filled is None:
+        raise InvalidArgument("this value is written as JSON")
+    if filled.wrong:
+        count = len(filled.wrong)
+        raise InvalidArgument(f"{count} field{'s' * (count != 1)} cannot be as written")
+    return filled.result
+
+
+def _answer(verdict: str, form: Mapping[str, str], why: str, edit: Any) -> Answer:
     """Return the answer that a form holds.
 
     Raises:
@@ -146,13 +205,7 @@ def _answer(verdict: str, form: Mapping[str, str], why: str, shown: Any) -> Answ
         case "approve":
             return Approve(comment=why)
         case "edit":
-            has_fields = any(name.startswith("field.") for name in form)
-            edit = (
-                read_fields(form, shown)
-                if has_fields
-                else read_json(form.get("edit", ""), "the edit")
-            )
-            if edit is None:
+            if edit is None or edit is ABSENT:
                 raise InvalidArgument("null is no edit: approve, or reject")
             return Approve(edit=edit, comment=why)
         case "reject":
