@@ -246,11 +246,12 @@ def condition_of(where: RunFilter) -> tuple[LiteralString, list[Any]]:
 
 
 _HAS_ERROR: LiteralString = (
-    "case when run_id > 0 and status in ('failed', 'stuck')"
+    "status in ('failed', 'stuck')"
+    " and case when run_id > 0 and status in ('failed', 'stuck')"
     " then concat_ws(': ', error->>'type', error->>'message') ilike %s end"
 )
 """A condition on both sides of the view's join: on one, all ends of runs would be looked through
-before it is seen which are within reach.
+before it is seen which are within reach. The first part leaves out places in which nothing fails.
 """
 
 

@@ -7,11 +7,19 @@ far it may look. If that is not all, the page says where to go on.
 
 from __future__ import annotations
 
+from typing import LiteralString
+
 from pgflow._db.query import Query
 from pgflow._model.kinds import ENDED
 from pgflow.inspect.listing import After, Listing, parse_place
-from pgflow.inspect.question import Steps, question
+from pgflow.inspect.question import Steps, question, statement
 from pgflow.inspect.runs import EVERY_RUN, RECENT_RUNS, RunFilter, RunRow, list_runs
+
+NEAR_PAGES = 4
+"""A page far behind the newest is first looked for among as many runs as would fill so many pages:
+of a large part the server would read all newer ones, in the hope to stop soon.
+"""
+NEAR_RUNS = 200
 
 
 @question
@@ -35,16 +43,19 @@ def search_runs(
     Raises:
         InvalidArgument: The limit leaves no row, or ``after`` is no place.
     """
-    if _is_cheap(where):
-        return (yield from list_runs(where, after=after, limit=limit))
     place = parse_place(after, int)
-    top: int = place[0] if place else (yield _newest_below(None)) + 1
-    page: Listing[RunRow] = yield from list_runs(
-        where, after=top, limit=limit, down_to=top - within
-    )
-    if page.next is not None:
-        return page
-    older: int = yield _newest_below(top - within)
+    if _is_cheap(where) and (place == () or where != RunFilter(tenant=where.tenant)):
+        return (yield from list_runs(where, after=after, limit=limit))
+    top: int = place[0] if place else (yield _newest()) + 1
+    near = [NEAR_PAGES * limit] if place and limit is not None else []
+    page: Listing[RunRow] = Listing([], None)
+    for reach in [*(one for one in near if one < within), within]:
+        page = yield from list_runs(where, after=top, limit=limit, down_to=top - reach)
+        if page.next is not None:
+            return page
+        if reach >= top:
+            return page
+    older: int = yield from _newest_below(top - within)
     return Listing(page.items, str(older + 1) if older else None)
 
 
@@ -59,11 +70,25 @@ def _is_cheap(where: RunFilter) -> bool:
     )
 
 
-def _newest_below(place: int | None) -> Query[int]:
-    """Ask for the number of the newest run below a place; 0 for none."""
+@question
+def _newest_below(place: int) -> Steps[int]:
+    """Ask for the number of the newest run below a place, in a small part first; 0 for none."""
+    near: int = yield _newest(place, place - NEAR_RUNS)
+    if near:
+        return near
+    far: int = yield _newest(place - NEAR_RUNS)
+    return far
+
+
+def _newest(below: int | None = None, down_to: int = 0) -> Query[int]:
+    """Ask for the number of the newest run of some; 0 for none."""
+    bound: LiteralString = "" if below is None else "run_id < %s and"
     return Query(
-        "select run_id from pgflow.runs where run_id < coalesce(%s, 9223372036854775807)"
-        " order by run_id desc limit 1",
-        (place,),
+        statement(
+            "select run_id from pgflow.runs where",
+            bound,
+            "run_id >= %s order by run_id desc limit 1",
+        ),
+        (down_to,) if below is None else (below, down_to),
         lambda rows: int(rows[0][0]) if rows else 0,
     )

@@ -228,6 +228,10 @@ def test_a_search_looks_through_the_newest_runs_and_leads_on(ask: Ask) -> None:
     assert [key for look in looks for key in look] == everything
     assert [] in looks[:-1], "a look that found nothing leads on"
     assert keys(ask(inspect.search_runs(where))) == everything
+    first = ask(inspect.search_runs(limit=1)).next
+    assert keys(ask(inspect.search_runs(after=first, within=100_000))) == keys(
+        ask(inspect.list_runs(after=first))
+    )
     for found in (RunFilter(status=["stuck"]), RunFilter(key="order-1"), RunFilter()):
         assert keys(ask(inspect.search_runs(found, within=1, limit=None))) == keys(
             ask(inspect.list_runs(found, limit=None))

@@ -260,7 +260,7 @@ async def test_a_search_is_quick_and_leads_on_to_older_runs(
     browser = Browser(aflow.app, ANN)
     page = await browser.get("/runs", workflow="pay")
     seen_in(page, "No run is like that among the 20,000 newest.")
-    (older,) = [link for link in page.links if "all=1" in link]
+    (older,) = [link for link in page.links if "wide=1" in link]
     seen_in(await browser.get(older), "old", "failed")
     page = await browser.get("/runs", workflow="long")
     seen_in(page, "new", "Among the 20,000 newest runs, to be quick.")

@@ -17,7 +17,6 @@ from pgflow.inspect import (
     database_now,
     list_documents,
     list_queue_names,
-    list_runs,
     search_runs,
 )
 from pgflow.inspect.runs import RECENT_RUNS
@@ -25,6 +24,8 @@ from pgflow.web.page import Page, principal_of
 from pgflow.web.principals import Principal
 
 PAGE_ROWS = 50
+WIDE_RUNS = 50_000
+"""Runs that a page looks through of those that are older than the newest ones."""
 SINCE = {
     "15m": timedelta(minutes=15),
     "1h": timedelta(hours=1),
@@ -43,10 +44,11 @@ async def show_runs(desk: Desk, request: Request) -> Page:
     """Show the runs that a search finds, the newest first."""
     asked, principal = asked_of(request), principal_of(request)
     may_order = principal.may("operate")
-    is_whole = request.query_params.get("all") == "1"
-    look = list_runs if is_whole else search_runs
+    is_wide = request.query_params.get("wide") == "1"
+    within = WIDE_RUNS if is_wide else RECENT_RUNS
+    after = request.query_params.get("after")
     found = await desk.ask(
-        look(filter_of(desk, asked), after=request.query_params.get("after"), limit=PAGE_ROWS)
+        search_runs(filter_of(desk, asked), after=after, limit=PAGE_ROWS, within=within)
     )
     has_older = found.next is not None and len(found) < PAGE_ROWS
     return Page(
@@ -60,7 +62,7 @@ async def show_runs(desk: Desk, request: Request) -> Page:
             "filters": await list_filters(desk, principal) if may_order else {},
             "searched": {name: value for name, value in asked.items() if value},
             "is_searched": any(asked.values()), "is_later": "after" in request.query_params,
-            "has_older": has_older, "is_whole": is_whole, "most": RECENT_RUNS,
+            "has_older": has_older, "is_wide": is_wide, "most": within, "more": WIDE_RUNS,
             "now": await desk.ask(database_now()),
         },
         command_of(asked),
