@@ -4231,7 +4231,7 @@ CONSOLE = (
     Defect(
         "search of runs that looks through all of them",
         "pgflow/inspect/searching.py",
-        "down_to=top - within",
+        "down_to=top - reach",
         "down_to=None",
         "inspect/test_inspect.py::test_a_search_looks_through_the_newest_runs_and_leads_on",
     ),
