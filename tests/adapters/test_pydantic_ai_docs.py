@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(90)
 
 pytest.importorskip("pydantic_ai.durable_exec", reason="pip install -e '.[adapters]'")
+pytest.importorskip("fastmcp.server", reason="pip install -e '.[adapters]'")
 
 
 @pytest.mark.alone  # it copies its database

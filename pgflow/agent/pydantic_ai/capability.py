@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, cast
 
@@ -116,12 +116,15 @@ class PgflowDurability(BaseDurabilityCapability[Any]):
         return pgflow.now() if pgflow.in_workflow() else None
 
     def _durable_run_context(self, ctx: Any) -> Any:
-        """Guard what a body could say that a replay would not hear."""
+        """Guard what a body could say that a replay would not hear, and hide open toolsets.
+
+        Those are open for the code of the workflow, which has a loop of its own.
+        """
         try:
             pgflow.run_info()
         except pgflow.NotInRunError:
             return ctx
-        return super()._durable_run_context(ctx)
+        return replace(super()._durable_run_context(ctx), _run_held_toolsets=None)
 
     def get_durable_operation_backend(self) -> Backend:
         """Return what makes steps of units of work."""
