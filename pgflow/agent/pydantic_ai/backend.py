@@ -17,6 +17,7 @@ from pydantic_ai.durable_exec import (
     JournalCallableOperationBackend,
     ModelCompactMessagesId,
     ModelRequestId,
+    ToolsetCallToolId,
 )
 
 import pgflow
@@ -26,6 +27,7 @@ from pgflow._model.kinds import StepKind
 from pgflow.agent.pydantic_ai.errors import FINAL, refusals_are_final
 from pgflow.agent.pydantic_ai.options import StepOptions
 from pgflow.agent.pydantic_ai.reasons import Price, choice_of
+from pgflow.agent.pydantic_ai.spending import take_usage, with_usage
 
 Body = Callable[[], Awaitable[Any]]
 
@@ -82,12 +84,14 @@ class Backend(JournalCallableOperationBackend[StepOptions]):
         if isinstance(operation_id, (ModelRequestId, ModelCompactMessagesId)):
             return await self._decide(name, body, cache_key[1:-1], config, operation_id.model_name)
 
+        is_tool = isinstance(operation_id, ToolsetCallToolId)
+
         async def work() -> Any:
             with with_threads():
-                return await body()
+                return await (with_usage(body) if is_tool else body())
 
         kind = StepKind.READ if config.get("kind") == "read" else StepKind.STEP
-        return await perform(_step(work, kind, name, config))
+        return take_usage(await perform(_step(work, kind, name, config)), cache_key)
 
     async def _decide(
         self, name: str, body: Body, asked: tuple[object, ...], config: StepOptions, model: str

@@ -25,6 +25,8 @@ from pydantic_ai.durable_exec import (
     conversation_id_from_run_id,
     external_event_scope,
 )
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models import Model
 
 import pgflow
 from pgflow.agent.pydantic_ai.approvals import Terms, settle
@@ -38,6 +40,7 @@ from pgflow.agent.pydantic_ai.options import (
     options_of_tool,
 )
 from pgflow.agent.pydantic_ai.reasons import Price, listed_price
+from pgflow.agent.pydantic_ai.spending import counted_apart
 
 
 @dataclass(init=False, kw_only=True)
@@ -124,7 +127,8 @@ class PgflowDurability(BaseDurabilityCapability[Any]):
             pgflow.run_info()
         except pgflow.NotInRunError:
             return ctx
-        return replace(super()._durable_run_context(ctx), _run_held_toolsets=None)
+        guarded = super()._durable_run_context(counted_apart(ctx))
+        return replace(guarded, _run_held_toolsets=None)
 
     def get_durable_operation_backend(self) -> Backend:
         """Return what makes steps of units of work."""
@@ -147,6 +151,8 @@ class PgflowDurability(BaseDurabilityCapability[Any]):
         """Run the agent as code of the workflow."""
         if not pgflow.in_workflow():
             return await super().wrap_run(ctx, handler=handler)
+        if not isinstance(ctx.model, Model):
+            raise UserError("a realtime session cannot be used in a workflow: open it in a step")
         with (
             _as_workflow_code(),
             external_event_scope(Waiter()),
