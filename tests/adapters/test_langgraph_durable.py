@@ -219,9 +219,19 @@ async def test_a_thread_goes_on_from_run_to_run(aflow: AsyncHarness) -> None:
         await go.wait()
         return state["messages"][-1].content
 
-    aflow.include(chat)
-    for text, said in (("hi", "1 so far"), ("and", "3 so far")):
-        run = await aflow.start(chat, text)
+    @pgflow.workflow
+    def chat_in_thread(text: str) -> str:
+        config = {"configurable": {"thread_id": "chat"}}
+        state = agent.invoke({"messages": [HumanMessage(text, id=text)]}, config)
+        go.sync.wait()
+        return state["messages"][-1].content
+
+    aflow.include(chat, chat_in_thread)
+    for flow, text, said in (
+        (chat, "hi", "1 so far"),
+        (chat_in_thread, "and", "3 so far"),
+    ):
+        run = await aflow.start(flow, text)
         await aflow.until_idle()
         await aflow.crash()
         await run.send(go, 1)
@@ -232,3 +242,63 @@ async def test_a_thread_goes_on_from_run_to_run(aflow: AsyncHarness) -> None:
     assert [m.id for m in state.values["messages"]] == ["hi", "a1", "and", "a3"]
     history = [len(s.values.get("messages", ())) async for s in graph.aget_state_history(config)]
     assert history == [4, 3, 2, 2, 1, 0]
+
+
+@pgflow.workflow
+def goes_wide_in_thread() -> list[Any]:
+    state = WIDE.invoke({"x": []})
+    go.sync.wait()
+    return state["x"]
+
+
+@pgflow.workflow
+def streams_in_thread() -> list[str]:
+    return [name for chunk in SMALL.stream({"x": []}, stream_mode="updates") for name in chunk]
+
+
+@pgflow.workflow
+async def calls_the_other_colour() -> list[str]:
+    said = []
+    for call in (SMALL.invoke, SMALL.stream):
+        try:
+            call({"x": []})
+        except pgflow.WrongColourError as error:
+            said.append(str(error))
+    return said
+
+
+def small_graph() -> Any:
+    graph = StateGraph(State)
+    graph.add_node("a", node("a", is_async=False))
+    graph.add_node("b", node("b", is_async=False))
+    graph.add_edge(START, "a")
+    graph.add_edge("a", "b")
+    return graph.compile()
+
+
+SMALL = durable(small_graph())
+
+
+async def test_a_def_workflow_runs_a_graph_in_its_own_thread(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    called.clear()
+    aflow.include(goes_wide_in_thread, streams_in_thread, calls_the_other_colour)
+    run = await aflow.start(goes_wide_in_thread)
+    await aflow.until_idle()
+    await aflow.crash()
+    await aflow.until_idle()
+    await answer(aflow, Approve("Ada"))
+    await aflow.crash()
+    await aflow.until_idle()
+    await answer(aflow, Approve(36))
+    await run.send(go, 1)
+    await aflow.until_idle()
+    assert (await run.result(SOON))[-4:] == ["chosen", "deep", "Ada", 36]
+    ran = ["a", "asks", "asks", "asks", "b", "choose", "deep", "item 0", "item 1", "item 2"]
+    assert sorted(called) == ran
+    assert await (await aflow.start(streams_in_thread)).result(SOON) == ["a", "b"]
+    refused = await (await aflow.start(calls_the_other_colour)).result(SOON)
+    assert [line.rpartition("call ")[2] for line in refused] == ["ainvoke()", "astream()"]
+    assert list(SMALL.stream({"x": []}))[-1] == {"b": {"x": ["b"]}}
+    assert SMALL.invoke({"x": []})["x"] == ["a", "b"]

@@ -9,7 +9,7 @@ at the end.
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
@@ -22,10 +22,11 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.pregel import Pregel
 
 import pgflow
+from pgflow.agent.colour import is_sync, iterate_here, run_here
 from pgflow.agent.langgraph.memory import ThreadMemory, load, save
 from pgflow.agent.langgraph.nodes import NodeStep, Terms
 from pgflow.agent.langgraph.saver import AwaitedSaver, PgflowSaver
-from pgflow.errors import InvalidArgument
+from pgflow.errors import InvalidArgument, WrongColourError
 
 pgflow.register_errors(
     errors.GraphRecursionError,
@@ -75,7 +76,7 @@ class DurableGraph:
         input: Any,  # noqa: A002
         config: RunnableConfig | None = None,
         **options: Any,
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """Yields what the graph does: with ``stream_mode`` updates, values or tasks.
 
         Tokens of a model, and what a node writes while it runs, are in the stream ``langgraph`` of
@@ -90,6 +91,38 @@ class DurableGraph:
             async for chunk in graph.astream(input, config, **options):
                 yield chunk
         await save(thread.puts if thread else [])
+
+    def invoke(
+        self,
+        input: Any,  # noqa: A002
+        config: RunnableConfig | None = None,
+        **options: Any,
+    ) -> Any:
+        """Runs the graph in a sync workflow; see :meth:`ainvoke`. Nodes run one after the other.
+
+        Raises:
+            WrongColourError: The workflow is async.
+        """
+        if not pgflow.in_workflow():
+            return self._plain.invoke(input, config, **options)
+        _be_sync("invoke", "ainvoke")
+        return run_here(self.ainvoke(input, config, **options))
+
+    def stream(
+        self,
+        input: Any,  # noqa: A002
+        config: RunnableConfig | None = None,
+        **options: Any,
+    ) -> Iterator[Any]:
+        """Yields what the graph does in a sync workflow; see :meth:`astream`.
+
+        Raises:
+            WrongColourError: The workflow is async.
+        """
+        if not pgflow.in_workflow():
+            return self._plain.stream(input, config, **options)
+        _be_sync("stream", "astream")
+        return iterate_here(self.astream(input, config, **options))
 
     def _telling(self, config: RunnableConfig | None) -> AbstractContextManager[Any]:
         """Tell traces of one call."""
@@ -124,7 +157,9 @@ def durable(
     approvers: Sequence[str] = (),
     timeout: timedelta | float | None = None,
 ) -> DurableGraph:
-    """Returns a graph whose nodes are steps of the run that calls it, for an async workflow.
+    """Returns a graph whose nodes are steps of the run that calls it.
+
+    An async workflow calls ``ainvoke`` or ``astream``, a sync one ``invoke`` or ``stream``.
 
     Nodes may be ``async def`` or ``def``. A node that is a graph is made of steps itself; a graph
     that a node calls is a part of that node. ``interrupt(value)`` is a gate: what an approval
@@ -152,6 +187,14 @@ def durable(
     saver = graph.checkpointer
     serde = saver.serde if isinstance(saver, BaseCheckpointSaver) else JsonPlusSerializer()
     return DurableGraph(graph, Terms(serde, tuple(approvers), timeout))
+
+
+def _be_sync(called: str, wanted: str) -> None:
+    if not is_sync():
+        raise WrongColourError(
+            f"{called}() of a durable graph is for sync workflows: in this async one, "
+            f"call {wanted}()"
+        )
 
 
 def _with_steps(

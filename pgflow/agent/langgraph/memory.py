@@ -22,6 +22,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 import pgflow
+from pgflow.agent.colour import perform
 from pgflow.agent.langgraph._async_checkpoints import AsyncCheckpoints
 from pgflow.agent.langgraph.checkpoint import checkpoint_puts, next_version, write_puts
 from pgflow.agent.langgraph.values import from_json, to_json
@@ -96,7 +97,7 @@ async def load(serde: SerializerProtocol, config: RunnableConfig) -> list[Any]:
             found = await checkpoints.find(serde, parent) if parent else None
         return stored
 
-    found: list[Any] = await pgflow.transaction(load_thread)()
+    found: list[Any] = await perform(pgflow.transaction(load_thread))
     return found
 
 
@@ -107,4 +108,4 @@ async def save(puts: list[Put]) -> None:
         await AsyncDocuments(connection).put(puts)
 
     if puts:
-        await pgflow.transaction(save_thread)()
+        await perform(pgflow.transaction(save_thread))

@@ -25,6 +25,8 @@ from langgraph.types import RetryPolicy
 import pgflow
 from pgflow import Approved, GateRejected, TakenOver
 from pgflow._flow.operations import is_heard
+from pgflow.agent.colour import call, sleep
+from pgflow.agent.colour import gate as ask
 from pgflow.agent.langgraph.operations import Telling
 from pgflow.agent.langgraph.values import from_json, to_json
 from pgflow.errors import InvalidArgument, WrongColourError
@@ -79,10 +81,8 @@ class NodeStep(Runnable[Any, Any]):
         self._raises = _classes_of(policies)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002, ARG002
-        """Refuses: a durable graph is called by ``ainvoke`` or ``astream``."""
-        raise WrongColourError(
-            f"node {self.path!r} of a durable graph: call ainvoke() or astream()"
-        )
+        """Refuses: the framework calls the nodes of a durable graph by ``ainvoke``."""
+        raise WrongColourError(f"node {self.path!r} of a durable graph has no sync code")
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Runs the node as a step, again and again until it is asked nothing any more."""
@@ -95,7 +95,7 @@ class NodeStep(Runnable[Any, Any]):
                 ended = await self._step(input, config, kwargs, answers)
             except Exception as error:  # noqa: BLE001 - the policies judge it
                 failures += 1
-                await pgflow.sleep(self._delay(error, failures))
+                await sleep(self._delay(error, failures))
                 continue
             if "asks" not in ended:
                 break
@@ -132,12 +132,8 @@ class NodeStep(Runnable[Any, Any]):
                 return {"asks": stop.args[0][0].value}
             return self._ended(output, sent)
 
-        ended: dict[str, Any] = await pgflow.call(
-            f"node:{self.path}",
-            body,
-            retries=1,
-            timeout=self._timeout,
-            raises=self._raises,
+        ended: dict[str, Any] = await call(
+            f"node:{self.path}", body, retries=1, timeout=self._timeout, raises=self._raises
         )
         return ended
 
@@ -163,7 +159,7 @@ class NodeStep(Runnable[Any, Any]):
             GateRejected: They reject, or nobody answers in time.
         """
         terms = self._terms
-        verdict = await pgflow.gate(
+        verdict = await ask(
             gate, request, answer=Any, approvers=terms.approvers, timeout=terms.timeout
         )
         if isinstance(verdict, Approved):

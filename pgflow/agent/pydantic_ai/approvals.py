@@ -24,7 +24,7 @@ from pydantic_ai.tools import (
 import pgflow
 from pgflow import Approved, Escalated, Expired, Rejected, TakenOver
 from pgflow._flow.step import Step
-from pgflow.agent.pydantic_ai.backend import is_sync
+from pgflow.agent.colour import gate, is_sync
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ async def settle(agent: str, requests: DeferredToolRequests, terms: Terms) -> An
     if not questions:
         return None
     if is_sync():
-        verdicts = [_ask_sync(agent, question) for question in questions]
+        verdicts = [await _ask(agent, question) for question in questions]
     else:
         verdicts = await asyncio.gather(*(_ask(agent, question) for question in questions))
     results = DeferredToolResults()
@@ -90,15 +90,7 @@ def _questions(calls: Sequence[ToolCallPart], terms: Terms, *, is_external: bool
 
 
 async def _ask(agent: str, question: Question) -> pgflow.Verdict[Any]:
-    gate: Any = pgflow.gate
-    verdict: pgflow.Verdict[Any] = await gate(*_request(agent, question), **_options(question))
-    return verdict
-
-
-def _ask_sync(agent: str, question: Question) -> pgflow.Verdict[Any]:
-    gate: Any = pgflow.sync.gate
-    verdict: pgflow.Verdict[Any] = gate(*_request(agent, question), **_options(question))
-    return verdict
+    return await gate(*_request(agent, question), **_options(question))
 
 
 def _request(agent: str, question: Question) -> tuple[str, dict[str, Any]]:

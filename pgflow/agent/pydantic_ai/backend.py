@@ -21,9 +21,9 @@ from pydantic_ai.durable_exec import (
 )
 
 import pgflow
-from pgflow._flow.scope import WorkflowScope, current
 from pgflow._flow.step import Step
 from pgflow._model.kinds import StepKind
+from pgflow.agent.colour import perform
 from pgflow.agent.pydantic_ai.errors import FINAL, refusals_are_final
 from pgflow.agent.pydantic_ai.options import StepOptions
 from pgflow.agent.pydantic_ai.reasons import Price, choice_of
@@ -35,17 +35,6 @@ decided: ContextVar[list[pgflow.Decision[Any]] | None] = ContextVar(
     "pgflow_pydantic_ai_decided", default=None
 )
 """The last decision of the agent's run at hand, in a list that its tasks share."""
-
-
-def is_sync() -> bool:
-    """Return True in the code of a sync workflow."""
-    scope = current.get()
-    return isinstance(scope, WorkflowScope) and scope.thread is not None
-
-
-async def perform(step: Step[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls a step in the colour of the workflow."""
-    return step.sync(*args, **kwargs) if is_sync() else await step.aio(*args, **kwargs)
 
 
 without_threads = _utils.disable_threads

@@ -29,8 +29,9 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model
 
 import pgflow
+from pgflow.agent.colour import is_sync, sleep
 from pgflow.agent.pydantic_ai.approvals import Terms, settle
-from pgflow.agent.pydantic_ai.backend import Backend, decided, is_sync, without_threads
+from pgflow.agent.pydantic_ai.backend import Backend, decided, without_threads
 from pgflow.agent.pydantic_ai.events import Waiter
 from pgflow.agent.pydantic_ai.options import (
     KEY,
@@ -206,15 +207,10 @@ def _as_workflow_code() -> Iterator[None]:
             stack.enter_context(without_threads())
             if is_sync():
                 _thread.loop = _ClosedAtLast(asyncio.get_running_loop())
-                stack.enter_context(Agent.using_sleep(_sleep))
+                stack.enter_context(Agent.using_sleep(sleep))
             yield
     finally:
         decided.reset(token)
-
-
-async def _sleep(seconds: float) -> None:
-    """Sleeps in a sync workflow."""
-    pgflow.sync.sleep(max(seconds, 0))
 
 
 def _resting() -> contextlib.AbstractContextManager[None]:

@@ -16,7 +16,8 @@ from pydantic_ai.durable_exec import ExternalEventError, ExternalEventWaiter
 import pgflow
 from pgflow._flow.step import Step
 from pgflow._model.kinds import StepKind
-from pgflow.agent.pydantic_ai.backend import is_sync, perform, with_threads
+from pgflow.agent.colour import is_sync, perform
+from pgflow.agent.pydantic_ai.backend import with_threads
 from pgflow.errors import InvalidArgument
 
 PREFIX = "pydantic-ai:"

@@ -18,7 +18,7 @@ from pydantic_ai.tools import Tool
 import pgflow
 from pgflow._flow.step import Step
 from pgflow._model.kinds import StepKind
-from pgflow.agent.pydantic_ai.backend import perform
+from pgflow.agent.colour import perform
 from pgflow.agent.pydantic_ai.options import KEY
 
 REFUSALS = (pgflow.EffectFailed, pgflow.GateRejected)
