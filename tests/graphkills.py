@@ -3,7 +3,7 @@ SERVER_DSN [--kills N] [--seed S]`.
 
 Each node writes the key of its step to a file, and returns it. After each kill the keys that the
 journal has are read: none of them may appear in the file again. Questions are answered while
-workers die. Each run must complete, and with the same words.
+workers die. Each run must complete, and with the same words. Every other run is of a sync workflow.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def play(dsn: str, *, kills: int, seed: int, trace: Path) -> tuple[int, list[str
 
         for kill in range(kills + 1):
             for _ in range(RUNS_AT_ONCE - open_runs()):
-                conn.execute("select pgflow.start_run('walk', '{}'::json)")
+                flow = ("walk", "walk_in_thread")[runs % 2]
+                conn.execute("select pgflow.start_run(%s, '{}'::json)", (flow,))
                 runs += 1
             worker = WorkerProcess(dsn, "--concurrency", "4", module="graph_jobs")
             worker.registered()

@@ -89,3 +89,9 @@ GRAPH = durable(make())
 async def walk() -> list[str]:
     state = await GRAPH.ainvoke({"keys": [], "words": []})
     return list(state["words"])
+
+
+@pgflow.workflow
+def walk_in_thread() -> list[str]:
+    state = GRAPH.invoke({"keys": [], "words": []})
+    return list(state["words"])
