@@ -3795,6 +3795,22 @@ FILES = (
         "runs/test_long_outputs.py::test_a_program_that_prints_without_end_is_ended",
     ),
     Defect(
+        "retry that forgets all failures but the last",
+        "sql/again/files.sql",
+        "select min(f.seq) from call f",
+        "select max(f.seq) from call f",
+        "runs/test_retried_files.py::"
+        "test_a_retry_does_all_that_failed_again_also_in_the_runs_that_were_called",
+    ),
+    Defect(
+        "turn that is done again though its second try succeeded",
+        "sql/again/files.sql",
+        "split_part(d.name, '~', 1) = split_part(f.name, '~', 1)",
+        "d.name = f.name",
+        "runs/test_retried_files.py::"
+        "test_a_retry_does_all_that_failed_again_also_in_the_runs_that_were_called",
+    ),
+    Defect(
         "child whose limits nobody keeps",
         "pgflow/declare/durable/children.py",
         "if why := self._refused(frozen.graph):",
@@ -3969,13 +3985,6 @@ FILES = (
         "                setsigdef=_SIGNALS,",
         "                setsigdef=(),",
         "runs/test_keeper.py::test_however_it_is_started_it_is_the_same_process",
-    ),
-    Defect(
-        "retry that leaves a node failed",
-        "cli/pgflow_cli/runs/orders.py",
-        "if order is RETRY and manner.from_step is None and manner.effects is None:",
-        "if False:",
-        "cli/test_cli_files.py::test_a_retry_does_each_node_that_failed_again_and_no_other",
     ),
     Defect(
         "edit of a library that a server does not see",

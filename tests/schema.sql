@@ -2990,10 +2990,10 @@ function pgflow.cut_before_(run_id bigint, step text) returns integer, owner pgf
   md5 58cd8fea7f7869686cc3b5d4f69c26bc
 
 function pgflow.cut_to_retry_(run_id bigint) returns integer, owner pgflow_owner
-  -- The seq before the step that failed last, or before the first effect that was taken back for it; null = no step has failed
+  -- The seq before the step that failed last (of a run of a file: first), or before the first effect that was taken back for it; null = no step has failed
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 9bbb8237e822f6b3e7f75a9dc6cbfc64
+  md5 fce4645de861f54e31aac45efe581092
 
 function pgflow.day_head_(before bytea, day date, root bytea) returns bytea, owner pgflow_owner
   -- Head of a day: hash, behind 03, of the head of the day before it, the day and its root
@@ -3329,6 +3329,12 @@ function pgflow.first_adopted_(run_id bigint) returns integer, owner pgflow_owne
   sql stable
   set search_path=pg_catalog, pg_temp
   md5 6542129bb7a11d31846e82f8e5e29db6
+
+function pgflow.first_failure_(run_id bigint) returns integer, owner pgflow_owner
+  -- The seq before the first step of a run of a file that failed in its last try (NODE~2 is the second one), or before the start of the first run of a file that failed within; null for none
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 2edb91724a267f800744cc403e83f8cc
 
 function pgflow.first_run_(run_id bigint, seq integer) returns bigint, owner pgflow_owner
   -- The run to which a unit of a journal happened, of which others have copies
@@ -3688,6 +3694,12 @@ function pgflow.is_kept_by_(worker_id integer, t timestamp with time zone, OUT i
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   md5 b52cc4e1b64a3240a8de73fd1aa8525c
+
+function pgflow.is_of_file_(run_id bigint) returns boolean, owner pgflow_owner
+  -- True for a run of a workflow file
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 b73dcfaa7c4007b7b5d8b770addff0c2
 
 function pgflow.is_open_(chain bigint) returns boolean, owner pgflow_owner
   -- True if the newest generation of a chain has not ended
@@ -5046,12 +5058,18 @@ function pgflow.resume_schedule(name text, why text DEFAULT NULL::text, sent_by 
   md5 42eeb70fe797f37263a7688f0e9a61dc
   grant execute to pgflow_operator
 
+function pgflow.retry_called_(run_id bigint, why text, sent_by text) returns void, owner pgflow_owner
+  -- Retries the runs of files that a run of a file has called and that failed, but for those that cannot be
+  plpgsql volatile
+  set search_path=pg_catalog, pg_temp
+  md5 b42ba9ea30386588a1eefdaa12db74b0
+
 function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, from_step text DEFAULT NULL::text, attempts integer DEFAULT NULL::integer, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text) returns bigint, owner pgflow_owner
-  -- Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just before a step, whose key stays the same, and of itself to before what was taken back since. PF006 if there is nothing to retry
+  -- Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just before a step, whose key stays the same, and of itself to before what was taken back since. Of a run of a file, all that failed is done again, also in the runs that it called. PF006 if there is nothing to retry
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 454ff245664e25060e5927d5a93e3a1b
+  md5 5bdb53a320657be90289c67f22db4cb5
   grant execute to pgflow_operator
 
 function pgflow.return_reservations_(runs bigint[]) returns void, owner pgflow_owner

@@ -37,7 +37,8 @@ ORDERS = {
         Order(
             "retry", "Retry", ("stuck", "failed"),
             "A stuck run goes on with a fresh budget. A failed one goes back to the step that "
-            "failed, which runs again under the same idempotency key.",
+            "failed, which runs again under the same idempotency key; one of a workflow file to "
+            "all that failed.",
             "It is told to try again.",
         ),
         Order(

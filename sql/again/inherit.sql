@@ -283,7 +283,8 @@ as $$
 declare
   step text := (select u.name from pgflow.unit u where u.run_id = run_id and u.kind in ('f', 'q')
     order by u.seq desc limit 1);
-  cut int := case when step is not null then pgflow.cut_before_(run_id, step) end;
+  cut int := case when pgflow.is_of_file_(run_id) then pgflow.first_failure_(run_id)
+    when step is not null then pgflow.cut_before_(run_id, step) end;
   first int;
 begin
   loop
@@ -300,8 +301,8 @@ begin
 end
 $$;
 comment on function pgflow.cut_to_retry_(bigint)
-  is 'The seq before the step that failed last, or before the first effect that was taken back for it; null = no step '
-     'has failed';
+  is 'The seq before the step that failed last (of a run of a file: first), or before the first effect that was taken '
+     'back for it; null = no step has failed';
 
 create or replace function pgflow.check_cut_(run_id bigint, cut int, edit json, is_fork boolean)
 returns void

@@ -84,6 +84,14 @@ declare
   is_again boolean := from_step is not null;
 begin
   select status into ended from pgflow.outcome where run_id = me;
+  if not is_again and ended = 'failed' and pgflow.is_of_file_(me) then
+    perform pgflow.lock_chain_(chain);
+    is_again := pgflow.first_failure_(me) is not null;
+    if is_again and pgflow.newest_run_(chain) = me then
+      perform pgflow.retry_called_(me, why, sent_by);
+      effects := coalesce(effects, 'reuse');
+    end if;
+  end if;
   if not is_again and ended = 'failed' then
     is_again := exists (select from pgflow.unit u where u.run_id = me and u.kind in ('f', 'q'));
   end if;
@@ -107,6 +115,6 @@ end
 $$;
 comment on function pgflow.retry_run(text, text, text, text, text, int, text, text)
   is 'Lets a stuck run go on with a fresh budget of attempts; rewinds a failed one, or any that does not run, to just '
-     'before a step, whose key stays the same, and of itself to before what was taken back since. PF006 if there is '
-     'nothing to retry';
+     'before a step, whose key stays the same, and of itself to before what was taken back since. Of a run of a file, '
+     'all that failed is done again, also in the runs that it called. PF006 if there is nothing to retry';
 --! grant retry_run to pgflow_operator

@@ -25,14 +25,11 @@ from pgflow_cli.look.selection import find_detail
 from pgflow_cli.runs import stages
 
 if TYPE_CHECKING:
-    import psycopg
-
     from pgflow._db.calls.fork import PlaceOptions
     from pgflow.declare import Graph
     from pgflow.declare.durable import Frozen, Settings
     from pgflow.declare.durable.config import Config
     from pgflow.declare.durable.providers import Provider
-    from pgflow.inspect import ChildRow
 
 WORKFLOW = "pgflow.declared"
 """Workflow of the runs of files."""
@@ -372,31 +369,6 @@ def _tell_edits(graph: Graph, given: Any) -> None:
     frozen = given.get("frozen") if isinstance(given, dict) else None
     if isinstance(frozen, dict) and frozen.get("graph") != graph.model_dump(mode="json"):
         note("warning: the file was edited since: the run goes on with what it was at its start")
-
-
-def first_failure(
-    connection: psycopg.Connection[Any], run_id: int, *, calls_failed: bool
-) -> str | None:
-    """The step from which all that failed is done again: no later try of it completed, or a run
-    that it called may have failed. None if there is none.
-    """
-    from pgflow.inspect import list_steps
-
-    steps = fetch(connection, list_steps(run_id, limit=None))
-    done = {one.step.partition("~")[0] for one in steps if one.status == "completed"}
-    for one in steps:
-        has_failed = one.status == "failed" and one.step.partition("~")[0] not in done
-        if has_failed or (calls_failed and one.step.endswith(":freeze")):
-            return one.step
-    return None
-
-
-def failed_calls(connection: psycopg.Connection[Any], run_id: int) -> list[ChildRow]:
-    """The runs of files that a run has called, and that failed."""
-    from pgflow.inspect import list_children
-
-    called = fetch(connection, list_children(run_id, limit=None))
-    return [one for one in called if one.status == "failed" and one.workflow == WORKFLOW]
 
 
 def _is_of(name: str | None, node: str) -> bool:

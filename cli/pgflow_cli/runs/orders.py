@@ -194,8 +194,9 @@ def retry(
     """Lets stuck or failed runs try again.
 
     Stuck runs go on with a fresh budget. Failed ones, named or chosen by --status failed, go back
-    to the step that failed; it runs again under the same idempotency key. --from-step names another
-    step, of any run that does not run now.
+    to the step that failed; it runs again under the same idempotency key. Of a run of a workflow
+    file, all nodes that failed are done again. --from-step names another step, of any run that does
+    not run now.
     """
     check_effects(effects)
     if from_step is None and (attempts is not None or effects is not None) and not keys:
@@ -338,47 +339,16 @@ def _tell(
     """Posts the order to each run, in batches; answers why some refused it."""
     refused = []
     why = manner.why or order.why
-    manners = {row["key"]: manner for row in chosen}
-    if order is RETRY and manner.from_step is None and manner.effects is None:
-        for row in chosen:
-            if _is_failed_file(row):
-                told, why_not = _from_first_failure(connection, row["key"], manner)
-                refused += why_not
-                manners[row["key"]] = told
     for begin in range(0, len(chosen), BATCH):
         chains = []
         with connection.transaction():
             for row in chosen[begin : begin + BATCH]:
                 try:
-                    chains.append(_post(connection, order, row["key"], why, manners[row["key"]]))
+                    chains.append(_post(connection, order, row["key"], why, manner))
                 except _refusals() as error:
                     refused.append(str(error))
         wake(connection, chains)
     return refused
-
-
-def _is_failed_file(row: dict[str, Any]) -> bool:
-    from pgflow_cli.runs.declared import WORKFLOW
-
-    return bool(row["workflow"] == WORKFLOW and row["status"] == "failed")
-
-
-def _from_first_failure(
-    connection: psycopg.Connection[Any], key: str, manner: Manner
-) -> tuple[Manner, list[str]]:
-    """Retries the runs that a run of a file has called and that failed; answers the manner in which
-    the run itself is retried, and why some of the others refused. Nodes that failed are done again,
-    and what completed is kept, also where it ended after them.
-    """
-    from pgflow_cli.runs.declared import failed_calls, first_failure
-
-    run = find_run(connection, key)
-    called = failed_calls(connection, run.run_id)
-    step = first_failure(connection, run.run_id, calls_failed=bool(called))
-    # In a transaction of its own: the caller's rewind finds it open, and takes it over.
-    rows = [as_row(one, ("key", "status", "workflow")) for one in called]
-    refused = _tell(connection, RETRY, rows, manner) if rows else []
-    return (manner if step is None else replace(manner, from_step=step, effects="reuse")), refused
 
 
 def _refusals() -> tuple[type[Exception], ...]:

@@ -37,7 +37,8 @@ class AsyncRewinds:
         attempts: int | None = None, effects: DroppedEffects | None = None, by: str | None = None,
     ) -> None:  # fmt: skip
         """Lets a stuck run go on with a fresh budget,
-        or does a failed one again from the step that failed.
+        or does a failed one again from the step that failed. Of a run of a workflow file, all that
+        failed is done again, also in the runs that it has called.
 
         Args:
             key: The run.

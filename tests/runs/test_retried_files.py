@@ -1,0 +1,55 @@
+"""Retries of runs of files: each node that failed is done again, and nothing else, whoever asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from runkit import ended, start, write
+
+if TYPE_CHECKING:
+    from pgflow.testing import AsyncHarness
+
+pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
+
+pytestmark = pytest.mark.timeout(60)
+
+AGENT = "cmd:sh -c 'test -e tried || { touch tried; exit 1; }; echo agent >> ran; echo hi'"
+OUTER = """
+- id: agent
+  prompt: hello
+  retry: {max_attempts: 2, delay_ms: 1000, on_error: all}
+- {id: a, bash: 'echo a >> ran; test -e fine', depends_on: [agent]}
+- {id: b, bash: 'echo b >> ran; test -e fine', depends_on: [agent]}
+- {id: call, workflow: inner, depends_on: [agent]}
+- {id: lost, workflow: empty, depends_on: [agent]}
+- {id: c, bash: 'echo c >> ran', depends_on: [a, b, call, lost], trigger_rule: all_done}
+- {id: d, bash: 'echo d >> ran', depends_on: [a, b, call]}
+"""
+INNER = """
+- {id: first, bash: 'echo first >> ran'}
+- {id: x, bash: 'echo x >> ran; test -e fine', depends_on: [first]}
+- {id: y, bash: 'echo y >> ran; test -e fine', depends_on: [first]}
+- {id: z, bash: 'echo z >> ran', depends_on: [first]}
+"""
+EMPTY = "- {id: never, bash: 'true', when: \"$ARGUMENTS == 'never'\"}"
+
+
+async def test_a_retry_does_all_that_failed_again_also_in_the_runs_that_were_called(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    write(tmp_path, INNER, name="inner")
+    write(tmp_path, EMPTY, name="empty")
+    run = await start(aflow, write(tmp_path, OUTER), provider=AGENT, key="k", lease="share")
+    await aflow.until_idle()
+    ran = tmp_path / "ran"
+    assert sorted(ran.read_text().split()) == ["a", "agent", "b", "c", "first", "x", "y", "z"]
+    ran.write_text("")
+    (tmp_path / "fine").touch()
+    await aflow.app.retry("k")
+    await aflow.until_idle()
+    assert sorted(ran.read_text().split()) == ["a", "b", "d", "x", "y"]
+    said = await ended(run)
+    assert said.status == "failed", "the run that never ran anything cannot go on"
+    assert said.error.startswith("node 'lost' failed")
