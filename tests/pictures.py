@@ -2,7 +2,7 @@
 
 It fills a database with work of all sorts, opens each page in Chromium, light and dark, on a desk and
 on a phone, and writes what it sees. Somebody looks at the pictures: no test can say that a page is
-ugly.
+ugly. With --docs it makes those that stand in the documentation, ``docs/pictures``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from urllib.parse import quote
 
 sys.path.insert(0, str(Path(__file__).parent / "kits"))
 sys.path.insert(0, str(Path(__file__).parent / "apps"))
@@ -21,10 +22,12 @@ sys.path.insert(0, str(Path(__file__).parent / "web"))
 
 import psycopg
 import servers
-from chromium import chromium
+from chromium import Chromium, chromium
 from graphkit import begin_graphs
+from pgflow_cli.look.mail import operator
 from schedulekit import setting
 from sqlkit import one
+from test_console_forms import pay_back
 from test_console_pages import (
     FLOWS,
     Order,
@@ -50,10 +53,27 @@ PAGES = (
     "/run/compare?key=pay-again", "/filters?status=failed", "/run?key=long",
     "/run/order?key=invoice-1&verb=cancel", "/run/again?key=order-1", "/runs?status=waiting",
     "/run?key=dag", "/run?key=ended", "/run?key=sop", "/run?key=icm", "/budget?pool=models",
-    "/worker?id={worker}", "/queue?name=default",
+    "/worker?id={worker}", "/queue?name=default", "/gate?gate={gate}",
 )  # fmt: skip
+DOCS = Path(__file__).parent.parent / "docs"
+PICTURES = {
+    "console-triage": "/", "console-run": "/run?key=order-1", "console-graph": "/run?key=dag",
+    "console-gate": "/gate?gate={gate}",
+}  # fmt: skip
+"""Pages of the pictures in the documentation, by the names of these, light and dark."""
+SHADES = ("light", "dark")
+RENAME = f"""
+const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (texts.nextNode()) {{
+  const text = texts.currentNode;
+  text.data = text.data.replaceAll({json.dumps(operator())}, "ann");
+}}
+"""
+"""Calls whoever sits at this machine ann."""
+DOCS_SIZE = (1280, 800)
 
 
+GATE = "select gate from pgflow.gates where workflow = 'pay_back' limit 1"
 WORKER = "select worker_id from pgflow.workers where not stopping order by worker_id desc limit 1"
 _begun, _over = threading.Event(), threading.Event()
 
@@ -73,7 +93,9 @@ def held() -> None:
 
 async def work(dsn: str, folder: Path) -> None:
     """Do some work of each sort."""
-    app = AsyncApp(dsn, include=[*FLOWS, declared], pools=[Pool("models", usd=10, per="1 day")])
+    app = AsyncApp(
+        dsn, include=[*FLOWS, declared, pay_back], pools=[Pool("models", usd=10, per="1 day")]
+    )
     async with app, app.worker():
         await begin_graphs(app, folder)
         for n in range(3):
@@ -85,17 +107,45 @@ async def work(dsn: str, folder: Path) -> None:
         await app.start(long.options(key="long"), 40)
         await app.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
         await app.start(ship.options(key="ship-1"), "lost")
+        await app.start(pay_back.options(key="refund-1"))
         await asyncio.sleep(3)
         await app.cancel("ended", why="not today")
         await app.fork("pay-1", "pay-again", at=0, input={"cents": 7}, effects="repeat")
         await asyncio.sleep(1)
 
 
+def show(browser: Chromium, url: str, folder: Path, only: str, found: dict[str, str]) -> None:
+    """Make a picture of each page in each look."""
+    for width, is_dark in LOOKS:
+        browser.look(width, 900, dark=is_dark)
+        for path in PAGES:
+            if only in path:
+                browser.open(url + path.format(**found))
+                plain = path.strip("/").replace("/", "-").replace("?", "-") or "home"
+                browser.picture(folder / f"{plain}-{width}-{SHADES[is_dark]}.png")
+
+
+def show_docs(browser: Chromium, url: str, folder: Path, only: str, found: dict[str, str]) -> None:
+    """Make the pictures of the documentation."""
+    for is_dark in (False, True):
+        browser.look(*DOCS_SIZE, dark=is_dark)
+        for name, path in PICTURES.items():
+            if only in path:
+                browser.open(url + path.format(**found))
+                if name == "console-gate":
+                    browser.unfold("Edit, then approve")
+                    browser.ask("document.querySelector('.edit').scrollIntoView()")
+                browser.ask(RENAME)
+                to = folder / f"{name}-{SHADES[is_dark]}.webp"
+                browser.picture(to, whole=False, format="webp", quality=80)
+
+
 def main() -> int:
     """Make the pictures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("dsn", help="of a server; a superuser's")
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", default=DOCS / "pictures")
+    parser.add_argument("--docs", action="store_true", help="those of the documentation")
     parser.add_argument("--only", default="", help="only pages whose address has this in it")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -115,19 +165,12 @@ def main() -> int:
             app.worker(),
             console(dsn) as (url, _),
             chromium() as browser,
+            psycopg.connect(dsn, autocommit=True) as conn,
         ):
             run = app.start(held.options(key="held"))
             _begun.wait(30)
-            (worker,) = psycopg.connect(dsn).execute(WORKER).fetchone() or ("",)
-            for width, is_dark in LOOKS:
-                browser.look(width, 900, dark=is_dark)
-                for path in PAGES:
-                    if options.only not in path:
-                        continue
-                    browser.open(url + path.replace("{worker}", str(worker)))
-                    plain = path.strip("/").replace("/", "-").replace("?", "-") or "home"
-                    shade = "dark" if is_dark else "light"
-                    browser.picture(options.folder / f"{plain}-{width}-{shade}.png")
+            found = {"worker": str(one(conn, WORKER)), "gate": quote(one(conn, GATE))}
+            (show_docs if options.docs else show)(browser, url, options.folder, options.only, found)
             _over.set()
             run.result()
             return 1 if browser.complaints else 0

@@ -175,9 +175,9 @@ class Chromium:
         assert "exceptionDetails" not in answer, answer
         return list(answer["result"]["value"])
 
-    def picture(self, path: Path) -> None:
-        """Take a picture of the whole page."""
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=True)
+    def picture(self, path: Path, *, whole: bool = True, **options: Any) -> None:
+        """Take a picture of the whole page, or of what the screen shows."""
+        found = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **options)
         path.write_bytes(base64.b64decode(found["data"]))
 
 
