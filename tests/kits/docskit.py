@@ -54,6 +54,7 @@ ONLY_READ = (
     "pgflow web",
     "pgflow serve",
     "pgflow import",
+    "granian",
     "kubectl",
     "sudo",
     "journalctl",
