@@ -24,7 +24,7 @@ import pgflow
 from pgflow._flow.step import Step
 from pgflow._model.kinds import StepKind
 from pgflow.agent.colour import perform
-from pgflow.agent.pydantic_ai.errors import FINAL, refusals_are_final
+from pgflow.agent.pydantic_ai.errors import FINAL, naming, refusals_are_final
 from pgflow.agent.pydantic_ai.options import StepOptions
 from pgflow.agent.pydantic_ai.reasons import Price, choice_of
 from pgflow.agent.pydantic_ai.spending import take_usage, with_usage
@@ -76,7 +76,7 @@ class Backend(JournalCallableOperationBackend[StepOptions]):
         is_tool = isinstance(operation_id, ToolsetCallToolId)
 
         async def work() -> Any:
-            with with_threads():
+            with with_threads(), naming(name):
                 return await (with_usage(body) if is_tool else body())
 
         kind = StepKind.READ if config.get("kind") == "read" else StepKind.STEP
@@ -86,7 +86,12 @@ class Backend(JournalCallableOperationBackend[StepOptions]):
         self, name: str, body: Body, asked: tuple[object, ...], config: StepOptions, model: str
     ) -> Any:
         async def choose() -> pgflow.Choice[Any]:
-            with with_threads(), refusals_are_final(), pgflow.operation("chat", model) as request:
+            with (
+                with_threads(),
+                naming(name),
+                refusals_are_final(),
+                pgflow.operation("chat", model) as request,
+            ):
                 return choice_of(await body(), asked, self._price, request)
 
         decision = await perform(_step(choose, StepKind.DECISION, name, config))

@@ -10,8 +10,10 @@ import contextlib
 from collections.abc import Iterator
 
 from pydantic_ai import exceptions  # pyright: ignore[reportMissingImports]
+from pydantic_core import PydanticSerializationError
 
 import pgflow
+from pgflow.errors import NotStorable
 
 PASSING = frozenset({408, 409, 425, 429})
 """Refusals by HTTP that may be over at the next try."""
@@ -31,7 +33,7 @@ _ROOTS = (
     exceptions.ModelRequestRejectedError,
     exceptions.ModelQuotaExceededError,
 )
-FINAL = tuple(error for error in CLASSES if issubclass(error, _ROOTS))
+FINAL = (*(error for error in CLASSES if issubclass(error, _ROOTS)), NotStorable)
 """With the classes of errors by HTTP, which have the names of those that they belong to."""
 
 pgflow.register_errors(*CLASSES)
@@ -50,3 +52,14 @@ def refusals_are_final() -> Iterator[None]:
             exceptions.ModelRequestRejectedError,
             status_code=code, model_name=error.model_name, body=error.body,
         ) from error  # fmt: skip
+
+
+@contextlib.contextmanager
+def naming(step: str) -> Iterator[None]:
+    """Name the step whose result is no JSON."""
+    try:
+        yield
+    except PydanticSerializationError as error:
+        raise NotStorable(
+            f"the result of step {step} is no JSON: {error}; return what pydantic can write"
+        ) from error
