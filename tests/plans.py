@@ -1608,7 +1608,7 @@ CASES = [
         "relays' look at what is new",
         "select * from pgflow.relay_news(array['r'], 1)",
         lambda _: (),
-        50,
+        100,
         uses="event_pkey event_topic_idx",
         before=(RELAY,),
     ),
