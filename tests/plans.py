@@ -933,7 +933,7 @@ CASES = [
         "select pgflow.retry_run(%s::text)",
         lambda ids: (f"key-{ids.held + 1}",),
         40,
-        uses="outcome_pkey run_generation_key run_key_pkey",
+        uses="outcome_pkey run_generation_key run_key_pkey run_pkey",
     ),
     Case(
         "wake of a parked run by a signal",
