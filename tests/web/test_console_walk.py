@@ -13,6 +13,7 @@ from clikit import process
 from records import run_row, wait_until
 from schedulekit import setting
 from sqlkit import begin, one, rows, start, start_many
+from test_console_forms import pay_back
 from test_console_pages import (
     FLOWS,
     PAGES,
@@ -94,9 +95,10 @@ def test_a_person_watches_work_live_and_does_it_again(
 def test_no_page_has_a_barrier(flow: Harness, conn: psycopg.Connection[Any], dsn: str) -> None:
     axe = find_axe()
     flow(pools=[Pool("models", usd=1)])
-    flow.include(*FLOWS)
+    flow.include(*FLOWS, pay_back)
     flow.start(checkout.options(key="order-1"), Order("boots", 1, True))
     flow.start(ask_first.options(key="ask-1"), Order("boots", 20, True))
+    flow.start(pay_back.options(key="refund-1"))
     flow.start(ship.options(key="ship-1"), "lost")
     flow.start(pay.options(key="pay-1"), 7)
     flow.start(contract.options(key="contract-1"), "ACME")
@@ -111,7 +113,7 @@ def test_no_page_has_a_barrier(flow: Harness, conn: psycopg.Connection[Any], dsn
     rules = [{"name": "refund", "needs": "gate"}]
     one(conn, "select pgflow.set_policy(%s, 'limits')", json.dumps(rules))
     worker = begin(conn, key="held-1").worker
-    gate = one(conn, "select gate from pgflow.gates")
+    gate, rich = rows(conn, "select gate from pgflow.gates order by workflow")
     debts = rows(conn, "select effect from pgflow.obligations where kind <> 'gate'")
     pages = [
         *PAGES, "/run?key=order-1", "/run?key=pay-1", "/run/again?key=pay-1", "/filters",
@@ -128,4 +130,12 @@ def test_no_page_has_a_barrier(flow: Harness, conn: psycopg.Connection[Any], dsn
             browser.look(1280 if place % 3 else 390, 900, dark=bool(place % 2))
             browser.open(url + path)
             found |= {path: barriers} if (barriers := browser.find_barriers(axe)) else {}
+        for width, is_dark in ((1280, False), (390, True)):
+            browser.look(width, 900, dark=is_dark)
+            browser.open(f"{url}/gate?gate={rich}")
+            browser.unfold("Edit, then approve")
+            browser.fill('[name="value:/total"]', "many")
+            browser.press("Approve as edited")
+            assert "many is no number." in browser.words
+            found |= {"edit": barriers} if (barriers := browser.find_barriers(axe)) else {}
     assert found == {}, json.dumps(found, indent=1)

@@ -25,7 +25,9 @@ from pgflow.web.principals import Principal
 
 PAGE_ROWS = 50
 WIDE_RUNS = 50_000
-"""Runs that a page looks through of those that are older than the newest ones."""
+"""Runs that a page looks through of those that are older than the newest ones; for the text of an
+error, which is dearer, no more than of these.
+"""
 SINCE = {
     "15m": timedelta(minutes=15),
     "1h": timedelta(hours=1),
@@ -45,7 +47,8 @@ async def show_runs(desk: Desk, request: Request) -> Page:
     asked, principal = asked_of(request), principal_of(request)
     may_order = principal.may("operate")
     is_wide = request.query_params.get("wide") == "1"
-    within = WIDE_RUNS if is_wide else RECENT_RUNS
+    older = RECENT_RUNS if asked["error"] else WIDE_RUNS
+    within = older if is_wide else RECENT_RUNS
     after = request.query_params.get("after")
     found = await desk.ask(
         search_runs(filter_of(desk, asked), after=after, limit=PAGE_ROWS, within=within)
@@ -62,7 +65,7 @@ async def show_runs(desk: Desk, request: Request) -> Page:
             "filters": await list_filters(desk, principal) if may_order else {},
             "searched": {name: value for name, value in asked.items() if value},
             "is_searched": any(asked.values()), "is_later": "after" in request.query_params,
-            "has_older": has_older, "is_wide": is_wide, "most": within, "more": WIDE_RUNS,
+            "has_older": has_older, "is_wide": is_wide, "most": within, "more": older,
             "now": await desk.ask(database_now()),
         },
         command_of(asked),
