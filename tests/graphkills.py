@@ -65,6 +65,7 @@ def play(dsn: str, *, kills: int, seed: int, trace: Path) -> tuple[int, list[str
         Number of runs, and what is wrong.
     """
     os.environ["GRAPH_TRACE"] = str(trace)
+    os.environ["FORKED_IMPORTS"] = "pgflow.agent.langgraph langgraph.graph"
     trace.touch()
     rng, pause, known, runs = random.Random(seed), threading.Event(), dict[str, int](), 0
     with psycopg.connect(dsn, autocommit=True) as conn, App(dsn) as app:

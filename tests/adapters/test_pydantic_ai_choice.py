@@ -12,9 +12,9 @@ from scripted import durable, model
 import pgflow
 from pgflow.agent.pydantic_ai import PgflowDurability
 
-from pydantic_ai import Agent  # isort: skip
+from pydantic_ai import Agent, FunctionToolset, Tool  # isort: skip
 from pydantic_ai.capabilities import (  # isort: skip
-    AbstractCapability, Instrumentation, NativeTool, ResolveModelId, SelectModel,
+    AbstractCapability, Capability, Instrumentation, NativeTool, ResolveModelId, SelectModel,
 )  # fmt: skip
 from pydantic_ai.exceptions import UserError  # isort: skip
 from pydantic_ai.models.fallback import FallbackModel  # isort: skip
@@ -23,6 +23,7 @@ from pydantic_ai.models.instrumented import InstrumentationSettings  # isort: sk
 from pydantic_ai.models.wrapper import WrapperModel  # isort: skip
 from pydantic_ai.native_tools import WebSearchTool  # isort: skip
 from pydantic_ai.profiles import ModelProfile  # isort: skip
+from pydantic_ai.toolsets import ExternalToolset  # isort: skip
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
@@ -209,6 +210,23 @@ async def tools_of_a_provider_and_settings() -> list[str]:
     ]
 
 
+by_registered = Agent("primary", name="by_registered",
+                      capabilities=[PgflowDurability(models={"primary": own})])  # fmt: skip
+
+
+@looks("own")
+async def a_default_that_is_registered() -> str:
+    return (await by_registered.run("hi")).output
+
+
+@looks(["[]", "own"])
+async def tools_of_a_provider_by_override_and_settings_that_no_journal_takes() -> list[str]:
+    with natives.override(native_tools=[]):
+        overridden = (await natives.run("hi", model="searches")).output
+    settings: Any = {"odd": object()}
+    return [overridden.split()[0], (await main.run("hi", model_settings=settings)).output]
+
+
 async def test_a_request_goes_to_the_model_that_was_chosen(aflow: AsyncHarness) -> None:
     assert await looks.hold(aflow) == []
 
@@ -227,3 +245,19 @@ def test_a_capability_serves_several_agents_and_an_agent_has_one() -> None:
         Agent(own, name="a", capabilities=[PgflowDurability(), PgflowDurability()])
     unnamed = PgflowDurability.from_agent(Agent(own, capabilities=[PgflowDurability(name="n")]))
     assert unnamed.name == "n"
+
+
+def test_toolsets_that_are_steps_have_a_name_of_their_own() -> None:
+    with pytest.raises(UserError, match="unique `id`"):
+        durable("x", name="n", toolsets=[FunctionToolset([tell])])
+    with pytest.raises(UserError, match="same `id` 'f'"):
+        durable("x", name="n", toolsets=[FunctionToolset(id="f"), FunctionToolset(id="f")])
+    with pytest.raises(UserError, match="wrap it explicitly"):
+        durable("x", name="n", more=[lambda ctx: Capability()])
+    shared = FunctionToolset[Any](id="f")
+    far = ExternalToolset([Tool(resolve).tool_def])
+    agent = durable(
+        "x", name="n", toolsets=[shared, shared, far], more=[Capability(id="c", tools=[resolve])]
+    )
+    bound = PgflowDurability.from_agent(agent)
+    assert set(bound._toolsets_by_id) == {"<agent>", "f", "c"}

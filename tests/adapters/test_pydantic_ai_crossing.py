@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from looks import Looks, refusal
 from scripted import call, durable, echo
 
+import pgflow
+from pgflow.agent.pydantic_ai import PgflowDurability
+
 from pydantic_ai import (  # isort: skip
-    Agent, BinaryImage, DocumentUrl, FunctionToolset, ImageUrl, RunContext, TextContent, Tool, ToolReturn,
+    Agent, BinaryImage, DocumentUrl, FunctionToolset, ImageUrl, RunContext, TextContent, Tool, ToolReturn, UploadedFile,
 )  # fmt: skip
-from pydantic_ai.capabilities import Toolset  # isort: skip
-from pydantic_ai.messages import ToolReturnPart, UserPromptPart  # isort: skip
+from pydantic_ai.capabilities import Capability, ProcessHistory, Toolset  # isort: skip
+from pydantic_ai.messages import FilePart, ModelResponse, ToolReturnPart, UserPromptPart  # isort: skip
+from pydantic_ai.models.function import FunctionModel  # isort: skip
 from pydantic_ai.models.test import TestModel  # isort: skip
+from pydantic_ai.profiles import ModelProfile  # isort: skip
 from pydantic_ai.toolsets import DynamicToolset  # isort: skip
+from pydantic_graph import GraphBuilder, StepContext, reduce_list_append  # isort: skip
 
 if TYPE_CHECKING:
     from pgflow.testing import AsyncHarness
@@ -54,6 +61,10 @@ def kind() -> dict[str, Any]:
     return {"kind": "tool-return", "return_value": "mine"}
 
 
+def nested() -> dict[str, Any]:
+    return {"caption": "see", "image": PIXEL, "source": DOCUMENT}
+
+
 def report() -> ToolReturn:
     return ToolReturn("short", content=["long", PIXEL], metadata={"key": [1, 2]})
 
@@ -62,8 +73,8 @@ def place() -> Place:
     return Place("Rome", frozenset({"old"}))
 
 
-values = durable([call("picture"), call("kind"), call("report"), call("place")], "done", name="values",
-                 tools=[picture, kind, report, place])  # fmt: skip
+values = durable([call("picture"), call("kind"), call("report"), call("place"), call("nested")], "done", name="values",
+                 tools=[picture, kind, report, place, nested])  # fmt: skip
 
 
 @looks(
@@ -74,12 +85,13 @@ values = durable([call("picture"), call("kind"), call("report"), call("place")],
         {"name": "Rome", "tags": ["old"]},
         [["long", True]],
         True,
+        ["see", True, "application/pdf"],
     ]
 )
 async def values_of_tools() -> list[Any]:
     result = await values.run(["look", PIXEL, DOCUMENT, TextContent("more")])
     text, image, document, url = returned(result, "picture").content
-    told = returned(result, "report")
+    told, inside = returned(result, "report"), returned(result, "nested").content
     prompts = [part.content for message in result.all_messages() for part in message.parts
                if isinstance(part, UserPromptPart)]  # fmt: skip
     return [
@@ -89,6 +101,7 @@ async def values_of_tools() -> list[Any]:
         returned(result, "place").content,
         [[text, image == PIXEL] for text, image in prompts[1:]],
         prompts[0] == ["look", PIXEL, DOCUMENT, TextContent("more")],
+        [inside["caption"], inside["image"] == PIXEL, inside["source"].media_type],
     ]
 
 
@@ -193,5 +206,193 @@ async def dependencies_of_a_context() -> str:
         return str(returned(await contexts.run("hi", deps=["d"]), "inside").content["deps"])
 
 
+@looks("done")
+async def dependencies_that_no_journal_takes() -> str:
+    return (await odd.run("hi", deps=object())).output
+
+
+def type_of(ctx: RunContext[Any]) -> str:
+    return type(ctx.deps).__name__
+
+
+odd = durable(call("type_of"), "done", name="odd", tools=[type_of], deps_type=object)
+
+
+async def first() -> str:
+    order.append("first")
+    await asyncio.sleep(0)
+    order.append("first ends")
+    return "1"
+
+
+async def second() -> str:
+    order.append("second")
+    return "2"
+
+
+order: list[str] = []
+both = durable([call("first"), call("second")], echo, name="both", tools=[first, second])
+
+
+@looks("1 2")
+async def tools_one_after_the_other() -> str:
+    with Agent.parallel_tool_call_execution_mode("sequential"):
+        return (await both.run("hi")).output
+
+
+attempts: list[str] = []
+
+
+def busy() -> str:
+    attempts.append("busy")
+    raise OSError("busy")
+
+
+def listed(ctx: RunContext[Any]) -> FunctionToolset[Any]:
+    options = {"timeout": timedelta(minutes=5), "retries": pgflow.Retries(2, first_delay=0)}
+    return FunctionToolset(
+        [Tool(busy, metadata={"pgflow": options}), Tool(far, metadata={"pgflow": False})],
+        instructions=f"step {ctx.run_step}",
+    )
+
+
+dynamic = DynamicToolset(listed, id="listed")
+instructed = durable(call("far"), lambda messages, info: info.instructions, name="instructed",
+                     toolsets=[dynamic])  # fmt: skip
+failing = durable(call("busy"), name="failing", toolsets=[dynamic])
+
+
+@looks("step 2")
+async def a_dynamic_toolset_whose_tool_is_code_and_whose_instructions_change() -> str:
+    return (await instructed.run("hi")).output
+
+
+@looks("busy")
+async def options_of_a_dynamic_tool() -> str:
+    try:
+        return (await failing.run("hi")).output
+    except OSError as error:
+        return str(error)
+    except pgflow.StepFailed as error:
+        return str(error)
+
+
+def shorten(messages: list[Any]) -> list[Any]:
+    return messages[-1:]
+
+
+helped = durable(lambda messages, info: f"{len(messages)} {info.instructions}", name="helped",
+                 more=[ProcessHistory(shorten)])  # fmt: skip
+
+
+@helped.instructions
+def advise() -> str:
+    return "be brief"
+
+
+@looks("1 be brief")
+async def helpers_that_are_a_def() -> str:
+    before = (await both.run("hi")).all_messages()
+    result = await helped.run("hi", message_history=before)
+    return result.output
+
+
+billing = Capability(id="billing", description="Bills.", defer_loading=True)
+
+
+@billing.tool
+def bill(ctx: RunContext[Any]) -> str:
+    return f"billed {ctx.is_tool_available('bill')}"
+
+
+def opener() -> ToolReturn:
+    return ToolReturn("opened", tools=["hidden"])
+
+
+def loading(messages: Any, info: Any) -> Any:
+    offered = {tool.name for tool in info.function_tools}
+    turn = sum(message.kind == "response" for message in messages)
+    turns: list[Any] = [
+        call("load_capability", id="billing"),
+        call("bill") if "bill" in offered else "not offered",
+        call("opener"),
+        call("hidden") if "hidden" in offered else "not shown",
+    ]
+    return turns[turn] if turn < 4 else echo(messages, info)
+
+
+revealing = durable(*[loading] * 5, name="revealing", more=[billing],
+                    tools=[opener, Tool(lambda: "secret", name="hidden", defer_loading=True)])  # fmt: skip
+
+
+@looks(["billed True", "secret"])
+async def tools_that_are_shown_later() -> list[str]:
+    result = await revealing.run("hi")
+    return [returned(result, "bill").content, result.output]
+
+
+files = {
+    each: Agent(TestModel(custom_output_args=arguments), name=each.__name__, output_type=each,
+                capabilities=[PgflowDurability()])
+    for each, arguments in (
+        (DocumentUrl, {"url": "https://example.com/1", "media_type": "application/pdf"}),
+        (UploadedFile, {"file_id": "f", "provider_name": "openai", "media_type": "image/png"}),
+    )
+}  # fmt: skip
+drawing = Agent(
+    FunctionModel(lambda *_: ModelResponse(parts=[FilePart(content=PIXEL)]),
+                  profile=ModelProfile(supports_image_output=True)),
+    name="drawing", output_type=BinaryImage, capabilities=[PgflowDurability()],
+)  # fmt: skip
+
+
+@looks(["application/pdf", "image/png", True])
+async def outputs_that_are_files() -> list[Any]:
+    media = [(await agent.run("hi")).output.media_type for agent in files.values()]
+    return [*media, (await drawing.run("hi")).output == PIXEL]
+
+
+def graph_of_numbers() -> Any:
+    builder = GraphBuilder(input_type=int, output_type=list[int])
+
+    @builder.step
+    async def source(ctx: StepContext[Any, Any, int]) -> int:
+        return ctx.inputs
+
+    @builder.step
+    async def double(ctx: StepContext[Any, Any, int]) -> int:
+        return ctx.inputs * 2
+
+    @builder.step
+    async def triple(ctx: StepContext[Any, Any, int]) -> int:
+        return ctx.inputs * 3
+
+    joined = builder.join(reduce_list_append, initial_factory=list)
+    builder.add(
+        builder.edge_from(builder.start_node).to(source),
+        builder.edge_from(source).to(double, triple),
+        builder.edge_from(double, triple).to(joined),
+        builder.edge_from(joined).to(builder.end_node),
+    )
+    return builder.build()
+
+
+numbers = graph_of_numbers()
+
+
+@looks([10, 15])
+async def a_graph_of_the_framework() -> list[int]:
+    return sorted(await numbers.run(inputs=5))
+
+
 async def test_values_cross_into_steps_and_back(aflow: AsyncHarness) -> None:
+    order.clear()
+    attempts.clear()
     assert "\n".join(await looks.hold(aflow)) == ""
+    assert "first ends second" in " ".join(order)
+    assert attempts == ["busy"] * 2
+
+
+def test_outside_of_workflows_a_toolset_may_come_with_a_run() -> None:
+    toolset = FunctionToolset([far], id="f")
+    assert asyncio.run(late.run("hi", toolsets=[toolset])).output == "far"

@@ -79,6 +79,8 @@ agents = {
     "read": durable(call("forecast", city="Rome"), echo, name="read",
                     more=[SetToolMetadata(pgflow={"kind": "read", "retries": 1})],
                     toolsets=[MCPToolset(server, id="w")]),
+    "in_code": durable(call("forecast", city="Rome"), echo, name="in_code",
+                       more=[SetToolMetadata(pgflow=False)], toolsets=[MCPToolset(server, id="w")]),
     "hook": durable(call("forecast", city="Rome"), echo, name="hook",
                     toolsets=[MCPToolset(server, id="w", process_tool_call=enqueue)]),
     "capable": durable(call("forecast", city="Rome"), echo, name="capable",
@@ -166,6 +168,8 @@ async def test_errors_of_a_server_are_told_to_the_model_and_not_tried_again(
         await used(aflow, "failing")
     assert called == ["fail"] * 4
     assert "enqueued messages would be dropped" in (await used(aflow, "hook"))[0]
+    with pytest.raises(pgflow.RunFailed, match="cannot run outside a durable step"):
+        await used(aflow, "in_code")
     for kind in ("mcp", "dynamic"):
         assert "cannot be added at runtime" in (await used(aflow, kind, use_late))[0]
     run = await aflow.start(use, "asking")
@@ -195,6 +199,8 @@ def test_a_toolset_has_a_name_of_its_own() -> None:
         durable("x", name="n", toolsets=[MCPToolset(server, id="w"), MCPToolset(server, id="w")])
     with pytest.raises(UserError, match=r"DynamicCapability\(\.\.\., id='user-tools'\)"):
         durable("x", name="n", more=[DynamicCapability(lambda ctx: Capability())])
+    with pytest.raises(UserError, match="used by multiple capabilities"):
+        durable("x", name="n", more=[MCP(url="https://a.com/1"), MCP(url="https://a.com/2")])
     shared = MCPToolset(server, id="w")
     durable("x", name="n", toolsets=[shared, shared])
     agent = durable("x", name="n", more=[MCP(url="https://mcp.example.com/api")])

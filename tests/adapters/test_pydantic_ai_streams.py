@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,11 @@ from scripted import durable
 import pgflow
 
 from pydantic_ai import Agent, UsageLimits  # isort: skip
+from pydantic_ai._run_context import get_current_run_context  # isort: skip
 from pydantic_ai.capabilities import ProcessEventStream  # isort: skip
-from pydantic_ai.exceptions import UnexpectedModelBehavior, UsageLimitExceeded  # isort: skip
+from pydantic_ai.exceptions import UnexpectedModelBehavior, UsageLimitExceeded, UserError  # isort: skip
 from pydantic_ai.messages import (  # isort: skip
-    ModelRequest, ModelResponse, PartDeltaEvent, PartStartEvent, TextPart, UserPromptPart,
+    FunctionToolCallEvent, ModelRequest, ModelResponse, PartDeltaEvent, PartStartEvent, TextPart, UserPromptPart,
 )  # fmt: skip
 from pydantic_ai.models import CompletedStreamedResponse  # isort: skip
 from pydantic_ai.models.function import FunctionModel  # isort: skip
@@ -99,6 +101,26 @@ async def a_capability_that_processes_events() -> list[Any]:
     return [output, words_of([event for _, event in watched]), any(inside for inside, _ in watched)]
 
 
+tries: list[str] = []
+
+
+async def stumble(ctx: Any, events: Any) -> None:
+    async for event in events:
+        if isinstance(event, FunctionToolCallEvent):
+            tries.append("told")
+            if len(tries) == 1:
+                raise OSError("once")
+
+
+stumbling = durable(TestModel(), name="stumbling", event_stream_handler=stumble, tools=[in_step],
+                    event={"retries": pgflow.Retries(2, first_delay=0)})  # fmt: skip
+
+
+@looks('{"in_step":true}')
+async def a_handler_that_fails_once() -> str:
+    return (await stumbling.run("hi")).output
+
+
 def part(text: str, n: int, tokens: int = 4, *, last: bool = False) -> ModelResponse:
     return ModelResponse(
         parts=[TextPart(text)], state="complete" if last else "suspended",
@@ -129,6 +151,8 @@ class Slow(TestModel):
         return self.delay
 
     async def cancel_suspended_response(self, response: ModelResponse) -> None:
+        with pytest.raises(UserError, match="enqueued messages would be dropped"):
+            get_current_run_context().enqueue("more")
         self.gone.append(response.provider_response_id)
 
 
@@ -193,13 +217,33 @@ async def wait_for_parts() -> str:
 
 @pytest.mark.filterwarnings("ignore:.*run_stream:DeprecationWarning")
 async def test_streams_and_parts_are_those_of_the_recorded_responses(aflow: AsyncHarness) -> None:
+    tries.clear()
     aflow.include(wait_for_parts)
     waits = await aflow.start(wait_for_parts)
     assert "\n".join(await looks.hold(aflow)) == ""
     assert [models[name].asked for name in ("two", "dear", "endless", "broken")] == [2, 2, 11, 2]
+    assert tries == ["told"] * 2
     assert models["dear"].gone == ["part2"]
     assert len(models["endless"].gone) == len(models["broken"].gone) == 1
     await aflow.until_idle()
     assert models["later"].asked == 1
     await aflow.skip(3601)
     assert await waits.result() == "The answer is 42."
+
+
+async def outside() -> list[Any]:
+    async with plain.run_stream("hi") as response:
+        text = [chunk async for chunk in response.stream_text(debounce_by=None)]
+    async with plain.run_stream_events("hi") as stream:
+        events = words_of([event async for event in stream])
+    return [text, events]
+
+
+@pytest.mark.filterwarnings("ignore:.*run_stream:DeprecationWarning")
+def test_outside_of_workflows_streams_are_live() -> None:
+    chunks = ["Stream", "Streamed ", "Streamed words"]
+    assert asyncio.run(outside()) == [chunks, ["Stream", "ed ", "words"]]
+    with asyncio.Runner() as runner:
+        asyncio.set_event_loop(runner.get_loop())
+        assert durable("ok", name="ok").run_sync("hi").output == "ok"
+    asyncio.set_event_loop(None)

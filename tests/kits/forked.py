@@ -47,6 +47,8 @@ IMPORTED = (
     "pgflow_cli.ops.workers",
 )
 OF_EXTRAS = ("pgflow.web", "pgflow.web.console", "pgflow_cli.ops.web", "uvicorn")
+WANTED = "FORKED_IMPORTS"
+"""Variable with further modules that are worth to be imported once."""
 OF_PYTEST = tuple(f"_pytest.{name}" for name in default_plugins)
 SETTABLE = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"}
 """Variables for an interpreter that count for a child too."""
@@ -160,7 +162,7 @@ def main() -> None:
     control.set_inheritable(False)
     for name in (*IMPORTED, *OF_PYTEST):
         importlib.import_module(name)
-    for name in OF_EXTRAS:
+    for name in (*OF_EXTRAS, *os.environ.get(WANTED, "").split()):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     own = set(os.environ.get("PYTHONPATH", "").split(os.pathsep)) | {sys.path[0]}

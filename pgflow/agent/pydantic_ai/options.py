@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Literal, cast
 
 # pyright: reportMissingImports=false
+from pydantic import TypeAdapter, ValidationError
 from pydantic_ai.exceptions import UserError
 from typing_extensions import TypedDict
 
@@ -50,6 +51,10 @@ class StepOptions(ModelOptions, total=False):
     kind: Literal["read", "step"]
 
 
+_OPTIONS: TypeAdapter[StepOptions] = TypeAdapter(StepOptions)
+"""Reads options that were recorded with the tools of a dynamic toolset, as JSON."""
+
+
 def options_of_tool(tool: object | None, name: str) -> StepOptions | Literal[False]:
     """Return what a tool says of its calls; False if they run as code of the workflow.
 
@@ -64,7 +69,14 @@ def options_of_tool(tool: object | None, name: str) -> StepOptions | Literal[Fal
         raise UserError(
             f"tool {name!r}: metadata[{KEY!r}] must be False or a dict of options, not {said!r}"
         )
-    return checked(cast("StepOptions", dict(said)), f"tool {name!r}")
+    options = checked(cast("StepOptions", dict(said)), f"tool {name!r}")
+    try:
+        return _OPTIONS.validate_python(options)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise UserError(
+            f"tool {name!r}: option {first['loc'][0]!r} is not one: {first['msg']}"
+        ) from None
 
 
 def checked(options: StepOptions, whose: str) -> StepOptions:
