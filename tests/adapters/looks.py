@@ -10,10 +10,11 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pydantic_ai.exceptions import UserError
-from scripted import steps_of
+from scripted import steps_of  # it skips where the framework is missing
 
 import pgflow
+
+from pydantic_ai.exceptions import UserError  # isort: skip
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
