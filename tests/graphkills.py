@@ -83,7 +83,14 @@ def play(dsn: str, *, kills: int, seed: int, trace: Path) -> tuple[int, list[str
                 conn.execute("select pgflow.start_run(%s, '{}'::json)", (flow,))
                 runs += 1
             worker = WorkerProcess(dsn, "--concurrency", "4", module="graph_jobs")
-            worker.registered()
+            number = worker.registered()
+
+            def is_at_work(number: int = number) -> bool:
+                _answer(app)
+                holds = "select count(*) from pgflow.lease where worker_id = %s"
+                return bool(one(conn, holds, number)) or not open_runs()
+
+            eventually(is_at_work, "the worker has taken over", 60)
             if kill == kills:
                 eventually(is_over, "all runs end", 120)
             for _ in range(rng.randrange(1, 5)):
