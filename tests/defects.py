@@ -3811,6 +3811,13 @@ FILES = (
         "test_a_retry_does_all_that_failed_again_also_in_the_runs_that_were_called",
     ),
     Defect(
+        "word for a model that an agent is told as it is",
+        "pgflow/declare/durable/works.py",
+        'return {**effort, **agent, "model": preset.model}',
+        "return {**effort, **agent}",
+        "cli/test_cli_files.py::test_a_word_for_a_model_is_what_the_config_says",
+    ),
+    Defect(
         "child whose limits nobody keeps",
         "pgflow/declare/durable/children.py",
         "if why := self._refused(frozen.graph):",

@@ -253,12 +253,12 @@ class Play:
         key = asyncio.run(self.begin(self.file()))
         self.work_on(key)
         with psycopg.connect(self.dsn, autocommit=True) as conn:
-            status, output = conn.execute(
-                "select status, output from pgflow.runs where key = %s", (key,)
-            ).fetchone() or ("gone", None)
+            status, output, error = conn.execute(
+                "select status, output, error ->> 'message' from pgflow.runs where key = %s", (key,)
+            ).fetchone() or ("gone", None, None)
         said = output["output"] if isinstance(output, dict) and "output" in output else output
         if status != "completed" or said != self.output:
-            self.wrong.append(f"{key} is {status} and says {said!r}")
+            self.wrong.append(f"{key} is {status} and says {said or error!r}")
         lines = seen(self.folder)
         self.wrong += [f"{key}: {line}" for line in lines if line.endswith("twice")]
         if lines["publish begins"] > 1:

@@ -243,6 +243,39 @@ def test_the_config_of_the_folder_gives_variables_documents_and_the_base(
         assert (said.code, why in said.err) == (2, True), said
 
 
+MODELS = """\
+name: models
+description: Has an agent for each word.
+model: small
+nodes:
+  - {id: a, prompt: x}
+  - {id: b, prompt: x, model: medium}
+  - {id: c, prompt: x, model: "@mine"}
+  - {id: d, prompt: x, model: "@nobody"}
+  - {id: tell, bash: 'echo "$a.output $b.output $c.output $d.output"', depends_on: [a, b, c, d]}
+"""
+
+
+def test_a_word_for_a_model_is_what_the_config_says(dsn: str) -> None:
+    pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
+    Path("models.yaml").write_text(MODELS)
+    Path(".archon").mkdir()
+    config = Path(".archon/config.yaml")
+    config.write_text(
+        "tiers: {small: {provider: claude, model: haiku}, large: {provider: claude, model: opus}}\n"
+        "aliases: {'@mine': {provider: local, model: my-own, effort: high}}\n"
+    )
+    command = ("run", "models.yaml", "--provider", "cmd:sh -c 'printf %s $PGFLOW_MODEL'", "--json")
+    said = pgflow(dsn, *command)
+    assert (said.code, said.err.count("warning")) == (0, 1), said
+    assert said.data["output"]["output"] == "haiku opus my-own @nobody"
+    assert "model @nobody is in no config" in said.err
+    for wrong in ("tiers: {tiny: {model: x}}", "aliases: {mine: {model: x}}", "tiers: {small: x}"):
+        config.write_text(wrong)
+        refused = pgflow(dsn, *command)
+        assert (refused.code, wrong.split(":")[0] in refused.err) == (2, True), refused
+
+
 def test_a_detached_run_waits_for_a_worker(dsn: str) -> None:
     pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
     said = pgflow(dsn, "run", "release.yaml", "--key", "release-2", "--detach", "--table")

@@ -223,6 +223,7 @@ def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
         stubs=stubs,
         env=wishes.env,
         variables=config.variables,
+        models=config.models,
         secrets=wishes.secrets,
         ignored=wishes.ignored,
         has_budget=wishes.has_budget,

@@ -12,6 +12,7 @@ from typing import Final
 from pydantic import BaseModel, JsonValue
 
 from pgflow.declare.dag.scopes import home
+from pgflow.declare.durable.frozen import TIERS, Preset
 from pgflow.declare.durable.providers import NEVER
 from pgflow.declare.text.outputs import value_text
 from pgflow.declare.text.yamlfile import YamlError, decode, read_bytes, read_yaml
@@ -19,6 +20,8 @@ from pgflow.errors import InvalidWorkflow
 
 PLACE: Final = Path(".archon", "config.yaml")
 """Place of the file in a working folder."""
+
+_WORDS: Final = ("model", "provider", "effort")
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -30,11 +33,13 @@ class Config(BaseModel):
         variables: Variables of the environment of its programs.
         docs_dir: Folder of its documents; empty if it does not say.
         base_branch: Its base branch; empty if it does not say.
+        models: Models by the words that stand for them: tiers and aliases.
     """
 
     variables: dict[str, str] = {}
     docs_dir: str = ""
     base_branch: str = ""
+    models: dict[str, Preset] = {}
 
 
 def read_config(folder: str | Path) -> Config:
@@ -51,6 +56,7 @@ def read_config(folder: str | Path) -> Config:
         variables={**users.variables, **own.variables},
         docs_dir=own.docs_dir or users.docs_dir,
         base_branch=own.base_branch or users.base_branch,
+        models={**users.models, **own.models},
     )
 
 
@@ -67,7 +73,25 @@ def _read(path: Path) -> Config:
         variables=_variables(path, _part(path, whole, "env")),
         docs_dir=_text(path, docs, "path", "docs.path"),
         base_branch=_text(path, tree, "baseBranch", "worktree.baseBranch"),
+        models={
+            name: _preset(path, part, name, value)
+            for part in ("tiers", "aliases")
+            for name, value in _part(path, whole, part).items()
+        },
     )
+
+
+def _preset(path: Path, part: str, name: str, value: JsonValue) -> Preset:
+    """The model of a tier or an alias."""
+    called = f"{part}.{name}"
+    if part == "tiers" and name not in TIERS:
+        raise InvalidWorkflow(f"{path}: {called} is no tier: write {', '.join(TIERS)}")
+    if part == "aliases" and not name.startswith("@"):
+        raise InvalidWorkflow(f"{path}: {called} must begin with @")
+    if not isinstance(value, dict) or not value.get("model"):
+        raise InvalidWorkflow(f"{path}: {called} must have a provider and a model")
+    words = {word: _text(path, value, word, f"{called}.{word}") for word in _WORDS}
+    return Preset(model=words["model"], provider=words["provider"], effort=words["effort"] or None)
 
 
 def _part(path: Path, whole: JsonValue, name: str) -> dict[str, JsonValue]:

@@ -8,7 +8,8 @@ when it starts, so a run may write a workflow and then call it.
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, JsonValue
 
@@ -46,6 +47,20 @@ class Frozen(Part):
     workspace: Workspace | None = None
 
 
+class Preset(Part):
+    """Model that a word of a file stands for: ``small``, ``medium``, ``large`` or an ``@alias``.
+
+    Args:
+        model: Name of the model.
+        provider: Provider that has it, in the words of the config; empty if it does not say.
+        effort: Effort of nodes that say none.
+    """
+
+    model: str
+    provider: str = ""
+    effort: str | None = None
+
+
 class Settings(Part):
     """Settings of a run, which its children have too.
 
@@ -56,6 +71,7 @@ class Settings(Part):
         env: Names of environment variables of the worker that programs get too.
         variables: More variables of theirs, with their values: those of the config.
         secrets: Names of more of them, whose values are taken out of all that is recorded.
+        models: Models that words of the file stand for: those of the config.
         ignored: Limits of a file that may be overlooked, by field.
         has_budget: True if the run draws on a pool, which is asked before each turn of an agent.
         parallel: Most nodes at work at once.
@@ -80,6 +96,7 @@ class Settings(Part):
     env: tuple[str, ...] = ()
     variables: dict[str, str] = Field(default_factory=dict)
     secrets: tuple[str, ...] = ()
+    models: dict[str, Preset] = Field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     has_budget: bool = False
     parallel: int = 8
@@ -93,3 +110,26 @@ class Settings(Part):
     worktree: bool = False
     home: str = ""
     depth: int = 0
+
+
+_NEAR: Final = {
+    "small": ("small", "medium", "large"),
+    "medium": ("medium", "large", "small"),
+    "large": ("large", "medium", "small"),
+}
+"""Tiers, each with those that stand in for it."""
+
+TIERS: Final = tuple(_NEAR)
+
+
+def preset_of(models: Mapping[str, Preset], word: JsonValue) -> Preset | None:
+    """Return the model that a word stands for; None if it is the name of one, or means nothing
+    here.
+    """
+    names = _NEAR.get(word, (word,)) if isinstance(word, str) else ()
+    return next((models[name] for name in names if name in models), None)
+
+
+def is_word(model: JsonValue) -> bool:
+    """Return True for a tier or an alias."""
+    return isinstance(model, str) and (model in TIERS or model.startswith("@"))

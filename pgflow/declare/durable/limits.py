@@ -15,7 +15,7 @@ from typing import Final
 from pydantic import JsonValue
 
 from pgflow.declare.dag.drafts import meaningless, read_node
-from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.frozen import Frozen, Settings, is_word, preset_of
 from pgflow.declare.durable.providers import Provider
 from pgflow.declare.durable.schemas import why_no_schema
 from pgflow.declare.durable.stages.plans import FILESYSTEM, Workspace, acts
@@ -28,6 +28,9 @@ SAFETY: Final = frozenset({"allowed_tools", "denied_tools", "sandbox", "hooks", 
 
 _HINTS: Final = frozenset({"model", "effort", "thinking", "provider", "fallbackModel"})
 """Fields that any provider may overlook: the work is the same, done by another or dearer mind."""
+
+_AGENTS: Final = ("claude", "codex", "gemini")
+"""Providers whose names a config has for models."""
 
 _OF_AGENTS: Final = frozenset({"sandbox", "webSearchMode", "betas", "persist_sessions", *_HINTS})
 """Fields of a workflow that speak of all its agents."""
@@ -84,7 +87,27 @@ def overlooked(
         *_of_workflow(frozen.graph, provider),
         *(sentence for node in nodes for sentence in _of_node(node, frozen)),
         *(() if provider is None else _of_turns(nodes, provider)),
+        *(
+            ()
+            if provider is None or settings is None
+            else _of_models(frozen.graph, nodes, settings)
+        ),
     ]
+
+
+def _of_models(graph: Graph, nodes: list[Node], settings: Settings) -> Iterator[str]:
+    """Yield the words for models that stand for none, or for one of another provider."""
+    asked = {
+        node.agent.get("model", graph.options.get("model")) for node in nodes if _takes_turns(node)
+    }
+    for word in sorted(word for word in asked if isinstance(word, str)):
+        preset = preset_of(settings.models, word)
+        takes = (settings.provider or "").partition(":")[0]
+        if preset is None and is_word(word):
+            yield f"model {word} is in no config: the provider gets the word as it is"
+        elif preset is not None and preset.provider not in ("", takes) and takes in _AGENTS:
+            whose = f"{preset.model} of {preset.provider}"
+            yield f"model {word} is {whose}, and {takes} takes the turns"
 
 
 def _of_workspace(frozen: Frozen, workspace: Workspace) -> Iterator[str]:

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 import pgflow
 from pgflow.declare.durable import bodies
 from pgflow.declare.durable.bodies import Done, Folders, Job
-from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.frozen import Frozen, Settings, preset_of
 from pgflow.declare.durable.lease import Lease
 from pgflow.declare.durable.processes import KeeperLost, Mask
 from pgflow.declare.durable.programs import fill
@@ -223,12 +223,21 @@ class Works:
             key,
             self.settings.cwd,
             {},
-            {**_of_agents(self.frozen.graph.options), **task.node.agent},
+            self._agent(task.node),
             task.node.output_schema,
             1800.0 if idle is None else idle / 1000,
             None if task.node.budget is None else task.node.budget.max_usd,
             session=session,
         )
+
+    def _agent(self, node: Node) -> dict[str, JsonValue]:
+        """The fields of a node's agent, with the model that its word for one stands for."""
+        agent = {**_of_agents(self.frozen.graph.options), **node.agent}
+        preset = preset_of(self.settings.models, agent.get("model"))
+        if preset is None:
+            return agent
+        effort = {} if preset.effort is None else {"effort": preset.effort}
+        return {**effort, **agent, "model": preset.model}
 
     def _asker(self, task: Task, prepare: Prepare | None) -> Asker:
         """Has the provider of the run take a turn of a task."""
