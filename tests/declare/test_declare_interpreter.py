@@ -498,6 +498,8 @@ def test_what_is_fatal_wins_but_a_wrapper_does_not() -> None:
     assert classify("Auth error: overloaded") == "TRANSIENT"
     assert classify("auth error") == "FATAL"
     assert classify("it was timed out afterwards") == "UNKNOWN"
+    assert classify("kill: (24036) - no such process, HTTP 503") == "TRANSIENT"
+    assert classify("HTTP 403: no") == "FATAL"
 
 
 # Approvals

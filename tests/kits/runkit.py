@@ -28,7 +28,7 @@ MARK.unlink(missing_ok=True)  # left by another process of this number
 WITNESS = """
 alive="alive-${PGFLOW_STEP//\\//:}"
 echo "$PGFLOW_STEP begins" >> witness; sync witness
-test ! -e "$alive" || ! kill -0 $(cat "$alive") || echo "$PGFLOW_STEP twice" >> witness
+test ! -e "$alive" || ! kill -0 $(cat "$alive") 2>/dev/null || echo "$PGFLOW_STEP twice" >> witness
 echo $$ > "$alive"
 sleep 0.15
 echo "$PGFLOW_STEP ends" >> witness; sync witness

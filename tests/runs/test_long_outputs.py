@@ -11,7 +11,7 @@ import pytest
 from runkit import ended, play, start, write
 
 from pgflow import Approve, Ref
-from pgflow.declare.durable import bodies
+from pgflow.declare.durable import Result, Settings, bodies
 from pgflow.declare.durable.long import IN_JOURNAL, KIND, READABLE, is_there
 
 if TYPE_CHECKING:
@@ -91,3 +91,9 @@ def test_a_file_is_there_if_it_is_what_it_was(tmp_path: Path) -> None:
     assert not is_there(Ref(KIND, str(tmp_path / name / "below")))
     (tmp_path / name).write_bytes(b"x" * (READABLE + 1))
     assert is_there(Ref(KIND, str(tmp_path / name)))
+
+
+def test_what_older_workers_do_not_know_is_left_out_where_it_says_nothing() -> None:
+    assert set(bodies.Done().model_dump()) == {"text", "value", "has_value", "error", "unknown"}
+    assert "long" not in Result().model_dump()
+    assert "models" not in Settings(cwd=".").model_dump()

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, JsonValue
+from pydantic import (
+    AfterValidator,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from pgflow.declare.durable.programs import Program
 from pgflow.declare.durable.shell import Shell
@@ -110,6 +116,16 @@ class Settings(Part):
     worktree: bool = False
     home: str = ""
     depth: int = 0
+
+    @model_serializer(mode="wrap")
+    def _without_no_models(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the models if there are none: workers of before they were there read this
+        too.
+        """
+        dumped: dict[str, Any] = dump(self)
+        if not self.models:
+            del dumped["models"]
+        return dumped
 
 
 _NEAR: Final = {

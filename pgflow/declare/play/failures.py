@@ -3,7 +3,8 @@ and whether and when a failed node is tried again.
 
 The original knows only messages of services: it takes neither "timed out after 5ms" nor "failed
 [exit 1]" for something that may pass, so that a shell node with ``on_error: transient`` is never
-tried again. Here both are transient: whoever declares a retry for a shell node means these.
+tried again. Here both are transient: whoever declares a retry for a shell node means these. It also
+finds 403 in the number of a process, which is no status here.
 """
 
 from __future__ import annotations
@@ -63,11 +64,19 @@ def classify(message: str) -> ErrorClass:
         message: The error's text. What is fatal wins over what may pass.
     """
     text = message.lower()
-    if any(sign in text for sign in _FATAL):
+    if _says(text, _FATAL):
         return "FATAL"
-    if any(sign in text for sign in _TRANSIENT) or _PASSING.search(text):
+    if _says(text, _TRANSIENT) or _PASSING.search(text):
         return "TRANSIENT"
-    return "FATAL" if any(sign in text for sign in _FATAL_UNLESS_TRANSIENT) else "UNKNOWN"
+    return "FATAL" if _says(text, _FATAL_UNLESS_TRANSIENT) else "UNKNOWN"
+
+
+def _says(text: str, signs: tuple[str, ...]) -> bool:
+    """Return True if a sign is in a text. A number is one by itself: process 24036 is no 403."""
+    return any(
+        re.search(rf"(?<![0-9]){sign}(?![0-9])", text) if sign.isdecimal() else sign in text
+        for sign in signs
+    )
 
 
 def retry_of(node: Node) -> Retry | None:
