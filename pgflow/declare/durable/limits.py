@@ -97,10 +97,9 @@ def overlooked(
 
 def _of_models(graph: Graph, nodes: list[Node], settings: Settings) -> Iterator[str]:
     """Yield the words for models that stand for none, or for one of another provider."""
-    asked = {
-        node.agent.get("model", graph.options.get("model")) for node in nodes if _takes_turns(node)
-    }
-    for word in sorted(word for word in asked if isinstance(word, str)):
+    turns = [node for node in nodes if _takes_turns(node)]
+    asked = [node.agent.get("model", graph.options.get("model")) for node in turns]
+    for word in sorted({word for word in asked if isinstance(word, str)}):
         preset = preset_of(settings.models, word)
         takes = (settings.provider or "").partition(":")[0]
         if preset is None and is_word(word):
