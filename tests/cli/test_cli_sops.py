@@ -50,8 +50,8 @@ def test_a_run_asks_for_its_parameters_and_for_what_its_agent_asks(dsn: str) -> 
     assert pgflow(dsn, "edit", gate, '{"topic": "tea"}').code == 0
     said = pgflow(dsn, *command)
     assert (said.code, "step-1-look:ask#1 asks: Which?" in said.err) == (4, True), said
-    gate = said.err.split("pgflow edit ")[1].split()[0]
-    assert pgflow(dsn, "edit", gate, '{"response": "left"}').code == 0
+    gate = said.err.split("pgflow approve ")[1].split()[0]
+    assert pgflow(dsn, "approve", gate, "left").code == 0
     said = pgflow(dsn, *command)
     assert (said.code, said.out) == (0, "look-1 completed: did step-1-look\n"), said
     assert "left" in Path("prompt-step-1-look:turn#2").read_text()

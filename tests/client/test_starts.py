@@ -8,6 +8,7 @@ import uuid
 
 import psycopg
 import pytest
+from records import SOON
 
 from pgflow import AsyncApp, workflow
 from pgflow._client.starts import new_keys
@@ -69,8 +70,12 @@ async def _starts_in_turn(pgflow_dsn: str) -> tuple[list[set[int]], dict[str, in
             for _ in range(20):
                 await app.start(later)
             await app.start(last)
-        heard += [parse_work(n.payload)[0] async for n in listening.notifies(timeout=0)]
         rows = await (
             await listening.execute("select workflow, lane_id from pgflow.lane order by lane_id")
         ).fetchall()
-    return heard, dict(rows)
+        lanes: dict[str, int] = dict(rows)
+        async for message in listening.notifies(timeout=SOON.total_seconds()):
+            heard.append(parse_work(message.payload)[0])
+            if lanes[last.name] in heard[-1]:
+                break
+    return heard, lanes

@@ -158,7 +158,7 @@ def test_a_person_mends_what_home_shows(
         assert "ask_first ask-1 asks ann, ops." in browser.words
         browser.press("Answer it")
         browser.unfold("Edit, then approve")
-        browser.fill('[name="field.qty"]', "2")
+        browser.fill('[name="value:/qty"]', "2")
         browser.press("Approve as edited")
         assert "Approved." in browser.words
         flow.until_idle()
