@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pgflow.schema import Assets, read_assets
+from pgflow.schema import Assets, own_assets, read_assets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,6 +131,7 @@ def in_history() -> list[Assets]:
         check=False,
     )
     found: dict[str, Assets] = {}
+    ours = {(file.name, file.sha256) for file in own_assets().migrations}
     for commit in listing.stdout.split() if listing.returncode == 0 else ():
         made = subprocess.run(
             ["git", "archive", "--format=tar", commit, "sql", "migrations"],
@@ -149,6 +150,8 @@ def in_history() -> list[Assets]:
                 AssertionError
             ):  # two migrations under one number had landed at once: nobody could install that
                 continue
+            if not {(file.name, file.sha256) for file in assets.migrations} <= ours:
+                continue  # a migration was changed before it landed
             found.setdefault(assets.stamp.files, assets)  # read while the folder is there
     return list(found.values())
 

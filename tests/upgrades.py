@@ -362,7 +362,7 @@ def cross(conn: psycopg.Connection[Any], key: str) -> str:
 @workflow
 def crossing(key: str) -> str:
     """Begun under one schema, done under another."""
-    return cross(key) + go.wait()
+    return cross(key) + go.sync.wait()
 
 
 go = Signal("go", str)
@@ -427,6 +427,7 @@ def upgrade_history(server_dsn: str, most: int) -> tuple[int, list[str]]:
             ]
         except (psycopg.Error, PgflowError, TimeoutError) as error:
             dump = str(error)
+            wrong.append(f"the state {assets.stamp} of the history: {error}")
         finally:
             servers.drop_database(server_dsn, database)
         fresh = fresh or dump
