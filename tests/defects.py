@@ -3776,7 +3776,7 @@ FILES = (
     Defect(
         "file of a long output that was changed and is believed",
         "pgflow/declare/durable/long.py",
-        "return path.stat().st_size > READABLE or _hash(path.read_bytes()) == path.name",
+        "return path.stat().st_size > READABLE or hash_of(path.read_bytes()) == path.name",
         "return path.stat().st_size >= 0",
         "runs/test_long_outputs.py::test_a_long_output_is_a_file_that_references_read",
     ),

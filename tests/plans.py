@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 STATISTICS = ("small", "fresh", "drained", "empty")
 """In this order: those of nearly empty tables cannot be had again once the tables are full."""
 PLANS = ("force_generic_plan", "force_custom_plan")
+KINDS = tuple(itertools.product(STATISTICS, PLANS))
+"""Every kind of statistics with every kind of plans."""
 FULL_SECONDS = 100
 """A layer that has less time draws the plans of each kind of statistics by lot."""
 
@@ -1829,7 +1831,7 @@ def measure_all(
     dsn: str,
     ids: Ids,
     cases: Sequence[Case] = tuple(CASES),
-    kinds: Sequence[tuple[str, str]] = tuple(itertools.product(STATISTICS, PLANS)),
+    kinds: Sequence[tuple[str, str]] = KINDS,
 ) -> list[Measured]:
     """Every call, under these kinds of statistics and of plans."""
     found = []
@@ -1868,7 +1870,7 @@ def measure_all(
 def run(
     server_dsn: str,
     sizes: Sizes,
-    kinds: Sequence[tuple[str, str]] = tuple(itertools.product(STATISTICS, PLANS)),
+    kinds: Sequence[tuple[str, str]] = KINDS,
 ) -> list[Measured]:
     """Build the database, make every call in it, and drop it."""
     name = servers.create_database(server_dsn)
@@ -1886,9 +1888,7 @@ def prove(server_dsn: str, seconds: float, seed: int, sizes: Sizes | None = None
     """
     sizes = sizes or Sizes()
     begin = time.monotonic()
-    kinds = (
-        drawn_plans(seed) if seconds < FULL_SECONDS else tuple(itertools.product(STATISTICS, PLANS))
-    )
+    kinds = drawn_plans(seed) if seconds < FULL_SECONDS else KINDS
     found = run(server_dsn, sizes, kinds)
     claims = [one for one in found if one.case.name == "claim of ten from eight lanes"]
     figure = (

@@ -159,8 +159,6 @@ imports none.
 ELSEWHERE = {"abandon": "cancel", "get": "show", "runs": "list", "status": "list"}
 """Words of other engines for what a command does here: they are taken, and mean the same."""
 
-_OPEN = "queued,running,waiting,paused,stuck"
-
 EPILOG = (
     "Exit codes: "
     + " · ".join(f"{code} {meaning}" for code, meaning in failures.MEANINGS.items())
@@ -224,8 +222,10 @@ def ours(args: list[str]) -> list[str]:
         return args
     word, *rest = args
     if word == "status":
+        from pgflow_cli.look.selection import OPEN
+
         names_run = bool(rest) and not rest[0].startswith("-")
-        return ["show", *rest] if names_run else ["list", "--status", _OPEN, *rest]
+        return ["show", *rest] if names_run else ["list", "--status", ",".join(OPEN), *rest]
     return [ELSEWHERE[word], *rest]
 
 

@@ -9,7 +9,6 @@ up to a bound. Beyond that it is there for people and programs, by its path.
 from __future__ import annotations
 
 import codecs
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 import pgflow
 from pgflow import Ref
+from pgflow.declare.durable.stages.files import hash_of
 from pgflow.declare.text.javascript import json_text
 from pgflow.declare.text.outputs import Beyond
 
@@ -67,7 +67,7 @@ def is_there(ref: Ref) -> bool:
     """
     path = Path(ref.id)
     try:
-        return path.stat().st_size > READABLE or _hash(path.read_bytes()) == path.name
+        return path.stat().st_size > READABLE or hash_of(path.read_bytes()) == path.name
     except (FileNotFoundError, NotADirectoryError):
         return False
 
@@ -95,7 +95,7 @@ def shortened(
     if len(data) <= most:
         return text, value, None
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / _hash(data)
+    path = folder / hash_of(data)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with draft.open("wb") as file:
         file.write(data)
@@ -119,14 +119,10 @@ def restored(text: str, long: Long, *, has_value: bool) -> tuple[str, JsonValue]
         data = path.read_bytes()
     except FileNotFoundError:
         data = b""
-    if _hash(data) != path.name:
+    if hash_of(data) != path.name:
         raise OutputLost(f"an output is gone or was changed: put {path} back")
     said = data[: long.size].decode("utf-8", "replace")
     if not has_value:
         return said, None
     value: JsonValue = json.loads(said)
     return json_text(value), value
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
