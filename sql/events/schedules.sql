@@ -389,6 +389,7 @@ declare
   few constant int := 3;
   most_fired constant int := 500; -- a transaction that starts more would be too long for its connection
   t timestamptz := pgflow.now_();
+  looked refcursor;
   s pgflow.schedule;
   one record;
   wanted jsonb := '[]';
@@ -416,12 +417,18 @@ begin
       return;
     end if;
   end if;
-  for s in
-    select c.* from pgflow.schedule c
-    where c.look_at <= t or at_once and c.look_at is not null and cardinality(c.buffered) > 0
-    order by c.look_at limit max for update skip locked
+  -- Two statements: one for both would read every schedule at each look.
+  if at_once then
+    open looked for select c.* from pgflow.schedule c
+    where c.look_at <= t or c.look_at is not null and cardinality(c.buffered) > 0
+    order by c.look_at limit max for update skip locked;
+  else
+    open looked for select c.* from pgflow.schedule c
+    where c.look_at <= t order by c.look_at limit max for update skip locked;
+  end if;
   loop
-    exit when fired >= most_fired;
+    fetch looked into s;
+    exit when not found or fired >= most_fired;
     seen := seen + 1;
     coming := cardinality(s.upcoming) - cardinality(pgflow.due_slots_(s, t));
     if s.declared is not null and not exists (
@@ -446,6 +453,7 @@ begin
       troubles := array_remove(troubles || one.trouble, null);
     end if;
   end loop;
+  close looked;
   lanes := array(select distinct l from unnest(lanes) l);
   refills := wanted;
   -- What was due by then is decided by what counted until now.

@@ -131,7 +131,7 @@ def recoveries(ground: Ground) -> list[Evidence]:
     """Workers are killed; how long each of their runs stands still."""
     wanted = ground.scaled(4, 6, 1000)
     found: list[float] = []
-    with ground.database() as (dsn, conn), Stall() as stall:
+    with ground.database() as (dsn, conn), Stall(dsn) as stall:
         allow_deaths(conn, "default")
         feed = Feed(conn, 20, 8, 40)
         with ground.workers(dsn, 3, dead_after=1.0, concurrency=64) as fleet:
@@ -230,7 +230,7 @@ def recoveries_at_limit_one(ground: Ground) -> list[Evidence]:
     """
     rounds = ground.scaled(0.4, 1, 60)
     found: list[float] = []
-    with ground.database() as (dsn, conn), Stall() as stall:
+    with ground.database() as (dsn, conn), Stall(dsn) as stall:
         conn.execute("select pgflow.limit_queue('single', 1, 1000)")
         keys = start_bookings(conn, rounds * 3 + 2, steps=10, ms=20, queue="single")
         with ground.workers(dsn, 2, queues=("single",), dead_after=1.0) as fleet:

@@ -143,7 +143,7 @@ def lost_notifications(ground: Ground) -> list[Evidence]:
     """
     poll_seconds, count = 0.4, ground.scaled(12, 12, 200)
     delays: list[float] = []
-    with ground.database() as (dsn, conn), Stall() as stall:
+    with ground.database() as (dsn, conn), Stall(dsn) as stall:
         conn.execute(SWALLOW)
         conn.execute(
             "create table app.sent (key text, sent_at timestamptz default clock_timestamp())"
