@@ -100,3 +100,6 @@ as $$
 $$;
 comment on function pgflow.effect_end_(bigint, int)
   is 'As effect_ends_, of one effect; for calls that an upgrade has overtaken';
+
+-- Names of functions that are gone: upgrades have them make way.
+--! gone said_of_update_

@@ -5,8 +5,9 @@ looks once more when it returns. Dropped and created anew the function has anoth
 fails (`cache lookup failed for function`): a worker would hold its run for that, a client lose its
 start. So the files say `create or replace`, and before an upgrade applies one, functions of its
 names that cannot be replaced make way - those with other arguments, another result or other names
-of parameters, which the server compares with empty functions of the coming shapes. They are renamed
-to `former_<oid>`, which nobody may call, and dropped by an upgrade that comes an hour later.
+of parameters, which the server compares with empty functions of the coming shapes. So do those of
+names that no function has any more, each in a line ``--! gone NAME`` of a file. They are renamed to
+`former_<oid>`, which nobody may call, and dropped by an upgrade that comes an hour later.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _HEADER = re.compile(
     r"^create or replace function pgflow\.(\w+)(\(.*?)\nlanguage ", re.MULTILINE | re.DOTALL
 )
+_GONE = re.compile(r"^--! gone (\w+)$", re.MULTILINE)
 
 MAKE_WAY = """\
 create function pgflow.make_way_(of_name text)
@@ -87,11 +89,16 @@ def headers(text: str) -> list[tuple[str, str]]:
     return _HEADER.findall(text)
 
 
+def names_gone(text: str) -> list[str]:
+    """The names in a file that functions had and no function has any more."""
+    return _GONE.findall(text)
+
+
 def make_way(file: SqlFile, assets: Assets) -> str:
     """Renames each function of the names in a file that none of the shapes to come can replace;
     between MAKE_WAY and MADE_WAY.
     """
-    names = {name for name, _ in headers(file.text)}
+    names = {name for name, _ in headers(file.text)} | set(names_gone(file.text))
     shapes: dict[str, list[str]] = {name: [] for name in sorted(names)}
     for source in assets.sources:
         for name, header in headers(source.text):

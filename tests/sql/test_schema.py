@@ -37,7 +37,7 @@ from pgflow.errors import (
     SetupError,
 )
 from pgflow.schema import _install
-from pgflow.schema._shapes import headers
+from pgflow.schema._shapes import headers, names_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -312,6 +312,27 @@ def test_functions_of_former_shapes_make_way(installed, group):
     schema.install(installed, touched(schema.own_assets()))
     schema.migrate(installed)
     assert dump_catalog(installed, with_server_details=True) == fresh
+
+
+def test_a_function_whose_name_is_gone_makes_way(installed):
+    fresh = dump_catalog(installed, with_server_details=True)
+    installed.execute(
+        "create function pgflow.said_of_update_(payload json) returns json language sql "
+        "as 'select payload'; alter function pgflow.said_of_update_ owner to pgflow_owner; "
+        "create view public.theirs as select pgflow.said_of_update_('{}')"
+    )
+    schema.install(installed, touched(schema.own_assets()))
+    schema.migrate(installed)
+    assert dump_catalog(installed, with_server_details=True) == fresh
+    assert installed.execute("select count(*) from public.theirs").fetchone() == (1,)
+
+
+def test_no_name_that_is_gone_is_that_of_a_function():
+    assets = schema.own_assets()
+    gone = {name for file in assets.sources for name in names_gone(file.text)}
+    made = {name for file in assets.sources for name, _ in headers(file.text)}
+    assert gone == {"said_of_update_"}
+    assert gone.isdisjoint(made)
 
 
 def test_each_function_of_the_files_has_a_shape_and_no_file_drops_one():
