@@ -25,9 +25,9 @@ from pgflow.web.principals import Principal
 
 PAGE_ROWS = 50
 WIDE_RUNS = 50_000
-"""Runs that a page looks through of those that are older than the newest ones; for the text of an
-error, which is dearer, no more than of these.
-"""
+"""Runs that a page looks through of those that are older than the newest ones."""
+WIDE_ERRORS = 3_000
+"""So many for the text of an error, for which each end is read."""
 SINCE = {
     "15m": timedelta(minutes=15),
     "1h": timedelta(hours=1),
@@ -47,7 +47,7 @@ async def show_runs(desk: Desk, request: Request) -> Page:
     asked, principal = asked_of(request), principal_of(request)
     may_order = principal.may("operate")
     is_wide = request.query_params.get("wide") == "1"
-    older = RECENT_RUNS if asked["error"] else WIDE_RUNS
+    older = WIDE_ERRORS if asked["error"] else WIDE_RUNS
     within = older if is_wide else RECENT_RUNS
     after = request.query_params.get("after")
     found = await desk.ask(
