@@ -12,6 +12,8 @@ Example::
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import email.utils
 import json
 import time
@@ -34,6 +36,8 @@ GONE = 410
 MAX_NOTIFY_BYTES = 7_999
 MAX_CHANNEL_BYTES = 63
 MAX_LENGTH_DIGITS = 5
+ASIDE_SECONDS = 1.0
+"""Time for what an answer says behind its status."""
 
 
 class HttpRefused(Exception):
@@ -45,16 +49,18 @@ class Http:
     and ``data`` (the payload).
 
     The header ``Idempotency-Key`` is the same for each try of an event. With a secret the request
-    is signed as Standard Webhooks has it. An answer of 2xx takes the event, and 410 says that no
-    further try would help. Anything else has failed; ``Retry-After`` is heeded up to a day.
-    Redirections are not followed.
+    is signed as Standard Webhooks has it. An answer of 2xx takes the event, whatever becomes of its
+    content, and 410 says that no further try would help. Anything else has failed; ``Retry-After``
+    is heeded up to a day. Redirections are not followed. The relay's ``timeout`` says how long a
+    server may take.
 
     Args:
         url: Address of the server.
         secret: Key of the signature: ``whsec_`` and base64, or at least 16 bytes; or several, of
             which each signs, while keys are rotated.
         headers: Further headers.
-        client: An ``httpx.AsyncClient`` of yours; it is not closed here.
+        client: An ``httpx.AsyncClient`` of yours, whose own time-outs count too; it is not closed
+            here.
 
     Raises:
         DefinitionError: httpx is not installed, or the URL is no URL of HTTP.
@@ -106,7 +112,7 @@ class Http:
             Undeliverable: It has said that it is gone.
         """
         if self._client is None:
-            self._client = self._make()
+            self._client = self._make(timeout=None)  # the relay has one
         # The dot divides the parts of what is signed.
         name = urllib.parse.quote(relay, safe="").replace(".", "%2E")
         message_id = f"{name}/{event.id}"
@@ -132,10 +138,7 @@ class Http:
             "POST", self.url, content=body, headers=headers, follow_redirects=False
         )
         async with posting as response:
-            length = response.headers.get("content-length", "")
-            # Then the connection is used again; what else it says is read by nobody.
-            if length.isascii() and length.isdigit() and len(length) <= MAX_LENGTH_DIGITS:
-                await response.aread()
+            await _pass_over(response)
             _judge(response.status_code, response.headers.get("retry-after"))
 
     async def close(self) -> None:
@@ -143,6 +146,19 @@ class Http:
         if self._is_ours and self._client is not None:
             client, self._client = self._client, None
             await client.aclose()
+
+
+async def _pass_over(response: Any) -> None:
+    """Reads a short content, so that the connection is used again. Nobody wants it, so it is not
+    decoded, and one that stays away or breaks off takes nothing back of the status.
+    """
+    length = response.headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit() and len(length) <= MAX_LENGTH_DIGITS):
+        return
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(ASIDE_SECONDS):
+            async for _ in response.aiter_raw():
+                pass
 
 
 def _judge(status: int, retry_after: str | None) -> None:

@@ -3534,6 +3534,20 @@ EVENTS = (
         "outbox/test_sinks.py::test_a_redirection_is_not_followed_and_an_endless_answer_is_not_read",
     ),
     Defect(
+        "sink that gives up before its relay",
+        "pgflow/sinks.py",
+        "self._make(timeout=None)",
+        "self._make()",
+        "outbox/test_sinks.py::test_only_the_relay_says_how_long_a_server_may_take",
+    ),
+    Defect(
+        "sink that asks the content whether an event was taken",
+        "pgflow/sinks.py",
+        "    with contextlib.suppress(Exception):\n        async with asyncio.timeout(ASIDE_SECONDS)",
+        "    with contextlib.nullcontext():\n        async with asyncio.timeout(ASIDE_SECONDS)",
+        "outbox/test_sinks.py::test_the_status_alone_says_whether_a_server_took_an_event",
+    ),
+    Defect(
         "trigger that fires for what was so already",
         "pgflow/_flow/triggers.py",
         '            if operation == "update" and self.old_differs:',

@@ -206,6 +206,34 @@ def test_a_redirection_is_not_followed_and_an_endless_answer_is_not_read() -> No
     post(Server(httpx.Response(200, stream=Endless())))
 
 
+def test_the_status_alone_says_whether_a_server_took_an_event() -> None:
+    said = {"content-encoding": "gzip", "content-length": "4"}
+
+    class BreaksOff(httpx.AsyncByteStream):
+        async def __aiter__(self) -> Any:
+            yield b"abcd"
+            raise httpx.RemoteProtocolError("the peer closed the connection")
+
+    post(Server(httpx.Response(200, headers=said, stream=BreaksOff())))
+    with pytest.raises(HttpRefused, match="500"):
+        post(Server(httpx.Response(500, headers=said, stream=BreaksOff())))
+
+
+@awaited
+async def test_only_the_relay_says_how_long_a_server_may_take() -> None:
+    sink = Http("https://example.org/hook")
+    made = []
+
+    def make(**options: Any) -> httpx.AsyncClient:
+        made.append(httpx.AsyncClient(transport=httpx.MockTransport(Server().handle), **options))
+        return made[0]
+
+    sink._make = make  # type: ignore[assignment]
+    await sink.deliver(ORDER, "hooks")
+    assert made[0].timeout == httpx.Timeout(None)
+    await sink.close()
+
+
 def test_a_secret_in_an_address_is_shown_nowhere() -> None:
     sink = Http("https://me:word@example.org:8443/services/T0/hidden?token=hidden")
     assert str(sink) == "POST https://example.org"

@@ -22,3 +22,5 @@ def set_up_logging(level: str, form: str = "text") -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    # It says each address that it asks, and a hook's may be a secret.
+    logging.getLogger("httpx").setLevel(max(logging.WARNING, logging.getLogger().level))
