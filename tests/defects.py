@@ -2354,6 +2354,20 @@ SUPERVISION = (
         "worker/test_supervision.py::test_a_loop_that_cannot_go_on_ends_the_worker_and_the_caller_is_told",
     ),
     Defect(
+        "an amount that is rounded to a float",
+        "pgflow/_model/decimals.py",
+        "    return _exact.get().get(value, value)",
+        "    return value if True else _exact.get().get(value, value)",
+        "model/test_decimals.py::test_a_number_of_many_digits_is_read_as_it_is_written",
+    ),
+    Defect(
+        "one of two amounts that are the same float",
+        "pgflow/_model/decimals.py",
+        "!= Decimal(said):\n            raise",
+        "!= Decimal(said) and False:\n            raise",
+        "model/test_decimals.py::test_numbers_that_no_float_tells_apart_are_refused",
+    ),
+    Defect(
         "an annotation's own error ends the claims",
         "pgflow/_model/codecs.py",
         "    except BaseException as error:\n        # A class may say how",

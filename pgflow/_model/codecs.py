@@ -29,11 +29,11 @@ import pydantic
 from pydantic_core import (
     PydanticSerializationError,
     SchemaSerializer,
-    SchemaValidator,
     to_jsonable_python,
 )
 
 from pgflow._model import coreschemas, shapes, upcasters
+from pgflow._model.decimals import Reader, outside_strings
 from pgflow.errors import DefinitionError, NotStorable
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ def check_text(text: str, what: str) -> str:
         and is_deeper(text, MAX_DEPTH)
     ):
         raise NotStorable(f"{what} is nested more than {MAX_DEPTH} levels deep")
-    if size > MAX_DIGITS and _has_long_run(text) and _has_long_run(_outside_strings(text)):
+    if size > MAX_DIGITS and _has_long_run(text) and _has_long_run(outside_strings(text)):
         raise NotStorable(f"{what} holds a number of more than {MAX_DIGITS:,} digits")
     return text
 
@@ -99,21 +99,12 @@ def is_deeper(text: str, most: int) -> bool:
     """Return True if a JSON text is nested deeper than so many levels: take the innermost brackets
     away, level by level.
     """
-    brackets = _outside_strings(text).encode().translate(_TO_SQUARE, _NO_BRACKETS)
+    brackets = outside_strings(text).encode().translate(_TO_SQUARE, _NO_BRACKETS)
     levels = 0
     while brackets and levels < most:
         brackets = brackets.replace(b"[]", b"")
         levels += 1
     return bool(brackets)
-
-
-def _outside_strings(text: str) -> str:
-    """Return what stands between the strings of a JSON text: without escapes, every second part
-    between quotes.
-    """
-    if "\\" in text:
-        text = text.replace("\\\\", "").replace('\\"', "")
-    return "".join(text.split('"')[::2])
 
 
 def _has_long_run(text: str) -> bool:
@@ -172,15 +163,13 @@ class Codec(Generic[T]):
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self._writer: SchemaSerializer | None = None
-        self._upcasting: tuple[int, SchemaValidator] | None = None
+        self._upcasting: tuple[int, Reader] | None = None
         if annotation is not Any:
             schema = coreschemas.lossless(_core_schema(annotation))
             self._writer = SchemaSerializer(
                 coreschemas.own(schema, to_write=True), coreschemas.CONFIG
             )
-            self._reader = SchemaValidator(
-                coreschemas.own(schema, to_write=False), coreschemas.CONFIG
-            )
+            self._reader = Reader(coreschemas.own(schema, to_write=False))
 
     def encode(self, value: T, what: str) -> str:
         """Returns the JSON text of a value.
@@ -198,7 +187,7 @@ class Codec(Generic[T]):
             text = self._writer.to_json(
                 value, warnings=False, by_alias=False, round_trip=True
             ).decode()
-            if ("NaN" in text or "Infinity" in text) and _CONSTANT.search(_outside_strings(text)):
+            if ("NaN" in text or "Infinity" in text) and _CONSTANT.search(outside_strings(text)):
                 json.loads(text, parse_constant=_refuse_constant)
         except (
             PydanticSerializationError,
@@ -232,14 +221,11 @@ class Codec(Generic[T]):
         try:
             if self._writer is None:
                 return cast("T", json.loads(text))
-            return cast("T", self._reader.validate_json(text, by_alias=True, by_name=True))
+            return cast("T", self._reader.read(text))
         except (ValueError, RecursionError) as error:
             if self._writer is not None and upcasters.is_any():
                 try:
-                    return cast(
-                        "T",
-                        self._upcasting_reader().validate_json(text, by_alias=True, by_name=True),
-                    )
+                    return cast("T", self._upcasting_reader().read(text))
                 except (ValueError, RecursionError):
                     # How the text differs from what it should be is what the first reader said.
                     pass
@@ -259,7 +245,7 @@ class Codec(Generic[T]):
             )
         )
 
-    def _upcasting_reader(self) -> SchemaValidator:
+    def _upcasting_reader(self) -> Reader:
         """A reader that lets upcasters try what a class does not take;
         made again when further ones are declared.
         """
@@ -268,7 +254,7 @@ class Codec(Generic[T]):
             schema = upcasters.weave_in(coreschemas.lossless(_core_schema(self.annotation)))
             self._upcasting = (
                 count,
-                SchemaValidator(coreschemas.own(schema, to_write=False), coreschemas.CONFIG),
+                Reader(coreschemas.own(schema, to_write=False)),
             )
         return self._upcasting[1]
 
