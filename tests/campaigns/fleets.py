@@ -166,10 +166,10 @@ def recoveries(ground: Ground) -> list[Evidence]:
 
 
 def too_slow(found: list[float], dead_after: float, stall: Stall) -> tuple[str, ...]:
-    """Return a complaint if a run took longer than the time-out and a second, and than this machine
-    stood still.
+    """Return a complaint if a run took longer than the time-out and a second of work, and than this
+    machine stood still.
     """
-    bound = dead_after + 1 + 3 * stall.longest_seconds
+    bound = dead_after + stall.crowding + 3 * stall.longest_seconds
     return (
         (f"a run went on only after {max(found):.2f} s, the bound is {bound:.2f} s",)
         if max(found, default=0) > bound

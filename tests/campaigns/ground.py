@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
+import re
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
@@ -244,12 +248,17 @@ def spread(values: Sequence[float]) -> str:
 
 
 class Stall:
-    """Stall of this machine: the longest wait of a thread that had nothing to do but to wake up and
-    to commit. No bound on a time can leave it out.
+    """Delays of this machine, which no bound on a time can leave out.
+
+    Attributes:
+        longest_seconds: The longest wait of a thread that had nothing to do but to wake up and to
+            commit.
+        crowding: How many times as long work takes because others work too: the processes that can
+            run by the processors there are, in the most crowded half second.
     """
 
     def __init__(self, dsn: str) -> None:
-        self.longest_seconds = 0.0
+        self.longest_seconds, self.crowding = 0.0, 1.0
         self._dsn = dsn
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -263,6 +272,7 @@ class Stall:
         self._thread.join()
 
     def _watch(self) -> None:
+        running = deque([0] * 25, maxlen=25)
         with psycopg.connect(self._dsn, autocommit=True) as conn:
             while not self._stop.is_set():
                 before = time.monotonic()
@@ -270,6 +280,18 @@ class Stall:
                 # It writes no table, but the log, which a commit waits for.
                 conn.execute("select pg_logical_emit_message(true, 'stall', '')")
                 self.longest_seconds = max(self.longest_seconds, time.monotonic() - before - 0.02)
+                running.append(_running())
+                mean = sum(running) / len(running)
+                self.crowding = max(self.crowding, mean / (os.cpu_count() or 1))
+
+
+def _running() -> int:
+    """Return how many processes can run, where the system says so."""
+    try:
+        said = re.search(r"^procs_running (\d+)", Path("/proc/stat").read_text(), re.MULTILINE)
+    except OSError:
+        said = None
+    return int(said[1]) if said else 0
 
 
 def prepare_template(server_dsn: str) -> str:
