@@ -324,6 +324,20 @@ CLAIMS = (
         "queues/test_batches.py::test_a_cursor_that_is_behind_passes_each_member_once_and_sleepers_are_found",
     ),
     Defect(
+        "a node that always runs, kept at a retry",
+        "sql/again/inherit.sql",
+        "where s.what in ('step', 'transaction') and not pgflow.is_fresh_(origin, s.name)",
+        "where s.what in ('step', 'transaction')",
+        "runs/test_retried_files.py::test_a_node_that_always_runs_is_done_again_and_what_reads_something_new_of_it",
+    ),
+    Defect(
+        "a shell that is kept though it would read other values now",
+        "pgflow/declare/durable/works.py",
+        "        read = _digest(values, variables) if self.is_exact else ()",
+        "        read = ()",
+        "runs/test_retried_files.py::test_a_node_that_always_runs_is_done_again_and_what_reads_something_new_of_it",
+    ),
+    Defect(
         "a first failure that begins its run again and again",
         "sql/runs/batches.sql",
         "where x.batch_id = b.batch_id and x.fired_at is null;",
@@ -3919,8 +3933,8 @@ FILES = (
     Defect(
         "turn that asks no pool",
         "pgflow/declare/durable/turns.py",
-        "    if has_budget:",
-        "    if False:",
+        "(step.options(admit=admits) if taker.has_budget else step)",
+        "step",
         "runs/test_declared_runs.py::test_a_pool_that_is_used_up_admits_no_further_turn",
     ),
     Defect(
@@ -3933,8 +3947,8 @@ FILES = (
     Defect(
         "turn that failed and costs nothing",
         "pgflow/declare/durable/turns.py",
-        "            charge(error.spent)\n            raise NodeFailed(str(error)[:4000]) from None",
-        "            raise NodeFailed(str(error)[:4000]) from None",
+        "        charge(error.spent)\n        raise NodeFailed(str(error)[:4000]) from None",
+        "        raise NodeFailed(str(error)[:4000]) from None",
         "runs/test_presets.py::test_a_turn_is_in_the_books_of_its_run",
     ),
     Defect(

@@ -2431,7 +2431,7 @@ function pgflow.carry_(origin bigint, cut integer, heir bigint) returns void, ow
   -- Hands on what the dropped part knew of its steps and effects: results, and keys of steps that did not complete
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 32f2cbc9b21ddbe4401e39a48fa69238
+  md5 7f7ff07cb33d32d101827583cfbc3c48
 
 function pgflow.carry_locks_(me bigint, next_id bigint, t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Hands the locks of a run to the next generation, which has them when it asks for them; answers the chains to wake
@@ -2993,7 +2993,7 @@ function pgflow.cut_to_retry_(run_id bigint) returns integer, owner pgflow_owner
   -- The seq before the step that failed last (of a run of a file: first), or before the first effect that was taken back for it; null = no step has failed
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 fce4645de861f54e31aac45efe581092
+  md5 291e44ec222759868b519324fb0ba2a1
 
 function pgflow.day_head_(before bytea, day date, root bytea) returns bytea, owner pgflow_owner
   -- Head of a day: hash, behind 03, of the head of the day before it, the day and its root
@@ -3330,6 +3330,12 @@ function pgflow.first_adopted_(run_id bigint) returns integer, owner pgflow_owne
   set search_path=pg_catalog, pg_temp
   md5 6542129bb7a11d31846e82f8e5e29db6
 
+function pgflow.first_again_(run_id bigint) returns integer, owner pgflow_owner
+  -- The seq from which a retry of a run of a file does its steps again, as far as they are not kept; null for none
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 08df424105c49b0a4a7454871892502a
+
 function pgflow.first_failure_(run_id bigint) returns integer, owner pgflow_owner
   -- The seq before the first step of a run of a file that failed in its last try (NODE~2 is the second one), or before the start of the first run of a file that failed within; null for none
   sql stable
@@ -3414,6 +3420,12 @@ function pgflow.free_settled_(chains bigint[], ids bigint[], t timestamp with ti
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   md5 9773c2ba1945f9bf2e40fe3c6a20ab96
+
+function pgflow.fresh_nodes_(run_id bigint) returns TABLE(node text, seq integer), owner pgflow_owner
+  -- Nodes of a run of a file that are done again with every retry, each with where it began
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 f9b3f6709e1fef59efb8ac85006247bc
 
 function pgflow.from_micros_(us bigint) returns timestamp with time zone, owner pgflow_owner
   -- The time that a number of microseconds since 1970 stands for
@@ -3677,6 +3689,12 @@ function pgflow.is_forced_(run_id bigint) returns boolean, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 149723880d506965f707f62b72e81b68
 
+function pgflow.is_fresh_(run_id bigint, step text) returns boolean, owner pgflow_owner
+  -- True for a step of a node that is done again with every retry, in any round and try of it
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 08d44322f066bc8422d1cb8cd595a539
+
 function pgflow.is_handed_on_(run_id bigint, seq integer) returns boolean, owner pgflow_owner
   -- True if another run owes what a unit opened: the generation that took it over, or the origin of a fork
   sql stable
@@ -3806,7 +3824,7 @@ function pgflow.keep_schedules(worker_id integer, max integer DEFAULT 100, at_on
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 92b4f347fc49044788f5750485940c20
+  md5 76081825bdf8db67d317143201884f5f
   grant execute to pgflow_worker
 
 function pgflow.key_counts_(chain bigint, key_seconds double precision) returns boolean, owner pgflow_owner
@@ -5069,7 +5087,7 @@ function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant tex
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 5bdb53a320657be90289c67f22db4cb5
+  md5 660a4eb7235f70dea837d3884d1cacf0
   grant execute to pgflow_operator
 
 function pgflow.return_reservations_(runs bigint[]) returns void, owner pgflow_owner

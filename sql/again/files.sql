@@ -1,6 +1,9 @@
 -- Retries of runs of workflow files. Such a run goes on when a node of it fails, so its last failure says little. All
 -- that failed is done again: from the first failure on, and what completed is kept. The runs of files that it has
 -- called and that failed are retried before it, so that it takes them up where they were.
+--
+-- A node that says `always_run` is done again as well, and what completed of it is not handed on. Its player marks its
+-- beginning by a read, NODE:always, since the journal has names in the clear, and the file perhaps not.
 
 create or replace function pgflow.is_of_file_(run_id bigint)
 returns boolean
@@ -38,6 +41,46 @@ $$;
 comment on function pgflow.first_failure_(bigint)
   is 'The seq before the first step of a run of a file that failed in its last try (NODE~2 is the second one), or '
      'before the start of the first run of a file that failed within; null for none';
+
+create or replace function pgflow.fresh_nodes_(run_id bigint)
+returns table (node text, seq int)
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select left(u.name, -length(':always')), min(u.seq) from pgflow.unit u
+  where u.run_id = fresh_nodes_.run_id and u.kind = 'c' and u.name like '%:always' and pgflow.is_of_file_(u.run_id)
+  group by u.name
+$$;
+comment on function pgflow.fresh_nodes_(bigint)
+  is 'Nodes of a run of a file that are done again with every retry, each with where it began';
+
+create or replace function pgflow.is_fresh_(run_id bigint, step text)
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select exists (
+    select from pgflow.fresh_nodes_(is_fresh_.run_id) f
+    where f.node = step or starts_with(step, f.node) and substr(step, length(f.node) + 1, 1) in ('#', '~', ':', '/')
+  )
+$$;
+comment on function pgflow.is_fresh_(bigint, text)
+  is 'True for a step of a node that is done again with every retry, in any round and try of it';
+
+create or replace function pgflow.first_again_(run_id bigint)
+returns int
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select least(
+    pgflow.first_failure_(run_id), (select min(f.seq) from pgflow.fresh_nodes_(first_again_.run_id) f) - 1
+  )
+$$;
+comment on function pgflow.first_again_(bigint)
+  is 'The seq from which a retry of a run of a file does its steps again, as far as they are not kept; null for none';
 
 create or replace function pgflow.retry_called_(run_id bigint, why text, sent_by text)
 returns void

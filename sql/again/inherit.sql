@@ -283,7 +283,7 @@ as $$
 declare
   step text := (select u.name from pgflow.unit u where u.run_id = run_id and u.kind in ('f', 'q')
     order by u.seq desc limit 1);
-  cut int := case when pgflow.is_of_file_(run_id) then pgflow.first_failure_(run_id)
+  cut int := case when pgflow.is_of_file_(run_id) then pgflow.first_again_(run_id)
     when step is not null then pgflow.cut_before_(run_id, step) end;
   first int;
 begin
@@ -456,7 +456,7 @@ as $$
   from (
     select s.seq, s.call, s.args_hash, s.state = 'completed' as is_done, 'step' as what, s.name, s.key, s.payload,
       null::json as request, null::jsonb as note
-    from pgflow.acts_(origin, cut) s where s.what in ('step', 'transaction')
+    from pgflow.acts_(origin, cut) s where s.what in ('step', 'transaction') and not pgflow.is_fresh_(origin, s.name)
     union all
     -- What was taken back is done anew.
     select e.seq, e.call, e.args_hash, true, 'effect', e.name, e.key, e.result, e.request,

@@ -86,7 +86,7 @@ begin
   select status into ended from pgflow.outcome where run_id = me;
   if not is_again and ended = 'failed' and pgflow.is_of_file_(me) then
     perform pgflow.lock_chain_(chain);
-    is_again := pgflow.first_failure_(me) is not null;
+    is_again := pgflow.first_again_(me) is not null;
     if is_again and pgflow.newest_run_(chain) = me then
       perform pgflow.retry_called_(me, why, sent_by);
       effects := coalesce(effects, 'reuse');

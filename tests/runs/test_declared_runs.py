@@ -34,12 +34,11 @@ AGENT = "python:declared_agents:answer"
 
 
 def steps(conn: psycopg.Connection) -> list[str]:
-    """Names of the steps and decisions, in the order in which they were asked for."""
+    """Names of the steps, in the order in which they were asked for."""
     asked = conn.execute(
-        "select step, run_id, call from pgflow.steps where step <> 'pgflow.folder' "
-        "union select name, run_id, call from pgflow.decisions order by run_id, call"
+        "select step from pgflow.steps where step <> 'pgflow.folder' order by run_id, call"
     )
-    return [name for name, _, _ in asked]
+    return [name for (name,) in asked]
 
 
 async def test_outputs_reach_the_nodes_after_them(aflow: AsyncHarness, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_provider_says_which_limits_it_keeps(tmp_path: Path) -> None:
         (f"{READ}, mcp: servers.json}}", "", "asks for mcp, which this provider does not have"),
         (f"{READ}, systemPrompt: Be brief.}}", "", "asks for systemPrompt"),
         (f"{READ}, context: shared}}", "", "asks for context"),
-        (f"{READ}, always_run: true}}", "", "it is not done again where the run is resumed"),
+        (f"{READ}, always_run: true, effect: external}}", "", "keeps what an external node has done"),
         (f"{READ}, effect: external, retry: {{max_attempts: 2}}}}", "", "its retry is not done"),
         (f"{READ}, output_format: {{type: 5}}}}", "", "is no schema, and checks nothing"),
         (f"{READ}, output_format: {{$ref: 'https://x.example/s'}}}}", "", "it refers to https://x"),

@@ -53,3 +53,42 @@ async def test_a_retry_does_all_that_failed_again_also_in_the_runs_that_were_cal
     said = await ended(run)
     assert said.status == "failed", "the run that never ran anything cannot go on"
     assert said.error.startswith("node 'lost' failed")
+
+
+FRESH = """
+- {id: fetch, bash: 'echo fetch >> ran; cat news', always_run: true}
+- {id: known, bash: 'echo known >> ran; echo said', depends_on: [fetch]}
+- {id: agent, prompt: 'about $known.output', depends_on: [known]}
+- {id: told, bash: 'echo "told $fetch.output" >> ran', depends_on: [fetch]}
+- id: rounds
+  always_run: true
+  depends_on: [fetch]
+  loop_group:
+    max_iterations: 2
+    until: DONE
+    nodes: [{id: round, bash: 'echo round >> ran; echo DONE'}]
+- {id: late, bash: 'echo late >> ran; test -e fine', depends_on: [agent, told, rounds]}
+"""
+
+
+async def test_a_node_that_always_runs_is_done_again_and_what_reads_something_new_of_it(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    (tmp_path / "news").write_text("old")
+    agent = "cmd:sh -c 'echo agent >> ran; echo hi'"
+    run = await start(aflow, write(tmp_path, FRESH), provider=agent, key="k", lease="share")
+    await aflow.until_idle()
+    ran = tmp_path / "ran"
+    first = ["agent", "fetch", "known", "late", "round", "told old"]
+    assert sorted(ran.read_text().splitlines()) == first
+    ran.write_text("")
+    await aflow.app.retry("k")
+    await aflow.until_idle()
+    assert sorted(ran.read_text().splitlines()) == ["fetch", "late", "round"]
+    ran.write_text("")
+    (tmp_path / "news").write_text("new")
+    (tmp_path / "fine").touch()
+    await aflow.app.retry("k")
+    await aflow.until_idle()
+    assert sorted(ran.read_text().splitlines()) == ["fetch", "late", "round", "told new"]
+    assert (await ended(run)).status == "completed"

@@ -156,8 +156,8 @@ def _of_node(node: Node, frozen: Frozen) -> Iterator[str]:
         yield f"node '{node.id}' will fail: there is no script '{node.body.script}'"
     if isinstance(node.body, Script) and node.body.runtime == "bun" and node.body.dependencies:
         yield f"node '{node.id}' names deps, and bun installs none"
-    if node.always_run:
-        yield f"node '{node.id}' has always_run: it is not done again where the run is resumed"
+    if node.always_run and (kept := _kept_at_retries(node, frozen.graph)):
+        yield f"node '{node.id}' has always_run: a retry keeps {kept} all the same"
     if node.effects and node.retry is not None:
         yield f"node '{node.id}' is external, so its retry is not done: nobody knows what it did"
     checks = node.output_schema is not None and not isinstance(node.body, Call | Group)
@@ -165,6 +165,15 @@ def _of_node(node: Node, frozen: Frozen) -> Iterator[str]:
         yield f"node '{node.id}': its output_format is no schema, and checks nothing: {why}"
     if isinstance(node.body, Group) and node.output_schema is not None:
         yield f"node '{node.id}' has an output_format, which means nothing for a group"
+
+
+def _kept_at_retries(node: Node, graph: Graph) -> str:
+    """Return what a retry keeps of a node that always runs; empty if it is done again."""
+    if node.effects:
+        return "what an external node has done"
+    if isinstance(node.body, Call):
+        return "a called run that completed"
+    return "" if node in graph.nodes else "what completed in a group"
 
 
 def _of_turns(nodes: list[Node], provider: Provider) -> Iterator[str]:

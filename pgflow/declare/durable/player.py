@@ -9,6 +9,7 @@ file, once all of them are there. So nothing that a run decides depends on which
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -233,6 +234,7 @@ class Player:
             places = [(*within, node_id) for node_id in layer]
             state = await self.opened(places, state)
             steps = self._begun(places, state)
+            await self._mark_fresh(steps)
             played = await self._together(
                 [self.play_node(place, state, step) for place, step in steps.items()]
             )
@@ -257,6 +259,14 @@ class Player:
             if isinstance(step, Settled) and step.cancels:
                 break
         return steps
+
+    async def _mark_fresh(self, steps: Mapping[Place, Task | Change]) -> None:
+        """Say in the journal which nodes a retry does again though they completed."""
+        for place, step in steps.items():
+            node = self.plan.node(place)
+            is_fresh = node.always_run and len(place) == 1 and not isinstance(step, Settled)
+            if is_fresh and self.works.is_exact:
+                await pgflow.read(name=f"{node.id}:always")(_nothing)()
 
     async def _together(self, plays: list[Any]) -> list[_Played]:
         if len(plays) == 1:
@@ -480,6 +490,10 @@ class Player:
         except UnresolvableReference as error:
             return Done(error=str(error))
         return await self.works.turn(key, replace(task, text=text, variables=variables))
+
+
+async def _nothing() -> None:
+    """Is the body of a mark."""
 
 
 def output_of(done: Done, node: Node) -> Output:

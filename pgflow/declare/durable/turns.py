@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 
 import pgflow
 from pgflow.declare.durable.bodies import Done, Folders
@@ -28,11 +29,23 @@ _TRIES: Final = 3
 _EXHAUSTED: Final = ("credit balance is too low", "credit exhausted")
 
 
+class _Taken(BaseModel):
+    """A turn that was taken: its answer, the generation of the run that has it, and its cost."""
+
+    done: Done
+    generation: int
+    model: str | None = None
+    usd: Decimal = Decimal(0)
+    tokens: int = 0
+
+
 Asker = Callable[[Turn], Awaitable[Reply]]
 """Has a provider take a turn; called in the bodies of steps only."""
 
 
-async def take_turn(ask: Asker, turn: Turn, folders: Folders, *, has_budget: bool = False) -> Done:
+async def take_turn(
+    ask: Asker, turn: Turn, folders: Folders, *, has_budget: bool = False, is_step: bool = True
+) -> Done:
     """Take a turn as a decision; and if its answer does not fit the node's schema, others.
 
     Args:
@@ -40,16 +53,28 @@ async def take_turn(ask: Asker, turn: Turn, folders: Folders, *, has_budget: boo
         turn: The turn.
         folders: Folders of the run, for an answer that is too long for the journal.
         has_budget: True if the pool of the run is asked first.
+        is_step: True if its answer is a step's, which a retry keeps; False in runs of before.
     """
+    taker = _Taker(ask, folders, has_budget=has_budget, is_step=is_step)
     try:
-        return await _taken(ask, turn, folders, has_budget=has_budget)
+        return await _taken(taker, turn)
     except NodeFailed as error:
         return Done(error=str(error))
     except BudgetExceeded as error:
         return Done(error=f"budget exceeded: {error}")
 
 
-async def _taken(ask: Asker, turn: Turn, folders: Folders, *, has_budget: bool) -> Done:
+@dataclass(frozen=True, slots=True)
+class _Taker:
+    """Takes single turns."""
+
+    ask: Asker
+    folders: Folders
+    has_budget: bool
+    is_step: bool
+
+
+async def _taken(taker: _Taker, turn: Turn) -> Done:
     """Take a turn, and those that ask again.
 
     Raises:
@@ -59,7 +84,7 @@ async def _taken(ask: Asker, turn: Turn, folders: Folders, *, has_budget: bool) 
     asked, session = turn, None
     for number in range(1, MOST_REASKS + 2):
         is_last = number > MOST_REASKS
-        done = await _take(ask, asked, folders, has_budget=has_budget, is_last=is_last)
+        done = await _take(taker, asked, is_last=is_last)
         if turn.schema is None:
             return done
         # A later turn goes on in the session of the first try, without what was asked again.
@@ -97,41 +122,75 @@ async def turn_once(ask: Asker, turn: Turn, folders: Folders) -> Done:
     return done.shortened(folders)
 
 
-async def _take(
-    ask: Asker, turn: Turn, folders: Folders, *, has_budget: bool, is_last: bool
-) -> Done:
-    """Take one turn as a step. What a provider does not do is the step's failure, so a retry of the
-    run takes the turn again.
+async def _take(taker: _Taker, turn: Turn, *, is_last: bool) -> Done:
+    """Take one turn as a step, whose answer a later generation of the run may keep, and record it
+    as a decision. What a provider does not do is the step's failure, so a retry of the run takes
+    the turn again.
     """
 
-    async def body(prompt: str) -> pgflow.Choice[dict[str, Any]]:
-        digest = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()
-        try:
-            reply = await _asked(ask, turn)
-        except TurnFailed as error:
-            charge(error.spent)
-            raise NodeFailed(str(error)[:4000]) from None
-        charge(reply)
-        done = _done(reply.text, reply.value, has_value=reply.has_value)
-        if done.error is not None:
-            raise NodeFailed(done.error)
-        done = done.model_copy(update={"session": reply.session})
-        if is_last and turn.schema is not None and (wrong := _fitted(done, turn.schema)[1]):
-            raise NodeFailed(f"the answer does not fit output_format: {wrong}")
-        return pgflow.Choice(
-            done.shortened(folders).model_dump(),
-            "the answer of the agent",
-            [f"prompt sha256:{digest}"],
-            model=reply.model,
-            usage=pgflow.Usage(reply.usd, reply.tokens),
-        )
+    async def body(prompt: str) -> _Taken:  # noqa: ARG001 - whoever asks the same is given this
+        return await _answer(taker.ask, turn, taker.folders, is_last=is_last)
 
+    async def decide(prompt: str) -> pgflow.Choice[dict[str, Any]]:
+        return _choice(prompt, await body(prompt))
+
+    admits = pgflow.Admit(usd=Decimal(str(turn.max_usd or 0)))
+    if not taker.is_step:
+        decide.__name__ = turn.key
+        take = pgflow.decision(retries=1)(decide)
+        decided = await (take.options(admit=admits) if taker.has_budget else take)(turn.prompt)
+        return Done.model_validate(decided.value).whole()
     body.__name__ = turn.key
-    take = pgflow.decision(retries=1)(body)
-    if has_budget:
-        take = take.options(admit=pgflow.Admit(usd=Decimal(str(turn.max_usd or 0))))
-    decided = await take(turn.prompt)
-    return Done.model_validate(decided.value).whole()
+    step = pgflow.step(retries=1)(body)
+    taken = await (step.options(admit=admits) if taker.has_budget else step)(turn.prompt)
+
+    async def record(prompt: str) -> pgflow.Choice[dict[str, Any]]:
+        return _choice(prompt, taken)
+
+    record.__name__ = turn.key
+    with suppress(BudgetExceeded):  # of a hard pool: the cost is in the books
+        await pgflow.decision(retries=1)(record)(turn.prompt)
+    return taken.done.whole()
+
+
+async def _answer(ask: Asker, turn: Turn, folders: Folders, *, is_last: bool) -> _Taken:
+    """Have a turn taken.
+
+    Raises:
+        NodeFailed: It was not, or says nothing of use.
+    """
+    try:
+        reply = await _asked(ask, turn)
+    except TurnFailed as error:
+        charge(error.spent)
+        raise NodeFailed(str(error)[:4000]) from None
+    charge(reply)
+    done = _done(reply.text, reply.value, has_value=reply.has_value)
+    if done.error is not None:
+        raise NodeFailed(done.error)
+    done = done.model_copy(update={"session": reply.session})
+    if is_last and turn.schema is not None and (wrong := _fitted(done, turn.schema)[1]):
+        raise NodeFailed(f"the answer does not fit output_format: {wrong}")
+    return _Taken(
+        done=done.shortened(folders),
+        generation=pgflow.run_info().generation,
+        model=reply.model,
+        usd=reply.usd,
+        tokens=reply.tokens,
+    )
+
+
+def _choice(prompt: str, taken: _Taken) -> pgflow.Choice[dict[str, Any]]:
+    """An answer as a decision; one that another generation has paid for costs nothing here."""
+    digest = hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()
+    is_paid = taken.generation != pgflow.run_info().generation
+    return pgflow.Choice(
+        taken.done.model_dump(),
+        "the answer of the agent",
+        [f"prompt sha256:{digest}"],
+        model=taken.model,
+        usage=None if is_paid else pgflow.Usage(taken.usd, taken.tokens),
+    )
 
 
 async def _asked(ask: Asker, turn: Turn) -> Reply:

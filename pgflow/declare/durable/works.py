@@ -7,8 +7,10 @@ is in the bodies. A node that says ``effect: external`` is an effect instead of 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -32,6 +34,7 @@ from pgflow.errors import EffectFailed, StepFailed
 
 _SHELLS: Final = ("bash", "script")
 _READ: Final = "outputs that are given are read"
+_EXACT: Final = "steps are asked for with all that they read"
 _SLACK_SECONDS: Final = 30.0
 _MOST_ASKED: Final = 250_000
 """Longest text of an effect, which is recorded with its intent."""
@@ -53,6 +56,10 @@ class Works:
         settings: Its settings.
         folders: Its folders.
         lease: Lease on the folder that it works in.
+
+    Attributes:
+        is_exact: True if a step is asked for with all that it reads, so that a retry keeps it only
+            if that is the same; False in runs of before.
     """
 
     def __init__(self, frozen: Frozen, settings: Settings, folders: Folders, lease: Lease) -> None:
@@ -62,6 +69,7 @@ class Works:
         self.lease = lease
         self.slots = asyncio.Semaphore(settings.parallel)
         self._reads_given = bool(settings.stubs) and pgflow.patched(_READ)
+        self.is_exact = pgflow.patched(_EXACT)
 
     async def once(
         self,
@@ -116,13 +124,13 @@ class Works:
                 return Done(error=str(error))
 
     async def _work(
-        self, key: str, node: Node, body: Callable[[], Awaitable[Done]], text: str
+        self, key: str, node: Node, body: Callable[[], Awaitable[Done]], text: str, *read: str
     ) -> Done:
         """Do the work of a node: as an effect, if it acts on the world and must not do so twice."""
         if not node.effects:
-            return await self._step(key, body, text)
+            return await self._step(key, body, text, *read)
 
-        async def act(text: str) -> Done:  # noqa: ARG001 - recorded with the intent
+        async def act(text: str, *read: str) -> Done:  # noqa: ARG001 - recorded with the intent
             done = await body()
             if done.unknown:
                 raise TimeoutError(done.error)
@@ -141,7 +149,7 @@ class Works:
             return Done(error=f"node '{node.id}' is told too much: {len(text)} characters")
         async with self.slots:
             try:
-                return (await self.lease.during(lambda: effect(text))).whole()
+                return (await self.lease.during(lambda: effect(text, *read))).whole()
             except EffectFailed as error:
                 return Done(error=str(error))
 
@@ -156,9 +164,10 @@ class Works:
         job = Job(node, key, variables, self.settings, self.folders, values)
         run = bodies.check_shell if key.endswith(":until") else bodies.run_shell
         work = lambda: run(job, text)  # noqa: E731 - what follows calls it
+        read = _digest(values, variables) if self.is_exact else ()
         if key.endswith(":until"):
-            return await self._step(key, work, text)
-        return await self._work(key, node, work, text)
+            return await self._step(key, work, text, *read)
+        return await self._work(key, node, work, text, *read)
 
     async def _script(
         self, key: str, node: Node, body: Script, task: Task, outputs: Outputs
@@ -170,8 +179,9 @@ class Works:
             return Done(error=str(error))
         job = Job(node, key, task.variables, self.settings, self.folders)
         typed = body.script in self.frozen.typed
+        read = _digest({}, task.variables) if self.is_exact else ()
         return await self._work(
-            key, node, lambda: bodies.run_script(job, body, text, typed=typed), text
+            key, node, lambda: bodies.run_script(job, body, text, typed=typed), text, *read
         )
 
     async def turn(
@@ -201,7 +211,11 @@ class Works:
             try:
                 return await self.lease.during(
                     lambda: take_turn(
-                        ask_provider, turn, self.folders, has_budget=self.settings.has_budget
+                        ask_provider,
+                        turn,
+                        self.folders,
+                        has_budget=self.settings.has_budget,
+                        is_step=self.is_exact,
                     )
                 )
             except StepFailed as error:
@@ -294,6 +308,17 @@ def shell_of(
             )
         values[slot.name] = value
     return script if shell is None else shell.text, values
+
+
+def _digest(values: Mapping[str, str], variables: Variables) -> tuple[str, ...]:
+    """The hash of what a program finds in its environment, as far as that is not the run's; none
+    if it finds nothing.
+    """
+    said = (variables.previous_output, variables.user_input, variables.rejection_reason)
+    if not values and not any(said):
+        return ()
+    text = json.dumps([sorted(values.items()), said])
+    return (f"sha256:{hashlib.sha256(text.encode()).hexdigest()}",)
 
 
 def program_of(frozen: Frozen, body: Script, task: Task, outputs: Outputs) -> str:
