@@ -1,69 +1,98 @@
-"""A durable graph with a fan-out, a graph within and a question, whose nodes leave a trace on the
-disk: what `tests/graphkills.py` kills.
+"""A durable graph with a fan-out, a graph within and a question, whose every node leaves a witness
+outside, and may die there: for `tests.agentkills`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import operator
-import os
-from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
+import langchain_core.tracers.context  # noqa: F401 - which each process would import
 from langgraph.graph import START, StateGraph
 from langgraph.types import Send, interrupt
 
 import pgflow
+from pgflow import Approve
 from pgflow.agent.langgraph import durable
+from tests.kits import fates
+from tests.kits.fates import arrive, witness
 
-ITEMS = 4
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+ITEMS = 3
+PRICE = Decimal("0.25")
+BODIES = (
+    "node begins", "node ends", "node of a def", "router", "item", "graph within", "before the ask",
+    "behind the answer",
+)  # fmt: skip
+COMMITS = ("node:first", "node:item", fates.ASKED, fates.ENDED)
+ANSWER = Approve("yes")
+EXPECTED = {"first": 1, "beside": 1, "item": ITEMS, "deep": 1, "answer": 1}
+CHARGES = sum(EXPECTED.values())
+WORDS = ["first", "deep", "answer yes"]
+OUTPUT = ["answer yes", "beside", "deep", "first", "item 0", "item 1", "item 2"]
 
 
 class State(TypedDict):
-    keys: Annotated[list[str], operator.add]
     words: Annotated[list[str], operator.add]
 
 
 class Inner(TypedDict):
     """State of the graph within: what it adds, and not what it was given."""
 
-    keys: list[str]
     words: list[str]
 
 
-def trace(word: str) -> dict[str, Any]:
-    """Writes the key of the step to the disk, and returns it with a word."""
-    key = f"node-{pgflow.idempotency_key()}"
-    with Path(os.environ["GRAPH_TRACE"]).open("ab", buffering=0) as file:
-        file.write(f"{key}\n".encode())
-    return {"keys": [key], "words": [word]}
+def act(kind: str, word: str) -> dict[str, list[str]]:
+    """Do what a node does: leave a witness, and pay."""
+    witness(kind)
+    pgflow.charge(usd=PRICE)
+    return {"words": [word]}
 
 
-async def first(state: State) -> dict[str, Any]:
-    await asyncio.sleep(0.01)
-    return trace("first")
+async def first(state: State) -> dict[str, list[str]]:
+    arrive("node begins")
+    done = act("first", "first")
+    pgflow.emit("words", "first")
+    arrive("node ends")
+    return done
 
 
-def beside(state: State) -> dict[str, Any]:
-    return trace("beside")
+def beside(state: State) -> dict[str, list[str]]:
+    done = act("beside", "beside")
+    arrive("node of a def")
+    return done
 
 
 def spread(state: State) -> list[Send]:
+    arrive("router")
     return [Send("item", {"n": n}) for n in range(ITEMS)]
 
 
-async def item(state: Any) -> dict[str, Any]:
-    await asyncio.sleep(0.005 * state["n"])
-    return trace(f"item {state['n']}")
+async def item(state: Any) -> dict[str, list[str]]:
+    done = act("item", f"item {state['n']}")
+    arrive("item")
+    return done
 
 
-def deep(state: Inner) -> dict[str, Any]:
-    return trace("deep")
+def deep(state: Inner) -> dict[str, list[str]]:
+    done = act("deep", "deep")
+    pgflow.emit("words", "deep")
+    arrive("graph within")
+    return done
 
 
-async def ask(state: State) -> dict[str, Any]:
+async def ask(state: State) -> dict[str, list[str]]:
+    arrive("before the ask")
     answer = interrupt({"words": len(state["words"])})
-    return trace(f"answer {answer}")
+    done = act("answer", f"answer {answer}")
+    pgflow.emit("words", f"answer {answer}")
+    arrive("behind the answer")
+    return done
 
 
 def make() -> Any:
@@ -86,12 +115,25 @@ GRAPH = durable(make())
 
 
 @pgflow.workflow
-async def walk() -> list[str]:
-    state = await GRAPH.ainvoke({"keys": [], "words": []})
-    return list(state["words"])
+async def walk(question: str) -> list[str]:
+    state = await GRAPH.ainvoke({"words": []})
+    return sorted(state["words"])
 
 
 @pgflow.workflow
-def walk_in_thread() -> list[str]:
-    state = GRAPH.invoke({"keys": [], "words": []})
-    return list(state["words"])
+def walk_in_thread(question: str) -> list[str]:
+    state = GRAPH.invoke({"words": []})
+    return sorted(state["words"])
+
+
+FLOWS = (walk, walk_in_thread)
+
+
+def serve(dsn: str, **options: Any) -> None:
+    """Work as a child of the nursery."""
+    fates.serve(dsn, FLOWS, **options)
+
+
+def judge(conn: psycopg.Connection[Any], key: str) -> Iterator[str]:
+    """Look at what only a graph leaves: nothing."""
+    return iter(())

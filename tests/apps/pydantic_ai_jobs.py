@@ -1,15 +1,15 @@
 """An agent of pydantic-ai whose every part leaves a witness outside, and may die there: for
 `tests.agentkills`.
+
+It asks its model five times, and calls two tools at once, an effect, a transaction, a tool that is
+code of the workflow, and one that a person approves.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from pydantic_ai import Agent, Tool
@@ -17,52 +17,40 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 
 import pgflow
-from pgflow import Admit
+from pgflow import Admit, Approve
 from pgflow.agent.pydantic_ai import Approvals, PgflowDurability, as_tool
+from tests.kits import fates
+from tests.kits.fates import arrive, witness
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PRICE = Decimal("0.25")
-TURNS = 5
-POINTS = (
+BODIES = (
     "asked", "answered", "tool begins", "tool ends", "effect begins", "effect ends", "transaction",
     "between", "approved tool",
 )  # fmt: skip
-
-
-@dataclass
-class Fate:
-    """The arrival, and the point, at which this process dies; never, if there is none."""
-
-    point: str = ""
-    arrivals: int = 1
-    dsn: str = ""
-    seen: int = field(default=0)
-
-    def arrive(self, point: str) -> None:
-        """Die, if it is time."""
-        if point == self.point:
-            self.seen += 1
-            if self.seen == self.arrivals:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-
-fate = Fate()
-
-
-def witness(kind: str) -> None:
-    """Leave a witness under the key of the step, outside of any transaction of the run."""
-    with psycopg.connect(fate.dsn, autocommit=True) as conn:
-        conn.execute(
-            "insert into witness (run, kind, key) values (%s, %s, %s)",
-            (pgflow.run_info().key, kind, pgflow.idempotency_key()),
-        )
+MODEL, TOOL = "killed__model.request", "killed__function_toolset__<agent>.call_tool:look"
+COMMITS = (MODEL, TOOL, "send", fates.ASKED, fates.ENDED)
+ANSWER = Approve()
+EXPECTED = {"model": 5, "tool": 2, "effect": 1, "publish": 1}
+"""Keys of each kind in a run."""
+CHARGES = EXPECTED["model"]
+WORDS = [f"turn {n}" for n in range(EXPECTED["model"])]
+OUTPUT = "done"
+TABLES = (
+    "create table written (run text)",
+    "grant insert on written to public",
+)
 
 
 def respond(messages: Any, info: Any) -> ModelResponse:
     """Answer as the model."""
-    fate.arrive("asked")
+    arrive("asked")
     witness("model")
     turn = sum(isinstance(message, ModelResponse) for message in messages)
-    fate.arrive("answered")
+    pgflow.emit("words", f"turn {turn}")
+    arrive("answered")
     turns: list[list[Any]] = [
         [ToolCallPart("look", {"n": 1}), ToolCallPart("look", {"n": 2})],
         [ToolCallPart("send", {"n": 3})],
@@ -74,34 +62,34 @@ def respond(messages: Any, info: Any) -> ModelResponse:
 
 
 def look(n: int) -> int:
-    fate.arrive("tool begins")
+    arrive("tool begins")
     witness("tool")
-    fate.arrive("tool ends")
+    arrive("tool ends")
     return n
 
 
 @pgflow.effect(risk="irreversible", dedup_window=timedelta(days=1))
 async def send(n: int) -> int:
-    fate.arrive("effect begins")
+    arrive("effect begins")
     witness("effect")
-    fate.arrive("effect ends")
+    arrive("effect ends")
     return n
 
 
 @pgflow.transaction
 async def write(conn: psycopg.AsyncConnection, n: int) -> int:
     await conn.execute("insert into written (run) values (%s)", (pgflow.run_info().key,))
-    fate.arrive("transaction")
+    arrive("transaction")
     return n
 
 
 async def think() -> str:
-    fate.arrive("between")
+    arrive("between")
     return "thought"
 
 
 def publish(n: int) -> int:
-    fate.arrive("approved tool")
+    arrive("approved tool")
     witness("publish")
     return n
 
@@ -129,3 +117,21 @@ async def work(question: str) -> str:
 @pgflow.workflow
 def work_in_thread(question: str) -> str:
     return str(agent.run_sync(question).output)
+
+
+FLOWS = (work, work_in_thread)
+
+
+def serve(dsn: str, **options: Any) -> None:
+    """Work as a child of the nursery."""
+    fates.serve(dsn, FLOWS, **options)
+
+
+def judge(conn: psycopg.Connection[Any], key: str) -> Iterator[str]:
+    """Look at what only this agent leaves: its decisions, and the row of its transaction."""
+    rows = conn.execute("select decision from pgflow.decisions where key = %s", (key,)).fetchall()
+    if len(rows) != CHARGES or len(set(rows)) != CHARGES:
+        yield f"{key} has {len(rows)} requests on record"
+    row = conn.execute("select count(*) from written where run = %s", (key,)).fetchone()
+    if row != (1,):
+        yield f"{key} has written {row}"

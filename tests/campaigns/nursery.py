@@ -8,6 +8,7 @@ input ends, because whoever started it is gone, it takes its children along.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -103,6 +104,7 @@ class Nursery:
 def main() -> None:
     """Answers requests until there are no more."""
     roles = importlib.import_module(sys.argv[1])
+    gc.freeze()  # else a child would copy what it only looks at
     living: set[int] = set()
     codes: dict[int, int | None] = {}
     try:
