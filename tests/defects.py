@@ -3931,6 +3931,20 @@ FILES = (
         "cli/test_cli_cleanup.py::test_what_no_run_of_this_folder_has_left_is_kept_unless_it_is_asked_for",
     ),
     Defect(
+        "a session that is another conversation's",
+        "pgflow/declare/durable/conversations.py",
+        "self._name, node.id,",
+        '"", node.id,',
+        "runs/test_sessions.py::test_a_conversation_goes_on_in_the_next_run_until_it_is_forgotten",
+    ),
+    Defect(
+        "a session that is gone, and fails its node",
+        "pgflow/declare/durable/works.py",
+        "if turn.session is None or not _GONE.search(str(error)):",
+        "if True:",
+        "runs/test_sessions.py::test_a_turn_whose_session_is_gone_begins_anew_and_says_so",
+    ),
+    Defect(
         "turn that asks no pool",
         "pgflow/declare/durable/turns.py",
         "(step.options(admit=admits) if taker.has_budget else step)",

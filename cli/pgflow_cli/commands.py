@@ -54,6 +54,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "ops.serve:serve",
             "Runs workflow files by schedule, webhook, topic or new file.",
         ),
+        "reset-sessions": (
+            "runs.sessions:reset_sessions",
+            "Forgets the sessions that nodes of a workflow keep from run to run.",
+        ),
     },
     "Look": {
         "web": ("ops.web:web", "Serves the console: pages where people see, decide and mend."),

@@ -10,7 +10,7 @@ import time
 from decimal import Decimal
 from pathlib import Path
 
-from pgflow.declare.durable.providers import Reply, Turn
+from pgflow.declare.durable.providers import Reply, Turn, TurnFailed
 
 
 def witness(turn: Turn, said: str) -> None:
@@ -78,6 +78,8 @@ def clumsy(turn: Turn) -> str:
 def remembering(turn: Turn) -> Reply:
     """Goes on in a session, and says in which: each turn forks one of its own, named by its key."""
     witness(turn, f"in {turn.session}")
+    if turn.session is not None and Path(turn.cwd, "forgotten").exists():
+        raise TurnFailed(f"agent exited with code 1: No conversation found: {turn.session}")
     said = "wrong" if turn.schema is not None and "reask" not in turn.key else '{"n": 1}'
     return Reply(f"{said} DONE" if turn.key.endswith("#3") else said, session=f"s:{turn.key}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from clikit import pgflow
 from runkit import play, write
 
 if TYPE_CHECKING:
@@ -117,3 +118,52 @@ async def test_each_round_of_a_group_and_an_included_workflow_begin_anew(
     assert told["group#1/d"] == "s:group#1/c"
     assert told["group#2/c"] is None
     assert told["check__a"] is None
+
+
+KEPT = """
+- {id: plan, prompt: a}
+- {id: build, prompt: b, depends_on: [plan]}
+- {id: fresh, prompt: c, context: fresh, depends_on: [build]}
+- {id: back, prompt: d, context: {resume: plan}, depends_on: [fresh]}
+- {id: out, prompt: e, persist_session: false, depends_on: [back]}
+"""
+
+
+async def test_a_conversation_goes_on_in_the_next_run_until_it_is_forgotten(
+    aflow: AsyncHarness, tmp_path: Path, dsn: str
+) -> None:
+    path = write(tmp_path, KEPT, "persist_sessions: true")
+    witness = tmp_path / "witness"
+
+    async def again(conversation: str = "pr-7") -> tuple[str | None, ...]:
+        witness.write_text("")
+        run = await play(aflow, path, provider=AGENT, conversation=conversation)
+        assert run.status == "completed", run
+        return tuple(sessions(tmp_path).values())
+
+    anew = (None, "s:plan", None, "s:plan", "s:back")
+    assert await again() == anew
+    assert await again() == ("s:plan", "s:build", None, "s:plan", "s:back")
+    assert await again("pr-8") == anew, "another conversation"
+    assert await again("") == anew, "no conversation"
+    assert pgflow(dsn, "reset-sessions", "w").code == 2
+    assert pgflow(dsn, "reset-sessions", "w", "--node", "plan").code == 2
+    said = pgflow(dsn, "reset-sessions", "w", "--conversation", "pr-7", "--node", "build")
+    assert said.data == {"forgotten": 1}
+    assert await again() == ("s:plan", "s:plan", None, "s:plan", "s:back")
+    assert pgflow(dsn, "reset-sessions", "w", "--yes", "--json").data == {"forgotten": 6}
+    assert await again() == anew
+
+
+async def test_a_turn_whose_session_is_gone_begins_anew_and_says_so(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    (tmp_path / "forgotten").touch()
+    nodes = "- {id: plan, prompt: a}\n- {id: build, prompt: b, depends_on: [plan]}"
+    run = await play(aflow, write(tmp_path, nodes), provider=AGENT)
+    assert run.status == "completed", run
+    turns = (tmp_path / "witness").read_text().splitlines()
+    assert turns == ["plan in None", "build in s:plan", "build in None"]
+    assert [(end["id"], end["state"]) for end in run.ends] == [
+        ("plan", "completed"), ("build", "lost"), ("build", "completed"),
+    ]  # fmt: skip

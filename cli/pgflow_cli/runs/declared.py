@@ -60,6 +60,7 @@ class Wishes:
         chain: True if agents may have other SOPs carried out.
         lease: Right to the working folder: ``wait``, ``refuse`` or ``share``.
         worktree: True to work in a git worktree of the run's own.
+        conversation: Name of the conversation whose sessions it goes on in.
         search: Folders in which a DAG finds others, after its own.
     """
 
@@ -80,6 +81,7 @@ class Wishes:
     chain: bool = False
     lease: str = "wait"
     worktree: bool = False
+    conversation: str = ""
     search: tuple[Path, ...] = ()
 
 
@@ -236,6 +238,7 @@ def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
         chain=wishes.chain,
         lease=wishes.lease,  # type: ignore[arg-type]
         worktree=wishes.worktree,
+        conversation=wishes.conversation,
     )
 
 

@@ -462,6 +462,13 @@ def run(
         bool,
         typer.Option("--worktree", help="FILE: work in a git worktree of the run's own."),
     ] = False,
+    conversation: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="FILE: agents that persist_session go on in its last run.",
+        ),
+    ] = "",
     search: SearchPath = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="FILE: only start it; a worker does the rest.")
@@ -505,7 +512,8 @@ def run(
         wishes = declared.Wishes(
             words or [], inputs or [], cwd, provider, tuple(env or ()), tuple(secret or ()),
             pool is not None, detach, tuple(ignore or ()), base, context, parallel,
-            dialect.value, tuple(requested or ()), chain, lease.value, worktree, folders,
+            dialect.value, tuple(requested or ()), chain, lease.value, worktree, conversation,
+            folders,
         )  # fmt: skip
         arguments = declared.prepare(file, wishes, partial(asking.ask_missing, dsn, key))
         declared.check_folder(dsn, arguments, key)
@@ -515,7 +523,7 @@ def run(
         of_files = {"--cwd": cwd, "--with": requested, "--provider": provider, "--env": env,
                     "--secret": secret, "--ignore": ignore, "--base": base,
                     "--context": context, "--chain": chain, "--worktree": worktree,
-                    "--path": search}  # fmt: skip
+                    "--conversation": conversation, "--path": search}  # fmt: skip
         if said := [option for option, value in of_files.items() if value]:
             raise Mistake(f"{said[0]} is said of a file, and {target} is none")
         if len(inputs or ()) > 1:

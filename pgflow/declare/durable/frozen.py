@@ -92,6 +92,7 @@ class Settings(Part):
             for the run that works there, or fails where it would have to (``refuse``). ``share``
             keeps nobody out.
         worktree: True if the run works in a git worktree of its own.
+        conversation: Name of the conversation whose sessions the run goes on in; empty for none.
         home: Folder with the run's own folders, if that is not the one that it works in.
         depth: Number of runs around this one.
     """
@@ -114,17 +115,19 @@ class Settings(Part):
     chain: bool = False
     lease: Literal["wait", "refuse", "share"] = "wait"
     worktree: bool = False
+    conversation: str = ""
     home: str = ""
     depth: int = 0
 
     @model_serializer(mode="wrap")
-    def _without_no_models(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the models if there are none: workers of before they were there read this
-        too.
+    def _without_nothing(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out models and conversation if there are none: workers of before they were there
+        read this too.
         """
         dumped: dict[str, Any] = dump(self)
-        if not self.models:
-            del dumped["models"]
+        for name in ("models", "conversation"):
+            if not dumped[name]:
+                del dumped[name]
         return dumped
 
 

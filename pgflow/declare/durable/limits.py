@@ -15,6 +15,7 @@ from typing import Final
 from pydantic import JsonValue
 
 from pgflow.declare.dag.drafts import meaningless, read_node
+from pgflow.declare.durable.conversations import asks
 from pgflow.declare.durable.frozen import Frozen, Settings, is_word, preset_of
 from pgflow.declare.durable.providers import Provider
 from pgflow.declare.durable.schemas import why_no_schema
@@ -87,12 +88,15 @@ def overlooked(
         *_of_workflow(frozen.graph, provider),
         *(sentence for node in nodes for sentence in _of_node(node, frozen)),
         *(() if provider is None else _of_turns(nodes, provider)),
-        *(
-            ()
-            if provider is None or settings is None
-            else _of_models(frozen.graph, nodes, settings)
-        ),
+        *(() if provider is None or settings is None else _of_run(frozen.graph, nodes, settings)),
     ]
+
+
+def _of_run(graph: Graph, nodes: list[Node], settings: Settings) -> Iterator[str]:
+    """Yield what depends on how this run is started."""
+    yield from _of_models(graph, nodes, settings)
+    if not settings.conversation and any(asks(graph, node) for node in nodes):
+        yield "persist_session: sessions are kept for the next run with --conversation NAME only"
 
 
 def _of_models(graph: Graph, nodes: list[Node], settings: Settings) -> Iterator[str]:
@@ -142,9 +146,15 @@ def _of_workflow(graph: Graph, provider: Provider | None) -> Iterator[str]:
         yield "requires: nobody looks whether what the workflow requires is there"
     if provider is None:
         return
-    for field in sorted(_OF_AGENTS - _HINTS - SAFETY - provider.honours):
+    for field in sorted(_OF_AGENTS - _HINTS - SAFETY - _honoured(provider)):
         if field in options and (field, options[field]) != ("webSearchMode", "disabled"):
             yield f"the workflow asks for {field}, which this provider does not have"
+
+
+def _honoured(provider: Provider) -> frozenset[str]:
+    """The fields that a provider obeys; with sessions of its own, a run can keep them."""
+    kept = {"persist_session", "persist_sessions"} if "context" in provider.honours else set()
+    return provider.honours | kept
 
 
 def _of_node(node: Node, frozen: Frozen) -> Iterator[str]:
@@ -178,7 +188,7 @@ def _kept_at_retries(node: Node, graph: Graph) -> str:
 
 def _of_turns(nodes: list[Node], provider: Provider) -> Iterator[str]:
     """Yield the wishes that this provider does not grant."""
-    known = provider.honours | SAFETY | _HINTS
+    known = _honoured(provider) | SAFETY | _HINTS
     for node in nodes:
         for field in sorted(set(node.agent) - known):
             if node.agent[field] not in (None, "fresh", False):

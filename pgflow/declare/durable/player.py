@@ -21,6 +21,7 @@ import pgflow
 from pgflow.declare.durable.artifacts import keep_output
 from pgflow.declare.durable.bodies import Done, Folders
 from pgflow.declare.durable.children import Children
+from pgflow.declare.durable.conversations import Conversation
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.keys import key_of
 from pgflow.declare.durable.lease import Lease
@@ -111,6 +112,7 @@ class Player:
         self.folders = Folders(settings.home or settings.cwd, info.key)
         self.plan = make_plan(frozen.graph.nodes)
         self.sessions = Sessions(self.plan)
+        self.conversation = Conversation(frozen.graph, settings)
         self.lease = Lease(settings, frozen.graph)
         self.children = Children(declared, frozen, settings, self.lease)
         self.works = Works(frozen, settings, self.folders, self.lease)
@@ -381,16 +383,22 @@ class Player:
             key: Key of the step, if it is not the node's own.
         """
         key, attempt = key or key_of(self.plan, state, task.place, task.round), 1
+        is_kept, known = self.conversation.keeps(task.node), None
+        if is_kept:
+            known = await self.conversation.session(key, task.node)
         while True:
             tried = key if attempt == 1 else f"{key}~{attempt}"
             try:
+                session = known or self.sessions.of(task)
                 done = await self.works.once(
-                    tried, task, visible(state, task.place), session=self.sessions.of(task)
+                    tried, task, visible(state, task.place), session=session
                 )
             except UnresolvableReference as error:
                 return Done(error=str(error))
             if done.error is None:
                 self.sessions.leave(task, done.session)
+                if is_kept:
+                    await self.conversation.keep(key, task.node, done.session)
                 return done
             delay = retry_delay_ms(task.node, attempt, done.error)
             if delay is None or task.node.effects or isinstance(task.node.body, Loop):

@@ -23,11 +23,12 @@ from pgflow.declare.durable.frozen import Frozen, Settings, preset_of
 from pgflow.declare.durable.lease import Lease
 from pgflow.declare.durable.processes import KeeperLost, Mask
 from pgflow.declare.durable.programs import fill
-from pgflow.declare.durable.providers import Reply, Turn, TurnFailed, provider_of
+from pgflow.declare.durable.providers import Provider, Reply, Turn, TurnFailed, provider_of
 from pgflow.declare.durable.results import NodeFailed
 from pgflow.declare.durable.turns import Asker, masked, take_turn, turn_once
 from pgflow.declare.graph import Bash, Node, Script
 from pgflow.declare.play.interpreter import Task
+from pgflow.declare.play.progress import STREAM
 from pgflow.declare.text.outputs import Outputs, completed
 from pgflow.declare.text.templates import Variables, resolve, with_context
 from pgflow.errors import EffectFailed, StepFailed
@@ -44,6 +45,13 @@ _TURN_SECONDS: Final = 7200.0
 
 Prepare = Callable[[Turn], Turn]
 """Completes a turn when it is taken; called in the bodies of steps only."""
+
+_GONE = re.compile(
+    r"no (conversation|session|thread|rollout) found"
+    r"|(conversation|session|thread|rollout)\b.{0,80}\bnot (be )?found",
+    re.IGNORECASE,
+)
+"""Words of agents for a session that they do not have."""
 
 _NUMBER = re.compile(r"\s*-?[0-9]*\s*")
 
@@ -264,8 +272,9 @@ class Works:
             except bodies.Unusable as error:
                 raise TurnFailed(f"node '{turn.node}' {error}") from error
             turn = replace(turn, env=bodies.short_values(env), secrets=secrets)
+            turn = turn if prepare is None else prepare(turn)
             try:
-                reply = await provider_of(spec).take(turn if prepare is None else prepare(turn))
+                reply = await _in_session(provider_of(spec), turn)
             except KeeperLost:
                 raise
             except Exception as error:  # noqa: BLE001 - it is raised again, without secrets
@@ -340,6 +349,18 @@ def program_of(frozen: Frozen, body: Script, task: Task, outputs: Outputs) -> st
     return fill(
         program, lambda reference: resolve(reference, task.variables, outputs, "script").text
     )
+
+
+async def _in_session(provider: Provider, turn: Turn) -> Reply:
+    """Have a turn taken; one whose session is gone begins anew, and says so."""
+    try:
+        return await provider.take(turn)
+    except TurnFailed as error:
+        if turn.session is None or not _GONE.search(str(error)):
+            raise
+    pgflow.emit(STREAM, {"id": turn.node, "type": "session", "state": "lost",
+                         "reason": "its session is gone: it began anew"})  # fmt: skip
+    return await provider.take(replace(turn, session=None))
 
 
 def _without(secrets: tuple[str, ...], error: Exception) -> Exception:

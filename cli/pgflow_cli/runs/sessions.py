@@ -1,0 +1,49 @@
+"""``pgflow reset-sessions``: agents forget what they were told in the runs of a conversation.
+
+Sessions are kept by nodes with ``persist_session`` (`pgflow.declare.durable.conversations`). All
+conversations of a workflow lose theirs only if somebody says so.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pgflow_cli.look.database import Dsn, opened
+from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.output import AsJson, choose_form, plain, print_one
+
+
+def reset_sessions(
+    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="Name of the workflow.")],
+    conversation: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of this conversation only.")
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(metavar="NODE", help="Of this node of the conversation only.")
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Without --conversation: of all conversations.")
+    ] = False,
+    as_json: AsJson = None,
+    dsn: Dsn = None,
+) -> None:
+    """Forgets the sessions that nodes of a workflow keep from run to run.
+
+    The next run of the conversation begins anew. What agents keep of a session on their own disk
+    stays.
+    """
+    from pgflow.declare.durable.conversations import SESSIONS
+    from pgflow.documents import Documents
+
+    if conversation is None and node is not None:
+        raise Mistake("--node is said of one conversation: pass --conversation NAME")
+    if conversation is None and not yes:
+        raise Mistake("every conversation would lose its sessions: pass --conversation, or --yes")
+    folder = [name for name in (workflow, conversation, node) if name is not None]
+    form = choose_form(as_json=as_json)
+    with opened(dsn) as connection:
+        count = Documents(connection).delete_folder(SESSIONS, folder)
+    what = "1 session" if count == 1 else f"{count} sessions"
+    print_one(form, {"forgotten": count}, lambda: plain(f"{what} forgotten"))
