@@ -3562,6 +3562,20 @@ EVENTS = (
         "outbox/test_sinks.py::test_a_redirection_is_not_followed_and_an_endless_answer_is_not_read",
     ),
     Defect(
+        "target that cancels itself, again and again",
+        "pgflow/_worker/targets.py",
+        "        if _is_being_cancelled():",
+        "        if True:",
+        "outbox/test_relays.py::test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on",
+    ),
+    Defect(
+        "relay that stands still for a database that is not ours",
+        "pgflow/_worker/targets.py",
+        "is_infrastructure(error) and _is_of(error, transaction)",
+        "is_infrastructure(error)",
+        "outbox/test_relays.py::test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on",
+    ),
+    Defect(
         "sink that gives up before its relay",
         "pgflow/sinks.py",
         "self._make(timeout=None)",

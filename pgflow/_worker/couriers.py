@@ -41,6 +41,7 @@ from pgflow._transactions.provider import (
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.news import News
 from pgflow._worker.options import Definitions
+from pgflow._worker.targets import TargetFailed, judged
 from pgflow.errors import DefinitionError
 from pgflow.logs import redacted
 from pgflow.texts import printable
@@ -213,9 +214,12 @@ class OutsideCourier(Courier):
     async def _try(self, taken: TakenEvent) -> Result:
         try:
             event = self.event_of(taken)
-            async with asyncio.timeout(self.relay.timeout_seconds):
-                await self._call(event)
-        except Exception as error:  # noqa: BLE001 - whatever a target raises is its failure
+            with judged():
+                async with asyncio.timeout(self.relay.timeout_seconds):
+                    await self._call(event)
+        except TargetFailed as failed:
+            return self.failed(taken, failed.error)
+        except Exception as error:  # noqa: BLE001 - an event that cannot be read has failed, too
             return self.failed(taken, error)
         return Result(taken.event_id, "ok")
 
@@ -226,8 +230,12 @@ class OutsideCourier(Courier):
         elif inspect.iscoroutinefunction(to):
             await to(event)
         else:
-            assert callable(to)
-            await asyncio.to_thread(to, event)
+            await asyncio.to_thread(self._call_in_thread, event)
+
+    def _call_in_thread(self, event: Event) -> None:
+        handler: Any = self.relay.to
+        with judged():
+            handler(event)
 
     @asynccontextmanager
     async def _prolonged(self, began: float) -> AsyncIterator[_Lease]:
@@ -325,8 +333,9 @@ class InsideCourier(Courier):
                 failures = 0
             except _Lost:
                 return False
-            except Exception as error:  # what a target raises is its failure
-                if is_infrastructure(error):
+            except Exception as raised:
+                error = raised.error if isinstance(raised, TargetFailed) else raised
+                if error is raised and is_infrastructure(error):
                     raise
                 result = self.failed(event, error)
                 if not await self.control.insist(self.settling(upto, [result])):
@@ -418,9 +427,10 @@ class HandlerCourier(InsideCourier):
             return
         async with self._provider.begin_async("read committed") as transaction:
             await self.hold(transaction)
-            async with asyncio.timeout(self.relay.timeout_seconds):
-                await handler(transaction.connection, event)
-            await transaction.flush()
+            with judged(transaction):
+                async with asyncio.timeout(self.relay.timeout_seconds):
+                    await handler(transaction.connection, event)
+                await transaction.flush()
             await self.end(transaction, upto, results)
 
     def _in_thread(
@@ -430,8 +440,9 @@ class HandlerCourier(InsideCourier):
             query = calls.hold_relay(self.relay.name, self.token, LEASE_SECONDS)
             if not run_through(transaction.execute, query):
                 raise _Lost
-            handler(transaction.connection, event)
-            transaction.flush()
+            with judged(transaction):
+                handler(transaction.connection, event)
+                transaction.flush()
             if not run_through(transaction.execute, self.settling(upto, results)):
                 raise _Lost
             transaction.commit()

@@ -320,6 +320,64 @@ async def test_a_handler_is_called_with_each_event(dsn: str, conn: psycopg.Conne
     assert events[0].at == one(conn, "select min(at) from pgflow.events")
 
 
+def end_the_program() -> None:
+    raise SystemExit
+
+
+async def cancel_itself() -> None:
+    raise asyncio.CancelledError
+
+
+async def ask_another_database() -> None:
+    await psycopg.AsyncConnection.connect("host=127.0.0.1 port=1")
+
+
+def failing(way: Any, *, takes_connection: bool) -> Any:
+    """A handler that takes no event of the key `bad`."""
+
+    def call(event: Event) -> None:
+        way() if event.key == "bad" else None
+
+    async def call_async(event: Event) -> None:
+        await way() if event.key == "bad" else None
+
+    async def call_both(connection: psycopg.AsyncConnection[Any], event: Event) -> None:
+        await call_async(event)
+
+    def call_both_sync(connection: psycopg.Connection[Any], event: Event) -> None:
+        call(event)
+
+    if way is end_the_program:
+        return call_both_sync if takes_connection else call
+    return call_both if takes_connection else call_async
+
+
+@awaited
+async def test_what_a_handler_raises_is_its_own_failure_and_other_keys_go_on(
+    dsn: str, conn: psycopg.Connection
+) -> None:
+    relays = [
+        Relay(
+            f"{way.__name__} {takes}", ["orders"],
+            to=failing(way, takes_connection=takes), retries=AT_ONCE,
+        )
+        for way in (end_the_program, cancel_itself, ask_another_database) for takes in (False, True)
+    ]  # fmt: skip
+    publish(conn, ["bad", "good"])
+    app = AsyncApp(dsn, include=relays)
+    async with app, app.worker(**QUICK):
+        over = "select count(*) from pgflow.relays where delivered = 1 and dead = 1"
+        await eventually(lambda: one(conn, over) == len(relays), "the others went on")
+    said = "select relay, attempts, split_part(error, ':', 1) from pgflow.deliveries order by relay"
+    assert rows(conn, said) == [
+        (f"{way} {takes}", 3, error)
+        for way, error in (
+            ("ask_another_database", "OperationalError"), ("cancel_itself", "CancelledError"),
+            ("end_the_program", "SystemExit"),
+        ) for takes in (False, True)
+    ]  # fmt: skip
+
+
 # ---------------------------------------------------------------- to a sink
 
 

@@ -1,0 +1,61 @@
+"""Calls of a relay's target: what it raises is its own failure, whatever that is.
+
+A target may ask another database that is down, cancel itself, or end the program. None of this says
+anything of the worker: the event has failed, is tried again, and is dead in the end. Only trouble
+of the connection in which a handler works for us is not the handler's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pgflow._db.drivers import is_raised_on
+from pgflow._db.failures import is_infrastructure
+
+
+class TargetFailed(Exception):
+    """A target has failed, with this error."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextmanager
+def judged(transaction: Any = None) -> Iterator[None]:
+    """Raises what a target raises in the block as its failure.
+
+    Args:
+        transaction: That in which it works; None if it has none of ours.
+
+    Raises:
+        TargetFailed: It has failed.
+    """
+    try:
+        yield
+    except TargetFailed:
+        raise
+    except asyncio.CancelledError as error:
+        if _is_being_cancelled():
+            raise
+        raise TargetFailed(asyncio.CancelledError("the target cancelled itself")) from error
+    except (Exception, SystemExit) as error:
+        if transaction is not None and is_infrastructure(error) and _is_of(error, transaction):
+            raise
+        raise TargetFailed(error) from error
+
+
+def _is_being_cancelled() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # a thread has no loop, and nobody cancels it
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+def _is_of(error: BaseException, transaction: Any) -> bool:
+    connection = getattr(transaction, "driver_connection", None)
+    return connection is None or is_raised_on(error, connection)
