@@ -2054,6 +2054,14 @@ UPGRADES = (
         "transactions/test_sqlalchemy.py::test_a_connection_that_is_lost_is_no_outcome",
     ),
     Defect(
+        "loop of a workflow's thread left open",
+        "pgflow/_engine/drivers.py",
+        "        _close_loop_of_thread()\n",
+        "",
+        "flow/test_sync_workflows.py::"
+        "test_a_loop_that_a_framework_has_made_for_its_thread_is_closed_in_the_end",
+    ),
+    Defect(
         "ledger booked by the snapshot of a transaction",
         "pgflow/_engine/flushing.py",
         "or self._buffer.has_ledger\n            or self._code.driver.busy",

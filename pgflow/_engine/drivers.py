@@ -283,6 +283,7 @@ class ThreadDriver:
             result: tuple[Any, BaseException | None] = (self._context.run(self._main), None)
         except BaseException as error:  # noqa: BLE001 - whatever it raised is its outcome
             result = (None, error)
+        _close_loop_of_thread()
         self._result = result
         self._thread_id = None  # it may run other code by the time somebody asks
         if not self._closing:
@@ -359,6 +360,17 @@ class ThreadDriver:
                 ThreadDriver._run.__code__, sys._current_frames().get(self._thread_id or 0)
             )
         )
+
+
+def _close_loop_of_thread() -> None:
+    """Close the loop that a framework has made for this thread: no code comes back to it."""
+    try:
+        loop = asyncio.get_event_loop()
+    except RuntimeError:  # there is none, as nearly always
+        return
+    asyncio.set_event_loop(None)
+    with contextlib.suppress(Exception):  # it is not the run that has failed
+        loop.close()
 
 
 class ClosedDriver:

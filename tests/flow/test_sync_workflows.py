@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -59,6 +60,26 @@ def test_steps_of_both_colours_are_called_one_after_the_other(
 async def test_a_sync_workflow_runs_in_an_async_app(aflow: AsyncHarness) -> None:
     aflow.include(total)
     assert await (await aflow.start(total, [1, 2, 3])).result(SOON) == 6
+
+
+def test_a_loop_that_a_framework_has_made_for_its_thread_is_closed_in_the_end(
+    flow: Harness,
+) -> None:
+    loops = []
+
+    @workflow
+    def frame(fails: bool) -> str:
+        loops.append(asyncio.new_event_loop())
+        asyncio.set_event_loop(loops[-1])
+        if fails:
+            raise ValueError("refused")
+        return loops[-1].run_until_complete(asyncio.sleep(0, "done"))
+
+    flow.include(frame)
+    assert flow.start(frame, False).result(SOON) == "done"
+    with pytest.raises(RunFailed, match="refused"):
+        flow.start(frame, True).result(SOON)
+    assert [loop.is_closed() for loop in loops] == [True] * len(loops)
 
 
 def test_more_of_them_than_there_are_threads_come_to_their_end(flow: Harness) -> None:

@@ -7,9 +7,7 @@ that of the workflow. Here stands what this engine has to say to it: how a unit 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -183,21 +181,6 @@ class PgflowDurability(BaseDurabilityCapability[Any]):
             return await settle(self.name, requests, self._approvals)
 
 
-class _ClosedAtLast:
-    """Closes a loop that ``run_sync`` has made for the thread of a sync workflow, as it ends."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def __del__(self) -> None:
-        """Close the loop, unless it still runs."""
-        if not self._loop.is_running():
-            self._loop.close()
-
-
-_thread = threading.local()
-
-
 @contextlib.contextmanager
 def _as_workflow_code() -> Iterator[None]:
     """Keep the framework's own helpers off threads, and its waits durable."""
@@ -206,7 +189,6 @@ def _as_workflow_code() -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(without_threads())
             if is_sync():
-                _thread.loop = _ClosedAtLast(asyncio.get_running_loop())
                 stack.enter_context(Agent.using_sleep(sleep))
             yield
     finally:
