@@ -3973,6 +3973,13 @@ FILES = (
         "runs/test_sessions.py::test_a_turn_whose_session_is_gone_begins_anew_and_says_so",
     ),
     Defect(
+        "gates of every run, below one",
+        "pgflow/inspect/gates.py",
+        "where key = %s and tenant = %s",
+        "where key >= %s or tenant = %s",
+        "gates/test_gates_cli.py::test_a_run_waits_at_its_own_gates_and_at_those_of_the_runs_that_it_started",
+    ),
+    Defect(
         "turn that asks no pool",
         "pgflow/declare/durable/turns.py",
         "(step.options(admit=admits) if taker.has_budget else step)",

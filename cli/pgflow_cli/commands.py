@@ -56,7 +56,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "reset-sessions": (
             "runs.sessions:reset_sessions",
-            "Forgets the sessions that nodes of a workflow keep from run to run.",
+            "Has agents forget what they keep from run to run.",
         ),
     },
     "Look": {
@@ -78,7 +78,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "audit": (
             "ledgers.seals:audit",
-            "Tells the story of a run, or proves that nothing was changed.",
+            "Tells the story of a run, or proves that it is unchanged.",
         ),
         "queues": ("ops.queues:queues", "Shows queues, or pauses, resumes and sets rules of one."),
         "mcp": ("ops.mcp:mcp", "Serves tools to an assistant that started it."),

@@ -34,7 +34,7 @@ from pgflow.inspect.entities import (
     list_entity_names,
     list_entity_updates,
 )
-from pgflow.inspect.gates import GateRow, find_gate, list_gates, read_shape
+from pgflow.inspect.gates import GateRow, find_gate, list_gates, list_gates_below, read_shape
 from pgflow.inspect.health import (
     LargePartition,
     LeftMessages,
@@ -331,6 +331,7 @@ __all__ = [
     "list_entity_updates",
     "list_events",
     "list_gates",
+    "list_gates_below",
     "list_held_runs",
     "list_holders",
     "list_lanes",

@@ -73,6 +73,11 @@ _OF_TENANT: LiteralString = "case when tenant = %s then true end"
 for these first, among all runs that there are.
 """
 
+_FAMILY: LiteralString = (
+    "with recursive family as (select run_id from pgflow.runs where key = %s and tenant = %s"
+    " union select r.run_id from family f join pgflow.runs r on r.parent_run_id = f.run_id)"
+)
+
 
 def list_gates(
     key: str | None = None,
@@ -104,6 +109,20 @@ def list_gates(
         [GateRow(*row) for row in rows], limit, lambda gate: (gate.asked_at, gate.gate)
     )
     return once(Query(sql, (tenant, *given, *place, one_more(limit)), read))
+
+
+def list_gates_below(key: str, *, tenant: str = "") -> Question[list[GateRow]]:
+    """Ask for the open gates at which a run waits, itself or by runs that it has started; the one
+    that waits for longest first.
+
+    Args:
+        key: Key of the run.
+        tenant: Tenant of it.
+    """
+    sql = statement(
+        _FAMILY, _GATES, "run_id in (select run_id from family) order by asked_at, gate"
+    )
+    return once(Query(sql, (key, tenant), lambda rows: [GateRow(*row) for row in rows]))
 
 
 def find_gate(gate: str, *, tenant: str | None = None) -> Question[GateRow | None]:

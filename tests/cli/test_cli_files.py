@@ -187,12 +187,13 @@ def test_the_words_of_other_engines_answer_and_look_by_the_key_of_the_run(dsn: s
     assert [run["key"] for run in pgflow(dsn, "status", "--json").data] == ["two-1"]
     assert pgflow(dsn, "status", "two-1", "--json").data["status"] == "waiting"
     several = pgflow(dsn, "approve", "two-1")
-    assert (several.code, "several gates: say --node" in several.err) == (2, True)
+    assert (several.code, "several gates: name the node" in several.err) == (2, True)
     assert "no gate 'up'" in pgflow(dsn, "approve", "two-1", "--node", "up").err
     strange = pgflow(dsn, "respond", "two-1", "never", "--node", "right")
     assert (strange.code, "it offers approve, later" in strange.err) == (2, True), strange
-    assert pgflow(dsn, "approve", "two-1", "well", "done", "--node", "left").code == 0
-    assert pgflow(dsn, "respond", "two-1", "later", "in", "May").code == 0
+    assert pgflow(dsn, "approve", "two-1", "left", "well", "done").code == 0
+    assert "say the decision" in pgflow(dsn, "respond", "two-1", "right").err
+    assert pgflow(dsn, "respond", "two-1", "right", "later", "in", "May").code == 0
     assert pgflow(dsn, *command).data["output"]["output"] == "well done later in May"
     assert pgflow(dsn, "get", "two-1", "--json").data["status"] == "completed"
     assert [run["key"] for run in pgflow(dsn, "runs", "--json").data] == ["two-1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,11 @@ import psycopg
 import pytest
 from clikit import pgflow
 from records import SOON
-from test_gates import BOOTS, gate_of, ship, ship_by, told
+from test_gates import BOOTS, Order, gate_of, ship, ship_by, told
 
-from pgflow import Approved, Rejected, TakenOver
-from pgflow.inspect import ask, find_gate, list_gates
+from pgflow import Approved, Rejected, TakenOver, gate, run_child
+from pgflow import workflow as pgflow_workflow
+from pgflow.inspect import ask, find_gate, list_gates, list_gates_below
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness
@@ -72,6 +74,29 @@ def test_the_other_answers_have_commands_too(
     ]
 
 
+@pgflow_workflow
+async def ship_all(order: Order) -> None:
+    parts = (run_child(ship_by, order, ["ann"]) for _ in range(2))
+    await asyncio.gather(gate("all", order), *parts)
+
+
+def test_a_run_waits_at_its_own_gates_and_at_those_of_the_runs_that_it_started(
+    flow: Harness, pgflow_dsn: str
+) -> None:
+    flow.include(ship_all, ship_by)
+    for key in ("all-1", "other"):
+        flow.start(ship_all.options(key=key), BOOTS)
+    flow.until_idle()
+    below = ask(flow.app, list_gates_below("all-1"))
+    assert [(one.name, one.path[0]) for one in below].count(("approve-order", "all-1")) == 2
+    assert [one.key for one in below if one.name == "all"] == ["all-1"]
+    assert len(below) == 3
+    assert ask(flow.app, list_gates_below("all-1", tenant="t")) == []
+    assert pgflow(pgflow_dsn, "approve", "all-1").code == 0
+    several = pgflow(pgflow_dsn, "approve", "all-1")
+    assert (several.code, "waits at several gates" in several.err) == (2, True)
+
+
 def test_readers_page_through_the_inbox(flow: Harness, conn: psycopg.Connection) -> None:
     flow.include(ship_by)
     for n in range(3):
@@ -115,6 +140,7 @@ def test_a_page_of_a_long_inbox_is_read_in_its_order_and_no_further(
             (list_gates(), 50),
             (list_gates(asks="ann"), 50),
             (list_gates("o-7"), 1),
+            (list_gates_below("o-"), 1),
         ):
             query = page.first
             explain = "explain (analyze, buffers, format json) " + query.sql

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -42,14 +44,18 @@ Gate = Annotated[
 ]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="WORDS", help="Words that go with it.", show_default=False),
+    typer.Argument(
+        metavar="WORDS",
+        help="Words that go with it; a first one that names a node which asks says which gate.",
+        show_default=False,
+    ),
 ]
 Node = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
         callback=refuse_empty,
-        help="Which gate of the run, by its name, if it waits at several.",
+        help="Which gate of the run, by its name or that of its node, if it waits at several.",
     ),
 ]
 By = Annotated[
@@ -160,7 +166,7 @@ def _answer(
         from pgflow._db.query import run
         from pgflow.inspect import find_gate, find_newest
 
-        asked = _meant(connection, gate, node)
+        asked, answer = _meant(connection, gate, node, answer)
         if asked is not None:
             gate, answer = asked.gate, _fitted(answer, asked)
         verdict, value, to = answer.verdict, answer.value, answer.to
@@ -196,32 +202,50 @@ class Answer(NamedTuple):
     to: str | None = None
     words: str = ""
     decision: str | None = None
+    said: tuple[str, ...] = ()
+    understood: Callable[[tuple[str, ...]], Answer] | None = None
+
+    def without_first(self) -> Answer:
+        """The answer that the words after the first are."""
+        return self if self.understood is None else self.understood(self.said[1:])
 
 
-def _meant(connection: psycopg.Connection[Any], word: str, node: str | None) -> GateRow | None:
+def _meant(
+    connection: psycopg.Connection[Any], word: str, node: str | None, answer: Answer
+) -> tuple[GateRow | None, Answer]:
     """The open gate that a word names: by its key, or by that of a run which waits there, itself or
-    by a run that it called. None if there is none.
+    by a run that it called; and the answer to it. No gate if there is none.
 
     Raises:
         Mistake: The run waits at several.
     """
-    from pgflow.inspect import find_gate, list_gates
+    from pgflow.inspect import find_gate, list_gates_below
 
     if (found := fetch(connection, find_gate(word))) is not None:
-        return found
-    open_gates = [*fetch(connection, list_gates(word, limit=None))] or [
-        one for one in fetch(connection, list_gates(limit=None)) if word in one.path
-    ]
-    named = [one for one in open_gates if node in (None, one.name)]
+        return found, answer
+    below = fetch(connection, list_gates_below(word))
+    open_gates = [one for one in below if one.key == word] or below
+    first = answer.said[0] if answer.said else None
+    if node is None and any(_is_of(one, first) for one in open_gates):
+        node, answer = first, answer.without_first()
+    named = [one for one in open_gates if node is None or _is_of(one, node)]
     if open_gates and not named:
         raise Mistake(f"run {word!r} waits at no gate {node!r}: {_named(open_gates)}")
     if len(named) > 1:
         raise Mistake(f"run {word!r} waits at several gates: {_named(named)}")
-    return named[0] if named else None
+    return (named[0] if named else None), answer
+
+
+def _is_of(gate: GateRow, name: str | None) -> bool:
+    """Return True for the name of a gate, or of the node that asks there, in any round."""
+    node = re.sub(r"#[0-9]+", "", gate.name).partition(":")[0]
+    return name in (gate.name, node, node.rpartition("/")[2])
 
 
 def _named(several: list[GateRow]) -> str:
-    return "say --node NAME or the key: " + ", ".join(f"{one.name} ({one.gate})" for one in several)
+    return "name the node, or the gate by its key: " + ", ".join(
+        f"{one.name} ({one.gate})" for one in several
+    )
 
 
 def _fitted(answer: Answer, gate: GateRow) -> Answer:
@@ -274,7 +298,12 @@ def approve(words: Words = None) -> Answer:
 
     Words are the response, where a workflow file asks for one, and else the reason.
     """
-    return Answer("approve", words=" ".join(words or ()))
+    return _worded("approve", tuple(words or ()))
+
+
+def _worded(verdict: str, said: tuple[str, ...]) -> Answer:
+    """A verdict with words."""
+    return Answer(verdict, words=" ".join(said), said=said, understood=partial(_worded, verdict))
 
 
 @an_answer
@@ -293,10 +322,21 @@ def respond(
 
     This is for approvals of workflow files. Words are the text that goes with the decision.
     """
-    said = " ".join(words or ())
-    if decision in ("approve", "reject"):
-        return Answer(decision, words=said)
-    return Answer("approve", words=said, decision=decision)
+    return _decided((decision, *(words or ())))
+
+
+def _decided(said: tuple[str, ...]) -> Answer:
+    """A decision with the words after it.
+
+    Raises:
+        Mistake: It is not there.
+    """
+    if not said:
+        raise Mistake("say the decision after the node")
+    answer = Answer("approve", words=" ".join(said[1:]), said=said, understood=_decided)
+    if said[0] in ("approve", "reject"):
+        return answer._replace(verdict=said[0])
+    return answer._replace(decision=said[0])
 
 
 @an_answer
@@ -324,7 +364,7 @@ def reject(words: Words = None) -> Answer:
 
     One is enough, however many must approve. Words are the reason.
     """
-    return Answer("reject", words=" ".join(words or ()))
+    return _worded("reject", tuple(words or ()))
 
 
 @an_answer

@@ -52,7 +52,7 @@ class AuditGroup(Group):
 
 audit = typer.Typer(
     name="audit",
-    help="Tells the story of a run, or proves that nothing was changed.",
+    help="Tells the story of a run, or proves that it is unchanged.",
     cls=AuditGroup,
     add_completion=False,
     no_args_is_help=True,

@@ -169,23 +169,22 @@ async def _stop_at_gates(app: AsyncApp, key: str, said: set[str]) -> None:
     Raises:
         Ended: Somebody is.
     """
-    from pgflow.inspect import ask_async, find_detail, list_gates
+    from pgflow.inspect import ask_async, find_detail, list_gates_below
 
     waits = stages.awaited(await ask_async(app, find_detail(key)))
     for name in waits:
         if name not in said:
             said.add(name)
             _say(f"{name} is waited for:  pgflow signal {key} {name} JSON")
-    gates = await ask_async(app, list_gates(key, limit=None))
-    below = () if gates else await ask_async(app, list_gates(limit=1000))
-    for gate in (*gates, *(one for one in below if key in one.path)):
+    gates = await ask_async(app, list_gates_below(key))
+    for gate in gates:
         if gate.gate in said:
             continue
         said.add(gate.gate)
         asked = gate.request.get("message") if isinstance(gate.request, dict) else None
         _say(f"{gate.name} asks: {shown(str(asked or gate.request)[:2000])}")
         _say(f"  {_how_to_answer(gate)}   or   pgflow reject {gate.gate} --why ...")
-    if not gates and not waits:
+    if not waits and not any(gate.key == key for gate in gates):
         return
     _say(f"pgflow: run {key!r} waits for a person; {_LATER.format(key=key)}")
     raise Ended(NEEDS_A_PERSON)

@@ -29,7 +29,7 @@ def reset_sessions(
     as_json: AsJson = None,
     dsn: Dsn = None,
 ) -> None:
-    """Forgets the sessions that nodes of a workflow keep from run to run.
+    """Has agents forget what they keep from run to run.
 
     The next run of the conversation begins anew. What agents keep of a session on their own disk
     stays.
