@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -42,12 +43,16 @@ class TryLater(Exception):
 
     Args:
         why: Reason, for whoever looks.
-        seconds: Seconds until then.
+        seconds: Time until then, as seconds or a timedelta.
+
+    Raises:
+        InvalidArgument: That is no time, or is longer than a hundred years.
     """
 
-    def __init__(self, why: str, seconds: float) -> None:
+    def __init__(self, why: str, seconds: Duration) -> None:
         super().__init__(why)
-        self.seconds = seconds
+        given = duration(seconds, "seconds of TryLater", least_seconds=-math.inf)
+        self.seconds = given.total_seconds()
 
 
 class Undeliverable(Exception):

@@ -504,6 +504,14 @@ def test_what_no_relay_can_be_is_refused(said: str, options: dict[str, Any]) -> 
         Relay(**{"name": "r", "topics": ["t"], "to": fulfil, **options})
 
 
+@pytest.mark.parametrize("never", [float("inf"), float("nan"), 1e300, "3"])
+def test_an_event_cannot_be_tried_later_than_ever(never: Any) -> None:
+    assert TryLater("busy", timedelta(minutes=1)).seconds == 60
+    assert TryLater("busy", -1).seconds == 0
+    with pytest.raises(InvalidArgument):
+        TryLater("busy", never)
+
+
 def test_two_relays_cannot_have_one_place_in_the_outbox() -> None:
     relay = boxed(Box())
     app = AsyncApp("", include=[relay, relay])
