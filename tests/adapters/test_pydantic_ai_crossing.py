@@ -18,7 +18,9 @@ from pydantic_ai import (  # isort: skip
     Agent, BinaryImage, DocumentUrl, FunctionToolset, ImageUrl, RunContext, TextContent, Tool, ToolReturn, UploadedFile,
 )  # fmt: skip
 from pydantic_ai.capabilities import Capability, ProcessHistory, Toolset  # isort: skip
-from pydantic_ai.messages import FilePart, ModelResponse, ToolReturnPart, UserPromptPart  # isort: skip
+from pydantic_ai.messages import (  # isort: skip
+    FilePart, ModelMessagesTypeAdapter, ModelResponse, TextPart, ToolAvailabilityDeltaPart, ToolReturnPart, UserPromptPart,
+)  # fmt: skip
 from pydantic_ai.models.function import FunctionModel  # isort: skip
 from pydantic_ai.models.test import TestModel  # isort: skip
 from pydantic_ai.profiles import ModelProfile  # isort: skip
@@ -329,6 +331,42 @@ revealing = durable(*[loading] * 5, name="revealing", more=[billing],
 async def tools_that_are_shown_later() -> list[str]:
     result = await revealing.run("hi")
     return [returned(result, "bill").content, result.output]
+
+
+def load(messages: Any, info: Any) -> ModelResponse:
+    """Say, as a model that is told of a tool by its name, what it has loaded."""
+    told = [part.tools_added for part in parts_of(messages, ToolAvailabilityDeltaPart)]
+    return ModelResponse(
+        parts=[TextPart(str(told)) if told else call("load_capability", id="billing")]
+    )
+
+
+def pay(messages: Any, info: Any) -> ModelResponse:
+    """Use the tool, as a model that is told of it in words."""
+    words = [str(part.content) for part in parts_of(messages, UserPromptPart)]
+    if parts_of(messages, ToolAvailabilityDeltaPart) or not any("`bill`" in each for each in words):
+        return ModelResponse(parts=[TextPart(f"told {words}")])
+    is_done = any(part.tool_name == "bill" for part in parts_of(messages, ToolReturnPart))
+    return ModelResponse(parts=[TextPart("paid") if is_done else call("bill")])
+
+
+def parts_of(messages: Any, kind: type[Any]) -> list[Any]:
+    return [part for message in messages for part in message.parts if isinstance(part, kind)]
+
+
+by_name = ModelProfile(tool_addition_mode="by_reference", tool_deferral_mode="standalone")
+remodelled = durable(
+    FunctionModel(load, model_name="by-name", profile=by_name), name="remodelled", more=[billing],
+    models={"in-words": FunctionModel(pay, model_name="in-words", profile=ModelProfile())},
+)  # fmt: skip
+
+
+@looks(["[['bill']]", "billed True", "paid"])
+async def tools_that_another_model_was_shown() -> list[str]:
+    first = await remodelled.run("hi")
+    history = ModelMessagesTypeAdapter.validate_json(first.all_messages_json())
+    second = await remodelled.run("pay", model="in-words", message_history=history)
+    return [first.output, returned(second, "bill").content, second.output]
 
 
 files = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,6 +71,24 @@ def choose(_: Any) -> MCPToolset[Any]:
     return MCPToolset(server, id="chosen")
 
 
+class Tasked(MCPToolset[Any]):
+    """Tools that are tasks of the server, as it says in their list."""
+
+    async def get_tools(self, ctx: Any) -> Any:
+        return {
+            name: replace(
+                tool, tool_def=replace(tool.tool_def, metadata={"task": name == "forecast"})
+            )
+            for name, tool in (await super().get_tools(ctx)).items()
+        }
+
+    async def direct_call_tool(
+        self, name: str, args: Any, *, metadata: Any = None, use_task: bool = False
+    ) -> Any:
+        called.append(f"{name} as a task: {use_task}")
+        return await super().direct_call_tool(name, args, metadata=metadata)
+
+
 forecasts = [call("forecast", city="Rome"), call("forecast", city="Oslo")]
 agents = {
     "plain": durable(forecasts, call("forecast", city="Bonn"), told, name="plain",
@@ -85,6 +104,8 @@ agents = {
                     toolsets=[MCPToolset(server, id="w", process_tool_call=enqueue)]),
     "capable": durable(call("forecast", city="Rome"), echo, name="capable",
                        more=[Toolset(MCPToolset(server, id="w"))]),
+    "tasks": durable([call("forecast", city="Rome"), call("fail")], "done", name="tasks",
+                     toolsets=[Tasked(server, id="w", tool_error_behavior="failed")]),
     "dynamic": durable(call("forecast", city="Rome"), echo, name="dynamic",
                        toolsets=[DynamicToolset(choose, id="d")]),
     "dynamic_capability": durable(call("forecast", city="Rome"), echo, name="dynamic_capability", more=[
@@ -156,6 +177,12 @@ async def test_a_tool_of_a_server_is_a_step_and_so_is_the_list_of_tools(
         assert result == ROME
         assert steps.count("dynamic_toolset__d.call_tool:forecast") == 1
         assert called == ["Rome"]
+
+
+async def test_a_tool_that_is_a_task_of_the_server_is_called_as_one(aflow: AsyncHarness) -> None:
+    aflow.include(use)
+    assert (await used(aflow, "tasks"))[0] == "done"
+    assert sorted(called) == ["Rome", "fail", "fail as a task: False", "forecast as a task: True"]
 
 
 async def test_errors_of_a_server_are_told_to_the_model_and_not_tried_again(
