@@ -48,7 +48,7 @@ BODIES = (
     "guardrail", "asked", "answered", "handoff", "tool begins", "tool ends", "tool of a def",
     "session", "behind the session", "approved tool",
 )  # fmt: skip
-COMMITS = ("model:cashier", "tool:look", fates.ENDED)
+COMMITS = ("model:cashier", fates.ENDED)  # outcomes of tools go along with the session's
 ANSWER = Approve({"tool": "refund", "arguments": {"amount": 50}})
 EXPECTED = {"guardrail": 1, "model": 4, "tool": 3, "refund 50": 1}
 """Keys of each kind in a run."""
