@@ -253,8 +253,8 @@ class Stall:
     Attributes:
         longest_seconds: The longest wait of a thread that had nothing to do but to wake up and to
             commit.
-        crowding: How many times as long work takes because others work too: the processes that can
-            run by the processors there are, in the most crowded half second.
+        crowding: Times as long that work takes because others work too: the processes that can run
+            by the processors there are, in the most crowded half second.
     """
 
     def __init__(self, dsn: str) -> None:

@@ -113,6 +113,9 @@ INTERNAL = {
 }  # fmt: skip
 """Durations that others hand on, or that are made from those above."""
 
+LENIENT = {"TryLater.seconds"}
+"""Durations of which one that is over counts as none, as servers say them; tested with the relays."""
+
 
 def signatures(thing: Any) -> Iterator[inspect.Signature]:
     for one in (*typing.get_overloads(thing), thing):
@@ -168,7 +171,7 @@ def public_durations() -> set[str]:
 
 
 def test_every_public_duration_is_on_a_list_of_this_file():
-    known = set(GIVEN) | IN_RUNS | INTERNAL
+    known = set(GIVEN) | IN_RUNS | INTERNAL | LENIENT
     found = {
         one
         for one in public_durations()

@@ -928,17 +928,13 @@ def test_a_grant_of_something_that_is_not_there_is_refused(empty):
         schema.install(empty, changed_assets(clock="\n--! grant nowhere to pgflow_client\n"))
 
 
-def test_a_line_about_grants_is_read_or_refused():
+def test_a_line_to_the_installer_is_read_or_refused():
     """A line that the installer does not understand would grant nothing, silently."""
-    lines = [
-        line
-        for file in schema.own_assets().sources
-        for line in file.text.splitlines()
-        if line.startswith("--!")
-    ]
-    assert len(lines) == len(schema.own_assets().grants) and all(
-        line.startswith("--! grant ") for line in lines
-    )
+    files = schema.own_assets().sources
+    lines = [line for file in files for line in file.text.splitlines() if line.startswith("--!")]
+    gone = [name for file in files for name in names_gone(file.text)]
+    assert len(lines) == len(schema.own_assets().grants) + len(gone)
+    assert all(line.startswith(("--! grant ", "--! gone ")) for line in lines)
     assert {role for roles in schema.own_assets().grants.values() for role in roles} == set(READERS)
 
 
