@@ -2431,7 +2431,7 @@ function pgflow.carry_(origin bigint, cut integer, heir bigint) returns void, ow
   -- Hands on what the dropped part knew of its steps and effects: results, and keys of steps that did not complete
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 7f7ff07cb33d32d101827583cfbc3c48
+  md5 cb8fec95e6bd07307f134cea07e093ba
 
 function pgflow.carry_locks_(me bigint, next_id bigint, t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Hands the locks of a run to the next generation, which has them when it asks for them; answers the chains to wake
@@ -3689,11 +3689,11 @@ function pgflow.is_forced_(run_id bigint) returns boolean, owner pgflow_owner
   set search_path=pg_catalog, pg_temp
   md5 149723880d506965f707f62b72e81b68
 
-function pgflow.is_fresh_(run_id bigint, step text) returns boolean, owner pgflow_owner
-  -- True for a step of a node that is done again with every retry, in any round and try of it
-  sql stable
+function pgflow.is_fresh_(step text, nodes text[]) returns boolean, owner pgflow_owner
+  -- True for a step of one of these nodes, in any round and try of it
+  sql immutable
   set search_path=pg_catalog, pg_temp
-  md5 08d44322f066bc8422d1cb8cd595a539
+  md5 aa9bd694698e4d2794f3191c85203dfe
 
 function pgflow.is_handed_on_(run_id bigint, seq integer) returns boolean, owner pgflow_owner
   -- True if another run owes what a unit opened: the generation that took it over, or the origin of a fork

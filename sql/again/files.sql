@@ -55,19 +55,19 @@ $$;
 comment on function pgflow.fresh_nodes_(bigint)
   is 'Nodes of a run of a file that are done again with every retry, each with where it began';
 
-create or replace function pgflow.is_fresh_(run_id bigint, step text)
+create or replace function pgflow.is_fresh_(step text, nodes text[])
 returns boolean
 language sql
-stable
+immutable
 set search_path = pg_catalog, pg_temp
 as $$
   select exists (
-    select from pgflow.fresh_nodes_(is_fresh_.run_id) f
-    where f.node = step or starts_with(step, f.node) and substr(step, length(f.node) + 1, 1) in ('#', '~', ':', '/')
+    select from unnest(nodes) n
+    where n = step or starts_with(step, n) and substr(step, length(n) + 1, 1) in ('#', '~', ':', '/')
   )
 $$;
-comment on function pgflow.is_fresh_(bigint, text)
-  is 'True for a step of a node that is done again with every retry, in any round and try of it';
+comment on function pgflow.is_fresh_(text, text[])
+  is 'True for a step of one of these nodes, in any round and try of it';
 
 create or replace function pgflow.first_again_(run_id bigint)
 returns int

@@ -456,7 +456,9 @@ as $$
   from (
     select s.seq, s.call, s.args_hash, s.state = 'completed' as is_done, 'step' as what, s.name, s.key, s.payload,
       null::json as request, null::jsonb as note
-    from pgflow.acts_(origin, cut) s where s.what in ('step', 'transaction') and not pgflow.is_fresh_(origin, s.name)
+    from pgflow.acts_(origin, cut) s
+    where s.what in ('step', 'transaction')
+      and not pgflow.is_fresh_(s.name, array(select f.node from pgflow.fresh_nodes_(origin) f))
     union all
     -- What was taken back is done anew.
     select e.seq, e.call, e.args_hash, true, 'effect', e.name, e.key, e.result, e.request,
