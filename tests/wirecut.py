@@ -55,7 +55,18 @@ COMMITTING = (
 """Cut *during* too."""
 OPENING = ("connect", "listen")
 """Statements that are said only when a connection is opened."""
-OPENING_SECONDS = 1.0
+BY_THE_CLOCK = (
+    "keep_schedules",
+    "release_outdated",
+    "release_strays",
+    "seal_units",
+    "add_unit_partitions",
+    "add_event_partitions",
+    "sweep_keys",
+    "shrink_journal",
+)
+"""Statements that a worker says by its clock, whatever the path does."""
+WAIT_SECONDS = 1.0
 MIN_IN_PROGRESS = 8
 DOUBLES_SECONDS = 3.0
 """Seconds of each path in a turn."""
@@ -170,8 +181,8 @@ class Enumeration:
         if doubles_seconds is None:
             self.tally.messages = len({(cut.role, cut.what, cut.nth) for cut in cuts})
             self.tally.planned.update(cut.side for cut in cuts)
-            for cut in cuts:
-                await self._trial(cut)
+            missed = [cut for cut in cuts if not await self._trial(cut)]
+            self.tally.missed = [str(cut) for cut in missed if not await self._trial(cut)]
         while cuts and doubles_seconds is not None and time.monotonic() < began + doubles_seconds:
             await self._trial(cut := self.rng.choice(cuts), self._another(cut))
         await self._is_whole()
@@ -208,9 +219,9 @@ class Enumeration:
         for role in self.stage.path.cuts:
             self.stage.proxy.drop(role)
 
-    async def _trial(self, *cuts: Cut) -> None:
+    async def _trial(self, *cuts: Cut) -> bool:
         """Goes the path with these cuts ahead; if they were not reached, again over new lines: what
-        is prepared already is not sent again.
+        is prepared already is not sent again. Returns whether the first was reached.
         """
         proxy, tally = self.stage.proxy, self.tally
         tally.trials += 1
@@ -220,7 +231,7 @@ class Enumeration:
             proxy.drop(cuts[0].role or "", reset=cuts[0].reset)
         for _ in range(4):
             await self._act(" and ".join(map(str, cuts)))
-            if cuts[0].what in OPENING or cuts[0].role == HEART:
+            if cuts[0].what in (*OPENING, *BY_THE_CLOCK) or cuts[0].role == HEART:
                 await self._wait_for_fire()
             if proxy.fired:
                 break
@@ -230,19 +241,18 @@ class Enumeration:
         for cut, _, what in proxy.fired:
             tally.fired[cut.side] += 1
             tally.commits += what == "commit"
-        if not proxy.fired:
-            tally.missed.append(str(cuts[0]))
+        return bool(proxy.fired)
 
     async def _wait_for_fire(self) -> None:
-        """Wait for a cut: after a lost connection the next takes a moment, and a heart speaks by
-        its rhythm, whatever the path does.
+        """Wait for a cut: after a lost connection the next takes a moment, and hearts and upkeep
+        speak by their rhythm, whatever the path does.
         """
 
         async def has_fired() -> bool:
             return bool(self.stage.proxy.fired)
 
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(OPENING_SECONDS):
+            async with asyncio.timeout(WAIT_SECONDS):
                 await self.stage.until(has_fired)
 
     async def _act(self, cut: str) -> None:
@@ -302,8 +312,10 @@ async def enumerate_paths(
             finally:
                 await stage.close()
 
-    strays, seals = pgflow._worker.upkeep.STRAYS_EVERY_SECONDS, pgflow._worker.sealer.OFF_SECONDS
-    pgflow._worker.upkeep.STRAYS_EVERY_SECONDS = pgflow._worker.sealer.OFF_SECONDS = 0.2
+    upkeep, sealer = pgflow._worker.upkeep, pgflow._worker.sealer
+    clock = upkeep.STRAYS_EVERY_SECONDS, upkeep.PARTITIONS_EVERY_SECONDS, sealer.OFF_SECONDS
+    upkeep.STRAYS_EVERY_SECONDS = sealer.OFF_SECONDS = 0.2
+    upkeep.PARTITIONS_EVERY_SECONDS = 0.5
     try:
         dsn = servers.dsn_of(server_dsn, template)
         servers.install_schema(dsn)
@@ -322,8 +334,7 @@ async def enumerate_paths(
                 next(t for t in tallies if t.path == tally.path).add(tally)
         return tallies[::-1]
     finally:
-        pgflow._worker.upkeep.STRAYS_EVERY_SECONDS = strays
-        pgflow._worker.sealer.OFF_SECONDS = seals
+        upkeep.STRAYS_EVERY_SECONDS, upkeep.PARTITIONS_EVERY_SECONDS, sealer.OFF_SECONDS = clock
         servers.drop_database(server_dsn, template)
         loop_thread.close()
 
