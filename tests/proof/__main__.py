@@ -8,7 +8,8 @@ doubled. Each layer runs in a process of its own, two at a time, on servers that
 15,jit=on``, ``--postgres 16,default_transaction_isolation=serializable`` (of the layers, those that
 go through the engine). A full run writes docs/GUARANTEES.md, and beside it the record that the page
 is made of. Exit code 1 if anything was lost, doubled or broken, if a mutant was not caught, or if a
-fault happened too seldom for the run to count.
+fault happened too seldom for the run to count; a layer of which that alone is wrong is played once
+more, and the page says so.
 
 A full run in which something did not hold keeps its record. ``--again RECORD``, with the same
 ``--postgres``, plays those layers again at the same commit and puts them in their place; the page
@@ -109,8 +110,14 @@ Play = tuple[layers.Layer, OwnServer, float]
 """A layer, the server that it is played on, and the seconds that it has."""
 
 
-def run(options: argparse.Namespace, seed: int) -> list[tuple[str, Findings]]:
-    """Runs the layers on the servers: version and findings of each."""
+Results = list[tuple[str, Findings]]
+"""Version and findings of each layer that was played."""
+
+
+def run(options: argparse.Namespace, seed: int) -> tuple[Results, Results]:
+    """Runs the layers on the servers, and once more those of which a fault happened too seldom,
+    which says nothing of the code: what all found, and what those found then.
+    """
     chosen = [
         layer
         for layer in layers.LAYERS
@@ -138,10 +145,13 @@ def run(options: argparse.Namespace, seed: int) -> list[tuple[str, Findings]]:
                 else layer.full_seconds or layer.quick_seconds * factor
             )
 
-        return play([(layer, server, seconds_of(layer)) for layer, server in plays], seed)
+        results = play([(layer, server, seconds_of(layer)) for layer, server in plays], seed)
+        seldom = {(found.layer, version) for version, found in results if report.only_void(found)}
+        anew = [p for p in plays if (p[0].name, p[1].label) in seldom]
+        return results, play([(layer, server, seconds_of(layer)) for layer, server in anew], seed)
 
 
-def run_again(options: argparse.Namespace, record: dict[str, Any]) -> list[tuple[str, Findings]]:
+def run_again(options: argparse.Namespace, record: dict[str, Any]) -> Results:
     """Plays the layers again that did not hold in the run of a record, each for as long as it
     took.
     """
@@ -170,7 +180,7 @@ def run_again(options: argparse.Namespace, record: dict[str, Any]) -> list[tuple
         )
 
 
-def play(plays: list[Play], seed: int) -> list[tuple[str, Findings]]:
+def play(plays: list[Play], seed: int) -> Results:
     """Plays layers, the longest first, two at a time: version and findings of each."""
     waiting = sorted(plays, key=lambda play: -play[2])
     running: list[layers.Job] = []
@@ -237,7 +247,7 @@ def main() -> int:
         record = again(options, tree)
         seed = record["seed"]
     else:
-        results = run(options, seed)
+        results, anew = run(options, seed)
         arguments = " --quick" if options.quick else f" --minutes {options.minutes:g}"
         arguments += "".join(f" --postgres {wanted}" for wanted in options.postgres or [])
         seconds, date = time.monotonic() - started, f"{datetime.now(UTC):%Y-%m-%d}"
@@ -249,6 +259,7 @@ def main() -> int:
             seed=seed,
             trees=(tree, report.tree_at_hand()),
         )
+        record = report.played_again(record, anew)
     page = report.page(record)
     print(page)
     said = report.broken(report.results_of(record))

@@ -42,7 +42,7 @@ LAYERS = (
         "mutants",
         "broken variants, each of which a test must catch",
         120,
-        full_seconds=1500,
+        full_seconds=2700,
     ),
     Layer(
         "campaigns", "campaigns", "real workers under one fault at a time", 65, at_any_level=True

@@ -147,11 +147,8 @@ def played_again(run: dict[str, Any], results: list[tuple[str, Findings]]) -> di
         if (version, findings.layer) in anew:
             reasons += broken([(version, findings)])
         kept.append((version, anew.get((version, findings.layer), findings)))
-    return {
-        **run,
-        "results": [{"postgres": version, **asdict(findings)} for version, findings in kept],
-        "again": reasons,
-    }
+    again = [{"postgres": version, **asdict(findings)} for version, findings in kept]
+    return {**run, "results": again} | ({"again": reasons} if reasons else {})
 
 
 def _again(run: dict[str, Any]) -> str:
@@ -277,6 +274,13 @@ def broken(results: list[tuple[str, Findings]]) -> list[str]:
             said.append(f"{where}: it shows nothing")
         said += [f"{where}: {line}" for line in counted_twice(findings)]
     return said
+
+
+def only_void(findings: Findings) -> bool:
+    """True if a fault happened too seldom, and nothing else is wrong."""
+    return bool(findings.void and findings.evidence) and not (
+        findings.broken or counted_twice(findings)
+    )
 
 
 def counted_twice(findings: Findings) -> list[str]:

@@ -57,6 +57,19 @@ def test_a_fault_that_happened_too_seldom_voids_the_run():
     assert report.broken([("18.0", found)]) == ["crashes on 18.0: void: kill: 2 of 3"]
 
 
+@pytest.mark.parametrize(
+    ("found", "is_void_only"),
+    [
+        (findings(Evidence("G1", "kill", 5), kill=(2, 3)), True),
+        (findings(Evidence("G1", "kill", 5), kill=(3, 3)), False),
+        (findings(Evidence("G1", "kill", 5, lost=1), kill=(2, 3)), False),
+        (findings(kill=(2, 3)), False),
+    ],
+)
+def test_only_a_layer_that_was_void_and_nothing_else_is_played_once_more(found, is_void_only):
+    assert report.only_void(found) == is_void_only
+
+
 def test_a_layer_that_shows_nothing_is_no_proof():
     assert report.broken([("18.0", findings())]) == ["crashes on 18.0: it shows nothing"]
 
