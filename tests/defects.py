@@ -2383,6 +2383,13 @@ SUPERVISION = (
         "model/test_decimals.py::test_a_number_of_many_digits_is_read_as_it_is_written",
     ),
     Defect(
+        "an amount in a kind of a union that is rounded to a float",
+        "pgflow/_model/decimals.py",
+        "if equal else chosen",
+        "if equal and False else chosen",
+        "model/test_decimals.py::test_a_number_of_many_digits_is_read_as_it_is_written",
+    ),
+    Defect(
         "one of two amounts that are the same float",
         "pgflow/_model/decimals.py",
         "!= Decimal(said):\n            raise",

@@ -6,16 +6,18 @@ number as a float first, so an amount of more than 15 digits came out rounded, a
 
 A text with a number that no float holds is read by a second validator. In it, a Decimal that comes
 as a float gets the number that the text has for that float. Two numbers that are the same float
-are refused. The kinds of a union compete, so a Decimal gets its digits there once it is chosen,
-and one inside of a class that competes is left as it is.
+are refused. The kinds of a union compete by how well they fit, so there the kind is chosen as ever,
+and the one that was chosen reads its part once more.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 from pydantic_core import SchemaValidator
@@ -66,12 +68,16 @@ class Reader:
             ValueError: It does not fit, or two of its numbers are the same float.
         """
         if self._woven is None or not (exact := _exact_numbers(text)):
-            return self._plain.validate_json(text, by_alias=True, by_name=True)
+            return _read(self._plain, text)
         if self._exact is None:
             self._exact = SchemaValidator(self._woven, coreschemas.CONFIG)
         token = _exact.set(exact)
         try:
-            return self._exact.validate_json(text, by_alias=True, by_name=True)
+            return _read(self._exact, text)
+        except ValueError:
+            # A union says less of where a text does not fit.
+            _read(self._plain, text)
+            raise
         finally:
             _exact.reset(token)
 
@@ -96,38 +102,104 @@ def _restored(value: Any) -> Any:
     return _exact.get().get(value, value) if type(value) is float else value
 
 
-def _chosen(value: Any, choose: Callable[[Any], Any]) -> Any:
-    chosen = choose(value)
-    return _restored(value) if type(chosen) is Decimal and type(value) is float else chosen
+def _read(validator: SchemaValidator, text: str) -> Any:
+    return validator.validate_json(text, by_alias=True, by_name=True)
+
+
+def _read_if_it_fits(validator: SchemaValidator, text: str) -> Any:
+    try:
+        return _read(validator, text)
+    except ValueError:
+        return NotImplemented
+
+
+class _Definitions:
+    """Definitions that the parts of a schema refer to: as they are, and exact."""
+
+    plain: Sequence[Any] = ()
+    exact: Sequence[Any] = ()
+
+
+class _Union:
+    """A union of which the kind is chosen as if nothing were exact.
+
+    Args:
+        plain: Its core schema as it is.
+        exact: The same with exact Decimals in its kinds.
+        definitions: Definitions of both.
+    """
+
+    def __init__(
+        self, plain: dict[str, Any], exact: dict[str, Any], definitions: _Definitions
+    ) -> None:
+        self.plain = plain
+        self._exact = exact
+        self._definitions = definitions
+
+    def __call__(self, value: Any) -> Any:
+        text = json.dumps(value)
+        choose, kinds = self._validators
+        chosen = _read(choose, text)
+        equal = [
+            (repr(found) != repr(chosen), place)
+            for place, (plain, _) in enumerate(kinds)
+            if (found := _read_if_it_fits(plain, text)) == chosen and type(found) is type(chosen)
+        ]
+        # A dict of floats may equal one of Decimals.
+        return _read(kinds[min(equal)[1]][1], text) if equal else chosen
+
+    @cached_property
+    def _validators(self) -> tuple[SchemaValidator, list[tuple[SchemaValidator, SchemaValidator]]]:
+        known = self._definitions
+        kinds = zip(_kinds(self.plain), _kinds(self._exact), strict=True)
+        without_ref = {key: part for key, part in self.plain.items() if key != "ref"}
+        return _validator(without_ref, known.plain), [
+            (_validator(plain, known.plain), _validator(exact, known.exact))
+            for plain, exact in kinds
+        ]
+
+
+def _kinds(union: dict[str, Any]) -> list[Any]:
+    return [kind[0] if isinstance(kind, tuple) else kind for kind in union["choices"]]
+
+
+def _validator(schema: Any, definitions: Sequence[Any]) -> SchemaValidator:
+    whole = {"type": "definitions", "schema": schema, "definitions": [*definitions]}
+    return SchemaValidator(whole if definitions else schema, coreschemas.CONFIG)
 
 
 def _weave(schema: Any) -> Any | None:
     """A core schema in which Decimals are exact; None if it has none."""
     count = 0
+    definitions = _Definitions()
 
     def change(part: dict[str, Any]) -> dict[str, Any]:
         nonlocal count
+        ref = {"ref": part["ref"]} if "ref" in part else {}
         if part.get("type") == "decimal":
             count += 1
-            return _around(part, "function-before", _restored)
+            inner = {key: value for key, value in part.items() if key != "ref"}
+            return {"type": "function-before", "schema": inner, **_function(_restored), **ref}
         if part.get("type") == "union":
-            choices = coreschemas.rebuild(part["choices"], _undo)
-            return _around({**part, "choices": choices}, "function-wrap", _chosen)
+            union = _Union(coreschemas.rebuild(part, _undo), part, definitions)
+            return {"type": "function-plain", **_function(union), **ref}
         return part
 
     woven = coreschemas.rebuild(schema, change)
+    if schema["type"] == "definitions":
+        definitions.plain, definitions.exact = schema["definitions"], woven["definitions"]
     return woven if count else None
 
 
-def _around(part: dict[str, Any], kind: str, function: Callable[..., Any]) -> dict[str, Any]:
-    ref = {"ref": part.pop("ref")} if "ref" in part else {}
-    return {
-        "type": kind, "function": {"type": "no-info", "function": function}, "schema": part, **ref
-    }  # fmt: skip
+def _function(function: Callable[[Any], Any]) -> dict[str, Any]:
+    return {"function": {"type": "no-info", "function": function}}
 
 
 def _undo(part: dict[str, Any]) -> dict[str, Any]:
-    if part.get("type") == "function-before" and part["function"].get("function") is _restored:
-        inner: dict[str, Any] = part["schema"]
-        return inner
+    function = part.get("function")
+    change = function.get("function") if isinstance(function, dict) else None
+    if change is _restored:
+        return {**part["schema"], **({"ref": part["ref"]} if "ref" in part else {})}
+    if isinstance(change, _Union):
+        return change.plain
     return part

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
+import pydantic
 import pytest
+from typing_extensions import TypedDict
 
 from pgflow._model.codecs import codec_for
 from pgflow.errors import NotStorable
@@ -19,6 +21,43 @@ class Amount:
     cents: Decimal
     rate: float = 0.0
     parts: list[Amount] | None = None
+
+
+class Paid(pydantic.BaseModel):
+    """A kind of a union, which refers to the union."""
+
+    cents: Decimal
+    before: Refunded | Paid | None = None
+
+
+class Refunded(pydantic.BaseModel):
+    """The other kind."""
+
+    back: Decimal
+    before: list[Paid | Refunded] = []
+
+
+@dataclass
+class Measured:
+    """Takes the same as an Amount that has only cents, as floats."""
+
+    cents: float
+
+
+class Cents(TypedDict):
+    """A kind that compares as equal to the next."""
+
+    cents: Decimal
+    rounds: int
+
+
+class Floats(TypedDict):
+    """The same as floats."""
+
+    cents: float
+
+
+LONG = Decimal("12345678901234567890.12")
 
 
 @pytest.mark.parametrize(
@@ -36,12 +75,28 @@ class Amount:
         # The kinds of a union compete; a Decimal of ours is a string.
         (Decimal | str, '"5.50"', Decimal("5.50")),
         (list[str | Decimal], '["5", 1.000000000000000001]', ["5", Decimal("1." + "0" * 17 + "1")]),
+        (Paid | Refunded, f'{{"back": {LONG}}}', Refunded(back=LONG)),
+        (
+            list[Refunded | Paid],
+            f'[{{"cents": 0.5, "before": {{"back": 1, "before": [{{"cents": {LONG}}}]}}}}]',
+            [Paid(cents=Decimal("0.5"), before=Refunded(back=Decimal(1), before=[Paid(cents=LONG)]))],
+        ),
+        (Measured | Amount, f'{{"cents": {LONG}}}', Measured(float(LONG))),
+        (Measured | Amount, f'{{"cents": {LONG}, "rate": 0.5}}', Amount(LONG, 0.5)),
+        (dict[str, Cents | Floats], f'{{"a": {{"cents": {LONG}}}}}', {"a": {"cents": float(LONG)}}),
+        (Cents | str, f'{{"cents": {LONG}, "rounds": 2}}', {"cents": LONG, "rounds": 2}),
+        (Annotated[Decimal, pydantic.Field(le=LONG)] | None, str(LONG), LONG),
     ],
 )  # fmt: skip
 def test_a_number_of_many_digits_is_read_as_it_is_written(
     annotation: Any, text: str, value: Any
 ) -> None:
     assert codec_for(annotation).decode(text, "it") == value
+
+
+def test_a_union_says_where_a_text_does_not_fit() -> None:
+    with pytest.raises(NotStorable, match=r"1\.Refunded\.back: Field required"):
+        codec_for(list[Refunded | Paid]).decode(f'[{{"cents": {LONG}}}, {{"cents": "x"}}]', "it")
 
 
 def test_numbers_that_no_float_tells_apart_are_refused() -> None:
