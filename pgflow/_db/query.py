@@ -214,6 +214,20 @@ async def run_steps_async(executor: AsyncExecutor, steps: Steps[T]) -> T:
         answer = await run_on_async(executor, query)
 
 
+def tuples_of(connection: psycopg.Connection[Any]) -> psycopg.Cursor[Row]:
+    """A cursor that takes our placeholders and gives tuples, whatever its owner likes better."""
+    if issubclass(connection.cursor_factory, psycopg.RawCursor):
+        return psycopg.Cursor(connection, row_factory=tuple_row)
+    return connection.cursor(row_factory=tuple_row)
+
+
+def async_tuples_of(connection: psycopg.AsyncConnection[Any]) -> psycopg.AsyncCursor[Row]:
+    """As :func:`tuples_of`, for an async connection."""
+    if issubclass(connection.cursor_factory, psycopg.AsyncRawCursor):
+        return psycopg.AsyncCursor(connection, row_factory=tuple_row)
+    return connection.cursor(row_factory=tuple_row)
+
+
 class OnConnection:
     """An open transaction of a connection of psycopg."""
 
@@ -222,7 +236,7 @@ class OnConnection:
 
     def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """Runs a statement in it."""
-        with self._connection.cursor(row_factory=tuple_row) as cursor:
+        with tuples_of(self._connection) as cursor:
             return cursor.execute(sql, params).fetchall()
 
 
@@ -234,5 +248,5 @@ class OnAsyncConnection:
 
     async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
         """Runs a statement in it."""
-        async with self._connection.cursor(row_factory=tuple_row) as cursor:
+        async with async_tuples_of(self._connection) as cursor:
             return await (await cursor.execute(sql, params)).fetchall()

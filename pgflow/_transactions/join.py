@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, LiteralString
+from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
 
 from pgflow._db.connect import ConnectOptions, connect
-from pgflow._db.query import AsyncExecutor, Executor, Row
+from pgflow._db.query import AsyncExecutor, Executor, OnAsyncConnection, OnConnection, Row
 from pgflow.errors import InvalidArgument
 
 __all__ = ["Adapted", "Row", "adapt", "connect_within", "numbered", "refuse_without_transaction"]
@@ -42,24 +41,6 @@ class Adapted:
     executor: Executor | AsyncExecutor
     is_async: bool
     after_commit: Callable[[Callable[[], None]], None] | None = None
-
-
-class _PsycopgExecutor:
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
-
-    def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
-        with self._connection.cursor(row_factory=tuple_row) as cursor:
-            return cursor.execute(sql, params).fetchall()
-
-
-class _AsyncPsycopgExecutor:
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        self._connection = connection
-
-    async def execute(self, sql: LiteralString, params: Sequence[Any]) -> list[Row]:
-        async with self._connection.cursor(row_factory=tuple_row) as cursor:
-            return await (await cursor.execute(sql, params)).fetchall()
 
 
 def numbered(sql: str) -> tuple[str, list[str]]:
@@ -102,8 +83,8 @@ def adapt(connection: Any) -> Adapted:
         if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
             raise refuse_without_transaction(connection)
         if isinstance(connection, psycopg.Connection):
-            return Adapted(_PsycopgExecutor(connection), is_async=False)
-        return Adapted(_AsyncPsycopgExecutor(connection), is_async=True)
+            return Adapted(OnConnection(connection), is_async=False)
+        return Adapted(OnAsyncConnection(connection), is_async=True)
     for cls in type(connection).__mro__:
         integration = INTEGRATIONS.get(cls.__module__.partition(".")[0])
         if integration is not None:

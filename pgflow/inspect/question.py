@@ -16,7 +16,7 @@ from typing import Any, Generic, LiteralString, ParamSpec, Protocol, TypeAlias, 
 import psycopg
 from psycopg.rows import tuple_row
 
-from pgflow._db.query import Query, Row, run_by, run_through
+from pgflow._db.query import OnAsyncConnection, OnConnection, Query, run_on, run_on_async
 from pgflow.errors import PgflowError, WrongColourError
 
 P = ParamSpec("P")
@@ -186,19 +186,11 @@ def _way_of(app: Any, *, is_async: bool) -> Any:
 
 
 def _put(connection: psycopg.Connection[Any], query: Query[T]) -> T:
-    def execute(sql: LiteralString, params: Any) -> list[Row]:
-        with connection.cursor(row_factory=tuple_row) as cursor:
-            return cursor.execute(sql, params).fetchall()
-
-    return run_through(execute, query)
+    return run_on(OnConnection(connection), query)
 
 
 async def _put_async(connection: psycopg.AsyncConnection[Any], query: Query[T]) -> T:
-    async def execute(sql: LiteralString, params: Any) -> list[Row]:
-        async with connection.cursor(row_factory=tuple_row) as cursor:
-            return await (await cursor.execute(sql, params)).fetchall()
-
-    return await run_by(execute, query)
+    return await run_on_async(OnAsyncConnection(connection), query)
 
 
 def stream(connection: psycopg.Connection[Any], question: Question[list[T]]) -> Iterator[T]:

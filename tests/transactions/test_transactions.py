@@ -32,6 +32,7 @@ from pgflow._db._async_pool import make_pool_async
 from pgflow._db._sync_pool import make_pool
 from pgflow._db.connect import ConnectOptions
 from pgflow._transactions.psycopg import AsyncPsycopgProvider, PsycopgProvider
+from pgflow.inspect import ask, list_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -1027,6 +1028,23 @@ def test_what_is_started_in_the_callers_transaction_is_invisible_before_it_commi
     run.send(paid, 2)
     assert run.result(SOON) == again.result(SOON) == 3
     assert count(conn, "pgflow.runs") == 1
+
+
+def test_a_caller_may_like_other_placeholders_better(flow: Harness, dsn: str) -> None:
+    flow.include(wait_for_payment)
+    with psycopg.connect(dsn, cursor_factory=psycopg.RawCursor) as caller:
+        run = flow.app.using(caller).start(wait_for_payment.options(key="k"), 1)
+        assert [row.key for row in ask(caller, list_runs())] == [run.key]
+    assert run.status() == "queued"
+
+
+async def test_an_async_caller_may_like_other_placeholders_better(
+    aflow: AsyncHarness, dsn: str
+) -> None:
+    aflow.include(wait_for_payment)
+    async with await AsyncConnection.connect(dsn, cursor_factory=psycopg.AsyncRawCursor) as caller:
+        run = await aflow.app.using(caller).start(wait_for_payment.options(key="k"), 1)
+    assert await run.status() == "queued"
 
 
 async def test_what_is_sent_in_the_callers_transaction_arrives_after_it_commits(
