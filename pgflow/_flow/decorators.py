@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from pgflow._flow.ledgers.effect import (
@@ -52,18 +53,20 @@ def _wear(made: Step[..., Any]) -> None:
         tell_is_awaited(made)
 
 
-def _make(effect: str, fn: Callable[..., Any], **options: Any) -> Any:
+def _make(
+    effect: str,
+    fn: Callable[..., Any],
+    *,
+    name: str | None = None,
+    retries: Retries | int = 3,
+    timeout: Duration | None = None,
+    max_age: Duration | None = None,
+    raises: Sequence[type[Exception]] = (),
+    aliases: Sequence[str] = (),
+) -> Any:
     kind: type[Step[..., Any]] = AsyncStep if inspect.iscoroutinefunction(fn) else SyncStep
-    made = kind(
-        fn,
-        effect,
-        options.get("name"),
-        options.get("retries", 3),
-        options.get("timeout"),
-        options.get("raises", ()),
-        options.get("aliases", ()),
-    )
-    made.max_age = duration(options.get("max_age"), f"max_age of step {made.name}")
+    made = kind(fn, effect, name, retries, timeout, raises, aliases)
+    made.max_age = duration(max_age, f"max_age of step {made.name}")
     _wear(made)
     return made
 
@@ -72,9 +75,8 @@ def _make(effect: str, fn: Callable[..., Any], **options: Any) -> Any:
 
 
 class _Step:
-    def __init__(self, effect: str, options: dict[str, Any]) -> None:
-        self._effect = effect
-        self._options = options
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
@@ -83,7 +85,7 @@ class _Step:
     @overload
     def __call__(self, fn: Callable[P, R], /) -> SyncStep[P, R, Callable[P, R]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
-        return _make(self._effect, fn, **self._options)
+        return self._make(fn)
 
 
 @overload
@@ -101,7 +103,16 @@ def step(
     raises: Sequence[type[Exception]] = (),
     aliases: Sequence[str] = (),
 ) -> _Step: ...
-def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+def step(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    retries: Retries | int = 3,
+    timeout: Duration | None = None,
+    raises: Sequence[type[Exception]] = (),
+    aliases: Sequence[str] = (),
+) -> Any:
     """Declares an idempotent write to the outside:
     after a crash the body runs again under the same key.
 
@@ -118,7 +129,16 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         async def ship(order_id: int) -> str:
             return await carrier.book(order_id, key=pgflow.idempotency_key())
     """
-    return _make(StepKind.STEP, fn) if fn is not None else _Step(StepKind.STEP, options)
+    make = partial(
+        _make,
+        StepKind.STEP,
+        name=name,
+        retries=retries,
+        timeout=timeout,
+        raises=raises,
+        aliases=aliases,
+    )
+    return make(fn) if fn is not None else _Step(make)
 
 
 @overload
@@ -137,7 +157,17 @@ def read(
     raises: Sequence[type[Exception]] = (),
     aliases: Sequence[str] = (),
 ) -> _Step: ...
-def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+def read(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    retries: Retries | int = 3,
+    timeout: Duration | None = None,
+    max_age: Duration | None = None,
+    raises: Sequence[type[Exception]] = (),
+    aliases: Sequence[str] = (),
+) -> Any:
     """Declares a pure read: it may run again freely, and its result needs no commit of its own.
 
     Args:
@@ -149,15 +179,25 @@ def read(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         raises: Errors that are final: never tried again, and raised in the workflow as themselves.
         aliases: Names that it had before: journals that know it by one of them fit.
     """
-    return _make(StepKind.READ, fn) if fn is not None else _Step(StepKind.READ, options)
+    make = partial(
+        _make,
+        StepKind.READ,
+        name=name,
+        retries=retries,
+        timeout=timeout,
+        max_age=max_age,
+        raises=raises,
+        aliases=aliases,
+    )
+    return make(fn) if fn is not None else _Step(make)
 
 
 # ---------------------------------------------------------------- @transaction
 
 
 class _Transaction:
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
@@ -168,7 +208,7 @@ class _Transaction:
         self, fn: Callable[Concatenate[C, P], R], /
     ) -> SyncStep[P, R, Callable[Concatenate[C, P], R]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
-        return make_transaction(fn, **self._options)
+        return self._make(fn)
 
 
 Isolation = Literal["read committed", "repeatable read", "serializable"]
@@ -220,7 +260,14 @@ def transaction(
     raises: Sequence[type[Exception]] = (),
     aliases: Sequence[str] = (),
 ) -> _Transaction: ...
-def transaction(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+def transaction(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    isolation: Isolation | None = None,
+    raises: Sequence[type[Exception]] = (),
+    aliases: Sequence[str] = (),
+) -> Any:
     """Declares a transactional write:
     the step's result and what the body writes commit together or not at all.
 
@@ -239,7 +286,8 @@ def transaction(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         async def reserve(conn: psycopg.AsyncConnection, sku: str, quantity: int) -> None:
             await conn.execute("update stock set n = n - %s where sku = %s", (quantity, sku))
     """
-    return make_transaction(fn) if fn is not None else _Transaction(options)
+    make = partial(make_transaction, isolation=isolation, raises=raises, aliases=aliases)
+    return make(fn) if fn is not None else _Transaction(make)
 
 
 # ---------------------------------------------------------------- @effect
@@ -347,8 +395,8 @@ def effect(
 
 
 class _Decision:
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
 
     @overload
     def __call__(  # pyright: ignore[reportOverlappingOverload]
@@ -359,12 +407,27 @@ class _Decision:
         self, fn: Callable[P, Choice[R]], /
     ) -> SyncStep[P, Decision[R], Callable[P, Choice[R]]]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
-        return _make(StepKind.DECISION, fn, **self._options)
+        return self._make(fn)
 
 
+@overload
+def decision(  # pyright: ignore[reportOverlappingOverload]
+    fn: Callable[P, Coroutine[Any, Any, Choice[R]]], /
+) -> AsyncStep[P, Decision[R], Callable[P, Coroutine[Any, Any, Choice[R]]]]: ...
+@overload
+def decision(fn: Callable[P, Choice[R]], /) -> SyncStep[P, Decision[R], Callable[P, Choice[R]]]: ...
+@overload
 def decision(
     *, retries: Retries | int = 3, timeout: Duration | None = None, aliases: Sequence[str] = ()
-) -> _Decision:
+) -> _Decision: ...
+def decision(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    retries: Retries | int = 3,
+    timeout: Duration | None = None,
+    aliases: Sequence[str] = (),
+) -> Any:
     """Declares a choice that is made once and recorded with its reasons:
     a replay gets this choice again.
 
@@ -372,16 +435,17 @@ def decision(
     which other calls may rest with ``.because(...)``.
 
     Args:
-        retries: Tries in all, or how to space them.
+        retries: Tries in all (3 if not given), or how to space them.
         timeout: Longest time for one try.
         aliases: Names that it had before: journals that know it by one of them fit, and its keys
             stay what they are.
 
     Example::
 
-        @decision()
+        @decision
         async def pick(offers: list[Offer]) -> Choice[Offer]:
             best = min(offers, key=lambda o: o.cents)
             return Choice(best, why="the cheapest", alternatives=[o.seller for o in offers])
     """
-    return _Decision({"retries": retries, "timeout": timeout, "aliases": aliases})
+    make = partial(_make, StepKind.DECISION, retries=retries, timeout=timeout, aliases=aliases)
+    return make(fn) if fn is not None else _Decision(make)

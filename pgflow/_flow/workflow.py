@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -358,29 +358,15 @@ class Workflow(Generic[P, R_co]):
 
 
 class _Workflow:
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Any:
-        return _make(fn, **self._options)
-
-
-def _make(
-    fn: Callable[..., Any],
-    name: str | None = None,
-    queue: str = DEFAULT_QUEUE,
-    timeout: Duration | None = None,
-    raises: Sequence[type[Exception]] = (),
-    version: str | None = None,
-    pinned: bool = False,
-    aliases: Sequence[str] = (),
-    signals: Sequence[Awaited] = (),
-) -> Any:
-    return Workflow(fn, name, queue, timeout, raises, version, pinned, aliases, signals)
+        return self._make(fn)
 
 
 def _check_signals(signals: Sequence[Awaited], workflow: str) -> tuple[Awaited, ...]:
@@ -412,7 +398,19 @@ def workflow(
     aliases: Sequence[str] = (),
     signals: Sequence[Awaited] = (),
 ) -> _Workflow: ...
-def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+def workflow(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    queue: str = DEFAULT_QUEUE,
+    timeout: Duration | None = None,
+    raises: Sequence[type[Exception]] = (),
+    version: str | None = None,
+    pinned: bool = False,
+    aliases: Sequence[str] = (),
+    signals: Sequence[Awaited] = (),
+) -> Any:
     """Declares a workflow: a function, async or not,
     that orchestrates steps and survives its process.
 
@@ -439,4 +437,15 @@ def workflow(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         async def checkout(order: Order) -> str:
             return await charge(order.card, order.cents)
     """
-    return _make(fn) if fn is not None else _Workflow(options)
+    make: Callable[..., Any] = partial(
+        Workflow[Any, Any],
+        name=name,
+        queue=queue,
+        timeout=timeout,
+        raises=raises,
+        version=version,
+        pinned=pinned,
+        aliases=aliases,
+        signals=signals,
+    )
+    return make(fn) if fn is not None else _Workflow(make)

@@ -164,7 +164,7 @@ def _kinds(union: dict[str, Any]) -> list[Any]:
 
 
 def _validator(schema: Any, definitions: Sequence[Any]) -> SchemaValidator:
-    whole = {"type": "definitions", "schema": schema, "definitions": [*definitions]}
+    whole: Any = {"type": "definitions", "schema": schema, "definitions": [*definitions]}
     return SchemaValidator(whole if definitions else schema, coreschemas.CONFIG)
 
 

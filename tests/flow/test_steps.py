@@ -765,6 +765,15 @@ UNSTORABLE: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize(
+    "declare",
+    [pgflow.step, pgflow.read, pgflow.decision, pgflow.transaction, pgflow.effect, workflow],
+)
+def test_an_option_that_a_decorator_has_not_is_refused_where_it_is_written(declare: Any) -> None:
+    with pytest.raises(TypeError, match=rf"{declare.__name__}\(\) .*'retires'"):
+        declare(retires=5)
+
+
 @pytest.mark.parametrize("value", UNSTORABLE.values(), ids=UNSTORABLE)
 async def test_a_result_that_cannot_be_stored_is_a_typed_error_in_the_workflow(
     aflow: AsyncHarness, value: Any

@@ -53,7 +53,7 @@ def book() -> None:
     Book.keys = []
 
 
-@decision()
+@decision
 async def pick(offers: list[Offer]) -> Choice[Offer]:
     Book.picked += 1
     best = min(offers, key=lambda offer: offer.cents)
