@@ -18,7 +18,7 @@ import random
 import signal
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
 import servers
 from evidence import Evidence, Findings
+from processes import count_running
 
 POINTS = (
     "before claim commit",
@@ -60,6 +61,8 @@ POINTS = (
 STEPS = 4
 RHYTHM = Rhythm(beat=0.2, look=0.05, dead_after=1.0)
 CONCURRENCY = 8
+CROWD = 50
+"""Rounds of whoever plays, of which the mean tells how crowded the machine is."""
 
 go = Signal("go", int)
 
@@ -308,6 +311,8 @@ class Driver:
         self.pending: dict[int, tuple[float, int]] = {}
         self.recoveries: list[float] = []
         self.suspects = 0
+        self.longest_seconds, self.crowding = 0.0, 1.0
+        self.running: deque[int] = deque([0] * CROWD, maxlen=CROWD)
 
     def run(self) -> dict[str, Any]:
         """Kills until every point has fired often enough and the time is over, then lets everything
@@ -321,11 +326,13 @@ class Driver:
                 min(self.fired[p] for p in self.points) < self.wanted
                 or time.monotonic() - started < self.seconds
             ):
+                before = time.monotonic()
                 self._start_runs(conn)
                 self._arm_victims()
                 self._bury(conn)
                 self._observe(conn)
                 time.sleep(0.005)
+                self._watch(time.monotonic() - before)
                 assert time.monotonic() - started < (
                     2 * self.seconds + 240 if self.seconds else 1200
                 ), f"too slow: {self.fired}"
@@ -339,6 +346,15 @@ class Driver:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         return figures
+
+    def _watch(self, round_seconds: float) -> None:
+        """Notes how this machine delays a round, which has little to do but to commit, and how many
+        processes can run in half a second or so.
+        """
+        self.longest_seconds = max(self.longest_seconds, round_seconds)
+        self.running.append(count_running())
+        mean = sum(self.running) / CROWD
+        self.crowding = max(self.crowding, mean / (os.cpu_count() or 1))
 
     def _prepare(self, conn: psycopg.Connection[Any]) -> None:
         conn.execute(
@@ -451,6 +467,10 @@ class Driver:
             "recovered": len(self.recoveries),
             "slowest_recovery_seconds": round(max(self.recoveries, default=0), 2),
             "dead_after_seconds": RHYTHM.dead_after,
+            # A second of work, as long as others take part in it, and what the machine stood still.
+            "recovery_bound_seconds": round(
+                RHYTHM.dead_after + self.crowding + 3 * self.longest_seconds, 2
+            ),
         }
 
 
@@ -468,8 +488,9 @@ def verdict(figures: dict[str, Any], kills: int) -> list[str]:
         wrong.append("a step acted under two keys")
     if figures["violations"]:
         wrong.append(f"check(): {figures['violations'][:3]}")
-    if figures["slowest_recovery_seconds"] > figures["dead_after_seconds"] + 1:
-        wrong.append(f"a run waited {figures['slowest_recovery_seconds']} s for another worker")
+    slowest, bound = figures["slowest_recovery_seconds"], figures["recovery_bound_seconds"]
+    if slowest > bound:
+        wrong.append(f"a run waited {slowest} s for another worker, the bound is {bound} s")
     return wrong
 
 

@@ -6,21 +6,19 @@ import contextlib
 import json
 import os
 import random
-import re
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
 
 from tests.campaigns import jobs
 from tests.kits import servers
-from tests.kits.processes import eventually, one
+from tests.kits.processes import count_running, eventually, one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -280,18 +278,9 @@ class Stall:
                 # It writes no table, but the log, which a commit waits for.
                 conn.execute("select pg_logical_emit_message(true, 'stall', '')")
                 self.longest_seconds = max(self.longest_seconds, time.monotonic() - before - 0.02)
-                running.append(_running())
+                running.append(count_running())
                 mean = sum(running) / len(running)
                 self.crowding = max(self.crowding, mean / (os.cpu_count() or 1))
-
-
-def _running() -> int:
-    """Return how many processes can run, where the system says so."""
-    try:
-        said = re.search(r"^procs_running (\d+)", Path("/proc/stat").read_text(), re.MULTILINE)
-    except OSError:
-        said = None
-    return int(said[1]) if said else 0
 
 
 def prepare_template(server_dsn: str) -> str:

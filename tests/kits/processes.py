@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -115,3 +116,12 @@ def one(conn: psycopg.Connection[Any], query: str, *params: Any) -> Any:
     row = conn.execute(query, params).fetchone()
     assert row is not None
     return row[0]
+
+
+def count_running() -> int:
+    """Return how many processes can run, where the system says so; else 0."""
+    try:
+        said = re.search(r"^procs_running (\d+)", Path("/proc/stat").read_text(), re.MULTILINE)
+    except OSError:
+        said = None
+    return int(said[1]) if said else 0
