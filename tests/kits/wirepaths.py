@@ -50,7 +50,7 @@ create table app.booked (key text not null, n int not null);
 create table app.told (key text not null, n int not null, idempotency_key text not null);
 create table app.asked (key text not null);
 create table app.slow (key text not null);
-create function app.take_long() returns trigger language plpgsql as $$ begin perform pg_sleep(0.3); return null; end $$;
+create function app.take_long() returns trigger language plpgsql as $$ begin perform pg_sleep(1); return null; end $$;
 create constraint trigger slow_commit after insert on app.slow deferrable initially deferred for each row execute function app.take_long();
 """
 RESULT = timedelta(seconds=40)
