@@ -18,7 +18,7 @@ import random
 import signal
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).parent / "kits"))
 
 import servers
 from evidence import Evidence, Findings
-from processes import count_running
+from processes import Crowd
 
 POINTS = (
     "before claim commit",
@@ -61,8 +61,8 @@ POINTS = (
 STEPS = 4
 RHYTHM = Rhythm(beat=0.2, look=0.05, dead_after=1.0)
 CONCURRENCY = 8
-CROWD = 50
-"""Rounds of whoever plays, of which the mean tells how crowded the machine is."""
+ROUNDS = 50
+"""Rounds of whoever plays in half a second, or so."""
 
 go = Signal("go", int)
 
@@ -311,8 +311,8 @@ class Driver:
         self.pending: dict[int, tuple[float, int]] = {}
         self.recoveries: list[float] = []
         self.suspects = 0
-        self.longest_seconds, self.crowding = 0.0, 1.0
-        self.running: deque[int] = deque([0] * CROWD, maxlen=CROWD)
+        self.longest_seconds = 0.0
+        self.crowd = Crowd(ROUNDS)
 
     def run(self) -> dict[str, Any]:
         """Kills until every point has fired often enough and the time is over, then lets everything
@@ -348,13 +348,9 @@ class Driver:
         return figures
 
     def _watch(self, round_seconds: float) -> None:
-        """Notes how this machine delays a round, which has little to do but to commit, and how many
-        processes can run in half a second or so.
-        """
+        """Notes how this machine delays a round, which has little to do but to commit."""
         self.longest_seconds = max(self.longest_seconds, round_seconds)
-        self.running.append(count_running())
-        mean = sum(self.running) / CROWD
-        self.crowding = max(self.crowding, mean / (os.cpu_count() or 1))
+        self.crowd.look()
 
     def _prepare(self, conn: psycopg.Connection[Any]) -> None:
         conn.execute(
@@ -469,7 +465,7 @@ class Driver:
             "dead_after_seconds": RHYTHM.dead_after,
             # A second of work, as long as others take part in it, and what the machine stood still.
             "recovery_bound_seconds": round(
-                RHYTHM.dead_after + self.crowding + 3 * self.longest_seconds, 2
+                RHYTHM.dead_after + self.crowd.most + 3 * self.longest_seconds, 2
             ),
         }
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ import psycopg
 
 from tests.campaigns import jobs
 from tests.kits import servers
-from tests.kits.processes import count_running, eventually, one
+from tests.kits.processes import Crowd, eventually, one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -256,7 +254,8 @@ class Stall:
     """
 
     def __init__(self, dsn: str) -> None:
-        self.longest_seconds, self.crowding = 0.0, 1.0
+        self.longest_seconds = 0.0
+        self._crowd = Crowd(25)
         self._dsn = dsn
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -269,8 +268,12 @@ class Stall:
         self._stop.set()
         self._thread.join()
 
+    @property
+    def crowding(self) -> float:
+        """See the class."""
+        return self._crowd.most
+
     def _watch(self) -> None:
-        running = deque([0] * 25, maxlen=25)
         with psycopg.connect(self._dsn, autocommit=True) as conn:
             while not self._stop.is_set():
                 before = time.monotonic()
@@ -278,9 +281,7 @@ class Stall:
                 # It writes no table, but the log, which a commit waits for.
                 conn.execute("select pg_logical_emit_message(true, 'stall', '')")
                 self.longest_seconds = max(self.longest_seconds, time.monotonic() - before - 0.02)
-                running.append(count_running())
-                mean = sum(running) / len(running)
-                self.crowding = max(self.crowding, mean / (os.cpu_count() or 1))
+                self._crowd.look()
 
 
 def prepare_template(server_dsn: str) -> str:
