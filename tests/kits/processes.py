@@ -120,7 +120,7 @@ def one(conn: psycopg.Connection[Any], query: str, *params: Any) -> Any:
 
 
 class Crowd:
-    """How crowded this machine is: times as long that work takes because others work too.
+    """Crowding of this machine: times as long that work takes because others work too.
 
     Args:
         looks: Number of looks in half a second.
