@@ -3889,10 +3889,39 @@ FILES = (
     ),
     Defect(
         "word for a model that an agent is told as it is",
-        "pgflow/declare/durable/works.py",
-        'return {**effort, **agent, "model": preset.model}',
-        "return {**effort, **agent}",
+        "pgflow/declare/durable/agents.py",
+        "model = own if preset is None else preset.model",
+        "model = own",
         "cli/test_cli_files.py::test_a_word_for_a_model_is_what_the_config_says",
+    ),
+    Defect(
+        "model of a workflow for an agent of another provider",
+        "pgflow/declare/durable/agents.py",
+        "inherits = word == self._word",
+        "inherits = True",
+        "runs/test_agents_of_files.py::"
+        "test_a_node_has_the_model_of_its_workflow_unless_another_provider_has_it",
+    ),
+    Defect(
+        "provider of a word that takes no turns beside that of the run",
+        "pgflow/declare/durable/agents.py",
+        "self._settings.providers.get(word, self._settings.provider)",
+        "self._settings.provider or self._settings.providers.get(word)",
+        "runs/test_agents_of_files.py::test_the_nodes_of_one_file_have_agents_of_their_own",
+    ),
+    Defect(
+        "session of one provider that another goes on in",
+        "pgflow/declare/durable/sessions.py",
+        "return enters or (own.word, own.spec) != (before.word, before.spec)",
+        "return enters",
+        "runs/test_agents_of_files.py::test_a_node_begins_anew_after_one_of_another_provider",
+    ),
+    Defect(
+        "limits that only the provider of the run is asked for",
+        "pgflow/declare/durable/limits.py",
+        "if (provider := agents.provider(node)) is not None:",
+        "if (provider := agents.provider(graph.nodes[-1])) is not None:",
+        "runs/test_limits.py::test_each_provider_is_asked_for_the_limits_of_its_own_nodes",
     ),
     Defect(
         "child whose limits nobody keeps",

@@ -30,6 +30,7 @@ from pgflow_cli.runs.declared import Wishes
 from processes import eventually
 
 from pgflow.declare.durable import declared
+from pgflow.errors import NotStorable
 from pgflow.inspect import ask_async, list_schedules
 from pgflow.testing import AsyncHarness
 
@@ -213,6 +214,8 @@ def missing_slots(conn: psycopg.Connection[Any]) -> list[datetime]:
         ('[a]\nrun = "x"\ntopic = 1', "topic is a text"),
         ('[a]\nrun = "x"\ntopic = "t"\nstart = "now"', "'oldest' or 'newest'"),
         ('[a]\nrun = "x"\nevery = "1h"\ntake = {n = "n"}', "nothing to take"),
+        ('[a]\nrun = "x"\nevery = "1h"\nconversation = "{n}"', "nothing to take"),
+        ('[a]\nrun = "x"\ntopic = "t"\nconversation = 1', "conversation is a text"),
         ('[a]\nrun = "x"\ntopic = "t"\ninputs = {d = 2027-01-01}', "JSON has not"),
         ('[a]\nrun = "x"\ntopic = "t"\ninputs = {d = 1}\ntake = {d = "d"}', "inputs and in take"),
     ],
@@ -269,6 +272,20 @@ async def test_an_event_that_comes_again_has_the_run_that_it_has(
         await starts.start(starts.triggers[2], "orders/7", {"n": 7})
     await aflow.until_idle()
     assert said(conn, "orders") == ['first {"n": 7} nobody']
+
+
+async def test_the_event_names_the_conversation_of_its_run(
+    aflow: AsyncHarness, folder: Path
+) -> None:
+    more = '[prs]\nrun = "echo.yaml"\ntopic = "prs"\nconversation = "pr-{pull.number}-{by}"\n'
+    starts = served(aflow, folder, f"{TRIGGERS}{more}")._starts
+    trigger = next(one for one in starts.triggers if one.name == "prs")
+    _, (_, settings, *_) = starts.prepare(trigger, {"pull": {"number": 7}, "by": "ada"})
+    assert settings.conversation == "pr-7-ada"
+    with pytest.raises(NotStorable, match="the event has no pull.number"):
+        starts.prepare(trigger, {"by": "ada"})
+    _, (_, settings, *_) = starts.prepare(starts.triggers[2], {"n": 7})
+    assert settings.conversation == ""
 
 
 async def test_a_file_that_is_being_written_waits(

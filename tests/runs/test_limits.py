@@ -9,9 +9,9 @@ import pytest
 from runkit import play, write
 
 from pgflow.declare import Graph, parse_workflow
-from pgflow.declare.durable import freeze
+from pgflow.declare.durable import Settings, freeze
+from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.limits import overlooked, refused
-from pgflow.declare.durable.providers import make_provider
 from pgflow.declare.durable.schemas import misfits
 
 if TYPE_CHECKING:
@@ -23,6 +23,15 @@ pytestmark = pytest.mark.timeout(60)
 
 READ = "- {id: read, prompt: Read."
 UNKEPT = "which this provider does not keep"
+
+
+def agents_of(graph: Graph, provider: str | None, **providers: str) -> Agents:
+    return Agents(graph, Settings(cwd=".", provider=provider, providers=providers))
+
+
+def warnings_of(graph: Graph, provider: str, **providers: str) -> list[str]:
+    settings = Settings(cwd=".", provider=provider, providers=providers)
+    return overlooked(freeze(graph), Agents(graph, settings), settings)
 
 
 def graph_of(folder: Path, nodes: str, more: str = "") -> Graph:
@@ -49,15 +58,26 @@ def graph_of(folder: Path, nodes: str, more: str = "") -> Graph:
 def test_a_limit_that_is_not_kept_is_refused_by_name(
     tmp_path: Path, nodes: str, more: str, field: str, sentence: str
 ) -> None:
-    graph, command = graph_of(tmp_path, nodes, more), make_provider("cmd:cat")
-    assert refused(graph, command) == [sentence]
-    assert refused(graph, command, [field]) == []
+    graph = graph_of(tmp_path, nodes, more)
+    assert refused(graph, agents_of(graph, "cmd:cat")) == [sentence]
+    assert refused(graph, agents_of(graph, "cmd:cat"), [field]) == []
 
 
 def test_a_provider_says_which_limits_it_keeps(tmp_path: Path) -> None:
     graph = graph_of(tmp_path, f"{READ}, allowed_tools: [Read]}}")
-    assert refused(graph, make_provider("python:declared_agents:careful")) == []
-    assert refused(graph, make_provider("stub:")) == []
+    assert refused(graph, agents_of(graph, "python:declared_agents:careful")) == []
+    assert refused(graph, agents_of(graph, "stub:")) == []
+
+
+def test_each_provider_is_asked_for_the_limits_of_its_own_nodes(tmp_path: Path) -> None:
+    nodes = f"{READ}, provider: claude, allowed_tools: [Read]}}\n- {{id: tell, prompt: Tell.}}"
+    graph = graph_of(tmp_path, nodes)
+    assert refused(graph, agents_of(graph, "cmd:cat", claude="claude:")) == []
+    assert len(refused(graph, agents_of(graph, "claude:", claude="cmd:cat"))) == 1
+    graph = graph_of(tmp_path, f"{nodes}", "sandbox: {enabled: true}")
+    careful = "python:declared_agents:careful"
+    assert len(refused(graph, agents_of(graph, careful, claude="cmd:cat"))) == 2
+    assert len(refused(graph, agents_of(graph, "cmd:cat", claude=careful))) == 1
 
 
 @pytest.mark.parametrize(
@@ -82,9 +102,8 @@ def test_a_provider_says_which_limits_it_keeps(tmp_path: Path) -> None:
 def test_a_wish_that_is_not_granted_is_warned_about(
     tmp_path: Path, nodes: str, more: str, sentence: str
 ) -> None:
-    frozen = freeze(graph_of(tmp_path, nodes, more))
-    (said,) = overlooked(frozen, make_provider("cmd:cat"))
-    assert sentence in said
+    said = warnings_of(graph_of(tmp_path, nodes, more), "cmd:cat")
+    assert [one for one in said if "--conversation" not in one][0].find(sentence) >= 0
 
 
 def test_a_field_that_means_nothing_where_it_stands_is_warned_about(tmp_path: Path) -> None:
@@ -99,7 +118,7 @@ def test_a_field_that_means_nothing_where_it_stands_is_warned_about(tmp_path: Pa
         until: DONE
         nodes: [{id: d, prompt: y, timeout: 5}]
     """
-    assert overlooked(freeze(graph_of(tmp_path, nodes)), make_provider("stub:")) == [
+    assert warnings_of(graph_of(tmp_path, nodes), "stub:") == [
         "node 'a' has model, which means nothing for bash",
         "node 'b' has allowed_tools, which means nothing for loop",
         "node 'd' has timeout, which means nothing for prompt",

@@ -16,6 +16,8 @@ import pytest
 from runkit import play, write
 
 from pgflow.declare import parse_workflow
+from pgflow.declare.durable import Settings
+from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.limits import refused
 from pgflow.declare.durable.providers import Reply, Turn, TurnFailed, make_provider
 
@@ -177,8 +179,9 @@ def test_a_turn_that_failed_says_why(
 def test_the_limits_that_claude_keeps_are_not_refused(tmp_path: Path) -> None:
     limits = "- {id: read, prompt: x, allowed_tools: [Read], maxBudgetUsd: 2}"
     graph = parse_workflow(write(tmp_path, limits))
-    assert refused(graph, make_provider("claude:")) == []
-    assert len(refused(graph, make_provider("codex:"))) == 2
+    claude, codex = (Settings(cwd=".", provider=spec) for spec in ("claude:", "codex:"))
+    assert refused(graph, Agents(graph, claude)) == []
+    assert len(refused(graph, Agents(graph, codex))) == 2
 
 
 @pytest.mark.parametrize("fails", [False, True])

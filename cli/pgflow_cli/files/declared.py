@@ -53,6 +53,16 @@ SearchPath = Annotated[
 ]
 
 
+ProviderMap = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="WORD=PROVIDER",
+        help="FILE: who is meant where it names the provider WORD; may be given again.",
+    ),
+]
+
+
 def check_search(folders: list[Path] | None) -> tuple[Path, ...]:
     """The folders that are searched.
 

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from pgflow_cli.files.declared import SearchPath, check_search
+from pgflow_cli.files.declared import ProviderMap, SearchPath, check_search
 from pgflow_cli.look.database import Dsn, find_dsn
 from pgflow_cli.look.output import LogFormat, LogLevel
-from pgflow_cli.look.parsing import parse_amounts, refuse_no_folder
+from pgflow_cli.look.parsing import parse_amounts, parse_pairs, refuse_no_folder
 
 
 def serve(
@@ -33,6 +33,7 @@ def serve(
         str | None,
         typer.Option(help="Who takes the turns of agents: cmd:COMMAND, stub:FILE, or a plug-in."),
     ] = None,
+    providers: ProviderMap = None,
     env: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A variable that programs get too.")
     ] = None,
@@ -96,6 +97,7 @@ def serve(
     wishes = Wishes(
         [], [], folder if cwd is None else cwd, provider, tuple(env or ()), tuple(secret or ()),
         pool is not None, False, tuple(ignore or ()), search=check_search(search),
+        providers=parse_pairs(providers, "--map"),
     )  # fmt: skip
     flows = Flows(folder, found, wishes)
     stop = serving.Stop()

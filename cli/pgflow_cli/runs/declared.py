@@ -10,8 +10,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pgflow._db.calls.fork import PlaceOptions
     from pgflow.declare import Graph
     from pgflow.declare.durable import Frozen, Settings
+    from pgflow.declare.durable.agents import Agents
     from pgflow.declare.durable.config import Config
-    from pgflow.declare.durable.providers import Provider
 
 WORKFLOW = "pgflow.declared"
 """Workflow of the runs of files."""
@@ -47,6 +47,7 @@ class Wishes:
         inputs: Inputs, as ``NAME=TEXT`` or ``NAME:=JSON``, or all as a JSON object.
         cwd: Working folder.
         provider: Name of whoever takes the turns of agents.
+        providers: Providers by the words of files that mean them.
         env: Variables of the environment that programs get too.
         secrets: More of them, which nothing that is recorded may say.
         has_budget: True if what the run may spend is limited.
@@ -83,6 +84,7 @@ class Wishes:
     worktree: bool = False
     conversation: str = ""
     search: tuple[Path, ...] = ()
+    providers: Mapping[str, str] = field(default_factory=dict)
 
 
 def find_file(target: str, search: tuple[Path, ...] = ()) -> Path | None:
@@ -142,14 +144,14 @@ def prepare(path: Path, wishes: Wishes, ask: Ask | None = None) -> dict[str, Any
     settings = _settings(wishes, folder)
     stages.check_requested(graph, wishes.requested)
     _check_worktree(graph, settings)
-    provider = _check_provider(graph, settings)
+    agents = _check_agents(graph, settings)
     frozen = freeze(graph, folder, search=wishes.search)
     for name in inputs if folder is not None else ():
         stages.check_message(graph, settings.cwd, name, inputs[name])
     if ask is not None:
         inputs |= ask(graph, inputs)
     _check_missing(frozen, inputs)
-    _warn(frozen, provider, settings)
+    _warn(frozen, agents, settings)
     message = " ".join(wishes.words)
     told = {"the message": message, "--input": inputs, "--context": settings.context}
     texts = {
@@ -209,6 +211,7 @@ def _check_missing(frozen: Frozen, inputs: dict[str, Any]) -> None:
 
 def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
     from pgflow.declare.durable import Settings
+    from pgflow.declare.durable.config import tiers_of
 
     cwd = (wishes.cwd or folder or Path()).absolute()
     refuse_no_folder("--cwd", cwd)
@@ -217,15 +220,19 @@ def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
             _check_variable(option, name, is_elsewhere=wishes.is_elsewhere)
     config = _config(cwd)
     provider, stubs = wishes.provider, {}
+    assistant = config.assistant or (provider or "").partition(":")[0]
     if provider is not None and provider.startswith("stub:"):
         provider, stubs = "stub:", _stubs(provider.removeprefix("stub:"))
     return Settings(
         cwd=str(cwd),
         provider=provider,
+        providers=dict(wishes.providers),
+        assistant=config.assistant,
+        assistant_models=config.assistant_models,
         stubs=stubs,
         env=wishes.env,
         variables=config.variables,
-        models=config.models,
+        models={**tiers_of(assistant), **config.models},
         secrets=wishes.secrets,
         ignored=wishes.ignored,
         has_budget=wishes.has_budget,
@@ -299,41 +306,49 @@ def _base_branch(cwd: Path) -> str:
     return said.stdout.strip().removeprefix("origin/") if said.returncode == 0 else ""
 
 
-def _check_provider(graph: Graph, settings: Settings) -> Provider | None:
+def _check_agents(graph: Graph, settings: Settings) -> Agents:
     """Refuse a run whose agents nobody can be, or nobody as they are meant.
 
     Raises:
         Mistake: There is no provider, or a limit would not be kept.
     """
     from pgflow.declare.durable import limits, providers
+    from pgflow.declare.durable.agents import Agents
     from pgflow.errors import InvalidArgument
 
-    provider = None
-    if settings.provider is not None:
-        sys.path.insert(0, str(Path.cwd()))
-        try:
-            provider = providers.make_provider(settings.provider)
-        except InvalidArgument as error:
-            raise Mistake(str(error)) from error
-    elif needed := providers.needs_provider(graph.nodes, settings.stubs):
+    agents = Agents(graph, settings)
+    needed = [node.id for node in agents.turns() if agents.of(node).spec is None]
+    if needed:
         raise Mistake(
             f"{', '.join(map(shown, needed[:5]))}: nobody takes the turns of agents: pass "
             "--provider, such as 'cmd:claude -p' or stub:FILE"
         )
-    if broken := limits.refused(graph, provider, settings.ignored):
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        for spec in (settings.provider, *settings.providers.values()):
+            if spec is not None:
+                providers.make_provider(spec)
+        broken = limits.refused(graph, agents, settings.ignored)
+    except InvalidArgument as error:
+        raise Mistake(str(error)) from error
+    if broken:
         raise Mistake(
             f"{'; '.join(map(shown, broken[:5]))}: run it elsewhere, or say --ignore with the "
             "field's name"
         )
-    return provider
+    return agents
 
 
-def _warn(frozen: Frozen, provider: Provider | None, settings: Settings) -> None:
+def _warn(frozen: Frozen, agents: Agents, settings: Settings) -> None:
     """Say what will not be done as the file says."""
     from pgflow.declare.durable import limits
+    from pgflow.declare.graph import Call, every_node
 
-    for sentence in limits.overlooked(frozen, provider, settings):
+    for sentence in limits.overlooked(frozen, agents, settings):
         note(f"warning: {shown(sentence)}")
+    if not any(isinstance(node.body, Call) for node in every_node(frozen.graph.nodes)):
+        for word in agents.unmeant(settings.providers):
+            note(f"warning: --map {word}: no agent of {shown(frozen.graph.name)} is for {word}")
 
 
 def go_back(dsn: str | None, path: Path, key: str, node: str, effects: str | None) -> None:

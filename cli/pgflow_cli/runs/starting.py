@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import typer
 
-from pgflow_cli.files.declared import Dialect, SearchPath, check_search
+from pgflow_cli.files.declared import Dialect, ProviderMap, SearchPath, check_search
 from pgflow_cli.look.database import Dsn, database_now, fetch, find_dsn, opened
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import wake
@@ -400,6 +400,7 @@ def run(
             "stub:FILE, or a plug-in."
         ),
     ] = None,
+    providers: ProviderMap = None,
     env: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="FILE: a variable that programs get too."),
@@ -504,7 +505,7 @@ def run(
     file = declared.find_file(target, folders)
     pool = parse_amounts(budget) if budget else None
     if from_node is not None:
-        given = words or inputs or provider or cwd or secret or env or pool
+        given = words or inputs or provider or providers or cwd or secret or env or pool
         _go_back(dsn, file, key, from_node, effects, has_more=bool(given) or detach)
         app, workflow = _app_of_files(find_dsn(dsn))
         arguments = {}
@@ -513,14 +514,15 @@ def run(
             words or [], inputs or [], cwd, provider, tuple(env or ()), tuple(secret or ()),
             pool is not None, detach, tuple(ignore or ()), base, context, parallel,
             dialect.value, tuple(requested or ()), chain, lease.value, worktree, conversation,
-            folders,
+            folders, parse_pairs(providers, "--map"),
         )  # fmt: skip
         arguments = declared.prepare(file, wishes, partial(asking.ask_missing, dsn, key))
         declared.check_folder(dsn, arguments, key)
         app, workflow = _app_of_files(find_dsn(dsn))
         labels = {"file": arguments["frozen"].graph.name[:255], **labels}
     else:
-        of_files = {"--cwd": cwd, "--with": requested, "--provider": provider, "--env": env,
+        of_files = {"--cwd": cwd, "--with": requested, "--provider": provider,
+                    "--map": providers, "--env": env,
                     "--secret": secret, "--ignore": ignore, "--base": base,
                     "--context": context, "--chain": chain, "--worktree": worktree,
                     "--conversation": conversation, "--path": search}  # fmt: skip

@@ -10,13 +10,13 @@ from typing import Final
 from pydantic import BaseModel, JsonValue
 
 import pgflow
+from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.freezing import can_pause, freeze_named, freeze_sop
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.lease import Lease
 from pgflow.declare.durable.limits import refused
 from pgflow.declare.durable.long import restored
 from pgflow.declare.durable.parameters import asked_for
-from pgflow.declare.durable.providers import make_provider
 from pgflow.declare.durable.results import Result
 from pgflow.declare.graph import Call, Graph
 from pgflow.declare.play.fanout import Child, ChildCall, child_calls, joined
@@ -145,12 +145,11 @@ class Children:
 
     def _refused(self, graph: Graph) -> str:
         """Return the reason why a run of this one may not call a workflow; empty if it may."""
-        spec = self.settings.provider
         try:
-            provider = None if spec is None else make_provider(spec)
+            broken = refused(graph, Agents(graph, self.settings), self.settings.ignored)
         except InvalidArgument as error:
             return str(error)
-        return next(iter(refused(graph, provider, self.settings.ignored)), "")
+        return next(iter(broken), "")
 
     async def _all(self, frozen: Frozen, calls: tuple[ChildCall, ...], body: Call) -> list[Child]:
         """Run a child for each call, so many at once, each to its end."""

@@ -21,6 +21,18 @@ from pgflow.errors import InvalidWorkflow
 PLACE: Final = Path(".archon", "config.yaml")
 """Place of the file in a working folder."""
 
+_TIERS_OF: Final[dict[str, dict[str, tuple[str, str | None]]]] = {
+    "claude": {"small": ("haiku", None), "medium": ("sonnet", None), "large": ("opus", None)},
+    "codex": {
+        "small": ("gpt-5.3-codex", "minimal"),
+        "medium": ("gpt-5.3-codex", "medium"),
+        "large": ("gpt-5.3-codex", "high"),
+    },
+}
+"""Model and effort of each tier where no config has any, as Archon has them
+(``packages/workflows/src/defaults/tier-defaults.json``).
+"""
+
 _WORDS: Final = ("model", "provider", "effort")
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -34,12 +46,16 @@ class Config(BaseModel):
         docs_dir: Folder of its documents; empty if it does not say.
         base_branch: Its base branch; empty if it does not say.
         models: Models by the words that stand for them: tiers and aliases.
+        assistant: Provider of nodes that name none; empty if it does not say.
+        assistant_models: Models of providers for nodes that name none.
     """
 
     variables: dict[str, str] = {}
     docs_dir: str = ""
     base_branch: str = ""
     models: dict[str, Preset] = {}
+    assistant: str = ""
+    assistant_models: dict[str, str] = {}
 
 
 def read_config(folder: str | Path) -> Config:
@@ -57,7 +73,21 @@ def read_config(folder: str | Path) -> Config:
         docs_dir=own.docs_dir or users.docs_dir,
         base_branch=own.base_branch or users.base_branch,
         models={**users.models, **own.models},
+        assistant=own.assistant or users.assistant,
+        assistant_models={**users.assistant_models, **own.assistant_models},
     )
+
+
+def tiers_of(assistant: str) -> dict[str, Preset]:
+    """The tiers of a provider where no config has any; none of a provider that has no such.
+
+    Args:
+        assistant: The provider of nodes that name none.
+    """
+    return {
+        tier: Preset(model=model, provider=assistant, effort=effort)
+        for tier, (model, effort) in _TIERS_OF.get(assistant, {}).items()
+    }
 
 
 def _read(path: Path) -> Config:
@@ -78,7 +108,27 @@ def _read(path: Path) -> Config:
             for part in ("tiers", "aliases")
             for name, value in _part(path, whole, part).items()
         },
+        assistant=_assistant(path, whole),
+        assistant_models={
+            name: model
+            for name, value in _part(path, whole, "assistants").items()
+            if (model := _model_of(path, name, value))
+        },
     )
+
+
+def _assistant(path: Path, whole: JsonValue) -> str:
+    """The provider of nodes that name none. The user's own file has another word for it."""
+    parts = whole if isinstance(whole, dict) else {}
+    return _text(path, parts, "assistant", "assistant") or _text(
+        path, parts, "defaultAssistant", "defaultAssistant"
+    )
+
+
+def _model_of(path: Path, name: str, value: JsonValue) -> str:
+    """The model of a provider; empty if the config has other words about it only."""
+    called = f"assistants.{name}"
+    return _text(path, _part(path, {called: value}, called), "model", f"{called}.model")
 
 
 def _preset(path: Path, part: str, name: str, value: JsonValue) -> Preset:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import psycopg
 
 import pgflow
+from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.frozen import Settings
 from pgflow.declare.graph import Command, Graph, Node, Prompt
 from pgflow.documents import AsyncDocuments, Put
@@ -43,12 +44,13 @@ class Conversation:
     Args:
         graph: The workflow.
         settings: Settings of the run.
+        agents: The agents of its nodes.
     """
 
-    def __init__(self, graph: Graph, settings: Settings) -> None:
+    def __init__(self, graph: Graph, settings: Settings, agents: Agents) -> None:
         self._graph = graph
         self._name = settings.conversation
-        self._provider = (settings.provider or "").partition(":")[0]
+        self._agents = agents
         self._stubs = settings.stubs
 
     def keeps(self, node: Node) -> bool:
@@ -93,7 +95,7 @@ class Conversation:
         await _step(f"{key}:keep", write)
 
     def _path(self, node: Node) -> tuple[str, ...]:
-        return (self._graph.name, self._name, node.id, self._provider)
+        return (self._graph.name, self._name, node.id, self._agents.of(node).name)
 
 
 async def _step(name: str, body: Any) -> Any:

@@ -67,12 +67,19 @@ class Preset(Part):
     effort: str | None = None
 
 
+_LATER: Final = ("models", "conversation", "providers", "assistant", "assistant_models")
+"""Settings that the first workers of files did not know."""
+
+
 class Settings(Part):
     """Settings of a run, which its children have too.
 
     Args:
         cwd: Working folder of its programs; made absolute where it is given.
         provider: Name of whoever takes the turns of agents, as in ``cmd:claude -p``.
+        providers: Providers that are meant by the words of files, where that is another one.
+        assistant: Provider of nodes that name none, in the words of the config.
+        assistant_models: Models of providers, by their words, for nodes that name none.
         stubs: Outputs of nodes that are given instead of made, by node.
         env: Names of environment variables of the worker that programs get too.
         variables: More variables of theirs, with their values: those of the config.
@@ -99,6 +106,9 @@ class Settings(Part):
 
     cwd: Annotated[str, AfterValidator(os.path.abspath)]
     provider: str | None = None
+    providers: dict[str, str] = Field(default_factory=dict)
+    assistant: str = ""
+    assistant_models: dict[str, str] = Field(default_factory=dict)
     stubs: dict[str, JsonValue] = Field(default_factory=dict)
     env: tuple[str, ...] = ()
     variables: dict[str, str] = Field(default_factory=dict)
@@ -121,11 +131,11 @@ class Settings(Part):
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out models and conversation if there are none: workers of before they were there
+        """Leave out what came later, where there is none of it: workers of before it was there
         read this too.
         """
         dumped: dict[str, Any] = dump(self)
-        for name in ("models", "conversation"):
+        for name in _LATER:
             if not dumped[name]:
                 del dumped[name]
         return dumped

@@ -15,8 +15,9 @@ from typing import Final
 from pydantic import JsonValue
 
 from pgflow.declare.dag.drafts import meaningless, read_node
+from pgflow.declare.durable.agents import KNOWN, Agent, Agents, takes_turns
 from pgflow.declare.durable.conversations import asks
-from pgflow.declare.durable.frozen import Frozen, Settings, is_word, preset_of
+from pgflow.declare.durable.frozen import Frozen, Settings, is_word
 from pgflow.declare.durable.providers import Provider
 from pgflow.declare.durable.schemas import why_no_schema
 from pgflow.declare.durable.stages.plans import FILESYSTEM, Workspace, acts
@@ -30,87 +31,96 @@ SAFETY: Final = frozenset({"allowed_tools", "denied_tools", "sandbox", "hooks", 
 _HINTS: Final = frozenset({"model", "effort", "thinking", "provider", "fallbackModel"})
 """Fields that any provider may overlook: the work is the same, done by another or dearer mind."""
 
-_AGENTS: Final = ("claude", "codex", "gemini")
-"""Providers whose names a config has for models."""
-
 _OF_AGENTS: Final = frozenset({"sandbox", "webSearchMode", "betas", "persist_sessions", *_HINTS})
 """Fields of a workflow that speak of all its agents."""
 
 
-def refused(graph: Graph, provider: Provider | None, ignored: Iterable[str] = ()) -> list[str]:
+def refused(graph: Graph, agents: Agents, ignored: Iterable[str] = ()) -> list[str]:
     """Limits that a run would not keep, as sentences that name the node.
 
     Args:
         graph: The workflow.
-        provider: Provider of the turns of its agents; None if there are none.
+        agents: The agents of its nodes.
         ignored: Fields that may be overlooked.
+
+    Raises:
+        InvalidArgument: A provider cannot be made.
     """
     may = frozenset(ignored)
-    return [sentence for field, sentence in _limits(graph, provider) if field not in may]
+    return [sentence for field, sentence in _limits(graph, agents) if field not in may]
 
 
-def _limits(graph: Graph, provider: Provider | None) -> Iterator[tuple[str, str]]:
+def _limits(graph: Graph, agents: Agents) -> Iterator[tuple[str, str]]:
     """Yield every limit that is not kept: the field, and a sentence."""
     if _is_enabled(graph.options.get("container")):
         yield "container", "the workflow asks for a container, and runs have none"
-    if provider is None:
-        return
-    for field in sorted(SAFETY - provider.honours):
-        if field in graph.options and any(map(_takes_turns, every_node(graph.nodes))):
-            yield field, f"the workflow limits its agents by {field}, {_UNKEPT}"
-    if graph.options.get("webSearchMode") == "disabled" and "webSearchMode" not in provider.honours:
-        yield "webSearchMode", f"the workflow limits its agents by webSearchMode, {_UNKEPT}"
+    turns = [node for node in every_node(graph.nodes) if takes_turns(node)]
+    kept = _kept_by_all(turns, agents)
+    if kept is not None:
+        for field in sorted(SAFETY - kept):
+            if field in graph.options:
+                yield field, f"the workflow limits its agents by {field}, {_UNKEPT}"
+        if graph.options.get("webSearchMode") == "disabled" and "webSearchMode" not in kept:
+            yield "webSearchMode", f"the workflow limits its agents by webSearchMode, {_UNKEPT}"
     for node in every_node(graph.nodes):
-        for field in sorted(SAFETY - provider.honours):
-            if _has(node, field):
-                yield field, f"node '{node.id}' limits its agent by {field}, {_UNKEPT}"
+        if (provider := agents.provider(node)) is not None:
+            for field in sorted(SAFETY - provider.honours):
+                if _has(node, field):
+                    yield field, f"node '{node.id}' limits its agent by {field}, {_UNKEPT}"
 
+
+def _kept_by_all(turns: list[Node], agents: Agents) -> frozenset[str] | None:
+    """The fields that every provider of these turns obeys; None if there is no provider."""
+    found = [one for node in turns if (one := agents.provider(node)) is not None]
+    return frozenset.intersection(*(one.honours for one in found)) if found else None
+
+
+_KEPT_OR_REFUSED: Final = ("webSearchMode", "disabled")
 
 _UNKEPT: Final = "which this provider does not keep"
 
 
-def overlooked(
-    frozen: Frozen, provider: Provider | None, settings: Settings | None = None
-) -> list[str]:
+def overlooked(frozen: Frozen, agents: Agents, settings: Settings) -> list[str]:
     """Everything else that a run does not do as its file says, as sentences that name the node.
 
     Args:
         frozen: The workflow, with the texts that were found.
-        provider: Provider of the turns of its agents; None if there are none.
+        agents: The agents of its nodes.
         settings: Settings of the run.
     """
     if frozen.workspace is not None:
         return list(_of_workspace(frozen, frozen.workspace))
-    stubs = {} if settings is None else settings.stubs
-    nodes = [node for node in every_node(frozen.graph.nodes) if node.id not in stubs]
+    nodes = [node for node in every_node(frozen.graph.nodes) if node.id not in settings.stubs]
+    turns = [node for node in agents.turns() if agents.provider(node) is not None]
     return [
         *_dropped(frozen.graph),
-        *_of_workflow(frozen.graph, provider),
+        *_of_workflow(frozen.graph, turns, agents),
         *(sentence for node in nodes for sentence in _of_node(node, frozen)),
-        *(() if provider is None else _of_turns(nodes, provider)),
-        *(() if provider is None or settings is None else _of_run(frozen.graph, nodes, settings)),
+        *_of_turns(turns, agents),
+        *(_of_run(frozen.graph, turns, agents, settings) if turns else ()),
     ]
 
 
-def _of_run(graph: Graph, nodes: list[Node], settings: Settings) -> Iterator[str]:
+def _of_run(graph: Graph, turns: list[Node], agents: Agents, settings: Settings) -> Iterator[str]:
     """Yield what depends on how this run is started."""
-    yield from _of_models(graph, nodes, settings)
-    if not settings.conversation and any(asks(graph, node) for node in nodes):
+    yield from sorted({said for node in turns for said in _of_model(node, agents.of(node))})
+    if not settings.conversation and any(asks(graph, node) for node in turns):
         yield "persist_session: sessions are kept for the next run with --conversation NAME only"
 
 
-def _of_models(graph: Graph, nodes: list[Node], settings: Settings) -> Iterator[str]:
-    """Yield the words for models that stand for none, or for one of another provider."""
-    turns = [node for node in nodes if _takes_turns(node)]
-    asked = [node.agent.get("model", graph.options.get("model")) for node in turns]
-    for word in sorted({word for word in asked if isinstance(word, str)}):
-        preset = preset_of(settings.models, word)
-        takes = (settings.provider or "").partition(":")[0]
-        if preset is None and is_word(word):
-            yield f"model {word} is in no config: the provider gets the word as it is"
-        elif preset is not None and preset.provider not in ("", takes) and takes in _AGENTS:
-            whose = f"{preset.model} of {preset.provider}"
-            yield f"model {word} is {whose}, and {takes} takes the turns"
+def _of_model(node: Node, agent: Agent) -> Iterator[str]:
+    """Yield a word for a model that stands for none, and a provider that is not the one meant."""
+    if is_word(model := agent.fields.get("model")):
+        yield f"model {model} is in no config: the provider gets the word as it is"
+    own = node.agent.get("provider")
+    if own is not None and own != agent.word:
+        said = f"its model {node.agent.get('model')} is of {agent.word}, which takes its turns"
+        yield f"node '{node.id}' names the provider {own}, and {said}"
+    if agent.word not in ("", agent.name) and agent.name in KNOWN:
+        yield (
+            f"node '{node.id}' is for {agent.word}, and {agent.name} takes its turns: "
+            f"--map {agent.word}=PROVIDER names another"
+        )
 
 
 def _of_workspace(frozen: Frozen, workspace: Workspace) -> Iterator[str]:
@@ -140,14 +150,14 @@ def _dropped(graph: Graph) -> Iterator[str]:
                 yield f"node '{where.id}' has {field}, which means nothing for {where.mode}"
 
 
-def _of_workflow(graph: Graph, provider: Provider | None) -> Iterator[str]:
+def _of_workflow(graph: Graph, turns: list[Node], agents: Agents) -> Iterator[str]:
     options = graph.options
     if options.get("requires"):
         yield "requires: nobody looks whether what the workflow requires is there"
-    if provider is None:
-        return
-    for field in sorted(_OF_AGENTS - _HINTS - SAFETY - _honoured(provider)):
-        if field in options and (field, options[field]) != ("webSearchMode", "disabled"):
+    providers = [one for node in turns if (one := agents.provider(node)) is not None]
+    for field in sorted(_OF_AGENTS - _HINTS - SAFETY):
+        has_all = all(field in _honoured(one) for one in providers)
+        if not has_all and field in options and (field, options[field]) != _KEPT_OR_REFUSED:
             yield f"the workflow asks for {field}, which this provider does not have"
 
 
@@ -186,16 +196,18 @@ def _kept_at_retries(node: Node, graph: Graph) -> str:
     return "" if node in graph.nodes else "what completed in a group"
 
 
-def _of_turns(nodes: list[Node], provider: Provider) -> Iterator[str]:
-    """Yield the wishes that this provider does not grant."""
-    known = _honoured(provider) | SAFETY | _HINTS
-    for node in nodes:
-        for field in sorted(set(node.agent) - known):
+def _of_turns(turns: list[Node], agents: Agents) -> Iterator[str]:
+    """Yield the wishes that the providers do not grant."""
+    forget = []
+    for node in turns:
+        provider = agents.provider(node)
+        assert provider is not None
+        if "context" not in provider.honours:
+            forget.append(node)
+        for field in sorted(set(node.agent) - _honoured(provider) - SAFETY - _HINTS):
             if node.agent[field] not in (None, "fresh", False):
                 yield f"node '{node.id}' asks for {field}, which this provider does not have"
-    turns = [node for node in nodes if _takes_turns(node)]
-    goes_on = any(_goes_on(node) and (len(turns) > 1 or _is_loop(node)) for node in turns)
-    if goes_on and "context" not in provider.honours:
+    if any(_goes_on(node) and (len(turns) > 1 or _is_loop(node)) for node in forget):
         yield "agents do not remember: each turn begins anew, and knows what its prompt says"
 
 
@@ -212,10 +224,6 @@ def _goes_on(node: Node) -> bool:
 
 def _is_loop(node: Node) -> bool:
     return isinstance(node.body, Loop)
-
-
-def _takes_turns(node: Node) -> bool:
-    return isinstance(node.body, Prompt | Command | Loop)
 
 
 def _has(node: Node, field: str) -> bool:

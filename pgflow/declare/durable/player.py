@@ -111,11 +111,11 @@ class Player:
         self.is_child = settings.depth > 0
         self.folders = Folders(settings.home or settings.cwd, info.key)
         self.plan = make_plan(frozen.graph.nodes)
-        self.sessions = Sessions(self.plan)
-        self.conversation = Conversation(frozen.graph, settings)
         self.lease = Lease(settings, frozen.graph)
         self.children = Children(declared, frozen, settings, self.lease)
         self.works = Works(frozen, settings, self.folders, self.lease)
+        self.sessions = Sessions(self.plan, self.works.agents)
+        self.conversation = Conversation(frozen.graph, settings, self.works.agents)
         self.given = inputs
         variables = Variables(
             workflow_id=info.key,

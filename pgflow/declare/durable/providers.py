@@ -27,7 +27,6 @@ from typing import Any, Final, Protocol, runtime_checkable
 from pydantic import JsonValue
 
 from pgflow.declare.durable.processes import Ended, NotStarted, Order, run
-from pgflow.declare.graph import Node, every_node
 from pgflow.errors import InvalidArgument
 
 GROUP: Final = "pgflow.providers"
@@ -288,15 +287,6 @@ def provider_of(spec: str) -> Provider:
         return make_provider(spec)
     except InvalidArgument as error:
         raise TurnFailed(str(error)) from error
-
-
-def needs_provider(nodes: Iterable[Node], stubs: Mapping[str, JsonValue]) -> list[str]:
-    """Ids of nodes that are turns of an agent, and have no stub."""
-    return [
-        node.id
-        for node in every_node(tuple(nodes))
-        if node.body.mode in {"prompt", "command", "loop"} and node.id not in stubs
-    ]
 
 
 ALLOWED: Final = (

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pgflow.declare.durable.agents import Agents
 from pgflow.declare.graph import Loop, Node
 from pgflow.declare.graph.plan import Place, Plan
 from pgflow.declare.play.interpreter import Task
@@ -35,10 +36,12 @@ class Sessions:
 
     Args:
         plan: The run's plan.
+        agents: The agents of its nodes.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, agents: Agents) -> None:
         self._plan = plan
+        self._agents = agents
         self._threads: dict[Place, _Thread] = {}
         self._left: dict[Place, str] = {}
 
@@ -53,7 +56,7 @@ class Sessions:
         thread = self._threads.get(task.place[:-1])
         if thread is None or context == "fresh" or not self._is_alone(task.place):
             return None
-        return None if _begins_anew(thread.node, task.node) else thread.session
+        return None if self._begins_anew(thread.node, task.node) else thread.session
 
     def leave(self, task: Task, session: str | None) -> None:
         """Keep the session of a turn that has ended.
@@ -76,9 +79,9 @@ class Sessions:
         """Return True if nothing else runs at the same time."""
         return any(layer == (place[-1],) for layer in self._plan.within(place[:-1]).layers)
 
-
-def _begins_anew(last: Node, node: Node) -> bool:
-    """Return True if a node has nothing to do with the one before it."""
-    block = node.id.rpartition(_OF_INCLUDE)[0]
-    enters = bool(block) and not last.id.startswith(f"{block}{_OF_INCLUDE}")
-    return enters or node.agent.get("provider") != last.agent.get("provider")
+    def _begins_anew(self, last: Node, node: Node) -> bool:
+        """Return True if a node has nothing to do with the one before it."""
+        block = node.id.rpartition(_OF_INCLUDE)[0]
+        enters = bool(block) and not last.id.startswith(f"{block}{_OF_INCLUDE}")
+        own, before = self._agents.of(node), self._agents.of(last)
+        return enters or (own.word, own.spec) != (before.word, before.spec)

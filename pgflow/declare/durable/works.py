@@ -18,8 +18,9 @@ from pydantic import JsonValue
 
 import pgflow
 from pgflow.declare.durable import bodies
+from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.bodies import Done, Folders, Job
-from pgflow.declare.durable.frozen import Frozen, Settings, preset_of
+from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.lease import Lease
 from pgflow.declare.durable.processes import KeeperLost, Mask
 from pgflow.declare.durable.programs import fill
@@ -66,6 +67,7 @@ class Works:
         lease: Lease on the folder that it works in.
 
     Attributes:
+        agents: The agents of its nodes.
         is_exact: True if a step is asked for with all that it reads, so that a retry keeps it only
             if that is the same; False in runs of before.
     """
@@ -75,6 +77,7 @@ class Works:
         self.settings = settings
         self.folders = folders
         self.lease = lease
+        self.agents = Agents(frozen.graph, settings)
         self.slots = asyncio.Semaphore(settings.parallel)
         self._reads_given = bool(settings.stubs) and pgflow.patched(_READ)
         self.is_exact = pgflow.patched(_EXACT)
@@ -208,7 +211,7 @@ class Works:
             session: Session of an earlier turn, which it goes on in; None to begin anew.
             prepare: Completes the turn in the step's body, when it is taken.
         """
-        if self.settings.provider is None:
+        if self.agents.of(task.node).spec is None:
             return _nobody(task.node)
         turn, ask_provider = self._turn_of(key, task, session), self._asker(task, prepare)
         if task.node.effects:
@@ -231,7 +234,7 @@ class Works:
 
     async def act(self, key: str, task: Task, prepare: Prepare | None = None) -> Done:
         """Take a turn inside the body of an effect, once."""
-        if self.settings.provider is None:
+        if self.agents.of(task.node).spec is None:
             return _nobody(task.node)
         asked = self._asker(task, prepare)
         return await turn_once(asked, self._turn_of(key, task), self.folders)
@@ -245,25 +248,16 @@ class Works:
             key,
             self.settings.cwd,
             {},
-            self._agent(task.node),
+            self.agents.of(task.node).fields,
             task.node.output_schema,
             1800.0 if idle is None else idle / 1000,
             None if task.node.budget is None else task.node.budget.max_usd,
             session=session,
         )
 
-    def _agent(self, node: Node) -> dict[str, JsonValue]:
-        """The fields of a node's agent, with the model that its word for one stands for."""
-        agent = {**_of_agents(self.frozen.graph.options), **node.agent}
-        preset = preset_of(self.settings.models, agent.get("model"))
-        if preset is None:
-            return agent
-        effort = {} if preset.effort is None else {"effort": preset.effort}
-        return {**effort, **agent, "model": preset.model}
-
     def _asker(self, task: Task, prepare: Prepare | None) -> Asker:
-        """Has the provider of the run take a turn of a task."""
-        spec = self.settings.provider or ""
+        """Has a provider take a turn of a task."""
+        spec = self.agents.of(task.node).spec or ""
 
         async def ask_provider(turn: Turn) -> Reply:
             try:
@@ -377,8 +371,3 @@ def _without(secrets: tuple[str, ...], error: Exception) -> Exception:
 
 def _nobody(node: Node) -> Done:
     return Done(error=f"node '{node.id}' needs a provider, and the run has none")
-
-
-def _of_agents(options: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """The fields that a workflow gives for all its agents."""
-    return {name: options[name] for name in ("model", "effort") if name in options}

@@ -82,6 +82,7 @@ class Flows:
             self._wishes,
             inputs=[json.dumps(given)] if given else [],
             provider=trigger.provider or self._wishes.provider,
+            conversation=trigger.conversation,
         )
         try:
             return prepare(find_flow(self._folder, trigger.run), wishes)

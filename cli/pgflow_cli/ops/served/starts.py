@@ -80,12 +80,12 @@ class Starts:
         """
         try:
             message, inputs = trigger.fill(event)
+            conversation = trigger.conversation_of(event)
         except LookupError as error:
             raise NotStorable(f"trigger {trigger.name}: {error.args[0]}") from None
         found = self.flows.arguments(trigger)
-        return self._labelled(trigger, found), (
-            found["frozen"], found["settings"], message, inputs
-        )  # fmt: skip
+        settings = found["settings"].model_copy(update={"conversation": conversation})
+        return self._labelled(trigger, found), (found["frozen"], settings, message, inputs)
 
     def _labelled(self, trigger: Trigger, found: Mapping[str, Any]) -> Workflow[..., Any]:
         labels = {"file": found["frozen"].graph.name[:255], "trigger": trigger.name}

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "triggers.toml"
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_SHARED: Final = frozenset({"run", "message", "inputs", "take", "provider"})
+_WAY: Final = re.compile(r"\{([^{}]+)\}")
+_SHARED: Final = frozenset({"run", "message", "inputs", "take", "provider", "conversation"})
 _SCHEDULED: Final = frozenset(
     {"tz", "overlap", "catch_up", "max_catch_up", "jitter", "offset", "not_on", "only_on"}
 )
@@ -54,6 +55,8 @@ class Trigger:
         inputs: Inputs of each run.
         take: Inputs that are parts of the event, each with the way to it.
         provider: Provider of its runs, if it is another than that of the server.
+        conversation: Conversation that its runs belong to, with ways into the event in braces;
+            empty for none.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Trigger:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     take: Mapping[str, str] = field(default_factory=dict)
     provider: str | None = None
+    conversation: str = ""
 
     @property
     def is_schedule(self) -> bool:
@@ -81,6 +85,19 @@ class Trigger:
         said = told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
         taken = {name: _follow(event, way) for name, way in self.take.items()}
         return said if self.message is None else self.message, {**self.inputs, **taken}
+
+    def conversation_of(self, event: Any) -> str:
+        """The conversation that the run of an event belongs to; empty for none.
+
+        Raises:
+            LookupError: The event has not what names it.
+        """
+
+        def part(found: re.Match[str]) -> str:
+            value = _follow(event, found.group(1))
+            return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+        return _WAY.sub(part, self.conversation)
 
 
 def _follow(event: Any, way: str) -> Any:
@@ -132,6 +149,7 @@ def _trigger(place: str, name: str, said: Any) -> Trigger:
         _table(place, said, "inputs"),
         _table(place, said, "take"),
         _text(place, said, "provider") if "provider" in said else None,
+        _text(place, said, "conversation") if "conversation" in said else "",
     )
     _check(place, trigger)
     return trigger
@@ -165,7 +183,7 @@ def _check(place: str, trigger: Trigger) -> None:
     if both := sorted(set(trigger.take) & set(trigger.inputs)):
         raise Mistake(f"{place}: {both[0]} stands in inputs and in take")
     if trigger.is_schedule:
-        if trigger.take:
+        if trigger.take or _WAY.search(trigger.conversation):
             raise Mistake(f"{place}: a slot has nothing to take; its run's key names it")
         schedule_of(trigger, place)
     elif trigger.source == "webhook":

@@ -126,7 +126,8 @@ class Acting:
 
         async def undo(result: Delivered, folder: str, parcel: Parcel) -> None:  # noqa: ARG001
             await asyncio.to_thread(take_back, tree, folder, result)
-            if self.id not in self.context.settings.stubs and self.context.settings.provider:
+            is_played = self.id not in self.context.settings.stubs
+            if is_played and self.context.works.agents.of(self.node).spec:
                 await self._undone(effect, f"Delivered to {folder}")
 
         if effect.compensation:

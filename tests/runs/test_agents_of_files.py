@@ -1,0 +1,139 @@
+"""Agents of nodes: the provider that a file means, and the one that takes the turns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runkit import play, write
+
+from pgflow.declare import parse_workflow
+from pgflow.declare.durable import Settings
+from pgflow.declare.durable.agents import Agent, Agents
+from pgflow.declare.durable.config import read_config, tiers_of
+from pgflow.declare.durable.frozen import Preset
+from pgflow.testing import AsyncHarness
+
+pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
+
+pytestmark = pytest.mark.timeout(60)
+
+MODELS = {
+    "small": Preset(model="haiku", provider="claude"),
+    "@deep": Preset(model="gpt-x", provider="codex", effort="high"),
+}
+
+
+def agent_of(folder: Path, node: str = "", more: str = "", **settings: Any) -> Agent:
+    """The agent of the one node of a file."""
+    graph = parse_workflow(write(folder, f"- {{id: a, prompt: x{node}}}", more))
+    return Agents(graph, Settings(cwd=".", **settings)).of(graph.nodes[0])
+
+
+@pytest.mark.parametrize(
+    ("node", "more", "settings", "word", "spec"),
+    [
+        ("", "", {}, "", None),
+        ("", "", {"provider": "cmd:x"}, "", "cmd:x"),
+        (", provider: codex", "", {}, "codex", "codex:"),
+        (", provider: pi", "", {}, "pi", None),
+        (", provider: codex", "provider: claude", {}, "codex", "codex:"),
+        ("", "provider: claude", {}, "claude", "claude:"),
+        ("", "", {"assistant": "gemini"}, "gemini", "gemini:"),
+        ("", "provider: claude", {"assistant": "gemini"}, "claude", "claude:"),
+        (", provider: codex", "", {"provider": "cmd:x"}, "codex", "cmd:x"),
+        (", provider: codex", "", {"provider": "cmd:x", "providers": {"codex": "cmd:y"}},
+         "codex", "cmd:y"),
+        ("", "", {"provider": "cmd:x", "providers": {"codex": "cmd:y"}}, "", "cmd:x"),
+        (", provider: pi", "", {"providers": {"pi": "cmd:y"}}, "pi", "cmd:y"),
+        (", model: '@deep'", "provider: claude", {"models": MODELS}, "codex", "codex:"),
+        (", model: '@deep', provider: pi", "", {"models": MODELS}, "codex", "codex:"),
+        ("", "model: '@deep'", {"models": MODELS}, "codex", "codex:"),
+    ],
+)  # fmt: skip
+def test_a_node_has_the_provider_that_its_file_means(
+    tmp_path: Path, node: str, more: str, settings: dict[str, Any], word: str, spec: str | None
+) -> None:
+    agent = agent_of(tmp_path, node, more, **settings)
+    assert (agent.word, agent.spec) == (word, spec)
+
+
+@pytest.mark.parametrize(
+    ("node", "more", "model", "effort"),
+    [
+        ("", "", "own", None),
+        (", model: opus", "model: sonnet", "opus", None),
+        ("", "model: sonnet", "sonnet", None),
+        (", provider: codex", "model: sonnet", None, None),
+        (", provider: claude", "model: sonnet", "sonnet", None),
+        (", model: small", "", "haiku", None),
+        ("", "model: small\neffort: low", "haiku", "low"),
+        ("", "model: '@deep'", "gpt-x", "high"),
+        (", provider: claude", "model: '@deep'", "own", None),
+        (", effort: max", "model: '@deep'", "gpt-x", "max"),
+        (", model: large", "", "haiku", None),
+        (", model: '@none'", "", "@none", None),
+    ],
+)
+def test_a_node_has_the_model_of_its_workflow_unless_another_provider_has_it(
+    tmp_path: Path, node: str, more: str, model: str | None, effort: str | None
+) -> None:
+    agent = agent_of(
+        tmp_path, node, more,
+        provider="cmd:x", models=MODELS, assistant="claude", assistant_models={"claude": "own"},
+    )  # fmt: skip
+    assert (agent.fields.get("model"), agent.fields.get("effort")) == (model, effort)
+
+
+def test_a_config_has_the_provider_of_nodes_that_name_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARCHON_HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/config.yaml").write_text(
+        "defaultAssistant: codex\nassistants: {codex: {model: m}, claude: {settingSources: [user]}}"
+    )
+    found = read_config(tmp_path)
+    assert (found.assistant, found.assistant_models) == ("codex", {"codex": "m"})
+    (tmp_path / ".archon").mkdir()
+    (tmp_path / ".archon/config.yaml").write_text(
+        "assistant: claude\nassistants: {codex: {model: n}}"
+    )
+    found = read_config(tmp_path)
+    assert (found.assistant, found.assistant_models) == ("claude", {"codex": "n"})
+    assert {name: one.model for name, one in tiers_of("claude").items()} == {
+        "small": "haiku", "medium": "sonnet", "large": "opus"
+    }  # fmt: skip
+    assert tiers_of("local") == {}
+
+
+async def test_the_nodes_of_one_file_have_agents_of_their_own(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    nodes = """
+    - {id: a, prompt: x}
+    - {id: b, prompt: x, provider: codex, depends_on: [a]}
+    - {id: c, prompt: x, provider: pi, depends_on: [b]}
+    """
+    word = "cmd:sh -c 'echo $PGFLOW_NODE is of {} >> witness; echo done'"
+    providers = {"codex": word.format("codex"), "pi": word.format("pi")}
+    path = write(tmp_path, nodes)
+    run = await play(aflow, path, provider=word.format("none"), providers=providers)
+    assert run.status == "completed"
+    told = (tmp_path / "witness").read_text().splitlines()
+    assert told == ["a is of none", "b is of codex", "c is of pi"]
+
+
+async def test_a_node_begins_anew_after_one_of_another_provider(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    nodes = """
+    - {id: a, prompt: x}
+    - {id: b, prompt: x, model: "@deep", depends_on: [a]}
+    - {id: c, prompt: x, model: "@deep", depends_on: [b]}
+    """
+    agent = "python:declared_agents:remembering"
+    run = await play(aflow, write(tmp_path, nodes), provider=agent, models=MODELS)
+    assert run.status == "completed"
+    assert (tmp_path / "witness").read_text().splitlines() == ["a in None", "b in None", "c in s:b"]
