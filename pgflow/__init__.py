@@ -21,7 +21,7 @@ from pgflow._flow.decorators import Connection, decision, effect, read, step, tr
 from pgflow._flow.dynamic import call
 from pgflow._flow.entities import Snapshot, Update, entity, query, update
 from pgflow._flow.events import publish, wait_for_event
-from pgflow._flow.interceptor import Interceptor
+from pgflow._flow.interceptor import Interceptor, replaying
 from pgflow._flow.ledgers.effect import AsyncEffect, SyncEffect
 from pgflow._flow.ledgers.saga import saga
 from pgflow._flow.ledgers.undo_plan.propose import PlannedCall, PlannedSql, UndoRequest
@@ -156,8 +156,7 @@ __all__ = [
     "deprecate_patch", "discharge", "effect", "emit", "entity", "fingerprint", "gate", "heartbeat",
     "heartbeat_details", "idempotency_key", "in_workflow", "inline", "lock", "logger", "map", "now",
     "on", "operation", "owe", "patched", "publish", "query", "random", "read", "register_errors",
-    "run_child",
-    "run_info", "saga", "schedule", "serve", "set_labels", "set_state", "sleep", "start_child",
-    "step", "sync", "transaction", "transfer", "upcaster", "update", "uuid", "wait_for_event",
-    "waive", "workflow",
+    "replaying", "run_child", "run_info", "saga", "schedule", "serve", "set_labels", "set_state",
+    "sleep", "start_child", "step", "sync", "transaction", "transfer", "upcaster", "update", "uuid",
+    "wait_for_event", "waive", "workflow",
 ]  # fmt: skip

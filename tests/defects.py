@@ -3924,6 +3924,14 @@ FILES = (
         "runs/test_limits.py::test_each_provider_is_asked_for_the_limits_of_its_own_nodes",
     ),
     Defect(
+        "log of a run that a replay writes again",
+        "pgflow/declare/durable/logfile.py",
+        "        if pgflow.replaying():\n            return\n",
+        "",
+        "runs/test_log_files.py::"
+        "test_a_log_tells_of_each_node_once_though_the_run_waits_and_goes_on",
+    ),
+    Defect(
         "child whose limits nobody keeps",
         "pgflow/declare/durable/children.py",
         "if why := self._refused(frozen.graph):",

@@ -57,7 +57,7 @@ PARTS: list[tuple[str, str, list[Any]]] = [
     ("Agents", "See [Run an agent](../how-to/agents.md). They are in `pgflow.agent`; the twin of `loop` is in `pgflow.agent.sync`.", [agent.loop, agent.Outcome, agent.read_log, agent.LogUnit]),
     ("Streams", "See [Show it live](../how-to/agents.md#show-it-live). They are in `pgflow.streams`.", [streams.Tails, streams.Event, streams.asgi, streams.message]),
     ("Workspaces", "See [Work in a repository](../how-to/workspaces.md). They are in `pgflow.workspace`; the twin of `lease` is in `pgflow.workspace.sync`.", [workspace.Workspace, workspace.Change, workspace.Snapshot, workspace.change, workspace.lease, workspace.classify, workspace.Command, workspace.push.fn, workspace.Pushed]),
-    ("Around runs", "", [pgflow.Interceptor, pgflow.operation, pgflow.Operation, pgflow.register_errors, provider.TransactionProvider, provider.AsyncTransactionProvider]),
+    ("Around runs", "", [pgflow.Interceptor, pgflow.replaying, pgflow.operation, pgflow.Operation, pgflow.register_errors, provider.TransactionProvider, provider.AsyncTransactionProvider]),
     ("Locks and entities", "See [Let one run at a time](../how-to/locks.md) and [Share state among runs](../how-to/entities.md).", [
         pgflow.lock, pgflow.entity, pgflow.update, pgflow.Update, pgflow.query, pgflow.Snapshot,
     ]),

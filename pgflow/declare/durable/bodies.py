@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from pydantic import (
 
 from pgflow import Ref
 from pgflow.declare.durable.frozen import Settings
+from pgflow.declare.durable.logfile import LogFile, tail
 from pgflow.declare.durable.long import IN_JOURNAL, KIND, MOST, Long, beginning, restored, shortened
 from pgflow.declare.durable.processes import Ended, NotStarted, Order, TooLong, run
 from pgflow.declare.durable.providers import inherited, named, secrets_of
@@ -153,6 +155,7 @@ class Job:
         variables: Variables of the run, which it gets in its environment.
         settings: Settings of the run.
         folders: Folders of the run.
+        log: Log of the run; None for a rehearsal, which has none.
     """
 
     node: Node
@@ -160,6 +163,7 @@ class Job:
     variables: Variables
     settings: Settings
     folders: Folders
+    log: LogFile | None = None
     values: Mapping[str, str] = field(default_factory=dict)
 
     def with_values(self, values: Mapping[str, str]) -> Job:
@@ -296,13 +300,31 @@ async def _program(job: Job, argv: list[str], env: Mapping[str, str]) -> Done:
         secrets=tuple(secrets_of_run(job.settings).values()),
     )
     try:
-        return _judged(job, seconds, await run(order))
+        return _judged(job, seconds, await _told(job, order))
     except NotStarted as error:
         return Done(error=f"{job.what} failed: {error}")
     except TooLong:
         return Done(error=f"{job.what} printed more than {MOST >> 20} MiB", unknown=True)
     except Unusable as error:
         return Done(error=f"{job.what} {error}")
+
+
+async def _told(job: Job, order: Order) -> Ended:
+    """Run a program, and tell of it in the log."""
+    if job.log is None:
+        return await run(order)
+    mode = job.node.body.mode
+    if not job.key.endswith(":until"):
+        job.log.tell("node_start", job.key, content=mode)
+    began = time.monotonic()
+    ended = await run(order)
+    job.log.tell(
+        "exec_output", job.key, content=mode,
+        exit_code="timeout" if ended.timed_out else ended.status,
+        stdout_tail=tail(ended.stdout.text), stderr_tail=tail(ended.stderr.text),
+        duration_ms=round((time.monotonic() - began) * 1000),
+    )  # fmt: skip
+    return ended
 
 
 def _judged(job: Job, seconds: float, ended: Ended) -> Done:

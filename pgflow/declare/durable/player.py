@@ -25,6 +25,7 @@ from pgflow.declare.durable.conversations import Conversation
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.keys import key_of
 from pgflow.declare.durable.lease import Lease
+from pgflow.declare.durable.logfile import Kind, LogFile
 from pgflow.declare.durable.long import KIND, Long, beginning, shortened
 from pgflow.declare.durable.questions import No, Yes, answered, ask
 from pgflow.declare.durable.results import NodeFailed, Result, WorkflowFailed
@@ -75,6 +76,10 @@ from pgflow.errors import StepFailed
 _MOST_RESULT: Final = 700_000
 """Longest result in bytes that is no file: the database takes 1 MiB, and a codec may need more."""
 
+_LOGGED: Final[dict[str, Kind]] = {
+    "completed": "node_complete", "failed": "node_error", "skipped": "node_skipped"
+}  # fmt: skip
+
 _KEPT: Final = "outputs of a type are files"
 
 
@@ -113,7 +118,8 @@ class Player:
         self.plan = make_plan(frozen.graph.nodes)
         self.lease = Lease(settings, frozen.graph)
         self.children = Children(declared, frozen, settings, self.lease)
-        self.works = Works(frozen, settings, self.folders, self.lease)
+        self.log = LogFile(self.folders.of_run, info.key)
+        self.works = Works(frozen, settings, self.folders, self.lease, self.log)
         self.sessions = Sessions(self.plan, self.works.agents)
         self.conversation = Conversation(frozen.graph, settings, self.works.agents)
         self.given = inputs
@@ -322,7 +328,7 @@ class Player:
         )
         user_input = ""
         if asks_after_turn(body, is_over=channel is not None, was_answered=was_answered):
-            answer = await ask(f"{key}:ask", self._gate_message(body, output.text))
+            answer = await ask(self.log, f"{key}:ask", self._gate_message(body, output.text))
             if isinstance(answer, No):
                 return cancels(place, answer.reason), True
             channel, user_input = (channel if not trim(answer.text) else None), answer.text
@@ -356,6 +362,10 @@ class Player:
         if around is not None:
             said["iteration"] = around.number
         pgflow.emit(STREAM, said)
+        if node.id not in self.settings.stubs:
+            key = key_of(self.plan, state, end.place)
+            why = {"error": end.reason} if end.output.state == "failed" else {"cause": end.reason}
+            self.log.tell(_LOGGED[end.output.state], key, content=node.body.mode, **why)
 
     # Work ----------------------------------------------------------------------------------------
 
@@ -423,7 +433,7 @@ class Player:
         was_answered = task.round > 1 and body.interactive
         if not asks_after_turn(body, is_over=channel is not None, was_answered=was_answered):
             return receive(task, output, channel)
-        answer = await ask(f"{key}:ask", self._gate_message(body, output.text))
+        answer = await ask(self.log, f"{key}:ask", self._gate_message(body, output.text))
         if isinstance(answer, No):
             return cancels(task.place, answer.reason)
         if channel is not None and not trim(answer.text):
@@ -470,7 +480,7 @@ class Player:
         key = key_of(self.plan, state, task.place)
         while True:
             asked = key if rejections == 0 else f"{key}#{rejections + 1}"
-            answer = await ask(asked, task.text, body.decisions)
+            answer = await ask(self.log, asked, task.text, body.decisions)
             if isinstance(answer, No) and fails_when_rejected(body, self.settings.dialect):
                 error = f"rejected: {answer.reason}"
                 return Settled(task.place, Output("failed", error=error), error, task.text)

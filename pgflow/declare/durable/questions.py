@@ -7,10 +7,12 @@ Whoever approves may bring words and a decision, by an edit: ``{"response": "...
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 import pgflow
+from pgflow.declare.durable.logfile import LogFile, tail
 from pgflow.declare.graph import Approval, Decision
 from pgflow.declare.play.approvals import (
     NoSuchDecision,
@@ -56,16 +58,29 @@ class No:
     reason: str
 
 
-async def ask(key: str, message: str, decisions: tuple[Decision, ...] = ()) -> Yes | No:
+async def ask(
+    log: LogFile, key: str, message: str, decisions: tuple[Decision, ...] = ()
+) -> Yes | No:
     """Ask a person, and wait for the answer.
 
     Args:
+        log: Log of the run.
         key: Name of the gate: the key of the step that asks.
         message: Text that is asked.
         decisions: Decisions that are offered.
     """
     asked = Question(message=message, decisions=[decision.id for decision in decisions])
-    match await pgflow.gate(key, asked):
+    log.tell("node_suspended", key, content=tail(message))
+    answer = _answer(await pgflow.gate(key, asked))
+    said = answer.text if isinstance(answer, Yes) else answer.reason
+    decision = answer.decision if isinstance(answer, Yes) else "reject"
+    log.tell("gate_decision", key, decision=decision, content=tail(said))
+    return answer
+
+
+def _answer(verdict: Any) -> Yes | No:
+    """The answer that a verdict is."""
+    match verdict:
         case pgflow.Approved(value=said):
             return Yes(said.response, said.decision)
         case pgflow.Rejected(reason=reason):

@@ -62,7 +62,7 @@ class SopPlayer(Player):
             )
             wish = None if done.error is not None or done.has_value else wish_of(done.text)
             if isinstance(wish, Question) and asks:
-                answer = await ask(f"{key}:ask#{turn}", wish.text)
+                answer = await ask(self.log, f"{key}:ask#{turn}", wish.text)
                 if isinstance(answer, No):
                     return cancels(task.place, answer.reason)
                 talk += heard(wish, answer.text or "Yes.")

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 import pgflow
 from pgflow.declare.durable.families import PLAYERS
 from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.logfile import tail
 from pgflow.declare.durable.long import KIND, is_there
 from pgflow.declare.durable.results import Result, WorkflowFailed
 from pgflow.declare.durable.worktrees import entered, left, wants_one
@@ -42,8 +43,15 @@ async def declared(
         settings = await entered(settings)
     make = PLAYERS[frozen.graph.family]
     player = make(declared, frozen, settings, message, inputs or {})
-    async with player.lease:
-        result = await player.play()
+    log = player.log
+    log.tell("workflow_start", workflow_name=frozen.graph.name, content=tail(message))
+    try:
+        async with player.lease:
+            result = await player.play()
+    except WorkflowFailed as error:
+        log.tell("workflow_error", error=tail(str(error)))
+        raise
+    log.tell("workflow_complete")
     if is_apart:
         await left(settings)
     return result

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import json
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -22,6 +23,7 @@ from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.bodies import Done, Folders, Job
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.lease import Lease
+from pgflow.declare.durable.logfile import LogFile, tail
 from pgflow.declare.durable.processes import KeeperLost, Mask
 from pgflow.declare.durable.programs import fill
 from pgflow.declare.durable.providers import Provider, Reply, Turn, TurnFailed, provider_of
@@ -30,6 +32,7 @@ from pgflow.declare.durable.turns import Asker, masked, take_turn, turn_once
 from pgflow.declare.graph import Bash, Node, Script
 from pgflow.declare.play.interpreter import Task
 from pgflow.declare.play.progress import STREAM
+from pgflow.declare.text.javascript import json_text
 from pgflow.declare.text.outputs import Outputs, completed
 from pgflow.declare.text.templates import Variables, resolve, with_context
 from pgflow.errors import EffectFailed, StepFailed
@@ -65,6 +68,7 @@ class Works:
         settings: Its settings.
         folders: Its folders.
         lease: Lease on the folder that it works in.
+        log: Log of the run.
 
     Attributes:
         agents: The agents of its nodes.
@@ -72,11 +76,14 @@ class Works:
             if that is the same; False in runs of before.
     """
 
-    def __init__(self, frozen: Frozen, settings: Settings, folders: Folders, lease: Lease) -> None:
+    def __init__(
+        self, frozen: Frozen, settings: Settings, folders: Folders, lease: Lease, log: LogFile
+    ) -> None:
         self.frozen = frozen
         self.settings = settings
         self.folders = folders
         self.lease = lease
+        self.log = log
         self.agents = Agents(frozen.graph, settings)
         self.slots = asyncio.Semaphore(settings.parallel)
         self._reads_given = bool(settings.stubs) and pgflow.patched(_READ)
@@ -172,7 +179,7 @@ class Works:
             text, values = shell_of(self.frozen, node, script, variables, outputs)
         except NodeFailed as error:
             return Done(error=str(error))
-        job = Job(node, key, variables, self.settings, self.folders, values)
+        job = Job(node, key, variables, self.settings, self.folders, self.log, values)
         run = bodies.check_shell if key.endswith(":until") else bodies.run_shell
         work = lambda: run(job, text)  # noqa: E731 - what follows calls it
         read = _digest(values, variables) if self.is_exact else ()
@@ -188,7 +195,7 @@ class Works:
             text = program_of(self.frozen, body, task, outputs)
         except NodeFailed as error:
             return Done(error=str(error))
-        job = Job(node, key, task.variables, self.settings, self.folders)
+        job = Job(node, key, task.variables, self.settings, self.folders, self.log)
         typed = body.script in self.frozen.typed
         read = _digest({}, task.variables) if self.is_exact else ()
         return await self._work(
@@ -267,15 +274,31 @@ class Works:
                 raise TurnFailed(f"node '{turn.node}' {error}") from error
             turn = replace(turn, env=bodies.short_values(env), secrets=secrets)
             turn = turn if prepare is None else prepare(turn)
+            self.log.tell("node_start", turn.key, content=task.node.body.mode)
+            began = time.monotonic()
             try:
                 reply = await _in_session(provider_of(spec), turn)
             except KeeperLost:
                 raise
             except Exception as error:  # noqa: BLE001 - it is raised again, without secrets
                 raise _without(secrets, error) from None
-            return masked(reply, secrets)
+            reply = masked(reply, secrets)
+            self._tell_answer(turn, reply, time.monotonic() - began)
+            return reply
 
         return ask_provider
+
+    def _tell_answer(self, turn: Turn, reply: Reply, seconds: float) -> None:
+        """Tell of an answer in the log."""
+        self.log.tell(
+            "assistant",
+            turn.key,
+            content=tail(json_text(reply.value) if reply.has_value else reply.text),
+            model=reply.model,
+            tokens=reply.tokens or None,
+            cost_usd=float(reply.usd) or None,
+            duration_ms=round(seconds * 1000),
+        )
 
     def _template(self, node: Node) -> str:
         """The text of a turn as its author wrote it."""

@@ -225,7 +225,7 @@ class StagePlay:
         return said
 
     async def _ask(self, kind: str, *parts: str) -> Yes | No:
-        return await ask(self.telling.key(kind), prompts.joined(*parts))
+        return await ask(self.context.works.log, self.telling.key(kind), prompts.joined(*parts))
 
     # After ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,90 @@
+"""Log of a run: ``logs/KEY.jsonl`` in the run's own folder, an event a line.
+
+The journal is the truth. This file is for people and programs that watch a folder, and has what the
+journal has not: what programs complained, how long each try took, and the tries that a dead worker
+did not end. Workers on several machines write each to the folder that they see.
+
+An event is an object with ``type``, ``workflow_id`` (the key of the run), ``ts`` and, if it is of a
+node, ``step`` (the key of its step). The words are those of Archon's transcripts (``logger.ts``):
+``workflow_start``, ``workflow_resume``, ``workflow_complete``, ``workflow_error``, ``node_start``,
+``node_complete``, ``node_skipped``, ``node_error``, ``node_suspended``, ``gate_decision``,
+``exec_output`` and ``assistant``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import pgflow
+
+Kind: TypeAlias = Literal[
+    "workflow_start", "workflow_resume", "workflow_complete", "workflow_error", "node_start",
+    "node_complete", "node_skipped", "node_error", "node_suspended", "gate_decision",
+    "exec_output", "assistant",
+]  # fmt: skip
+"""Type of an event."""
+
+TAIL: Final = 4000
+"""Characters that an event says of a text, the last of what a program printed."""
+
+log = logging.getLogger("pgflow")
+
+
+class LogFile:
+    """The log of a run in one folder.
+
+    Args:
+        folder: The run's own folder.
+        key: Key of the run.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.path = folder / "logs" / f"{folder.name}.jsonl"
+        self._key = key
+        self._goes_on = pgflow.replaying()
+        self._has_warned = False
+
+    def tell(self, kind: Kind, step: str | None = None, **said: Any) -> None:
+        """Add an event, unless the run only repeats it. A log that cannot be written stops no run:
+        that is warned about once.
+
+        Args:
+            kind: Its type.
+            step: Key of the step that it is about.
+            said: Further words of it; those that are None are left out.
+        """
+        if pgflow.replaying():
+            return
+        if self._goes_on:
+            self._goes_on = False
+            self.tell("workflow_resume")
+        event = {"type": kind, "workflow_id": self._key, "step": step, **said}
+        event = {name: value for name, value in event.items() if value is not None}
+        event["ts"] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
+        line = f"{json.dumps(event, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace")
+        try:
+            try:
+                self._add(line)
+            except FileNotFoundError:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._add(line)
+        except OSError as error:
+            if not self._has_warned:
+                log.warning("the log %s cannot be written: %s", self.path, error.strerror)
+            self._has_warned = True
+
+    def _add(self, line: bytes) -> None:
+        """One write of a file that is open for adding: lines of two workers never mix."""
+        with self.path.open("ab", buffering=0) as file:
+            file.write(line)
+
+
+def tail(text: str | bytes | bytearray) -> str | None:
+    """The last of a text, as an event says it; None for an empty one."""
+    if not isinstance(text, str):
+        text = text[-4 * TAIL :].decode("utf-8", "replace")
+    return text[-TAIL:] or None
