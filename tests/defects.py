@@ -3811,8 +3811,8 @@ FILES = (
     Defect(
         "secret in the answer of an agent",
         "pgflow/declare/durable/works.py",
-        "return masked(reply, secrets)",
-        "return masked(reply, ())",
+        "reply = masked(reply, secrets)",
+        "reply = masked(reply, ())",
         "runs/test_secrets.py::test_an_output_does_not_say_a_secret",
     ),
     Defect(
