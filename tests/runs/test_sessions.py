@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -167,3 +168,29 @@ async def test_a_turn_whose_session_is_gone_begins_anew_and_says_so(
     assert [(end["id"], end["state"]) for end in run.ends] == [
         ("plan", "completed"), ("build", "lost"), ("build", "completed"),
     ]  # fmt: skip
+
+
+async def test_a_session_that_is_gone_leaves_the_outputs_of_the_run_before(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    nodes = """
+    - {id: plan, prompt: a, persist_session: true, output_type: plan}
+    - {id: draft, prompt: b, output_type: draft, depends_on: [plan]}
+    """
+    path = write(tmp_path, nodes)
+    for key, conversation in (("first", "pr/7"), ("other", ".."), ("none", "")):
+        run = await play(aflow, path, provider=AGENT, conversation=conversation, key=key)
+        assert run.status == "completed", run
+    shared = tmp_path / ".pgflow/scopes/w/pr%2f7/nodes"
+    assert sorted(file.name for file in shared.iterdir()) == ["plan.md", "plan.meta.json"]
+    assert sorted(one.name for one in (tmp_path / ".pgflow/scopes/w").iterdir()) == [
+        "%..",
+        "pr%2f7",
+    ]
+    (tmp_path / "forgotten").touch()
+    run = await play(aflow, path, provider=AGENT, conversation="pr/7", key="second")
+    (lost,) = [end for end in run.ends if end["state"] == "lost" and end["id"] == "plan"]
+    assert lost["reason"] == (
+        f"its session is gone: it began anew; plan (plan): {shared / 'plan.md'}"
+    )
+    assert json.loads((shared / "plan.meta.json").read_text())["runId"] == "second"

@@ -1,10 +1,14 @@
 """Artifacts of nodes with an ``output_type``: each output is a file, with its type in another one
 beside it, by which programs and later runs find it.
+
+A node that keeps its session for the next run of its conversation keeps its output for that too, in
+a folder that all these runs have. If the session is gone then, the files are what is left of it.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +16,54 @@ from pgflow.declare.durable.bodies import Folders, quoted_key, write_whole
 
 _FOLDER = "nodes"
 
+log = logging.getLogger("pgflow")
 
-def keep_output(folders: Folders, key: str, told: dict[str, Any], text: str) -> None:
+
+def keep_output(
+    folders: Folders, key: str, told: dict[str, Any], shared: Path | None, text: str
+) -> None:
     """Write the output of a node to ``nodes/KEY.md``, and what it is to ``nodes/KEY.meta.json``.
 
     Args:
         folders: Folders of the run.
         key: Key of the node, with the rounds around it.
         told: The node and its type.
+        shared: Folder of its conversation, where the output is kept too; None if it has none. The
+            last run to write there has it.
         text: Its output.
     """
-    folder, stem = Path(folders.artifacts, _FOLDER), quoted_key(key)
+    _write(Path(folders.artifacts), folders.key, key, told, text)
+    if shared is not None:
+        try:
+            _write(shared, folders.key, key, told, text)
+        except OSError as error:
+            log.warning("%s cannot be written: %s", shared, error.strerror)
+
+
+def _write(root: Path, run: str, key: str, told: dict[str, Any], text: str) -> None:
+    folder, stem = root / _FOLDER, quoted_key(key)
     folder.mkdir(parents=True, exist_ok=True)
     data = text.encode("utf-8", "replace")
-    about = {**told, "path": f"{_FOLDER}/{stem}.md", "runId": folders.key, "size": len(data)}
+    about = {**told, "path": f"{_FOLDER}/{stem}.md", "runId": run, "size": len(data)}
     for name, content in ((f"{stem}.md", data), (f"{stem}.meta.json", json.dumps(about).encode())):
         write_whole(folder / name, content)
+
+
+def earlier_outputs(shared: Path, run: str) -> list[str]:
+    """The files that earlier runs of a conversation have left, the newest first, each with its
+    type.
+
+    Args:
+        shared: Folder of the conversation.
+        run: Key of the run that asks, whose own are left out.
+    """
+    found = []
+    for path in (shared / _FOLDER).glob("*.meta.json"):
+        try:
+            told = json.loads(path.read_text())
+            if told["runId"] != run:
+                line = f"{told['outputType']} ({told['nodeId']}): {shared / told['path']}"
+                found.append((path.stat().st_mtime, line))
+        except (OSError, ValueError, LookupError, TypeError):
+            continue  # it is being replaced, or somebody else's
+    return [line for _, line in sorted(found, reverse=True)]

@@ -102,8 +102,7 @@ class Folders:
     @property
     def of_run(self) -> Path:
         """The run's own folder."""
-        name = quoted_key(self.key)
-        return Path(self.cwd, ".pgflow", "runs", name if name.strip(".") else f"%{name}")
+        return Path(self.cwd, ".pgflow", "runs", _file_name(self.key))
 
     @property
     def spills(self) -> Path:
@@ -130,6 +129,15 @@ class Folders:
         """``$STATE_DIR``, which outlives the run."""
         return str(Path(self.cwd, ".pgflow", "state"))
 
+    def of_conversation(self, workflow: str, name: str) -> Path | None:
+        """Folder of the runs of a workflow in one conversation; None for a conversation without a
+        name.
+        """
+        if not name:
+            return None
+        scopes = Path(self.cwd, ".pgflow", "scopes")
+        return scopes.joinpath(*(_file_name(word) for word in (workflow, name)))
+
     def make(self) -> None:
         """Make those that programs write to, and keep them out of the working tree's history."""
         for folder in (self.artifacts, self.state):
@@ -142,6 +150,12 @@ class Folders:
 def quoted_key(key: str) -> str:
     """Return a key as the name of a file."""
     return _UNSAFE.sub(lambda found: f"%{ord(found.group()):02x}", key)
+
+
+def _file_name(word: str) -> str:
+    """The same for a folder, which may not be ``..`` either."""
+    name = quoted_key(word)
+    return name if name.strip(".") else f"%{name}"
 
 
 @dataclass(frozen=True, slots=True)

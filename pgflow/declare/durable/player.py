@@ -341,7 +341,10 @@ class Player:
         if node.output_type is not None and output.state == "completed" and pgflow.patched(_KEPT):
             key = key_of(self.plan, state, end.place)
             told = {"nodeId": node.id, "outputType": node.output_type}
-            keep = partial(keep_output, self.folders, key, told)
+            keeps = self.conversation.keeps(node)
+            keep = partial(
+                keep_output, self.folders, key, told, self.works.shared if keeps else None
+            )
             try:
                 await pgflow.call(f"{key}:artifact", keep, output.text, retries=1)
             except StepFailed as error:

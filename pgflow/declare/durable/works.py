@@ -20,6 +20,7 @@ from pydantic import JsonValue
 import pgflow
 from pgflow.declare.durable import bodies
 from pgflow.declare.durable.agents import Agents
+from pgflow.declare.durable.artifacts import earlier_outputs
 from pgflow.declare.durable.bodies import Done, Folders, Job
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.lease import Lease
@@ -72,6 +73,7 @@ class Works:
 
     Attributes:
         agents: The agents of its nodes.
+        shared: Folder of the runs of its conversation; None if it has none.
         is_exact: True if a step is asked for with all that it reads, so that a retry keeps it only
             if that is the same; False in runs of before.
     """
@@ -85,6 +87,7 @@ class Works:
         self.lease = lease
         self.log = log
         self.agents = Agents(frozen.graph, settings)
+        self.shared = folders.of_conversation(frozen.graph.name, settings.conversation)
         self.slots = asyncio.Semaphore(settings.parallel)
         self._reads_given = bool(settings.stubs) and pgflow.patched(_READ)
         self.is_exact = pgflow.patched(_EXACT)
@@ -277,7 +280,7 @@ class Works:
             self.log.tell("node_start", turn.key, content=task.node.body.mode)
             began = time.monotonic()
             try:
-                reply = await _in_session(provider_of(spec), turn)
+                reply = await self._in_session(provider_of(spec), turn)
             except KeeperLost:
                 raise
             except Exception as error:  # noqa: BLE001 - it is raised again, without secrets
@@ -287,6 +290,18 @@ class Works:
             return reply
 
         return ask_provider
+
+    async def _in_session(self, provider: Provider, turn: Turn) -> Reply:
+        """Have a turn taken; one whose session is gone begins anew, and says so."""
+        try:
+            return await provider.take(turn)
+        except TurnFailed as error:
+            if turn.session is None or not _GONE.search(str(error)):
+                raise
+        left = [] if self.shared is None else earlier_outputs(self.shared, self.folders.key)
+        why = "; ".join(["its session is gone: it began anew", *left])
+        pgflow.emit(STREAM, {"id": turn.node, "type": "session", "state": "lost", "reason": why})
+        return await provider.take(replace(turn, session=None))
 
     def _tell_answer(self, turn: Turn, reply: Reply, seconds: float) -> None:
         """Tell of an answer in the log."""
@@ -366,18 +381,6 @@ def program_of(frozen: Frozen, body: Script, task: Task, outputs: Outputs) -> st
     return fill(
         program, lambda reference: resolve(reference, task.variables, outputs, "script").text
     )
-
-
-async def _in_session(provider: Provider, turn: Turn) -> Reply:
-    """Have a turn taken; one whose session is gone begins anew, and says so."""
-    try:
-        return await provider.take(turn)
-    except TurnFailed as error:
-        if turn.session is None or not _GONE.search(str(error)):
-            raise
-    pgflow.emit(STREAM, {"id": turn.node, "type": "session", "state": "lost",
-                         "reason": "its session is gone: it began anew"})  # fmt: skip
-    return await provider.take(replace(turn, session=None))
 
 
 def _without(secrets: tuple[str, ...], error: Exception) -> Exception:
