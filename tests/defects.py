@@ -3924,6 +3924,13 @@ FILES = (
         "runs/test_limits.py::test_each_provider_is_asked_for_the_limits_of_its_own_nodes",
     ),
     Defect(
+        "limits that nobody is asked for where Python executes a file",
+        "pgflow/declare/durable/executing.py",
+        "if broken := refused(graph, agents, settings.ignored):",
+        "if broken := refused(graph, agents, settings.ignored)[1:]:",
+        "runs/test_execute.py::test_limits_are_kept_or_refused_and_wishes_are_warned_about",
+    ),
+    Defect(
         "log of a run that a replay writes again",
         "pgflow/declare/durable/logfile.py",
         "        if pgflow.replaying():\n            return\n",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,13 +28,11 @@ if TYPE_CHECKING:
     from pgflow.declare import Graph
     from pgflow.declare.durable import Frozen, Settings
     from pgflow.declare.durable.agents import Agents
-    from pgflow.declare.durable.config import Config
 
 WORKFLOW = "pgflow.declared"
 """Workflow of the runs of files."""
 _LAYOUT = Path(".archon", "workflows")
 _SOPS = (".", "sops", "agent-sops", ".agents/sops")
-_GIT_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -210,52 +207,42 @@ def _check_missing(frozen: Frozen, inputs: dict[str, Any]) -> None:
 
 
 def _settings(wishes: Wishes, folder: Path | None = None) -> Settings:
-    from pgflow.declare.durable import Settings
-    from pgflow.declare.durable.config import tiers_of
-
     cwd = (wishes.cwd or folder or Path()).absolute()
     refuse_no_folder("--cwd", cwd)
     for option, names in (("--env", wishes.env), ("--secret", wishes.secrets)):
         for name in names:
             _check_variable(option, name, is_elsewhere=wishes.is_elsewhere)
-    config = _config(cwd)
     provider, stubs = wishes.provider, {}
-    assistant = config.assistant or (provider or "").partition(":")[0]
     if provider is not None and provider.startswith("stub:"):
         provider, stubs = "stub:", _stubs(provider.removeprefix("stub:"))
-    return Settings(
-        cwd=str(cwd),
-        provider=provider,
-        providers=dict(wishes.providers),
-        assistant=config.assistant,
-        assistant_models=config.assistant_models,
-        stubs=stubs,
-        env=wishes.env,
-        variables=config.variables,
-        models={**tiers_of(assistant), **config.models},
-        secrets=wishes.secrets,
-        ignored=wishes.ignored,
-        has_budget=wishes.has_budget,
-        parallel=wishes.parallel,
-        base_branch=wishes.base or config.base_branch or _base_branch(cwd),
-        docs_dir=config.docs_dir or "docs/",
-        context="" if wishes.context is None else _read(wishes.context),
-        dialect="ion" if wishes.dialect == "ion" else "archon",
-        requested=wishes.requested,
-        chain=wishes.chain,
-        lease=wishes.lease,  # type: ignore[arg-type]
-        worktree=wishes.worktree,
-        conversation=wishes.conversation,
-    )
+    said: dict[str, Any] = {
+        "providers": dict(wishes.providers),
+        "stubs": stubs,
+        "env": wishes.env,
+        "secrets": wishes.secrets,
+        "ignored": wishes.ignored,
+        "has_budget": wishes.has_budget,
+        "parallel": wishes.parallel,
+        "context": "" if wishes.context is None else _read(wishes.context),
+        "dialect": wishes.dialect,
+        "requested": wishes.requested,
+        "chain": wishes.chain,
+        "lease": wishes.lease,
+        "worktree": wishes.worktree,
+        "conversation": wishes.conversation,
+    }
+    if wishes.base:
+        said["base_branch"] = wishes.base
+    return _configured(cwd, provider).model_copy(update=said)
 
 
-def _config(cwd: Path) -> Config:
-    """The config of the working folder."""
-    from pgflow.declare.durable.config import read_config
+def _configured(cwd: Path, provider: str | None) -> Settings:
+    """The settings that the config of the working folder has."""
+    from pgflow.declare.durable.config import configured
     from pgflow.errors import InvalidWorkflow
 
     try:
-        return read_config(cwd)
+        return configured(cwd, provider)
     except InvalidWorkflow as error:
         raise Mistake(shown(str(error))) from error
 
@@ -292,18 +279,6 @@ def _read(path: Path) -> str:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise Mistake(f"--context {path} cannot be read: {why}") from error
-
-
-def _base_branch(cwd: Path) -> str:
-    """The branch that the repository's remote calls its own; empty if nobody says."""
-    command = ["git", "-C", str(cwd), "symbolic-ref", "--short", "refs/remotes/origin/HEAD"]
-    try:
-        said = subprocess.run(  # noqa: S603 - a fixed command
-            command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return said.stdout.strip().removeprefix("origin/") if said.returncode == 0 else ""
 
 
 def _check_agents(graph: Graph, settings: Settings) -> Agents:

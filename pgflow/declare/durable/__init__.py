@@ -1,7 +1,7 @@
 """Durable runs of declared workflows: the same graphs that are drawn and dry-run, for good.
 
-`freeze` makes a document of a workflow with every text that a run of it can read. `declared` is the
-workflow of pgflow that runs such a document::
+`execute_workflow` runs one to its end. `freeze` makes a document of a workflow with every text that
+a run of it can read, and `declared` is the workflow of pgflow that runs such a document::
 
     app = AsyncApp(include=[declared])
     async with app, app.worker():
@@ -13,6 +13,7 @@ workflow of pgflow that runs such a document::
 from __future__ import annotations
 
 from pgflow.declare.durable.children import missing_inputs
+from pgflow.declare.durable.executing import execute_workflow
 from pgflow.declare.durable.freezing import freeze, refuse_unbuilt
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.parameters import wanted_inputs
@@ -25,6 +26,7 @@ __all__ = [
     "Settings",
     "WorkflowFailed",
     "declared",
+    "execute_workflow",
     "freeze",
     "missing_inputs",
     "refuse_unbuilt",

@@ -6,13 +6,14 @@ say, the user's own says (``~/.archon/config.yaml``).
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel, JsonValue
 
 from pgflow.declare.dag.scopes import home
-from pgflow.declare.durable.frozen import TIERS, Preset
+from pgflow.declare.durable.frozen import TIERS, Preset, Settings
 from pgflow.declare.durable.providers import NEVER
 from pgflow.declare.text.outputs import value_text
 from pgflow.declare.text.yamlfile import YamlError, decode, read_bytes, read_yaml
@@ -20,6 +21,8 @@ from pgflow.errors import InvalidWorkflow
 
 PLACE: Final = Path(".archon", "config.yaml")
 """Place of the file in a working folder."""
+
+_GIT_SECONDS: Final = 5
 
 _TIERS_OF: Final[dict[str, dict[str, tuple[str, str | None]]]] = {
     "claude": {"small": ("haiku", None), "medium": ("sonnet", None), "large": ("opus", None)},
@@ -76,6 +79,42 @@ def read_config(folder: str | Path) -> Config:
         assistant=own.assistant or users.assistant,
         assistant_models={**users.assistant_models, **own.assistant_models},
     )
+
+
+def configured(folder: str | Path, provider: str | None = None) -> Settings:
+    """The settings of a run in a working folder, as its config has them, over those of the user.
+
+    Args:
+        folder: The folder.
+        provider: Provider of the turns of agents.
+
+    Raises:
+        InvalidWorkflow: A config cannot be read, or a part of it is not what it must be.
+    """
+    config = read_config(folder)
+    assistant = config.assistant or (provider or "").partition(":")[0]
+    return Settings(
+        cwd=str(folder),
+        provider=provider,
+        assistant=config.assistant,
+        assistant_models=config.assistant_models,
+        models={**tiers_of(assistant), **config.models},
+        variables=config.variables,
+        base_branch=config.base_branch or _base_branch(folder),
+        docs_dir=config.docs_dir or "docs/",
+    )
+
+
+def _base_branch(folder: str | Path) -> str:
+    """The branch that the repository's remote calls its own; empty if nobody says."""
+    command = ["git", "-C", str(folder), "symbolic-ref", "--short", "refs/remotes/origin/HEAD"]
+    try:
+        said = subprocess.run(  # noqa: S603 - a fixed command
+            command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return said.stdout.strip().removeprefix("origin/") if said.returncode == 0 else ""
 
 
 def tiers_of(assistant: str) -> dict[str, Preset]:

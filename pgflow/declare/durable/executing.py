@@ -1,0 +1,119 @@
+"""Execution of a workflow from Python: from a graph to the result of its run, in one call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import Any, overload
+
+from pydantic import JsonValue
+
+from pgflow import App, AsyncApp
+from pgflow.declare.durable.agents import Agents
+from pgflow.declare.durable.children import missing_inputs
+from pgflow.declare.durable.config import configured
+from pgflow.declare.durable.freezing import freeze
+from pgflow.declare.durable.frozen import Frozen, Settings
+from pgflow.declare.durable.limits import overlooked, refused
+from pgflow.declare.durable.results import Result
+from pgflow.declare.durable.workflow import declared
+from pgflow.declare.graph import Graph
+from pgflow.errors import InvalidArgument
+
+log = logging.getLogger("pgflow")
+
+
+@overload
+def execute_workflow(
+    graph: Graph,
+    message: str = ...,
+    *,
+    app: App,
+    inputs: Mapping[str, JsonValue] | None = ...,
+    provider: str | None = ...,
+    settings: Settings | None = ...,
+    key: str | None = ...,
+) -> Result: ...
+
+
+@overload
+def execute_workflow(
+    graph: Graph,
+    message: str = ...,
+    *,
+    app: AsyncApp,
+    inputs: Mapping[str, JsonValue] | None = ...,
+    provider: str | None = ...,
+    settings: Settings | None = ...,
+    key: str | None = ...,
+) -> Coroutine[Any, Any, Result]: ...
+
+
+def execute_workflow(
+    graph: Graph,
+    message: str = "",
+    *,
+    app: App | AsyncApp,
+    inputs: Mapping[str, JsonValue] | None = None,
+    provider: str | None = None,
+    settings: Settings | None = None,
+    key: str | None = None,
+) -> Result | Coroutine[Any, Any, Result]:
+    """Run a workflow to its end, as ``pgflow run`` does: this process works on it if no worker of
+    the app is running.
+
+    Args:
+        graph: The workflow.
+        message: Words of whoever starts it.
+        app: The app. With an `AsyncApp`, await the result.
+        inputs: Values of its inputs.
+        provider: Provider of the turns of agents, such as ``claude:``, if the settings name none.
+        settings: Settings of the run; those of the config of this folder if not given. The stages
+            of a workspace work in ``settings.cwd``.
+        key: Key of the run. A second call of the same with it takes the run that there is.
+
+    Returns:
+        Its result.
+
+    Raises:
+        InvalidArgument: An input is unknown or missing, nobody takes the turns of an agent, or a
+            limit of the file would not be kept (unless ``settings.ignored`` names it).
+        InvalidWorkflow: It cannot be run.
+        SetupError: It needs the extra ``run``.
+        RunFailed: It failed; the cause is a `WorkflowFailed`, which names the node.
+        RunCancelled: It was cancelled, as by a person who said no.
+        KeyConflict: The key is that of another run.
+    """
+    used = settings or configured(".", provider)
+    if used.provider is None and provider is not None:
+        used = used.model_copy(update={"provider": provider})
+    given = dict(inputs or {})
+    frozen = freeze(graph, used.cwd if graph.family == "icm" else None)
+    _check(frozen, used, given)
+    if declared.name not in app.definitions.workflows:
+        app.include(declared)
+    return app.run(declared.options(key=key), frozen, used, message, given)
+
+
+def _check(frozen: Frozen, settings: Settings, inputs: dict[str, JsonValue]) -> None:
+    """Refuse a run that could not be as it is meant; warn of what would be overlooked.
+
+    Raises:
+        InvalidArgument: It could not.
+    """
+    graph = frozen.graph
+    names = [one.name for one in graph.inputs]
+    if unknown := [name for name in inputs if name not in names]:
+        has = ", ".join(names) or "none"
+        raise InvalidArgument(f"{graph.name} has no input {unknown[0]!r}: it has {has}")
+    if missing := missing_inputs(frozen, inputs):
+        raise InvalidArgument(missing)
+    agents = Agents(graph, settings)
+    if needed := [node.id for node in agents.turns() if agents.of(node).spec is None]:
+        raise InvalidArgument(
+            f"{graph.name}: nobody takes the turns of {', '.join(needed[:5])}: pass provider="
+        )
+    if broken := refused(graph, agents, settings.ignored):
+        raise InvalidArgument(f"{graph.name}: {'; '.join(broken[:5])}")
+    for sentence in overlooked(frozen, agents, settings):
+        log.warning("%s: %s", graph.name, sentence)
