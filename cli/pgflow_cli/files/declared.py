@@ -63,6 +63,11 @@ ProviderMap = Annotated[
 ]
 
 
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Do it again whenever a file changes, until Ctrl-C.")
+]
+
+
 def check_search(folders: list[Path] | None) -> tuple[Path, ...]:
     """The folders that are searched.
 

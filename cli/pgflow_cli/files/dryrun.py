@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.files.declared import Dialect, File, SearchPath, check_search, read_graph, say_json
+from pgflow_cli.files.declared import (
+    Dialect,
+    File,
+    SearchPath,
+    Watch,
+    check_search,
+    read_graph,
+    say_json,
+)
+from pgflow_cli.files.watching import again_and_again
 from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.output import (
     STYLES,
@@ -99,34 +108,43 @@ def dry_run(
         Dialect, typer.Option(help="A rejection cancels the run, or fails the node (ion).")
     ] = Dialect.ARCHON,
     search: SearchPath = None,
+    watch: Watch = False,
     as_json: AsJson = None,
 ) -> None:
     """Tells what a run would do; nothing is run."""
     form = choose_form(as_json=as_json)
-    if stubs_init is not None and (stubs is not None or default_stubs):
+    if stubs_init is not None and (stubs is not None or default_stubs or watch):
         raise Mistake("--stubs-init writes stubs and plays nothing: pass it alone")
     if not exec_code and (cwd is not None or env):
         raise Mistake("--cwd and --env are said of code that is run: pass --exec-code too")
+    if watch and stubs == "-":
+        raise Mistake("--watch reads the stubs again and again: name a file, not -")
     folders = check_search(search)
-    graph = read_graph(file, search=folders)
     if stubs_init is not None:
-        write_stubs(graph, stubs_init)
+        write_stubs(read_graph(file, search=folders), stubs_init)
         return
-    outputs, given = read_stubs(stubs), _check_inputs(graph, inputs)
-    options = {
-        "made_up": _made_up if default_stubs else None,
-        "rejections": _rejections(graph, reject),
-        "dialect": dialect.value,
-        "pause_at_gates": pause_at_gates,
-        "stubs": outputs,
-        "message": message,
-        "inputs": given,
-    }
-    told = _run_code(graph, cwd, env, folders, options) if exec_code else _play(graph, options)
-    if form is Form.JSON:
-        say_json(told.as_json(), indent=2 if sys.stdout.isatty() else None)
-    else:
-        _draw(told)
+
+    def once() -> None:
+        graph = read_graph(file, search=folders)
+        options = {
+            "made_up": _made_up if default_stubs else None,
+            "rejections": _rejections(graph, reject),
+            "dialect": dialect.value,
+            "pause_at_gates": pause_at_gates,
+            "stubs": read_stubs(stubs),
+            "message": message,
+            "inputs": _check_inputs(graph, inputs),
+        }
+        told = _run_code(graph, cwd, env, folders, options) if exec_code else _play(graph, options)
+        if form is Form.JSON:
+            say_json(told.as_json(), indent=2 if sys.stdout.isatty() else None)
+        else:
+            _draw(told)
+        sys.stdout.flush()
+
+    if watch:
+        again_and_again([file, *folders, *([Path(stubs)] if stubs else ())], once)
+    once()
 
 
 def _play(graph: Graph, options: dict[str, Any]) -> DryRun:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pgflow_cli.files.declared import SearchPath, check_search, problem_lines, say_json
+from pgflow_cli.files.declared import SearchPath, Watch, check_search, problem_lines, say_json
+from pgflow_cli.files.watching import again_and_again
 from pgflow_cli.look.failures import FAILED, Ended
 from pgflow_cli.look.output import AsJson, Form, choose_form, console, many, note, shown
 
@@ -30,13 +33,23 @@ Paths = Annotated[
 ]
 
 
-def validate(paths: Paths, *, search: SearchPath = None, as_json: AsJson = None) -> None:
+def validate(
+    paths: Paths, *, search: SearchPath = None, watch: Watch = False, as_json: AsJson = None
+) -> None:
     """Says everything that is wrong with workflow files."""
+    folders = check_search(search)
+    once = partial(_validate, paths, folders, as_json)
+    if watch:
+        again_and_again([*map(Path, paths), *folders], once)
+    once()
+
+
+def _validate(paths: list[str], search: tuple[Path, ...], as_json: bool | None) -> None:
     from pgflow.declare import validate as verdicts_on
 
     say = _say_object if choose_form(as_json=as_json) is Form.JSON else _Human()
     count = _Count()
-    for verdict in count.counted(verdicts_on(*paths, search=check_search(search))):
+    for verdict in count.counted(verdicts_on(*paths, search=search)):
         say(verdict)
         sys.stdout.flush()
     if say is not _say_object:

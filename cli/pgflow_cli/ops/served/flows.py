@@ -10,24 +10,19 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pgflow_cli.files.watching import Sign, root_of, signatures
 from pgflow_cli.look.failures import Ended, Mistake
 from pgflow_cli.look.output import shown
 from pgflow_cli.ops.served.triggers import Trigger
 from pgflow_cli.runs.declared import Wishes, prepare
 
 log = logging.getLogger("pgflow")
-
-_NOT_LOOKED_INTO = frozenset({"node_modules", "__pycache__"})
-_LAYOUT = ".archon"
-
-Signature = frozenset[tuple[str, int, int, int]]
 
 
 class Flows:
@@ -89,32 +84,10 @@ class Flows:
         except Mistake as error:
             raise Mistake(f"[{trigger.name}] {error}") from None
 
-    def _look(self) -> Signature:
+    def _look(self) -> frozenset[Sign]:
         """Signs of each file, by which a change of it is noticed."""
-        roots = map(_root, (self._folder, *self._wishes.search))
-        return frozenset(sign for root in roots for sign in _signatures(root))
-
-
-def _root(folder: Path) -> Path:
-    """The folder with everything that a file can name: commands stand beside workflows."""
-    parts = folder.parts
-    return Path(*parts[: parts.index(_LAYOUT) + 1]) if _LAYOUT in parts else folder
-
-
-def _signatures(root: Path) -> Iterator[tuple[str, int, int, int]]:
-    for folder, names, files in os.walk(root, followlinks=False):
-        names[:] = [
-            name
-            for name in names
-            if name not in _NOT_LOOKED_INTO and (name == _LAYOUT or not name.startswith("."))
-        ]
-        for name in files:
-            path = os.path.join(folder, name)  # noqa: PTH118 - thousands of them, at each event
-            try:
-                found = os.stat(path)  # noqa: PTH116
-            except OSError:
-                continue
-            yield path, found.st_mtime_ns, found.st_size, found.st_ino
+        roots = map(root_of, (self._folder, *self._wishes.search))
+        return frozenset(sign for root in roots for sign in signatures(root))
 
 
 def find_flow(folder: Path, run: str) -> Path:

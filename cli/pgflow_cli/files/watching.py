@@ -1,0 +1,79 @@
+"""Watching of files: a command is done again whenever one has changed.
+
+Whether one has is told by the times and sizes of the files, which costs one look at each. That
+needs no service of the kernel, and sees network folders and containers too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import NoReturn
+
+from pgflow_cli.look.failures import Ended, Mistake
+from pgflow_cli.look.output import note, shown
+
+LOOK_SECONDS = 0.5
+"""Time between looks."""
+
+_NOT_LOOKED_INTO = frozenset({"node_modules", "__pycache__"})
+_LAYOUT = ".archon"
+
+Sign = tuple[str, int, int, int]
+"""Path of a file, when it was changed, its size, and its number on the disk."""
+
+
+def again_and_again(paths: list[Path], play: Callable[[], None]) -> NoReturn:
+    """Do something, and again whenever a file has changed, until Ctrl-C. Mistakes are said.
+
+    Args:
+        paths: Files, each with all of its folder, and folders.
+        play: Does it.
+    """
+    seen = None
+    while True:
+        signs = frozenset(sign for path in paths for sign in signatures(root_of(path)))
+        if seen is None or signs != seen:
+            if seen is not None:
+                note(f"--- changed at {datetime.now().astimezone():%H:%M:%S}")
+            seen = signs
+            _play(play)
+        time.sleep(LOOK_SECONDS)
+
+
+def _play(play: Callable[[], None]) -> None:
+    try:
+        play()
+    except Mistake as error:
+        note(f"pgflow: {shown(str(error))}")
+    except Ended:
+        return  # what there is to say has been said
+
+
+def root_of(path: Path) -> Path:
+    """The folder with everything that a file can name: commands stand beside workflows."""
+    folder = Path(os.path.realpath(path if path.is_dir() else path.parent))
+    parts = folder.parts
+    return Path(*parts[: parts.index(_LAYOUT) + 1]) if _LAYOUT in parts else folder
+
+
+def signatures(root: Path) -> Iterator[Sign]:
+    """Signs of each file below a folder, by which a change of it is noticed. Hidden folders, but
+    for that of workflows, are left out.
+    """
+    for folder, names, files in os.walk(root, followlinks=False):
+        names[:] = [
+            name
+            for name in names
+            if name not in _NOT_LOOKED_INTO and (name == _LAYOUT or not name.startswith("."))
+        ]
+        for name in files:
+            path = os.path.join(folder, name)  # noqa: PTH118 - thousands of them, at each look
+            try:
+                found = os.stat(path)  # noqa: PTH116
+            except OSError:
+                continue
+            yield path, found.st_mtime_ns, found.st_size, found.st_ino
