@@ -277,6 +277,19 @@ def test_a_word_for_a_model_is_what_the_config_says(dsn: str) -> None:
         assert (refused.code, wrong.split(":")[0] in refused.err) == (2, True), refused
 
 
+def test_a_run_of_a_file_is_shown_without_all_of_the_file(dsn: str) -> None:
+    pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
+    long = "x" * 3000
+    assert pgflow(dsn, "run", "release.yaml", "hello", "--key", "seen-1", "--detach").code == 0
+    said = pgflow(dsn, "show", "seen-1", "--table").out
+    assert ('"hello"' in said, "release.yaml" in said) == (True, True), said
+    assert "approval" not in said
+    assert "frozen" in pgflow(dsn, "show", "seen-1").data["run"]["input"]
+    assert pgflow(dsn, "run", "release.yaml", long, "--key", "seen-2", "--detach").code == 0
+    said = pgflow(dsn, "show", "seen-2", "--table").out
+    assert ("characters; --json has all" in said, len(said) < 4000) == (True, True), said
+
+
 def test_a_detached_run_waits_for_a_worker(dsn: str) -> None:
     pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
     said = pgflow(dsn, "run", "release.yaml", "--key", "release-2", "--detach", "--table")

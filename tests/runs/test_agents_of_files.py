@@ -11,7 +11,7 @@ from runkit import play, write
 from pgflow.declare import parse_workflow
 from pgflow.declare.durable import Settings
 from pgflow.declare.durable.agents import Agent, Agents
-from pgflow.declare.durable.config import read_config, tiers_of
+from pgflow.declare.durable.config import read_config, with_tiers
 from pgflow.declare.durable.frozen import Preset
 from pgflow.testing import AsyncHarness
 
@@ -102,10 +102,26 @@ def test_a_config_has_the_provider_of_nodes_that_name_none(
     )
     found = read_config(tmp_path)
     assert (found.assistant, found.assistant_models) == ("claude", {"codex": "n"})
-    assert {name: one.model for name, one in tiers_of("claude").items()} == {
-        "small": "haiku", "medium": "sonnet", "large": "opus"
-    }  # fmt: skip
-    assert tiers_of("local") == {}
+
+
+@pytest.mark.parametrize(
+    ("more", "settings", "small"),
+    [
+        ("provider: claude", {}, "haiku"),
+        ("", {"provider": "claude:--verbose"}, "haiku"),
+        ("", {"assistant": "codex"}, "gpt-5.3-codex"),
+        ("", {"provider": "cmd:x"}, "small"),
+        ("", {}, "small"),
+        ("provider: claude", {"models": {"large": Preset(model="own")}}, "own"),
+        ("provider: claude", {"models": {"@mine": Preset(model="own")}}, "haiku"),
+    ],
+)
+def test_tiers_that_no_config_has_are_those_of_the_provider(
+    tmp_path: Path, more: str, settings: dict[str, Any], small: str
+) -> None:
+    graph = parse_workflow(write(tmp_path, "- {id: a, prompt: x, model: small}", more))
+    chosen = with_tiers(Settings(cwd=".", **settings), graph)
+    assert Agents(graph, chosen).of(graph.nodes[0]).fields["model"] == small
 
 
 async def test_the_nodes_of_one_file_have_agents_of_their_own(

@@ -591,10 +591,16 @@ async def test_outputs_of_a_type_are_files_named_by_their_rounds(
         max_iterations: 2
         until: DONE
         nodes: [{id: inner, bash: "test -e m && echo DONE || touch m", output_type: note}]
+    - id: turns
+      output_type: end
+      loop: {prompt: DONE, until: DONE, max_iterations: 3}
     """
-    assert (await play(aflow, write(tmp_path, nodes))).status == "completed"
+    assert (await play(aflow, write(tmp_path, nodes), provider="cmd:cat")).status == "completed"
     (folder,) = tmp_path.glob(".pgflow/runs/*/artifacts/nodes")
     said = {path.name: path.read_text() for path in folder.glob("*.md")}
-    assert said == {"plan.md": "one", "twice%231%2finner.md": "", "twice%232%2finner.md": "DONE"}
+    assert said == {
+        "plan.md": "one", "twice%231%2finner.md": "", "twice%232%2finner.md": "DONE",
+        "turns.md": "DONE",
+    }  # fmt: skip
     about = json.loads((folder / "plan.meta.json").read_text())
     assert about.items() >= {"outputType": "plan", "path": "nodes/plan.md", "size": 3}.items()

@@ -133,12 +133,13 @@ def prepare(path: Path, wishes: Wishes, ask: Ask | None = None) -> dict[str, Any
         Ended: The file has errors, and they have been said.
     """
     from pgflow.declare.durable import freeze
+    from pgflow.declare.durable.config import with_tiers
 
     graph = read_graph(path, tells=True, search=wishes.search)
     _refuse_unbuilt(graph)
     folder = stages.folder_of(graph, path)
     inputs = _inputs(graph, wishes.inputs)
-    settings = _settings(wishes, folder)
+    settings = with_tiers(_settings(wishes, folder), graph)
     stages.check_requested(graph, wishes.requested)
     _check_worktree(graph, settings)
     agents = _check_agents(graph, settings)

@@ -27,6 +27,7 @@ from pgflow_cli.look.output import (
     when,
 )
 from pgflow_cli.look.selection import ENDED, Key, find_detail
+from pgflow_cli.runs import declared
 from pgflow_cli.runs.calls import call_columns, read_calls
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     import psycopg
     from rich.console import RenderableType
+    from rich.text import Text
 
 _RUN = (
     "key", "status", "workflow", "queue", "version", "priority", "labels", "why", "reason_code",
@@ -44,6 +46,8 @@ _RUN = (
 _CHILD = ("key", "status", "workflow")
 
 DEFAULT_LIMIT = 30
+MOST_SHOWN = 2000
+"""Characters of a value; somebody who wants all of it asks for JSON."""
 PICTURE_UNITS = 400
 """Newest units of the journal that a picture shows."""
 
@@ -214,10 +218,10 @@ def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType
         ("begun", plain(_origin(run)) if run["origin_seq"] is not None else None),
         ("parent", plain(run["parent"]) if run["parent"] else None),
         ("labels", plain(labels) if labels else None),
-        ("input", short_json(run["input"])),
-        ("state", short_json(run["state"]) if run["state"] else None),
+        ("input", _long(_of_file(run) or run["input"])),
+        ("state", _long(run["state"]) if run["state"] else None),
         ("spent", plain(_spent(run["spent"])) if run["spent"] else None),
-        ("output", short_json(run["output"]) if run["status"] == "completed" else None),
+        ("output", _long(run["output"]) if run["status"] == "completed" else None),
         (
             "error",
             plain(describe_error(run["error"]))
@@ -227,6 +231,27 @@ def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType
         ("", _traceback(run["error"])),
     ]
     return [(name, value) for name, value in facts if value is not None]
+
+
+def _long(value: Any) -> Text:
+    """A value as JSON, as far as it can be read on a screen."""
+    text = short_json(value)
+    if len(text) <= MOST_SHOWN:
+        return text
+    return text[:MOST_SHOWN] + plain(f"… ({len(text):,} characters; --json has all)")
+
+
+def _of_file(run: dict[str, Any]) -> dict[str, Any] | None:
+    """The input of the run of a workflow file, without the file itself."""
+    given = run["input"]
+    if run["workflow"] != declared.WORKFLOW or not isinstance(given, dict):
+        return None
+    frozen, settings = given.get("frozen"), given.get("settings")
+    if not isinstance(frozen, dict) or not isinstance(settings, dict):
+        return None
+    told = {"message": given.get("message"), "inputs": given.get("inputs")}
+    asked = {name: settings.get(name) for name in ("cwd", "provider")}
+    return {"file": frozen.get("source"), **told, **asked}
 
 
 def _spent(spent: dict[str, Any]) -> str:

@@ -66,6 +66,11 @@ class Agents:
             or settings.assistant_models.get(self._word)
         )  # fmt: skip
 
+    @property
+    def default(self) -> str:
+        """Name of the provider of nodes that name none; empty if there is none."""
+        return (self._spec(self._word) or "").partition(":")[0]
+
     def of(self, node: Node) -> Agent:
         """Return the agent of a node."""
         own = node.agent.get("model")

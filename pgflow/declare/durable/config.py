@@ -13,8 +13,10 @@ from typing import Final
 from pydantic import BaseModel, JsonValue
 
 from pgflow.declare.dag.scopes import home
+from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.frozen import TIERS, Preset, Settings
 from pgflow.declare.durable.providers import NEVER
+from pgflow.declare.graph import Graph
 from pgflow.declare.text.outputs import value_text
 from pgflow.declare.text.yamlfile import YamlError, decode, read_bytes, read_yaml
 from pgflow.errors import InvalidWorkflow
@@ -92,13 +94,12 @@ def configured(folder: str | Path, provider: str | None = None) -> Settings:
         InvalidWorkflow: A config cannot be read, or a part of it is not what it must be.
     """
     config = read_config(folder)
-    assistant = config.assistant or (provider or "").partition(":")[0]
     return Settings(
         cwd=str(folder),
         provider=provider,
         assistant=config.assistant,
         assistant_models=config.assistant_models,
-        models={**tiers_of(assistant), **config.models},
+        models=config.models,
         variables=config.variables,
         base_branch=config.base_branch or _base_branch(folder),
         docs_dir=config.docs_dir or "docs/",
@@ -117,16 +118,23 @@ def _base_branch(folder: str | Path) -> str:
     return said.stdout.strip().removeprefix("origin/") if said.returncode == 0 else ""
 
 
-def tiers_of(assistant: str) -> dict[str, Preset]:
-    """The tiers of a provider where no config has any; none of a provider that has no such.
+def with_tiers(settings: Settings, graph: Graph) -> Settings:
+    """The settings with the tiers of the provider of nodes that name none, where no config has
+    any. They are chosen at the start: a later version, which may know other models, changes
+    nothing of a run.
 
     Args:
-        assistant: The provider of nodes that name none.
+        settings: Settings of a run.
+        graph: Its workflow.
     """
-    return {
-        tier: Preset(model=model, provider=assistant, effort=effort)
-        for tier, (model, effort) in _TIERS_OF.get(assistant, {}).items()
+    name = Agents(graph, settings).default
+    tiers = {
+        tier: Preset(model=model, provider=name, effort=effort)
+        for tier, (model, effort) in _TIERS_OF.get(name, {}).items()
     }
+    if any(tier in settings.models for tier in TIERS):
+        return settings
+    return settings.model_copy(update={"models": {**tiers, **settings.models}})
 
 
 def _read(path: Path) -> Config:

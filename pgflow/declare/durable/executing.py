@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from pgflow import App, AsyncApp
 from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.children import missing_inputs
-from pgflow.declare.durable.config import configured
+from pgflow.declare.durable.config import configured, with_tiers
 from pgflow.declare.durable.freezing import freeze
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.limits import overlooked, refused
@@ -87,6 +87,7 @@ def execute_workflow(
     used = settings or configured(".", provider)
     if used.provider is None and provider is not None:
         used = used.model_copy(update={"provider": provider})
+    used = with_tiers(used, graph)
     given = dict(inputs or {})
     frozen = freeze(graph, used.cwd if graph.family == "icm" else None)
     _check(frozen, used, given)

@@ -13,18 +13,19 @@ from pgflow.declare.graph.plan import Place, Plan
 from pgflow.declare.play.progress import State, round_at
 
 
-def key_of(plan: Plan, state: State, place: Place, turn: int = 1) -> str:
+def key_of(plan: Plan, state: State, place: Place, turn: int | None = 1) -> str:
     """The key of a node.
 
     Args:
         plan: The run's plan.
         state: Its progress, for the rounds of the groups around the node.
         place: Place of the node.
-        turn: Number of the turn, if it is a loop.
+        turn: Number of the turn, if it is a loop; None for the loop as a whole.
     """
     parts = []
     for depth in range(1, len(place)):
         around = round_at(state, place[:depth])
         parts.append(f"{place[depth - 1]}#{around.number if around else 1}")
-    own = f"{place[-1]}#{turn}" if isinstance(plan.node(place).body, Loop) else place[-1]
+    is_turn = turn is not None and isinstance(plan.node(place).body, Loop)
+    own = f"{place[-1]}#{turn}" if is_turn else place[-1]
     return "/".join([*parts, own])

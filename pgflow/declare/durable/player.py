@@ -341,10 +341,9 @@ class Player:
         if node.output_type is not None and output.state == "completed" and pgflow.patched(_KEPT):
             key = key_of(self.plan, state, end.place)
             told = {"nodeId": node.id, "outputType": node.output_type}
-            keeps = self.conversation.keeps(node)
-            keep = partial(
-                keep_output, self.folders, key, told, self.works.shared if keeps else None
-            )
+            shared = self.works.shared if self.conversation.keeps(node) else None
+            name = key_of(self.plan, state, end.place, None)
+            keep = partial(keep_output, self.folders, name, told, shared)
             try:
                 await pgflow.call(f"{key}:artifact", keep, output.text, retries=1)
             except StepFailed as error:
@@ -366,7 +365,7 @@ class Player:
             said["iteration"] = around.number
         pgflow.emit(STREAM, said)
         if node.id not in self.settings.stubs:
-            key = key_of(self.plan, state, end.place)
+            key = key_of(self.plan, state, end.place, None)
             why = {"error": end.reason} if end.output.state == "failed" else {"cause": end.reason}
             self.log.tell(_LOGGED[end.output.state], key, content=node.body.mode, **why)
 
