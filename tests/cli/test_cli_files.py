@@ -284,7 +284,7 @@ def test_a_run_of_a_file_is_shown_without_all_of_the_file(dsn: str) -> None:
     said = pgflow(dsn, "show", "seen-1", "--table").out
     assert ('"hello"' in said, "release.yaml" in said) == (True, True), said
     assert "approval" not in said
-    assert "frozen" in pgflow(dsn, "show", "seen-1").data["run"]["input"]
+    assert "frozen" in pgflow(dsn, "show", "seen-1").data["input"]
     assert pgflow(dsn, "run", "release.yaml", long, "--key", "seen-2", "--detach").code == 0
     said = pgflow(dsn, "show", "seen-2", "--table").out
     assert ("characters; --json has all" in said, len(said) < 4000) == (True, True), said

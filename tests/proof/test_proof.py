@@ -207,9 +207,9 @@ def test_every_test_that_is_named_is_there(request):
     )
 
 
-def test_only_a_full_run_makes_every_defect():
+def test_only_a_full_run_makes_many_defects():
     (layer,) = (layer for layer in layers.LAYERS if layer.name == "mutants")
-    assert layer.quick_seconds < mutants.ALL_SECONDS <= (layer.full_seconds or 0)
+    assert layer.quick_seconds < mutants.MANY_SECONDS <= (layer.full_seconds or 0)
 
 
 def test_findings_survive_the_way_from_one_process_to_the_other():
