@@ -624,7 +624,7 @@ WAKES = (
         "pgflow/app/_async.py",
         "        while self._has_notes():",
         "        if self._has_notes():",
-        "client/test_starts.py::test_of_starts_in_turn_the_first_is_told_at_once_and_all_others_together",
+        "client/test_starts.py::test_a_start_that_comes_during_a_message_is_told_after_it",
     ),
     Defect(
         "result of a child that nudges nobody",
@@ -3734,7 +3734,7 @@ FILES = (
     Defect(
         "turns of a loop under one key",
         "pgflow/declare/durable/keys.py",
-        'own = f"{place[-1]}#{turn}" if isinstance(plan.node(place).body, Loop) else place[-1]',
+        'own = f"{place[-1]}#{turn}" if is_turn else place[-1]',
         "own = place[-1]",
         "runs/test_declared_runs.py::test_a_loop_goes_on_until_its_signal",
     ),

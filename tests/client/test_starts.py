@@ -79,3 +79,34 @@ async def _starts_in_turn(pgflow_dsn: str) -> tuple[list[set[int]], dict[str, in
             if lanes[last.name] in heard[-1]:
                 break
     return heard, lanes
+
+
+def test_a_start_that_comes_during_a_message_is_told_after_it(
+    pgflow_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wake = AsyncApp._wake
+    begun: list[str] = []
+
+    async def wake_slowly(app: AsyncApp, chains: list[int], lanes: set[int]) -> None:
+        await wake(app, chains, lanes)
+        if not begun:
+            begun.append((await app.start(last)).key)
+
+    monkeypatch.setattr(AsyncApp, "_wake", wake_slowly)
+    assert asyncio.run(_messages_of_one_start(pgflow_dsn)) == [first.name, last.name]
+
+
+async def _messages_of_one_start(pgflow_dsn: str) -> list[str]:
+    """The workflow of each message about starts, after one start."""
+    heard = []
+    async with await psycopg.AsyncConnection.connect(pgflow_dsn, autocommit=True) as listening:
+        await listening.execute(f"listen {WORK_CHANNEL}")
+        async with AsyncApp(pgflow_dsn, include=[first, last]) as app:
+            await app.start(first)
+            async for message in listening.notifies(timeout=SOON.total_seconds(), stop_after=2):
+                heard += parse_work(message.payload)[0]
+        rows = await (
+            await listening.execute("select lane_id, workflow from pgflow.lane")
+        ).fetchall()
+        names: dict[int, str] = dict(rows)
+    return [names[lane] for lane in heard]
