@@ -3931,6 +3931,13 @@ FILES = (
         "runs/test_execute.py::test_limits_are_kept_or_refused_and_wishes_are_warned_about",
     ),
     Defect(
+        "words of an agent at work that are kept for good",
+        "pgflow/declare/durable/works.py",
+        "pgflow.emit(WORDS, said, durable=False)",
+        "pgflow.emit(WORDS, said)",
+        "runs/test_declared_runs.py::test_an_agent_is_seen_at_work_and_nothing_of_it_is_kept",
+    ),
+    Defect(
         "log of a run that a replay writes again",
         "pgflow/declare/durable/logfile.py",
         "        if pgflow.replaying():\n            return\n",

@@ -604,3 +604,22 @@ async def test_outputs_of_a_type_are_files_named_by_their_rounds(
     }  # fmt: skip
     about = json.loads((folder / "plan.meta.json").read_text())
     assert about.items() >= {"outputType": "plan", "path": "nodes/plan.md", "size": 3}.items()
+
+
+async def test_an_agent_is_seen_at_work_and_nothing_of_it_is_kept(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    path = write(tmp_path, "- {id: think, prompt: x}")
+    command = "cmd:sh -c 'echo one; until test -e seen; do sleep 0.02; done; echo two'"
+    run = await start(aflow, path, provider=command)
+    working = asyncio.ensure_future(aflow.until_idle())
+    words = run.stream("agents", live=True)
+    assert await anext(words) == {
+        "id": "think", "step": "think", "type": "assistant", "content": "one"
+    }  # fmt: skip
+    (tmp_path / "seen").touch()
+    await working
+    async for word in words:
+        assert word["content"] == "two"
+    assert (await ended(run)).output == "one\ntwo\n"
+    assert [word async for word in run.stream("agents", live=True)] == []

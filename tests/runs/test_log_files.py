@@ -105,6 +105,16 @@ async def test_a_log_that_cannot_be_written_stops_no_run(
     assert (folder / "logs").read_text() == "no folder"
 
 
+async def test_a_log_makes_no_working_folder_and_stays_out_of_its_history(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    path = write(tmp_path, "- {id: a, prompt: x}")
+    run = await play(aflow, path, provider="stub:", stubs={"a": "x"}, cwd=str(tmp_path / "gone"))
+    assert (run.status, (tmp_path / "gone").exists()) == ("completed", False)
+    await play(aflow, path, provider="stub:", stubs={"a": "x"})
+    assert (tmp_path / ".pgflow/.gitignore").read_text() == "*\n"
+
+
 async def test_a_rehearsal_logs_no_node_that_is_given(aflow: AsyncHarness, tmp_path: Path) -> None:
     path = write(tmp_path, "- {id: a, bash: 'exit 1'}\n- {id: b, prompt: x, depends_on: [a]}")
     run = await play(aflow, path, key="st-1", provider="stub:", stubs={"a": "one", "b": "two"})

@@ -197,3 +197,29 @@ async def test_a_turn_is_in_the_books_of_its_run(
     assert decided == ([] if fails else [("claude-opus-4-5",)])
     spent = "select sum(usd)::float8 from pgflow.charges where key = 'books'"
     assert conn.execute(spent).fetchone() == (0.0125,)
+
+
+SEEN = {
+    "claude": [("assistant", "I look."), ("tool", "Bash")],
+    "codex": [("tool", "command_execution ls -a"), ("assistant", "Two files.")],
+    "gemini": [("assistant", "I look."), ("tool", "ls"), ("assistant", "Two "),
+               ("assistant", "files.")],
+}  # fmt: skip
+STARTED = {"type": "item.started", "item": {"type": "command_execution", "command": "ls -a"}}
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini"])
+def test_those_who_watch_see_words_and_tools(agent: Agent, name: str) -> None:
+    streams = {"claude": CLAUDE, "codex": [STARTED, *CODEX], "gemini": GEMINI}
+    agent.says(name, streams[name])
+    seen: list[tuple[str, str]] = []
+    agent.take(f"{name}:", tell=lambda kind, text: seen.append((kind, text)))
+    assert seen == [(kind, said.replace("ls -a", '"ls -a"')) for kind, said in SEEN[name]]
+
+
+def test_a_watcher_that_fails_costs_no_turn(agent: Agent) -> None:
+    def fail(kind: str, text: str) -> None:
+        raise ValueError(f"{kind}: {text}")
+
+    agent.says("claude", CLAUDE)
+    assert agent.take("claude:", tell=fail).text == "Two files."

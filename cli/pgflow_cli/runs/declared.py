@@ -401,6 +401,12 @@ def say_end(end: dict[str, Any]) -> str:
     return shown(f"{end['state']:<10}{end['id']}{round_}{why}"[:400])
 
 
+def say_word(word: dict[str, Any]) -> str:
+    """One thing that an agent says or uses, in a line."""
+    sign = ">" if word["type"] == "tool" else "|"
+    return shown(f"{'':<10}{word['step']} {sign} {' '.join(word['content'].split())}"[:400])
+
+
 def as_json(end: dict[str, Any]) -> str:
     """The same for programs."""
     return json.dumps(end)

@@ -110,18 +110,28 @@ async def _output(app: AsyncApp, key: str) -> Any:
 
 
 class _Watch:
-    """Tells of the nodes of a declared workflow as they end, on standard error."""
+    """Tells of the nodes of a declared workflow as they end, and of what its agents say meanwhile,
+    on standard error.
+    """
 
     def __init__(self, *, enabled: bool, as_json: bool, stops: bool) -> None:
         self.stops = stops
         self._is_enabled = enabled
-        self._said = declared.as_json if as_json else declared.say_end
+        self._end = declared.as_json if as_json else declared.say_end
+        self._word = declared.as_json if as_json else declared.say_word
 
     async def follow(self, handle: AsyncRun[Any]) -> None:
         """Tell until the run has ended."""
         if self._is_enabled:
-            async for end in handle.stream("nodes"):
-                _say(self._said(end))
+            await asyncio.gather(self._follow_nodes(handle), self._follow_agents(handle))
+
+    async def _follow_nodes(self, handle: AsyncRun[Any]) -> None:
+        async for end in handle.stream("nodes"):
+            _say(self._end(end))
+
+    async def _follow_agents(self, handle: AsyncRun[Any]) -> None:
+        async for word in handle.stream("agents", live=True):
+            _say(self._word(word))
 
 
 async def _finish(app: AsyncApp, handle: AsyncRun[Any], show: Any, watching: _Watch) -> None:

@@ -142,8 +142,17 @@ class Folders:
         """Make those that programs write to, and keep them out of the working tree's history."""
         for folder in (self.artifacts, self.state):
             os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        self.hide()
+
+    def hide(self) -> None:
+        """Keep what belongs to runs out of the working tree's history.
+
+        Raises:
+            OSError: The working folder is not there, or may not be written to.
+        """
         ignored = Path(self.cwd, ".pgflow", ".gitignore")
         if not ignored.exists():
+            ignored.parent.mkdir(exist_ok=True)
             ignored.write_text("*\n")
 
 

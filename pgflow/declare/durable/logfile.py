@@ -8,7 +8,7 @@ An event is an object with ``type``, ``workflow_id`` (the key of the run), ``ts`
 node, ``step`` (the key of its step). The words are those of Archon's transcripts (``logger.ts``):
 ``workflow_start``, ``workflow_resume``, ``workflow_complete``, ``workflow_error``, ``node_start``,
 ``node_complete``, ``node_skipped``, ``node_error``, ``node_suspended``, ``gate_decision``,
-``exec_output`` and ``assistant``.
+``exec_output``, ``assistant`` and ``tool``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from __future__ import annotations
 import json
 import logging
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import pgflow
+
+if TYPE_CHECKING:
+    from pgflow.declare.durable.bodies import Folders
 
 Kind: TypeAlias = Literal[
     "workflow_start", "workflow_resume", "workflow_complete", "workflow_error", "node_start",
     "node_complete", "node_skipped", "node_error", "node_suspended", "gate_decision",
-    "exec_output", "assistant",
+    "exec_output", "assistant", "tool",
 ]  # fmt: skip
 """Type of an event."""
 
@@ -38,13 +40,12 @@ class LogFile:
     """The log of a run in one folder.
 
     Args:
-        folder: The run's own folder.
-        key: Key of the run.
+        folders: Folders of the run.
     """
 
-    def __init__(self, folder: Path, key: str) -> None:
-        self.path = folder / "logs" / f"{folder.name}.jsonl"
-        self._key = key
+    def __init__(self, folders: Folders) -> None:
+        self.path = folders.of_run / "logs" / f"{folders.of_run.name}.jsonl"
+        self._folders = folders
         self._goes_on = pgflow.replaying()
         self._has_warned = False
 
@@ -62,7 +63,7 @@ class LogFile:
         if self._goes_on:
             self._goes_on = False
             self.tell("workflow_resume")
-        event = {"type": kind, "workflow_id": self._key, "step": step, **said}
+        event = {"type": kind, "workflow_id": self._folders.key, "step": step, **said}
         event = {name: value for name, value in event.items() if value is not None}
         event["ts"] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
         line = f"{json.dumps(event, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace")
@@ -70,6 +71,7 @@ class LogFile:
             try:
                 self._add(line)
             except FileNotFoundError:
+                self._folders.hide()  # there is nothing to be made where the run has no folder
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._add(line)
         except OSError as error:

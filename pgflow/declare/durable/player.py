@@ -118,7 +118,7 @@ class Player:
         self.plan = make_plan(frozen.graph.nodes)
         self.lease = Lease(settings, frozen.graph)
         self.children = Children(declared, frozen, settings, self.lease)
-        self.log = LogFile(self.folders.of_run, info.key)
+        self.log = LogFile(self.folders)
         self.works = Works(frozen, settings, self.folders, self.lease, self.log)
         self.sessions = Sessions(self.plan, self.works.agents)
         self.conversation = Conversation(frozen.graph, settings, self.works.agents)

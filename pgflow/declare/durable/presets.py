@@ -18,7 +18,7 @@ import json
 import shlex
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
@@ -27,11 +27,21 @@ from typing import Any, ClassVar, Final
 from pydantic import JsonValue
 
 from pgflow.declare.durable.processes import Ended
-from pgflow.declare.durable.providers import Reply, Turn, TurnFailed, run_command, why_ended
+from pgflow.declare.durable.providers import (
+    Reply,
+    Turn,
+    TurnFailed,
+    Word,
+    run_command,
+    why_ended,
+)
 from pgflow.errors import InvalidArgument
 
 _MOST_BYTES: Final = 16 << 20
 """Longest stream of events that is read whole, in bytes; of a longer one, its end is read."""
+
+_MOST_OF_A_CALL: Final = 300
+"""Characters of a tool's use that those see who watch."""
 
 Event = Mapping[str, Any]
 
@@ -80,6 +90,10 @@ class Preset(ABC):
         """
 
     @abstractmethod
+    def words(self, event: Event) -> Iterator[tuple[Word, str]]:
+        """Yield what an event lets those see who watch: words, and tools that are used."""
+
+    @abstractmethod
     def hear(self, events: Iterator[Event]) -> Heard:
         """Return the outcome that these events tell."""
 
@@ -96,8 +110,14 @@ class Preset(ABC):
         """
         with self.schema_file(turn) as schema_file:
             argv = [self.program, *self.arguments(turn, schema_file)]
-            ended = await run_command(argv, turn, {}, _MOST_BYTES)
-        return self._judge(turn, ended, self.hear(_events(ended)))
+
+            def watch(line: str) -> None:
+                for event in _events([line]):
+                    for kind, text in self.words(event):
+                        turn.tell(kind, text)
+
+            ended = await run_command(argv, turn, {}, _MOST_BYTES, watch)
+        return self._judge(turn, ended, self.hear(_events(_lines(ended))))
 
     def _judge(self, turn: Turn, ended: Ended, heard: Heard) -> Reply:
         """The answer of a program that has ended."""
@@ -149,6 +169,15 @@ class Claude(Preset):
             *self.more,
         ]  # fmt: skip
 
+    def words(self, event: Event) -> Iterator[tuple[Word, str]]:
+        """Yield its words and tools."""
+        message = event.get("message") if event.get("type") == "assistant" else None
+        for part in _parts_of(message):
+            if part.get("type") == "text":
+                yield "assistant", str(part.get("text") or "")
+            elif part.get("type") == "tool_use":
+                yield _used(part.get("name"), part.get("input"))
+
     def hear(self, events: Iterator[Event]) -> Heard:
         """Return the outcome that its events tell."""
         heard = Heard(Reply(""))
@@ -185,6 +214,9 @@ class Claude(Preset):
         return replace(heard, error=error, is_over=True)
 
 
+_TOOLS_OF_CODEX: Final = frozenset({"command_execution", "mcp_tool_call", "web_search"})
+
+
 class Codex(Preset):
     """Codex, by ``codex exec``. It does not say what a turn costs, only its tokens."""
 
@@ -213,6 +245,17 @@ class Codex(Preset):
             json.dump(turn.schema, file)
             file.flush()
             yield file.name
+
+    def words(self, event: Event) -> Iterator[tuple[Word, str]]:
+        """Yield its words and tools."""
+        item = event.get("item")
+        if not isinstance(item, dict):
+            return
+        kind = item.get("type")
+        if kind == "agent_message" and event.get("type") == "item.completed":
+            yield "assistant", str(item.get("text") or "")
+        elif kind in _TOOLS_OF_CODEX and event.get("type") == "item.started":
+            yield _used(item.get("tool") or kind, item.get("command") or item.get("arguments"))
 
     def hear(self, events: Iterator[Event]) -> Heard:
         """Return the outcome that its events tell."""
@@ -245,6 +288,13 @@ class Gemini(Preset):
         words = {"model": _word(turn.agent.get("model"))}
         return ["--output-format=stream-json", *_options(words), *self.more]
 
+    def words(self, event: Event) -> Iterator[tuple[Word, str]]:
+        """Yield its words and tools."""
+        if event.get("type") == "message" and event.get("role") == "assistant":
+            yield "assistant", str(event.get("content") or "")
+        elif event.get("type") == "tool_use":
+            yield _used(event.get("tool_name"), event.get("parameters"))
+
     def hear(self, events: Iterator[Event]) -> Heard:
         """Return the outcome that its events tell: its words come in pieces."""
         heard, said = Heard(Reply("")), ""
@@ -264,9 +314,20 @@ class Gemini(Preset):
         return _with(heard, text=said)
 
 
-def _events(ended: Ended) -> Iterator[Event]:
-    """Yield the events that a program has printed; lines that are none are passed over."""
-    for line in bytes(ended.stdout.text).splitlines():
+def _lines(ended: Ended) -> Iterable[bytes]:
+    """The lines that a program has printed."""
+    return bytes(ended.stdout.text).splitlines()
+
+
+def _used(name: Any, asked: Any) -> tuple[Word, str]:
+    """A tool that is used, and what for."""
+    what = f" {json.dumps(asked, ensure_ascii=False)}" if asked else ""
+    return "tool", f"{name}{what}"[:_MOST_OF_A_CALL]
+
+
+def _events(lines: Iterable[bytes | str]) -> Iterator[Event]:
+    """Yield the events of lines; those that are none are passed over."""
+    for line in lines:
         try:
             event = json.loads(line)
         except ValueError:
@@ -306,15 +367,16 @@ def _joined(value: JsonValue) -> str | None:
     return ",".join(map(str, value)) if isinstance(value, list) else None
 
 
+def _parts_of(message: Any) -> list[Event]:
+    """The parts of a message."""
+    content = message.get("content") if isinstance(message, dict) else None
+    return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+
+
 def _text_of(message: Any) -> str:
     """The words of a message, without its calls of tools."""
-    content = message.get("content") if isinstance(message, dict) else None
-    parts = content if isinstance(content, list) else []
-    return "".join(
-        str(part.get("text") or "")
-        for part in parts
-        if isinstance(part, dict) and part.get("type") == "text"
-    )
+    texts = (part for part in _parts_of(message) if part.get("type") == "text")
+    return "".join(str(part.get("text") or "") for part in texts)
 
 
 def _message(event: Event) -> str:

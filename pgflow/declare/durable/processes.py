@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -66,6 +66,7 @@ class Order:
         spill_dir: Folder for output beyond that.
         spills_bytes: Longest output of that kind; None for no limit.
         secrets: Texts that are taken out of whatever it prints.
+        hear: Called with what it prints on standard output, as it comes, without secrets.
     """
 
     argv: Sequence[str]
@@ -78,6 +79,7 @@ class Order:
     spill_dir: Path | None = None
     spills_bytes: int | None = None
     secrets: tuple[str, ...] = ()
+    hear: Callable[[bytes], None] | None = None
 
 
 class Mask:
@@ -138,6 +140,7 @@ class Output:
         spill_dir: Folder for more; None to drop all but the last ones.
         spills_bytes: Longest output that is kept there; None for no limit.
         mask: Takes out what is secret.
+        hear: Called with what comes, without that.
         text: The bytes in memory: the first ones, or the last where the rest is dropped.
         size: Bytes in all.
         heard_at: Time at which the last of them came, on the loop's clock.
@@ -151,6 +154,7 @@ class Output:
     spill_dir: Path | None = None
     spills_bytes: int | None = None
     mask: Mask = field(default_factory=lambda: Mask(()))
+    hear: Callable[[bytes], None] | None = None
     text: bytearray = field(default_factory=bytearray)
     size: int = 0
     heard_at: float = 0.0
@@ -166,6 +170,8 @@ class Output:
         self._keep(self.mask.put(chunk))
 
     def _keep(self, chunk: bytes) -> None:
+        if self.hear is not None and chunk:
+            self.hear(chunk)
         self.size += len(chunk)
         self.has_nul = self.has_nul or b"\0" in chunk
         self.ends_line = chunk.endswith(b"\n") if chunk else self.ends_line
@@ -375,7 +381,9 @@ async def _hear_start(control: _Control) -> dict[str, Any]:
 async def _follow(order: Order, pipes: _Pipes, control: _Control) -> Ended:
     """Feed and read a process until it has ended and its streams are closed."""
     loop = asyncio.get_running_loop()
-    stdout = Output(order.most_bytes, order.spill_dir, order.spills_bytes, Mask(order.secrets))
+    stdout = Output(
+        order.most_bytes, order.spill_dir, order.spills_bytes, Mask(order.secrets), order.hear
+    )
     stderr = Output(_CHUNK_BYTES, mask=Mask(order.secrets))
     stdout.heard_at = stderr.heard_at = loop.time()
     end = asyncio.create_task(control.hear())

@@ -16,13 +16,15 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import logging
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from importlib.metadata import entry_points
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from pydantic import JsonValue
 
@@ -34,6 +36,11 @@ GROUP: Final = "pgflow.providers"
 
 _MOST_BYTES: Final = 4 << 20
 """Longest answer of a command."""
+
+_LONGEST_LINE: Final = 1 << 20
+"""Bytes of a line that is told of while a command is at work; of a longer one, its end."""
+
+log = logging.getLogger("pgflow")
 
 
 class TurnFailed(Exception):
@@ -48,6 +55,14 @@ class TurnFailed(Exception):
     def __init__(self, message: str, *, spent: Reply | None = None) -> None:
         super().__init__(message)
         self.spent = spent
+
+
+Word: TypeAlias = Literal["assistant", "tool"]
+"""Kind of what an agent lets out while it is at work: words of its own, or the use of a tool."""
+
+
+def _to_nobody(kind: Word, text: str) -> None:
+    del kind, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +81,8 @@ class Turn:
         max_usd: Most that it may cost, if the file says so.
         secrets: Values of its environment that nothing may say.
         session: Session of an earlier turn, which it goes on in; None for a new one.
+        tell: Tells those who watch of words and tools while the agent is at work, from any thread.
+            Nothing of it is kept.
     """
 
     prompt: str
@@ -79,6 +96,7 @@ class Turn:
     max_usd: float | None = None
     secrets: tuple[str, ...] = ()
     session: str | None = None
+    tell: Callable[[Word, str], None] = _to_nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +157,8 @@ class CommandProvider:
             told["PGFLOW_MODEL"] = model
         if turn.max_usd is not None:
             told["PGFLOW_MAX_USD"] = f"{turn.max_usd:g}"
-        ended = await run_command(self.argv, turn, told, _MOST_BYTES)
+        hear = partial(turn.tell, "assistant")
+        ended = await run_command(self.argv, turn, told, _MOST_BYTES, hear)
         text = ended.stdout.text.decode("utf-8", "replace").replace("\0", "\ufffd")
         if ended.stdout.size > _MOST_BYTES:
             raise TurnFailed(f"{self.argv[0]} said more than {_MOST_BYTES >> 20} MiB")
@@ -150,8 +169,35 @@ class CommandProvider:
         return Reply(text)
 
 
+class _Lines:
+    """Lines of a stream that comes in pieces, each told as soon as it is whole.
+
+    Args:
+        hear: Is told of each that is not empty. Its trouble is nobody else's.
+    """
+
+    def __init__(self, hear: Callable[[str], None]) -> None:
+        self._hear = hear
+        self._rest = b""
+
+    def put(self, chunk: bytes) -> None:
+        """Take more of the stream."""
+        *lines, rest = (self._rest + chunk).split(b"\n")
+        self._rest = rest[-_LONGEST_LINE:]
+        for line in lines:
+            if line.strip():
+                try:
+                    self._hear(line.decode("utf-8", "replace"))
+                except Exception as error:  # noqa: BLE001 - it is only for those who watch
+                    log.debug("words of an agent cannot be told: %s", error)
+
+
 async def run_command(
-    argv: Sequence[str], turn: Turn, told: Mapping[str, str], most_bytes: int
+    argv: Sequence[str],
+    turn: Turn,
+    told: Mapping[str, str],
+    most_bytes: int,
+    hear: Callable[[str], None],
 ) -> Ended:
     """Run a command for a turn, to its end: the prompt is its standard input.
 
@@ -160,6 +206,7 @@ async def run_command(
         turn: The turn.
         told: Variables of its environment, beside those of the turn.
         most_bytes: Bytes of its output that are kept.
+        hear: Is told of each line that it prints, as it comes.
 
     Raises:
         TurnFailed: It cannot be started.
@@ -172,6 +219,7 @@ async def run_command(
         idle_seconds=turn.idle_seconds,
         most_bytes=most_bytes,
         secrets=turn.secrets,
+        hear=_Lines(hear).put,
     )
     try:
         return await run(order)

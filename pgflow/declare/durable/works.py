@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from pydantic import JsonValue
@@ -27,12 +28,12 @@ from pgflow.declare.durable.lease import Lease
 from pgflow.declare.durable.logfile import LogFile, tail
 from pgflow.declare.durable.processes import KeeperLost, Mask
 from pgflow.declare.durable.programs import fill
-from pgflow.declare.durable.providers import Provider, Reply, Turn, TurnFailed, provider_of
+from pgflow.declare.durable.providers import Provider, Reply, Turn, TurnFailed, Word, provider_of
 from pgflow.declare.durable.results import NodeFailed
 from pgflow.declare.durable.turns import Asker, masked, take_turn, turn_once
 from pgflow.declare.graph import Bash, Node, Script
 from pgflow.declare.play.interpreter import Task
-from pgflow.declare.play.progress import STREAM
+from pgflow.declare.play.progress import STREAM, WORDS
 from pgflow.declare.text.javascript import json_text
 from pgflow.declare.text.outputs import Outputs, completed
 from pgflow.declare.text.templates import Variables, resolve, with_context
@@ -44,6 +45,9 @@ _EXACT: Final = "steps are asked for with all that they read"
 _SLACK_SECONDS: Final = 30.0
 _MOST_ASKED: Final = 250_000
 """Longest text of an effect, which is recorded with its intent."""
+
+_MOST_OF_A_WORD: Final = 2000
+"""Characters of what an agent says at once that those see who watch."""
 
 _TURN_SECONDS: Final = 7200.0
 """Longest time of a turn that is an effect."""
@@ -275,7 +279,8 @@ class Works:
                 env = bodies.surroundings(self.settings, self.folders, task.variables)
             except bodies.Unusable as error:
                 raise TurnFailed(f"node '{turn.node}' {error}") from error
-            turn = replace(turn, env=bodies.short_values(env), secrets=secrets)
+            env = bodies.short_values(env)
+            turn = replace(turn, env=env, secrets=secrets, tell=partial(self._tell_word, turn))
             turn = turn if prepare is None else prepare(turn)
             self.log.tell("node_start", turn.key, content=task.node.body.mode)
             began = time.monotonic()
@@ -302,6 +307,15 @@ class Works:
         why = "; ".join(["its session is gone: it began anew", *left])
         pgflow.emit(STREAM, {"id": turn.node, "type": "session", "state": "lost", "reason": why})
         return await provider.take(replace(turn, session=None))
+
+    def _tell_word(self, turn: Turn, kind: Word, text: str) -> None:
+        """Tell those who watch of what an agent says or uses; inside the body of its step."""
+        said: dict[str, JsonValue] = {
+            "id": turn.node, "step": turn.key, "type": kind, "content": text[-_MOST_OF_A_WORD:]
+        }  # fmt: skip
+        pgflow.emit(WORDS, said, durable=False)
+        if kind == "tool":
+            self.log.tell("tool", turn.key, content=text[:_MOST_OF_A_WORD])
 
     def _tell_answer(self, turn: Turn, reply: Reply, seconds: float) -> None:
         """Tell of an answer in the log."""

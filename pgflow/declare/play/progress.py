@@ -18,6 +18,9 @@ from pgflow.declare.text.outputs import Output, Outputs
 STREAM: Final = "nodes"
 """Stream in which a run tells of each node that ended."""
 
+WORDS: Final = "agents"
+"""Stream of what agents say and use while they are at work. Nothing of it is kept: read it live."""
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
