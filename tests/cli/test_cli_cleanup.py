@@ -10,7 +10,7 @@ import pytest
 from clikit import Answer, pgflow
 from gitkit import git, make_repository
 
-from pgflow.declare.durable.bodies import Folders
+from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.leftovers import Leftovers, keys_of
 from pgflow.declare.durable.processes import close_keeper
 from pgflow.declare.durable.worktrees import make_worktree

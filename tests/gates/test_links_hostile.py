@@ -102,11 +102,15 @@ async def test_of_many_that_use_a_link_at_once_one_does(
     served = asgi(aflow.app, keys=KEYS)
     link = KEYS.sign(gate, shown, "approve", "ann", later())
     answers = await asyncio.gather(*(ask(served, "POST", link) for _ in range(16)))
-    assert sorted(status for status, _ in answers) == [200] + [410] * 15
+    assert [status for status, _ in answers].count(200) == 1
     for status, page in answers:
-        if status == 410:
+        if status == 409:  # between the answer and the end of the gate
+            assert "You have answered" in page
+        elif status == 410:
             assert "was answered at" in line_of(page)
             assert line_of(page).endswith("approve by ann")
+        else:
+            assert status == 200
     assert await run.result(SOON) == told(Approved(BOOTS, ("ann",), False))
     assert count(conn, "pgflow.gate_answer") == 1
 

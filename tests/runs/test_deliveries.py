@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pgflow.declare.durable.bodies import Folders
+from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.stages.delivery import (
     LIST,
     DeliveryRefused,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from runkit import play, write
 
-from pgflow.declare.durable.bodies import Folders
+from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.worktrees import make_worktree, remove_worktree
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from pgflow.declare.durable.bodies import Folders, quoted_key, write_whole
+from pgflow.declare.durable.folders import Folders, quoted_key, write_whole
 
 _FOLDER = "nodes"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from pydantic import (
 )
 
 from pgflow import Ref
+from pgflow.declare.durable.folders import Folders, write_whole
 from pgflow.declare.durable.frozen import Settings
 from pgflow.declare.durable.logfile import LogFile, tail
 from pgflow.declare.durable.long import IN_JOURNAL, KIND, MOST, Long, beginning, restored, shortened
@@ -38,7 +38,6 @@ _MOST_IN_ENVIRONMENT: Final = 100_000
 _MOST_IN_ALL: Final = 1_000_000
 _DEFAULT_SECONDS: Final = 120.0
 _COMPLAINT_CHARS: Final = 2000
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class Done(BaseModel):
@@ -90,81 +89,6 @@ class Done(BaseModel):
 
 class Unusable(Exception):
     """A value cannot be handed to a program; the message is the node's error."""
-
-
-@dataclass(frozen=True, slots=True)
-class Folders:
-    """Folders of a run, below its working folder."""
-
-    cwd: str
-    key: str
-
-    @property
-    def of_run(self) -> Path:
-        """The run's own folder."""
-        return Path(self.cwd, ".pgflow", "runs", _file_name(self.key))
-
-    @property
-    def spills(self) -> Path:
-        """Folder of the run's outputs that are too long for the journal."""
-        return self.of_run / "spills"
-
-    @property
-    def worktree(self) -> Path:
-        """The run's own worktree, if it has one."""
-        return Path(self.cwd, ".pgflow", "worktrees", quoted_key(self.key).replace(".", "%2e"))
-
-    @property
-    def branch(self) -> str:
-        """The branch of that."""
-        return f"pgflow/{self.worktree.name}"
-
-    @property
-    def artifacts(self) -> str:
-        """``$ARTIFACTS_DIR``."""
-        return str(self.of_run / "artifacts")
-
-    @property
-    def state(self) -> str:
-        """``$STATE_DIR``, which outlives the run."""
-        return str(Path(self.cwd, ".pgflow", "state"))
-
-    def of_conversation(self, workflow: str, name: str) -> Path | None:
-        """Folder of the runs of a workflow in one conversation; None for a conversation without a
-        name.
-        """
-        if not name:
-            return None
-        scopes = Path(self.cwd, ".pgflow", "scopes")
-        return scopes.joinpath(*(_file_name(word) for word in (workflow, name)))
-
-    def make(self) -> None:
-        """Make those that programs write to, and keep them out of the working tree's history."""
-        for folder in (self.artifacts, self.state):
-            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
-        self.hide()
-
-    def hide(self) -> None:
-        """Keep what belongs to runs out of the working tree's history.
-
-        Raises:
-            OSError: The working folder is not there, or may not be written to.
-        """
-        ignored = Path(self.cwd, ".pgflow", ".gitignore")
-        if not ignored.exists():
-            ignored.parent.mkdir(exist_ok=True)
-            ignored.write_text("*\n")
-
-
-def quoted_key(key: str) -> str:
-    """Return a key as the name of a file."""
-    return _UNSAFE.sub(lambda found: f"%{ord(found.group()):02x}", key)
-
-
-def _file_name(word: str) -> str:
-    """The same for a folder, which may not be ``..`` either."""
-    name = quoted_key(word)
-    return name if name.strip(".") else f"%{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,13 +339,6 @@ def _written(folders: Folders, kind: str, text: str) -> Path:
     if not path.exists():
         write_whole(path, data)
     return path
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is never seen in part."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(data)
-    draft.rename(path)
 
 
 def _quoted(path: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from pgflow.declare.durable.bodies import Folders
+from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.worktrees import has_own_commits, is_clean
 from pgflow.workspace.git import Git, WorkspaceError
 

@@ -16,12 +16,10 @@ from __future__ import annotations
 import json
 import logging
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import pgflow
-
-if TYPE_CHECKING:
-    from pgflow.declare.durable.bodies import Folders
+from pgflow.declare.durable.folders import Folders
 
 Kind: TypeAlias = Literal[
     "workflow_start", "workflow_resume", "workflow_complete", "workflow_error", "node_start",

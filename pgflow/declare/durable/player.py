@@ -19,9 +19,10 @@ from pydantic import JsonValue
 
 import pgflow
 from pgflow.declare.durable.artifacts import keep_output
-from pgflow.declare.durable.bodies import Done, Folders
+from pgflow.declare.durable.bodies import Done
 from pgflow.declare.durable.children import Children
 from pgflow.declare.durable.conversations import Conversation
+from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.keys import key_of
 from pgflow.declare.durable.lease import Lease

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from pgflow.declare.durable.bodies import Done, Folders, Job, run_script, run_shell
+from pgflow.declare.durable.bodies import Done, Job, run_script, run_shell
+from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.freezing import freeze
 from pgflow.declare.durable.frozen import Settings
 from pgflow.declare.durable.player import output_of

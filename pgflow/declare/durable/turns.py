@@ -14,7 +14,8 @@ from typing import Any, Final
 from pydantic import BaseModel, JsonValue
 
 import pgflow
-from pgflow.declare.durable.bodies import Done, Folders
+from pgflow.declare.durable.bodies import Done
+from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.long import READABLE
 from pgflow.declare.durable.processes import KeeperLost, Mask
 from pgflow.declare.durable.providers import Reply, Turn, TurnFailed

@@ -22,7 +22,8 @@ import pgflow
 from pgflow.declare.durable import bodies
 from pgflow.declare.durable.agents import Agents
 from pgflow.declare.durable.artifacts import earlier_outputs
-from pgflow.declare.durable.bodies import Done, Folders, Job
+from pgflow.declare.durable.bodies import Done, Job
+from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.frozen import Frozen, Settings
 from pgflow.declare.durable.lease import Lease
 from pgflow.declare.durable.logfile import LogFile, tail

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pgflow
-from pgflow.declare.durable.bodies import Folders
+from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.frozen import Settings
 from pgflow.declare.durable.results import NodeFailed, WorkflowFailed
 from pgflow.declare.graph import Graph

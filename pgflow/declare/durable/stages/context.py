@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgflow.declare.durable.bodies import Folders
+from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.frozen import Settings
 from pgflow.declare.durable.stages.files import Tree
 from pgflow.declare.durable.stages.mail import Mail

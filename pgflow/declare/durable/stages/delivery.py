@@ -16,7 +16,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 import pgflow
-from pgflow.declare.durable.bodies import Folders
+from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.stages.files import Outside, Tree, hash_of, hash_of_file, write_whole
 
 LIST: Final = ".pgflow-delivery.json"

@@ -15,7 +15,8 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from pgflow.declare.durable.bodies import Done, Folders
+from pgflow.declare.durable.bodies import Done
+from pgflow.declare.durable.folders import Folders
 from pgflow.declare.durable.frozen import Settings
 from pgflow.declare.durable.processes import Mask
 from pgflow.declare.durable.providers import known_secrets

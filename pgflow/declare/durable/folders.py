@@ -1,0 +1,92 @@
+"""Folders of a run, and the names of files in them."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Folders of a run, below its working folder."""
+
+    cwd: str
+    key: str
+
+    @property
+    def of_run(self) -> Path:
+        """The run's own folder."""
+        return Path(self.cwd, ".pgflow", "runs", _file_name(self.key))
+
+    @property
+    def spills(self) -> Path:
+        """Folder of the run's outputs that are too long for the journal."""
+        return self.of_run / "spills"
+
+    @property
+    def worktree(self) -> Path:
+        """The run's own worktree, if it has one."""
+        return Path(self.cwd, ".pgflow", "worktrees", quoted_key(self.key).replace(".", "%2e"))
+
+    @property
+    def branch(self) -> str:
+        """The branch of that."""
+        return f"pgflow/{self.worktree.name}"
+
+    @property
+    def artifacts(self) -> str:
+        """``$ARTIFACTS_DIR``."""
+        return str(self.of_run / "artifacts")
+
+    @property
+    def state(self) -> str:
+        """``$STATE_DIR``, which outlives the run."""
+        return str(Path(self.cwd, ".pgflow", "state"))
+
+    def of_conversation(self, workflow: str, name: str) -> Path | None:
+        """Folder of the runs of a workflow in one conversation; None for a conversation without a
+        name.
+        """
+        if not name:
+            return None
+        scopes = Path(self.cwd, ".pgflow", "scopes")
+        return scopes.joinpath(*(_file_name(word) for word in (workflow, name)))
+
+    def make(self) -> None:
+        """Make those that programs write to, and keep them out of the working tree's history."""
+        for folder in (self.artifacts, self.state):
+            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        self.hide()
+
+    def hide(self) -> None:
+        """Keep what belongs to runs out of the working tree's history.
+
+        Raises:
+            OSError: The working folder is not there, or may not be written to.
+        """
+        ignored = Path(self.cwd, ".pgflow", ".gitignore")
+        if not ignored.exists():
+            ignored.parent.mkdir(exist_ok=True)
+            ignored.write_text("*\n")
+
+
+def quoted_key(key: str) -> str:
+    """Return a key as the name of a file."""
+    return _UNSAFE.sub(lambda found: f"%{ord(found.group()):02x}", key)
+
+
+def _file_name(word: str) -> str:
+    """The same for a folder, which may not be ``..`` either."""
+    name = quoted_key(word)
+    return name if name.strip(".") else f"%{name}"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is never seen in part."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_bytes(data)
+    draft.rename(path)
