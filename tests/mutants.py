@@ -58,7 +58,7 @@ of the tests that must pass first.
 
 HANGS_AFTER_SECONDS = 100
 """Less than the limit of a single test. Who hangs has not noticed."""
-LATE = "(at the second try)"
+LATE = "at the second try"
 TRIES = 2
 """A test that was to meet a moment may miss it on a busy machine, or hang. So a defect is tried once
 more, and whoever was noticed only then is counted by itself.
@@ -93,11 +93,18 @@ class Trial(NamedTuple):
     defect: Defect
     caught: bool
     seconds: float
-    how: str
+    tries: int
+    how: str = ""
+
+    @property
+    def is_late(self) -> bool:
+        """True if it was caught, and not at the first try."""
+        return self.caught and self.tries > 1
 
     def __str__(self) -> str:
         verdict = "caught" if self.caught else "ALIVE "
-        return f"{verdict} {self.seconds:5.1f} s  {self.defect.name:<58} {self.defect.file:<30} {self.defect.test}{self.how}"
+        how = f"  ({LATE})" if self.is_late else self.how
+        return f"{verdict} {self.seconds:5.1f} s  {self.defect.name:<58} {self.defect.file:<30} {self.defect.test}{how}"
 
 
 MAKE_TEMPLATE = "name = servers.create_database(dsn); servers.install_schema(servers.dsn_of(dsn, name)); print(name)"
@@ -197,30 +204,28 @@ class Copy:
         os.utime(file, (sound_stat.st_atime, sound_stat.st_mtime - 100 - number))
         try:
             used = template if defect.file.endswith(".py") else None
-            tries = 0
-            while True:
-                tries += 1
+            code, tries = None, 0
+            while code in (0, None) and tries < TRIES:
                 code, output = self.test([defect.test], HANGS_AFTER_SECONDS, used)
-                if code not in (0, None) or tries == TRIES:
-                    break
+                tries += 1
         finally:
             file.write_text(sound)
             os.utime(file, (sound_stat.st_atime, sound_stat.st_mtime))
         seconds = time.monotonic() - began
         if code is None:
-            return Trial(defect, caught=False, seconds=seconds, how="  (hung)")
+            return Trial(defect, caught=False, seconds=seconds, tries=tries, how="  (hung)")
         if code not in (0, 1):
             return Trial(
                 defect,
                 caught=False,
                 seconds=seconds,
+                tries=tries,
                 how=f"  (the test did not run: {output[-1000:]})",
             )
         assert "ERROR at setup" not in output, (
             f"{defect.name}: nothing can run with it, which any test notices:\n{output[-3000:]}"
         )
-        how = "" if tries == 1 else f"  {LATE}"
-        return Trial(defect, caught=code == 1, seconds=seconds, how=how if code == 1 else "")
+        return Trial(defect, caught=code == 1, seconds=seconds, tries=tries)
 
 
 class Unfounded(Exception):
@@ -291,14 +296,14 @@ def prove(server_dsn: str, seconds: float, seed: int) -> Findings:
         if not t.caught
     )
     caught = len(trials) - len(alive)
-    late = sum(trial.caught and trial.how.strip() == LATE for trial in trials)
+    late = sum(trial.is_late for trial in trials)
     figure = f"{caught}/{len(chosen)}, drawn from {len(DEFECTS)}"
     evidence = Evidence(
         "mutants",
         "a defect made on purpose, which a test must notice",
         len(trials),
         wrong=wrong + alive,
-        figure=f"{figure}, {late} of them {LATE[1:-1]}" if late else figure,
+        figure=f"{figure}, {late} of them {LATE}" if late else figure,
     )
     return Findings(
         "mutants",

@@ -293,8 +293,7 @@ def _check_agents(graph: Graph, settings: Settings) -> Agents:
     from pgflow.errors import InvalidArgument
 
     agents = Agents(graph, settings)
-    needed = [node.id for node in agents.turns() if agents.of(node).spec is None]
-    if needed:
+    if needed := agents.unserved():
         raise Mistake(
             f"{', '.join(map(shown, needed[:5]))}: nobody takes the turns of agents: pass "
             "--provider, such as 'cmd:claude -p' or stub:FILE"

@@ -115,6 +115,10 @@ class Agents:
             if takes_turns(node) and node.id not in self._settings.stubs
         ]
 
+    def unserved(self) -> list[str]:
+        """Return the ids of turns that nobody takes."""
+        return [node.id for node in self.turns() if self.of(node).spec is None]
+
     def unmeant(self, words: Iterable[str]) -> list[str]:
         """Return those of some words that no agent of the workflow has."""
         meant = {self.of(node).word for node in self.turns()}

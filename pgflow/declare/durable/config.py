@@ -127,13 +127,13 @@ def with_tiers(settings: Settings, graph: Graph) -> Settings:
         settings: Settings of a run.
         graph: Its workflow.
     """
+    if any(tier in settings.models for tier in TIERS):
+        return settings
     name = Agents(graph, settings).default
     tiers = {
         tier: Preset(model=model, provider=name, effort=effort)
         for tier, (model, effort) in _TIERS_OF.get(name, {}).items()
     }
-    if any(tier in settings.models for tier in TIERS):
-        return settings
     return settings.model_copy(update={"models": {**tiers, **settings.models}})
 
 

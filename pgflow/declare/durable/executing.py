@@ -110,7 +110,7 @@ def _check(frozen: Frozen, settings: Settings, inputs: dict[str, JsonValue]) -> 
     if missing := missing_inputs(frozen, inputs):
         raise InvalidArgument(missing)
     agents = Agents(graph, settings)
-    if needed := [node.id for node in agents.turns() if agents.of(node).spec is None]:
+    if needed := agents.unserved():
         raise InvalidArgument(
             f"{graph.name}: nobody takes the turns of {', '.join(needed[:5])}: pass provider="
         )
