@@ -5,47 +5,54 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Folders:
-    """Folders of a run, below its working folder."""
+    """Folders of a run, below its working folder. Every program asks for them, so each name is
+    made once.
+    """
 
     cwd: str
     key: str
 
-    @property
+    @cached_property
     def of_run(self) -> Path:
         """The run's own folder."""
         return Path(self.cwd, ".pgflow", "runs", _file_name(self.key))
 
-    @property
+    @cached_property
     def spills(self) -> Path:
         """Folder of the run's outputs that are too long for the journal."""
         return self.of_run / "spills"
 
-    @property
+    @cached_property
     def worktree(self) -> Path:
         """The run's own worktree, if it has one."""
         return Path(self.cwd, ".pgflow", "worktrees", quoted_key(self.key).replace(".", "%2e"))
 
-    @property
+    @cached_property
     def branch(self) -> str:
         """The branch of that."""
         return f"pgflow/{self.worktree.name}"
 
-    @property
+    @cached_property
     def artifacts(self) -> str:
         """``$ARTIFACTS_DIR``."""
         return str(self.of_run / "artifacts")
 
-    @property
+    @cached_property
     def state(self) -> str:
         """``$STATE_DIR``, which outlives the run."""
         return str(Path(self.cwd, ".pgflow", "state"))
+
+    @cached_property
+    def _ignored(self) -> Path:
+        return Path(self.cwd, ".pgflow", ".gitignore")
 
     def of_conversation(self, workflow: str, name: str) -> Path | None:
         """Folder of the runs of a workflow in one conversation; None for a conversation without a
@@ -59,7 +66,8 @@ class Folders:
     def make(self) -> None:
         """Make those that programs write to, and keep them out of the working tree's history."""
         for folder in (self.artifacts, self.state):
-            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+            if not os.path.isdir(folder):  # noqa: PTH112 - asked before each program of the run
+                os.makedirs(folder, exist_ok=True)  # noqa: PTH103
         self.hide()
 
     def hide(self) -> None:
@@ -68,10 +76,9 @@ class Folders:
         Raises:
             OSError: The working folder is not there, or may not be written to.
         """
-        ignored = Path(self.cwd, ".pgflow", ".gitignore")
-        if not ignored.exists():
-            ignored.parent.mkdir(exist_ok=True)
-            ignored.write_text("*\n")
+        if not os.path.exists(self._ignored):  # noqa: PTH110 - as above
+            self._ignored.parent.mkdir(exist_ok=True)
+            self._ignored.write_text("*\n")
 
 
 def quoted_key(key: str) -> str:

@@ -339,8 +339,12 @@ def provider_of(spec: str) -> Provider:
 
 ALLOWED: Final = (
     "PATH", "HOME", "LANG", "LANGUAGE", "TMPDIR", "TZ", "TERM", "USER", "LOGNAME", "SHELL",
+    "LC_ALL", "LC_ADDRESS", "LC_COLLATE", "LC_CTYPE", "LC_IDENTIFICATION", "LC_MEASUREMENT",
+    "LC_MESSAGES", "LC_MONETARY", "LC_NAME", "LC_NUMERIC", "LC_PAPER", "LC_TELEPHONE", "LC_TIME",
 )  # fmt: skip
-"""Variables of the worker's environment that every program gets."""
+"""Variables of the worker's environment that every program gets. Those of the locale are of
+locale(7).
+"""
 
 NEVER: Final = frozenset({"PGFLOW_DSN", "DATABASE_URL", "PGPASSWORD"})
 """Variables that no program gets: the connection to the database."""
@@ -352,19 +356,15 @@ def inherited(names: Iterable[str]) -> dict[str, str]:
     Args:
         names: Further variables. The connection to the database is never among them.
     """
-    wanted = {*ALLOWED, *names} - NEVER
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in wanted or name.startswith("LC_")
-    }
+    return named((*ALLOWED, *names))
 
 
 def named(names: Iterable[str]) -> dict[str, str]:
     """The variables of these names, as this process has them now, but for the connection to the
     database.
     """
-    return {name: os.environ[name] for name in names if name in os.environ and name not in NEVER}
+    found = {name: os.environ.get(name) for name in names if name not in NEVER}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def secrets_of(names: Iterable[str]) -> dict[str, str]:
