@@ -34,7 +34,14 @@ from pgflow.inspect.entities import (
     list_entity_names,
     list_entity_updates,
 )
-from pgflow.inspect.gates import GateRow, find_gate, list_gates, list_gates_below, read_shape
+from pgflow.inspect.gates import (
+    GateRow,
+    find_gate,
+    list_gate_names,
+    list_gates,
+    list_gates_below,
+    read_shape,
+)
 from pgflow.inspect.health import (
     LargePartition,
     LeftMessages,
@@ -330,6 +337,7 @@ __all__ = [
     "list_entity_names",
     "list_entity_updates",
     "list_events",
+    "list_gate_names",
     "list_gates",
     "list_gates_below",
     "list_held_runs",

@@ -125,6 +125,22 @@ def list_gates_below(key: str, *, tenant: str = "") -> Question[list[GateRow]]:
     return once(Query(sql, (key, tenant), lambda rows: [GateRow(*row) for row in rows]))
 
 
+def list_gate_names(key: str, *, tenant: str = "") -> Question[list[str]]:
+    """Ask for the names of all gates that a run has asked, itself or by runs that it has started,
+    also of those that were answered.
+
+    Args:
+        key: Key of the run.
+        tenant: Tenant of it.
+    """
+    sql = statement(
+        _FAMILY,
+        "select distinct name from pgflow.timeline where event = 'gate_asked'"
+        " and run_id = any(array(select run_id from family)) order by name",
+    )
+    return once(Query(sql, (key, tenant), lambda rows: [name for (name,) in rows]))
+
+
 def find_gate(gate: str, *, tenant: str | None = None) -> Question[GateRow | None]:
     """Ask for an open gate by its key; None if none has it.
 

@@ -201,6 +201,17 @@ def test_the_words_of_other_engines_answer_and_look_by_the_key_of_the_run(dsn: s
     assert "has ended" in pgflow(dsn, "abandon", "two-1").err
 
 
+def test_a_second_answer_to_a_node_is_no_answer_to_another(dsn: str) -> None:
+    Path("two.yaml").write_text(TWO)
+    assert pgflow(dsn, "run", "two.yaml", "--key", "two-2", "--json").code == 4
+    assert pgflow(dsn, "approve", "two-2", "left", "well").code == 0
+    for verb in ("approve", "reject"):
+        again = pgflow(dsn, verb, "two-2", "left", "well")
+        assert (again.code, "gate 'left' of run 'two-2' was answered" in again.err) == (2, True)
+    assert [gate["name"] for gate in pgflow(dsn, "gates", "--json").data] == ["right"]
+    assert pgflow(dsn, "approve", "two-2", "--node", "right", "left", "it").code == 0
+
+
 def test_inputs_that_are_missing_are_asked_for_at_a_terminal(dsn: str) -> None:
     pytest.importorskip("tree_sitter_bash", reason="the extra `run` is not installed")
     command = ("run", "count.yaml", "--provider", "cmd:cat", "--key", "asked-1", "--table")

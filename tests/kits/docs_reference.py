@@ -121,7 +121,7 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
         readers.list_held_runs, readers.HeldRun,
     ]),
     ("Rates", "", [readers.read_rates, readers.read_pulse, readers.list_workflow_rows, readers.list_step_times, readers.Rates, readers.Minute, readers.WorkflowRow, readers.StepTimes]),
-    ("Gates", "See [Ask a person](../how-to/gates.md).", [readers.list_gates, readers.list_gates_below, readers.find_gate, readers.read_shape, readers.GateRow]),
+    ("Gates", "See [Ask a person](../how-to/gates.md).", [readers.list_gates, readers.list_gates_below, readers.list_gate_names, readers.find_gate, readers.read_shape, readers.GateRow]),
     ("Schedules", "See [Start runs by themselves](../how-to/schedules.md).", [
         readers.list_schedules, readers.find_schedule, readers.list_schedule_changes, readers.count_schedules, readers.ScheduleRow, readers.ScheduleCount, readers.ScheduleChangeRow,
     ]),

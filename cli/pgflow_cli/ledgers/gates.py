@@ -217,18 +217,23 @@ def _meant(
     by a run that it called; and the answer to it. No gate if there is none.
 
     Raises:
-        Mistake: The run waits at several.
+        Mistake: The run waits at several, or the words begin with a node whose gate was answered.
+            They are not taken for an answer to another gate.
     """
-    from pgflow.inspect import find_gate, list_gates_below
+    from pgflow.inspect import find_gate, list_gate_names, list_gates_below
 
     if (found := fetch(connection, find_gate(word))) is not None:
         return found, answer
     below = fetch(connection, list_gates_below(word))
     open_gates = [one for one in below if one.key == word] or below
     first = answer.said[0] if answer.said else None
-    if node is None and any(_is_of(one, first) for one in open_gates):
+    if node is None and any(_is_of(one.name, first) for one in open_gates):
         node, answer = first, answer.without_first()
-    named = [one for one in open_gates if node is None or _is_of(one, node)]
+    elif node is None and first is not None and open_gates:
+        asked = fetch(connection, list_gate_names(word))
+        if any(_is_of(name, first) for name in asked):
+            raise Mistake(f"gate {first!r} of run {word!r} was answered: {_named(open_gates)}")
+    named = [one for one in open_gates if node is None or _is_of(one.name, node)]
     if open_gates and not named:
         raise Mistake(f"run {word!r} waits at no gate {node!r}: {_named(open_gates)}")
     if len(named) > 1:
@@ -236,10 +241,10 @@ def _meant(
     return (named[0] if named else None), answer
 
 
-def _is_of(gate: GateRow, name: str | None) -> bool:
+def _is_of(gate: str, name: str | None) -> bool:
     """Return True for the name of a gate, or of the node that asks there, in any round."""
-    node = re.sub(r"#[0-9]+", "", gate.name).partition(":")[0]
-    return name in (gate.name, node, node.rpartition("/")[2])
+    node = re.sub(r"#[0-9]+", "", gate).partition(":")[0]
+    return name in (gate, node, node.rpartition("/")[2])
 
 
 def _named(several: list[GateRow]) -> str:
