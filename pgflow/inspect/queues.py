@@ -173,15 +173,16 @@ def is_served(queue: str) -> Question[bool]:
     return once(Query(sql, (queue,), bool))
 
 
-def why_unserved(queue: str, workflow: str) -> Question[str | None]:
-    """Ask for the reason why nobody takes runs of a workflow from a queue;
-    None if somebody does.
+def why_unserved(queue: str, workflow: str, version: str = "") -> Question[str | None]:
+    """Ask for the reason why nobody takes runs of a workflow, and of the version that they are
+    pinned to, from a queue; None if somebody does.
     """
     sql = (
         "select why from pgflow.lanes "
-        "where queue = %s and workflow = %s and version = '' and why is not null"
+        "where queue = %s and workflow = %s and version = %s and why is not null"
     )
-    return once(Query(sql, (queue, workflow), lambda rows: str(rows[0][0]) if rows else None))
+    names = (queue, workflow, version)
+    return once(Query(sql, names, lambda rows: str(rows[0][0]) if rows else None))
 
 
 _MAY_READ_LANES: LiteralString = (

@@ -44,6 +44,15 @@ def test_the_same_key_is_the_same_run(dsn):
     assert "already names a run" in answer.err
 
 
+def test_a_run_of_a_pinned_workflow_is_pinned_to_the_code_that_was_named(dsn, conn, tmp_path):
+    (tmp_path / "bills.py").write_text(
+        "import pgflow\n\n@pgflow.workflow(version='2', pinned=True)\n"
+        "def bill(n: int) -> int:\n    return n\n"
+    )
+    pgflow(dsn, "start", f"{tmp_path / 'bills.py'}:bill", "n:=1")
+    assert one(conn, "select version from pgflow.runs") == "2"
+
+
 def test_a_name_alone_is_enough_once_the_database_knows_it(dsn, conn):
     conn.execute("select pgflow.start_run('greet', '{\"name\": \"Ada\"}', queue => 'hellos')")
     assert pgflow(dsn, "start", "greet", "name=Bob").data["queue"] == "hellos"

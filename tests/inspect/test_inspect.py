@@ -596,6 +596,7 @@ def test_queues_and_lanes_count_what_stands(ask: Ask) -> None:
         == "no worker serves queue unserved"
     )
     assert ask(inspect.why_unserved("unserved", "nobody")) is None
+    assert ask(inspect.why_unserved("unserved", "greet", "2")) is None
     assert ask(inspect.is_served("unserved")) is False
     assert (ask(inspect.find_queue("poisoned")), ask(inspect.find_queue("nobody"))) == (
         "fragile",

@@ -202,7 +202,7 @@ def start(
         )
         served, why = (
             fetch(connection, is_served(options.queue)),
-            fetch(connection, why_unserved(options.queue, name)),
+            fetch(connection, why_unserved(options.queue, name, options.version)),
         )
     print_one(form, started, lambda: plain(_say_started(started)))
     if not served and form is Form.TABLE:
@@ -272,6 +272,7 @@ def _options(
         run_at=moment,
         timeout=timeout,
         labels=labels,
+        version="" if workflow is None else workflow.start_options.version,
     )
 
 
