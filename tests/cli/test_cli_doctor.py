@@ -219,6 +219,28 @@ def test_what_a_role_may_do(dsn, conn):
         conn.execute("".join(f"drop owned by {role}; drop role {role};" for role in roles.values()))
 
 
+def test_the_role_that_made_the_roles_gets_their_rights_by_the_remedy(dsn, conn):
+    """Since Postgres 16 it is a member that inherits nothing, which a plain grant leaves so."""
+    if conn.info.server_version < 160000:
+        pytest.skip("no role is made a member by making a role")
+    role = f"cli_maker_{secrets.token_hex(3)}"
+    conn.execute(
+        f"create role {role} login password 'secret';"
+        f"grant pgflow_client to {role} with admin true, inherit false, set false"
+    )
+    try:
+        mine = as_role(dsn, role)
+        ((_, _, remedy),) = only(mine, "privileges")
+        refused = pgflow(mine, "list")
+        assert refused.err.startswith(
+            "pgflow: this role may not do that: permission denied for schema pgflow. `pgflow doctor"
+        )
+        conn.execute(remedy.replace(" (or _worker, _operator, _auditor)", ""))
+        assert pgflow(mine, "list").code == 0
+    finally:
+        conn.execute(f"drop owned by {role}; drop role {role}")
+
+
 def test_a_check_that_breaks_on_a_missing_right_is_a_finding(dsn, monkeypatch):
     def refused(_patient):
         raise psycopg.errors.InsufficientPrivilege("no")

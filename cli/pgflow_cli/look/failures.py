@@ -107,8 +107,12 @@ def _unreached(error: BaseException) -> str:
     return _line(error).partition(" Is the server running ")[0]
 
 
+# The place in a statement that the user did not write.
+_PLACE = re.compile(r"\nLINE \d+: .*\n *\^")
+
+
 def _line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(_PLACE.sub("", str(error)).split()) or type(error).__name__
     return hide_secrets(text).rstrip(".")
 
 

@@ -174,20 +174,24 @@ _WHO = """
 select current_user as name, r.rolsuper as is_superuser,
   has_schema_privilege('pgflow', 'usage') as may_use,
   (select bool_and(has_table_privilege(c.oid, 'select')) from pg_class c
-    where c.relnamespace = to_regnamespace('pgflow') and c.relkind = 'v') as may_read
+    where c.relnamespace = to_regnamespace('pgflow') and c.relkind = 'v') as may_read,
+  (select bool_or(pg_has_role(o.oid, 'member')) from pg_roles o
+    where o.rolname = any(%s) and current_setting('server_version_num')::int >= 160000) as is_member
 from pg_roles r where r.rolname = current_user
 """
 
 
 def check_privileges(patient: Patient) -> Iterator[Finding]:
     """Check the rights of this role."""
-    who = patient.row(_WHO)
+    who = patient.row(_WHO, (list(_GRANTEES),))
     name = who["name"]
     if not who["may_use"] or not who["may_read"]:
+        # Whoever made the roles is a member that inherits nothing, and a plain grant leaves it so.
+        inherits = " with inherit true" if who["is_member"] else ""
         yield Finding(
             "fail",
             f"{name} may not use pgflow here",
-            f"grant pgflow_client (or _worker, _operator, _auditor) to {name}",
+            f"grant pgflow_client (or _worker, _operator, _auditor) to {name}{inherits}",
         )
         return
     may = {row["name"]: row["may"] for row in patient.rows(_MAY)}
