@@ -3783,9 +3783,30 @@ FILES = (
     Defect(
         "whole environment of the worker for every program",
         "pgflow/declare/durable/providers.py",
-        '        if name in wanted or name.startswith("LC_")',
-        "        if name",
+        "    return named((*ALLOWED, *names))",
+        "    return named((*os.environ, *names))",
         "runs/test_declared_runs.py::test_programs_see_no_more_of_the_environment_than_is_allowed",
+    ),
+    Defect(
+        "program with a long value is an argument",
+        "pgflow/declare/durable/bodies.py",
+        "    if len(text) > _MOST_IN_ENVIRONMENT:",
+        "    if False:",
+        "runs/test_declared_runs.py::test_a_value_too_long_for_an_argument_is_in_programs_too",
+    ),
+    Defect(
+        "second answer to a node answers another gate",
+        "cli/pgflow_cli/ledgers/gates.py",
+        "    elif node is None and first is not None and open_gates:",
+        "    elif False:",
+        "cli/test_cli_files.py::test_a_second_answer_to_a_node_is_no_answer_to_another",
+    ),
+    Defect(
+        "start by the command line of pinned code is not pinned",
+        "cli/pgflow_cli/runs/starting.py",
+        '        version="" if workflow is None else workflow.start_options.version,',
+        '        version="",',
+        "cli/test_cli_start.py::test_a_run_of_a_pinned_workflow_is_pinned_to_the_code_that_was_named",
     ),
     Defect(
         "secret in an output",

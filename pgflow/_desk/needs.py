@@ -32,7 +32,7 @@ from pgflow.inspect import (
 )
 
 MOST_ROWS = 8
-"""Rows of one kind; the rest is on a page of its own."""
+"""Rows of one kind; the last one leads to the page that has the rest."""
 LATE_SECONDS = 60.0
 """Time for which a run that could be claimed may wait before it is worth a look."""
 SILENT_SECONDS = 10.0
@@ -43,7 +43,8 @@ LEVELS = ("bad", "ask", "look")
 SCHEDULE_STATES = {
     "active": "It starts a run at each slot.",
     "paused": "It starts nothing until it is resumed.",
-    "undeclared": "No code of a living worker declares it, so it starts nothing.",
+    "undeclared": "No code of a living worker declares it, so it starts nothing until a worker or "
+    "a tick has that code.",
     "broken": "Its slots cannot be evaluated, so it starts nothing.",
     "over": "No slot is left.",
 }
@@ -104,11 +105,31 @@ async def _parts(desk: Desk, queues: list[QueueRow], now: datetime) -> AsyncIter
     yield await _failed(desk, now)
 
 
+def _cut(needs: list[Need], page: str, **said: str) -> list[Need]:
+    """Needs of one kind, of which one more was asked for than is shown.
+
+    Args:
+        needs: The needs.
+        page: Page that has all of them.
+        said: Words that it is asked with.
+    """
+    if len(needs) <= MOST_ROWS:
+        return needs
+    over = needs[MOST_ROWS]
+    more = Need(
+        over.kind, over.level, "more", "There are more than are listed here.", None, "See all",
+        page, said,
+    )  # fmt: skip
+    return [*needs[:MOST_ROWS], more]
+
+
 async def _breached(desk: Desk) -> list[Need]:
     found = await desk.ask(
-        list_obligations(state="breached", kind="obligation", tenant=desk.tenant, limit=MOST_ROWS)
+        list_obligations(
+            state="breached", kind="obligation", tenant=desk.tenant, limit=MOST_ROWS + 1
+        )
     )
-    return [
+    needs = [
         Need(
             "breached", "bad", debt.name,
             f"Run {debt.key} owes this" + (f" to {debt.owed_to}" if debt.owed_to else "")
@@ -117,6 +138,7 @@ async def _breached(desk: Desk) -> list[Need]:
         )
         for debt in found
     ]  # fmt: skip
+    return _cut(needs, "obligations")
 
 
 async def _unknown(desk: Desk) -> list[Need]:
@@ -126,9 +148,9 @@ async def _unknown(desk: Desk) -> list[Need]:
         ("uncompensated", "It was done, and nobody takes it back."),
     ):
         found = await desk.ask(
-            list_obligations(state=state, kind="effect", tenant=desk.tenant, limit=MOST_ROWS)
+            list_obligations(state=state, kind="effect", tenant=desk.tenant, limit=MOST_ROWS + 1)
         )
-        needs += [
+        of_state = [
             Need(
                 "effect", "bad", debt.name,
                 what if debt.due_at is None else f"{what} pgflow asks the other side again.",
@@ -136,19 +158,21 @@ async def _unknown(desk: Desk) -> list[Need]:
             )
             for debt in found
         ]  # fmt: skip
+        needs += _cut(of_state, "effects")
     return needs
 
 
 async def _stuck(desk: Desk) -> list[Need]:
     counts = await desk.ask(count_stuck())
     if sum(count.runs for count in counts) > MOST_ROWS:
-        return [
+        groups = [
             Need(
                 "stuck", "bad", many(count.runs, "run"), f"{count.reason}, such as {count.example}",
                 None, "Look at one", "run", {"key": count.example},
             )
-            for count in counts[:MOST_ROWS]
+            for count in counts
         ]  # fmt: skip
+        return _cut(groups, "runs", status="stuck")
     if not counts:
         return []
     where = RunFilter(status=["stuck"], tenant=desk.tenant)
@@ -195,14 +219,15 @@ async def _losses(desk: Desk) -> list[Need]:
 
 
 async def _gates(desk: Desk) -> list[Need]:
-    return [
+    needs = [
         Need(
             "gate", "ask", gate.name,
             f"{gate.workflow} {gate.key} asks {', '.join(gate.approvers) or 'anybody'}.",
             gate.asked_at, "Answer it", "gate", {"gate": gate.gate}, gate.expires_at,
         )
-        for gate in await desk.ask(list_gates(tenant=desk.tenant, limit=MOST_ROWS))
+        for gate in await desk.ask(list_gates(tenant=desk.tenant, limit=MOST_ROWS + 1))
     ]  # fmt: skip
+    return _cut(needs, "gates")
 
 
 async def _unserved(desk: Desk, queues: list[QueueRow], now: datetime) -> list[Need]:
@@ -243,14 +268,15 @@ async def _schedules(desk: Desk) -> list[Need]:
     needs = []
     for count in await desk.ask(count_schedules()):
         if count.state in ("broken", "undeclared"):
-            needs += [
+            of_state = [
                 Need(
                     "schedule", "bad", one.name, one.error or SCHEDULE_STATES[count.state],
                     one.error_at or one.undeclared_at, "Look at it", "schedule",
                     {"name": one.name},
                 )
-                for one in await desk.ask(list_schedules(state=count.state, limit=MOST_ROWS))
+                for one in await desk.ask(list_schedules(state=count.state, limit=MOST_ROWS + 1))
             ]  # fmt: skip
+            needs += _cut(of_state, "schedules")
         elif count.state == "active" and count.late_seconds > LATE_SECONDS:
             needs.append(
                 Need(
@@ -282,11 +308,11 @@ async def _relays(desk: Desk) -> list[Need]:
                 {"name": relay.name},
             )
         )  # fmt: skip
-    return needs[:MOST_ROWS]
+    return _cut(needs, "outbox")
 
 
 async def _budgets(desk: Desk) -> list[Need]:
-    return [
+    needs = [
         Need(
             "budget", "look", row.pool,
             f"It is revoked: {row.revoked_why}" if row.revoked_at
@@ -295,7 +321,8 @@ async def _budgets(desk: Desk) -> list[Need]:
         )
         for row in await desk.ask(list_budgets(limit=100))
         if row.revoked_at or (row.remaining is not None and row.remaining <= 0)
-    ][:MOST_ROWS]  # fmt: skip
+    ]  # fmt: skip
+    return _cut(needs, "budgets")
 
 
 async def _messages(desk: Desk) -> list[Need]:
@@ -318,11 +345,12 @@ async def _failed(desk: Desk, now: datetime) -> list[Need]:
     which the index finds them.
     """
     where = RunFilter(status=["failed"], tenant=desk.tenant)
-    return [
+    needs = [
         Need(
             "failed", "look", run.key, run.why or "It raised.", run.finished_at,
             "Read its error", "run", {"key": run.key},
         )
-        for run in await desk.ask(list_runs(where, limit=MOST_ROWS))
+        for run in await desk.ask(list_runs(where, limit=MOST_ROWS + 1))
         if run.finished_at is not None and now - run.finished_at < FAILED_WITHIN
     ]  # fmt: skip
+    return _cut(needs, "runs", status="failed")

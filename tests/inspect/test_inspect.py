@@ -260,6 +260,7 @@ def test_what_means_nothing_is_refused_before_anything_is_asked() -> None:
 def test_no_gate_is_open_where_nobody_asks(ask: Ask) -> None:
     assert ask(inspect.list_gates()).items == []
     assert ask(inspect.list_gates_below("shop-1")) == []
+    assert ask(inspect.list_gate_names("shop-1")) == []
     assert ask(inspect.find_gate("shop-1/pay/1")) is None
     assert ask(inspect.find_gate("shop-1/pay/1", tenant="")) is None
     assert ask(inspect.read_shape("shop-1/pay/1")) is True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,6 +93,43 @@ async def test_a_value_too_long_for_an_environment_arrives_whole(
         """,
     )
     assert (await play(aflow, path)).output.strip() == str(size + 2)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "script"),
+    [
+        ("uv", 'import sys; print(len($first.output), len("$first.output"), len(sys.argv))'),
+        ("bun", "console.log(($first.output).length, `$first.output`.length, 1)"),
+    ],
+)
+async def test_a_value_too_long_for_an_argument_is_in_programs_too(
+    aflow: AsyncHarness, tmp_path: Path, runtime: str, script: str
+) -> None:
+    if runtime == "bun" and shutil.which("bun") is None and shutil.which("node") is None:
+        pytest.skip("needs bun or node")
+    path = write(
+        tmp_path,
+        f"""
+        - id: first
+          bash: head -c 300000 /dev/zero | tr '\\0' x
+        - id: second
+          script: {json.dumps(script)}
+          runtime: {runtime}
+          depends_on: [first]
+        """,
+    )
+    assert (await play(aflow, path)).output.split() == ["300000", "300000", "1"]
+
+
+async def test_a_message_too_long_for_a_variable_is_a_file_for_programs(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    script = (
+        "import os; print('ARGUMENTS' in os.environ, "
+        "len(open(os.environ['ARGUMENTS_FILE']).read()), os.environ['PGFLOW_NODE'])"
+    )
+    path = write(tmp_path, f"- {{id: first, runtime: uv, script: {json.dumps(script)}}}")
+    assert (await play(aflow, path, "x" * 150_000)).output.split() == ["False", "150000", "first"]
 
 
 async def test_bash_evaluates_nothing_but_numbers(aflow: AsyncHarness, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from pgflow import (
     step,
     workflow,
 )
+from pgflow._desk.needs import MOST_ROWS
 from pgflow.web import Principal
 from pgflow.web.console import NAVIGATION
 
@@ -182,6 +183,22 @@ async def test_home_names_each_need_with_its_one_next_action(
     for link in dict.fromkeys(page.links):  # every one leads somewhere
         if not link.startswith("#"):
             assert await browser.status(link) == 200, link
+
+
+async def test_home_says_where_more_of_a_kind_are_than_it_lists(aflow: AsyncHarness) -> None:
+    aflow.include(*FLOWS)
+    browser = Browser(aflow.app, ANN)
+    for number in range(MOST_ROWS + 1):
+        page = await browser.get("/")
+        assert "There are more" not in page.words
+        await aflow.start(ask_first.options(key=f"ask-{number}"), Order("boots", 20, True))
+        await aflow.start(pay.options(key=f"pay-{number}"), 1999)
+        await aflow.until_idle()
+    page = await browser.get("/")
+    assert page.words.count("There are more than are listed here.") == 2
+    for link in ("/gates", "/runs?status=failed"):
+        assert any(one.endswith(link) for one in page.links), page.links
+        assert await browser.status(link) == 200
 
 
 async def test_a_run_shows_what_it_did_and_why_it_stands_where_it_stands(

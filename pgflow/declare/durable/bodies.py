@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic import (
     BaseModel,
@@ -172,12 +172,13 @@ async def run_shell(job: Job, script: str) -> Done:
         script: The script; values are variables in it.
     """
     try:
-        env, prelude = _environment(job)
+        env, files = _environment(job)
     except Unusable as error:
         return Done(error=f"{job.what} {error}")
-    argv = ["bash", "-c", prelude + script]
-    if len(argv[2]) > _MOST_IN_ENVIRONMENT:
-        argv = ["bash", str(_written(job.folders, "script", prelude + script))]
+    read = (f"IFS= read -r -d '' {name} < {_quoted(str(path))} || :; " for name, path in files)
+    argv = ["bash", "-c", "".join(read) + script]
+    if len(argv[2].encode()) > _MOST_IN_ENVIRONMENT:
+        argv = ["bash", str(_written(job.folders, "script", argv[2]))]
     return await _program(job, argv, env)
 
 
@@ -191,15 +192,17 @@ async def run_script(job: Job, body: Script, program: str, *, typed: bool) -> Do
         typed: True if it is TypeScript.
     """
     try:
-        env, prelude = _environment(job)
+        text = _bytes("its program", program)
+        env, files = _environment(job)
     except Unusable as error:
         return Done(error=f"{job.what} {error}")
-    if prelude or len(program) > _MOST_IN_ENVIRONMENT:
-        return Done(error=f"{job.what} is too long, or was given values longer than 100 KB")
-    argv = _tool(body, env.get("PATH", os.defpath), typed=typed)
-    if isinstance(argv, str):
-        return Done(error=f"{job.what} {argv}")
-    return await _program(job, [*argv, program], env)
+    env |= {f"{name}_FILE": str(path) for name, path in files}
+    tool = _tool(body, env.get("PATH", os.defpath), typed=typed)
+    if isinstance(tool, str):
+        return Done(error=f"{job.what} {tool}")
+    if len(text) > _MOST_IN_ENVIRONMENT:
+        return await _program(job, [*tool.argv, *tool.reads_input], env, text)
+    return await _program(job, [*tool.argv, tool.takes_text, program], env)
 
 
 async def check_shell(job: Job, script: str) -> Done:
@@ -208,23 +211,33 @@ async def check_shell(job: Job, script: str) -> Done:
     return Done(text="fail" if done.error is not None else "pass")
 
 
-def _tool(body: Script, path: str, *, typed: bool) -> list[str] | str:
-    """The command that runs a program, but for its text; or why there is none."""
+class _Tool(NamedTuple):
+    """A command that runs programs: its words, the one before the text of a program, and those by
+    which it reads the program from standard input.
+    """
+
+    argv: list[str]
+    takes_text: str
+    reads_input: tuple[str, ...] = ("-",)
+
+
+def _tool(body: Script, path: str, *, typed: bool) -> _Tool | str:
+    """The command that runs a node's program; or why there is none."""
     if body.runtime == "bun":
         if shutil.which("bun", path=path):
-            return ["bun", "-e"]
+            return _Tool(["bun"], "-e", ("run", "-"))
         if shutil.which("node", path=path) and not typed:
-            return ["node", "--input-type=module", "-e"]
+            return _Tool(["node", "--input-type=module"], "-e")
         return "needs bun, which is not installed" + (
             " (node runs scripts that are not TypeScript)" if typed else ""
         )
     if shutil.which("uv", path=path):
-        return ["uv", "run", *(word for name in body.dependencies for word in ("--with", name)),
-                "python", "-c"]  # fmt: skip
+        needs = (word for name in body.dependencies for word in ("--with", name))
+        return _Tool(["uv", "run", *needs, "python"], "-c")
     if body.dependencies:
         return f"needs uv, which is not installed, for {', '.join(body.dependencies)}"
     if tool := shutil.which("python3", path=path) or shutil.which("python", path=path):
-        return [tool, "-c"]
+        return _Tool([tool], "-c")
     return "needs uv or python, and neither is installed"
 
 
@@ -233,13 +246,14 @@ def seconds_of(node: Node) -> float:
     return _DEFAULT_SECONDS if node.timeout_ms is None else node.timeout_ms / 1000
 
 
-async def _program(job: Job, argv: list[str], env: Mapping[str, str]) -> Done:
+async def _program(job: Job, argv: list[str], env: Mapping[str, str], stdin: bytes = b"") -> Done:
     """Run a program, and judge its end as the original does."""
     seconds = seconds_of(job.node)
     order = Order(
         argv,
         job.settings.cwd,
         env,
+        stdin=stdin,
         timeout_seconds=seconds,
         most_bytes=IN_JOURNAL,
         spill_dir=job.folders.spills,
@@ -293,9 +307,8 @@ def _judged(job: Job, seconds: float, ended: Ended) -> Done:
     return Done(text=beginning(ended.stdout.text), long=Long(file=Ref(KIND, path), size=size))
 
 
-def _environment(job: Job) -> tuple[dict[str, str], str]:
-    """The environment of a program, and what a script must do first: read the values that are too
-    long for it from files.
+def _environment(job: Job) -> tuple[dict[str, str], list[tuple[str, Path]]]:
+    """The environment of a program, and the variables that are too long for it, as files.
 
     Raises:
         Unusable: A value is no text that a program can be given.
@@ -304,7 +317,7 @@ def _environment(job: Job) -> tuple[dict[str, str], str]:
     given |= {"PGFLOW_NODE": job.node.id, "PGFLOW_STEP": job.key}
     secrets = {*job.settings.secrets} - {*job.values}
     env: dict[str, str] = {}
-    prelude = []
+    files = []
     left = _MOST_IN_ALL
     for name, value in {**given, **job.values}.items():
         size = len(_bytes(name, value))
@@ -314,9 +327,8 @@ def _environment(job: Job) -> tuple[dict[str, str], str]:
         elif name in secrets:
             raise Unusable(f"cannot be given the secret {name}: it is too long for a variable")
         else:
-            path = _written(job.folders, "values", value)
-            prelude.append(f"IFS= read -r -d '' {name} < {_quoted(str(path))} || :; ")
-    return env, "".join(prelude)
+            files.append((name, _written(job.folders, "values", value)))
+    return env, files
 
 
 def _bytes(name: str, value: str) -> bytes:

@@ -225,7 +225,8 @@ def check_schedules(patient: Patient) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"schedule {one.name} starts nothing: no code of a living worker declares it",
-                f"start workers whose code has it, or `pgflow schedules remove {one.name}`",
+                "start workers whose code has it; the next `pgflow tick` of that code fires it "
+                f"too. If no code has it any more: `pgflow schedules remove {one.name}`",
             )
         else:
             what = (
