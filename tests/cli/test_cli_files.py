@@ -359,6 +359,16 @@ def test_an_external_node_is_done_again_only_for_whoever_says_so(dsn: str) -> No
     assert (said.code, done()) == (0, [2, 2, 2]), said
 
 
+def test_a_file_with_errors_is_no_failed_run(dsn: str) -> None:
+    Path("bad.yaml").write_text(
+        "name: bad\ndescription: d\nnodes:\n  - {id: a, bash: 'echo $none.output'}\n"
+    )
+    for more in ((), ("--key", "bad-1", "--from", "a")):
+        said = pgflow(dsn, "run", "bad.yaml", *more)
+        assert (said.code, "unknown node '$none.output'" in said.err) == (2, True), said
+    assert pgflow(dsn, "list", "--json").data == []
+
+
 def test_a_budget_that_is_used_up_takes_no_turn(dsn: str) -> None:
     command = ("run", "limited.yaml", "--provider", "cmd:cat", "--ignore", "allowed_tools")
     assert pgflow(dsn, *command, "--budget", "usd=1", "--table").code == 0

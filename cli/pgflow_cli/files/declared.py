@@ -79,13 +79,16 @@ def check_search(folders: list[Path] | None) -> tuple[Path, ...]:
     return tuple(folders or ())
 
 
-def read_graph(path: Path, *, tells: bool = False, search: tuple[Path, ...] = ()) -> Graph:
+def read_graph(
+    path: Path, *, tells: bool = False, search: tuple[Path, ...] = (), code: int = FAILED
+) -> Graph:
     """The graph of one file or workspace.
 
     Args:
         path: The file, or the folder.
         tells: True to say the warnings of a sound one too.
         search: Folders in which a DAG finds others, after its own.
+        code: Exit code of a file with errors: that of a failure for a command that judges files.
 
     Raises:
         Mistake: There is no such file.
@@ -101,7 +104,7 @@ def read_graph(path: Path, *, tells: bool = False, search: tuple[Path, ...] = ()
     if any(problem.kind == "read_error" for problem in verdict.errors):
         raise Mistake(f"{shown(verdict.file)}: {'; '.join(map(_sentence, verdict.errors))}")
     say_problems(verdict)
-    raise Ended(FAILED)
+    raise Ended(code)
 
 
 def say_problems(verdict: Verdict) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgflow_cli.files.declared import read_graph
 from pgflow_cli.look.database import fetch, opened
-from pgflow_cli.look.failures import Mistake
+from pgflow_cli.look.failures import USAGE, Mistake
 from pgflow_cli.look.mail import operator, wake
 from pgflow_cli.look.output import note, shown
 from pgflow_cli.look.parsing import parse_input, refuse_no_folder
@@ -135,7 +135,7 @@ def prepare(path: Path, wishes: Wishes, ask: Ask | None = None) -> dict[str, Any
     from pgflow.declare.durable import freeze
     from pgflow.declare.durable.config import with_tiers
 
-    graph = read_graph(path, tells=True, search=wishes.search)
+    graph = read_graph(path, tells=True, search=wishes.search, code=USAGE)
     _refuse_unbuilt(graph)
     folder = stages.folder_of(graph, path)
     inputs = _inputs(graph, wishes.inputs)
@@ -338,7 +338,7 @@ def go_back(dsn: str | None, path: Path, key: str, node: str, effects: str | Non
     from pgflow.declare.graph import every_node
     from pgflow.inspect import list_units
 
-    graph = read_graph(path)
+    graph = read_graph(path, code=USAGE)
     if node not in (ids := [one.id for one in graph.nodes]):
         raise Mistake(f"{shown(graph.name)} has no node {node!r}: it has {', '.join(ids)}")
     with opened(dsn) as connection:
