@@ -37,6 +37,9 @@ log = logging.getLogger("pgflow")
 
 T = TypeVar("T")
 
+SAY_EVERY_SECONDS = 10.0
+"""Between two lines of the log about beats that are missed one after the other."""
+
 
 @dataclass(frozen=True)
 class Rhythm:
@@ -137,6 +140,8 @@ class Heart(Part):
         self._is_new = False  # the connection: nothing was heard on it yet
         self._server: tuple[Server, int | None] | None = None
         self._heard_at = time.monotonic()
+        self._missed = 0
+        self._missed_at = self._said_at = 0.0
         self._dead = False
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="pgflow-heart", daemon=True)
@@ -212,9 +217,28 @@ class Heart(Part):
             return run(connection, query)
 
     def _lose(self, error: BaseException) -> None:
-        log.warning("the heart of worker %s missed a beat: %s", self._worker_id, redacted(error))
+        now = time.monotonic()
+        if not self._missed:
+            self._missed_at = now
+        if not self._missed or now - self._said_at >= SAY_EVERY_SECONDS:
+            self._said_at = now
+            log.warning(
+                "the heart of worker %s missed a beat: %s", self._worker_id, redacted(error)
+            )
+        self._missed += 1
         self._reaper.forget()
         self._close()
+
+    def _recover(self) -> None:
+        """Say that the server answers again, if it has not."""
+        if self._missed:
+            log.info(
+                "the heart of worker %s beats again, %.1f s after it missed the first of %s",
+                self._worker_id,
+                time.monotonic() - self._missed_at,
+                self._missed,
+            )
+            self._missed = 0
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -225,6 +249,7 @@ class Heart(Part):
         sent = time.monotonic()
         self._acknowledged.cut()
         answer = self._ask(calls.beat(self._worker_id, stopping=self._is_stopping))
+        self._recover()
         self._notice(answer)
         self._look_for_losses(answer)
         if not answer.alive:

@@ -61,10 +61,12 @@ class Poller(Loop):
 
     async def loop(self) -> None:
         """Polls when something is due, and every so often."""
+        has_said = False
         while True:
             wait = self._poll_seconds * random.uniform(0.8, 1.0)  # noqa: S311 - spreads the load
             try:
                 polled = await self.poll()
+                has_said = False
                 if polled.next_due_seconds is not None:
                     wait = min(wait, max(polled.next_due_seconds, 0.005))
                 if polled.busy:
@@ -72,7 +74,10 @@ class Poller(Loop):
                 self._want_claims()
                 self._runs.poke_waiting()
             except (psycopg.Error, OSError, TimeoutError) as error:
-                log.warning("cannot poll: %s", redacted(error))
+                # The heart says how long it lasts.
+                level = logging.DEBUG if has_said else logging.WARNING
+                log.log(level, "cannot poll: %s", redacted(error))
+                has_said = True
             self._wanted.clear()
             try:
                 async with asyncio.timeout(wait):

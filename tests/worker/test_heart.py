@@ -4,10 +4,12 @@ stops effects when nobody hears it.
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psycopg
+from psycopg import sql
 from records import SOON, count, steps, wait_until
 from sqlkit import claim, register, start
 
@@ -54,6 +56,35 @@ def test_a_loop_that_stands_still_does_not_stop_the_heart(
         )
     finally:
         heart.join()
+
+
+def test_an_outage_is_said_once_and_so_is_its_end(
+    dsn: str, conn: psycopg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "pgflow")
+    name, heart = conn.info.dbname, heart_of(dsn, register(conn), FAST)
+    allow = sql.SQL("alter database {} with allow_connections {}")
+    session = "from pg_stat_activity where datname = %s and application_name = 'pgflow heart'"
+    with psycopg.connect(dsn, dbname="postgres", autocommit=True) as admin:
+
+        def beats() -> bool:
+            return admin.execute(f"select exists (select {session})", (name,)).fetchone() == (True,)
+
+        heart.start()
+        try:
+            wait_until(beats, "the heart beats")
+            admin.execute(allow.format(sql.Identifier(name), sql.SQL("false")))
+            admin.execute(f"select pg_terminate_backend(pid) {session}", (name,))
+            wait_until(lambda: heart._missed >= 5, "beats are missed")
+            admin.execute(allow.format(sql.Identifier(name), sql.SQL("true")))
+            wait_until(lambda: "beats again" in caplog.text, "the heart beats again")
+        finally:
+            admin.execute(allow.format(sql.Identifier(name), sql.SQL("true")))
+            heart.join()
+    assert caplog.text.count("missed a beat") == 1
+    again = re.search(r"beats again, [0-9.]+ s after it missed the first of ([0-9]+)", caplog.text)
+    assert again is not None
+    assert int(again[1]) >= 5
 
 
 def test_who_was_asleep_takes_nobody_for_dead(
