@@ -3809,6 +3809,13 @@ FILES = (
         "cli/test_cli_start.py::test_a_run_of_a_pinned_workflow_is_pinned_to_the_code_that_was_named",
     ),
     Defect(
+        "function that takes turns may hang for ever",
+        "pgflow/declare/durable/providers.py",
+        "        limit = asyncio.timeout(turn.idle_seconds)",
+        "        limit = asyncio.timeout(None)",
+        "runs/test_agents_of_files.py::test_a_function_that_has_said_nothing_for_too_long_has_failed",
+    ),
+    Defect(
         "secret in an output",
         "pgflow/declare/durable/bodies.py",
         "        secrets=tuple(secrets_of_run(job.settings).values()),",

@@ -4,6 +4,7 @@ file of witnesses.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
@@ -34,6 +35,16 @@ def slow_answer(turn: Turn) -> str:
     time.sleep(0.15)
     witness(turn, "ends")
     return f"{turn.prompt} DONE" if turn.key.endswith("#3") else turn.prompt
+
+
+async def hanging(turn: Turn) -> str:
+    """Says all that it was told but its last word, one word after the other, and then nothing for
+    ever.
+    """
+    for word in turn.prompt.split()[:-1]:
+        turn.tell("assistant", f"{word} ")
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
 def careful(turn: Turn) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pgflow.declare.durable import Settings
 from pgflow.declare.durable.agents import Agent, Agents
 from pgflow.declare.durable.config import read_config, with_tiers
 from pgflow.declare.durable.frozen import Preset
+from pgflow.declare.durable.providers import Turn, TurnFailed, make_provider
 from pgflow.testing import AsyncHarness
 
 pytest.importorskip("jsonschema", reason="the extra `run` is not installed")
@@ -153,3 +155,17 @@ async def test_a_node_begins_anew_after_one_of_another_provider(
     run = await play(aflow, write(tmp_path, nodes), provider=agent, models=MODELS)
     assert run.status == "completed"
     assert (tmp_path / "witness").read_text().splitlines() == ["a in None", "b in None", "c in s:b"]
+
+
+async def test_a_function_that_is_silent_for_too_long_has_answered_what_it_has_said(
+    aflow: AsyncHarness, tmp_path: Path
+) -> None:
+    path = write(tmp_path, "- {id: a, prompt: one two three, idle_timeout: 200}")
+    run = await play(aflow, path, provider="python:declared_agents:hanging")
+    assert run.output == "one two "
+
+
+def test_a_function_that_has_said_nothing_for_too_long_has_failed() -> None:
+    turn = Turn("one", "a", "a", ".", {}, idle_seconds=0.2)
+    with pytest.raises(TurnFailed, match=r"^the function timed out after 0\.2s of silence$"):
+        asyncio.run(make_provider("python:declared_agents:hanging").take(turn))

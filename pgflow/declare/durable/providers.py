@@ -20,7 +20,8 @@ import logging
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from importlib.metadata import entry_points
@@ -253,17 +254,47 @@ class FunctionProvider:
         self.honours = frozenset(getattr(self.function, "honours", ()))
 
     async def take(self, turn: Turn) -> Reply:
-        """Call the function; what it raises is the node's error."""
+        """Call the function; what it raises is the node's error. If it neither returns nor tells of
+        anything for too long, the words that it has told are its answer.
+        """
+        told: list[str] = []
+        limit = asyncio.timeout(turn.idle_seconds)
         try:
-            if inspect.iscoroutinefunction(self.function):
-                said = await self.function(turn)
-            else:
-                said = await asyncio.to_thread(self.function, turn)
+            async with limit:
+                said = await self._call(replace(turn, tell=_heard(turn, limit, told)))
         except Exception as error:
-            raise TurnFailed(f"{type(error).__name__}: {error}") from error
+            if not limit.expired():
+                raise TurnFailed(f"{type(error).__name__}: {error}") from error
+            said = "".join(told)
+            if not said.strip():
+                silent = f"the function timed out after {turn.idle_seconds:g}s of silence"
+                raise TurnFailed(silent) from error
         if isinstance(said, Reply):
             return said
         return Reply(said) if isinstance(said, str) else Reply("", said, has_value=True)
+
+    async def _call(self, turn: Turn) -> Any:
+        if inspect.iscoroutinefunction(self.function):
+            return await self.function(turn)
+        return await asyncio.to_thread(self.function, turn)
+
+
+def _heard(turn: Turn, limit: asyncio.Timeout, told: list[str]) -> Callable[[Word, str], None]:
+    """Return what tells of a turn as before, keeps its words, and puts the end of its time off."""
+    loop = asyncio.get_running_loop()
+
+    def put_off() -> None:
+        with suppress(RuntimeError):  # the turn has ended
+            limit.reschedule(loop.time() + turn.idle_seconds)
+
+    def tell(kind: Word, text: str) -> None:
+        if kind == "assistant":
+            told.append(text)
+        with suppress(RuntimeError):  # the worker has ended, and left this thread behind
+            loop.call_soon_threadsafe(put_off)
+        turn.tell(kind, text)
+
+    return tell
 
 
 class StubProvider:
