@@ -207,6 +207,15 @@ def test_files_against_the_rules_are_warned_of(tmp_path, path, text, message):
     assert warnings(root) == [message]
 
 
+def test_what_runs_leave_in_a_workspace_is_not_warned_of(tmp_path):
+    root = workspace(tmp_path, {"01-a": CONTRACT})
+    for path in (".pgflow/runs/weekly/Out of it.md", "stages/01-a/output/made.md"):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text("x\n")
+    (root / ".pgflow/state").mkdir()
+    assert warnings(root) == []
+
+
 def test_empty_folders_and_odd_names_of_stages_are_warned_of(tmp_path):
     root = workspace(tmp_path, {"1-a": CONTRACT})
     (root / "shared").mkdir()

@@ -34,7 +34,10 @@ MAX_FOLDERS: Final = 20_000
 
 BOM: Final = b"\xef\xbb\xbf"
 _STAGE = re.compile(r"(?P<number>\d+[a-z]?)[-_ .]")
-_SKIPPED = frozenset({".git", "node_modules", "__pycache__", ".venv"})
+OF_RUNS: Final = ".pgflow"
+"""Folder of the runs in a workspace, which is no part of it."""
+SKIPPED: Final = frozenset({".git", "node_modules", "__pycache__", ".venv", OF_RUNS})
+"""Folders that are not looked into."""
 _BORDERS = ("_core", "workspaces", ".git")
 _DRIVE = re.compile(r"[A-Za-z]:[/\\]")
 
@@ -209,7 +212,7 @@ def _walk(top: Path) -> Iterator[Path]:
             return
         yield Path(folder)
         inside = {"stages"} if is_workspace(folder) else set[str]()
-        names[:] = sorted(name for name in names if name not in _SKIPPED | inside)
+        names[:] = sorted(name for name in names if name not in SKIPPED | inside)
 
 
 # Paths that contracts name ------------------------------------------------------------------------

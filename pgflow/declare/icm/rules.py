@@ -25,6 +25,8 @@ from pgflow.declare.icm.findings import Findings
 from pgflow.declare.icm.folders import (
     CONTRACT,
     MAX_FOLDERS,
+    OF_RUNS,
+    SKIPPED,
     Folder,
     Unreadable,
     decode,
@@ -55,7 +57,6 @@ _PLACEHOLDER = re.compile(r"\{\{[A-Z][A-Z0-9_]*\}\}")
 _MENTIONED = re.compile(r"`(?:\{\{[?/]?[A-Z][A-Z0-9_]*\}\}(?:\.\.\.)?)+`")
 _CONDITIONAL = re.compile(r"\s*\{\{([?/])([A-Z][A-Z0-9_]*)\}\}\s*")
 _LINK = re.compile(r"\]\(\s*(?:link-to-\S*|TODO|TBD|url|example\.com\S*|#?)\s*\)", re.IGNORECASE)
-_SKIPPED: Final = frozenset({".git", "__pycache__", "node_modules", ".venv"})
 
 
 def is_icm_layout(folder: Folder, sources: list[StageSource]) -> bool:
@@ -272,20 +273,23 @@ def _check_one_way(sources: list[StageSource], findings: Findings) -> None:
 
 
 def _check_files(root: Path, findings: Findings) -> None:
-    """Names, lengths and characters of the files of a workspace."""
-    seen = 0
+    """Names, lengths and characters of the files of a workspace. One in which runs were has their
+    outputs.
+    """
+    seen, has_runs = 0, (root / OF_RUNS).is_dir()
     for folder, names, files in os.walk(root):
         seen += 1 + len(files)
         if seen > MAX_FOLDERS:
             findings.warn(f"has more than {MAX_FOLDERS} files; the rest were not looked at")
             return
-        names[:] = sorted(name for name in names if name not in _SKIPPED)
+        names[:] = sorted(name for name in names if name not in SKIPPED)
         here = Path(folder).relative_to(root).as_posix()
         here = "" if here == "." else f"{here}/"
         if not names and not files:
             findings.warn(f"Empty persistent folders carry .gitkeep: {here}")
         if (
-            here.endswith("output/")
+            not has_runs
+            and here.endswith("output/")
             and posixpath.basename(here.rstrip("/")) == "output"
             and set(files) - {".gitkeep"}
         ):
