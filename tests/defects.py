@@ -3782,9 +3782,9 @@ FILES = (
     ),
     Defect(
         "whole environment of the worker for every program",
-        "pgflow/declare/durable/providers.py",
-        "    return named((*ALLOWED, *names))",
-        "    return named((*os.environ, *names))",
+        "pgflow/declare/durable/bodies.py",
+        "    given = {**named(ALLOWED), ",
+        "    given = {**named(os.environ), ",
         "runs/test_declared_runs.py::test_programs_see_no_more_of_the_environment_than_is_allowed",
     ),
     Defect(
@@ -3874,8 +3874,8 @@ FILES = (
     Defect(
         "config that is stronger than the command line",
         "pgflow/declare/durable/bodies.py",
-        "{**inherited(()), **settings.variables, **named(settings.env)}",
-        "{**inherited(()), **named(settings.env), **settings.variables}",
+        "{**named(ALLOWED), **settings.variables, **named(settings.env)}",
+        "{**named(ALLOWED), **named(settings.env), **settings.variables}",
         "cli/test_cli_files.py::test_the_config_of_the_folder_gives_variables_documents_and_the_base",
     ),
     Defect(

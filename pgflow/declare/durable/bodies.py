@@ -29,7 +29,7 @@ from pgflow.declare.durable.frozen import Settings
 from pgflow.declare.durable.logfile import LogFile, tail
 from pgflow.declare.durable.long import IN_JOURNAL, KIND, MOST, Long, beginning, restored, shortened
 from pgflow.declare.durable.processes import Ended, NotStarted, Order, TooLong, run
-from pgflow.declare.durable.providers import inherited, named, secrets_of
+from pgflow.declare.durable.providers import ALLOWED, named, secrets_of
 from pgflow.declare.graph import Node, Script
 from pgflow.declare.text.templates import Variables, environment
 
@@ -132,7 +132,7 @@ def surroundings(settings: Settings, folders: Folders, variables: Variables) -> 
         Unusable: The worker does not have a secret.
     """
     folders.make()
-    given = {**inherited(()), **settings.variables, **named(settings.env)}
+    given = {**named(ALLOWED), **settings.variables, **named(settings.env)}
     return {**given, **secrets_of_run(settings), **environment(variables)}
 
 
@@ -173,13 +173,13 @@ async def run_shell(job: Job, script: str) -> Done:
     """
     try:
         env, files = _environment(job)
+        read = (f"IFS= read -r -d '' {name} < {_quoted(str(path))} || :; " for name, path in files)
+        text = "".join(read) + script
+        is_long = len(_bytes("its script", text)) > _MOST_IN_ENVIRONMENT
     except Unusable as error:
         return Done(error=f"{job.what} {error}")
-    read = (f"IFS= read -r -d '' {name} < {_quoted(str(path))} || :; " for name, path in files)
-    argv = ["bash", "-c", "".join(read) + script]
-    if len(argv[2].encode()) > _MOST_IN_ENVIRONMENT:
-        argv = ["bash", str(_written(job.folders, "script", argv[2]))]
-    return await _program(job, argv, env)
+    told = [str(_written(job.folders, "script", text))] if is_long else ["-c", text]
+    return await _program(job, ["bash", *told], env)
 
 
 async def run_script(job: Job, body: Script, program: str, *, typed: bool) -> Done:

@@ -381,15 +381,6 @@ NEVER: Final = frozenset({"PGFLOW_DSN", "DATABASE_URL", "PGPASSWORD"})
 """Variables that no program gets: the connection to the database."""
 
 
-def inherited(names: Iterable[str]) -> dict[str, str]:
-    """The part of the worker's environment that programs get, read at the moment of the call.
-
-    Args:
-        names: Further variables. The connection to the database is never among them.
-    """
-    return named((*ALLOWED, *names))
-
-
 def named(names: Iterable[str]) -> dict[str, str]:
     """The variables of these names, as this process has them now, but for the connection to the
     database.
@@ -413,6 +404,5 @@ def secrets_of(names: Iterable[str]) -> dict[str, str]:
 
 
 def known_secrets(names: Iterable[str]) -> dict[str, str]:
-    """Those of them that this process has."""
-    found = {name: os.environ.get(name) for name in names if name not in NEVER}
-    return {name: value for name, value in found.items() if value}
+    """Those of them that this process has; an empty one is none."""
+    return {name: value for name, value in named(names).items() if value}
