@@ -925,6 +925,8 @@ class Cast:
                     rows = yield call(
                         "cancel_run", "$1, force => true", self._someone(), act=Act("control")
                     )
+                elif what == "retry_run":
+                    rows = yield from self._retry()
                 else:
                     rows = yield call(what, "$1", self._someone(), act=Act("control"))
                 if not self._is_lost():
@@ -933,6 +935,30 @@ class Cast:
                     )
             except (Cut, SqlError):
                 pass
+
+    def _retry(self) -> Call:
+        """Retries a run, now and then one that was refused by a pool and has failed. A new generation
+        then begins with a part of the journal, of which the model knows nothing: this is taken
+        back, and must leave nothing.
+        """
+        model = self.world.model
+        newest_of = {key: model.runs[model.newest[chain]] for key, (chain, _) in model.keys.items()}
+        failed = [
+            key
+            for key, run in newest_of.items()
+            if run.journal.was_refused and run.outcome is not None and run.outcome[0] == "failed"
+        ]
+        is_late = bool(failed) and self.rng.random() < 0.5
+        key = self.rng.choice(failed) if is_late else self._someone()
+        yield Step("begin", "")
+        rows = yield call("retry_run", "$1", key, act=Act("control"))
+        chain = int(rows[0][0])
+        newest = yield call("newest_run_", "$1::bigint", chain)
+        is_rewound = int(newest[0][0]) != model.newest[chain]
+        if is_rewound:
+            self.world.fire("rewound and taken back")
+        yield Step("rollback" if is_rewound else "commit")
+        return rows
 
     def _word_on_a_pool(self) -> Step:
         """A grant, or that it admits nothing, or does again."""

@@ -52,6 +52,8 @@ class Journal:
         self.continued = False
         self.loser: int | None = None
         self.tries = 0
+        self.was_refused = False
+        """True once a pool has refused a step."""
         self.admitted = False
         """True once a pool has let the step at hand through."""
         self.timer: int | None = None
@@ -143,6 +145,7 @@ class Journal:
             if self.admitted:
                 return False
             self.admitted = u.kind == "m"
+            self.was_refused |= u.kind == "q"
             return self.admitted or self._next()
         return self.admitted and self._take_step(u)
 
