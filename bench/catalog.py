@@ -124,6 +124,8 @@ SCENARIOS = (
         (
             rate("steps_per_second_of_protocol_at_128", "steps", "what the engine asks of the server for runs of 10 steps, 128 at once"),
             cost("client_cpu_seconds_per_1000_steps_of_protocol_at_128", "s", "client CPU per 1,000 of these"),
+            rate("steps_per_second_of_protocol_and_code_at_128", "steps", "the same, with the code of the runs and its bodies run, and their values encoded"),
+            cost("client_cpu_seconds_per_1000_steps_of_protocol_and_code_at_128", "s", "client CPU per 1,000 of these"),
             rate("steps_per_second_of_protocol_at_1", "steps", "what the engine asks of the server "
                                                                "for runs of 10 steps, one at a time"),
             rate("steps_per_second_of_protocol_and_bodies_at_1", "steps", "the same, with each step's body run as a task of the event loop"),

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import AsyncExitStack
+from types import coroutine
 from typing import Any, TypeAlias
 
 from bench.engines import floors, kit
@@ -68,22 +69,82 @@ async def steps(
     wire: OwnWire, request: claim_calls.ClaimRequest, claims: list[Claim], _queue: str
 ) -> str:
     """Ten steps: the result of the last goes with the end."""
+    known = [RESULT] * len(claims)
+    return await _steps(wire, request, claims, lambda: known)
+
+
+async def code(
+    wire: OwnWire, request: claim_calls.ClaimRequest, claims: list[Claim], _queue: str
+) -> str:
+    """The same, with the code of each run and its bodies, and their values in JSON: everything but
+    the engine. No engine in any language does with less that runs this code.
+    """
+    runs = [_ten_steps() for _ in claims]
+    asked = [run.send(None) for run in runs]
+
+    def results() -> list[str]:
+        texts = [json.dumps(_end_of(_small(i), None)) for i in asked]
+        for n, (run, text) in enumerate(zip(runs, texts, strict=True)):
+            value = json.loads(text)
+            if asked[n] < floors.STEPS_A_RUN - 1:
+                asked[n] = run.send(value)
+            else:
+                _end_of(run, value)
+        return [json.dumps(text) for text in texts]
+
+    return await _steps(wire, request, claims, results)
+
+
+async def _steps(
+    wire: OwnWire,
+    request: claim_calls.ClaimRequest,
+    claims: list[Claim],
+    results: Callable[[], list[str]],
+) -> str:
+    values = ["null"] * len(claims)
     for seq in range(1, floors.STEPS_A_RUN + 1):
-        rest = _step(seq, floors.licence(seq))
-        units = [f"[{c.run_id},{rest},{c.now_us},null,{c.token}]" for c in claims]
+        units = _units(claims, values, seq, floors.licence(seq))
         document = (
             f'{{"w":{request.worker_id},"r":[{_heads(claims, seq - 1)}],"u":[{",".join(units)}]}}'
         )
         await wire.ask(commit_units(document))
-    rest = _step(floors.STEPS_A_RUN + 1, None)
-    units = [f"[{c.run_id},{rest},{c.now_us},null,{c.token}]" for c in claims]
+        values = results()
+    units = _units(claims, values, floors.STEPS_A_RUN + 1, None)
     return _ends(request, claims, floors.STEPS_A_RUN, units=units)
 
 
-def _step(seq: int, licence: str | None) -> str:
-    """The middle of a unit: the first licenses the first body, each other has a result."""
+def _units(claims: list[Claim], values: list[str], seq: int, licence: str | None) -> list[str]:
+    """A unit of each run: the first licenses the first body, each other has a result."""
     first = f'{seq},{max(1, seq - 1)},"{"s" if seq == 1 else "c"}","small"'
-    return f"{first},{'null' if seq == 1 else RESULT},{json.dumps(licence)}"
+    last = json.dumps(licence)
+    return [
+        f"[{c.run_id},{first},{value},{last},{c.now_us},null,{c.token}]"
+        for c, value in zip(claims, values, strict=True)
+    ]
+
+
+async def _ten_steps() -> None:
+    for i in range(floors.STEPS_A_RUN):
+        await _call(i)
+
+
+@coroutine
+def _call(i: int) -> Generator[int, Any, Any]:
+    """A step, asked of whoever runs the code."""
+    return (yield i)
+
+
+async def _small(i: int) -> dict[str, int]:
+    return {"i": i}
+
+
+def _end_of(code: Coroutine[Any, Any, Any], value: Any) -> Any:
+    """Run this to its end, and return its result."""
+    try:
+        code.send(value)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it asks for more")
 
 
 async def sleeps(
