@@ -5170,7 +5170,7 @@ function pgflow.say_at_gate_(gate text, verdict text, payload_hash text, value j
   -- Adds what somebody says to a gate, and tells its run if that closes it; answers the chain
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 edc56f28292c41cc728adc269fa39dcd
+  md5 961f87c4787b0c8b29851fe70eef39bb
 
 function pgflow.say_of_obligation_(obligation_key text, said json, sent_by text) returns bigint, owner pgflow_owner
   -- Tells a run what became of one of its obligations, or records it if the run has ended; answers the chain, null if no open obligation has the key

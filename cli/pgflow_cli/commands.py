@@ -160,7 +160,15 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 imports none.
 """
 
-ELSEWHERE = {"abandon": "cancel", "get": "show", "runs": "list", "status": "list"}
+ELSEWHERE = {
+    "abandon": "cancel",
+    "console": "web",
+    "dashboard": "web",
+    "get": "show",
+    "runs": "list",
+    "status": "list",
+    "worker": "workers",
+}
 """Words of other engines for what a command does here: they are taken, and mean the same."""
 
 EPILOG = (

@@ -71,3 +71,19 @@ def seconds(value: Any, what: str) -> float:
 
 SHORTEST = 1e-6
 """Shortest time of anything that must last at all, in seconds."""
+
+_UNITS = (("d", 86_400), ("h", 3600), ("m", 60))
+
+
+def in_short(value: timedelta) -> str:
+    """Return a duration as the command line takes it: ``20s``, ``1h30m``, ``0.5s``."""
+    left = value.days * 86_400 + value.seconds
+    parts = []
+    for unit, size in _UNITS:
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    rest = left + value.microseconds / 1e6
+    return "".join(parts) + (
+        f"{rest:.6f}".rstrip("0").rstrip(".") + "s" if rest or not parts else ""
+    )

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from pgflow import errors as pgflow_errors
@@ -34,6 +36,8 @@ MAX_CLASSES = 32
 MAX_CAUSES = 8
 MAX_ERROR_BYTES = 900_000
 """With all causes; below the limit of a payload, since the outcome of a child wraps its error."""
+
+_HOME = f"{Path(__file__).absolute().parents[1]}{os.sep}"
 
 ErrorData = dict[str, Any]
 """type, mro, args, fields, message, traceback, cause (of the same form)."""
@@ -179,11 +183,29 @@ def _encode_one(error: BaseException, *, with_traceback: bool) -> ErrorData:
     if fields:
         data["fields"] = fields
     if with_traceback and error.__traceback__ is not None:
-        frames = traceback.extract_tb(error.__traceback__)[-MAX_TRACEBACK_LINES:]
+        frames = _telling(traceback.extract_tb(error.__traceback__))[-MAX_TRACEBACK_LINES:]
         data["traceback"] = [
             clean(f"{f.filename}:{f.lineno} {f.name}: {f.line or ''}", 500) for f in frames
         ]
     return data
+
+
+def _telling(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.FrameSummary]:
+    """Frames without those of the engine, which say nothing of an error in code that it runs.
+
+    Those below the last line of that code are kept, save for a single one: more of them are of an
+    error that the engine itself has come to.
+    """
+    others = [n for n, frame in enumerate(frames) if not _is_own(frame.filename)]
+    if not others:
+        return frames
+    below = frames[others[-1] + 1 :]
+    return [frames[n] for n in others] + ([*below] if len(below) > 1 else [])
+
+
+def _is_own(filename: str) -> bool:
+    """Return True for a file of this package; compiled ones say where they were built."""
+    return filename.startswith((_HOME, f"pgflow{os.sep}_"))
 
 
 _STEERING = (StopIteration, StopAsyncIteration)

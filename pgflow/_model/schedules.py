@@ -25,7 +25,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from pgflow._model.durations import Duration, duration
+from pgflow._model.durations import Duration, duration, in_short
 from pgflow.errors import DefinitionError, InvalidArgument
 
 Overlap = Literal["skip", "buffer_one", "buffer_all", "cancel_other", "allow"]
@@ -105,7 +105,7 @@ class Spec:
     def __str__(self) -> str:
         """For people: ``30 2 * * * Europe/London``."""
         if self.every is not None:
-            return f"every {self.every}"
+            return f"every {in_short(self.every)}"
         said = " | ".join(self.cron)
         return said if self.tz == "UTC" else f"{said} {self.tz}"
 

@@ -461,7 +461,7 @@ begin
       raise exception using errcode = 'PF021',
         message = format('%s may not answer gate %s: it asks %s', quote_literal(said_by), gate,
           array_to_string(may, ', ')),
-        hint = 'One of them may delegate it: pgflow.delegate_gate.';
+        hint = 'One of them may delegate it: pgflow delegate, or pgflow.delegate_gate in SQL.';
     end if;
     if verdict = 'delegate' and (may = '{}' or hand_to = any(may)) then
       raise exception using errcode = 'PF006', message = case

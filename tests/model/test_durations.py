@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pgflow_cli.look.parsing import parse_duration
 from records import SOON
 
 import pgflow
@@ -32,7 +33,7 @@ from pgflow import (
 )
 from pgflow._client._async.handles import AsyncRun
 from pgflow._client._sync.handles import Run
-from pgflow._model.durations import duration
+from pgflow._model.durations import duration, in_short
 from pgflow._worker.heartbeat import Rhythm
 from pgflow._worker.options import WorkerOptions
 from pgflow.app import AppBase
@@ -303,3 +304,20 @@ def test_a_clock_is_moved_by_seconds_too(flow: Harness) -> None:
     flow.until_idle()
     flow.skip(3601)
     assert run.result(timeout=60) == "over"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (20, "20s"),
+        (90, "1m30s"),
+        (3600, "1h"),
+        (5400, "1h30m"),
+        (1_209_600, "14d"),
+        (0.25, "0.25s"),
+        (0, "0s"),
+    ],
+)
+def test_a_duration_in_short_is_as_the_command_line_takes_it(given: float, said: str) -> None:
+    assert in_short(timedelta(seconds=given)) == said
+    assert parse_duration(said) == timedelta(seconds=given)

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 import pgflow
 from pgflow import errors as pgflow_errors
+from pgflow import step, workflow
 from pgflow._model.codecs import MAX_BYTES
+from pgflow._model.durations import duration, seconds
 from pgflow._model.exceptions import (
     MAX_MESSAGE_CHARS,
     ErrorClasses,
@@ -27,6 +29,7 @@ from pgflow._model.exceptions import (
     rebuild_error,
 )
 from pgflow.errors import NotStorable, PgflowError, RunFailed, StepFailed
+from pgflow.testing import Harness
 
 NOBODY = ErrorClasses()
 
@@ -295,6 +298,40 @@ def test_a_traceback_names_lines_and_no_values():
     assert "hunter2" not in json.dumps(
         [line for line in data["traceback"] if "secret = " not in line]
     )
+
+
+def test_one_line_of_the_engine_says_no_more_than_the_call_above_it():
+    (line,) = through_json(caught(lambda: duration("soon", "a nap")))["traceback"][1:]  # type: ignore[call-overload]
+    assert "<lambda>: (line,) = " in line
+
+
+def test_what_the_engine_came_to_itself_keeps_its_lines():
+    lines = through_json(caught(lambda: seconds("soon", "a nap")))["traceback"]
+    assert [line.split(":")[0].rsplit("/", 1)[-1] for line in lines[-2:]] == ["durations.py"] * 2
+
+
+def test_a_traceback_leaves_out_the_engine_that_runs_the_code(
+    flow: Harness, conn: psycopg.Connection[Any]
+) -> None:
+    @step
+    async def declines() -> None:
+        raise ValueError("no")
+
+    @workflow
+    async def asks() -> None:
+        await declines()
+
+    flow.include(asks)
+    flow.start(asks)
+    flow.until_idle()
+    of_run = conn.execute("select error->'traceback' from pgflow.outcome").fetchone()
+    of_step = conn.execute(
+        "select payload->'traceback' from pgflow.unit where kind = 'f'"
+    ).fetchone()
+    assert of_run is not None
+    assert of_step is not None
+    assert [line.split(" ", 1)[1] for line in of_run[0]] == ["asks: await declines()"]
+    assert [line.split(" ", 1)[1] for line in of_step[0]] == ['declines: raise ValueError("no")']
 
 
 def test_a_deep_recursion_leaves_a_short_traceback():
