@@ -39,7 +39,7 @@ MINIMUM_PER_10_000 = {
     "notification twice": 20,
     "connection closed": 1,
     "stuck": 1,
-    "rewound and taken back": 1,
+    "rewound and taken back": 0.1,
     "signal handed over": 20,
     "update sent again": 20,
     "update rejected": 2,
