@@ -19,6 +19,7 @@ from typing import Any, Protocol, cast
 
 from pgflow._engine.calls import Call, Waiter
 from pgflow._engine.loop import MAX_SWALLOWED_UNWINDS, TimerHost, Unwind, WorkflowLoop
+from pgflow._model.frames import is_own
 
 
 class Driver(Protocol):
@@ -165,15 +166,15 @@ def _lines_of(frames: Iterable[FrameType]) -> list[str]:
     return [
         f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
         for frame in frames
-        if not frame.f_code.co_filename.startswith(_MACHINERY)
+        if not _is_machinery(frame.f_code.co_filename)
     ]
 
 
-_MACHINERY = (
-    __file__.rsplit("_engine", 1)[0],
-    asyncio.__file__.removesuffix("__init__.py"),
-    threading.__file__,
-)
+_LOOPS_AND_THREADS = (asyncio.__file__.removesuffix("__init__.py"), threading.__file__)
+
+
+def _is_machinery(filename: str) -> bool:
+    return is_own(filename) or filename.startswith(_LOOPS_AND_THREADS)
 
 
 class ThreadWaiter:

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import builtins
 import json
-import os
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from pgflow import errors as pgflow_errors
 from pgflow._model.codecs import is_deeper
+from pgflow._model.frames import is_own
 from pgflow.errors import DefinitionError, PgflowError, StepFailed
 
 MAX_MESSAGE_CHARS = 16_384
@@ -36,8 +35,6 @@ MAX_CLASSES = 32
 MAX_CAUSES = 8
 MAX_ERROR_BYTES = 900_000
 """With all causes; below the limit of a payload, since the outcome of a child wraps its error."""
-
-_HOME = f"{Path(__file__).absolute().parents[1]}{os.sep}"
 
 ErrorData = dict[str, Any]
 """type, mro, args, fields, message, traceback, cause (of the same form)."""
@@ -196,16 +193,11 @@ def _telling(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.Fra
     Those below the last line of that code are kept, save for a single one: more of them are of an
     error that the engine itself has come to.
     """
-    others = [n for n, frame in enumerate(frames) if not _is_own(frame.filename)]
+    others = [n for n, frame in enumerate(frames) if not is_own(frame.filename)]
     if not others:
         return frames
     below = frames[others[-1] + 1 :]
     return [frames[n] for n in others] + ([*below] if len(below) > 1 else [])
-
-
-def _is_own(filename: str) -> bool:
-    """Return True for a file of this package; compiled ones say where they were built."""
-    return filename.startswith((_HOME, f"pgflow{os.sep}_"))
 
 
 _STEERING = (StopIteration, StopAsyncIteration)
