@@ -360,8 +360,7 @@ def test_ctrl_c_at_a_question_does_nothing(dsn, conn, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("typer._click.termui.visible_prompt_func", interrupt, raising=False)
-    monkeypatch.setattr("click.termui.visible_prompt_func", interrupt, raising=False)
+    monkeypatch.setattr("typer._click.termui.visible_prompt_func", interrupt)
     answer = pgflow(dsn, "cancel", "--all", tty=True, typed="")
     assert (answer.code, answer.err.splitlines()[-1]) == (130, "pgflow: nothing was done")
     assert clikit.statuses(conn) == {"k": "queued"}
