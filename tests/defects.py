@@ -504,8 +504,8 @@ LOCKS = (
     Defect(
         "signal offered beside other mail",
         "sql/runs/claim.sql",
-        "            and not exists (select from pgflow.signal o where o.chain_id = r.chain_id\n   "
-        "           and o.signal_id <> s.signal_id offset 0)\n",
+        "      and not exists (select from pgflow.signal o where o.chain_id = a.chain and o.signal_id "
+        "<> m.signal_id offset 0)\n",
         "",
         "sql/test_sql_deliver.py::test_nothing_is_offered_where_there_is_more_or_nothing",
     ),
@@ -522,6 +522,78 @@ LOCKS = (
         "jsonb_array_elements(batch->'m') e where (e->0)::bigint = any(good)",
         "jsonb_array_elements(batch->'m') e where true",
         "sql/test_sql_deliver.py::test_of_a_mixed_batch_only_the_good_take_their_signals",
+    ),
+    Defect(
+        "result told to a worker that does not hold the parent",
+        "sql/runs/commit.sql",
+        "where e.run_id = any(parents) and e.worker_id = (batch->'w')::int);",
+        "where e.run_id = any(parents));",
+        "sql/test_sql_deliver.py::test_another_worker_is_told_nothing",
+    ),
+    Defect(
+        "effects of a child lost with its result",
+        "sql/runs/claim.sql",
+        "pgflow.leaves_effects_(c.run_id, c.chain_id)",
+        "false",
+        "sql/test_sql_deliver.py::test_a_child_that_may_leave_effects_is_left_to_the_database",
+    ),
+    Defect(
+        "result offered to workers that take it for a signal",
+        "sql/runs/claim.sql",
+        "case jsonb_array_length(b.message) when 6 then 'result' else 'offer' end",
+        "'offer'",
+        "sql/test_sql_deliver.py::test_a_claim_brings_the_result_of_a_child_to_a_parent_that_waited",
+    ),
+    Defect(
+        "any message taken for the result of a child",
+        "sql/runs/commit.sql",
+        "kind = coalesce(e->>4, 's')::\"char\" and",
+        "true and",
+        "sql/test_sql_deliver.py::test_a_result_leaves_the_mailbox_with_its_unit",
+    ),
+    Defect(
+        "parent that may be parking not woken",
+        "pgflow/_worker/runs.py",
+        "if execution is None or execution.over or execution.flushing.locked:",
+        "if execution is None or execution.over:",
+        "worker/test_children_in_turn.py::test_a_parent_that_may_be_leaving_is_woken_in_the_database",
+    ),
+    Defect(
+        "look that is due although there was news",
+        "pgflow/_engine/execution.py",
+        "if not (self.over or self.flushing.locked or self.flushing.put_off()):",
+        "if not (self.over or self.flushing.locked):",
+        "engine/test_engine_offers.py::test_a_look_is_put_off_by_news_of_a_child",
+    ),
+    Defect(
+        "look of every run at every poll",
+        "pgflow/_worker/poller.py",
+        "if now - self._poked_at >= self._poll_seconds * 0.8:",
+        "if True:",
+        "worker/test_children_in_turn.py::"
+        "test_runs_that_wait_look_as_often_as_if_nothing_called_for_a_poll",
+    ),
+    Defect(
+        "claims for children that are served elsewhere",
+        "pgflow/_worker/claims.py",
+        "if (workflow, queue) in served)",
+        "if served)",
+        "worker/test_children_in_turn.py::"
+        "test_a_child_of_a_queue_that_is_served_elsewhere_is_not_claimed_for",
+    ),
+    Defect(
+        "children claimed by a claim of its own",
+        "pgflow/_worker/claims.py",
+        "starting = self._starting(flushes)",
+        "pass",
+        "worker/test_children_in_turn.py::test_a_child_costs_two_commits_and_nothing_else",
+    ),
+    Defect(
+        "result of a child never taken from its commit",
+        "pgflow/_worker/runs.py",
+        "elif (offer := offers.get(chain_id)) is not None:",
+        "elif (offer := None) is not None:",
+        "worker/test_children_in_turn.py::test_a_child_costs_two_commits_and_nothing_else",
     ),
     Defect(
         "offered signal taken past a timer",

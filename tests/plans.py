@@ -715,6 +715,31 @@ CASES = [
         ),
     ),
     Case(
+        "end of a child whose parent the same worker holds",
+        "select pgflow.commit_units(%s::jsonb)",
+        lambda ids: (
+            json.dumps(
+                {
+                    "w": 1,
+                    "r": [[ids.ready + 1002, 5, 0]],
+                    "u": [],
+                    "o": [[ids.ready + 1002, "completed", None, "null", None, ids.ready + 1002, 5]],
+                    "f": [ids.ready + 1002],
+                }
+            ),
+        ),
+        110,
+        uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey "
+        "step_beat_pkey unit_pkey",
+        before=(
+            (
+                "insert into pgflow.lease select run_id, 5, now(), 1, lane_id, last_seq, 1, 0, 0 from "
+                "pgflow.ready where run_id = {ready} + 1002"
+            ),
+            "delete from pgflow.ready where run_id = {ready} + 1002",
+        ),
+    ),
+    Case(
         "park of ten for a signal",
         "select pgflow.commit_units(%s::jsonb)",
         lambda ids: (

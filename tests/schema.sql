@@ -2834,7 +2834,7 @@ function pgflow.claimed_(ids bigint[]) returns TABLE(run_id bigint, token bigint
   set enable_hashjoin=off
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
-  md5 5104cdc8ac22a2590b71fcbcbd9398b1
+  md5 c1555425e9445d6a9b65a0e79cee6162
 
 function pgflow.close_by_word_(me bigint, payload json, sent_by text, token bigint, t timestamp with time zone, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records what somebody said of an obligation, or that it was breached, if it is still open
@@ -2921,7 +2921,7 @@ function pgflow.commit_units(batch jsonb, careful boolean DEFAULT false, payload
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
-  md5 883936fd2c775c5f4ba44e55c66afe84
+  md5 806b101e883030ef3314fac8f1d8995d
   grant execute to pgflow_worker
 
 function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text, value json DEFAULT 'null'::json, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -3935,6 +3935,13 @@ function pgflow.leave_worker(worker_id integer) returns void, owner pgflow_owner
   md5 da3d7737b240f0cdfcdb88cb3e9a8dbc
   grant execute to pgflow_worker
 
+function pgflow.leaves_effects_(child bigint, chain bigint) returns boolean, owner pgflow_owner
+  -- True if a run, or a child of it, may have done what its parent takes back
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  md5 cc5ab7b77b6c42cf516642fd2ee4b2e7
+
 function pgflow.left_done_(me bigint) returns TABLE(call integer, name text, key text), owner pgflow_owner
   -- Effects that a run has done, or was given to take back, and has not begun to take back; call = null for those that it has not done itself
   sql stable
@@ -4072,7 +4079,7 @@ function pgflow.look_all_(questions jsonb, positions integer[], seqs integer[], 
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 63c7c3bd36a196c91c09c3bd823b1472
+  md5 e0be8e473979f4df7ce7c6e80be2b938
 
 function pgflow.look_at_schedule_(s pgflow.schedule, t timestamp with time zone, OUT fired integer, OUT lanes integer[], OUT cancelled bigint[], OUT trouble text) returns record, owner pgflow_owner
   -- Decides the slots of a schedule that are due: starts runs, cancels those before, buffers, or lets them pass
@@ -4346,6 +4353,14 @@ function pgflow.on_batch_failure(batch text, workflow text, input json DEFAULT '
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.only_messages_(chains bigint[], runs bigint[]) returns TABLE(chain bigint, message jsonb), owner pgflow_owner
+  -- Of chains with their runs, the message that is all there is in the mailbox, which the holder may take without asking first: [number, name, payload, sent] of a signal; with call and workflow, the result of a child that leaves no effects to be taken back. Other chains are not answered
+  plpgsql stable
+  set search_path=pg_catalog, pg_temp
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  md5 c92f9f16dbf731135b2d52b0f25a1e70
 
 function pgflow.open_entity(name text, key text, expect bigint DEFAULT NULL::bigint, update text DEFAULT NULL::text, idempotency_key text DEFAULT NULL::text, idle_timeout_ms integer DEFAULT 0, OUT version bigint, OUT state text, OUT at_us bigint, OUT verdict text) returns record, owner pgflow_owner
   -- Locks an entity until the end of the transaction: its version and state, null for its first one, the time, and the verdict of the update that was made under this idempotency key. PF024 if it has another version than expected; PF003 if the key is of another update. With an idle timeout, a caller that is frozen is cut off
@@ -5578,11 +5593,11 @@ function pgflow.take_lock(key text, holder text, ttl interval, shared boolean DE
   grant execute to pgflow_worker
 
 function pgflow.take_mail_(taken jsonb) returns void, owner pgflow_owner
-  -- Deletes the signals that a batch records as taken; refuses (PF006) those that are not there
+  -- Deletes the messages that a batch records as taken; refuses (PF006) those that are not there
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
-  md5 4d42be66e6778e21d7a8c2c6d97a379c
+  md5 ef9fe9c847528e9b996cd200821cb583
 
 function pgflow.take_out_(chain bigint, message bigint, why_moved text, number bigint, said_by text, why text) returns void, owner pgflow_owner
   -- Keeps a copy of a message that somebody takes out of a mailbox, under another number if that one stays in use

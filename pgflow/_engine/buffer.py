@@ -136,8 +136,8 @@ class Buffer:
         self.has_obligations = True
         self.book()
 
-    def take_signal(self, offer: Offer) -> None:
-        """A signal is in one of its units, and leaves the mailbox with it."""
+    def take_message(self, offer: Offer) -> None:
+        """A message is in one of its units, and leaves the mailbox with it."""
         if self._taken is None:
             self._taken = []
         self._taken.append(offer)

@@ -67,7 +67,7 @@ from pgflow._engine.steps import Steps
 from pgflow._engine.timers import Timers
 from pgflow._engine.updates import UpdateCall, Updates
 from pgflow._engine.values import Values
-from pgflow._model.claims import Claim
+from pgflow._model.claims import Claim, Offer
 from pgflow._model.codecs import ANYTHING, Codec
 from pgflow._model.kinds import ClosePolicy, Kind, StepKind
 from pgflow.errors import NonDeterminismError
@@ -331,7 +331,10 @@ class Execution:
         """Nothing is left to release: start what may start, flush what must be durable."""
         flushing = self.flushing
         is_held_back = flushing.pausing or flushing.draining or not flushing.has_looked
-        if self.claim.offer is not None and not is_held_back and self.release.take_offer():
+        offer = self.claim.offer
+        if offer is not None and not is_held_back and self.release.take_offer():
+            if offer.call is not None:
+                flushing.linger()
             self.advance()
             return
         if self._updates is not None and not (is_held_back or self.history.replaying):
@@ -357,6 +360,23 @@ class Execution:
         self.agenda.look()
         if not (self.over or self.flushing.locked):
             self.advance()
+
+    def look_due(self) -> None:
+        """The time has come for which a look was arranged; what has happened since may have put it
+        off. An answer that is awaited is as good as a look.
+        """
+        if not (self.over or self.flushing.locked or self.flushing.put_off()):
+            self.poke()
+
+    def hear(self, offer: Offer) -> None:
+        """This is all the mail there is, as of a commit that has arrived: it is taken when the code
+        next stands still, or looked at.
+        """
+        self.claim.offer = offer
+        if not (self.over or self.flushing.locked):
+            self.advance()
+        if self.claim.offer is offer:
+            self.poke()
 
     def step_returned(self, result: StepResult) -> None:
         """A body has come back."""

@@ -17,6 +17,8 @@ from pgflow._engine.calls import StepCall
 from pgflow._model.claims import Offer
 from pgflow._model.codecs import quote_json
 
+CHILDS = ',"c"'
+"""Of a message that is taken: it is the result of a child."""
 MAX_FLUSH_UNITS = 64
 MAX_FLUSH_BYTES = 256 * 1024
 MAX_FLUSH_STARTS = 1000
@@ -119,7 +121,7 @@ class Flush:
     over: list[int | None] | None = None
     """If it draws on a pool: calls whose reservations are over, None for all of the run."""
     taken: Sequence[Offer] = ()
-    """Signals whose units are among its rows, to be deleted from the mailbox."""
+    """Messages whose units are among its rows, to be deleted from the mailbox."""
     returned: Sequence[Returned] = ()
     """Signals that go back to the mailbox: a unit among its rows says so of each."""
     words: Sequence[Word] = ()
@@ -186,7 +188,10 @@ class Flush:
     def taken_rows(self) -> list[str]:
         """The rows of ``m``."""
         address = f"{self.run_id},{self.chain_id}"
-        return [f"[{address},{quote_json(o.name)},{o.signal_id}]" for o in self.taken]
+        return [
+            f"[{address},{quote_json(o.name)},{o.signal_id}{'' if o.call is None else CHILDS}]"
+            for o in self.taken
+        ]
 
     def ending_row(self, apart: list[str]) -> str:
         """The row of ``o``; ``apart`` takes a long output."""

@@ -42,13 +42,10 @@ from pgflow._model.units import Unit
 LINGER_TIMER_US = 1_000_000
 """A timer or a retry due within this is waited for in memory: parking would cost more."""
 
-LINGER_CHILDREN_US = 50_000
-"""Microseconds that a parent waits in memory for children that have just started, or for more
-results after one.
-"""
-
 LINGER_CHILDREN_US_A_UNIT = 50
-"""Further microseconds for each unit of its journal: about the time of a replay, should it park."""
+"""Microseconds for each unit of its journal that a parent waits in memory for its children, beyond
+the host's patience: about the time of a replay, should it park.
+"""
 
 
 class Flushing:
@@ -93,7 +90,7 @@ class Flushing:
         has locks.
         """
         self._asks_no_more = False
-        self._linger_until_us = 0
+        self._lingers_from_us = 0
         self._fenced_text = ""  # what the transaction that has the turn came to
         self._fenced_spending: tuple[list[Spent] | None, int] = (None, 0)  # and its body has spent
 
@@ -177,9 +174,25 @@ class Flushing:
         soon_us = now_us + LINGER_TIMER_US
         calls = self._agenda.beside_children()
         looks = [due_us for c in calls if (due_us := c.looked_at_us) and due_us < soon_us]
-        if self._linger_until_us > now_us and self._line.has_room():
-            looks.append(self._linger_until_us)
+        if self._lingers_from_us and (patience_us := self._line.patience_us()):
+            until_us = self._lingers_from_us + patience_us
+            if until_us > now_us:
+                looks.append(until_us)
         return min(looks) if looks else None
+
+    def put_off(self) -> bool:
+        """Arranges a look for later if none is due now; True if it did."""
+        look_us = self._next_look_us()
+        if look_us is None or look_us <= self._clock.estimate_us():
+            return False
+        self._look_later()
+        return True
+
+    def linger(self) -> None:
+        """Something has happened to a child: more may soon."""
+        self._lingers_from_us = (
+            self._clock.estimate_us() + self._buffer.seq * LINGER_CHILDREN_US_A_UNIT
+        )
 
     def _look_later(self) -> None:
         """Arranges that look.
@@ -348,11 +361,7 @@ class Flushing:
             ):
                 has_children = True
         if has_children:
-            self._linger_until_us = (
-                self._clock.estimate_us()
-                + LINGER_CHILDREN_US
-                + self._buffer.seq * LINGER_CHILDREN_US_A_UNIT
-            )
+            self.linger()
         if answer.get("postponed"):
             assert self._asked is not None
             self._agenda.ask_again(*self._asked)

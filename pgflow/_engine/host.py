@@ -89,9 +89,9 @@ class Host(Protocol[E_contra]):
     def look_later(self, execution: E_contra, delay_seconds: float) -> None:
         """Calls ``poke`` after a delay."""
 
-    def has_room(self) -> bool:
-        """Return True if a run may wait for its children in memory,
-        where it keeps others from running.
+    def patience_us(self) -> int:
+        """Return the microseconds for which a parent may wait in memory for news of its children,
+        where it keeps others from running; 0 if it may not.
         """
 
     def hand_back(self, execution: E_contra) -> None:
@@ -136,9 +136,11 @@ class Line:
         """The run is to be taken up anew, by its own code."""
         self._host.hand_back(self._execution)
 
-    def has_room(self) -> bool:
-        """Return True if a run may wait for its children in memory."""
-        return self._host.has_room()
+    def patience_us(self) -> int:
+        """Return the microseconds for which a parent may wait in memory for news of its children;
+        0 if it may not.
+        """
+        return self._host.patience_us()
 
     def monotonic_us(self) -> int:
         """Microseconds on a clock that only measures durations."""

@@ -23,11 +23,11 @@ from pgflow._engine.host import EffectResult, StepResult
 from pgflow._engine.ledger import Ledger
 from pgflow._engine.renewal import Renewal
 from pgflow._engine.values import Values
-from pgflow._model.claims import Claim
+from pgflow._model.claims import Claim, Offer
 from pgflow._model.envelopes import open_text
 from pgflow._model.exceptions import clean
 from pgflow._model.kinds import Kind, StepKind
-from pgflow._model.opening import is_event, open_event
+from pgflow._model.opening import is_event, open_child, open_event
 from pgflow._model.units import ANSWER_RETURNED, EFFECT_MARKS, OBLIGATION_MARKS, RETURNED, Unit
 from pgflow.errors import CodecError, NotStorable
 
@@ -306,8 +306,8 @@ class Release:
     # ================================================================ messages
 
     def take_offer(self) -> bool:
-        """Takes the signal that came with the claim, if the code waits for it and no timer was due
-        before it was sent.
+        """Takes the message that came with the claim or with the end of a child, if the code waits
+        for it and no timer was due before it was sent.
 
         That needs no commit of its own: nobody else can take it while this worker holds the run,
         and nothing that rests on it leaves the process before the flush that records it, mostly
@@ -317,9 +317,11 @@ class Release:
         offer = self._claim.offer
         if offer is None or self._history.replaying:
             return False
-        waits = [c for c in self._agenda.open.values() if c.state == "pending"]
+        waits = [c for c in self._agenda.beside_children() if c.state == "pending"]
         if any(c.looked_at_us and c.looked_at_us <= offer.sent_us for c in waits):
             return False
+        if offer.call is not None:
+            return self._take_result(offer, self._agenda.children.get(offer.call))
         call = next((c for c in waits if isinstance(c, SignalCall) and c.name == offer.name), None)
         if call is None:
             return False
@@ -337,14 +339,31 @@ class Release:
         if misfit is not None:
             self._stand_by(call, misfit)
             return False
-        self._buffer.take_signal(offer)
-        row = self._buffer.record(call.number, Kind.SIGNAL_RECEIVED, call.name, offer.payload)
+        self._take(offer, call, Kind.SIGNAL_RECEIVED, call.name, text)
+        return True
+
+    def _take_result(self, offer: Offer, call: ChildCall | None) -> bool:
+        """Takes the result of a child."""
+        if call is None or call.state != "pending" or not call.chain_id:
+            return False
+        self._claim.offer = None
+        try:
+            text = open_child(
+                self._claim.envelopes, offer.payload, f"the result of child {call.name!r}"
+            )
+        except CodecError:  # the database will hand it out, and then the run is held
+            return False
+        self._take(offer, call, Kind.CHILD_FINISHED, offer.workflow, text)
+        return True
+
+    def _take(self, offer: Offer, call: Call, kind: str, name: str | None, text: str) -> None:
+        self._buffer.take_message(offer)
+        row = self._buffer.record(call.number, kind, name, offer.payload)
         call.state = "decided"
         self.decided.append(
             Unit(row.seq, row.call, row.kind, row.name, text, None, row.at_us, None)
         )
         self._buffer.flush_soon()
-        return True
 
     def _is_newest(self) -> bool:
         """Return True if nothing rests on the outcome that is being released."""

@@ -114,14 +114,23 @@ class SagaEntry(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """A signal that was all there was in the mailbox when the run was claimed.
-    ``payload`` is a JSON text.
+    """The one message in the mailbox of a run: a signal, or the result of a child.
+
+    Attributes:
+        signal_id: Number of the message.
+        name: Of the signal; of a result, its call as the mailbox has it.
+        payload: A JSON text.
+        sent_us: Time of sending, in microseconds.
+        call: Of a result, the call that waits for it; None for a signal.
+        workflow: Of a result, the child's.
     """
 
     signal_id: int
     name: str
     payload: str
     sent_us: int
+    call: int | None = None
+    workflow: str | None = None
 
 
 @dataclass

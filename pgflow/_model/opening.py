@@ -91,10 +91,8 @@ def _opened(unit: Unit, payload: str, envelopes: Envelopes | None, key: str) -> 
         return unit._replace(
             payload=_open_gate(json.loads(payload), envelopes, f"{unit} of run {key!r}")
         )
-    if unit.kind == Kind.CHILD_FINISHED and "$codec" in payload:
-        return unit._replace(
-            payload=_open_child(json.loads(payload), envelopes, f"{unit} of run {key!r}")
-        )
+    if unit.kind == Kind.CHILD_FINISHED:
+        return unit._replace(payload=open_child(envelopes, payload, f"{unit} of run {key!r}"))
     return unit
 
 
@@ -123,10 +121,16 @@ def _open_gate(data: dict[str, Any], envelopes: Envelopes | None, what: str) -> 
     return json.dumps(data, ensure_ascii=False)
 
 
-def _open_child(data: dict[str, Any], envelopes: Envelopes | None, what: str) -> str:
+def open_child(envelopes: Envelopes | None, text: str, what: str) -> str:
     """Return the end of a child in clear: its result or error,
     and the effects that its parent takes back.
+
+    Raises:
+        CodecError: One of them is in an envelope that cannot be opened here.
     """
+    if "$codec" not in text:
+        return text
+    data = json.loads(text)
     for name in ("output", "error"):
         if is_envelope(data.get(name)):
             data[name] = open_value(envelopes, data[name], what)

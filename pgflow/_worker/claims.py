@@ -7,12 +7,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 
 import psycopg
 
 from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls.claim import ClaimRequest
 from pgflow._engine.execution import Execution
+from pgflow._engine.flush import Flush
 from pgflow._flow.scope import log_fields
 from pgflow._model.claims import Claim
 from pgflow._worker.beginnings import Beginnings
@@ -154,20 +156,51 @@ class Claims(Loop):
             self._cursor.position(),
         )
 
-    def request_with(self, ending: int) -> ClaimRequest | None:
-        """Return the claim to ride with a commit that ends so many runs, where there is a backlog
-        to drain; else None.
+    def request_with(self, flushes: Sequence[Flush]) -> ClaimRequest | None:
+        """Return the claim to ride with a commit of these: for the places of runs that end, where
+        there is a backlog to drain, else for children that start and that this worker serves; None
+        if there are neither.
 
         It may ask for more than is left of a tally.
         """
+        ending = starting = 0
+        if self._may_find_more:
+            ending = sum(1 for flush in flushes if flush.ending is not None)
+        else:
+            starting = self._starting(flushes)
+        if not (ending or starting):
+            return None
         count = min(MAX_CLAIM, self.free() + ending)
+        if starting:
+            count = min(count, starting + 1)  # with one more, it comes short if there are no others
         is_limited = self._tally is not None and self._tally.most is not None
         may_not = self._life.is_stopping or self._is_outgrown or self._life.failed.is_set()
-        if may_not or not self._may_find_more or is_limited or count <= 0:
+        if may_not or is_limited or count <= 0:
             return None
         self._asked_for += count
         self._replaced += ending
         return self._request(count)._replace(replaces=ending)
+
+    def _starting(self, flushes: Sequence[Flush]) -> int:
+        """Return how many children these start that this worker may claim."""
+        started = [
+            child
+            for flush in flushes
+            if flush.question is not None and "children" in flush.question
+            for child in flush.question["children"]
+        ]
+        if not started:
+            return 0
+        served = {(lane.workflow, lane.queue) for lane in self._lanes.served.values()}
+        return sum(1 for _, workflow, queue, *_ in started if (workflow, queue) in served)
+
+    def left_of(self, request: ClaimRequest, claims: list[Claim], lanes: list[int]) -> list[int]:
+        """Return those of these lanes, which a commit has made ready, in which there may be more
+        than the claim that rode with it has brought.
+        """
+        if request.after is not None or len(claims) >= request.max_runs:
+            return lanes
+        return [lane for lane in lanes if lane not in request.lanes]
 
     def arrived(self, request: ClaimRequest, claims: list[Claim]) -> None:
         """The answer to a claim, however it was asked for."""

@@ -293,8 +293,7 @@ class Committer(Part):
         return True
 
     async def _commit(self, wire: Wire, items: list[Item], *, careful: bool) -> None:
-        ending = sum(1 for _, flush in items if flush.ending is not None)
-        request = None if careful or not ending else self._claims.request_with(ending)
+        request = None if careful else self._claims.request_with([flush for _, flush in items])
         claims: list[Claim] = []
         began = time.perf_counter()
         try:
@@ -309,6 +308,8 @@ class Committer(Part):
             self._meter.committed(
                 len(items), sum(len(flush.rows) for _, flush in items), time.perf_counter() - began
             )
+        if request is not None and answer.lanes:
+            answer.lanes = self._claims.left_of(request, claims, answer.lanes)
         self._spread(items, answer, server_of(wire.connection))
 
     def _document(self, items: list[Item], apart: list[str]) -> str:
@@ -376,7 +377,7 @@ class Committer(Part):
             else:
                 self._aftermath.lost(execution)
         if answer.wake or answer.lanes:
-            self._wakes.wake_soon(answer.wake, set(answer.lanes))
+            self._wakes.wake_soon(answer.wake, set(answer.lanes), answer.told)
         if told:
             self._news.have_told(told)
 

@@ -19,6 +19,13 @@ from pgflow._worker.parts import Part
 from pgflow._worker.runs import Runs
 from pgflow._worker.threads import Posts
 
+PATIENCE_US = 50_000
+"""Microseconds that a parent waits in memory for children that have just started, or for more
+results after one.
+"""
+PATIENCE_WITH_ROOM_US = 250_000
+"""The same where nobody waits for its place: a few round trips of a busy server."""
+
 
 class RunHost(Part):
     """See the module. It keeps the looks that runs wait for, one a run, and the bodies that wait
@@ -111,16 +118,16 @@ class RunHost(Part):
     def _look_due(self, execution: Execution) -> None:
         self._looks.pop(execution, None)
         if not execution.over:
-            self._runs.guard(execution, execution.poke)
+            self._runs.guard(execution, execution.look_due)
 
-    def has_room(self) -> bool:
-        """Return True if a run may wait for its children in memory: not where such runs take most
-        of the room that children need.
+    def patience_us(self) -> int:
+        """Return the microseconds for which a parent may wait in memory for news of its children:
+        longer while there is room to spare, and not at all where those who wait take most of the
+        room that children need.
         """
-        return (
-            len(self._runs.executions) < self._concurrency
-            or 2 * len(self._looks) <= self._concurrency
-        )
+        if len(self._runs.executions) < self._concurrency:
+            return PATIENCE_WITH_ROOM_US
+        return PATIENCE_US if 2 * len(self._looks) <= self._concurrency else 0
 
     def monotonic_us(self) -> int:
         """Microseconds on a clock that only measures durations."""

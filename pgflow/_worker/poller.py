@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable
 
@@ -52,6 +53,7 @@ class Poller(Loop):
         self._pager = pager
         self._poll_seconds = poll_seconds
         self._wanted = asyncio.Event()
+        self._poked_at = -math.inf
 
     def look_now(self) -> None:
         """Polls at once instead of at the next time; looks, too, for who is to be paged."""
@@ -72,7 +74,7 @@ class Poller(Loop):
                 if polled.busy:
                     wait = min(wait, 0.02)
                 self._want_claims()
-                self._runs.poke_waiting()
+                wait = min(wait, self._poke_waiting())
             except (psycopg.Error, OSError, TimeoutError) as error:
                 # The heart says how long it lasts.
                 level = logging.DEBUG if has_said else logging.WARNING
@@ -84,6 +86,18 @@ class Poller(Loop):
                     await self._wanted.wait()
             except TimeoutError:
                 pass
+
+    def _poke_waiting(self) -> float:
+        """Has runs look that wait, as often as if nothing had called for a poll: each costs a look.
+
+        Returns:
+            Seconds until they should look again.
+        """
+        now = asyncio.get_running_loop().time()
+        if now - self._poked_at >= self._poll_seconds * 0.8:
+            self._poked_at = now
+            self._runs.poke_waiting()
+        return self._poked_at + self._poll_seconds - now
 
     async def poll(self) -> wake_calls.Polled:
         """Polls once, and hands on what that has found."""

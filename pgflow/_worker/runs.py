@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pgflow._db.calls import claim as claim_calls
 from pgflow._engine.execution import Execution
 from pgflow._flow.scope import log_fields
-from pgflow._model.claims import Claim
+from pgflow._model.claims import Claim, Offer
 from pgflow._worker.connection import WorkerConnection
 from pgflow._worker.notifier import Notifier
 from pgflow._worker.parts import Tasks
@@ -109,6 +109,25 @@ class Runs:
             execution = self.executions.get(run_id)
             if execution is not None and not execution.over:
                 self.guard(execution, execution.poke)
+
+    def hear(self, chains: Iterable[int], offers: Mapping[int, Offer]) -> list[int]:
+        """There is mail for these chains, which was committed before this: of those that are here,
+        each takes what is offered, or looks.
+
+        Returns:
+            The chains that must be woken in the database: their runs are not here, or may just be
+            leaving by a question that was asked before there was mail.
+        """
+        elsewhere = []
+        for chain_id in chains:
+            execution = self.executions.get(chain_id)  # of its first generation
+            if execution is None or execution.over or execution.flushing.locked:
+                elsewhere.append(chain_id)
+            elif (offer := offers.get(chain_id)) is not None:
+                self.guard(execution, execution.hear, offer)
+            else:
+                self.guard(execution, execution.poke)
+        return elsewhere
 
     def poke_waiting(self) -> None:
         """Has runs look that wait for something only the database knows.

@@ -138,7 +138,7 @@ class Worker:
             tasks, control, runs, lanes, news, want_claims.set, pager, options.poll_seconds
         )
         scheduler = self._scheduler = Scheduler(tasks, control, life, definitions, news, poller)
-        wakes = Wakes(control, tasks, news, poller)
+        wakes = Wakes(control, tasks, runs, news, poller)
         suspects = Suspects(want_claims.set)
         turns = Turns(runs, suspects, acknowledged, control)
 

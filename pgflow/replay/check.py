@@ -47,9 +47,9 @@ class _NoHost:
     def look_later(self, execution: Execution, delay_seconds: float) -> None:
         """Not in a replay."""
 
-    def has_room(self) -> bool:
+    def patience_us(self) -> int:
         """Nobody waits for it."""
-        return True
+        return 0
 
     def hand_back(self, execution: Execution) -> None:
         """Not in a replay."""

@@ -119,6 +119,21 @@ $$;
 comment on function pgflow.take_in_saga_(bigint, int, jsonb)
   is 'Takes in what an imported generation had from those before it, which are imported already';
 
+create or replace function pgflow.leaves_effects_(child bigint, chain bigint)
+returns boolean
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+begin
+  return exists (select from pgflow.unit u where u.run_id = child and u.kind in ('i', 'K'))
+    or exists (select from pgflow.saga_effect e where e.chain_id = chain);
+end
+$$;
+comment on function pgflow.leaves_effects_(bigint, bigint)
+  is 'True if a run, or a child of it, may have done what its parent takes back';
+
 create or replace function pgflow.child_saga_(parent bigint, child bigint)
 returns jsonb
 language sql

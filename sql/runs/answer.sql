@@ -232,10 +232,8 @@ begin
     from chosen c
     left join lateral (
       select l.workflow, case
-        when c.payload->>'status' = 'completed' and c.payload->'saga' is null and (
-          exists (select from pgflow.unit u where u.run_id = c.child and u.kind in ('i', 'K'))
-          or exists (select from pgflow.saga_effect e where e.chain_id = r.chain_id)
-        ) then pgflow.child_saga_(c.me, c.child)
+        when c.payload->>'status' = 'completed' and c.payload->'saga' is null
+          and pgflow.leaves_effects_(c.child, r.chain_id) then pgflow.child_saga_(c.me, c.child)
       end as saga
       from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id where c.kind = 'K' and r.run_id = c.child
       offset 0

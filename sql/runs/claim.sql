@@ -264,6 +264,39 @@ $$;
 comment on function pgflow.heritage_(bigint, jsonb)
   is 'Facts for a worker on a run that begins with the journal of another; null of any other run';
 
+create or replace function pgflow.only_messages_(chains bigint[], runs bigint[])
+returns table (chain bigint, message jsonb)
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
+as $$
+begin
+  return query
+  select a.chain, case when s.kind = 's'
+    then jsonb_build_array(s.signal_id, s.name, s.payload::text, pgflow.micros_(s.sent_at))
+    else jsonb_build_array(s.signal_id, s.name, s.payload::text, pgflow.micros_(s.sent_at), s.call, c.workflow) end
+  from unnest(chains, runs) as a (chain, me)
+  cross join lateral (
+    select m.* from pgflow.signal m
+    where m.chain_id = a.chain
+      and not exists (select from pgflow.signal o where o.chain_id = a.chain and o.signal_id <> m.signal_id offset 0)
+    limit 1
+  ) s
+  left join lateral (
+    select r.run_id, r.chain_id, l.workflow from pgflow.run r join pgflow.lane l on l.lane_id = r.lane_id
+    where s.kind = 'c' and r.run_id = (s.payload->>'run_id')::bigint offset 0
+  ) c on true
+  where s.kind = 's' or s.kind = 'c' and s.run_id = a.me
+    and not (s.payload->>'status' = 'completed' and pgflow.leaves_effects_(c.run_id, c.chain_id));
+end
+$$;
+comment on function pgflow.only_messages_(bigint[], bigint[])
+  is 'Of chains with their runs, the message that is all there is in the mailbox, which the holder may take without '
+     'asking first: [number, name, payload, sent] of a signal; with call and workflow, the result of a child that '
+     'leaves no effects to be taken back. Other chains are not answered';
+
 create or replace function pgflow.claimed_(ids bigint[])
 returns table (
   run_id bigint, token bigint, chain_id bigint, lane_id int, generation int, attempt int, suspect int, last_seq int,
@@ -288,13 +321,14 @@ begin
       b.has_mail and exists (select from pgflow.signal s
         where s.chain_id = r.chain_id and s.kind in ('x', 'p', 'e') offset 0),
       pgflow.micros_(greatest(r.created_at, r.run_at)), pgflow.micros_(t), e.priority::int,
-      case when o.is_rich then jsonb_build_object('offer', b.offer, 'saga', b.saga,
+      case when o.is_rich then jsonb_build_object(
+          case jsonb_array_length(b.message) when 6 then 'result' else 'offer' end, b.message, 'saga', b.saga,
         'heritage', pgflow.heritage_(r.run_id, r.heritage),
           'beats', b.beats, 'labels', pgflow.labels_at_start_(r.run_id, r.labels), 'metadata', r.metadata,
           'parent_run_id', r.parent_run_id, 'leaves_saga', r.close_policy = 'c',
           'deadline_us', pgflow.micros_(r.deadline_at), 'tenant', r.tenant,
           'pool', case when r.pool is not null then pgflow.pool_for_claim_(r.pool) end)
-        when b.offer is not null then jsonb_build_object('offer', b.offer)
+        when jsonb_array_length(b.message) = 4 then jsonb_build_object('offer', b.message)
       end
     -- One by one in this order: a planner that saw no lease would else read all of them for each run.
     from unnest(ids) as i (id)
@@ -306,19 +340,14 @@ begin
       select m.has_mail, exists (select from pgflow.step_beat s where s.run_id = i.id offset 0) as beats,
         case when r.generation > 1 or r.heritage is not null
           then pgflow.carried_saga_(r.chain_id, r.generation) end as saga,
-        -- A signal that is all there is in the mailbox: the holder may take it without asking first.
         case when m.has_mail then (
-          select jsonb_build_array(s.signal_id, s.name, s.payload::text, pgflow.micros_(s.sent_at)) from pgflow.signal s
-          where s.chain_id = r.chain_id and s.kind = 's'
-            and not exists (select from pgflow.signal o where o.chain_id = r.chain_id
-              and o.signal_id <> s.signal_id offset 0)
-          limit 1
-        ) end as offer
+          select o.message from pgflow.only_messages_(array[r.chain_id], array[i.id]) o
+        ) end as message
     ) b
     cross join lateral (
       select r.labels is not null or r.metadata is not null or r.parent_run_id is not null or r.deadline_at is not null
         or r.tenant <> '' or r.pool is not null
-        or r.heritage is not null or b.beats or b.saga is not null as is_rich
+        or r.heritage is not null or b.beats or b.saga is not null or jsonb_array_length(b.message) = 6 as is_rich
     ) o;
 end
 $$;

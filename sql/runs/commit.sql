@@ -10,7 +10,8 @@
 --   l  true            if units of the effect ledger are among `u`
 --   p  true            if units of obligations are among `u`, or a run of `o` leaves some open
 --   x  [{...}, ...]    runs with a question or a change of place: see answer_all_
---   m  [[run_id, chain_id, name, signal_id], ...]   signals that are taken: each has its unit among `u`
+--   m  [[run_id, chain_id, name, signal_id, kind], ...]   messages that are taken, signals (s, or left out) and results
+--                      of children (c): each has its unit among `u`
 --   b  [[run_id, chain_id, call, seq, error], ...]   signals and answers of gates that were taken and go back: see
 --                      put_signals_back_ and reopen_gates_
 --   d  [[run_id, call], ...]   runs that draw on pools: calls whose reservations are returned, see settle_budgets_
@@ -45,7 +46,8 @@
 --
 -- The answer is null where all is well and nothing is to be told, else
 --   {"bad": [[run_id, "already" | "lost" | "busy"], ...], "x": [answers of answer_all_], "wake": [chains], "lanes":
---   [lanes]}
+--   [lanes], "told": [[chain, message of only_messages_], ...]}
+-- `told` has results of children whose parents this worker holds.
 
 create or replace function pgflow.verdict_(
   p_run_id bigint, p_token bigint, p_expected int, is_locked boolean, held_token bigint
@@ -111,20 +113,21 @@ begin
     select m.ctid from jsonb_array_elements(taken) e
     cross join lateral (
       select ctid from pgflow.signal
-      where chain_id = (e->1)::bigint and kind = 's' and name = e->>2 and signal_id = (e->3)::bigint offset 0
+      where chain_id = (e->1)::bigint and kind = coalesce(e->>4, 's')::"char" and name = e->>2
+        and signal_id = (e->3)::bigint offset 0
     ) m
   ));
   get diagnostics gone = row_count;
-  -- Only the holder of a run takes its signals: one that is gone was taken, and would be taken twice.
+  -- Only the holder of a run takes its messages: one that is gone was taken, and would be taken twice.
   if gone <> jsonb_array_length(taken) then
     raise exception using errcode = 'PF006',
-      message = format('%s of %s signals are no longer in their mailboxes', jsonb_array_length(taken) - gone,
+      message = format('%s of %s messages are no longer in their mailboxes', jsonb_array_length(taken) - gone,
         jsonb_array_length(taken));
   end if;
 end
 $$;
 comment on function pgflow.take_mail_(jsonb)
-  is 'Deletes the signals that a batch records as taken; refuses (PF006) those that are not there';
+  is 'Deletes the messages that a batch records as taken; refuses (PF006) those that are not there';
 
 create or replace function pgflow.commit_units(batch jsonb, careful boolean default false, payloads json[] default null)
 returns jsonb
@@ -146,6 +149,8 @@ declare
   chains bigint[];
   to_wake bigint[] := '{}';
   new_lanes int[] := '{}';
+  parents bigint[];
+  told jsonb;
   answers jsonb := '[]';
   pools text[];
   t timestamptz;
@@ -283,7 +288,15 @@ begin
       perform pgflow.put_mail_aside_(chains, t);
     end if;
     if batch ? 'f' then
-      to_wake := to_wake || pgflow.wind_up_(array(select e::bigint from jsonb_array_elements(batch->'f') e), t);
+      parents := pgflow.wind_up_(array(select e::bigint from jsonb_array_elements(batch->'f') e), t);
+      to_wake := to_wake || parents;
+      -- Of its first generation, a chain has the number of the run.
+      parents := array(select e.run_id from pgflow.lease e
+        where e.run_id = any(parents) and e.worker_id = (batch->'w')::int);
+      if parents <> '{}' then
+        select jsonb_agg(jsonb_build_array(o.chain, o.message)) into told
+        from pgflow.only_messages_(parents, parents) o;
+      end if;
     end if;
   end if;
 
@@ -295,7 +308,8 @@ begin
   if bad is null and answers = '[]' and to_wake = '{}' then
     return null;
   end if;
-  return jsonb_build_object('bad', bad, 'x', answers, 'wake', to_jsonb(to_wake), 'lanes', to_jsonb(new_lanes));
+  return jsonb_build_object('bad', bad, 'x', answers, 'wake', to_jsonb(to_wake), 'lanes', to_jsonb(new_lanes),
+    'told', told);
 end
 $$;
 comment on function pgflow.commit_units(jsonb, boolean, json[])

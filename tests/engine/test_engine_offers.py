@@ -1,5 +1,5 @@
-"""A signal that comes with the claim: the code has it at once, and it leaves the mailbox with what
-is recorded next.
+"""A message that comes with the claim, or the result of a child that comes with the child's last
+commit: the code has it at once, and it leaves the mailbox with what is recorded next.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from enginekit import SECOND, Worker, divergence, replay, saw
 from enginestore import Store, StoredRun
 from exampleflows import add, look_up, paid, write_row
 
+import pgflow
 from pgflow import Signal, workflow
 
 word = Signal("word", str)
@@ -167,3 +168,95 @@ def test_a_replay_of_what_was_taken_so_is_none_else():
     worker.store.send(run, "paid", 7)
     worker.finish()
     assert replay(run).divergence is None
+
+
+# ---------------------------------------------------------------- results of children
+
+
+@workflow
+async def one_up(n: int) -> int:
+    return n + 1
+
+
+@workflow
+async def one_by_one() -> list[int]:
+    return [await pgflow.run_child(one_up, 1), await pgflow.run_child(one_up, 2)]
+
+
+def with_a_child(flow: Any = one_by_one, *, is_roomy: bool = True) -> tuple[Worker, StoredRun]:
+    """A run whose first child has been started."""
+    store = Store(flow, one_up)
+    run = store.start(flow)
+    worker = Worker(store)
+    worker.is_roomy = is_roomy
+    worker.play("claim 1", "send 1", "commit 1", "ack 1")
+    return worker, run
+
+
+def test_a_parent_in_memory_has_the_result_with_the_last_commit_of_its_child():
+    worker, run = with_a_child()
+    worker.play("claim 2", "send 2", "commit 2", "ack 2")
+    assert (run.kinds(), len(worker.store.mail)) == ("k", 1)
+    worker.play("send 1", "commit 1")  # with the next child
+    assert (run.kinds(), worker.store.mail, len(worker.store.runs)) == ("kKk", [], 3)
+    worker.finish()
+    assert run.result() == [2, 3]
+    assert divergence(run) is None
+
+
+def test_a_parked_parent_has_it_with_its_claim():
+    worker, run = with_a_child(is_roomy=False)
+    worker.play("send 1", "commit 1", "ack 1")
+    assert run.place == "parked"
+    worker.play("claim 2", "send 2", "commit 2", "ack 2", "wake 1", "claim 1", "send 1", "commit 1")
+    assert (run.kinds(), worker.store.mail, len(worker.store.runs)) == ("kKk", [], 3)
+    worker.finish()
+    assert run.result() == [2, 3]
+
+
+def test_a_result_that_nobody_has_recorded_is_there_for_the_next_holder():
+    worker, run = with_a_child()
+    worker.play("claim 2", "send 2", "commit 2", "ack 2", "send 1")
+    other = worker.crash()
+    other.finish()
+    assert run.result() == [2, 3]
+    assert run.kinds().count("K") == 2
+    assert other.store.mail == []
+
+
+def test_an_answer_that_is_on_its_way_is_not_overtaken():
+    worker, run = with_a_child()
+    worker.executions[1].poke()
+    worker.play("send 1", "claim 2", "send 2", "commit 2", "ack 2")
+    assert worker.executions[1].claim.offer is None
+    worker.finish()
+    assert run.result() == [2, 3]
+
+
+@workflow
+async def one_up_in_time() -> list[int | None]:
+    try:
+        async with asyncio.timeout(2):
+            return [await pgflow.run_child(one_up, 1)]
+    except TimeoutError:
+        return [None]
+
+
+def test_a_timer_that_was_due_before_the_child_ended_goes_first():
+    worker, run = with_a_child(one_up_in_time)
+    worker.store.now_us += 3 * SECOND
+    worker.play("claim 2", "send 2", "commit 2", "ack 2")
+    worker.finish()
+    assert run.result() == [None]
+    assert divergence(run) is None
+
+
+def test_a_look_is_put_off_by_news_of_a_child():
+    worker, _ = with_a_child()
+    worker.store.now_us += 40_000
+    worker.play("claim 2", "send 2", "commit 2", "ack 2", "send 1", "commit 1", "ack 1")
+    worker.store.now_us += 20_000  # the look of the first wait is due, that of the second is not
+    worker.play("look 1")
+    assert not [label for label in worker.offered() if label in ("send 1", "look 1")]
+    worker.store.now_us += 40_000
+    worker.play("look 1", "send 1")

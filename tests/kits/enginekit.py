@@ -36,6 +36,7 @@ from pgflow._engine.timers import Timers
 from pgflow._flow.main import make_main
 from pgflow._flow.scope import StepScope, WorkflowScope, current
 from pgflow._flow.workflow import Workflow
+from pgflow._model.claims import Offer
 from pgflow._worker.bodies import _judge as judge_error
 from pgflow._worker.fencing import FenceQueue, Turns
 from pgflow.errors import NonDeterminismError
@@ -306,6 +307,7 @@ class Worker:
         self.on_the_way: list[tuple[WatchedExecution, Flush, str]] = []
         self.durable: list[tuple[WatchedExecution, Flush, dict[str, Any] | None]] = []
         self.retries: list[tuple[int, WatchedExecution, StepCall]] = []
+        self.told: dict[Flush, dict[int, Offer]] = {}
         self.looks: dict[WatchedExecution, int] = {}
         self.is_roomy = True
         self.advances: list[Callable[[], None]] = []
@@ -335,9 +337,9 @@ class Worker:
         due_us = self.store.now_us + int(delay_seconds * SECOND)
         self.looks[execution] = min(due_us, self.looks.get(execution, due_us))
 
-    def has_room(self) -> bool:
-        """Return True if parents may wait for their children in memory."""
-        return self.is_roomy
+    def patience_us(self) -> int:
+        """Return how long parents may wait for their children in memory."""
+        return 50_000 if self.is_roomy else 0
 
     def retry_body_later(
         self, execution: WatchedExecution, call: StepCall, delay_seconds: float
@@ -462,6 +464,7 @@ class Worker:
         else:
             assert verdict is None
             self.durable.append((execution, flush, answer))
+            self.told[flush] = self.store.told()
 
     def _acknowledge(self, item: tuple[WatchedExecution, Flush, dict[str, Any] | None]) -> None:
         self.durable.remove(item)
@@ -469,6 +472,10 @@ class Worker:
         execution.flush_committed(flush, answer)
         if execution.over:
             self._remove(execution)
+        for run_id, offer in self.told.pop(flush, {}).items():
+            parent = self.executions.get(run_id)
+            if not (parent is None or parent.over or parent.flushing.locked):
+                parent.hear(offer)
 
     def _remove(self, execution: WatchedExecution) -> None:
         if self.executions.get(execution.run_id) is execution:
@@ -511,7 +518,7 @@ class Worker:
 
     def _look(self, execution: WatchedExecution) -> None:
         del self.looks[execution]
-        execution.poke()
+        execution.look_due()
 
     # ------------------------------------------------------------ transactional steps
 
@@ -746,8 +753,8 @@ class NoHost:
     ) -> None: ...
     def want_flush(self, execution: Execution) -> None: ...
     def look_later(self, execution: Execution, delay_seconds: float) -> None: ...
-    def has_room(self) -> bool:
-        return True
+    def patience_us(self) -> int:
+        return 0
 
     def hand_back(self, execution: Execution) -> None: ...
     def monotonic_us(self) -> int:

@@ -174,6 +174,7 @@ class Store:
         self.runs: dict[int, StoredRun] = {}
         self.keys: dict[str, int] = {}
         self.mail: list[Mail] = []
+        self._told_parent: StoredRun | None = None
         self.nudged: list[int] = []
         self.coming: list[Callable[[Store], None]] = []
         self.locks: list[Held] = []
@@ -334,10 +335,23 @@ class Store:
         run.place, run.token, run.attempt = "leased", self._tokens, run.attempt + 1
         mailbox = [m for m in self.mail if m.chain_id == run.chain_id]
         claim = run.claim(run.token, self.now_us, has_mail=any(m.kind in "xpe" for m in mailbox))
+        claim.offer = self.offer_to(run)
+        return claim
+
+    def offer_to(self, run: StoredRun) -> Offer | None:
+        """The signal, or the result of a child, that is all there is in the mailbox."""
+        mailbox = [m for m in self.mail if m.chain_id == run.chain_id]
         if [m.kind for m in mailbox] == ["s"]:
             (only,) = mailbox
-            claim.offer = Offer(only.mail_id, only.name, only.payload or "null", only.sent_us)
-        return claim
+            return Offer(only.mail_id, only.name, only.payload or "null", only.sent_us)
+        if [(m.kind, m.run_id) for m in mailbox] == [("c", run.run_id)]:
+            (only,) = mailbox
+            child = self.runs[json.loads(only.payload or "null")["run_id"]]
+            return Offer(
+                only.mail_id, only.name, only.payload or "null", only.sent_us, only.call,
+                child.workflow.name,
+            )  # fmt: skip
+        return None
 
     def release_all(self) -> None:
         """Release the runs of all workers, which are dead."""
@@ -413,10 +427,19 @@ class Store:
 
     # ------------------------------------------------------------ commit
 
+    def told(self) -> dict[int, Offer]:
+        """By chain, what the last commit has offered to a parent that a worker holds."""
+        parent = self._told_parent
+        if parent is None or parent.place != "leased" or parent.run_id != parent.chain_id:
+            return {}
+        offer = self.offer_to(parent)
+        return {} if offer is None else {parent.chain_id: offer}
+
     def commit(self, document: str) -> tuple[str | None, dict[str, Any] | None]:
         """``commit_units`` for one run: the verdict, if it is not well, and the answer to the
         question, if there was one.
         """
+        self._told_parent = None
         batch = json.loads(document)
         ((run_id, token, expected),) = batch["r"]
         run = self.runs[run_id]
@@ -426,15 +449,20 @@ class Store:
             return "lost", None
         self.now_us += 1
         self.append(run, batch["u"])
-        for of_run, chain_id, name, mail_id in batch.get("m", ()):
+        for of_run, chain_id, name, mail_id, *is_result in batch.get("m", ()):
+            kind, unit_kind = (
+                ("c", Kind.CHILD_FINISHED) if is_result else ("s", Kind.SIGNAL_RECEIVED)
+            )
             (taken,) = [
                 m
                 for m in self.mail
-                if (m.mail_id, m.chain_id, m.name, m.kind) == (mail_id, chain_id, name, "s")
+                if (m.mail_id, m.chain_id, m.name, m.kind) == (mail_id, chain_id, name, kind)
             ]
             assert (of_run, chain_id) == (run_id, run.chain_id)
             assert any(
-                row[3:6] == [Kind.SIGNAL_RECEIVED, name, taken.payload] for row in batch["u"]
+                (row[3], row[5]) == (unit_kind, taken.payload)
+                and (row[2] == taken.call if is_result else row[4] == name)
+                for row in batch["u"]
             )
             self.mail.remove(taken)
         for word in batch.get("v", ()):
@@ -975,6 +1003,7 @@ class Store:
             self._post(
                 parent.chain_id, "c", str(run.parent[1]), payload, parent.run_id, run.parent[1]
             )
+            self._told_parent = parent
         for child in list(self.runs.values()):
             if (
                 child.parent is not None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import sqlkit
 from enginestore import PURSE, Store, StoredRun
 
+from pgflow._model.claims import Offer
 from pgflow._model.kinds import Kind
 
 if TYPE_CHECKING:
@@ -139,13 +140,13 @@ class Twin(Store):
         run_id, token, last_seq, has_mail, extra = row
         self._tokens = token - 1
         claim = super().claim(run)
-        offer = (extra or {}).get("offer")
-        offered = None if claim.offer is None else [claim.offer.signal_id, claim.offer.name]
-        assert (run_id, last_seq, has_mail, offer and offer[:2]) == (
+        message = (extra or {}).get("offer") or (extra or {}).get("result")
+        offer = message and Offer(*message)
+        assert (run_id, last_seq, has_mail, _apart_from_content(offer)) == (
             run.run_id,
             claim.last_seq,
             claim.has_mail,
-            offered,
+            _apart_from_content(claim.offer),
         )
         self.compare()
         return claim
@@ -189,6 +190,10 @@ class Twin(Store):
         theirs = next(iter(raw.get("x") or ()), None)
         assert _comparable(theirs) == _comparable(answer), (theirs, answer)
         self.compare()
+        told = {chain: Offer(*message) for chain, message in raw.get("told") or ()}
+        for chain, offer in told.items():
+            assert _apart_from_content(offer) == _apart_from_content(self.told().get(chain))
+        assert told.keys() == self.told().keys()
         return verdict, answer
 
     def fence(self, run: StoredRun, token: int, rows: str) -> int | None:
@@ -240,6 +245,10 @@ class Twin(Store):
             mail.append(m._replace(mail_id=known.pop(0)))
         assert not any(numbers.values()), f"only the database has {numbers}"
         self.mail = sorted(mail)
+
+
+def _apart_from_content(offer: Offer | None) -> Offer | None:
+    return offer and offer._replace(payload="", sent_us=0)
 
 
 def _json(text: str | None) -> str | None:

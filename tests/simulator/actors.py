@@ -21,7 +21,7 @@ from tests.simulator.programs import CLEANUP, SIGNALS, Journal, Unit, grow
 from tests.simulator.wire import Rows, SqlError
 from tests.simulator.world import Actor, Cut, Play, Step, World
 
-CLAIMED = "run_id, token, chain_id, last_seq, key, input, units, extra->'offer'"
+CLAIMED = "run_id, token, chain_id, last_seq, key, input, units, coalesce(extra->'offer', extra->'result')"
 KEYS = 24
 LOCKED = ("one", "two")
 UPDATE = "set"
@@ -61,8 +61,8 @@ class Execution:
     buffer: list[Unit] = field(default_factory=list)
     licensed: bool = False
     offer: list[Any] | None = None
-    """The signal that came with the claim: its number, name, payload and time; and the look before
-    the claim.
+    """The message that came with the claim, or with the end of a child: its number, name, payload
+    and time, of a result its call and the child's workflow; and the look before that.
     """
     taken: list[list[Any]] = field(default_factory=list)
     offered: dict[int, int] = field(default_factory=dict)
@@ -75,6 +75,12 @@ class Execution:
     """Look before that answer was asked for."""
     words: list[list[Any]] = field(default_factory=list)
     """Word of updates that goes with the buffer."""
+
+    @property
+    def brings_result(self) -> bool:
+        """True if a result is offered for which it may wait."""
+        offer = self.offer
+        return offer is not None and len(offer) == 7 and offer[4] in self.journal.children
 
     def draws(self, *, asks: bool = False, ends: bool = False) -> list[list[int | None]]:
         """The rows of ``d``: what the buffer settles of pools, or asks of them."""
@@ -326,9 +332,16 @@ class Cast:
                 e.note("c", j.call, "p", 1)
             elif what == "t":
                 return Flush(e) if e.taken or e.words else None
-            elif what == "w" and e.offer is not None and e.offer[1] == j.op[1] and not j.cancelled:
+            elif what == "J" and e.brings_result and not j.cancelled:
+                self.world.fire("result taken from the claim or the commit")
+                assert e.offer is not None
+                number, name, payload, _, child_call, workflow, began = e.offer
+                e.offer = None
+                e.taken.append([e.run_id, e.chain, name, number, "c"])
+                e.note("K", child_call, workflow, json.loads(payload))
+            elif what == "w" and e.offer and e.offer[1] == j.op[1] and not j.cancelled:
                 self.world.fire("signal taken from the claim")
-                number, name, payload, _, began = e.offer
+                number, name, payload, *_, began = e.offer
                 e.offer = None
                 e.offered[number] = began
                 e.taken.append([e.run_id, e.chain, name, number])
@@ -481,6 +494,9 @@ class Cast:
                 held.pop(e.run_id, None)
                 if verdict == "already":
                     doubtful.append(e)
+        for chain, message in act.data["told"]:
+            if chain in held:
+                held[chain].offer = [*message, act.began]
         if step.function == "commit_and_claim":
             self._take([r[1:] for r in rows], held, step)
         if wake and not self._is_lost():
@@ -1168,6 +1184,7 @@ def _commit_act(flushes: list[Flush]) -> Act:
             "verdicts": {},
             "settled": {},
             "wake": [],
+            "told": [],
             "read": _read_commit,
         },
     )
@@ -1178,3 +1195,4 @@ def _read_commit(act: Act) -> None:
     act.data["verdicts"] = dict(told.get("bad") or ())
     act.data["settled"] = {answer["run"]: answer for answer in told.get("x") or ()}
     act.data["wake"] = told.get("wake") or []
+    act.data["told"] = told.get("told") or []

@@ -44,6 +44,7 @@ MINIMUM_PER_10_000 = {
     "update sent again": 20,
     "update rejected": 2,
     "signal taken from the claim": 5,
+    "result taken from the claim or the commit": 0.3,
 }
 """Number of times that each fault must happen for a campaign to count."""
 

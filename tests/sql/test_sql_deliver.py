@@ -1,5 +1,5 @@
 """A signal on the short way: its sender makes the run ready, its claim brings it, and the holder
-takes it with what it records next.
+takes it with what it records next. So does the holder of a parent with the result of a child.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from sqlkit import (
     Actor,
     Claim,
     begin,
+    child,
+    claim,
     claim_one,
     commit,
     connect,
@@ -360,3 +362,107 @@ def test_of_a_mixed_batch_only_the_good_take_their_signals(db: Conn) -> None:
     ]
     assert rows(db, "select chain_id from pgflow.signal") == [lost.chain_id]
     assert journal(db, lost.run_id) == []
+
+
+# ---------------------------------------------------------------- results of children
+
+
+def family(conn: Conn, *, is_parked: bool = False) -> tuple[Claim, Claim]:
+    """A parent and its child, held by one worker."""
+    parent = begin(conn)
+    commit(conn, flush(parent, children=[child()], idle=False))
+    if is_parked:
+        commit(conn, flush(parent, child_calls="{[1,2)}", park=True, idle=True))
+        assert status(conn, parent.run_id) == "waiting"
+    return parent, claim_one(conn, worker=parent.worker)
+
+
+def result_of(conn: Conn, kid: Claim) -> list[Any]:
+    """The message that its parent has of it, as it is offered."""
+    number, payload = one(conn, "select signal_id, payload::text from pgflow.signal")
+    assert json.loads(payload)["run_id"] == kid.run_id
+    return [number, "1", payload, sqlkit.micros(T0), 1, "child"]
+
+
+def test_the_end_of_a_child_tells_a_parent_that_the_same_worker_holds(db: Conn) -> None:
+    set_clock(db, T0)
+    parent, kid = family(db)
+    answer = finish(db, kid, output=EXACT)
+    assert answer.raw is not None
+    assert answer.raw["told"] == [[parent.chain_id, result_of(db, kid)]]
+    assert answer.wake == [parent.chain_id]
+
+
+def told(answer: sqlkit.Answer) -> Any:
+    assert answer.raw is not None
+    return answer.raw["told"]
+
+
+def test_another_worker_is_told_nothing(db: Conn) -> None:
+    parent = begin(db)
+    commit(db, flush(parent, children=[child()], idle=False))
+    answer = finish(db, claim_one(db))
+    assert (told(answer), answer.wake) == (None, [parent.chain_id])
+
+
+def test_nor_is_a_parent_that_has_parked(db: Conn) -> None:
+    _, kid = family(db, is_parked=True)
+    assert told(finish(db, kid)) is None
+
+
+def test_nothing_is_told_beside_other_mail(db: Conn) -> None:
+    parent, kid = family(db)
+    send(db, parent.key, "paid", "1")
+    assert told(finish(db, kid)) is None
+
+
+def test_of_two_children_that_end_together_the_database_has_the_order(db: Conn) -> None:
+    parent = begin(db)
+    commit(db, flush(parent, children=[child(1), child(2)], idle=False))
+    kids = claim(db, 2, worker=parent.worker)
+    done = [flush(kid, outcome=("completed", None, "1", None), has_kin=True) for kid in kids]
+    assert told(commit(db, *done)) is None
+
+
+def test_a_child_that_may_leave_effects_is_left_to_the_database(db: Conn) -> None:
+    """It says with the result what its parent takes back if it fails."""
+    _, kid = family(db)
+    commit(db, flush(kid, children=[child(1, "grandchild")], idle=False))
+    finish(db, claim_one(db, worker=kid.worker))
+    commit(db, flush(kid, child_calls="{[1,2)}", idle=False))
+    assert [row[2] for row in journal(db, kid.run_id)] == ["k", "K"]
+    assert told(finish(db, kid)) is None
+
+
+def test_one_that_failed_leaves_nothing(db: Conn) -> None:
+    set_clock(db, T0)
+    parent, kid = family(db)
+    commit(db, flush(kid, children=[child(1, "grandchild")], idle=False))
+    finish(db, claim_one(db, worker=kid.worker))
+    commit(db, flush(kid, child_calls="{[1,2)}", idle=False))
+    assert told(finish(db, kid, "failed")) == [[parent.chain_id, result_of(db, kid)]]
+
+
+def test_a_claim_brings_the_result_of_a_child_to_a_parent_that_waited(db: Conn) -> None:
+    set_clock(db, T0)
+    parent, kid = family(db, is_parked=True)
+    wake(db, *finish(db, kid, output=EXACT).wake)
+    claimed = claim_one(db)
+    assert (claimed.run_id, claimed.has_mail) == (parent.run_id, False)
+    assert claimed.extra is not None
+    assert claimed.extra["result"] == result_of(db, kid)
+    assert "offer" not in claimed.extra  # which older workers take for a signal
+
+
+def test_a_result_leaves_the_mailbox_with_its_unit(db: Conn) -> None:
+    parent, kid = family(db)
+    number, name, payload, *_ = told(finish(db, kid))[0][1]
+    taken = flush(parent, sqlkit.unit("K", 1, "child", payload))
+    batch = json.loads(sqlkit.document(taken))
+    message = [parent.run_id, parent.chain_id, name, number]
+    for wrong in ([*message], [*message, "s"], [*message[:3], number + 1, "c"]):
+        with pytest.raises(errors.Error, match="no longer in their mailboxes"), db.transaction():
+            one(db, "select pgflow.commit_units(%s)", json.dumps({**batch, "m": [wrong]}))
+    batch["m"] = [[*message, "c"]]
+    assert one(db, "select pgflow.commit_units(%s)", json.dumps(batch)) is None
+    assert (count(db, "signal"), journal(db, parent.run_id)[-1][2]) == (0, "K")

@@ -18,9 +18,10 @@ from pgflow import App, read, workflow
 from pgflow._worker.claims import Claims
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pgflow._db.calls.claim import ClaimRequest
+    from pgflow._engine.flush import Flush
     from pgflow.testing import Harness
 
 pytestmark = pytest.mark.timeout(90)
@@ -83,10 +84,11 @@ def test_a_worker_with_a_backlog_claims_as_many_as_end_though_other_ends_are_on_
     request_with = Claims.request_with
     now = most = 0
 
-    def watched(claims: Claims, ending: int) -> ClaimRequest | None:
+    def watched(claims: Claims, flushes: Sequence[Flush]) -> ClaimRequest | None:
         has_backlog = claims._has_backlog
-        request = request_with(claims, ending)
-        if has_backlog:
+        request = request_with(claims, flushes)
+        ending = sum(flush.ending is not None for flush in flushes)
+        if has_backlog and ending:
             asked.append((ending, request and request.max_runs))
         return request
 

@@ -122,7 +122,7 @@ def _claim(row: Row) -> Claim:
 
 
 def _with_extra(claim: Claim, extra: dict[str, Any]) -> Claim:
-    if (offer := extra.get("offer")) is not None:
+    if (offer := extra.get("offer") or extra.get("result")) is not None:
         claim.offer = Offer(*offer)
     if len(extra) == 1:
         return claim

@@ -8,7 +8,7 @@ from typing import Any, LiteralString
 
 from pgflow._db.calls.claim import ARGUMENTS, COLUMNS, ClaimRequest, read_claims
 from pgflow._db.query import JsonTexts, Query, Row
-from pgflow._model.claims import Claim
+from pgflow._model.claims import Claim, Offer
 
 
 @dataclass
@@ -19,6 +19,10 @@ class CommitAnswer:
     settled: dict[int, dict[str, Any]] = field(default_factory=dict)
     wake: list[int] = field(default_factory=list)
     lanes: list[int] = field(default_factory=list)
+    told: dict[int, Offer] = field(default_factory=dict)
+    """By chain of a parent that this worker holds: the result of a child, if there is nothing else
+    in its mailbox.
+    """
 
 
 ALL_WELL = CommitAnswer()
@@ -32,6 +36,7 @@ def _answer(data: dict[str, Any] | None) -> CommitAnswer:
         settled={answer["run"]: answer for answer in data.get("x") or ()},
         wake=data.get("wake") or [],
         lanes=data.get("lanes") or [],
+        told={chain: Offer(*message) for chain, message in data.get("told") or ()},
     )
 
 
