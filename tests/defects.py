@@ -561,9 +561,17 @@ LOCKS = (
     Defect(
         "look that is due although there was news",
         "pgflow/_engine/execution.py",
-        "if not (self.over or self.flushing.locked or self.flushing.put_off()):",
-        "if not (self.over or self.flushing.locked):",
+        "if self.code.driver.busy or not self.flushing.put_off():",
+        "if True:",
         "engine/test_engine_offers.py::test_a_look_is_put_off_by_news_of_a_child",
+    ),
+    Defect(
+        "open calls read while code runs in a thread",
+        "pgflow/_engine/execution.py",
+        "if self.code.driver.busy or not self.flushing.put_off():",
+        "if not self.flushing.put_off():",
+        "engine/test_engine_offers.py::"
+        "test_a_look_that_is_due_does_not_touch_calls_while_code_runs_in_a_thread",
     ),
     Defect(
         "look of every run at every poll",

@@ -365,7 +365,9 @@ class Execution:
         """The time has come for which a look was arranged; what has happened since may have put it
         off. An answer that is awaited is as good as a look.
         """
-        if not (self.over or self.flushing.locked or self.flushing.put_off()):
+        if self.over or self.flushing.locked:
+            return
+        if self.code.driver.busy or not self.flushing.put_off():
             self.poke()
 
     def hear(self, offer: Offer) -> None:

@@ -260,3 +260,13 @@ def test_a_look_is_put_off_by_news_of_a_child():
     assert not [label for label in worker.offered() if label in ("send 1", "look 1")]
     worker.store.now_us += 40_000
     worker.play("look 1", "send 1")
+
+
+def test_a_look_that_is_due_does_not_touch_calls_while_code_runs_in_a_thread(monkeypatch):
+    """The thread may be entering a call just then."""
+    worker, _ = with_a_child()
+    execution = worker.executions[1]
+    monkeypatch.setattr(execution.code.driver, "busy", True)
+    monkeypatch.setattr(execution.agenda, "open", None)
+    execution.look_due()
+    assert execution.agenda.wants_look
