@@ -15,7 +15,7 @@ import pytest
 from records import SOON, in_a_loop
 
 import pgflow
-from pgflow import AsyncApp, workflow
+from pgflow import AsyncApp, step, workflow
 from pgflow._db.wire import OwnWire
 from pgflow._worker.options import WorkerOptions
 from pgflow._worker.poller import Poller
@@ -53,8 +53,15 @@ async def far(n: int) -> int:
     return n + 1
 
 
+@step
+async def one() -> int:
+    return 1
+
+
 @workflow
 async def asking_far() -> int:
+    for _ in range(10):  # until the first claims and the first commit of a connection are over
+        await one()
     return await pgflow.run_child(far, 1)
 
 
@@ -100,7 +107,11 @@ async def test_a_child_of_a_queue_that_is_served_elsewhere_is_not_claimed_for(
     async with AsyncApp(dsn, include=[asking_far, far]) as app:
         run = await app.start(asking_far)
         async with app._work(WorkerOptions()):
-            await until(conn, "select count(*) = 1 from pgflow.ready")
+            await until(
+                conn,
+                "select count(*) = 1 from pgflow.ready join pgflow.lane using (lane_id) "
+                "where queue = 'elsewhere'",
+            )
             assert not asked["commit_and_claim"]
             async with app._work(WorkerOptions(queues=("elsewhere",))):
                 assert await run.result(SOON) == 2
