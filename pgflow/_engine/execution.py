@@ -377,8 +377,11 @@ class Execution:
         self.claim.offer = offer
         if not (self.over or self.flushing.locked):
             self.advance()
-        if self.claim.offer is offer:
+        if self._has_offer():
             self.poke()
+
+    def _has_offer(self) -> bool:
+        return self.claim.offer is not None
 
     def step_returned(self, result: StepResult) -> None:
         """A body has come back."""

@@ -267,6 +267,5 @@ def test_a_look_that_is_due_does_not_touch_calls_while_code_runs_in_a_thread(mon
     worker, _ = with_a_child()
     execution = worker.executions[1]
     monkeypatch.setattr(execution.code.driver, "busy", True)
-    monkeypatch.setattr(execution.agenda, "open", None)
     execution.look_due()
     assert execution.agenda.wants_look
