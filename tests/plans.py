@@ -539,6 +539,28 @@ LONG_AGO = "create or replace function pgflow.now_() returns timestamptz languag
 
 REPLACE = "select * from pgflow.start_run(%s, '{\"n\": 2}', %s, if_taken => 'replace', start_id => gen_random_uuid())"
 
+LEASED_CHILD = (
+    (
+        "insert into pgflow.lease select run_id, 5, now(), 1, lane_id, last_seq, 1, 0, 0 from "
+        "pgflow.ready where run_id = {ready} + 1002"
+    ),
+    "delete from pgflow.ready where run_id = {ready} + 1002",
+)
+"""Puts a child into the hands of a worker that has its parent."""
+
+
+def end_of_child(ids: Ids, **more: int) -> str:
+    """The batch that ends it."""
+    run_id = ids.ready + 1002
+    batch = {
+        "r": [[run_id, 5, 0]],
+        "u": [],
+        "o": [[run_id, "completed", None, "null", None, run_id, 5]],
+        "f": [run_id],
+    }
+    return json.dumps(batch | more)
+
+
 CASES = [
     Case(
         "claim of ten from eight lanes",
@@ -693,51 +715,20 @@ CASES = [
     Case(
         "end of a child",
         "select pgflow.commit_units(%s::jsonb)",
-        lambda ids: (
-            json.dumps(
-                {
-                    "r": [[ids.ready + 1002, 5, 0]],
-                    "u": [],
-                    "o": [[ids.ready + 1002, "completed", None, "null", None, ids.ready + 1002, 5]],
-                    "f": [ids.ready + 1002],
-                }
-            ),
-        ),
+        lambda ids: (end_of_child(ids),),
         80,
         uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey "
         "step_beat_pkey unit_pkey",
-        before=(
-            (
-                "insert into pgflow.lease select run_id, 5, now(), 1, lane_id, last_seq, 1, 0, 0 from "
-                "pgflow.ready where run_id = {ready} + 1002"
-            ),
-            "delete from pgflow.ready where run_id = {ready} + 1002",
-        ),
+        before=LEASED_CHILD,
     ),
     Case(
         "end of a child whose parent the same worker holds",
         "select pgflow.commit_units(%s::jsonb)",
-        lambda ids: (
-            json.dumps(
-                {
-                    "w": 1,
-                    "r": [[ids.ready + 1002, 5, 0]],
-                    "u": [],
-                    "o": [[ids.ready + 1002, "completed", None, "null", None, ids.ready + 1002, 5]],
-                    "f": [ids.ready + 1002],
-                }
-            ),
-        ),
+        lambda ids: (end_of_child(ids, w=1),),
         110,
         uses="deadline_pkey lease_pkey outcome_pkey run_parent_idx run_pkey signal_pkey "
         "step_beat_pkey unit_pkey",
-        before=(
-            (
-                "insert into pgflow.lease select run_id, 5, now(), 1, lane_id, last_seq, 1, 0, 0 from "
-                "pgflow.ready where run_id = {ready} + 1002"
-            ),
-            "delete from pgflow.ready where run_id = {ready} + 1002",
-        ),
+        before=LEASED_CHILD,
     ),
     Case(
         "park of ten for a signal",

@@ -381,6 +381,7 @@ class Execution:
             self.poke()
 
     def _has_offer(self) -> bool:
+        """Read here, since where an offer was set it is taken for one that is still there."""
         return self.claim.offer is not None
 
     def step_returned(self, result: StepResult) -> None:
