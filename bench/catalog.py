@@ -118,7 +118,8 @@ SCENARIOS = (
         "floor",
         {
             "runs_at_128": 2560, "runs": 200, "starts": 40_000, "single_starts": 2000,
-            "runs_that_sleep": 1280, "parents": 512, "runs_that_park": 10_000,
+            "runs_that_sleep": 1280, "parents": 512, "runs_that_park": 10_000, "runs_that_await": 1000, "children": 10_000,
+            "plain_runs": 1280, "runs_at_100": 200, "delays": 100,
         },
         None,
         (
@@ -132,11 +133,19 @@ SCENARIOS = (
             rate("sleeps_per_second_of_protocol", "sleeps", "what the engine asks for runs of 10 sleeps, 128 at once"),
             rate("parks_per_second_of_protocol", "runs", "what the engine asks for runs that park, 200 at once"),
             rate("children_in_turn_per_second_of_protocol", "runs", "what the engine asks for children one after the other, of 128 parents that stay in memory"),
+            rate("children_at_once_per_second_of_protocol", "runs", "what the engine asks for a map over 10,000 children"),
+            rate("awaiting_steps_per_second_of_protocol", "steps", "what the engine asks for steps whose bodies await 10 ms, 100 at once, each body a task"),
+            rate("def_steps_per_second_of_protocol", "steps", "what the engine asks for steps of plain functions, 128 at once, each run in a thread"),
             rate("transactional_steps_per_second_of_protocol", "steps", "what the engine asks for transactional steps, with the application's insert"),
             rate("batched_starts_per_second_of_rows", "runs", "the rows of runs that are started, "
                                                               "with their inputs, 500 a commit, by "
                                                               "bare inserts"),
             rate("single_starts_per_second_of_rows", "runs", "the same, one a commit"),
+            rate("def_transactional_steps_per_second_of_protocol", "steps", "what the engine asks for transactional steps of plain functions, in as many threads as a worker opens transactions"),
+            cost("start_latency_p50_ms_of_protocol", "ms", "from a start, by bare calls, to where its code would begin, p50"),
+            cost("signal_latency_p50_ms_of_protocol", "ms", "from a signal to where the code would go on, p50"),
+            cost("timer_lateness_p50_ms_of_protocol", "ms", "from the time of a timer to where the code would go on, p50"),
+            cost("wal_bytes_per_step_of_protocol", "B", "WAL per step, 128 at once, by bare calls"),
         ),
     ),
     Scenario(

@@ -160,6 +160,40 @@ def licence(call: int) -> str:
     return f'[[{call},"s","small",{call},7]]'
 
 
+def transactions_in_threads(dsn: str, workflow: str, runs: int) -> kit.Span:
+    """The same by threads, as many as a worker opens at once, each with a connection of its own:
+    one run after the other in each.
+    """
+    idle_ms = round(WorkerOptions().transaction_idle_seconds * 1000)
+
+    def work(claims: list[Claim]) -> None:
+        with psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as connection:
+            for run in claims:
+                for call in range(1, STEPS_A_RUN + 1):
+                    begin = begin_step(run.run_id, run.token, call, idle_ms)
+                    unit = f'[{run.run_id},{call},{call},"c","insert","1",null,{run.now_us},null,{run.token}]'
+                    fence = fence_step(run.run_id, run.token, call, unit, 7)
+                    with connection.pipeline():
+                        connection.execute("begin")
+                        connection.execute(begin.sql, begin.params)
+                    connection.execute("insert into bench_app (v) values (%s)", ('{"a": 1}',))
+                    with connection.pipeline():
+                        connection.execute(fence.sql, fence.params)
+                        connection.execute("commit")
+
+    async def measure() -> kit.Span:
+        at_once = WorkerOptions().transaction_connections
+        async with worker(dsn, workflow, runs) as (_, _, claims):
+            assert len(claims) == runs
+            with kit.Span() as span:
+                await asyncio.gather(
+                    *(asyncio.to_thread(work, claims[n::at_once]) for n in range(at_once))
+                )
+        return span
+
+    return asyncio.run(measure())
+
+
 async def transactions(dsn: str, workflow: str, runs: int) -> kit.Span:
     """Runs of ten transactional steps, one at a time; there are as many."""
     connection = await connect_async(ConnectOptions(dsn), "bench")

@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from queue import SimpleQueue
+from threading import Lock
 from types import coroutine
 from typing import Any, TypeAlias
 
@@ -17,6 +20,7 @@ from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls.commit import CommitAnswer, commit_and_claim, commit_units
 from pgflow._db.calls.wake import wake
 from pgflow._db.wire import OwnWire
+from pgflow._engine.flush import MAX_FLUSH_CHILDREN
 from pgflow._model.claims import Claim
 
 WAITS_A_RUN = 10
@@ -69,8 +73,11 @@ async def steps(
     wire: OwnWire, request: claim_calls.ClaimRequest, claims: list[Claim], _queue: str
 ) -> str:
     """Ten steps: the result of the last goes with the end."""
-    known = [RESULT] * len(claims)
-    return await _steps(wire, request, claims, lambda: known)
+
+    async def results() -> list[str]:
+        return [RESULT] * len(claims)
+
+    return await _steps(wire, request, claims, results)
 
 
 async def code(
@@ -82,7 +89,7 @@ async def code(
     runs = [_ten_steps() for _ in claims]
     asked = [run.send(None) for run in runs]
 
-    def results() -> list[str]:
+    async def results() -> list[str]:
         texts = [json.dumps(_end_of(_small(i), None)) for i in asked]
         for n, (run, text) in enumerate(zip(runs, texts, strict=True)):
             value = json.loads(text)
@@ -95,11 +102,57 @@ async def code(
     return await _steps(wire, request, claims, results)
 
 
+async def awaiting(
+    wire: OwnWire, request: claim_calls.ClaimRequest, claims: list[Claim], _queue: str
+) -> str:
+    """The same, with bodies that await 10 ms, each as a task."""
+
+    async def results() -> list[str]:
+        texts = await asyncio.gather(*(_brief(n) for n in range(len(claims))))
+        return [json.dumps(text) for text in texts]
+
+    return await _steps(wire, request, claims, results)
+
+
+async def _brief(i: int) -> str:
+    await asyncio.sleep(0.01)
+    return json.dumps({"i": i})
+
+
+THREADS = ThreadPoolExecutor(128)
+
+
+async def threads(
+    wire: OwnWire, request: claim_calls.ClaimRequest, claims: list[Claim], _queue: str
+) -> str:
+    """The same of plain functions: each run is in a thread of its own, which hands over what a body
+    returns and is let go on once that is committed.
+    """
+    said: SimpleQueue[tuple[int, str]] = SimpleQueue()
+    turns = [Lock() for _ in claims]
+
+    def run(n: int) -> None:
+        for i in range(floors.STEPS_A_RUN):
+            turns[n].acquire()
+            said.put((n, json.dumps({"i": i})))
+
+    async def results() -> list[str]:
+        for turn in turns:
+            turn.release()
+        texts = dict(said.get() for _ in claims)
+        return [json.dumps(texts[n]) for n in range(len(claims))]
+
+    for n, turn in enumerate(turns):
+        turn.acquire()
+        THREADS.submit(run, n)
+    return await _steps(wire, request, claims, results)
+
+
 async def _steps(
     wire: OwnWire,
     request: claim_calls.ClaimRequest,
     claims: list[Claim],
-    results: Callable[[], list[str]],
+    results: Callable[[], Awaitable[list[str]]],
 ) -> str:
     values = ["null"] * len(claims)
     for seq in range(1, floors.STEPS_A_RUN + 1):
@@ -108,7 +161,7 @@ async def _steps(
             f'{{"w":{request.worker_id},"r":[{_heads(claims, seq - 1)}],"u":[{",".join(units)}]}}'
         )
         await wire.ask(commit_units(document))
-        values = results()
+        values = await results()
     units = _units(claims, values, floors.STEPS_A_RUN + 1, None)
     return _ends(request, claims, floors.STEPS_A_RUN, units=units)
 
@@ -192,6 +245,54 @@ async def children(
         answer = await _ask(wire, request, claims, seq + 1, [], asked, seq + 1)
         assert all(len(settled["units"]) == 1 for settled in answer.settled.values())
     return _ends(request, claims, 2 * WAITS_A_RUN, has_kin=True)
+
+
+async def family(dsn: str, parent: str, children: int) -> kit.Span:
+    """A parent that starts so many children at once, which end 64 a commit on each of two
+    connections, and takes all of their results.
+    """
+    async with (
+        floors.worker(dsn, parent) as (wire, request, claims),
+        floors.worker(dsn, parent) as (other, others_request, _),
+    ):
+        with kit.Span() as span:
+            for first in range(1, children + 1, MAX_FLUSH_CHILDREN):
+                calls = range(first, min(first + MAX_FLUSH_CHILDREN, children + 1))
+                asked = {
+                    "children": [
+                        [call, "child", "family", '{"x":1}', None, 0, None, None, None, None, "c"]
+                        for call in calls
+                    ],
+                    "child_calls": "{}",
+                    "idle": False,
+                }
+                await _ask(wire, request, claims, first - 1, [], asked, first - 1)
+            found = await wire.ask(claim_calls.serve_lanes(["family"], ["child"]))
+            lanes = [lane.lane_id for lane in found]
+            await asyncio.gather(
+                _end_all(wire, request._replace(lanes=lanes, max_runs=64)),
+                _end_all(other, others_request._replace(lanes=lanes, max_runs=64)),
+            )
+            seq = children
+            while seq < 2 * children:
+                asked = {
+                    "park": False,
+                    "child_calls": f"{{[{seq - children + 1},{children}]}}",
+                    "idle": True,
+                }
+                answer = await _ask(wire, request, claims, seq, [], asked, seq)
+                (settled,) = answer.settled.values()
+                assert settled["units"]
+                seq += len(settled["units"])
+            await wire.ask(commit_units(_ends(request, claims, seq, has_kin=True)))
+    return span
+
+
+async def _end_all(wire: OwnWire, request: claim_calls.ClaimRequest) -> None:
+    claims = await wire.ask(claim_calls.claim_runs(request))
+    while claims:
+        document = _ends(request, claims, 0, has_kin=True)
+        _, claims = await wire.ask(commit_and_claim(document, request))
 
 
 async def _ask(

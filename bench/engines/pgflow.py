@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 
 import pgflow
-from bench.engines import floors, jobs, kit, many_floors, rules
+from bench.engines import floors, idle_floors, jobs, kit, many_floors, rules
 from bench.engines.claims import WARM, Claims
 from pgflow import App, AsyncApp, Signal, step, transaction, workflow
 from pgflow._engine import is_compiled
@@ -313,21 +313,26 @@ def floor(bench: kit.Bench) -> kit.Figures:
     """
     runs, many = bench["runs"], bench["runs_at_128"]
     starts, singles = bench["starts"], bench["single_starts"]
+    idle = idle_floors.latency(bench, job.name, poked.name)
+    idle |= idle_floors.timers(bench, nap.name)
 
-    async def fill() -> None:
+    async def fill(*flows: tuple[Any, int]) -> None:
         async with app_of(bench) as app:
-            for flow, count in (
-                (ten_steps, many),
-                (ten_steps, many),
-                (ten_steps, runs),
-                (ten_steps, runs),
-                (ten_transactions, runs),
-            ):
+            for flow, count in flows:
                 await start_all(app, flow, [(i,) for i in range(count)])
 
-    asyncio.run(fill())
-    steps_of_many = asyncio.run(
-        many_floors.measure(bench.dsn, ten_steps.name, many, 128, many_floors.steps)
+    steps_of_many = kit.Span()
+
+    def start_and_end_many() -> None:
+        nonlocal steps_of_many
+        asyncio.run(fill((ten_steps, many)))
+        steps_of_many = asyncio.run(
+            many_floors.measure(bench.dsn, ten_steps.name, many, 128, many_floors.steps)
+        )
+
+    costs = kit.costs_of(bench, start_and_end_many)
+    asyncio.run(
+        fill((ten_steps, many), (ten_steps, runs), (ten_steps, runs), (ten_transactions, runs))
     )
     code_of_many = asyncio.run(
         many_floors.measure(bench.dsn, ten_steps.name, many, 128, many_floors.code)
@@ -346,9 +351,11 @@ def floor(bench: kit.Bench) -> kit.Figures:
         rows = floors.starts(conn, lane_id, starts)
         single_rows = floors.starts(conn, lane_id, singles, 1)
     bench.check("rows of starts", "select count(*) from pgflow.ready", starts + singles)
-    waits = _floors_of_waits(bench)
     return {
-        **waits,
+        **_floors_of_waits(bench),
+        **_floors_of_colours(bench),
+        **idle,
+        **costs.wal_figures("step_of_protocol", many * 10),
         "steps_per_second_of_protocol_at_128": many * 10 / steps_of_many.seconds,
         "client_cpu_seconds_per_1000_steps_of_protocol_at_128": (
             steps_of_many.cpu_seconds / many * 100
@@ -368,10 +375,14 @@ def floor(bench: kit.Bench) -> kit.Figures:
 def _floors_of_waits(bench: kit.Bench) -> kit.Figures:
     """Measure the same of runs that wait, half of which are on each of two connections."""
     naps, parents, parked = bench["runs_that_sleep"], bench["parents"], bench["runs_that_park"]
+    brief, kin = bench["runs_that_await"], bench["children"]
 
     async def fill() -> None:
         async with app_of(bench) as app:
-            for flow, count in ((ten_naps, naps), (ten_children, parents), (waiting, parked)):
+            for flow, count in (
+                (ten_naps, naps), (ten_children, parents), (waiting, parked),
+                (ten_brief_steps, brief), (family, 1),
+            ):  # fmt: skip
                 await start_all(app, flow, [(i,) for i in range(count)])
 
     def work_off(flow: Any, runs: int, at_once: int, play: many_floors.Play) -> kit.Span:
@@ -382,10 +393,38 @@ def _floors_of_waits(bench: kit.Bench) -> kit.Figures:
     children = work_off(ten_children, parents, 128, many_floors.children)
     parks = work_off(waiting, parked, 200, many_floors.parks)
     bench.check("runs parked", "select count(*) from pgflow.parked", parked)
+    awaits = work_off(ten_brief_steps, brief, 100, many_floors.awaiting)
+    finished = bench.scalar(RUNS_FINISHED)
+    at_once = asyncio.run(many_floors.family(bench.dsn, family.name, kin))
+    bench.check("runs finished", RUNS_FINISHED, finished + kin + 1)
     return {
+        "awaiting_steps_per_second_of_protocol": brief * 10 / awaits.seconds,
+        "children_at_once_per_second_of_protocol": kin / at_once.seconds,
         "sleeps_per_second_of_protocol": naps * 10 / sleeps.seconds,
         "children_in_turn_per_second_of_protocol": parents * 10 / children.seconds,
         "parks_per_second_of_protocol": parked / parks.seconds,
+    }
+
+
+def _floors_of_colours(bench: kit.Bench) -> kit.Figures:
+    """Measure the same of plain functions, in threads."""
+    plain, transactions = bench["plain_runs"], bench["runs_at_100"]
+
+    async def fill() -> None:
+        async with app_of(bench) as app:
+            for flow, count in ((ten_sync_steps, plain), (ten_sync_transactions, transactions)):
+                await start_all(app, flow, [(i,) for i in range(count)])
+
+    asyncio.run(fill())
+    threads = asyncio.run(
+        many_floors.measure(bench.dsn, ten_sync_steps.name, plain, 128, many_floors.threads)
+    )
+    transactional = floors.transactions_in_threads(
+        bench.dsn, ten_sync_transactions.name, transactions
+    )
+    return {
+        "def_steps_per_second_of_protocol": plain * 10 / threads.seconds,
+        "def_transactional_steps_per_second_of_protocol": transactions * 10 / transactional.seconds,
     }
 
 
@@ -634,6 +673,9 @@ rated = partial(rules.rated, jobs=RuledQueue())
 
 def work(bench: kit.Bench) -> None:
     """A worker process."""
+
+    if bench.sizes.get("bare"):
+        asyncio.run(idle_floors.work(bench.dsn, job.name, poked.name))
 
     async def main() -> None:
         rhythm = (
