@@ -306,8 +306,6 @@ class Execution:
             self.updates.bring_on(call)
         elif isinstance(call, GateCall):
             self.gates.bring_on(call)
-        elif isinstance(call, TimerCall):
-            self.timers.bring_on(call)
         elif isinstance(call, (LockCall, HoldCall)):
             self.locks.bring_on(call)
 
@@ -330,7 +328,7 @@ class Execution:
     def _go_idle(self) -> None:
         """Nothing is left to release: start what may start, flush what must be durable."""
         flushing = self.flushing
-        is_held_back = flushing.pausing or flushing.draining or not flushing.has_looked
+        is_held_back = self._is_held_back
         offer = self.claim.offer
         if offer is not None and not is_held_back and self.release.take_offer():
             if offer.call is not None:
@@ -343,6 +341,9 @@ class Execution:
                 self.release.decide(taken)
                 self.advance()
                 return
+        if self._take_timer():
+            self.advance()
+            return
         if self.history.replaying and self.release.is_renewing:
             # The past must be repeated before anything can be looked at.
             is_held_back = flushing.draining
@@ -352,6 +353,15 @@ class Execution:
             self.release.hold_misfit()
         if flushing.must_flush():
             self.line.want_flush()
+
+    @property
+    def _is_held_back(self) -> bool:
+        """True if nothing new may begin: the run pauses, is handed back, or has mail to look at."""
+        flushing = self.flushing
+        return flushing.pausing or flushing.draining or not flushing.has_looked
+
+    def _take_timer(self) -> bool:
+        return self._timers is not None and not self._is_held_back and self.release.take_timer()
 
     # ================================================================ what the worker tells
 
@@ -367,7 +377,9 @@ class Execution:
         """
         if self.over or self.flushing.locked:
             return
-        if self.code.driver.busy or not self.flushing.put_off():
+        if not self.code.driver.busy and self._take_timer():
+            self.advance()
+        elif self.code.driver.busy or not self.flushing.put_off():
             self.poke()
 
     def hear(self, offer: Offer) -> None:

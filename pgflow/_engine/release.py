@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pgflow._engine.agenda import Agenda
 from pgflow._engine.buffer import Buffer
-from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall
+from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, TimerCall
 from pgflow._engine.clock import Clock
 from pgflow._engine.code import Code
 from pgflow._engine.effects import EffectCall, Stage
@@ -364,6 +364,32 @@ class Release:
             Unit(row.seq, row.call, row.kind, row.name, text, None, row.at_us, None)
         )
         self._buffer.flush_soon()
+
+    # ================================================================ timers
+
+    def take_timer(self) -> bool:
+        """Fires the timer that was due first, if the code waits for timers alone.
+
+        That needs no question: nothing that only the database knows could have come before it. It
+        is recorded with the next flush, as a message is that came with the claim; a worker that
+        dies before leaves the timer as it was.
+        """
+        if self._history.replaying or self._agenda.wants_look:
+            return False
+        now_us = self._clock.estimate_us()
+        first: TimerCall | None = None
+        for call in self._agenda.open.values():
+            if not isinstance(call, TimerCall) or call.state != "pending":
+                return False
+            if call.due_us <= now_us and (first is None or call.due_us < first.due_us):
+                first = call
+        if first is None:
+            return False
+        row = self._buffer.record(first.number, Kind.TIMER_FIRED, None, None)
+        first.state = "decided"
+        self.decided.append(Unit(row.seq, row.call, row.kind, None, None, None, row.at_us, None))
+        self._buffer.flush_soon()
+        return True
 
     def _is_newest(self) -> bool:
         """Return True if nothing rests on the outcome that is being released."""

@@ -55,7 +55,3 @@ class Timers:
             return unit.seq, unit.due_us or 0
         row = self._buffer.rows[-1]
         return row.seq, row.at_us + int(delay_seconds * 1e6)
-
-    def bring_on(self, call: TimerCall) -> None:  # noqa: ARG002 - it may be due, whichever it is
-        """A replay has come to its end while it was open: the database knows whether it is due."""
-        self._agenda.look()

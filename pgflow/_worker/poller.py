@@ -21,6 +21,22 @@ from pgflow.logs import redacted
 
 log = logging.getLogger("pgflow")
 
+LEAST_SECONDS = 0.001
+"""The clocks of event loops count in milliseconds."""
+
+
+def due_after(due_seconds: float, took_seconds: float) -> float:
+    """Seconds from the answer to a poll until the next one, for a timer.
+
+    The server counted from when it was asked. Timers that are due one right after the other are
+    taken together: polls rest for at least as long as they take.
+
+    Args:
+        due_seconds: Until the timer is due, by the answer; negative if it is due.
+        took_seconds: From the question to the answer.
+    """
+    return max(due_seconds - took_seconds, took_seconds, LEAST_SECONDS)
+
 
 class Poller(Loop):
     """See the module. It keeps nothing but the wish to poll at once.
@@ -63,14 +79,16 @@ class Poller(Loop):
 
     async def loop(self) -> None:
         """Polls when something is due, and every so often."""
+        now = asyncio.get_running_loop().time
         has_said = False
         while True:
             wait = self._poll_seconds * random.uniform(0.8, 1.0)  # noqa: S311 - spreads the load
+            asked_at = now()
             try:
                 polled = await self.poll()
                 has_said = False
                 if polled.next_due_seconds is not None:
-                    wait = min(wait, max(polled.next_due_seconds, 0.005))
+                    wait = min(wait, due_after(polled.next_due_seconds, now() - asked_at))
                 if polled.busy:
                     wait = min(wait, 0.02)
                 self._want_claims()
