@@ -175,6 +175,22 @@ def test_what_was_typed_is_checked_against_the_annotations(dsn, conn, typed, lin
     assert statuses(conn) == {}
 
 
+def test_a_word_that_names_nothing_is_told_where_was_looked(dsn, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ARCHON_HOME", str(tmp_path / "home"))
+    answer = pgflow(dsn, "run", "nosuchname", "--path", str(tmp_path))
+    assert (answer.code, answer.err) == (
+        2,
+        (
+            "pgflow: nothing here is named 'nosuchname': no workflow in .archon/workflows, "
+            f"{tmp_path} or {tmp_path}/home/workflows, no SOP in ., sops, agent-sops, .agents/sops "
+            f"or {tmp_path}, and no module importable from {tmp_path}. Pass a FILE, or "
+            "MODULE:WORKFLOW; `pgflow start nosuchname` starts a workflow that the database "
+            "knows\n"
+        ),
+    )
+
+
 def test_a_module_that_cannot_be_imported_says_where(dsn, tmp_path):
     for name, text, line in (
         ("broken.py", "x = (\n", "SyntaxError"),

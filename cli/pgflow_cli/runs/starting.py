@@ -502,7 +502,7 @@ def run(
     same key goes on.
     """
     from pgflow_cli.look.logs import set_up_logging
-    from pgflow_cli.look.targets import load_workflow
+    from pgflow_cli.look.targets import NoModule, load_module, load_workflow
     from pgflow_cli.runs import asking, declared
     from pgflow_cli.runs.running import run_here
 
@@ -535,6 +535,11 @@ def run(
         app, workflow = _app_of_files(find_dsn(dsn))
         labels = {"file": arguments["frozen"].graph.name[:255], **labels}
     else:
+        if ":" not in target:
+            try:
+                load_module(target)
+            except NoModule:
+                raise Mistake(declared.unfound(target, folders)) from None
         of_files = {"--cwd": cwd, "--with": requested, "--provider": provider,
                     "--map": providers, "--env": env,
                     "--secret": secret, "--ignore": ignore, "--base": base,
