@@ -280,6 +280,10 @@ def _main(
     ),
 ) -> None:
     """Durable execution with nothing but Postgres."""
+    del version
+    from pgflow_cli.look.logs import quiet_driver
+
+    quiet_driver()
 
 
 def needs_target(arguments: list[str]) -> bool:

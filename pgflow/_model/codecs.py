@@ -266,9 +266,22 @@ def _refuse_constant(name: str) -> NoReturn:
 def _first_line(error: BaseException) -> str:
     if isinstance(error, pydantic.ValidationError):
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        return f"{where}: {first['msg']}" if where else str(first["msg"])
+        where, said = ".".join(map(str, first["loc"])), _complaint(first["type"], first["msg"])
+        return f"{where}: {said}" if where else said
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _complaint(kind: str, message: str) -> str:
+    """Return what pydantic says is wrong. Of a validator that has raised, what that says itself.
+
+    Args:
+        kind: Kind of the error.
+        message: Its message.
+    """
+    if kind not in ("value_error", "assertion_error"):
+        return message
+    prefix, _, said = message.partition(", ")
+    return said or prefix
 
 
 def describe(annotation: Any) -> str:

@@ -5,12 +5,13 @@ to commit any more.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from typing import Any
 
 from pgflow._engine.execution import Execution
-from pgflow._engine.flush import Flush
+from pgflow._engine.flush import Ending, Flush
 from pgflow._engine.values import UNREADABLE
 from pgflow._flow.scope import log_fields
 from pgflow._model.claims import Claim
@@ -91,7 +92,7 @@ class Aftermath:
         if execution.over and self._runs.has(execution):
             if flush.ending is not None:
                 self.finished += 1
-                self._tell_end(claim, flush.ending.status)
+                self._tell_end(claim, flush.ending)
             elif answer is not None:
                 if answer["place"] in ("ended", "held"):
                     self._news.have_told([claim.chain_id])
@@ -118,11 +119,16 @@ class Aftermath:
             return False
         return True
 
-    def _tell_end(self, claim: Claim, status: str) -> None:
+    def _tell_end(self, claim: Claim, ending: Ending) -> None:
+        status = ending.status
         if self._meter is not None:
             self._meter.run_ended(claim.workflow, status)
         level = logging.DEBUG if status == "completed" else logging.INFO
         if log.isEnabledFor(level):
+            if ending.error is not None:
+                # Never its text: it may quote what the run works on.
+                kind = json.loads(ending.error)["type"].removeprefix("builtins.")
+                status = f"{status} with {kind}"
             log.log(level, "run %s %s", claim.key, status, extra=log_fields(claim))
 
     def _tell_place(self, execution: Execution, flush: Flush, place: str) -> None:

@@ -72,7 +72,7 @@ class Live:
         self._turn = asyncio.Lock()
         self._free_at = 0.0
         self._streams = 0
-        self._is_closed = False
+        self._closed = asyncio.Event()
 
     @property
     def mark(self) -> str:
@@ -83,7 +83,7 @@ class Live:
 
     def close(self) -> None:
         """End all streams."""
-        self._is_closed = True
+        self._closed.set()
         self._news.close()
 
     def stream(self, request: Request) -> Response:
@@ -112,19 +112,19 @@ class Live:
         loop = asyncio.get_running_loop()
         until = loop.time() + STREAM_SECONDS
         seen, sent = self._known(request), ""
-        while not self._is_closed:
+        while not self._closed.is_set():
             try:
                 await asyncio.wait_for(self._news.after(seen), until - loop.time())
             except TimeoutError:
                 return
-            if self._is_closed:
-                return
             await self._renew(request, view, self._news.count)
+            if self._closed.is_set():
+                return
             seen = view.count
             if view.html != sent:
                 sent = view.html
                 yield f"id: {self._name}-{seen}\nevent: page\ndata: {json.dumps(sent)}\n\n"
-            await asyncio.sleep(REST_SECONDS)
+            await self._rest(REST_SECONDS)
 
     def _known(self, request: Request) -> int:
         """Return the count that a browser says its page is of; -1 if it says none of ours."""
@@ -151,10 +151,18 @@ class Live:
         async with self._turn:
             if view.count >= count:
                 return
-            await asyncio.sleep(max(0.0, self._free_at - loop.time()))
+            await self._rest(self._free_at - loop.time())
+            if self._closed.is_set():
+                return
             view.count = self._news.count
             view.html, seconds = await self._make(request)
             self._free_at = loop.time() + seconds * (1 / SHARE - 1)
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait for so long, or until all streams end: no page that rests keeps a server."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closed.wait()
 
 
 def wants_stream(request: Request) -> bool:

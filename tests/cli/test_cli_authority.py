@@ -49,7 +49,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["settle", NOWHERE, "--failed", "--absent"], "say what became of it"),
     (["settle", NOWHERE, "--failed"], "no open effect has the key"),
     (["settle", NOWHERE, "--confirmed", "{"], "the result is not JSON"),
-    (["discharge", NOWHERE], "no open obligation has the key"),
+    (["discharge", NOWHERE], "or never was; `pgflow owed` lists what is open"),
     (["discharge", NOWHERE, "--evidence", "{"], "the evidence is not JSON"),
     (["transfer", NOWHERE, "bob"], "no open obligation has the key"),
     (["transfer", NOWHERE, ""], "who holds an obligation"),

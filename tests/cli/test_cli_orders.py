@@ -222,6 +222,9 @@ def test_signals_that_cannot_arrive_are_not_sent(runs, conn):
     answer = pgflow(runs, "signal", "run-1", "paid")
     assert (answer.code, answer.err) == (
         2,
-        "pgflow: run 'run-1' is cancelled: it takes no more signals; nothing was sent\n",
+        (
+            "pgflow: run 'run-1' is cancelled: it takes no more signals; nothing was sent. "
+            "See it with: pgflow show run-1\n"
+        ),
     )
     assert conn.execute("select count(*) from pgflow.signal").fetchone() == (0,)

@@ -53,6 +53,20 @@ def test_a_run_of_a_pinned_workflow_is_pinned_to_the_code_that_was_named(dsn, co
     assert one(conn, "select version from pgflow.runs") == "2"
 
 
+def test_a_run_that_is_started_by_name_is_pinned_to_the_version_that_is_said(dsn, conn):
+    more = ("--new", "-k", "k-1", "--version", "2")
+    assert pgflow(dsn, "start", "invoice", "n:=1", *more).data["new"]
+    assert not pgflow(dsn, "start", "invoice", "n:=1", *more).data["new"]
+    assert one(conn, "select version from pgflow.runs") == "2"
+    for target, version, says in (
+        ("cli_jobs:greet", "2", "the code of cli_jobs:greet says whether its runs are pinned"),
+        ("invoice", "", "--version is empty"),
+        ("invoice", "v" * 256, "255 bytes"),
+    ):
+        answer = pgflow(dsn, "start", target, "n:=1", "--version", version)
+        assert (answer.code, says in answer.err) == (2, True), answer.err
+
+
 def test_a_name_alone_is_enough_once_the_database_knows_it(dsn, conn):
     conn.execute("select pgflow.start_run('greet', '{\"name\": \"Ada\"}', queue => 'hellos')")
     assert pgflow(dsn, "start", "greet", "name=Bob").data["queue"] == "hellos"
@@ -159,6 +173,22 @@ def test_what_was_typed_is_checked_against_the_annotations(dsn, conn, typed, lin
     assert line in answer.err
     assert answer.err.count("\n") == 1
     assert statuses(conn) == {}
+
+
+def test_a_word_that_names_nothing_is_told_where_was_looked(dsn, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ARCHON_HOME", str(tmp_path / "home"))
+    answer = pgflow(dsn, "run", "nosuchname", "--path", str(tmp_path))
+    assert (answer.code, answer.err) == (
+        2,
+        (
+            "pgflow: nothing here is named 'nosuchname': no workflow in .archon/workflows, "
+            f"{tmp_path} or {tmp_path}/home/workflows, no SOP in ., sops, agent-sops, .agents/sops "
+            f"or {tmp_path}, and no module importable from {tmp_path}. Pass a FILE, or "
+            "MODULE:WORKFLOW; `pgflow start nosuchname` starts a workflow that the database "
+            "knows\n"
+        ),
+    )
 
 
 def test_a_module_that_cannot_be_imported_says_where(dsn, tmp_path):

@@ -178,11 +178,25 @@ async def doomed(secret: str) -> None:
     await hopeless(secret)
 
 
+class Cipher:
+    """A codec that hides a little."""
+
+    key_id = "k1"
+    hash_key = b"h" * 32
+
+    def encode(self, data: bytes) -> bytes:
+        return bytes(byte ^ 7 for byte in data)
+
+    def decode(self, key_id: str, data: bytes) -> bytes:
+        return self.encode(data)
+
+
+@pytest.mark.parametrize("codec", [None, Cipher()], ids=["clear", "sealed"])
 def test_the_worker_says_of_which_run_and_step_it_speaks(
-    dsn: str, caplog: pytest.LogCaptureFixture
+    dsn: str, caplog: pytest.LogCaptureFixture, codec: Cipher | None
 ) -> None:
     caplog.set_level(logging.INFO, logger="pgflow")
-    with App(dsn, include=[doomed]) as app, app.worker(), pytest.raises(RunFailed):
+    with App(dsn, include=[doomed], codec=codec) as app, app.worker(), pytest.raises(RunFailed):
         app.start(doomed.options(key="k"), "hunter2").result(SOON)
     records = [record for record in caplog.records if record.name == "pgflow"]
     first, last, run = (
@@ -194,7 +208,10 @@ def test_the_worker_says_of_which_run_and_step_it_speaks(
     assert run == {**about, "step": None, "call": None, "attempt": None}
     said_ = [record.getMessage() for record in records]
     assert said_[0].startswith("step hopeless failed with ValueError: tried again in ")
-    assert said_[1:] == ["step hopeless failed with ValueError: not tried again", "run k failed"]
+    assert said_[1:] == [
+        "step hopeless failed with ValueError: not tried again",
+        "run k failed with ValueError",
+    ]
     assert "hunter2" not in caplog.text
 
 
@@ -294,7 +311,9 @@ def test_no_password_input_result_or_text_of_an_error_is_in_the_log_of_a_worker(
         code, log = started.finish()
     lines = [json.loads(line) for line in log.splitlines()]
     assert code == 0
-    assert {"run k failed", "run told completed"} <= {line["message"] for line in lines}
+    assert {"run k failed with ValueError", "run told completed"} <= {
+        line["message"] for line in lines
+    }
     assert [line["step"] for line in lines if line["logger"] == "pgflow.run"] == ["tell"]
     assert secret not in log
 

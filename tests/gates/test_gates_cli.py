@@ -55,6 +55,28 @@ def test_a_person_at_a_terminal_finds_and_answers_a_gate(
     assert "No gate waits for an answer." in pgflow(pgflow_dsn, "gates", "--table").err
 
 
+def test_an_answer_to_a_run_that_has_ended_is_pointed_to_its_page(
+    conn: psycopg.Connection, pgflow_dsn: str
+) -> None:
+    conn.execute("select pgflow.start_run('ship', '{}', 'an order'), pgflow.cancel_run('an order')")
+    conn.execute("select pgflow.wake()")
+    for order in (["approve"], ["edit"], ["reject"], ["delegate"]):
+        more = {"edit": ["1"], "delegate": ["--to", "bob"]}.get(order[0], [])
+        answer = pgflow(pgflow_dsn, *order, "an order", *more)
+        assert (answer.code, answer.err) == (
+            2,
+            (
+                "pgflow: run 'an order' is cancelled and waits at no gate; nothing was answered. "
+                "See it with: pgflow show 'an order'\n"
+            ),
+        )
+        unknown = pgflow(pgflow_dsn, *order, "k/nothing/1", *more).err
+        assert unknown == (
+            "pgflow: no open gate has the key 'k/nothing/1'. Its run has ended or gave it up, or "
+            "it never was; `pgflow gates` lists what is open\n"
+        )
+
+
 def test_the_other_answers_have_commands_too(
     flow: Harness, conn: psycopg.Connection, pgflow_dsn: str
 ) -> None:

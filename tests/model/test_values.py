@@ -253,6 +253,39 @@ def test_a_value_that_does_not_fit_the_annotation_is_refused_when_read():
         )  # type: ignore[arg-type]
 
 
+def refuse_two(value: int) -> int:
+    """A validator that raises this and that."""
+    if value == 2:
+        raise ValueError("it is two")
+    if value == 3:
+        raise ValueError
+    if value == 4:
+        raise AssertionError("four is no choice")
+    if value == 5:
+        raise AssertionError
+    return value
+
+
+class Chosen(pydantic.BaseModel):
+    value: Annotated[int, pydantic.AfterValidator(refuse_two)]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (2, "it is two"),
+        (3, "Value error"),
+        (4, "four is no choice"),
+        (5, "Assertion failed"),
+        ('"x"', "Input should be a valid integer, unable to parse string as an integer"),
+    ],
+)
+def test_what_a_validator_says_is_said_as_it_stands(value: object, says: str) -> None:
+    with pytest.raises(NotStorable) as refused:
+        Codec(Chosen).decode(f'{{"value": {value}}}', "the input")
+    assert str(refused.value) == f"the input does not fit its annotation Chosen: value: {says}"
+
+
 def test_the_place_inside_a_value_is_named():
     with pytest.raises(NotStorable, match=r"does not fit its annotation Order: lines\.1\.cents: "):
         order = '{"order_id":"%s","lines":[{"item":"a","cents":1},{"item":"b","cents":"x"}],"placed":"2026-01-01","total":"1","colour":"red"}'

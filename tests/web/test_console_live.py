@@ -140,6 +140,30 @@ def test_all_live_pages_together_take_a_part_of_a_core(monkeypatch: pytest.Monke
     asyncio.run(look())
 
 
+def test_a_page_that_has_to_rest_ends_with_the_console() -> None:
+    async def make(_: Any) -> tuple[str, float]:
+        return "<p>page</p>", 3600
+
+    class Silent:
+        count = 7
+
+        def close(self) -> None:
+            pass
+
+    async def look() -> None:
+        streams, second = live.Live(Silent(), make), live._View()  # type: ignore[arg-type]
+        await streams._renew(Request({"type": "http"}), live._View(), 7)
+        resting = asyncio.create_task(streams._renew(Request({"type": "http"}), second, 7))
+        while not streams._turn.locked():
+            await asyncio.sleep(0)
+        streams.close()
+        async with asyncio.timeout(20):
+            await resting
+        assert second.html == ""
+
+    asyncio.run(look())
+
+
 def test_a_browser_shows_what_is_new_and_keeps_what_is_unfolded(flow: Harness, dsn: str) -> None:
     flow.include(*FLOWS)
     flow.start(await_payment.options(key="i"), "x" * 100)

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from chromium import Chromium, chromium
 from clikit import finish, pgflow, process
+from processes import eventually
 from records import SOON, run_row
 from schedulekit import setting
 from sqlkit import one
@@ -77,6 +79,30 @@ def test_it_serves_this_machine_until_it_is_asked_to_stop(dsn: str) -> None:
         assert fetch(f"{url}/static/icon.svg")[0] == 200
         served.send_signal(signal.SIGTERM)
         assert finish(served).code == 0
+
+
+def test_a_page_that_the_database_does_not_answer_ends_with_the_console(
+    dsn: str, conn: psycopg.Connection[Any]
+) -> None:
+    with (
+        console(dsn) as (url, served),
+        conn.transaction(),
+        ThreadPoolExecutor() as elsewhere,
+    ):
+        conn.execute("lock table pgflow.worker in access exclusive mode")
+        page = elsewhere.submit(fetch, f"{url}/workers")
+        eventually(lambda: one(conn, WAITING), "the page waits for the lock")
+        served.send_signal(signal.SIGTERM)
+        answer = finish(served)
+        assert page.result() == (503, "This server stops: load the page again later.")
+        assert answer.code == 0
+        assert len(answer.err.splitlines()) == 1, answer.err
+        assert "Cancel 1 running task(s)" in answer.err
+
+
+WAITING = """
+select exists (select from pg_locks where not granted and relation = 'pgflow.worker'::regclass)
+"""
 
 
 def test_others_come_in_with_tokens_only(dsn: str, tmp_path: Path) -> None:

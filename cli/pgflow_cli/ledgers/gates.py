@@ -25,7 +25,7 @@ from pgflow_cli.look.output import (
     print_rows,
 )
 from pgflow_cli.look.parsing import parse_json, refuse_empty
-from pgflow_cli.look.selection import complete_key, find_run
+from pgflow_cli.look.selection import ENDED, complete_key, find_run, see
 
 if TYPE_CHECKING:
     import psycopg
@@ -217,8 +217,8 @@ def _meant(
     by a run that it called; and the answer to it. No gate if there is none.
 
     Raises:
-        Mistake: The run waits at several, or the words begin with a node whose gate was answered.
-            They are not taken for an answer to another gate.
+        Mistake: The run waits at several or has ended, or the words begin with a node whose gate
+            was answered. They are not taken for an answer to another gate.
     """
     from pgflow.inspect import find_gate, list_gate_names, list_gates_below
 
@@ -238,7 +238,29 @@ def _meant(
         raise Mistake(f"run {word!r} waits at no gate {node!r}: {_named(open_gates)}")
     if len(named) > 1:
         raise Mistake(f"run {word!r} waits at several gates: {_named(named)}")
+    if not named:
+        _refuse_ended(connection, word)
     return (named[0] if named else None), answer
+
+
+def _refuse_ended(connection: psycopg.Connection[Any], word: str) -> None:
+    """Refuse the key of a run that has ended where that of a gate is asked for.
+
+    Raises:
+        Mistake: It has.
+    """
+    from pgflow.errors import RunNotFound
+    from pgflow.inspect import find_run as run_of
+
+    try:
+        found = fetch(connection, run_of(word))
+    except RunNotFound:
+        return
+    if found.status in ENDED:
+        raise Mistake(
+            f"run {word!r} is {found.status} and waits at no gate; nothing was answered. "
+            f"{see(word)}"
+        )
 
 
 def _is_of(gate: str, name: str | None) -> bool:
@@ -427,6 +449,7 @@ def delegate(
         from pgflow._db.calls import gates as calls
         from pgflow._db.query import run
 
+        _refuse_ended(connection, gate)
         run(connection, calls.delegate_gate(gate, by or operator(), to, why or ""))
     said = {"gate": gate, "by": by or operator(), "to": to}
     print_one(

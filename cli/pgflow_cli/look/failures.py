@@ -66,7 +66,7 @@ def _explain_known(error: BaseException) -> tuple[int, str | None]:
     if isinstance(error, (RunFailed, RunCancelled, WorkerFailed)):
         return FAILED, _line(error)
     if isinstance(error, PgflowError):
-        return USAGE, _line(error)
+        return USAGE, _in_commands(_line(error))
     if isinstance(cause, psycopg.DataError):
         return USAGE, f"the database cannot take that: {_line(cause)}"
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
@@ -105,6 +105,16 @@ def _unreached(error: BaseException) -> str:
             "or say target_session_attrs=any to read from a standby"
         )
     return _line(error).partition(" Is the server running ")[0]
+
+
+_LISTED = {"gates": "gates", "obligations": "owed"}
+"""Commands by the views that hints of the database name, for those who write SQL."""
+
+
+def _in_commands(line: str) -> str:
+    for view, command in _LISTED.items():
+        line = line.replace(f"; pgflow.{view} lists ", f"; `pgflow {command}` lists ")
+    return line
 
 
 # The place in a statement that the user did not write.

@@ -1,10 +1,25 @@
-"""Log of a command that works on runs, on standard error."""
+"""Log of a command, on standard error.
+
+The driver and its pool log a line for each try to connect and each query that is broken off. A
+command has a line of its own for what comes of that, so theirs are for who debugs.
+"""
 
 from __future__ import annotations
 
 import logging
 
 from pgflow_cli.look.failures import Mistake
+
+_DRIVER = logging.getLogger("psycopg")
+_QUIET = logging.ERROR
+
+
+def quiet_driver() -> None:
+    """Keeps the warnings of the driver from the terminal, unless this process has said itself what
+    it wants of them.
+    """
+    if _DRIVER.level in (logging.NOTSET, logging.WARNING):  # the latter is its own, once imported
+        _DRIVER.setLevel(_QUIET)
 
 
 def set_up_logging(level: str, form: str = "text") -> None:
@@ -22,5 +37,7 @@ def set_up_logging(level: str, form: str = "text") -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    if level.upper() == "DEBUG" and _DRIVER.level == _QUIET:
+        _DRIVER.setLevel(logging.NOTSET)
     # It says each address that it asks, and a hook's may be a secret.
     logging.getLogger("httpx").setLevel(max(logging.WARNING, logging.getLogger().level))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -156,6 +157,11 @@ def find_detail(connection: psycopg.Connection[Any], key: str) -> RunDetail:
     from pgflow.inspect import find_detail as detail_of
 
     return find(connection, key, detail_of(key))
+
+
+def see(key: str) -> str:
+    """The end of a line on a run, with the command that shows it."""
+    return f"See it with: pgflow show {shlex.quote(key)}"
 
 
 def _similar_keys(connection: psycopg.Connection[Any], key: str) -> str:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from pgflow.app import AppBase, AsyncApp
 
 
+class NoModule(Mistake):
+    """There is no module of that name."""
+
+
 def load_module(target: str) -> ModuleType:
     """Imports a module by its dotted name or by its file, as seen from the working directory.
 
@@ -35,7 +39,7 @@ def load_module(target: str) -> ModuleType:
             raise Mistake(
                 f"{target} imports {error.name}, which is not installed here{_where(error)}"
             ) from error
-        raise Mistake(
+        raise NoModule(
             f"there is no module {name!r} here: pass MODULE or FILE.py, importable from {folder}"
         ) from error
     except Exception as error:

@@ -184,10 +184,36 @@ def make_server(served: Any) -> Any:
 
     return Server(
         uvicorn.Config(
-            served, log_config=None, log_level="warning", access_log=False,
+            _answering_to_the_end(served), log_config=None, log_level="warning", access_log=False,
             proxy_headers=False, server_header=False, lifespan="off", timeout_graceful_shutdown=5,
         )
     )  # fmt: skip
+
+
+def _answering_to_the_end(served: Any) -> Any:
+    """Return an application that answers also where the server stops and breaks a request off,
+    because the database has not answered for so long. Else each is logged as an error of ours.
+    """
+    import asyncio
+
+    async def answering(scope: Any, receive: Any, send: Any) -> None:
+        has_begun = False
+
+        async def noted(message: Any) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await served(scope, receive, noted)
+        except asyncio.CancelledError:
+            if not has_begun:
+                headers = [(b"content-type", b"text/plain; charset=utf-8")]
+                await send({"type": "http.response.start", "status": 503, "headers": headers})
+            text = b"" if has_begun else b"This server stops: load the page again later."
+            await send({"type": "http.response.body", "body": text})
+
+    return answering
 
 
 def listen_at(host: str, port: int) -> socket.socket:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,6 +96,23 @@ def find_file(target: str, search: tuple[Path, ...] = ()) -> Path | None:
     if ":" in target or target.endswith(".py") or "\0" in target:
         return None
     return _find_dag(target, search) or _find_sop(target, search)
+
+
+def unfound(target: str, search: tuple[Path, ...] = ()) -> str:
+    """The line on a word that names no file and no module: where was looked, and what to say."""
+    from pgflow.declare.dag.scopes import home
+
+    def listed(folders: Sequence[str | Path]) -> str:
+        *others, last = map(str, folders)
+        return f"{', '.join(others)} or {last}"
+
+    return (
+        f"nothing here is named {target!r}: "
+        f"no workflow in {listed([_LAYOUT, *search, home() / 'workflows'])}, "
+        f"no SOP in {listed([*_SOPS, *search])}, and no module importable from {Path.cwd()}. "
+        f"Pass a FILE, or MODULE:WORKFLOW; `pgflow start {target}` starts a workflow that the "
+        "database knows"
+    )
 
 
 def _find_dag(name: str, search: tuple[Path, ...]) -> Path | None:

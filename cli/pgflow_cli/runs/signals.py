@@ -12,7 +12,7 @@ from pgflow_cli.look.failures import Mistake
 from pgflow_cli.look.mail import operator, wake
 from pgflow_cli.look.output import AsJson, choose_form, dump, plain, print_one
 from pgflow_cli.look.parsing import parse_json, refuse_empty
-from pgflow_cli.look.selection import Key, find_detail, find_run
+from pgflow_cli.look.selection import Key, find_detail, find_run, see
 from pgflow_cli.runs.stages import check_mail
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def signal(
             )
             if sent_to.ended_as is not None and sent_to.is_new:
                 raise Mistake(
-                    f"run {key!r} is {sent_to.ended_as}: it takes no more signals; nothing was sent"
+                    f"run {key!r} is {sent_to.ended_as}: it takes no more signals; nothing was "
+                    f"sent. {see(key)}"
                 )
         after = _wake_run(connection, key, sent_to, before, name)
     sent = {

@@ -145,6 +145,14 @@ def start(
     pool: Annotated[
         str | None, typer.Option("--pool", help="Pool that the run draws on.", show_default=False)
     ] = None,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            callback=refuse_empty,
+            help="With a name: pin the run to this version of the code.",
+            show_default=False,
+        ),
+    ] = None,
     new: Annotated[
         bool,
         typer.Option("--new", help="The name is right although the database has never seen it."),
@@ -167,6 +175,10 @@ def start(
             "--key-for, --debounce, --max-wait and --collect are said of a key: pass --key too"
         )
     workflow = _load(target, dsn) if ":" in target or target.endswith(".py") else None
+    if workflow is not None and version is not None:
+        raise Mistake(
+            f"--version is said of a name: the code of {target} says whether its runs are pinned"
+        )
     with opened(dsn) as connection:
         from pgflow.inspect import is_served, why_unserved
 
@@ -196,6 +208,7 @@ def start(
             debounce=times["debounce"],
             max_wait=times["max_wait"],
             collect=collect,
+            version=version or options.version,
         )
         started = _start(
             connection, name, value, options, None if workflow is None else workflow.defaults_text
@@ -489,7 +502,7 @@ def run(
     same key goes on.
     """
     from pgflow_cli.look.logs import set_up_logging
-    from pgflow_cli.look.targets import load_workflow
+    from pgflow_cli.look.targets import NoModule, load_module, load_workflow
     from pgflow_cli.runs import asking, declared
     from pgflow_cli.runs.running import run_here
 
@@ -522,6 +535,11 @@ def run(
         app, workflow = _app_of_files(find_dsn(dsn))
         labels = {"file": arguments["frozen"].graph.name[:255], **labels}
     else:
+        if ":" not in target:
+            try:
+                load_module(target)
+            except NoModule:
+                raise Mistake(declared.unfound(target, folders)) from None
         of_files = {"--cwd": cwd, "--with": requested, "--provider": provider,
                     "--map": providers, "--env": env,
                     "--secret": secret, "--ignore": ignore, "--base": base,
