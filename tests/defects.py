@@ -574,6 +574,42 @@ LOCKS = (
         "test_a_look_that_is_due_does_not_touch_calls_while_code_runs_in_a_thread",
     ),
     Defect(
+        "a timer that fires beside a wait without a question",
+        "pgflow/_engine/release.py",
+        'if not isinstance(call, TimerCall) or call.state != "pending":\n                return False',
+        "if not isinstance(call, TimerCall):\n                continue",
+        "engine/test_engine_timers.py::test_beside_a_wait_the_database_says_which_came_first",
+    ),
+    Defect(
+        "a timer that fires early",
+        "pgflow/_engine/release.py",
+        "if call.due_us <= now_us and (first",
+        "if (first",
+        "engine/test_engine_timers.py::test_it_does_not_fire_before_it_is_due",
+    ),
+    Defect(
+        "a timer that fires before mail is looked at",
+        "pgflow/_engine/release.py",
+        "if self._history.replaying or self._agenda.wants_look:",
+        "if self._history.replaying:",
+        "engine/test_engine_timers.py::test_a_look_that_is_wanted_comes_first",
+    ),
+    Defect(
+        "a timer that fires in a run that is handed back",
+        "pgflow/_engine/execution.py",
+        "self._timers is not None and not self._is_held_back and",
+        "self._timers is not None and",
+        "engine/test_engine_timers.py::"
+        "test_a_run_that_is_handed_back_leaves_its_timer_to_the_next_holder",
+    ),
+    Defect(
+        "timers that are late by what a poll takes",
+        "pgflow/_worker/poller.py",
+        "return max(due_seconds - took_seconds,",
+        "return max(due_seconds,",
+        "worker/test_parked.py::test_the_next_poll_is_when_a_timer_is_due_as_of_the_question",
+    ),
+    Defect(
         "look of every run at every poll",
         "pgflow/_worker/poller.py",
         "if now - self._poked_at >= self._poll_seconds * 0.8:",

@@ -11,6 +11,7 @@ from records import HOUR, count
 
 import pgflow
 from pgflow import Signal, step, workflow
+from pgflow._worker.poller import due_after
 
 if TYPE_CHECKING:
     from pgflow.testing import Harness
@@ -103,3 +104,13 @@ def test_two_hundred_runs_that_wait_cost_rows_only_and_all_come_to_their_end(
     flow.until_idle()
     assert [run.result() for run in sleeping] == list(range(RUNS))
     assert [run.result() for run in waiting] == list(range(1000, 1000 + RUNS))
+
+
+def test_the_next_poll_is_when_a_timer_is_due_as_of_the_question():
+    assert due_after(0.5, took_seconds=0.125) == 0.375
+
+
+@pytest.mark.parametrize("due_seconds", [-4.0, 0.0, 0.25])
+def test_polls_rest_for_as_long_as_they_take(due_seconds: float):
+    assert due_after(due_seconds, took_seconds=0.125) == 0.125
+    assert due_after(due_seconds - 0.25, took_seconds=0) == 0.001
