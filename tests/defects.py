@@ -1284,8 +1284,8 @@ STEPS = (
     Defect(
         "bodies begun while the worker stops",
         "pgflow/_engine/execution.py",
-        "is_held_back = flushing.pausing or flushing.draining or",
-        "is_held_back = flushing.pausing or",
+        "return flushing.pausing or flushing.draining or",
+        "return flushing.pausing or",
         "engine/test_engine_order.py::test_a_draining_run_starts_no_read_either",
     ),
     Defect(

@@ -41,7 +41,7 @@ from pgflow._engine import mypyc_attr
 from pgflow._engine.agenda import Agenda
 from pgflow._engine.budgets import Budgets
 from pgflow._engine.buffer import Buffer
-from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, StepSpec, TimerCall
+from pgflow._engine.calls import Call, ChildCall, SignalCall, StepCall, StepSpec
 from pgflow._engine.children import Children
 from pgflow._engine.clock import Clock
 from pgflow._engine.code import Code
