@@ -75,6 +75,8 @@ class Execution:
     """Look before that answer was asked for."""
     words: list[list[Any]] = field(default_factory=list)
     """Word of updates that goes with the buffer."""
+    due_us: dict[int, int] = field(default_factory=dict)
+    """By the seq of its start, when a timer is due of which the claim has told."""
 
     @property
     def brings_result(self) -> bool:
@@ -267,7 +269,8 @@ class Cast:
             if run_id is None:
                 continue
             journal = Journal(json.loads(text or b"")["ops"])
-            for seq, number, kind, name, payload, *_ in json.loads(units) if units else ():
+            told = json.loads(units) if units else ()
+            for seq, number, kind, name, payload, *_ in told:
                 journal.feed(
                     Unit(
                         seq,
@@ -287,6 +290,7 @@ class Cast:
                 journal,
                 journal.seq,
                 offer=letter and [*letter, step.act.began],
+                due_us={seq: due_us for seq, _, kind, _, _, _, _, due_us, *_ in told if kind == "t"},
             )
 
     # ---------------------------------------------------------------- flushes
@@ -346,6 +350,9 @@ class Cast:
                 e.offered[number] = began
                 e.taken.append([e.run_id, e.chain, name, number])
                 e.note("S", j.call, name, json.loads(payload))
+            elif what == "z" and self._is_due(e):
+                self.world.fire("timer fired without a question")
+                e.note("T", j.call, None)
             elif what in "wvz":
                 return self._wait(e)
             elif what == "u":
@@ -426,6 +433,14 @@ class Cast:
         e.words.append([e.run_id, e.chain, update["id"], number, None, None, None])
         e.note("h", j.call, name, update)
         return True
+
+    def _is_due(self, e: Execution) -> bool:
+        """Return True if a sleep is over that was begun before the claim. Nothing else is waited
+        for, and a run with mail looks at it first.
+        """
+        j = e.journal
+        due_us = e.due_us.get(j.timer or 0)
+        return due_us is not None and due_us <= self.world.mirror.now_us and not j.cancelled
 
     def _wait(self, e: Execution) -> Flush:
         j = e.journal

@@ -45,6 +45,7 @@ MINIMUM_PER_10_000 = {
     "update rejected": 2,
     "signal taken from the claim": 5,
     "result taken from the claim or the commit": 0.3,
+    "timer fired without a question": 3,
 }
 """Number of times that each fault must happen for a campaign to count."""
 
