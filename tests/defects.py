@@ -610,6 +610,21 @@ LOCKS = (
         "worker/test_parked.py::test_the_next_poll_is_when_a_timer_is_due_as_of_the_question",
     ),
     Defect(
+        "claims for places of runs that have not parked",
+        "sql/runs/commit.sql",
+        "jsonb_array_elements(answer->'x') e where e->>'place' = 'parked')::int);",
+        "jsonb_array_elements(answer->'x') e)::int);",
+        "sql/test_sql_commit.py::test_tokens_beyond_the_claim_are_for_runs_that_park_in_its_commit",
+    ),
+    Defect(
+        "no claims for places of runs that park",
+        "pgflow/_worker/claims.py",
+        'parking = sum(1 for flush in flushes if flush.question and flush.question.get("park"))',
+        "pass",
+        "worker/test_queues.py::"
+        "test_a_worker_with_a_backlog_claims_for_the_places_of_runs_that_park_and_for_no_others",
+    ),
+    Defect(
         "look of every run at every poll",
         "pgflow/_worker/poller.py",
         "if now - self._poked_at >= self._poll_seconds * 0.8:",

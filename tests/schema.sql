@@ -2898,11 +2898,11 @@ function pgflow.collected_as_(tenant text, start_id uuid) returns bigint, owner 
   md5 99e81f31afd19ad3aa87c59a4d3e6195
 
 function pgflow.commit_and_claim(batch jsonb, worker_id integer, lanes integer[], max integer, tokens bigint[], take_suspect boolean, after bigint[] DEFAULT NULL::bigint[], payloads json[] DEFAULT NULL::json[]) returns TABLE(answer jsonb, run_id bigint, token bigint, chain_id bigint, lane_id integer, generation integer, attempt integer, suspect integer, last_seq integer, key text, root text, input text, units text, has_mail boolean, created_us bigint, now_us bigint, priority integer, extra jsonb, took_us bigint), owner pgflow_owner
-  -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does
+  -- commit_units and then claim_runs in one transaction: what a worker that drains a queue does. With more tokens than max, as many more runs are claimed as park in this commit
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 80f4655865d712ff80d95c528d6c4420
+  md5 a048c408cfbeb3958cbdcbfedab8ec3d
   grant execute to pgflow_worker
 
 function pgflow.commit_unit(run_id bigint, token bigint, seq integer, call integer, kind "char", name text, payload json, starts json, at_us bigint, worker_id integer DEFAULT NULL::integer) returns text, owner pgflow_owner

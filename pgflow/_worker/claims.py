@@ -157,29 +157,32 @@ class Claims(Loop):
         )
 
     def request_with(self, flushes: Sequence[Flush]) -> ClaimRequest | None:
-        """Return the claim to ride with a commit of these: for the places of runs that end, where
-        there is a backlog to drain, else for children that start and that this worker serves; None
-        if there are neither.
+        """Return the claim to ride with a commit of these: for the places of runs that end or park,
+        where there is a backlog to drain, else for children that start and that this worker serves;
+        None if there are neither.
 
         It may ask for more than is left of a tally.
         """
-        ending = starting = 0
+        ending = parking = starting = 0
         if self._may_find_more:
             ending = sum(1 for flush in flushes if flush.ending is not None)
+            parking = sum(1 for flush in flushes if flush.question and flush.question.get("park"))
         else:
             starting = self._starting(flushes)
-        if not (ending or starting):
+        if not (ending or parking or starting):
             return None
-        count = min(MAX_CLAIM, self.free() + ending)
+        free = self.free()
+        count = max(0, min(MAX_CLAIM, free + ending))
+        parks = max(0, min(MAX_CLAIM, free + ending + parking) - count)
         if starting:
             count = min(count, starting + 1)  # with one more, it comes short if there are no others
         is_limited = self._tally is not None and self._tally.most is not None
         may_not = self._life.is_stopping or self._is_outgrown or self._life.failed.is_set()
-        if may_not or is_limited or count <= 0:
+        if may_not or is_limited or not (count or parks):
             return None
-        self._asked_for += count
-        self._replaced += ending
-        return self._request(count)._replace(replaces=ending)
+        self._asked_for += count + parks
+        self._replaced += ending + parks
+        return self._request(count)._replace(replaces=ending, parks=parks)
 
     def _starting(self, flushes: Sequence[Flush]) -> int:
         """Return how many children these start that this worker may claim."""
@@ -202,17 +205,24 @@ class Claims(Loop):
             return lanes
         return [lane for lane in lanes if lane not in request.lanes]
 
-    def arrived(self, request: ClaimRequest, claims: list[Claim]) -> None:
-        """The answer to a claim, however it was asked for."""
-        self._asked_for -= request.max_runs
-        self._replaced -= request.replaces
-        self._cursor.answered(request, claims)
-        is_short = len(claims) < request.max_runs
-        self._has_backlog = not is_short
-        if is_short and request.after is not None:
-            self._wanted.set()
-        elif is_short:
-            self._lines.came_short()
+    def arrived(self, request: ClaimRequest, claims: list[Claim], parked: int = 0) -> ClaimRequest:
+        """The answer to a claim, however it was asked for.
+
+        Args:
+            request: The claim.
+            claims: What it has found.
+            parked: Number of runs that have parked in the commit with which it rode.
+
+        Returns:
+            The claim as the database took it: for the places of runs that have parked.
+        """
+        self._asked_for -= request.max_runs + request.parks
+        self._replaced -= request.replaces + request.parks
+        request = request._replace(
+            max_runs=request.max_runs + min(parked, request.parks), replaces=0, parks=0
+        )
+        if request.max_runs:
+            self._learn(request, claims)
         if self._tally is not None:
             self._tally.chains.update(claim.chain_id for claim in claims)
         for claim in claims:
@@ -228,6 +238,17 @@ class Claims(Loop):
                 self._tasks.spawn(self._load_and_begin(claim))
             else:
                 self._beginnings.begin(claim)
+        return request
+
+    def _learn(self, request: ClaimRequest, claims: list[Claim]) -> None:
+        """Learns from a claim whether there is more, and where."""
+        self._cursor.answered(request, claims)
+        is_short = len(claims) < request.max_runs
+        self._has_backlog = not is_short
+        if is_short and request.after is not None:
+            self._wanted.set()
+        elif is_short:
+            self._lines.came_short()
 
     async def _load_and_begin(self, claim: Claim) -> None:
         """A journal too long for the answer of the claim comes in pages."""

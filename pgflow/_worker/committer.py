@@ -294,6 +294,7 @@ class Committer(Part):
 
     async def _commit(self, wire: Wire, items: list[Item], *, careful: bool) -> None:
         request = None if careful else self._claims.request_with([flush for _, flush in items])
+        answer = calls.ALL_WELL
         claims: list[Claim] = []
         began = time.perf_counter()
         try:
@@ -303,7 +304,7 @@ class Committer(Part):
                 answer = await wire.ask(self._query(items, careful=careful))
         finally:
             if request is not None:
-                self._claims.arrived(request, claims)
+                request = self._claims.arrived(request, claims, answer.parked)
         if self._meter is not None:
             self._meter.committed(
                 len(items), sum(len(flush.rows) for _, flush in items), time.perf_counter() - began

@@ -337,6 +337,11 @@ declare
   ids bigint[];
 begin
   answer := pgflow.commit_units(batch, payloads => payloads);
+  if cardinality(tokens) > max then
+    -- Those beyond are for runs that ask to park here: the place of one is free only if it has.
+    max := least(cardinality(tokens),
+      max + (select count(*) from jsonb_array_elements(answer->'x') e where e->>'place' = 'parked')::int);
+  end if;
   began := clock_timestamp();
   ids := pgflow.claim_(worker_id, lanes, max, tokens, take_suspect, after);
   took_us := pgflow.micros_(clock_timestamp()) - pgflow.micros_(began);
@@ -348,7 +353,8 @@ begin
 end
 $$;
 comment on function pgflow.commit_and_claim(jsonb, int, int[], int, bigint[], boolean, bigint[], json[])
-  is 'commit_units and then claim_runs in one transaction: what a worker that drains a queue does';
+  is 'commit_units and then claim_runs in one transaction: what a worker that drains a queue does. With more tokens '
+     'than max, as many more runs are claimed as park in this commit';
 --! grant commit_and_claim to pgflow_worker
 
 create or replace function pgflow.commit_unit(

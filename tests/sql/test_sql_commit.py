@@ -848,6 +848,24 @@ def test_a_run_that_a_commit_makes_ready_can_be_claimed_in_the_same_call(db: Con
     assert [(c.generation, c.input) for c in claims] == [(2, '{"n": 2}')]
 
 
+def test_tokens_beyond_the_claim_are_for_runs_that_park_in_its_commit(db: Conn) -> None:
+    parks, has_mail, ends = begin(db), begin(db), begin(db)
+    sqlkit.send(db, has_mail.key, "paid")
+    nexts = [sqlkit.start(db).run_id for _ in range(5)]
+    batch = document(
+        flush(parks, signals=[[1, "paid"]], park=True),
+        flush(has_mail, signals=[[1, "paid"]], park=True),
+        flush(ends, outcome=("completed", None, "1", None)),
+    )
+    query = "select answer, run_id from pgflow.commit_and_claim(%s, %s, %s, 1, %s, true)"
+    found = db.execute(
+        query, (batch, register(db), sqlkit.all_lanes(db), sqlkit.tokens(3))
+    ).fetchall()
+    places = {settled["run"]: settled["place"] for settled in found[0][0]["x"]}
+    assert places == {parks.run_id: "parked", has_mail.run_id: "leased"}
+    assert [run_id for _, run_id in found] == nexts[:2]
+
+
 # ---------------------------------------------------------------- transactional steps
 
 

@@ -14,7 +14,7 @@ import pytest
 from records import SOON, count, wait_until
 
 import pgflow
-from pgflow import App, read, workflow
+from pgflow import App, Signal, read, workflow
 from pgflow._worker.claims import Claims
 
 if TYPE_CHECKING:
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
     from pgflow._db.calls.claim import ClaimRequest
     from pgflow._engine.flush import Flush
+    from pgflow._model.claims import Claim
     from pgflow.testing import Harness
 
 pytestmark = pytest.mark.timeout(90)
+
+go = Signal("go", int)
 
 
 class Works:
@@ -113,6 +116,42 @@ def test_a_worker_with_a_backlog_claims_as_many_as_end_though_other_ends_are_on_
     assert len(asked) > 10
     assert [pair for pair in asked if pair[1] is None or pair[1] < pair[0]] == []
     assert most == 16
+
+
+def test_a_worker_with_a_backlog_claims_for_the_places_of_runs_that_park_and_for_no_others(
+    dsn: str, conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rode: list[tuple[int, int]] = []
+    arrived = Claims.arrived
+    most = 0
+
+    def watched(
+        claims: Claims, request: ClaimRequest, found: list[Claim], parked: int = 0
+    ) -> ClaimRequest:
+        nonlocal most
+        answered = arrived(claims, request, found, parked)
+        most = max(most, len(claims._runs.executions) - parked - request.replaces)
+        if request.parks:
+            rode.append((request.parks, parked))
+            assert len(found) <= request.max_runs + parked
+        return answered
+
+    @workflow
+    async def waiting(_n: int) -> int:
+        return await go.wait()
+
+    monkeypatch.setattr(Claims, "arrived", watched)
+    with App(dsn, include=[waiting]) as app:
+        runs = app.start_many(waiting, [(n,) for n in range(200)])
+        for run in runs[::3]:
+            run.send(go, 1)
+            run.send(go, 2)  # so that no claim brings what it waits for
+        with app.worker(concurrency=8):
+            wait_until(lambda: count(conn, "pgflow.parked") == 133, "those without a signal park")
+            assert [run.result(SOON) for run in runs[::3]] == [1] * 67
+    assert len(rode) > 5
+    assert any(parked < parks for parks, parked in rode)
+    assert most <= 8
 
 
 def test_a_limit_holds_over_all_workers_and_is_used_in_full(

@@ -71,6 +71,8 @@ class ClaimRequest(NamedTuple):
         after: Only runs behind this one; None = from the head of the lanes.
         replaces: Number of its own runs that end in the same commit,
             whose places the new ones take.
+        parks: Number of its own runs that ask to park in the same commit: as many more are claimed
+            as do.
     """
 
     worker_id: int
@@ -79,6 +81,7 @@ class ClaimRequest(NamedTuple):
     take_suspect: bool = True
     after: Position | None = None
     replaces: int = 0
+    parks: int = 0
 
     def params(self) -> tuple[Any, ...]:
         """:data:`ARGUMENTS`, with tokens."""
@@ -87,7 +90,7 @@ class ClaimRequest(NamedTuple):
             self.worker_id,
             list(self.lanes),
             self.max_runs,
-            new_tokens(self.max_runs),
+            new_tokens(self.max_runs + self.parks),
             self.take_suspect,
             after,
         )

@@ -24,6 +24,11 @@ class CommitAnswer:
     in its mailbox.
     """
 
+    @property
+    def parked(self) -> int:
+        """Number of runs that have parked."""
+        return sum(1 for settled in self.settled.values() if settled["place"] == "parked")
+
 
 ALL_WELL = CommitAnswer()
 
