@@ -137,6 +137,18 @@ def test_what_cannot_be_settled_is_one_clear_line(
     assert pgflow(stuck, "owed").data != []
 
 
+def test_a_run_stuck_on_an_effect_shows_the_command_that_settles_it(
+    stuck: str, conn: psycopg.Connection
+) -> None:
+    said = pgflow(stuck, "show", "order-7", tty=True, width=400).out
+    assert (
+        f"`pgflow settle {effect_key(conn)}` with `--confirmed JSON`, `--failed` or `--absent` "
+        "says what became of it" in said
+    )
+    assert "pgflow retry" not in said
+    assert said.splitlines()[-1] == "More: pgflow timeline order-7, pgflow owed"
+
+
 def test_a_person_answers_and_the_run_goes_on(stuck: str, conn: psycopg.Connection) -> None:
     answer = pgflow(
         stuck,
