@@ -272,21 +272,25 @@ def _origin(run: dict[str, Any]) -> str:
     )
 
 
-def _owed_effects(run: dict[str, Any]) -> list[str]:
-    """Return the keys of the effects that a stuck run wants settled; empty for any other run."""
+def _owed_effects(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the effects that a stuck run wants settled; none for any other run."""
     if run["status"] != "stuck" or run["reason_code"] != "effect":
         return []
-    return [effect["key"] for effect in (run["reason_detail"] or {}).get("effects") or ()]
+    return (run["reason_detail"] or {}).get("effects") or []
+
+
+def _settling(effect: dict[str, Any]) -> str:
+    """Return how a person settles an effect."""
+    command = f"pgflow settle {shlex.quote(effect['key'])}"
+    if effect.get("compensates"):
+        return f"take {effect['compensates']} back by hand, then `{command} --confirmed null`"
+    return f"`{command}` with `--confirmed JSON`, `--failed` or `--absent` says what became of it"
 
 
 def _advice(run: dict[str, Any]) -> str:
     key = shlex.quote(run["key"])
     if owed := _owed_effects(run):
-        return "; ".join(
-            f"`pgflow settle {shlex.quote(effect)}` with `--confirmed JSON`, `--failed` or "
-            "`--absent` says what became of it"
-            for effect in owed
-        )
+        return "; ".join(map(_settling, owed))
     if run["status"] == "stuck":
         return f"mend the cause, then `pgflow retry {key}`; or `pgflow cancel {key}`"
     if run["status"] == "paused":
