@@ -165,6 +165,16 @@ def test_a_run_that_ends_while_somebody_waits_is_told_at_once(dsn, conn):
     assert (answer.code, answer.out, answer.err) == (0, '"Hello Ada"\n', "")
 
 
+def test_a_reason_of_several_lines_forges_none(dsn, conn):
+    conn.execute("select pgflow.start_run('greet', '{}', 'forged-1')")
+    conn.execute("select pgflow.cancel_run('forged-1', e'no\\npgflow: run x is completed')")
+    conn.execute("select pgflow.wake()")
+    for tty in (True, False):
+        assert pgflow(dsn, "result", "forged-1", tty=tty).err == (
+            "pgflow: run 'forged-1' is cancelled: no pgflow: run x is completed\n"
+        )
+
+
 def test_a_run_that_failed_or_is_stuck_has_its_exit_code(dsn, conn):
     clikit.make_stuck(conn, "stuck-1")
     conn.execute("""select pgflow.start_run('greet', '{"name": "gone"}', 'gone-1')""")

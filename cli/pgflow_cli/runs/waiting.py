@@ -8,7 +8,7 @@ import typer
 
 from pgflow_cli.look.database import Dsn, as_row, database_now, find_dsn, opened
 from pgflow_cli.look.failures import DONE, FAILED, NEEDS_A_PERSON, TIME_LIMIT, Ended, Mistake
-from pgflow_cli.look.output import AsCsv, AsJson, Form, choose_form, dump, note, print_rows
+from pgflow_cli.look.output import AsCsv, AsJson, Form, choose_form, dump, note, print_rows, shown
 from pgflow_cli.look.parsing import parse_duration
 from pgflow_cli.look.selection import ENDED, Key, complete_key, find_detail
 from pgflow_cli.runs.listing import run_columns
@@ -86,9 +86,13 @@ def result(key: Key, *, timeout: Timeout = None, dsn: Dsn = None) -> None:
     if row["status"] == "completed":
         typer.echo(dump(row["output"]))
         return
-    why = f": {row['why']}" if row["why"] else ""
-    note(f"pgflow: run {key!r} is {row['status']}{why}")
+    note(f"pgflow: run {key!r} is {_standing(row)}")
     raise Ended(_exit_code([row]))
+
+
+def _standing(row: dict[str, Any]) -> str:
+    """Return the status of a run and why, on one line."""
+    return row["status"] + (f": {shown(row['why'])}" if row["why"] else "")
 
 
 def _exit_code(rows: list[dict[str, Any]]) -> int:
