@@ -109,7 +109,7 @@ def _tell_why(connection: psycopg.Connection[Any], key: str) -> None:
 
 def _standing(row: dict[str, Any]) -> str:
     """Return the status of a run and why, on one line."""
-    return row["status"] + (f": {shown(row['why'])}" if row["why"] else "")
+    return f"{row['status']}: {shown(row['why'])}" if row["why"] else str(row["status"])
 
 
 def _exit_code(rows: list[dict[str, Any]]) -> int:
