@@ -20,7 +20,7 @@ from pgflow._flow.entities import Snapshot, query_sync
 from pgflow._flow.events import publish_sync
 from pgflow._flow.events import wait_for_event_sync as _wait_for_event
 from pgflow._flow.ledgers.saga import give_up_child_sync, sync_saga
-from pgflow._flow.many import Tally
+from pgflow._flow.many import Tally, check_mapped
 from pgflow._flow.scope import WorkflowScope, current, sync_scope
 from pgflow._flow.step import Calls, Step
 from pgflow._flow.timers import seconds_of
@@ -136,6 +136,7 @@ def map(  # noqa: A001 - the field's word; users write pgflow.sync.map
     :func:`pgflow.map`.
     """
     scope, thread = sync_scope("pgflow.sync.map()", "pgflow.map()")
+    check_mapped(step)
     tally: Tally[T, R] = Tally(list(items), max_parallel, min_successful, tolerated_failures)
     waiting = enumerate(tally.items)
     running: dict[int, tuple[Calls, Call]] = {}

@@ -2405,7 +2405,7 @@ function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) r
   md5 4a9f07a98bb06f2e3517f9486fb9f58d
 
 function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, force boolean DEFAULT false) returns bigint, owner pgflow_owner
-  -- Cancels a run: its code may clean up; force does what force_cancel_run does, if the caller may (else PF021)
+  -- Asks for a run to be cancelled: its code may clean up. Takes effect once a worker looks, within its poll, or you call wake() after your commit; until then pgflow.runs has the run as it was, queued too. force does what force_cancel_run does, at once, if the caller may (else PF021)
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -4515,7 +4515,7 @@ function pgflow.pause_relay(name text, why text DEFAULT NULL::text, sent_by text
   grant execute to pgflow_operator
 
 function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Holds a run: bodies that run finish, nothing new starts until resume_run
+  -- Asks for a run to be held: bodies that run finish, nothing new starts until resume_run. Takes effect once a worker looks, within its poll, or you call wake() after your commit; until then pgflow.runs has the run as it was
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5076,7 +5076,7 @@ function pgflow.resume_relay(name text, why text DEFAULT NULL::text, sent_by tex
   grant execute to pgflow_operator
 
 function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Lets a paused or stuck run go on
+  -- Lets a paused or stuck run go on, once a worker looks, within its poll, or you call wake() after your commit
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off

@@ -14,7 +14,7 @@ from pgflow._db.calls import batches
 from pgflow._db.calls.start import Started
 from pgflow._db.query import Query, Steps
 from pgflow._flow.interceptor import Interceptor
-from pgflow._flow.workflow import Workflow
+from pgflow._flow.workflow import Workflow, check_workflow
 from pgflow._model.envelopes import Envelopes
 from pgflow._model.options import StartOptions
 from pgflow.errors import InvalidArgument
@@ -68,6 +68,8 @@ def parts_of(
     Raises:
         InvalidArgument: The run that waits has options that say when it begins.
     """
+    check_workflow(workflow, "start_batch()")
+    check_workflow(then, "then= of start_batch()")
     options = then.start_options
     if options.times_key or options.run_at is not None or options.if_taken != "match":
         raise InvalidArgument(
@@ -102,6 +104,7 @@ def _failure_query(
     key: str, workflow: Workflow[..., Any], args: tuple[Any, ...], envelopes: Envelopes | None
 ) -> Query[None]:
     """Has a run of this workflow begin with the first failure."""
+    check_workflow(workflow, "on_failure= of start_batch()")
     workflow.check_definition()
     options = workflow.start_options
     if options != StartOptions(queue=options.queue):

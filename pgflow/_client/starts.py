@@ -17,7 +17,7 @@ from pgflow._db.calls import fork, start
 from pgflow._db.query import Query
 from pgflow._flow.interceptor import Interceptor
 from pgflow._flow.scope import current
-from pgflow._flow.workflow import Workflow
+from pgflow._flow.workflow import Workflow, check_workflow
 from pgflow._model.envelopes import Envelopes, seal_metadata
 from pgflow._model.options import StartOptions
 from pgflow.errors import DefinitionError, InvalidArgument
@@ -98,6 +98,7 @@ def start_query(
     envelopes: Envelopes | None,
 ) -> Query[start.Started]:
     """Starts one run; it always has a key, so that it can be sent again."""
+    check_workflow(workflow, "start()")
     workflow.check_definition()
     options = stored_options(effective_options(workflow, interceptors), envelopes)
     if options.collect is not None and envelopes is not None and envelopes.is_writing:
@@ -194,6 +195,7 @@ def batch_of(
         DefinitionError: A key is among the workflow's options, or it cannot be started at all.
         InvalidArgument: There are more or fewer keys than inputs.
     """
+    check_workflow(workflow, "start_many()")
     if workflow.start_options.key is not None:
         raise DefinitionError(
             "start_many() starts runs of different inputs: they cannot share options(key=...), "

@@ -193,6 +193,8 @@ def _after(run: RunRow) -> str:
 def advice(run: RunRow | RunDetail) -> str:
     """Return what a person may do about a run; empty for nothing."""
     code = getattr(run, "reason_code", None)
+    if run.status in ("stuck", "waiting") and code == "effect":
+        return "Find out what became of the effect at the other side, and say so."
     if run.status == "stuck":
         return "Mend the cause, then retry it. It goes on from its journal with a fresh budget."
     if run.status == "failed":
@@ -205,6 +207,4 @@ def advice(run: RunRow | RunDetail) -> str:
         return "Look at what it asks, and answer."
     if run.status == "waiting" and code == "signal":
         return "Whoever should send the signal has not. You can send it in their place."
-    if run.status == "waiting" and code == "effect":
-        return "Find out what became of the effect at the other side, and say so."
     return ""

@@ -297,6 +297,12 @@ class EffectCall(StepCall):
         return self.spec.terms
 
     @property
+    def is_by_hand(self) -> bool:
+        """True if it takes another effect back, and only a person can."""
+        terms = self.spec.terms
+        return self.compensates is not None and terms is not None and not terms.has_body
+
+    @property
     def waits_for_database(self) -> bool:
         """True if nobody knows what became of it: a word on it may have come."""
         return self.stage in _IN_DOUBT

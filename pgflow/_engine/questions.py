@@ -97,13 +97,31 @@ def owed_detail(calls: Iterable[Call]) -> dict[str, Any]:
     and name and key of each effect to settle.
     """
     owed = [call for call in calls if isinstance(call, EffectCall)]
-    effects = [{"effect": call.name, "key": call.key} for call in owed]
-    keys = ", ".join(effect["key"] for effect in effects)
-    reasons = "".join(f"; {call.notice['why']}" for call in owed if call.notice)
+    by_hand = [call for call in owed if call.is_by_hand]
+    doubtful = [call for call in owed if not call.is_by_hand]
+    parts = [_told_by_hand(call) for call in by_hand]
+    if doubtful:
+        keys = ", ".join(call.key for call in doubtful)
+        reasons = "".join(f"; {call.notice['why']}" for call in doubtful if call.notice)
+        parts.insert(0, f"nobody knows what became of {keys}: settle it{reasons}")
     return {
-        "message": f"nobody knows what became of {keys}: settle it{reasons}",
-        "effects": effects,
+        "message": "; ".join(parts),
+        "effects": [
+            {"effect": call.name, "key": call.key}
+            | ({"compensates": call.compensates} if call.is_by_hand else {})
+            for call in owed
+        ],
     }
+
+
+def _told_by_hand(call: EffectCall) -> str:
+    """Return why only a person can take an effect back, and what they say then."""
+    if call.notice is not None:
+        why = call.notice["why"]
+    else:
+        effect = call.name.removesuffix(".compensate")
+        why = f"there is no @{effect}.compensate, so nothing was called"
+    return f"take {call.compensates} back by hand, then settle {call.key} as confirmed: {why}"
 
 
 def refusals(misfits: Collection[Misfit], code_hash: str) -> dict[str, Any]:

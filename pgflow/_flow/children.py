@@ -11,7 +11,7 @@ from pgflow._flow.ledgers.handover import take_over
 from pgflow._flow.ledgers.saga import give_up_child
 from pgflow._flow.run_info import run_info
 from pgflow._flow.scope import WorkflowScope, async_scope, known_errors, sync_scope
-from pgflow._flow.workflow import Workflow
+from pgflow._flow.workflow import Workflow, check_workflow
 from pgflow._model.kinds import ClosePolicy
 from pgflow.errors import InvalidArgument
 
@@ -163,6 +163,7 @@ def issue_child(
     waits_for_start: bool = False,
 ) -> ChildCall:
     """Asks for a child run. What it has done is this run's to take back once it has completed."""
+    check_workflow(workflow, "start_child()" if waits_for_start else "run_child()")
     call = scope.execution.children.issue(
         child_request(scope, workflow, args, kwargs),
         workflow.result_codec,

@@ -11,7 +11,7 @@ from pgflow._flow.scope import async_scope
 from pgflow._flow.step import Step
 from pgflow._flow.workflow import Workflow
 from pgflow._model.options import MapResult
-from pgflow.errors import InvalidArgument, TooManyFailures
+from pgflow.errors import DefinitionError, InvalidArgument, TooManyFailures
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -43,7 +43,21 @@ def map(  # noqa: A001 - the field's word; users write pgflow.map
         InvalidArgument: ``max_parallel`` is less than 1, or another limit less than 0.
     """
     async_scope("pgflow.map()", "pgflow.sync.map()")
+    check_mapped(step)
     return _map(step, Tally(list(items), max_parallel, min_successful, tolerated_failures))
+
+
+def check_mapped(step: object) -> None:
+    """Makes sure that ``map`` was given a step or a workflow.
+
+    Raises:
+        DefinitionError: It is neither.
+    """
+    if not isinstance(step, Step | Workflow):
+        raise DefinitionError(
+            f"map() takes a step or a workflow, not {step!r}: is it decorated with @pgflow.step or "
+            "@pgflow.workflow?"
+        )
 
 
 async def _map(step: Step[[T], R] | Workflow[[T], R], tally: Tally[T, R]) -> MapResult[T, R]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
-from pgflow._flow.workflow import Workflow
+from pgflow._flow.workflow import Workflow, check_workflow
 from pgflow._model.durations import Duration, duration
 from pgflow._model.options import Slot
 from pgflow._model.schedules import (
@@ -179,6 +179,7 @@ def told_of(
         TypeError: The arguments do not fit the workflow.
         NotStorable: One of them cannot be stored.
     """
+    check_workflow(workflow, "set_schedule()")
     signature = inspect.signature(workflow.fn)
     parameters = signature.parameters.values()
     filled = next((p.name for p in parameters if _is_slot(p.annotation)), None)

@@ -27,7 +27,7 @@ from pgflow._model.durations import SHORTEST, Duration, duration
 from pgflow._model.exceptions import ErrorClasses
 from pgflow._model.kinds import Kind, StepKind
 from pgflow._model.names import is_name
-from pgflow._model.options import Retries
+from pgflow._model.options import Retries, retries_of
 from pgflow.errors import (
     DefinitionError,
     InvalidArgument,
@@ -120,7 +120,7 @@ class Step(Generic[P, R_co]):
         self.fn = fn
         self.name = name or fn.__name__
         self.effect = effect
-        self.retries = retries if isinstance(retries, Retries) else Retries(max_attempts=retries)
+        self.retries = retries_of(retries, f"retries of step {self.name}")
         self.timeout = duration(timeout, f"timeout of step {self.name}", least_seconds=SHORTEST)
         self.raises = tuple(raises)
         self.aliases = check_aliases(aliases, f"step {self.name}")
@@ -198,9 +198,7 @@ class Step(Generic[P, R_co]):
         if admit is not None:
             other.admit = Admission.of(admit)
         if retries is not None:
-            other.retries = (
-                retries if isinstance(retries, Retries) else Retries(max_attempts=retries)
-            )
+            other.retries = retries_of(retries, f"retries of step {self.name}")
         if timeout is not None:
             other.timeout = duration(
                 timeout, f"timeout of step {self.name}", least_seconds=SHORTEST

@@ -369,6 +369,24 @@ class _Workflow:
         return self._make(fn)
 
 
+def check_workflow(thing: object, call: str) -> None:
+    """Makes sure that a call was given a workflow.
+
+    Raises:
+        DefinitionError: It is something else.
+    """
+    if isinstance(thing, Workflow):
+        return
+    if isinstance(thing, str):
+        raise DefinitionError(
+            f"{call} takes the workflow itself, not its name {thing!r}. By name, start it with "
+            "pgflow.start_run() in SQL, or `pgflow start`"
+        )
+    raise DefinitionError(
+        f"{call} takes a workflow, not {thing!r}: is it decorated with @pgflow.workflow?"
+    )
+
+
 def _check_signals(signals: Sequence[Awaited], workflow: str) -> tuple[Awaited, ...]:
     given = tuple(signals)
     for signal in given:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Literal, TypeVar
 
 from pgflow._model.durations import Duration, duration
+from pgflow.errors import InvalidArgument
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
@@ -34,8 +35,9 @@ class Retries:
             self, "first_delay", duration(self.first_delay, "first_delay of Retries")
         )
         object.__setattr__(self, "max_delay", duration(self.max_delay, "max_delay of Retries"))
-        if self.max_attempts < 1 or self.backoff < 1:
-            raise ValueError("max_attempts and backoff must be at least 1")
+        for name in ("max_attempts", "backoff"):
+            if (given := getattr(self, name)) < 1:
+                raise InvalidArgument(f"{name} of Retries must be at least 1, not {given!r}")
 
     def delay_seconds(self, failed_attempts: int) -> float:
         """Wait after so many failed tries, with up to a fifth of it left to chance so that many do
@@ -49,6 +51,21 @@ class Retries:
         except OverflowError:
             delay = ceiling
         return min(delay, ceiling) * random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
+
+
+def retries_of(given: Retries | int, what: str) -> Retries:
+    """Return what a parameter ``retries`` says, which may be a number of tries.
+
+    Raises:
+        InvalidArgument: It is less than 1.
+    """
+    if isinstance(given, Retries):
+        return given
+    if given < 1:
+        raise InvalidArgument(
+            f"{what} must be at least 1, not {given!r}: it counts the first try too"
+        )
+    return Retries(max_attempts=given)
 
 
 IfTaken = Literal["match", "reject", "attach", "replace"]

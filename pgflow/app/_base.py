@@ -86,6 +86,11 @@ class AppBase:
             listen: True if LISTEN works on this connection string. Behind a pooler in transaction
                 mode, which is noticed, work is found by polling.
         """
+        if isinstance(include, Workflow | Relay | ModuleType | str):
+            raise DefinitionError(
+                f"include= takes a list of workflows and modules, not {include!r}: "
+                "write include=[...]"
+            )
         things = list(include)
         self._interceptors = list(interceptors)
         self._errors = tuple(errors)

@@ -24,7 +24,9 @@ begin
 end
 $$;
 comment on function pgflow.cancel_run(text, text, text, text, boolean)
-  is 'Cancels a run: its code may clean up; force does what force_cancel_run does, if the caller may (else PF021)';
+  is 'Asks for a run to be cancelled: its code may clean up. Takes effect once a worker looks, within its poll, or '
+     'you call wake() after your commit; until then pgflow.runs has the run as it was, queued too. force does what '
+     'force_cancel_run does, at once, if the caller may (else PF021)';
 --! grant cancel_run to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.pause_run(
@@ -44,7 +46,9 @@ begin
 end
 $$;
 comment on function pgflow.pause_run(text, text, text, text)
-  is 'Holds a run: bodies that run finish, nothing new starts until resume_run';
+  is 'Asks for a run to be held: bodies that run finish, nothing new starts until resume_run. Takes effect once a '
+     'worker looks, within its poll, or you call wake() after your commit; until then pgflow.runs has the run as '
+     'it was';
 --! grant pause_run to pgflow_operator
 
 create or replace function pgflow.resume_run(
@@ -64,7 +68,8 @@ begin
   return chain;
 end
 $$;
-comment on function pgflow.resume_run(text, text, text, text) is 'Lets a paused or stuck run go on';
+comment on function pgflow.resume_run(text, text, text, text)
+  is 'Lets a paused or stuck run go on, once a worker looks, within its poll, or you call wake() after your commit';
 --! grant resume_run to pgflow_operator
 
 create or replace function pgflow.retry_run(

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from clikit import pgflow
 
-from pgflow import AsyncApp, Choice, decision, effect, workflow
+from pgflow import AsyncApp, Choice, Workflow, decision, effect, saga, workflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,28 +42,42 @@ async def order(what: str) -> str:
     raise Lost(what)
 
 
+@effect(risk="compensable")
+async def send(what: str) -> str:
+    return what
+
+
 @workflow
 async def shop() -> str:
     chosen = await pick()
     return await order.because(chosen)(chosen.value)
 
 
+@workflow
+async def regret() -> None:
+    async with saga():
+        await send("lamp")
+        raise Lost("lamp")
+
+
 @pytest.fixture
 def stuck(dsn: str, conn: psycopg.Connection) -> str:
     """A run whose effect nobody knows; its key."""
-    work_until(
-        dsn,
-        lambda: conn.execute("select status from pgflow.runs").fetchall() == [("stuck",)],
-        start="order-7",
-    )
+    work_until(dsn, lambda: statuses(conn) == ["stuck"], start=shop)
     return dsn
 
 
-def work_until(dsn: str, holds: Callable[[], bool], start: str | None = None) -> None:
+def statuses(conn: psycopg.Connection) -> list[str]:
+    return [status for (status,) in conn.execute("select status from pgflow.runs").fetchall()]
+
+
+def work_until(
+    dsn: str, holds: Callable[[], bool], start: Workflow[[], object] | None = None
+) -> None:
     async def work() -> None:
-        async with AsyncApp(dsn, include=[shop]) as app:
+        async with AsyncApp(dsn, include=[shop, regret]) as app:
             if start is not None:
-                await app.start(shop.options(key=start))
+                await app.start(start.options(key="order-7"))
             async with app.worker(), asyncio.timeout(20):
                 while not await asyncio.to_thread(holds):
                     await asyncio.sleep(0.01)
@@ -135,6 +149,32 @@ def test_what_cannot_be_settled_is_one_clear_line(
     assert answer.err.count("\n") == 1
     assert answer.code in (code, 2)
     assert pgflow(stuck, "owed").data != []
+
+
+def test_a_run_stuck_on_an_effect_shows_the_command_that_settles_it(
+    stuck: str, conn: psycopg.Connection
+) -> None:
+    said = pgflow(stuck, "show", "order-7", tty=True, width=400).out
+    assert (
+        f"`pgflow settle {effect_key(conn)}` with `--confirmed JSON`, `--failed` or `--absent` "
+        "says what became of it" in said
+    )
+    assert "pgflow retry" not in said
+    assert said.splitlines()[-1] == "More: pgflow timeline order-7, pgflow owed"
+
+
+def test_a_run_that_nothing_takes_back_shows_what_a_person_must_do(
+    dsn: str, conn: psycopg.Connection
+) -> None:
+    work_until(dsn, lambda: statuses(conn) == ["stuck"], start=regret)
+    by_hand = conn.execute("select effect from pgflow.obligations").fetchall()[0][0]
+    done = by_hand.removesuffix("/send.compensate/1")
+    said = pgflow(dsn, "show", "order-7", tty=True, width=400).out
+    assert "nobody knows" not in said
+    assert "there is no @send.compensate, so nothing was called" in said
+    assert f"take {done} back by hand, then `pgflow settle {by_hand} --confirmed null`" in said
+    assert pgflow(dsn, "settle", by_hand, "--confirmed", "null").code == 0
+    work_until(dsn, lambda: statuses(conn) == ["failed"])
 
 
 def test_a_person_answers_and_the_run_goes_on(stuck: str, conn: psycopg.Connection) -> None:

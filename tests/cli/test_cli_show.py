@@ -16,6 +16,7 @@ import cli_jobs
 import clikit
 import pytest
 from clikit import APPS, pgflow
+from pgflow_cli.runs import waiting
 
 import pgflow as flow
 from pgflow import AsyncApp, Choice, decision, effect, step, workflow
@@ -149,7 +150,7 @@ def test_what_has_not_ended_in_time_is_exit_code_three(dsn, conn):
 
 def test_a_run_that_ends_while_somebody_waits_is_told_at_once(dsn, conn):
     conn.execute("""select pgflow.start_run('greet', '{"name": "Ada"}', 'late-1')""")
-    waiting = clikit.process(dsn, "result", "late-1", "--timeout", "60s")
+    command = clikit.process(dsn, "result", "late-1", "--timeout", "60s")
 
     async def work() -> None:
         app = AsyncApp(dsn, include=[cli_jobs])
@@ -158,11 +159,36 @@ def test_a_run_that_ends_while_somebody_waits_is_told_at_once(dsn, conn):
 
     try:
         asyncio.run(work())
-        answer = clikit.finish(waiting)
+        answer = clikit.finish(command)
     finally:
-        waiting.kill()
-        waiting.communicate()
-    assert (answer.code, answer.out, answer.err) == (0, '"Hello Ada"\n', "")
+        command.kill()
+        command.communicate()
+    assert (answer.code, answer.out) == (0, '"Hello Ada"\n')
+    # It may have waited for a second until the worker was there.
+    assert answer.err == "" or answer.err.startswith("pgflow: waiting for run 'late-1', which is ")
+
+
+@pytest.mark.parametrize("tty", [True, False])
+def test_whoever_waits_for_long_is_told_once_what_for(dsn, conn, monkeypatch, tty):
+    conn.execute("""select pgflow.start_run('greet', '{"name": "Ada"}', 'slow-1')""")
+    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0.05)
+    answer = pgflow(dsn, "result", "slow-1", "--timeout", "1s", tty=tty)
+    assert (answer.code, answer.out) == (3, "")
+    told, ended = answer.err.splitlines()
+    assert re.fullmatch(
+        "pgflow: waiting for run 'slow-1', which is queued: .*no worker.*default.*", told
+    )
+    assert ended.startswith("pgflow: run 'slow-1' is queued: ")
+
+
+def test_a_reason_of_several_lines_forges_none(dsn, conn):
+    conn.execute("select pgflow.start_run('greet', '{}', 'forged-1')")
+    conn.execute("select pgflow.cancel_run('forged-1', e'no\\npgflow: run x is completed')")
+    conn.execute("select pgflow.wake()")
+    for tty in (True, False):
+        assert pgflow(dsn, "result", "forged-1", tty=tty).err == (
+            "pgflow: run 'forged-1' is cancelled: no pgflow: run x is completed\n"
+        )
 
 
 def test_a_run_that_failed_or_is_stuck_has_its_exit_code(dsn, conn):

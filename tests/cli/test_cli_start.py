@@ -196,6 +196,11 @@ def test_a_module_that_cannot_be_imported_says_where(dsn, tmp_path):
         ("broken.py", "x = (\n", "SyntaxError"),
         ("raising.py", "\n1 / 0\n", "raising.py, line 2"),
         ("lacking.py", "import nope_nope\n", "imports nope_nope"),
+        (
+            "tireless.py",
+            "import pgflow\n\n@pgflow.step(retries=0)\ndef never(): ...\n",
+            f"not 0: it counts the first try too ({tmp_path / 'tireless.py'}, line 3)",
+        ),
     ):
         (tmp_path / name).write_text(text)
         answer = pgflow(dsn, "run", str(tmp_path / name))

@@ -7,7 +7,7 @@ import gc
 import json
 import uuid
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -884,6 +884,29 @@ def test_definitions_that_cannot_work_are_refused_where_they_are_made() -> None:
         App("", include=[total, workflow(name="total")(wait_for_go.fn)])
     with pytest.raises(DefinitionError, match=r"@pgflow\.workflow"):
         App("", include=[total.fn])  # type: ignore[list-item]
+
+
+def test_a_start_takes_a_workflow(flow: Harness) -> None:
+    app = flow.app
+    said = r"^start\(\) takes a workflow, not <function total .*decorated with @pgflow\.workflow"
+    with pytest.raises(DefinitionError, match=said):
+        app.start(total.fn, 1)  # type: ignore[arg-type]
+    with pytest.raises(
+        DefinitionError, match=r"not its name 'total'.*start_run\(\).*`pgflow start`"
+    ):
+        app.start("total", 1)  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match=r"^start_many\(\) takes a workflow"):
+        app.start_many(total.fn, [(1,)])  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match=r"^then= of start_batch\(\) takes a workflow"):
+        app.start_batch(total, [(1,)], then=total.fn)  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match=r"^set_schedule\(\) takes a workflow"):
+        app.set_schedule("daily", pgflow.schedule(every=HOUR), total.fn)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("thing", [total, asyncio, "total"])
+def test_an_app_includes_a_list(thing: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"include= takes a list .* write include=\[\.\.\.\]"):
+        App("", include=thing)
 
 
 def test_a_module_brings_all_its_workflows(dsn: str) -> None:

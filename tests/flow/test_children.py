@@ -15,6 +15,7 @@ from records import HOUR, SOON, count, events, eventually, run_row
 import pgflow
 from pgflow import (
     App,
+    DefinitionError,
     KeyConflict,
     NotStorable,
     RunCancelled,
@@ -26,6 +27,9 @@ from pgflow import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pgflow import Workflow
     from pgflow.testing import AsyncHarness, Harness
 
 pytestmark = pytest.mark.timeout(90)
@@ -357,6 +361,49 @@ async def family(depth: int, policy: str, ends: str) -> None:
     await go.wait()
     if ends == "raises":
         raise ValueError
+
+
+def plain(n: int) -> int:
+    """Of no workflow."""
+    return n
+
+
+ASKS: dict[str, Callable[[], Any]] = {
+    "run_child": lambda: pgflow.sync.run_child(plain, 1),  # type: ignore[arg-type]
+    "start_child": lambda: pgflow.sync.start_child(plain, 1),  # type: ignore[arg-type]
+    "map": lambda: pgflow.sync.map(plain, [1]),  # type: ignore[arg-type]
+}
+ASYNC_ASKS: dict[str, Callable[[], Any]] = {
+    "run_child": lambda: pgflow.run_child(plain, 1),  # type: ignore[arg-type]
+    "start_child": lambda: pgflow.start_child(plain, 1),  # type: ignore[arg-type]
+    "map": lambda: pgflow.map(plain, [1]),  # type: ignore[arg-type]
+}
+
+
+@workflow
+def asking(how: str) -> str:
+    with pytest.raises(DefinitionError) as refused:
+        ASKS[how]()
+    return str(refused.value)
+
+
+@workflow
+async def asking_async(how: str) -> str:
+    with pytest.raises(DefinitionError) as refused:
+        await ASYNC_ASKS[how]()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("how", ASKS)
+@pytest.mark.parametrize("parent", [asking, asking_async])
+def test_a_plain_function_is_no_child(
+    flow: Harness, parent: Workflow[[str], str], how: str
+) -> None:
+    flow.include(parent)
+    said = flow.start(parent, how).result(SOON)
+    assert said.startswith(f"{how}() takes a ")
+    assert "<function plain at " in said
+    assert "is it decorated with @pgflow." in said
 
 
 @pytest.mark.parametrize("ends", ["returns", "raises", "is cancelled"])

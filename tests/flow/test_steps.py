@@ -54,6 +54,18 @@ go = Signal("go", int)
 # ---------------------------------------------------------------- retries
 
 
+def test_less_than_one_try_is_refused_by_the_name_of_its_parameter() -> None:
+    with pytest.raises(InvalidArgument, match="^retries of step never must be at least 1, not 0"):
+
+        @step(retries=0)
+        def never() -> None: ...
+
+    with pytest.raises(InvalidArgument, match="^max_attempts of Retries must be at least 1, not 0"):
+        Retries(max_attempts=0)
+    with pytest.raises(InvalidArgument, match="^backoff of Retries must be at least 1, not 0.5"):
+        Retries(backoff=0.5)
+
+
 async def test_a_step_is_tried_again_until_it_succeeds_and_every_attempt_is_on_record(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

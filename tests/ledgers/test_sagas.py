@@ -331,6 +331,14 @@ async def test_what_cannot_be_taken_back_leaves_the_run_stuck_and_the_debt_open(
     ((name, key),) = conn.execute("select name, effect from pgflow.obligations").fetchall()
     assert name == "burn.compensate"
     assert World.there == {"flight"}, "the last first"
+    done = key.removesuffix("/burn.compensate/1")
+    assert run_row(conn, run.key, "reason_detail") == (
+        {
+            "message": f"take {done} back by hand, then settle {key} as confirmed: there is no "
+            "@burn.compensate, so nothing was called",
+            "effects": [{"effect": name, "key": key, "compensates": done}],
+        },
+    )
     await aflow.app.settle_effect(key, "confirmed", why="printed again", by="ada")
     with pytest.raises(RunFailed):
         await run.result(SOON)

@@ -63,10 +63,13 @@ def _place_of(target: str) -> tuple[str, Path]:
 
 def _where(error: BaseException) -> str:
     """File and line of the user's code at which an import failed."""
+    import pgflow
+
+    ours = (str(Path(pgflow.__file__).parent) + os.sep, str(Path(__file__).parents[1]) + os.sep)
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if "importlib" not in frame.filename and __file__ != frame.filename
+        if "importlib" not in frame.filename and not frame.filename.startswith(ours)
     ]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 

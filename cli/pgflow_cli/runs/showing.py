@@ -174,7 +174,9 @@ def draw(run: dict[str, Any], now: datetime, width: int) -> list[RenderableType]
         parts.append(plain(f"… and {run['more_calls']:,} more: --limit 0 shows each call"))
     if run["children"]:
         parts += ["", make_table(_CHILD_COLUMNS, run["children"], width)]
-    parts += ["", plain(f"More: pgflow timeline {shlex.quote(run['key'])}")] if run["calls"] else []
+    if run["calls"]:
+        owed = ", pgflow owed" if _owed_effects(run) else ""
+        parts += ["", plain(f"More: pgflow timeline {shlex.quote(run['key'])}{owed}")]
     return parts
 
 
@@ -270,8 +272,25 @@ def _origin(run: dict[str, Any]) -> str:
     )
 
 
+def _owed_effects(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the effects that a stuck run wants settled; none for any other run."""
+    if run["status"] != "stuck" or run["reason_code"] != "effect":
+        return []
+    return (run["reason_detail"] or {}).get("effects") or []
+
+
+def _settling(effect: dict[str, Any]) -> str:
+    """Return how a person settles an effect."""
+    command = f"pgflow settle {shlex.quote(effect['key'])}"
+    if effect.get("compensates"):
+        return f"take {effect['compensates']} back by hand, then `{command} --confirmed null`"
+    return f"`{command}` with `--confirmed JSON`, `--failed` or `--absent` says what became of it"
+
+
 def _advice(run: dict[str, Any]) -> str:
     key = shlex.quote(run["key"])
+    if owed := _owed_effects(run):
+        return "; ".join(map(_settling, owed))
     if run["status"] == "stuck":
         return f"mend the cause, then `pgflow retry {key}`; or `pgflow cancel {key}`"
     if run["status"] == "paused":
