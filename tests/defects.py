@@ -3091,6 +3091,13 @@ COORDINATION = (
 
 SEALS = (
     Defect(
+        "a name that is kept without the role that gave it",
+        "sql/core/sender.sql",
+        "left(name, 180) || ' (' || session_user || ')'",
+        "left(name, 255)",
+        "sql/test_sql_senders.py::test_no_name_hides_the_role",
+    ),
+    Defect(
         "a journal that its owner may rewrite",
         "sql/core/guard.sql",
         "<> 'on' then",

@@ -457,7 +457,7 @@ table pgflow.held, owner pgflow_owner
   has_begun boolean -- True once a worker has held the run
   state text not null -- paused = somebody asked for it, stuck = somebody must help
   reason text not null -- Reason in short: the words of whoever paused it, or the kind of trouble
-  held_by text -- Name of whoever paused it; pgflow where the engine did
+  held_by text -- Name of whoever paused it, with the role of the session in brackets; pgflow where the engine did
   code_hash text -- Hash of the code that found the run impossible to replay: a worker with other code tries it again
   detail jsonb -- Details of the trouble, such as both sides of a divergence
   constraint held_pkey PRIMARY KEY (run_id)
@@ -671,7 +671,7 @@ table pgflow.loss, owner pgflow_owner
   pid integer not null -- Number of its process
   run_count integer not null -- Runs of which something is lost
   host text not null -- Name of its machine
-  closed_by text -- Name of whoever saw to it
+  closed_by text -- Name of whoever saw to it, with the role of the session in brackets
   why text -- Reason that they gave
   runs jsonb not null -- Key, seq and end of each, up to a thousand
   constraint loss_pkey PRIMARY KEY (loss_id)
@@ -756,7 +756,7 @@ table pgflow.policy, owner pgflow_owner
   -- Versions of the policy, insert only: the newest counts
   version integer not null -- Its number; the greatest is in force
   set_at timestamp with time zone not null -- Time at which it was put in force
-  set_by text not null -- Name of whoever put it in force
+  set_by text not null -- Name of whoever put it in force, with the role of the session in brackets
   why text not null -- Reason for it
   constraint policy_pkey PRIMARY KEY (version)
   constraint policy_set_by_check CHECK ((char_length(set_by) <= 255))
@@ -1148,7 +1148,7 @@ table pgflow.signal, owner pgflow_owner
   kind "char" not null -- s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect, g = the verdict of a gate, l = what became of the wait for a lock, u = an update
   name text not null -- Name of the signal, or of what is asked
   has_had_its_try boolean -- True of a cancel that has brought on a run that was paused or stuck: if the run gets stuck again, it stays so
-  sent_by text -- Sender: a role, or the name that the caller gave
+  sent_by text -- Sender: the name that was given, with the role of the session in brackets
   payload json -- Content of the message
   refusal jsonb -- Why the code could not take it, {error, code_hash}: the run was held for a person; null = nobody has tried, or it has been mended
   constraint signal_kind_check CHECK ((kind = ANY (ARRAY['c'::"char", 'e'::"char", 'g'::"char", 'l'::"char", 'p'::"char", 'r'::"char", 's'::"char", 't'::"char", 'u'::"char", 'x'::"char"])))
@@ -1225,7 +1225,7 @@ table pgflow.undelivered, owner pgflow_owner
   call integer -- Result of a child: number of the parent's call that started it
   kind "char" not null -- As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what became of an effect, u = an update
   name text not null -- Name of the signal, or of what was asked
-  sent_by text -- Sender
+  sent_by text -- Sender: the name that was given, with the role of the session in brackets
   payload json -- Content of the message
   reason text not null default 'ended'::text -- ended = the run had ended; dropped, replaced = somebody took it out of the mailbox
   replaced_in bigint -- The number that it had, which is that of the message in its place now
@@ -1351,7 +1351,7 @@ view pgflow.broken_locks, owner pgflow_owner
   fence bigint -- The number of the time that it had been won
   holder text -- Key of the run, or the name that plain code gave
   broken_at timestamp with time zone -- Time at which it was taken away
-  broken_by text -- Name of whoever took it away
+  broken_by text -- Name of whoever took it away, with the role of the session in brackets
   why text -- Reason, in the words of whoever took it away
   run_id bigint -- The number of the run; null = plain code
   grant select to pgflow_auditor
@@ -1377,7 +1377,7 @@ view pgflow.budgets, owner pgflow_owner
   soft numeric -- Part of the limit from which on runs are told; null = none are
   soft_at timestamp with time zone -- Time at which it passed that part; null = it has not
   revoked_at timestamp with time zone -- Time since which it admits nothing; null = it does
-  revoked_by text -- Name of whoever revoked it
+  revoked_by text -- Name of whoever revoked it, with the role of the session in brackets
   revoked_why text -- The reason given
   made_at timestamp with time zone -- Time at which it was made
   grant select to pgflow_auditor
@@ -1475,7 +1475,7 @@ view pgflow.effects, owner pgflow_owner
   ref text -- The counterparty's reference under which it was accepted; null = it was not
   attempts bigint -- Number of times that it was allowed to act
   unknowns bigint -- Number of times that nobody knew its outcome
-  said_by text -- Last to state its outcome: settle, or a person; null = its own answer counted
+  said_by text -- Last to state its outcome: settle, or the name of a person, with the role of the session in brackets; null = its own answer counted
   decision text -- Key of the decision that it rests on; null = none
   compensates text -- Key of the effect that it takes back; null = none
   policy_version integer -- The policy in force when it was let through; null = there was none
@@ -1513,7 +1513,7 @@ view pgflow.entity_updates, owner pgflow_owner
   version bigint -- Version of the entity after it
   at timestamp with time zone -- Time of the update
   update text -- Name of the update
-  said_by text -- Key of the run, or the role or name of whoever made it
+  said_by text -- Key of the run, or the name of whoever made it, with the role of the session in brackets
   args json -- Its arguments by their names
   verdict json -- Value that it returned; null = it was refused
   error json -- Reason for which it was refused; null = it was not
@@ -1636,7 +1636,7 @@ view pgflow.losses, owner pgflow_owner
   run_count integer -- Runs of which something is lost that this worker was told is durable
   runs jsonb -- Those runs, up to a thousand: key, seq that the worker was told of (0 = none), and whether the end was
   closed_at timestamp with time zone -- Time at which somebody saw to it; null = it is open
-  closed_by text -- Name of whoever saw to it
+  closed_by text -- Name of whoever saw to it, with the role of the session in brackets
   why text -- Reason that they gave
   grant select to pgflow_auditor
   grant select to pgflow_client
@@ -1650,7 +1650,7 @@ view pgflow.messages, owner pgflow_owner
   signal text -- Name of the signal
   payload json -- Its payload
   sent_at timestamp with time zone -- Time of sending
-  sent_by text -- Sender
+  sent_by text -- Sender: the name that was given, with the role of the session in brackets
   refused text -- Reason why the code of the run could not take it, so that the run is stuck; null = nothing is wrong with it
   tenant text -- Tenant of the run; empty where there is only one
   chain_id bigint -- Number of the first run of the chain
@@ -1746,7 +1746,7 @@ view pgflow.queue_changes, owner pgflow_owner
   what text -- set, paused, resumed or purged
   said jsonb -- The rules that were set, as they were said; null takes one away. Of a purge, how many runs
   why text -- The reason given; null = none
-  changed_by text -- Name of whoever said it
+  changed_by text -- Name of whoever said it, with the role of the session in brackets
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -1787,7 +1787,7 @@ view pgflow.relay_changes, owner pgflow_owner
   what text -- paused, resumed, replayed or redelivered
   said jsonb -- The event from which it goes on; or the one that is tried again, and how many
   why text -- The reason given; null = none
-  changed_by text -- Name of whoever said it
+  changed_by text -- Name of whoever said it, with the role of the session in brackets
   grant select to pgflow_auditor
   grant select to pgflow_client
   grant select to pgflow_operator
@@ -1878,7 +1878,7 @@ view pgflow.schedule_changes, owner pgflow_owner
   at timestamp with time zone -- Its time
   schedule text -- Name of the schedule
   what text -- set, declared, paused, resumed, triggered, backfilled or removed
-  said_by text -- A role, or the name that the caller gave
+  said_by text -- Name of whoever said it, with the role of the session in brackets
   why text -- The reason
   detail jsonb -- Its new settings, the run that was started, or the slots that were backfilled
   grant select to pgflow_auditor
@@ -1910,7 +1910,7 @@ view pgflow.schedules, owner pgflow_owner
   error text -- Trouble of its last slot, or the reason for which it is broken
   error_at timestamp with time zone -- Time of that
   paused_at timestamp with time zone -- Time at which it was paused; null = it is not
-  paused_by text -- Name of whoever paused it
+  paused_by text -- Name of whoever paused it, with the role of the session in brackets
   why_paused text -- The reason
   undeclared_at timestamp with time zone -- Time at which a slot was due and no code declared it; null = some does
   is_declared boolean -- True if it comes from code; false if a person has set it
@@ -1939,7 +1939,7 @@ view pgflow.seal_lag, owner pgflow_owner
   cycle_began_at timestamp with time zone -- Time at which it last began to look at those that were open
   runs_pending bigint -- Number of runs that it has come to and that may still grow
   last_day date -- The last day that has its root; null = none has
-  said_by text -- Name of whoever switched sealing on or off; null = nobody did
+  said_by text -- Name of whoever switched sealing on or off, with the role of the session in brackets; null = nobody did
   said_at timestamp with time zone -- Time of that
   is_late boolean -- True if it has not come to a run that started an hour ago, or to all open ones for a day
   grant select to pgflow_auditor
@@ -2039,9 +2039,9 @@ view pgflow.undelivered_messages, owner pgflow_owner
   reason text -- ended: the run had ended; dropped or replaced: somebody took it out of the mailbox
   ended_as text -- Status of the run that has ended; null = it is open
   sent_at timestamp with time zone -- Time of sending
-  sent_by text -- Sender
+  sent_by text -- Sender: the name that was given, with the role of the session in brackets
   moved_at timestamp with time zone -- Time at which it was put aside
-  moved_by text -- Name of whoever took it out of the mailbox; null = the run had ended
+  moved_by text -- Name of whoever took it out of the mailbox, with the role of the session in brackets; null = the run had ended
   why text -- The reason that was given; or why the code of the run could not take it
   replaced_in bigint -- The number of the message that has its place now; null = none has
   tenant text -- Tenant of the run; empty where there is only one
@@ -2058,7 +2058,7 @@ view pgflow.updates, owner pgflow_owner
   update text -- Name of its handler
   status text -- waiting; done, failed: its handler returned or raised; rejected: by its validator; refused: the run ended first, and somebody has asked
   sent_at timestamp with time zone -- Time of sending
-  sent_by text -- Sender
+  sent_by text -- Sender: the name that was given, with the role of the session in brackets
   replied_at timestamp with time zone -- Time of the answer; null = there is none
   value json -- Value that the handler returned
   error json -- The error that the handler or the validator raised
@@ -2333,7 +2333,7 @@ function pgflow.begin_again_(verb text, chain bigint, cut integer, from_step tex
   -- Puts a new generation in the place of a chain's newest one, with its journal up to a cut
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 3bc7a240f48f8c31261ffc7125944a9d
+  md5 25731663cb7165df3ec0a8f698881320
 
 function pgflow.begin_batches_(max integer, t timestamp with time zone) returns integer[], owner pgflow_owner
   -- Parked -> ready for runs of whose batches all members have ended
@@ -2384,7 +2384,7 @@ function pgflow.break_lock(key text, why text, sent_by text DEFAULT NULL::text) 
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 9d098bf7e0786d33613f9588978d085f
+  md5 d4a155ee39f51cbd4ba0c8d3e6a67ef8
   grant execute to pgflow_operator
 
 function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, was json, t timestamp with time zone) returns void, owner pgflow_owner
@@ -2409,7 +2409,7 @@ function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant 
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ab26ccf75c9e45f9a8fea80cba7e5a00
+  md5 8ea791bd051c0150f11dda7494b5589c
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -2868,7 +2868,7 @@ function pgflow.close_loss(loss_id bigint, why text, by text DEFAULT SESSION_USE
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 7091e8e6b0c724260e965e0074671902
+  md5 1809e9b62c5b8c21d5d902944cdcb0cc
   grant execute to pgflow_operator
 
 function pgflow.close_reservations_(runs bigint[], calls integer[]) returns void, owner pgflow_owner
@@ -2929,7 +2929,7 @@ function pgflow.confirm_effect(ref text, verdict text DEFAULT 'confirmed'::text,
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ccc5cc539e7430c35ae9a226de87bebd
+  md5 8329c9d6e33f2326670df00105873fb7
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -3075,7 +3075,7 @@ function pgflow.deliver_signal(key text, name text, payload json DEFAULT 'null':
   set search_path=pg_catalog, pg_temp
   set enable_seqscan=off
   set jit=off
-  md5 3acdb0a75dc1d273314c3a5bccd33cde
+  md5 27c5cce0ada80914efe5fb80375f9ec1
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -3085,7 +3085,7 @@ function pgflow.discharge(obligation_key text, evidence json DEFAULT NULL::json,
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 5b39431666a6d518c99286008cacadaa
+  md5 f66136fb01116d44d3c1d9e164f2000f
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -3131,7 +3131,7 @@ function pgflow.drop_message(key text, message bigint, why text DEFAULT 'dropped
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 62fd58341970c0633b24b7ff67e2b5e4
+  md5 6a5d272b4efd92553841970816259b84
   grant execute to pgflow_operator
 
 function pgflow.drop_old_code_(before timestamp with time zone) returns void, owner pgflow_owner
@@ -3365,7 +3365,7 @@ function pgflow.force_cancel_run(key text, why text DEFAULT 'cancelled'::text, t
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 675fabbb118e81799e7dedd145a8b37c
+  md5 c69c951e4101a6f9b040c1f2ac78db37
   grant execute to pgflow_operator
 
 function pgflow.forget_charges_(runs bigint[]) returns void, owner pgflow_owner
@@ -3393,7 +3393,7 @@ function pgflow.fork_run(key text, new_key text DEFAULT NULL::text, at_seq integ
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 5cb2dbae66d04b247561a621250d3961
+  md5 90428da2946844c0dff024a88ffeedf6
   grant execute to pgflow_operator
 
 function pgflow.free_key_(key text, t timestamp with time zone, OUT to_wake bigint[], OUT is_put_off boolean) returns record, owner pgflow_owner
@@ -4236,7 +4236,7 @@ function pgflow.note_change_(pool text, what text, said jsonb, why text, sent_by
   -- Keeps who said what of a pool
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 ffe63ae7bd69d27f7bcc2bf0d7e25010
+  md5 a87ea10094b344dd939980fe42b5f905
 
 function pgflow.note_confirmation_(ref text, chain bigint, verdict text, said_by text, t timestamp with time zone) returns void, owner pgflow_owner
   -- Keeps what a reference came to, for whoever says so again
@@ -4254,7 +4254,7 @@ function pgflow.note_queue_(queue text, what text, said jsonb, why text, sent_by
   -- Keeps who said what of a queue
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 afc76574ffc0593c570b3b92b1995a12
+  md5 b32cf9e80ecb25e01903c72080661353
 
 function pgflow.note_refused_(q jsonb) returns jsonb, owner pgflow_owner
   -- Marks the messages that a run could not take, and tells their numbers in why it is held
@@ -4267,13 +4267,13 @@ function pgflow.note_relay_(name text, what text, said jsonb, why text, sent_by 
   -- Keeps who said what of a relay
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 ffe8109bc924b08fe49613fa043ef8ee
+  md5 ab1e45f82043a6af10698c6787676731
 
 function pgflow.note_schedule_(name text, what text, why text, said_by text, at timestamp with time zone, detail jsonb DEFAULT NULL::jsonb) returns void, owner pgflow_owner
   -- Writes down what was said of a schedule
   sql volatile
   set search_path=pg_catalog, pg_temp
-  md5 dcd7b60e918f9fe5b93e67dd4c493b9d
+  md5 4faaf0b761e3b223b92656881d56272a
 
 function pgflow.note_silence_(me bigint, call integer, name text, token bigint, t timestamp with time zone, is_over boolean, INOUT seq integer, OUT units jsonb) returns record, owner pgflow_owner
   -- Records that nobody knows what has become of an accepted effect, since no beat has come in time
@@ -4519,7 +4519,7 @@ function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 04e2b1aa71148a6787a4bec1d93fe0c6
+  md5 e8ecfd5f488828b6e6952dd642474a71
   grant execute to pgflow_operator
 
 function pgflow.pause_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
@@ -4527,7 +4527,7 @@ function pgflow.pause_schedule(name text, why text DEFAULT NULL::text, sent_by t
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ee1b23f6f7413f436de3bf0e608779bc
+  md5 c1c669d0d37afdc6d9fa58b84c80b008
   grant execute to pgflow_operator
 
 function pgflow.period_now(per text, tz text) returns timestamp with time zone, owner pgflow_owner
@@ -4607,7 +4607,7 @@ function pgflow.post_signal(key text, name text, payload json DEFAULT 'null'::js
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 8677e8a114343bd1448877221132e909
+  md5 e7a6fe99d442625dc682676c12730eb1
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4617,7 +4617,7 @@ function pgflow.post_update(name text, key text, update text, args json DEFAULT 
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 3dbf29baf13e4ce5fd975d6f8e39471e
+  md5 d2d41cdcbe1912ff1927e8a1c6460398
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
@@ -4653,7 +4653,7 @@ function pgflow.purge_queue(queue text, upto bigint DEFAULT NULL::bigint, max in
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 b2f072f24e3e3d628014f4d254aa257d
+  md5 bf3a59e107fd802c57bce2640e1f8ad8
   grant execute to pgflow_operator
 
 function pgflow.put_back_(chain bigint, origin bigint, cut integer, to_chain bigint, t timestamp with time zone) returns void, owner pgflow_owner
@@ -4792,7 +4792,7 @@ function pgflow.redact(key text, seq integer, why text, by text DEFAULT NULL::te
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 421914f035d6c9140d168d787e8bdd93
+  md5 c378d9bb48546a7054fe1f4c6e3718fa
   grant execute to pgflow_operator
 
 function pgflow.redact_copies_(runs bigint[], body json, asked json) returns void, owner pgflow_owner
@@ -4806,7 +4806,7 @@ function pgflow.redact_update(key text, update_id text, why text, by text DEFAUL
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ed8bf0f3ca8c1eea5e62d5ac122d8662
+  md5 9aba50d003ff0a57a99a9ebca2102abf
   grant execute to pgflow_operator
 
 function pgflow.redacted_(body json, kind "char") returns json, owner pgflow_owner
@@ -4996,7 +4996,7 @@ function pgflow.replace_message(key text, message bigint, payload json, why text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 ecefa08157dc5e00e7358a8dd90c9ae4
+  md5 2232f70a2ce1751e963d1c51d5a389b1
   grant execute to pgflow_operator
 
 function pgflow.replay_relay(name text, from_event bigint, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
@@ -5020,7 +5020,7 @@ function pgflow.requeue_message(key text, message bigint, to_key text DEFAULT NU
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 72c610eb86ecf0a6d2dbb7fd0c783f91
+  md5 d0139a3f803d29c2879ba03b89ac5e4f
   grant execute to pgflow_operator
 
 function pgflow.require_known(queue text, required boolean DEFAULT true) returns void, owner pgflow_owner
@@ -5080,7 +5080,7 @@ function pgflow.resume_run(key text, why text DEFAULT 'resumed'::text, tenant te
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 cfa393db4ed8a005081aa3344221714c
+  md5 93a14718c5be5a07415164f7ae89e711
   grant execute to pgflow_operator
 
 function pgflow.resume_schedule(name text, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns boolean, owner pgflow_owner
@@ -5102,7 +5102,7 @@ function pgflow.retry_run(key text, why text DEFAULT 'retried'::text, tenant tex
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 660a4eb7235f70dea837d3884d1cacf0
+  md5 c8444253379efd8c6d0fbadc366ce86c
   grant execute to pgflow_operator
 
 function pgflow.return_reservations_(runs bigint[]) returns void, owner pgflow_owner
@@ -5117,7 +5117,7 @@ function pgflow.revoke_pool(name text, why text DEFAULT NULL::text, sent_by text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 5119d2a806b89d0bd3d3b07ef01c5dce
+  md5 1983e752c023f37a00ce4b69ebc6e4ef
   grant execute to pgflow_operator
 
 function pgflow.rewind_run(key text, to_seq integer DEFAULT NULL::integer, from_step text DEFAULT NULL::text, edit json DEFAULT NULL::json, effects text DEFAULT NULL::text, children text DEFAULT 'refuse'::text, attempts integer DEFAULT NULL::integer, timeout_seconds double precision DEFAULT NULL::double precision, why text DEFAULT 'rewound'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, OUT run_id bigint, OUT generation integer, OUT lane_id integer, OUT seq integer) returns record, owner pgflow_owner
@@ -5191,7 +5191,7 @@ function pgflow.say_of_obligation_(obligation_key text, said json, sent_by text)
   -- Tells a run what became of one of its obligations, or records it if the run has ended; answers the chain, null if no open obligation has the key
   plpgsql volatile
   set search_path=pg_catalog, pg_temp
-  md5 e0428c03a227b40dabd1432a9da14e90
+  md5 2667f15068955595c1c98cdb05bb831a
 
 function pgflow.seal_runs_(ids bigint[], this_round bigint, t timestamp with time zone) returns bigint[], owner pgflow_owner
   -- Seals what is new of these runs, and keeps those pending that may still grow; answers which have a new seal
@@ -5257,10 +5257,16 @@ function pgflow.send_update(key text, name text, payload json DEFAULT '{}'::json
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 004fc69e703c6a9af487268e5e81be80
+  md5 f6e6a65907fa7d42180d603c7f9273ad
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker
+
+function pgflow.sender_(name text) returns text, owner pgflow_owner
+  -- Name of whoever says something, with the role of the session in brackets; without a name, that role alone
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 bc79472130872079be15fd7e1e036f96
 
 function pgflow.serve_lanes(queues text[], workflows text[], versions text[] DEFAULT '{}'::text[]) returns TABLE(lane_id integer, queue text, workflow text, version text), owner pgflow_owner
   -- The lanes that a worker of these queues and workflows serves: those of runs that any version may work on, and of runs pinned to its own
@@ -5275,7 +5281,7 @@ function pgflow.set_policy(rules jsonb, why text, set_by text DEFAULT NULL::text
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 e0fcdfc2d3f438879cee8cb7a95916a1
+  md5 24c7ac0119290dbdd25d7f064937245d
   grant execute to pgflow_operator
 
 function pgflow.set_pool(name text, limits jsonb DEFAULT '{}'::jsonb, parent text DEFAULT NULL::text, per text DEFAULT NULL::text, tz text DEFAULT 'UTC'::text, soft numeric DEFAULT 0.8, hard boolean DEFAULT false, why text DEFAULT NULL::text, sent_by text DEFAULT NULL::text) returns void, owner pgflow_owner
@@ -5308,7 +5314,7 @@ function pgflow.set_sealing(is_on boolean, by text DEFAULT NULL::text) returns v
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 2a78862ae1a6200c3df8005f1fa1a47e
+  md5 a0d6da53b179d48cc719ff9ab0fe20cc
   grant execute to pgflow_operator
 
 function pgflow.settle_(q jsonb, t timestamp with time zone) returns jsonb, owner pgflow_owner
@@ -5347,7 +5353,7 @@ function pgflow.settle_effect(effect_key text, verdict text, value json DEFAULT 
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 f1b18be70ac70d8218e879c21548307c
+  md5 34ea9ab25b078648dcfbcdb90120dadd
   grant execute to pgflow_operator
   grant execute to pgflow_worker
 
@@ -5779,7 +5785,7 @@ function pgflow.update_entity(name text, key text, from_version bigint, update t
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 dd2989dddb7269bc33a3700cfb935b35
+  md5 509cf4314914c8e38d7dad9334a3a3f5
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

@@ -44,7 +44,7 @@ class Message:
         state: ``waiting`` in the mailbox; or put aside: the run had ``ended``, or somebody
             ``dropped`` or ``replaced`` it.
         sent_at: Time of sending.
-        sent_by: Sender.
+        sent_by: Sender: the name that was given, with the role of the session in brackets.
         why: Of one that waits, why the run's code could not take it; of one that was put aside, the
             reason that was given.
     """

@@ -39,7 +39,8 @@ class EntityUpdateRow:
         version: Version of the entity after it.
         at: Time of the update.
         update: Name of the update.
-        said_by: Key of the run, or the role or name of whoever made it.
+        said_by: Key of the run, or the name of whoever made it, with the role of the session in
+            brackets.
         args: Its arguments by their names, as they are stored.
         verdict: Value that it returned, as it is stored; None if it was refused.
         error: Reason for which it was refused; None if it was not.

@@ -114,7 +114,8 @@ class EffectRow:
         ref: The counterparty's reference under which it was accepted; None if it was not.
         attempts: Number of times that it was allowed to act.
         unknowns: Number of times that nobody knew its outcome.
-        said_by: Last to state its outcome: ``settle``, or a person; None if its own answer counted.
+        said_by: Last to state its outcome: ``settle``, or the name of a person, with the role of
+            the session in brackets; None if its own answer counted.
         decision: Key of the decision that it rests on; None for none.
         compensates: Key of the effect that it takes back; None for none.
         policy_version: The policy in force when it was let through; None if there was none.

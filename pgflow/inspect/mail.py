@@ -25,7 +25,8 @@ class MessageRow:
             aside: the run had ``ended``, or somebody ``dropped`` or ``replaced`` it.
         payload: Its payload, as it is stored.
         sent_at: Time of sending.
-        sent_by: Sender; None if nobody is named.
+        sent_by: Sender: the name that was given, with the role of the session in brackets; None if
+            nobody is named.
         why: Reason why the code could not take it, or the one that was given when it was put aside;
             None for none.
     """

@@ -129,7 +129,7 @@ class RelayChangeRow:
         what: ``paused``, ``resumed``, ``replayed`` or ``redelivered``.
         said: The event from which it goes on; or the one that is tried again, and how many are.
         why: The reason given; None if there is none.
-        changed_by: Name of whoever gave it.
+        changed_by: Name of whoever gave it, with the role of the session in brackets.
     """
 
     changed_at: datetime

@@ -85,7 +85,7 @@ class QueueChangeRow:
         what: ``set``, ``paused`` or ``resumed``.
         said: The rules that were set, as they were said; None takes one away.
         why: The reason given; None for none.
-        changed_by: Name of whoever said it.
+        changed_by: Name of whoever said it, with the role of the session in brackets.
     """
 
     changed_at: datetime

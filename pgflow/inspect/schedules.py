@@ -46,7 +46,7 @@ class ScheduleRow:
         error: Trouble of its last slot, or the reason for which it is broken.
         error_at: Time of that.
         paused_at: Time since which it is paused.
-        paused_by: Name of whoever paused it.
+        paused_by: Name of whoever paused it, with the role of the session in brackets.
         why_paused: The reason.
         undeclared_at: Time at which no code was found to declare it.
         is_declared: True if it comes from code; False if a person has set it.
@@ -119,7 +119,7 @@ class ScheduleChangeRow:
         schedule: Name of the schedule.
         what: ``set``, ``declared``, ``paused``, ``resumed``, ``triggered``, ``backfilled`` or
             ``removed``.
-        said_by: A role, or the name that the caller gave.
+        said_by: Name of whoever said it, with the role of the session in brackets.
         why: The reason.
         detail: Its new settings, the run that was started, or the slots that were backfilled.
     """

@@ -85,7 +85,8 @@ class SealLag:
         cycle_began_at: Time at which it last began to look at those that were open.
         runs_pending: Number of runs that it has come to and that may still grow.
         last_day: The last day that has its root; None if none has.
-        said_by: Name of whoever switched sealing on or off; None if nobody did.
+        said_by: Name of whoever switched sealing on or off, with the role of the session in
+            brackets; None if nobody did.
         said_at: Time of that.
         is_late: True if it has not come to a run that started an hour ago, or to all open ones for
             a day.

@@ -76,6 +76,7 @@ as $$
 #variable_conflict use_variable
 declare
   after bigint := from_version + (state is not null)::int;
+  who text;
   t timestamptz;
 begin
   perform pgflow.check_json_(args, 'the arguments of an update'),
@@ -93,11 +94,12 @@ begin
         from_version),
       hint = 'Open it in the same transaction.';
   end if;
+  -- A run, and whoever sent the mail, are on record: nobody else is named for them.
+  delete from pgflow.entity_mail m where m.mail_id = mail_id returning m.sent_by into who;
+  who := coalesce(who, (select left(r.key, 255) from pgflow.run r where r.run_id = run_id), pgflow.sender_(said_by));
   insert into pgflow.entity_history (version, at, run_id, mail_id, call, name, key, update, said_by, idempotency_key,
     args, verdict, state)
-  values (after, t, run_id, mail_id, call, name, key, update, left(coalesce(said_by, session_user), 255),
-    idempotency_key, args, verdict, state);
-  delete from pgflow.entity_mail m where m.mail_id = mail_id;
+  values (after, t, run_id, mail_id, call, name, key, update, who, idempotency_key, args, verdict, state);
   return after;
 end
 $$;
@@ -148,7 +150,7 @@ begin
     perform pgflow.check_name_(idempotency_key, 'the idempotency key of an update');
   end if;
   insert into pgflow.entity_mail (sent_at, expect, name, key, update, sent_by, idempotency_key, args)
-  values (pgflow.now_(), expect, name, key, update, left(coalesce(sent_by, session_user), 255), idempotency_key, args)
+  values (pgflow.now_(), expect, name, key, update, pgflow.sender_(sent_by), idempotency_key, args)
   returning entity_mail.mail_id into message;
   return message;
 end
@@ -269,7 +271,8 @@ comment on column pgflow.entity_updates.history_id
 comment on column pgflow.entity_updates.version is 'Version of the entity after it';
 comment on column pgflow.entity_updates.at is 'Time of the update';
 comment on column pgflow.entity_updates.update is 'Name of the update';
-comment on column pgflow.entity_updates.said_by is 'Key of the run, or the role or name of whoever made it';
+comment on column pgflow.entity_updates.said_by
+  is 'Key of the run, or the name of whoever made it, with the role of the session in brackets';
 comment on column pgflow.entity_updates.args is 'Its arguments by their names';
 comment on column pgflow.entity_updates.verdict is 'Value that it returned; null = it was refused';
 comment on column pgflow.entity_updates.error is 'Reason for which it was refused; null = it was not';

@@ -898,7 +898,7 @@ begin
     delete from pgflow.lock l where l.key = key returning l.*
   )
   insert into pgflow.lock_broken (fence, run_id, broken_at, key, holder, broken_by, why)
-  select g.fence, g.run_id, pgflow.now_(), g.key, g.holder, left(coalesce(sent_by, session_user), 255), left(why, 4096)
+  select g.fence, g.run_id, pgflow.now_(), g.key, g.holder, pgflow.sender_(sent_by), left(why, 4096)
   from gone g;
   get diagnostics taken = row_count;
   perform pgflow.nudge_key_(key);
@@ -938,7 +938,8 @@ comment on column pgflow.broken_locks.key is 'Name of what was locked';
 comment on column pgflow.broken_locks.fence is 'The number of the time that it had been won';
 comment on column pgflow.broken_locks.holder is 'Key of the run, or the name that plain code gave';
 comment on column pgflow.broken_locks.broken_at is 'Time at which it was taken away';
-comment on column pgflow.broken_locks.broken_by is 'Name of whoever took it away';
+comment on column pgflow.broken_locks.broken_by
+  is 'Name of whoever took it away, with the role of the session in brackets';
 comment on column pgflow.broken_locks.why is 'Reason, in the words of whoever took it away';
 comment on column pgflow.broken_locks.run_id is 'The number of the run; null = plain code';
 

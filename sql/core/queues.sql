@@ -35,7 +35,7 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
   insert into pgflow.queue_change (changed_at, queue, what, said, why, changed_by)
-  values (t, queue, what, said, left(why, 4096), left(coalesce(sent_by, session_user), 255))
+  values (t, queue, what, said, left(why, 4096), pgflow.sender_(sent_by))
 $$;
 comment on function pgflow.note_queue_(text, text, jsonb, text, text, timestamptz) is 'Keeps who said what of a queue';
 
@@ -246,4 +246,5 @@ comment on column pgflow.queue_changes.what is 'set, paused, resumed or purged';
 comment on column pgflow.queue_changes.said
   is 'The rules that were set, as they were said; null takes one away. Of a purge, how many runs';
 comment on column pgflow.queue_changes.why is 'The reason given; null = none';
-comment on column pgflow.queue_changes.changed_by is 'Name of whoever said it';
+comment on column pgflow.queue_changes.changed_by
+  is 'Name of whoever said it, with the role of the session in brackets';

@@ -295,7 +295,7 @@ as $$
   select t.now, t.now, 'pgflow.relays',
     array[left(name, 255), to_char(t.now at time zone 'UTC', 'YYYYMMDDHH24MISSUS'), gen_random_uuid()::text],
     json_build_object(
-      'what', what, 'said', said, 'why', left(why, 4096), 'by', left(coalesce(sent_by, session_user), 255)
+      'what', what, 'said', said, 'why', left(why, 4096), 'by', pgflow.sender_(sent_by)
     )
   from (select pgflow.now_() as now) t
 $$;
@@ -466,7 +466,8 @@ comment on column pgflow.relay_changes.what is 'paused, resumed, replayed or red
 comment on column pgflow.relay_changes.said
   is 'The event from which it goes on; or the one that is tried again, and how many';
 comment on column pgflow.relay_changes.why is 'The reason given; null = none';
-comment on column pgflow.relay_changes.changed_by is 'Name of whoever said it';
+comment on column pgflow.relay_changes.changed_by
+  is 'Name of whoever said it, with the role of the session in brackets';
 
 drop view if exists pgflow.deliveries;
 create view pgflow.deliveries as

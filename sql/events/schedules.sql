@@ -82,7 +82,7 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
   insert into pgflow.schedule_change (at, schedule, what, said_by, why, detail)
-  values (at, name, what, left(coalesce(said_by, session_user), 255), left(why, 4096), detail)
+  values (at, name, what, pgflow.sender_(said_by), left(why, 4096), detail)
 $$;
 comment on function pgflow.note_schedule_(text, text, text, text, timestamptz, jsonb)
   is 'Writes down what was said of a schedule';
@@ -900,7 +900,7 @@ begin
     return false;
   end if;
   s.paused_at := t;
-  s.paused_by := left(coalesce(sent_by, session_user), 255);
+  s.paused_by := pgflow.sender_(sent_by);
   s.why_paused := left(why, 4096);
   perform pgflow.save_schedule_(s, t);
   perform pgflow.note_schedule_(s.name, 'paused', why, sent_by, t);
@@ -1083,7 +1083,7 @@ comment on column pgflow.schedules.missed
 comment on column pgflow.schedules.error is 'Trouble of its last slot, or the reason for which it is broken';
 comment on column pgflow.schedules.error_at is 'Time of that';
 comment on column pgflow.schedules.paused_at is 'Time at which it was paused; null = it is not';
-comment on column pgflow.schedules.paused_by is 'Name of whoever paused it';
+comment on column pgflow.schedules.paused_by is 'Name of whoever paused it, with the role of the session in brackets';
 comment on column pgflow.schedules.why_paused is 'The reason';
 comment on column pgflow.schedules.undeclared_at
   is 'Time at which a slot was due and no code declared it; null = some does';
@@ -1107,7 +1107,8 @@ comment on column pgflow.schedule_changes.change_id is 'Number of the change';
 comment on column pgflow.schedule_changes.at is 'Its time';
 comment on column pgflow.schedule_changes.schedule is 'Name of the schedule';
 comment on column pgflow.schedule_changes.what is 'set, declared, paused, resumed, triggered, backfilled or removed';
-comment on column pgflow.schedule_changes.said_by is 'A role, or the name that the caller gave';
+comment on column pgflow.schedule_changes.said_by
+  is 'Name of whoever said it, with the role of the session in brackets';
 comment on column pgflow.schedule_changes.why is 'The reason';
 comment on column pgflow.schedule_changes.detail
   is 'Its new settings, the run that was started, or the slots that were backfilled';

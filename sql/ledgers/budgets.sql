@@ -544,7 +544,7 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
   insert into pgflow.pool_change (changed_at, pool, what, said, why, changed_by)
-  values (t, pool, what, said, left(why, 4096), left(coalesce(sent_by, session_user), 255))
+  values (t, pool, what, said, left(why, 4096), pgflow.sender_(sent_by))
 $$;
 comment on function pgflow.note_change_(text, text, jsonb, text, text, timestamptz) is 'Keeps who said what of a pool';
 
@@ -750,7 +750,7 @@ begin
   clock := pgflow.now_();
   update pgflow.pool p
   set revoked_at = case when not restore then coalesce(p.revoked_at, clock) end,
-    revoked_by = case when not restore then left(coalesce(sent_by, session_user), 255) end,
+    revoked_by = case when not restore then pgflow.sender_(sent_by) end,
     revoked_why = case when not restore then left(why, 4096) end
   where p.name = name;
   perform pgflow.note_change_(name, case when restore then 'restored' else 'revoked' end, '{}', why, sent_by, clock);
@@ -943,7 +943,8 @@ comment on column pgflow.budgets.is_hard
 comment on column pgflow.budgets.soft is 'Part of the limit from which on runs are told; null = none are';
 comment on column pgflow.budgets.soft_at is 'Time at which it passed that part; null = it has not';
 comment on column pgflow.budgets.revoked_at is 'Time since which it admits nothing; null = it does';
-comment on column pgflow.budgets.revoked_by is 'Name of whoever revoked it';
+comment on column pgflow.budgets.revoked_by
+  is 'Name of whoever revoked it, with the role of the session in brackets';
 comment on column pgflow.budgets.revoked_why is 'The reason given';
 comment on column pgflow.budgets.made_at is 'Time at which it was made';
 

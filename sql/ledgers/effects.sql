@@ -526,7 +526,7 @@ begin
     raise exception using errcode = 'PF003',
       message = format('effect %s was accepted: it is confirmed or failed, not absent', effect_key);
   end if;
-  return pgflow.post_settlement_(debt, verdict, coalesce(value, 'null'), why, coalesce(sent_by, session_user));
+  return pgflow.post_settlement_(debt, verdict, coalesce(value, 'null'), why, pgflow.sender_(sent_by));
 end
 $$;
 comment on function pgflow.settle_effect(text, text, json, text, text)
@@ -573,7 +573,7 @@ begin
       message = format('no effect was accepted under the reference %s', quote_nullable(ref)),
       hint = 'Its acceptance may not be recorded yet: answer so that the counterparty sends again.';
   end if;
-  return pgflow.post_settlement_(debt, verdict, coalesce(value, 'null'), why, coalesce(sent_by, session_user));
+  return pgflow.post_settlement_(debt, verdict, coalesce(value, 'null'), why, pgflow.sender_(sent_by));
 end
 $$;
 comment on function pgflow.confirm_effect(text, text, json, text, text)

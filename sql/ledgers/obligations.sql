@@ -210,7 +210,7 @@ declare
   debt pgflow.owed;
   chain bigint;
   has_ended boolean;
-  who text := left(coalesce(sent_by, session_user), 255);
+  who text := pgflow.sender_(sent_by);
   t timestamptz;
 begin
   select o.* into debt from pgflow.owed o where o.kind = 'obligation' and o.detail->>'key' = obligation_key;
@@ -304,7 +304,7 @@ begin
     perform pgflow.check_may_settle_(obligation_key);
   end if;
   if debt.detail->>'state' = 'uncompensated' then
-    return pgflow.post_settlement_(debt, 'taken_back', 'null', evidence::text, coalesce(sent_by, session_user));
+    return pgflow.post_settlement_(debt, 'taken_back', 'null', evidence::text, pgflow.sender_(sent_by));
   elsif debt.run_id is not null then
     raise exception using errcode = 'PF006',
       message = format('effect %s is %s: it is settled, not discharged', obligation_key, debt.detail->>'state'),

@@ -54,7 +54,7 @@ begin
   perform pg_advisory_xact_lock(hashtext('pgflow.policy'));
   select coalesce(max(version), 0) + 1 into next_version from pgflow.policy;
   insert into pgflow.policy (version, set_at, set_by, why)
-  values (next_version, pgflow.now_(), left(coalesce(set_by, session_user), 255), left(why, 4096));
+  values (next_version, pgflow.now_(), pgflow.sender_(set_by), left(why, 4096));
   insert into pgflow.policy_rule (version, rule, needs, risk, name, amount, above, predicate, author, role, approvers,
     quorum, timeout_seconds, on_timeout, escalate)
   select next_version, r.n, coalesce(r.rule->>'needs', 'gate'), r.rule->>'risk', r.rule->>'name',
@@ -249,7 +249,8 @@ comment on function pgflow.is_by_model_(bigint, text)
 
 comment on column pgflow.policy.version is 'Its number; the greatest is in force';
 comment on column pgflow.policy.set_at is 'Time at which it was put in force';
-comment on column pgflow.policy.set_by is 'Name of whoever put it in force';
+comment on column pgflow.policy.set_by
+  is 'Name of whoever put it in force, with the role of the session in brackets';
 comment on column pgflow.policy.why is 'Reason for it';
 
 comment on column pgflow.policy_rule.version is 'The version that it belongs to';

@@ -245,7 +245,7 @@ begin
     perform pgflow.append_(heir.run_id, last_seq + 1, 0, 'Z', what, json_build_object('what', what,
       'seq', coalesce(seq, 0), 'hash', encode(pgflow.hash_(old.body::text), 'hex'),
       'left', encode(pgflow.hash_(became::text), 'hex'), 'why', left(why, 4096),
-      'by', left(coalesce(by, session_user), 255)), 0, t, t);
+      'by', pgflow.sender_(by)), 0, t, t);
   end loop;
   perform pgflow.redact_copies_(heirs, body, case when what = 'unit' then body->'request' end);
   perform pgflow.look_again_(family);
@@ -328,7 +328,7 @@ begin
     perform pgflow.append_(newest, last_seq + 1, 0, 'Z', 'update', json_build_object('what', 'update', 'seq', 0,
       'id', update_id, 'hash', encode(pgflow.hash_(said.body::text), 'hex'),
       'left', encode(pgflow.hash_(became::text), 'hex'), 'why', left(why, 4096),
-      'by', left(coalesce(by, session_user), 255)), 0, t, t);
+      'by', pgflow.sender_(by)), 0, t, t);
   end loop;
   update pgflow.run_update u set error = pgflow.redacted_(u.error, null)
   where u.chain_id = chain and u.update_id = update_id and not pgflow.is_redacted_(u.error::text);

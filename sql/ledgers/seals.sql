@@ -191,7 +191,7 @@ begin
     raise exception using errcode = 'PF003', message = 'is_on must be true or false';
   end if;
   update pgflow.seal_state s
-  set is_on = set_sealing.is_on, said_by = left(coalesce(by, session_user), 255), said_at = pgflow.now_(),
+  set is_on = set_sealing.is_on, said_by = pgflow.sender_(by), said_at = pgflow.now_(),
     next_look_at = null;
 end
 $$;
@@ -594,7 +594,8 @@ comment on column pgflow.seal_lag.behind_since is 'Start of the first of them; n
 comment on column pgflow.seal_lag.cycle_began_at is 'Time at which it last began to look at those that were open';
 comment on column pgflow.seal_lag.runs_pending is 'Number of runs that it has come to and that may still grow';
 comment on column pgflow.seal_lag.last_day is 'The last day that has its root; null = none has';
-comment on column pgflow.seal_lag.said_by is 'Name of whoever switched sealing on or off; null = nobody did';
+comment on column pgflow.seal_lag.said_by
+  is 'Name of whoever switched sealing on or off, with the role of the session in brackets; null = nobody did';
 comment on column pgflow.seal_lag.said_at is 'Time of that';
 comment on column pgflow.seal_lag.is_late
   is 'True if it has not come to a run that started an hour ago, or to all open ones for a day';

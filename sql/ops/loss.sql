@@ -60,7 +60,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_variable
 begin
-  update pgflow.loss l set closed_at = pgflow.now_(), closed_by = left(by, 255), why = left(why, 1000)
+  update pgflow.loss l set closed_at = pgflow.now_(), closed_by = pgflow.sender_(by), why = left(why, 1000)
   where l.loss_id = loss_id and l.closed_at is null;
   return found;
 end
@@ -97,7 +97,8 @@ comment on column pgflow.losses.run_count is 'Runs of which something is lost th
 comment on column pgflow.losses.runs
   is 'Those runs, up to a thousand: key, seq that the worker was told of (0 = none), and whether the end was';
 comment on column pgflow.losses.closed_at is 'Time at which somebody saw to it; null = it is open';
-comment on column pgflow.losses.closed_by is 'Name of whoever saw to it';
+comment on column pgflow.losses.closed_by
+  is 'Name of whoever saw to it, with the role of the session in brackets';
 comment on column pgflow.losses.why is 'Reason that they gave';
 
 comment on column pgflow.loss.loss_id is 'Number of the loss';
@@ -113,6 +114,7 @@ comment on column pgflow.loss.worker_id is 'The worker that noticed';
 comment on column pgflow.loss.pid is 'Number of its process';
 comment on column pgflow.loss.run_count is 'Runs of which something is lost';
 comment on column pgflow.loss.host is 'Name of its machine';
-comment on column pgflow.loss.closed_by is 'Name of whoever saw to it';
+comment on column pgflow.loss.closed_by
+  is 'Name of whoever saw to it, with the role of the session in brackets';
 comment on column pgflow.loss.why is 'Reason that they gave';
 comment on column pgflow.loss.runs is 'Key, seq and end of each, up to a thousand';

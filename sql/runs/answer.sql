@@ -737,5 +737,6 @@ comment on column pgflow.held.attempt is 'Claims since the run last made progres
 comment on column pgflow.held.priority is 'Lower numbers are claimed first, within their lane';
 comment on column pgflow.held.state is 'paused = somebody asked for it, stuck = somebody must help';
 comment on column pgflow.held.reason is 'Reason in short: the words of whoever paused it, or the kind of trouble';
-comment on column pgflow.held.held_by is 'Name of whoever paused it; pgflow where the engine did';
+comment on column pgflow.held.held_by
+  is 'Name of whoever paused it, with the role of the session in brackets; pgflow where the engine did';
 comment on column pgflow.held.detail is 'Details of the trouble, such as both sides of a divergence';

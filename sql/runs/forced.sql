@@ -257,7 +257,7 @@ as $$
 declare
   chain bigint := pgflow.chain_of_(tenant, key);
 begin
-  perform pgflow.post_(chain, 'x', 'force', json_build_object('why', left(why, 4096)), coalesce(sent_by, session_user));
+  perform pgflow.post_(chain, 'x', 'force', json_build_object('why', left(why, 4096)), pgflow.sender_(sent_by));
   return chain;
 end
 $$;

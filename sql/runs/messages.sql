@@ -156,7 +156,7 @@ as $$
 #variable_conflict use_variable
 declare
   found_ record;
-  said_by text := coalesce(sent_by, session_user);
+  said_by text := pgflow.sender_(sent_by);
 begin
   chain_id := pgflow.chain_of_(tenant, key);
   message_id := message;
@@ -196,7 +196,7 @@ as $$
 #variable_conflict use_variable
 declare
   found_ record;
-  said_by text := coalesce(sent_by, session_user);
+  said_by text := pgflow.sender_(sent_by);
 begin
   perform pgflow.check_json_(payload, 'the payload of a signal');
   chain_id := pgflow.chain_of_(tenant, key);
@@ -237,7 +237,7 @@ declare
   found_ record;
   moved record;
   ended text;
-  said_by text := coalesce(sent_by, session_user);
+  said_by text := pgflow.sender_(sent_by);
 begin
   chain_id := case when to_key is null then chain else pgflow.chain_of_(tenant, to_key) end;
   select * into found_ from pgflow.seize_message_(chain, message, quote_literal(key)) m;
@@ -282,7 +282,8 @@ comment on column pgflow.messages.message
 comment on column pgflow.messages.signal is 'Name of the signal';
 comment on column pgflow.messages.payload is 'Its payload';
 comment on column pgflow.messages.sent_at is 'Time of sending';
-comment on column pgflow.messages.sent_by is 'Sender';
+comment on column pgflow.messages.sent_by
+  is 'Sender: the name that was given, with the role of the session in brackets';
 comment on column pgflow.messages.refused
   is 'Reason why the code of the run could not take it, so that the run is stuck; null = nothing is wrong with it';
 comment on column pgflow.messages.tenant is 'Tenant of the run; empty where there is only one';
@@ -310,10 +311,11 @@ comment on column pgflow.undelivered_messages.reason
   is 'ended: the run had ended; dropped or replaced: somebody took it out of the mailbox';
 comment on column pgflow.undelivered_messages.ended_as is 'Status of the run that has ended; null = it is open';
 comment on column pgflow.undelivered_messages.sent_at is 'Time of sending';
-comment on column pgflow.undelivered_messages.sent_by is 'Sender';
+comment on column pgflow.undelivered_messages.sent_by
+  is 'Sender: the name that was given, with the role of the session in brackets';
 comment on column pgflow.undelivered_messages.moved_at is 'Time at which it was put aside';
 comment on column pgflow.undelivered_messages.moved_by
-  is 'Name of whoever took it out of the mailbox; null = the run had ended';
+  is 'Name of whoever took it out of the mailbox, with the role of the session in brackets; null = the run had ended';
 comment on column pgflow.undelivered_messages.why
   is 'The reason that was given; or why the code of the run could not take it';
 comment on column pgflow.undelivered_messages.replaced_in
@@ -331,5 +333,6 @@ comment on column pgflow.undelivered.kind
   is 'As in the mailbox: s = signal, c = result of a child, x = cancel, p = pause, r = resume, t = retry, e = what '
      'became of an effect, u = an update';
 comment on column pgflow.undelivered.name is 'Name of the signal, or of what was asked';
-comment on column pgflow.undelivered.sent_by is 'Sender';
+comment on column pgflow.undelivered.sent_by
+  is 'Sender: the name that was given, with the role of the session in brackets';
 comment on column pgflow.undelivered.payload is 'Content of the message';

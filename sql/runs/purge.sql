@@ -43,6 +43,7 @@ as $$
 #variable_conflict use_variable
 declare
   t timestamptz := pgflow.now_();
+  sender text := pgflow.sender_(sent_by);
 begin
   perform pgflow.check_name_(queue, 'the name of a queue');
   if max is null or max not between 1 and 10000 then
@@ -56,7 +57,7 @@ begin
   chains := array(select u.chain_id from pgflow.unbegun_(queue, upto) u order by u.run_id limit max);
   runs := cardinality(chains);
   insert into pgflow.signal (chain_id, sent_at, kind, name, sent_by, payload)
-  select c, t, 'x', 'cancel', left(coalesce(sent_by, session_user), 255),
+  select c, t, 'x', 'cancel', sender,
     json_build_object('why', left(coalesce(why, 'purged'), 4096), 'reason', 'purged')
   from unnest(chains) c;
   insert into pgflow.nudge (chain_id) select c from unnest(chains) c;

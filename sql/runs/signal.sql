@@ -173,7 +173,7 @@ begin
     end if;
   end if;
   perform pgflow.check_payload_(pgflow.newest_run_(chain_id), key, name, payload);
-  message_id := pgflow.post_(chain_id, 's', name, coalesce(payload, 'null'), coalesce(sent_by, session_user));
+  message_id := pgflow.post_(chain_id, 's', name, coalesce(payload, 'null'), pgflow.sender_(sent_by));
   if idempotency_key is not null then
     perform pgflow.keep_key_(chain_id, idempotency_key, message_id);
   end if;
@@ -228,7 +228,7 @@ begin
   is_new := true;
   if idempotency_key is not null then
     select p.message_id, p.ended_as, p.is_new into message_id, ended_as, is_new
-    from pgflow.post_signal(key, name, payload, tenant, coalesce(sent_by, session_user), idempotency_key) p;
+    from pgflow.post_signal(key, name, payload, tenant, sent_by, idempotency_key) p;
     return;
   end if;
   newest := pgflow.newest_run_(chain_id);
@@ -240,13 +240,13 @@ begin
   end if;
   if me is null or not exists (select from pgflow.wait w where w.run_id = me and w.kind = 's'
     and w.name = name offset 0) then
-    message_id := pgflow.post_(chain_id, 's', name, payload, coalesce(sent_by, session_user));
+    message_id := pgflow.post_(chain_id, 's', name, payload, pgflow.sender_(sent_by));
     ended_as := pgflow.ended_as_(newest);
     return;
   end if;
   t := pgflow.now_();
   insert into pgflow.signal (chain_id, kind, name, sent_at, sent_by, payload)
-  values (chain_id, 's', name, t, left(coalesce(sent_by, session_user), 255), payload)
+  values (chain_id, 's', name, t, pgflow.sender_(sent_by), payload)
   returning signal_id into message_id;
   select w.lane_id into lane_id from pgflow.wake_parked_(array[me], t) w;
   if tell then
@@ -309,5 +309,5 @@ comment on column pgflow.signal.sent_at is 'Time of sending';
 comment on column pgflow.signal.call
   is 'Result of a child: number of the parent''s call that started it; word of an effect: its call';
 comment on column pgflow.signal.name is 'Name of the signal, or of what is asked';
-comment on column pgflow.signal.sent_by is 'Sender: a role, or the name that the caller gave';
+comment on column pgflow.signal.sent_by is 'Sender: the name that was given, with the role of the session in brackets';
 comment on column pgflow.signal.payload is 'Content of the message';

@@ -44,7 +44,7 @@ begin
   is_new := false;
   while found_as is null loop
     insert into pgflow.run_update (chain_id, sent_at, same_as, update_id, name, sent_by)
-    values (chain_id, t, wanted, update_id, name, left(coalesce(sent_by, session_user), 255))
+    values (chain_id, t, wanted, update_id, name, pgflow.sender_(sent_by))
     on conflict do nothing;
     is_new := found;
     exit when is_new;
@@ -57,7 +57,7 @@ begin
   end if;
   if is_new then
     perform pgflow.post_(chain_id, 'u', name, json_build_object('id', update_id, 'args', payload),
-      coalesce(sent_by, session_user));
+      pgflow.sender_(sent_by));
   end if;
 end
 $$;
@@ -261,7 +261,7 @@ comment on column pgflow.updates.status
   is 'waiting; done, failed: its handler returned or raised; rejected: by its validator; refused: the run ended first, '
      'and somebody has asked';
 comment on column pgflow.updates.sent_at is 'Time of sending';
-comment on column pgflow.updates.sent_by is 'Sender';
+comment on column pgflow.updates.sent_by is 'Sender: the name that was given, with the role of the session in brackets';
 comment on column pgflow.updates.replied_at is 'Time of the answer; null = there is none';
 comment on column pgflow.updates.value is 'Value that the handler returned';
 comment on column pgflow.updates.error is 'The error that the handler or the validator raised';

@@ -95,7 +95,8 @@ comment on column pgflow.effects.ref is 'The counterparty''s reference under whi
 comment on column pgflow.effects.attempts is 'Number of times that it was allowed to act';
 comment on column pgflow.effects.unknowns is 'Number of times that nobody knew its outcome';
 comment on column pgflow.effects.said_by
-  is 'Last to state its outcome: settle, or a person; null = its own answer counted';
+  is 'Last to state its outcome: settle, or the name of a person, with the role of the session in brackets; null = '
+     'its own answer counted';
 comment on column pgflow.effects.decision is 'Key of the decision that it rests on; null = none';
 comment on column pgflow.effects.compensates is 'Key of the effect that it takes back; null = none';
 comment on column pgflow.effects.policy_version is 'The policy in force when it was let through; null = there was none';

@@ -455,7 +455,7 @@ def test_a_recorded_result_is_edited_where_the_run_goes_on_from_it(
     ).fetchone()
     assert (name, said["by"], said["why"], said["effects"], said["was"]["status"]) == (
         "rewind",
-        "ann",
+        "ann (postgres)",
         "the bill says cream",
         "reuse",
         "completed",

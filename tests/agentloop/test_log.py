@@ -226,7 +226,7 @@ async def test_c_forks_rewinds_archives_and_feedback_are_on_record(
     who = conn.execute(
         "select payload->>'by' from pgflow.timeline where key = 'k' and event = 'operator'"
     ).fetchall()
-    assert ("ann",) in who
+    assert ("ann (postgres)",) in who
 
 
 async def test_what_people_say_of_a_unit_stays_with_it(aflow: AsyncHarness) -> None:

@@ -532,4 +532,4 @@ def test_a_cancel_from_sql_is_a_cancel(flow: Harness, conn: psycopg.Connection) 
     (cause,) = conn.execute(
         "select payload from pgflow.timeline where event = 'call_cancelled' and call = 0"
     ).fetchone()
-    assert cause == {"why": "from psql", "by": "ada"}
+    assert cause == {"why": "from psql", "by": "ada (postgres)"}

@@ -154,7 +154,7 @@ async def test_once_it_is_mended_the_run_goes_on(
         conn,
         "select payload->>'why', payload->>'by' from pgflow.timeline where name = %s",
         f"{verb}_message",
-    ) == [("a typo", "ada")]
+    ) == [("a typo", "ada (postgres)")]
     put_aside = {
         "drop": [("dropped", '"five"')],
         "replace": [("replaced", '"five"'), ("ended", "7")],

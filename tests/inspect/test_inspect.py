@@ -670,7 +670,7 @@ def test_mail_that_no_run_has_taken(ask: Ask) -> None:
         "other",
         "waiting",
         7,
-        "ada",
+        "ada (postgres)",
     )
     place = f"{waiting.sent_at.isoformat()}~{waiting.message}"
     assert ask(inspect.list_messages("order-2", after=place)).items == []
@@ -731,7 +731,12 @@ def test_seals_tell_what_is_as_it_was(ask: Ask, look: psycopg.Connection[Any]) -
     (seal,) = ask(inspect.list_seals(run_id(look, "rest-1")))
     assert (seal.key, seal.has_ended, len(seal.hash)) == ("rest-1", True, 64)
     lag = ask(inspect.read_seal_lag())
-    assert (lag.is_on, lag.said_by, lag.runs_behind, lag.is_late) == (True, "ada", 0, False)
+    assert (lag.is_on, lag.said_by, lag.runs_behind, lag.is_late) == (
+        True,
+        "ada (postgres)",
+        0,
+        False,
+    )
     anchor, proof = ask(inspect.read_anchor()), ask(inspect.read_proof("rest-1"))
     assert inspect.check_anchor(anchor) == inspect.check_proof(proof, anchor) == []
     told: list[int] = []

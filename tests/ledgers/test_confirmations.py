@@ -100,7 +100,7 @@ async def test_a_confirmation_that_is_delivered_again_and_again_is_taken_once(
         with pytest.raises(WrongState, match="'T-1' is confirmed already, as of .* it cannot be f"):
             await aflow.app.confirm_effect("T-1", "failed")
     await aflow.until_idle()
-    assert words(conn) == [("confirmed", "bank", {"at": "noon"})]
+    assert words(conn) == [("confirmed", "bank (postgres)", {"at": "noon"})]
     await aflow.app.confirm_effect("T-1", by="bank")
     await aflow.app.confirm_effect("T-2", "failed", by="bank")
     assert await run.result(SOON) == 2
@@ -110,7 +110,10 @@ async def test_a_confirmation_that_is_delivered_again_and_again_is_taken_once(
         WrongState, match="'T-2' is failed already, as of .* it cannot be confirmed"
     ):
         await aflow.app.confirm_effect("T-2")
-    assert [word[:2] for word in words(conn)] == [("confirmed", "bank"), ("failed", "bank")]
+    assert [word[:2] for word in words(conn)] == [
+        ("confirmed", "bank (postgres)"),
+        ("failed", "bank (postgres)"),
+    ]
     assert count(conn, "pgflow.signal") + count(conn, "pgflow.undelivered") == 0
 
 
@@ -136,7 +139,7 @@ async def test_a_confirmation_after_a_persons_word_is_no_error_if_it_says_the_sa
     await aflow.app.confirm_effect("T-1")
     with pytest.raises(WrongState):
         await aflow.app.confirm_effect("T-1", "failed")
-    assert [word[:2] for word in words(conn)] == [("confirmed", "ada")]
+    assert [word[:2] for word in words(conn)] == [("confirmed", "ada (postgres)")]
 
 
 @pytest.mark.parametrize("answer", [Confirmed("film"), Absent()], ids=["confirmed", "absent"])
@@ -259,7 +262,7 @@ async def test_a_queue_in_the_database_confirms_in_the_transaction_that_takes_th
     assert not consume(aflow.app.dsn)
     await aflow.until_idle()
     assert await second.result(SOON) == 1
-    assert [by for _, by, _ in words(conn)] == ["queue", "queue"]
+    assert [by for _, by, _ in words(conn)] == ["queue (postgres)", "queue (postgres)"]
 
 
 async def test_a_run_may_confirm_the_effect_of_another_and_is_repeated_until_that_is_accepted(

@@ -328,7 +328,7 @@ async def test_a_person_says_what_no_counterparty_could(
     )
     assert await run.result(SOON) == "seen on the statement"
     assert len(bank.calls) == 1
-    assert effects(conn, "status, said_by, unknowns") == [("confirmed", "ada", 5)]
+    assert effects(conn, "status, said_by, unknowns") == [("confirmed", "ada (postgres)", 5)]
 
 
 async def test_without_a_way_to_ask_the_run_is_stuck_and_a_person_decides(
@@ -627,7 +627,7 @@ async def test_a_run_that_owes_does_not_end_before_its_effect_is_confirmed(
         await aflow.app.confirm_effect("T-13")
     await aflow.app.confirm_effect("T-12", value={"at": "noon"}, by="webhook")
     assert await run.result(SOON) == "under T-12"
-    assert effects(conn, "status, ref, said_by") == [("confirmed", "T-12", "webhook")]
+    assert effects(conn, "status, ref, said_by") == [("confirmed", "T-12", "webhook (postgres)")]
     assert owed(conn) == []
     assert len(bank.calls) == 1
 
@@ -719,7 +719,7 @@ async def test_an_effect_left_open_by_force_can_still_be_closed(
     )
     await aflow.app.settle_effect(bank.calls[0], "confirmed", "found it", by="ada")
     assert owed(conn) == []
-    assert effects(conn, "status, said_by") == [("confirmed", "ada")]
+    assert effects(conn, "status, said_by") == [("confirmed", "ada (postgres)")]
 
 
 async def test_an_effect_under_way_cannot_be_settled(

@@ -163,7 +163,7 @@ async def test_what_was_done_and_not_taken_back_stays_owed(aflow: AsyncHarness, 
         "'cancel'",
     ) == [("cancel", "true")]
     assert rows(conn, "select reason_code, reason_detail from pgflow.runs where key = 'k'") == [
-        ("asked", {"by": "ada", "force": True})
+        ("asked", {"by": "ada (postgres)", "force": True})
     ]
     assert one(conn, "select runs from pgflow.drop_history(pgflow.now_())") == 0
     assert calls == ["charge a", "charge b"]
@@ -444,7 +444,7 @@ async def test_only_a_verdict_that_fits_closes_it(aflow: AsyncHarness, conn: Con
         "select payload->>'verdict', payload->>'by', payload->>'why' from pgflow.timeline where "
         "name = 'discharged'",
     )
-    assert said == ("taken_back", "ada", "by hand")
+    assert said == ("taken_back", "ada (postgres)", "by hand")
     with pytest.raises(RunNotFound):
         await aflow.app.settle_effect(key, "stands")
 

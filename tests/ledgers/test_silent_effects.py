@@ -306,7 +306,7 @@ async def test_without_anybody_to_ask_a_person_is_paged_and_a_late_confirmation_
     assert obligations(conn, "state, due_at, beat_details") == [("unknown", None, "half")]
     await aflow.app.confirm_effect("job a", value="at last", by="farm")
     assert await run.result(SOON) == "job a"
-    assert effects(conn, "status, result, said_by") == [("confirmed", "at last", "farm")]
+    assert effects(conn, "status, result, said_by") == [("confirmed", "at last", "farm (postgres)")]
     assert obligations(conn) == []
 
 

@@ -430,9 +430,9 @@ async def test_an_operator_takes_a_lock_away_and_it_is_recorded(
     await first.send(go, "on")
     assert await first.result(SOON) == "lost"
     said = "select payload->>'lost', payload->>'by', payload->>'why' from pgflow.unit where kind = 'u' and payload::jsonb ? 'lost'"
-    assert conn.execute(said).fetchall() == [("broken", "ann", "it hangs")]
+    assert conn.execute(said).fetchall() == [("broken", "ann (postgres)", "it hangs")]
     broken = "select key, holder, broken_by, why from pgflow.broken_locks"
-    assert conn.execute(broken).fetchall() == [("a", "first", "ann", "it hangs")]
+    assert conn.execute(broken).fetchall() == [("a", "first", "ann (postgres)", "it hangs")]
 
 
 async def test_a_step_is_not_begun_once_the_lock_is_lost(

@@ -146,7 +146,7 @@ async def test_a_run_that_owes_does_not_complete_until_it_is_discharged(
     assert owed(conn) == []
     assert events(conn, "kind, name, call, payload->>'verdict', payload->>'by'") == [
         ("O", "refund", 1, None, None),
-        ("D", "refund", 1, "discharged", "bob"),
+        ("D", "refund", 1, "discharged", "bob (postgres)"),
     ]
     assert one(conn, "select payload->'evidence' from pgflow.unit where kind = 'D'") == {
         "receipt": 7

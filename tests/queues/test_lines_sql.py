@@ -453,7 +453,7 @@ def test_it_is_kept_who_changed_what(db: Conn) -> None:
     ).fetchall()
     user = one(db, "select session_user::text")
     assert found == [
-        ("set", {"concurrency": 2}, "too slow", "ann"), ("paused", {}, None, user), ("resumed", {}, None, user),
+        ("set", {"concurrency": 2}, "too slow", f"ann ({user})"), ("paused", {}, None, user), ("resumed", {}, None, user),
         ("set", {"concurrency": 3}, None, user),
     ]  # fmt: skip
 

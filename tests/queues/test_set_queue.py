@@ -61,7 +61,7 @@ def test_rules_are_set_in_both_colours_and_read(dsn: str) -> None:
         last, first = inspect.ask(conn, inspect.list_queue_changes("orders"))
         assert (first.why, first.changed_by, first.said) == (
             "slow",
-            "ann",
+            "ann (postgres)",
             {"concurrency": 50, "rate": "100/1m"},
         )
         assert last.said["rate"] is None

@@ -193,8 +193,8 @@ def test_clients_set_pause_trigger_backfill_and_remove(dsn: str, conn: psycopg.C
                 await app.pause_schedule("greet acme")
             changes = await ask_async(app, list_schedule_changes("greet acme"))
             assert [(one.what, one.said_by) for one in reversed(changes.items)][:2] == [
-                ("set", "eve"),
-                ("paused", "eve"),
+                ("set", "eve (postgres)"),
+                ("paused", "eve (postgres)"),
             ]
             assert changes.items[0].what == "removed"
 

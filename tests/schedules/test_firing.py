@@ -254,7 +254,7 @@ def test_a_paused_schedule_starts_nothing_and_goes_on_with_what_is_to_come(conn:
     assert keep(conn, at("03-01 13:30")) == 0
     assert column(conn, "(state, paused_by, why_paused)") == (
         "paused",
-        "ada",
+        "ada (postgres)",
         "the books are closed",
     )
     assert one(conn, "select pgflow.resume_schedule('s')") is True
@@ -287,7 +287,7 @@ def test_a_run_is_triggered_whatever_else_is(conn: Conn) -> None:
     assert one(conn, again) is False
     assert rows(conn, "select what, said_by, why from pgflow.schedule_changes order by change_id")[
         2:
-    ] == [("triggered", "ada", "now, please")]
+    ] == [("triggered", "ada (postgres)", "now, please")]
     conn.execute("select pgflow.resume_schedule('s')")
     keep(conn, at("03-01 11:00"))
     assert column(conn, "(fired, skipped)") == ("1", "1")  # the triggered one is open

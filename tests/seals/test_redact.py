@@ -113,7 +113,7 @@ def test_a_redacted_value_is_gone_and_the_seals_stay_valid(
         conn,
         "select payload->>'seq', payload->>'hash', payload->>'why', payload->>'by' from pgflow.unit where kind = 'Z' order by seq limit 1",
     )
-    assert told == (str(seq), hashed, "the customer asked", "ada")
+    assert told == (str(seq), hashed, "the customer asked", "ada (postgres)")
     seal(conn)
     assert findings(conn, anchor) == []
     assert conn.execute("select * from pgflow.check()").fetchall() == []

@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
     Conn = psycopg.Connection[Any]
 
-ME, WHY = "ann", "because"
+ME, WHY = "ann (postgres)", "because"
 
 
 def ask(conn: Conn, verb: str, key: str = "k", **options: Any) -> int:
     """One of the verbs, and the wake that follows its commit."""
-    arguments = {"key": key, "why": WHY, "sent_by": ME, **options}
+    arguments = {"key": key, "why": WHY, "sent_by": "ann", **options}
     named = ", ".join(f"{name} => %s" for name in arguments)
     chain = one(conn, f"select pgflow.{verb}_run({named})", *arguments.values())
     wake(conn, chain)
@@ -120,7 +120,7 @@ PLACES: dict[str, Callable[[Conn], int]] = {
     "stuck": put_stuck,
     "finished": put_finished,
 }
-BEFORE = [("pause", "bob", "first")]
+BEFORE = [("pause", "bob (postgres)", "first")]
 """Entries that the journal of a paused run has already."""
 
 # verb -> place -> (status after it, what its journal says of people, mailbox)
@@ -245,8 +245,9 @@ def test_a_long_reason_is_cut_where_it_is_stored(db: Conn) -> None:
     run_id = put_waiting(db)
     ask(db, "pause", why="x" * 100_000, sent_by="y" * 1000)
     (operator,) = operators(db, run_id)
-    assert operator == ("pause", "y" * 255, "x" * 4096)
-    assert one(db, "select reason, held_by from pgflow.held") == ("x" * 255, "y" * 255)
+    who = "y" * 180 + " (postgres)"
+    assert operator == ("pause", who, "x" * 4096)
+    assert one(db, "select reason, held_by from pgflow.held") == ("x" * 255, who)
 
 
 def test_a_long_reason_in_another_alphabet_does_not_stop_the_sweep(db: Conn) -> None:
@@ -322,7 +323,7 @@ def test_a_pause_holds_a_run_only_when_no_body_runs_and_nothing_has_happened(db:
     assert (
         commit(db, flush(run, signals=[[4, "paid"]], park=True, idle=True)).place_of(run) == "held"
     )
-    assert operators(db, run.run_id) == [("pause", ME, WHY), ("pause", "bob", "really")]
+    assert operators(db, run.run_id) == [("pause", ME, WHY), ("pause", "bob (postgres)", "really")]
     assert mailbox(db, run.chain_id) == []
     assert one(db, "select last_seq, state from pgflow.held") == (5, "paused")
 
@@ -438,11 +439,11 @@ def test_requests_that_come_together_are_on_record_in_their_order(db: Conn) -> N
         db.execute(f"select pgflow.{verb}_run('k', %s, sent_by => %s)", (f"why {n}", f"who {n}"))
     poll(db)
     assert operators(db, run_id) == [
-        ("pause", "who 0", "why 0"),
-        ("resume", "who 1", "why 1"),
-        ("pause", "who 2", "why 2"),
+        ("pause", "who 0 (postgres)", "why 0"),
+        ("resume", "who 1 (postgres)", "why 1"),
+        ("pause", "who 2 (postgres)", "why 2"),
     ]
-    assert one(db, "select reason, held_by from pgflow.held") == ("why 2", "who 2")
+    assert one(db, "select reason, held_by from pgflow.held") == ("why 2", "who 2 (postgres)")
 
 
 def test_a_request_to_a_run_locked_elsewhere_is_kept_for_the_next_poll(

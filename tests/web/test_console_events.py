@@ -75,7 +75,7 @@ async def test_a_schedule_is_paused_resumed_and_triggered_by_a_name(
     answer = await browser.submit(path, {}, why="holidays")
     assert answer.headers["location"] == "/schedule?name=it%27s+late&done=pause"
     page = await browser.get(answer.headers["location"])
-    seen_in(page, "It is paused.", "by bob: holidays", "Resume")
+    seen_in(page, "It is paused.", "by bob (postgres): holidays", "Resume")
     page = await browser.get(path)
     seen_in(page, "The schedule is paused now, so this will change nothing.")
     answer = await browser.submit(path, {})
@@ -90,8 +90,8 @@ async def test_a_schedule_is_paused_resumed_and_triggered_by_a_name(
         assert answer.headers["location"] == "/run?key=it%27s+late%2F2027-03-01T09%3A00%3A00Z"
     said = "select what, said_by, why from pgflow.schedule_changes order by change_id"
     assert rows(conn, said)[1:] == [
-        ("paused", "bob", "holidays"), ("resumed", "bob", None),
-        ("triggered", "bob", "they want it"), ("triggered", "bob", None),
+        ("paused", "bob (postgres)", "holidays"), ("resumed", "bob (postgres)", None),
+        ("triggered", "bob (postgres)", "they want it"), ("triggered", "bob (postgres)", None),
     ]  # fmt: skip
     for wrong in ({"slot": "noon"}, {"slot": "2027-13-01"}):
         answer = await browser.submit(order_to("it's late", "trigger"), {}, **wrong)
@@ -128,7 +128,7 @@ async def test_slots_of_the_past_are_shown_before_they_are_backfilled(
     keys = rows(conn, "select key from pgflow.run order by run_id")
     assert keys == [f"acme/2027-03-{day}Z" for day in ("27T09:00:00", "28T08:00:00", "29T08:00:00")]
     assert set(rows(conn, "select said_by from pgflow.schedule_changes where what <> 'set'")) == {
-        "bob"
+        "bob (postgres)"
     }
     for wrong in (
         {"last": ""}, {"first": "x"}, {"overlap": "skip"}, {"last": "2028-01-01"},
@@ -237,7 +237,7 @@ async def test_a_relay_takes_orders_that_are_kept_with_who_gave_them(
     assert answer.headers["location"] == "/relay?name=mailer&done=pause"
     assert one(conn, "select state from pgflow.relays") == "paused"
     page = await bob.get("/relay", name="mailer", done="pause")
-    seen_in(page, "It takes no more events.", "paused bob the target moves")
+    seen_in(page, "It takes no more events.", "paused bob (postgres) the target moves")
     await bob.submit(relay_order("resume"), {})
     page = await bob.get(relay_order("redeliver", event=str(first)))
     seen_in(page, f"pgflow outbox redeliver mailer {first}", f"redeliver_events('mailer', {first},")
@@ -249,11 +249,11 @@ async def test_a_relay_takes_orders_that_are_kept_with_who_gave_them(
     assert (await bob.submit(relay_order("replay"), {}, event=str(first))).status_code == 303
     said = "select what, said, why, changed_by from pgflow.relay_changes order by changed_at"
     assert conn.execute(said).fetchall() == [
-        ("paused", {}, "the target moves", "bob"),
-        ("resumed", {}, None, "bob"),
-        ("redelivered", {"event": first, "events": 1}, None, "bob"),
-        ("redelivered", {"events": 2}, None, "bob"),
-        ("replayed", {"from_event": first}, None, "bob"),
+        ("paused", {}, "the target moves", "bob (postgres)"),
+        ("resumed", {}, None, "bob (postgres)"),
+        ("redelivered", {"event": first, "events": 1}, None, "bob (postgres)"),
+        ("redelivered", {"events": 2}, None, "bob (postgres)"),
+        ("replayed", {"from_event": first}, None, "bob (postgres)"),
     ]
     for event in ("", "-1", "x", "1e3", "²", "9" * 19):
         assert (await bob.submit(relay_order("replay"), {}, event=event)).status_code == 400, event

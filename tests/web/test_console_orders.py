@@ -77,7 +77,7 @@ async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(
     assert "It is told to pause." in (await browser.get(answer.headers["location"])).words
     await aflow.until_idle()
     assert run_row(conn, "invoice 1", "status, reason, reason_detail->>'by'") == (
-        "paused", "finance asks", "bob",
+        "paused", "finance asks", "bob (postgres)",
     )  # fmt: skip
     answer = await browser.submit(order_to("invoice 1", "pause"), {})
     assert (answer.status_code, "is paused: pause fits queued" in answer.text) == (409, True)
@@ -89,7 +89,7 @@ async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(
     await browser.submit(order_to("invoice 1", "cancel"), {}, why="ordered twice")
     await aflow.until_idle()
     assert run_row(conn, "invoice 1", "status, reason, reason_detail->>'by'") == (
-        "cancelled", "ordered twice", "bob",
+        "cancelled", "ordered twice", "bob (postgres)",
     )  # fmt: skip
     page = await browser.get("/run", key="invoice 1")
     assert not [link for link in page.links if link.startswith("/run/order")]
@@ -112,7 +112,7 @@ async def test_a_failed_run_is_retried_from_the_step_that_failed(
     await aflow.until_idle()
     assert await aflow.app.get("t", tries).result(SOON) == "here"
     by = "select payload->>'by' from pgflow.timeline where key = 't' and payload->>'by' is not null"
-    assert ("bob",) in conn.execute(by).fetchall()
+    assert ("bob (postgres)",) in conn.execute(by).fetchall()
 
 
 async def test_a_run_is_taken_back_and_forked_with_another_input(
@@ -146,7 +146,7 @@ async def test_a_run_is_taken_back_and_forked_with_another_input(
         "select payload->>'by' from pgflow.timeline where payload->>'by' is not null"
     ).fetchall()
     assert said
-    assert set(said) == {("bob",)}
+    assert set(said) == {("bob (postgres)",)}
 
 
 async def test_many_runs_are_told_at_once_and_exactly_those_that_were_shown(
@@ -173,7 +173,7 @@ async def test_many_runs_are_told_at_once_and_exactly_those_that_were_shown(
     assert "1 run refused it." in answer.words
     await aflow.until_idle()
     by = "select reason_detail->>'by', count(*) from pgflow.runs where status = 'cancelled' and reason = 'stopped' group by 1"
-    assert conn.execute(by).fetchall() == [("bob", 14)]
+    assert conn.execute(by).fetchall() == [("bob (postgres)", 14)]
     assert run_row(conn, "i-new", "status") == ("waiting",)
     page = await browser.get("/runs/order", verb="retry", key="i-*")
     assert "No run that this search finds can be told so." in page.words
@@ -326,7 +326,7 @@ async def test_an_unknown_effect_is_settled_with_how_one_knows(
     assert answer.headers["location"] == "/effects?done=settle"
     await aflow.until_idle()
     assert await run.result(SOON) == "b 7"
-    assert conn.execute("select said_by from pgflow.effects").fetchone() == ("bob",)
+    assert conn.execute("select said_by from pgflow.effects").fetchone() == ("bob (postgres)",)
     assert await browser.status(path) == 404
 
 
@@ -352,7 +352,7 @@ async def test_an_obligation_is_discharged_or_waived_with_a_reason(
         "select payload->>'verdict', payload->>'by' from pgflow.timeline "
         "where event = 'obligation_closed' order by at"
     ).fetchall()
-    assert said == [("discharged", "bob"), ("waived", "bob")]
+    assert said == [("discharged", "bob (postgres)"), ("waived", "bob (postgres)")]
 
 
 async def test_a_pool_is_granted_more_and_revoked_by_an_admin(
