@@ -210,7 +210,7 @@ class Claims(Loop):
 
         Args:
             request: The claim.
-            claims: What it has found.
+            claims: Runs that it has found.
             parked: Number of runs that have parked in the commit with which it rode.
 
         Returns:
