@@ -240,6 +240,11 @@ class Execution:
 
     def advance(self) -> None:
         """Releases outcomes while there are any, then goes idle."""
+        while self._release_all() and self._go_idle():
+            pass
+
+    def _release_all(self) -> bool:
+        """Releases outcomes while there are any; True if the code stands still then and goes on."""
         release, history, agenda, code = self.release, self.history, self.agenda, self.code
         flushing = self.flushing
         while release.decided or agenda.inbox or history.replaying:
@@ -254,11 +259,11 @@ class Execution:
             if not self._guarded(release.release_one):
                 break
         if code.driver.busy or flushing.locked or self.over:
-            return
+            return False
         if history.divergence is not None or self._is_finished():
             self._conclude()
-        else:
-            self._go_idle()
+            return False
+        return True
 
     def _guarded(self, move: Callable[[], Any]) -> Any:
         """A move that may find the code diverged, in which case it goes no further."""
@@ -325,25 +330,24 @@ class Execution:
 
     # ================================================================ settling
 
-    def _go_idle(self) -> None:
-        """Nothing is left to release: start what may start, flush what must be durable."""
+    def _go_idle(self) -> bool:
+        """Nothing is left to release: start what may start, flush what must be durable. True if
+        there is something to release after all: a message, an update, a timer.
+        """
         flushing = self.flushing
         is_held_back = self._is_held_back
         offer = self.claim.offer
         if offer is not None and not is_held_back and self.release.take_offer():
             if offer.call is not None:
                 flushing.linger()
-            self.advance()
-            return
+            return True
         if self._updates is not None and not (is_held_back or self.history.replaying):
             taken = self._updates.take()
             if taken is not None:
                 self.release.decide(taken)
-                self.advance()
-                return
+                return True
         if self._take_timer():
-            self.advance()
-            return
+            return True
         if self.history.replaying and self.release.is_renewing:
             # The past must be repeated before anything can be looked at.
             is_held_back = flushing.draining
@@ -353,6 +357,7 @@ class Execution:
             self.release.hold_misfit()
         if flushing.must_flush():
             self.line.want_flush()
+        return False
 
     @property
     def _is_held_back(self) -> bool:

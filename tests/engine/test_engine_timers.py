@@ -176,3 +176,16 @@ def test_of_two_that_are_due_the_earlier_goes_first():
     worker.finish()
     assert run.result() == ["soon", "late"]
     assert replay(run).ending.output == run.output
+
+
+@workflow
+async def sleeping_hardly_at_all() -> int:
+    for _ in range(2000):
+        await asyncio.sleep(1e-7)
+    return 1
+
+
+def test_thousands_that_are_due_at_once_need_no_stack():
+    worker, run = begun(sleeping_hardly_at_all)
+    worker.finish()
+    assert (run.result(), run.kinds()) == (1, "tT" * 2000)

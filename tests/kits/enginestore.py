@@ -171,6 +171,8 @@ class Store:
     ) -> None:
         self.workflows = {workflow.name: workflow for workflow in workflows}
         self.now_us = now_us
+        self.person = "a person"
+        """Whoever sends what is not said to be of the engine's."""
         self.runs: dict[int, StoredRun] = {}
         self.keys: dict[str, int] = {}
         self.mail: list[Mail] = []
@@ -260,21 +262,21 @@ class Store:
 
     def cancel(self, run: StoredRun, why: str = "cancelled") -> None:
         """Asks a run to end."""
-        self._post(run.chain_id, "x", "cancel", json.dumps({"why": why}), sent_by="a person")
+        self._post(run.chain_id, "x", "cancel", json.dumps({"why": why}), sent_by=self.person)
 
     def pause(self, run: StoredRun, why: str = "paused") -> None:
         """Asks a run to stand still."""
-        self._post(run.chain_id, "p", "pause", json.dumps({"why": why}), sent_by="a person")
+        self._post(run.chain_id, "p", "pause", json.dumps({"why": why}), sent_by=self.person)
 
     def resume(self, run: StoredRun) -> None:
         """Lets a run go on."""
-        self._post(run.chain_id, "r", "resume", json.dumps({"why": "resumed"}), sent_by="a person")
+        self._post(run.chain_id, "r", "resume", json.dumps({"why": "resumed"}), sent_by=self.person)
 
     def discharge(self, run: StoredRun, key: str) -> None:
         """Says that an obligation of an open run was done."""
         opened = run.owed()[key]
         said = json.dumps({"obligation": key, "verdict": "discharged"})
-        self._post(run.chain_id, "e", opened.name or "", said, run.run_id, opened.call, "a person")
+        self._post(run.chain_id, "e", opened.name or "", said, run.run_id, opened.call, self.person)
 
     def discharge_named(self, name: str, looks: int = 50) -> None:
         """Says that an obligation of the first run was done, now or once it has opened it: changed
@@ -386,7 +388,7 @@ class Store:
             self._note_operator(run, m.name)
         self._unpark(run)
         if wants_pause:
-            run.place, run.held = "held", ["paused", "paused", None, None, "a person"]
+            run.place, run.held = "held", ["paused", "paused", None, None, self.person]
 
     def _has_reason(self, run: StoredRun) -> bool:
         names = {name for _, name in run.waits.get("signals", ())}
@@ -838,7 +840,7 @@ class Store:
         for m in [m for m in self.mail if m.chain_id == run.chain_id and m.kind in "pr"]:
             self.mail.remove(m)
             self._note_operator(run, m.name, json.loads(m.payload or "{}").get("why"))
-        run.place, run.held = "held", ["paused", "paused", None, None, "a person"]
+        run.place, run.held = "held", ["paused", "paused", None, None, self.person]
 
     def _continue(self, run: StoredRun, text: str, *, has_locks: bool) -> None:
         self._ids += 1

@@ -53,6 +53,7 @@ class Twin(Store):
     def __init__(self, conn: psycopg.Connection[Any], *workflows: Workflow[..., Any]) -> None:
         super().__init__(*workflows)
         self._conn = conn
+        self.person = f"a person ({sqlkit.one(conn, 'select session_user')})"
         conn.execute(CLOCK)
         conn.execute(f"""select pgflow.set_pool('purse', '{{"usd": {PURSE}}}', soft => null)""")
         self._worker = sqlkit.register(conn)
