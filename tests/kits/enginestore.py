@@ -172,7 +172,7 @@ class Store:
         self.workflows = {workflow.name: workflow for workflow in workflows}
         self.now_us = now_us
         self.person = "a person"
-        """Whoever sends what is not said to be of the engine's."""
+        """The sender of all that people send."""
         self.runs: dict[int, StoredRun] = {}
         self.keys: dict[str, int] = {}
         self.mail: list[Mail] = []
