@@ -373,13 +373,18 @@ class Release:
         That needs no question: nothing that only the database knows could have come before it. It
         is recorded with the next flush, as a message is that came with the claim; a worker that
         dies before leaves the timer as it was.
+
+        A timer whose start has left since the claim is due as the database has stamped it, by what
+        that commit took later than here: it is asked.
         """
         if self._history.replaying or self._agenda.wants_look:
             return False
-        now_us = self._clock.estimate_us()
+        now_us, first_here = self._clock.estimate_us(), self._buffer.seq - len(self._buffer.rows)
         first: TimerCall | None = None
         for call in self._agenda.open.values():
             if not isinstance(call, TimerCall) or call.state != "pending":
+                return False
+            if self._claim.last_seq < call.started_seq <= first_here:
                 return False
             if call.due_us <= now_us and (first is None or call.due_us < first.due_us):
                 first = call

@@ -178,6 +178,26 @@ def test_of_two_that_are_due_the_earlier_goes_first():
     assert replay(run).ending.output == run.output
 
 
+def test_the_database_says_when_a_timer_is_due_whose_start_it_has_stamped_since_the_claim():
+    worker, run = begun(sleeping_twice_in_turn)
+    worker.store.now_us += SECOND
+    worker.play("look 1", "send 1", "commit 1", "ack 1")
+    assert (seen(worker), run.kinds()) == (["'once'"], "tTt")
+    worker.store.now_us += SECOND
+    worker.play("look 1")
+    assert seen(worker) == ["'once'"]
+    worker.play("send 1", "commit 1", "ack 1")
+    assert (seen(worker), run.kinds()) == (["'once'", "'twice'"], "tTtT")
+
+
+@workflow
+async def sleeping_twice_in_turn() -> None:
+    await asyncio.sleep(0.5)
+    saw("once")
+    await asyncio.sleep(0.5)
+    saw("twice")
+
+
 @workflow
 async def sleeping_hardly_at_all() -> int:
     for _ in range(2000):
