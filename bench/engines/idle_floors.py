@@ -9,6 +9,7 @@ import json
 import time
 
 from bench.engines import jobs, kit
+from bench.engines.many_floors import ask, ends
 from pgflow._db.busy_poll import BusyPoll
 from pgflow._db.calls import claim as claim_calls
 from pgflow._db.calls import mail, start
@@ -38,27 +39,13 @@ class _Bare:
     async def claim(self) -> list[Claim]:
         return await self.wire.ask(claim_calls.claim_runs(self.request))
 
-    async def park(self, run_: Claim, units: str = "", **asked: object) -> None:
-        seq = 1 if units else 0
-        question = json.dumps({
-            "run": run_.run_id, "token": run_.token, "chain": run_.chain_id, "seq": seq,
-            "park": True, **asked, "idle": True, "cancelled": False,
-        })  # fmt: skip
-        answer = await self.wire.ask(
-            commit_units(
-                f'{{"w":{self.request.worker_id},"r":[[{run_.run_id},{run_.token},0]],'
-                f'"u":[{units}],"x":[{question}]}}'
-            )
-        )
+    async def park(self, run_: Claim, units: list[str], **asked: object) -> None:
+        waits = {"park": True, **asked, "idle": True}
+        answer = await ask(self.wire, self.request, [run_], 0, units, waits, len(units))
         assert answer.settled[run_.run_id]["place"] == "parked"
 
     async def end(self, run_: Claim) -> None:
-        await self.wire.ask(
-            commit_units(
-                f'{{"w":{self.request.worker_id},"r":[[{run_.run_id},{run_.token},{run_.last_seq}]],"u":[],'
-                f'"o":[[{run_.run_id},"completed",null,"1",null,{run_.chain_id},{run_.token}]]}}'
-            )
-        )
+        await self.wire.ask(commit_units(ends(self.request, [run_], run_.last_seq)))
 
 
 async def _worker(dsn: str, workflows: list[str]) -> _Bare:
@@ -87,7 +74,7 @@ async def work(dsn: str, job: str, waits: str) -> None:
                 kit.say(start=time.time() - sent)
                 await bare.end(claim)
             else:
-                await bare.park(claim, signals=[[1, "poke"]])
+                await bare.park(claim, [], signals=[[1, "poke"]])
 
 
 def latency(bench: kit.Bench, job: str, waits: str) -> kit.Figures:
@@ -141,7 +128,7 @@ def timers(bench: kit.Bench, workflow: str) -> kit.Figures:
                     f'[{claim.run_id},1,1,"t",null,"{ACROSS_MS / 1000}",null,{claim.now_us},'
                     f"{ACROSS_MS / 1000},{claim.token}]"
                 )
-                await bare.park(claim, unit, timers=[[1, 1, "T"]])
+                await bare.park(claim, [unit], timers=[[1, 1, "T"]])
                 row = conn.execute(
                     "select extract(epoch from due_at)::float8 from pgflow.timer"
                 ).fetchone()

@@ -163,7 +163,7 @@ async def _steps(
         await wire.ask(commit_units(document))
         values = await results()
     units = _units(claims, values, floors.STEPS_A_RUN + 1, None)
-    return _ends(request, claims, floors.STEPS_A_RUN, units=units)
+    return ends(request, claims, floors.STEPS_A_RUN, units=units)
 
 
 def _units(claims: list[Claim], values: list[str], seq: int, licence: str | None) -> list[str]:
@@ -211,9 +211,9 @@ async def sleeps(
             for c in claims
         ]
         asked = {"park": False, "timers": [[call, seq, "T"]], "idle": True}
-        answer = await _ask(wire, request, claims, seq - 1, units, asked, seq)
+        answer = await ask(wire, request, claims, seq - 1, units, asked, seq)
         assert all(len(settled["units"]) == 1 for settled in answer.settled.values())
-    return _ends(request, claims, 2 * WAITS_A_RUN)
+    return ends(request, claims, 2 * WAITS_A_RUN)
 
 
 async def parks(
@@ -221,7 +221,7 @@ async def parks(
 ) -> None:
     """A wait for a signal, which parks the run."""
     asked = {"park": True, "signals": [[1, "word"]], "idle": True}
-    answer = await _ask(wire, request, claims, 0, [], asked, 0)
+    answer = await ask(wire, request, claims, 0, [], asked, 0)
     assert all(settled["place"] == "parked" for settled in answer.settled.values())
 
 
@@ -236,15 +236,15 @@ async def children(
         calls = f"{{[{call},{call}]}}"
         child = [call, "child", queue, '{"x":1}', None, 0, None, None, None, None, "c"]
         asked = {"children": [child], "child_calls": calls, "idle": False}
-        await _ask(wire, request, claims, seq, [], asked, seq)
+        await ask(wire, request, claims, seq, [], asked, seq)
         started = await wire.ask(claim_calls.claim_runs(of_children))
         assert len(started) == len(claims)
-        answer = await wire.ask(commit_units(_ends(request, started, 0, has_kin=True)))
+        answer = await wire.ask(commit_units(ends(request, started, 0, has_kin=True)))
         await wire.ask(wake(answer.wake, tell=False))
         asked = {"park": False, "child_calls": calls, "idle": True}
-        answer = await _ask(wire, request, claims, seq + 1, [], asked, seq + 1)
+        answer = await ask(wire, request, claims, seq + 1, [], asked, seq + 1)
         assert all(len(settled["units"]) == 1 for settled in answer.settled.values())
-    return _ends(request, claims, 2 * WAITS_A_RUN, has_kin=True)
+    return ends(request, claims, 2 * WAITS_A_RUN, has_kin=True)
 
 
 async def family(dsn: str, parent: str, children: int) -> kit.Span:
@@ -266,7 +266,7 @@ async def family(dsn: str, parent: str, children: int) -> kit.Span:
                     "child_calls": "{}",
                     "idle": False,
                 }
-                await _ask(wire, request, claims, first - 1, [], asked, first - 1)
+                await ask(wire, request, claims, first - 1, [], asked, first - 1)
             found = await wire.ask(claim_calls.serve_lanes(["family"], ["child"]))
             lanes = [lane.lane_id for lane in found]
             await asyncio.gather(
@@ -280,22 +280,22 @@ async def family(dsn: str, parent: str, children: int) -> kit.Span:
                     "child_calls": f"{{[{seq - children + 1},{children}]}}",
                     "idle": True,
                 }
-                answer = await _ask(wire, request, claims, seq, [], asked, seq)
+                answer = await ask(wire, request, claims, seq, [], asked, seq)
                 (settled,) = answer.settled.values()
                 assert settled["units"]
                 seq += len(settled["units"])
-            await wire.ask(commit_units(_ends(request, claims, seq, has_kin=True)))
+            await wire.ask(commit_units(ends(request, claims, seq, has_kin=True)))
     return span
 
 
 async def _end_all(wire: OwnWire, request: claim_calls.ClaimRequest) -> None:
     claims = await wire.ask(claim_calls.claim_runs(request))
     while claims:
-        document = _ends(request, claims, 0, has_kin=True)
+        document = ends(request, claims, 0, has_kin=True)
         _, claims = await wire.ask(commit_and_claim(document, request))
 
 
-async def _ask(
+async def ask(
     wire: OwnWire,
     request: claim_calls.ClaimRequest,
     claims: list[Claim],
@@ -323,7 +323,7 @@ def _heads(claims: list[Claim], seq: int) -> str:
     return ",".join([f"[{c.run_id},{c.token},{seq}]" for c in claims])
 
 
-def _ends(
+def ends(
     request: claim_calls.ClaimRequest,
     claims: list[Claim],
     seq: int,
@@ -331,8 +331,8 @@ def _ends(
     has_kin: bool = False,
     units: Sequence[str] = (),
 ) -> str:
-    ends = ",".join(
+    outcomes = ",".join(
         [f'[{c.run_id},"completed",null,"1",null,{c.chain_id},{c.token}]' for c in claims]
     )
     kin = f',"f":[{",".join([str(c.run_id) for c in claims])}]' if has_kin else ""
-    return f'{{"w":{request.worker_id},"r":[{_heads(claims, seq)}],"u":[{",".join(units)}],"o":[{ends}]{kin}}}'
+    return f'{{"w":{request.worker_id},"r":[{_heads(claims, seq)}],"u":[{",".join(units)}],"o":[{outcomes}]{kin}}}'

@@ -676,6 +676,7 @@ def work(bench: kit.Bench) -> None:
 
     if bench.sizes.get("bare"):
         asyncio.run(idle_floors.work(bench.dsn, job.name, poked.name))
+        return
 
     async def main() -> None:
         rhythm = (

@@ -8,7 +8,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from enginekit import SECOND, Worker, divergence, replay, saw
+from enginekit import SECOND, Worker, divergence, replay, saw, seen
 from enginestore import Store, StoredRun
 from exampleflows import add, look_up, paid, write_row
 
@@ -26,16 +26,6 @@ def parked(flow: Any, *args: Any) -> tuple[Worker, StoredRun]:
     worker.settle()
     assert run.place == "parked"
     return worker, run
-
-
-def seen(worker: Worker) -> list[Any]:
-    """Return the values that the newest attempt noted with ``saw``."""
-    return [
-        value[1]
-        for event in worker.attempts[-1].events()
-        if isinstance(event[0], tuple)
-        for value in event
-    ]
 
 
 @workflow

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from enginekit import SECOND, Worker, divergence, replay, saw
+from enginekit import SECOND, Worker, divergence, replay, saw, seen
 from enginestore import Store, StoredRun
 from exampleflows import add, paid
 
@@ -22,16 +22,6 @@ def begun(flow: Any) -> tuple[Worker, StoredRun]:
     worker = Worker(store)
     worker.play("claim 1")
     return worker, run
-
-
-def seen(worker: Worker) -> list[Any]:
-    """Return the values that the newest attempt noted with ``saw``."""
-    return [
-        value[1]
-        for event in worker.attempts[-1].events()
-        if isinstance(event[0], tuple)
-        for value in event
-    ]
 
 
 @workflow

@@ -206,6 +206,16 @@ def _seen(value: Any) -> Any:
     return type(value).__name__, repr(value)
 
 
+def seen(worker: Worker) -> list[Any]:
+    """Return the values that the newest attempt noted with :func:`saw`."""
+    return [
+        value[1]
+        for event in worker.attempts[-1].events()
+        if isinstance(event[0], tuple)
+        for value in event
+    ]
+
+
 class LockstepDriver(ThreadDriver):
     """A thread that has come to a standstill whenever control is given back, so that moves keep
     their order.
