@@ -23,7 +23,10 @@ from pgflow.lint.sources import Source, find_files, read_source
 Load: TypeAlias = Callable[[Path], ModuleType]
 """Imports the module that a file is."""
 
-INSTEAD_OF = {code: frozenset({"PF201"}) for code in ("PF104", "PF105", "PF110")}
+INSTEAD_OF = {
+    **{code: frozenset({"PF201"}) for code in ("PF104", "PF105", "PF110")},
+    "PF207": frozenset({"PF203"}),
+}
 """Rules that keep quiet where another one has said more."""
 
 

@@ -464,8 +464,12 @@ SYNC_TWINS = {
     "pgflow.gate": "pgflow.sync.gate",
     "pgflow.query": "pgflow.sync.query",
     "pgflow.serve": "pgflow.sync.serve",
-    "pgflow.Signal().wait": ".sync.wait",
+    "pgflow.Signal().wait": "pgflow.Signal().sync.wait",
 }
+"""Functions that sync workflows call, by the path of the one that async workflows await."""
+
+ASYNC_TWINS = {twin: path for path, twin in SYNC_TWINS.items()}
+"""The same the other way round."""
 
 
 def _names_in(*vocabularies: Vocabulary) -> dict[str, frozenset[str]]:

@@ -591,7 +591,6 @@ CASES: dict[str, str] = {
             pages()
             call = lambda: act(1)
             await call()
-            work(1)
             return act(1)  # <- PF203
 
         @workflow
@@ -602,6 +601,58 @@ CASES: dict[str, str] = {
             pgflow.sync.sleep(1)
             paid.sync.wait()
             return act.sync(1) + work(1)
+    """,
+    "calls of the other colour": """
+        from pgflow import sync
+
+        paid = pgflow.Signal("paid", int)
+
+        @workflow
+        async def child(n: int) -> int:
+            return n
+
+        def add(n: int) -> int:
+            return n + work(n)  # <- PF207
+
+        @workflow
+        async def flow(n: int) -> int:
+            work(1)  # <- PF207
+            kept = work.options(retries=2)(1)  # <- PF207
+            sync.sleep(1)  # <- PF207
+            pgflow.sync.run_child(child, 1)  # <- PF207
+            got = paid.sync.wait()  # <- PF207
+            await work.aio(1)
+            await pgflow.sleep(1)
+            got = await paid.wait()
+            return act.sync(1) + add(2)  # <- PF207
+
+        @workflow
+        def sync_flow(n: int) -> int:
+            first = act(n)  # <- PF207
+            second = act.aio(n)  # <- PF207
+            third = work.aio(n)  # <- PF207
+            got = paid.wait()  # <- PF207
+            other = [first, second, third, got]
+            pgflow.sync.sleep(1)
+            paid.sync.wait()
+            other.append(pgflow.run_child(child, 1))  # <- PF207
+            work(act.sync(1))
+            return act(sync.run_child(child, 1))  # <- PF207
+    """,
+    "workflows of one name": """
+        @workflow(name="twin")
+        async def a(n: int) -> int: ...
+        @workflow(name="twin")  # <- PF307
+        async def b(n: int) -> int: ...
+        @workflow  # <- PF307
+        async def twin() -> None: ...
+        NAME = "twin"
+        @workflow(name=NAME)
+        async def c() -> None: ...
+        def made(n: int):
+            @workflow(name="twin")
+            async def inner() -> None: ...
+            return inner
     """,
     "workflows that are called": """
         @workflow

@@ -8,7 +8,13 @@ PF9xx comments to the check.
 from __future__ import annotations
 
 from pgflow.lint.rules.base import Rule
-from pgflow.lint.rules.calls import BodyCalled, MissingAwait, WaitInBody, WorkflowCalled
+from pgflow.lint.rules.calls import (
+    BodyCalled,
+    MissingAwait,
+    OtherColour,
+    WaitInBody,
+    WorkflowCalled,
+)
 from pgflow.lint.rules.cleanup import SideEffectInCleanup, SwallowedUnwind
 from pgflow.lint.rules.comments import UnknownIgnore, UnusedIgnore
 from pgflow.lint.rules.declarations import (
@@ -16,6 +22,7 @@ from pgflow.lint.rules.declarations import (
     EffectWithoutSettle,
     LongName,
     NestedStep,
+    SameName,
     WrongSchedule,
 )
 from pgflow.lint.rules.order import BareAsCompleted, Identity, SetIteration
@@ -35,9 +42,9 @@ RULES: tuple[Rule, ...] = (
     Clock(), Chance(), Environment(), Outside(), BlockingSleep(), Threads(), SetIteration(),
     ModuleState(), Identity(), Output(), BareAsCompleted(), SideEffectInCleanup(),
     SwallowedUnwind(), MissingAwait(), WorkflowCalled(), BodyCalled(), WaitInBody(),
-    NotStorableAnnotation(),
+    OtherColour(), NotStorableAnnotation(),
     EffectWithoutSettle(), CompensableWithoutCompensate(), LongName(), NestedStep(),
-    WrongSchedule(), UnknownIgnore(), UnusedIgnore(),
+    WrongSchedule(), SameName(), UnknownIgnore(), UnusedIgnore(),
 )  # fmt: skip
 
 BY_CODE = {rule.code: rule for rule in RULES}

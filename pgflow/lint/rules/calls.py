@@ -10,7 +10,7 @@ from pgflow.lint.findings import Finding
 from pgflow.lint.module import Module, Region
 from pgflow.lint.names import FUNCTIONS, HERE, Function
 from pgflow.lint.rules.base import Rule
-from pgflow.lint.vocabulary import OF_WORKFLOWS, SYNC_TWINS, WAITING
+from pgflow.lint.vocabulary import ASYNC_TWINS, OF_WORKFLOWS, SYNC_TWINS, WAITING
 
 
 class MissingAwait(Rule):
@@ -49,7 +49,11 @@ async def fulfil(order: int) -> None:
                 and (called := _coroutine(node, module)) is not None
                 and _is_lost(node, module)
             ):
-                how = self.instead if _is_in_async(node, module) else _twin(called, node, module)
+                how = (
+                    self.instead
+                    if _is_in_async(node, module)
+                    else f"in a sync workflow, call {_sync_twin(called, node, module)}()"
+                )
                 yield self.at(
                     module, node, f"{called}() {region.said} is not awaited: {self.why}; {how}"
                 )
@@ -59,12 +63,7 @@ def _coroutine(call: ast.Call, module: Module) -> str | None:
     """Return the called expression if the call makes a coroutine, else None."""
     callee = module.callee(call.func)
     if callee is not None:
-        makes_one = callee.door == "aio" or (callee.door == "" and callee.declared.is_async)
-        return (
-            ast.unparse(call.func)
-            if makes_one and callee.declared.kind is not Kind.WORKFLOW
-            else None
-        )
+        return ast.unparse(call.func) if _is_async_door(callee) else None
     path = module.names.resolve(call.func)
     if path is None:
         return None
@@ -77,6 +76,12 @@ def _coroutine(call: ast.Call, module: Module) -> str | None:
         and not _is_generator(function)
     )
     return ast.unparse(call.func) if is_coroutine else None
+
+
+def _is_async_door(callee: Callee) -> bool:
+    return callee.declared.kind is not Kind.WORKFLOW and (
+        callee.door == "aio" or (callee.door == "" and callee.declared.is_async)
+    )
 
 
 def _is_generator(function: Function) -> bool:
@@ -94,15 +99,18 @@ def _is_in_async(node: ast.AST, module: Module) -> bool:
     return isinstance(module.names.function_around(node), ast.AsyncFunctionDef)
 
 
-def _twin(called: str, call: ast.Call, module: Module) -> str:
-    """Return the advice on the call that sync code makes instead."""
+def _sync_twin(called: str, call: ast.Call, module: Module) -> str:
+    """Return the name that sync code calls instead."""
     twin = SYNC_TWINS.get(module.names.resolve(call.func) or "")
-    if twin is None:
-        return f"in a sync workflow, call {called.removesuffix('.aio')}.sync()"
-    return (
-        "in a sync workflow, call "
-        f"{called.removesuffix('.wait') + twin if twin.startswith('.') else twin}()"
-    )
+    return f"{called.removesuffix('.aio')}.sync" if twin is None else _as_said(twin, called)
+
+
+def _as_said(twin: str, called: str) -> str:
+    """Return a twin in the words of the module: a signal has a name there."""
+    _, is_signal, method = twin.partition("Signal().")
+    if not is_signal:
+        return twin
+    return f"{called.removesuffix('.wait').removesuffix('.sync')}.{method}"
 
 
 def _is_lost(call: ast.Call, module: Module) -> bool:
@@ -289,3 +297,68 @@ def _is_of_another(body: ast.AST, call: ast.Call, module: Module) -> bool:
         (each for each in module.names.parents(call) if isinstance(each, FUNCTIONS)), None
     )
     return around is not body and around is not None and bool(around.decorator_list)
+
+
+class OtherColour(Rule):
+    """PF207."""
+
+    code = "PF207"
+    title = "call of the other colour"
+    why = "it raises WrongColourError, or does nothing"
+    instead = "await NAME.aio() in async workflows, call NAME.sync() in sync ones"
+    bad = """import pgflow
+
+@pgflow.step
+async def ship(order: int) -> str:
+    return f"parcel {order}"
+
+@pgflow.workflow
+def fulfil(order: int) -> str:
+    return ship(order)
+"""
+    good = """import pgflow
+
+@pgflow.step
+async def ship(order: int) -> str:
+    return f"parcel {order}"
+
+@pgflow.workflow
+def fulfil(order: int) -> str:
+    return ship.sync(order)
+"""
+
+    def check(self, module: Module) -> Iterator[Finding]:
+        """Calls of steps, and of what waits, by the door for workflows of the other colour."""
+        for node, region in module.nodes():
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            if not region.is_async and _is_for_async(node, module):
+                how = f"an async call {region.said}, which is sync"
+                instead = f"call {_sync_twin(called, node, module)}()"
+            elif region.is_async and (twin := _async_twin(called, node, module)) is not None:
+                how = f"a sync call {region.said}, which is async"
+                instead = f"await {twin}()"
+            else:
+                continue
+            yield self.at(module, node, f"{called}() is {how}: {self.why}; {instead}")
+
+
+def _is_for_async(call: ast.Call, module: Module) -> bool:
+    callee = module.callee(call.func)
+    if callee is None:
+        return module.names.resolve(call.func) in SYNC_TWINS
+    return _is_async_door(callee)
+
+
+def _async_twin(called: str, call: ast.Call, module: Module) -> str | None:
+    """Return the name that async code awaits instead of a sync call; None if it is none."""
+    callee = module.callee(call.func)
+    if callee is None:
+        twin = ASYNC_TWINS.get(module.names.resolve(call.func) or "")
+        return _as_said(twin, called) if twin is not None else None
+    if callee.declared.kind is Kind.WORKFLOW or callee.declared.body is None:
+        return None
+    if callee.door == "sync":
+        return called.removesuffix(".sync") + ("" if callee.declared.is_async else ".aio")
+    return f"{called}.aio" if callee.door == "" and not callee.declared.is_async else None

@@ -258,6 +258,49 @@ async def nightly() -> None: ...
                 yield self.at(module, node, f"{error}; {self.instead}")
 
 
+class SameName(Rule):
+    """PF307."""
+
+    code = "PF307"
+    title = "two workflows of one name"
+    why = "an app that includes the module raises DefinitionError, so no worker starts"
+    instead = "give one another name"
+    bad = """import pgflow
+
+@pgflow.workflow(name="fulfil")
+async def ship(order: int) -> None: ...
+
+@pgflow.workflow(name="fulfil")
+async def pack(order: int) -> None: ...
+"""
+    good = """import pgflow
+
+@pgflow.workflow(name="fulfil")
+async def ship(order: int) -> None: ...
+
+@pgflow.workflow
+async def pack(order: int) -> None: ...
+"""
+
+    def check(self, module: Module) -> Iterator[Finding]:
+        """Workflows of the module itself whose names are written out; of what a function makes,
+        one may be included, or none.
+        """
+        first: dict[str, Declared] = {}
+        for found in module.definitions.workflows():
+            if found.name.isidentifier() and isinstance(
+                found.options.get("name", ast.Constant(found.name)), ast.Constant
+            ):
+                known = first.setdefault(found.label, found)
+                if known is not found:
+                    yield self.at(
+                        module,
+                        found.at,
+                        f"workflows {known.name} and {found.name} are both named {found.label}: "
+                        f"{self.why}; {self.instead}",
+                    )
+
+
 def _kind_of_lambda(node: ast.Call, module: Module) -> Kind | None:
     match node:
         case ast.Call(func=function, args=[ast.Lambda(), *_]):
