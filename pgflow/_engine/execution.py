@@ -239,31 +239,28 @@ class Execution:
         self.advance()
 
     def advance(self) -> None:
-        """Releases outcomes while there are any, then goes idle."""
-        while self._release_all() and self._go_idle():
-            pass
-
-    def _release_all(self) -> bool:
-        """Releases outcomes while there are any; True if the code stands still then and goes on."""
+        """Releases outcomes while there are any, then goes idle, until nothing comes of that."""
         release, history, agenda, code = self.release, self.history, self.agenda, self.code
         flushing = self.flushing
-        while release.decided or agenda.inbox or history.replaying:
-            if (
-                code.driver.busy
-                or flushing.locked
-                or self.over
-                or history.divergence
-                or self._is_finished()
-            ):
-                break
-            if not self._guarded(release.release_one):
-                break
-        if code.driver.busy or flushing.locked or self.over:
-            return False
-        if history.divergence is not None or self._is_finished():
-            self._conclude()
-            return False
-        return True
+        while True:
+            while release.decided or agenda.inbox or history.replaying:
+                if (
+                    code.driver.busy
+                    or flushing.locked
+                    or self.over
+                    or history.divergence
+                    or self._is_finished()
+                ):
+                    break
+                if not self._guarded(release.release_one):
+                    break
+            if code.driver.busy or flushing.locked or self.over:
+                return
+            if history.divergence is not None or self._is_finished():
+                self._conclude()
+                return
+            if not self._go_idle():
+                return
 
     def _guarded(self, move: Callable[[], Any]) -> Any:
         """A move that may find the code diverged, in which case it goes no further."""
@@ -346,7 +343,7 @@ class Execution:
             if taken is not None:
                 self.release.decide(taken)
                 return True
-        if self._take_timer():
+        if self._timers is not None and not is_held_back and self.release.take_timer():
             return True
         if self.history.replaying and self.release.is_renewing:
             # The past must be repeated before anything can be looked at.
@@ -365,9 +362,6 @@ class Execution:
         flushing = self.flushing
         return flushing.pausing or flushing.draining or not flushing.has_looked
 
-    def _take_timer(self) -> bool:
-        return self._timers is not None and not self._is_held_back and self.release.take_timer()
-
     # ================================================================ what the worker tells
 
     def poke(self) -> None:
@@ -382,7 +376,7 @@ class Execution:
         """
         if self.over or self.flushing.locked:
             return
-        if not self.code.driver.busy and self._take_timer():
+        if not (self.code.driver.busy or self._is_held_back) and self.release.take_timer():
             self.advance()
         elif self.code.driver.busy or not self.flushing.put_off():
             self.poke()

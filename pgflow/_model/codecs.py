@@ -23,7 +23,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Generic, NoReturn, TypeVar, cast
+from typing import Any, Generic, NoReturn, TypeVar
 
 import pydantic
 from pydantic_core import (
@@ -33,7 +33,7 @@ from pydantic_core import (
 )
 
 from pgflow._model import coreschemas, shapes, upcasters
-from pgflow._model.decimals import Reader, outside_strings
+from pgflow._model.decimals import outside_strings, reader_of
 from pgflow.errors import DefinitionError, NotStorable
 
 T = TypeVar("T")
@@ -158,18 +158,19 @@ def _refuse(what: str, error: Exception) -> NoReturn:
 class Codec(Generic[T]):
     """Encodes and decodes the values of one annotation."""
 
-    __slots__ = ("_reader", "_upcasting", "_writer", "annotation")
+    __slots__ = ("_read", "_upcasting", "_writer", "annotation")
 
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self._writer: SchemaSerializer | None = None
-        self._upcasting: tuple[int, Reader] | None = None
+        self._read: Callable[[str], Any] = json.loads
+        self._upcasting: tuple[int, Callable[[str], Any]] | None = None
         if annotation is not Any:
             schema = coreschemas.lossless(_core_schema(annotation))
             self._writer = SchemaSerializer(
                 coreschemas.own(schema, to_write=True), coreschemas.CONFIG
             )
-            self._reader = Reader(coreschemas.own(schema, to_write=False))
+            self._read = reader_of(coreschemas.own(schema, to_write=False))
 
     def encode(self, value: T, what: str) -> str:
         """Returns the JSON text of a value.
@@ -219,20 +220,21 @@ class Codec(Generic[T]):
             NotStorable: The text does not fit the annotation.
         """
         try:
-            if self._writer is None:
-                return cast("T", json.loads(text))
-            return cast("T", self._reader.read(text))
+            value: T = self._read(text)
         except (ValueError, RecursionError) as error:
             if self._writer is not None and upcasters.is_any():
                 try:
-                    return cast("T", self._upcasting_reader().read(text))
+                    value = self._upcasting_reader()(text)
                 except (ValueError, RecursionError):
                     # How the text differs from what it should be is what the first reader said.
                     pass
+                else:
+                    return value
             outline = f"{what} does not fit its annotation {describe(self.annotation)}"
             refused = NotStorable(f"{outline}: {_first_line(error)}")
             refused.outline = outline
             raise refused from error
+        return value
 
     @property
     def shape(self) -> shapes.Shape:
@@ -245,17 +247,14 @@ class Codec(Generic[T]):
             )
         )
 
-    def _upcasting_reader(self) -> Reader:
+    def _upcasting_reader(self) -> Callable[[str], Any]:
         """A reader that lets upcasters try what a class does not take;
         made again when further ones are declared.
         """
         count = upcasters.count()
         if self._upcasting is None or self._upcasting[0] != count:
             schema = upcasters.weave_in(coreschemas.lossless(_core_schema(self.annotation)))
-            self._upcasting = (
-                count,
-                Reader(coreschemas.own(schema, to_write=False)),
-            )
+            self._upcasting = count, reader_of(coreschemas.own(schema, to_write=False))
         return self._upcasting[1]
 
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from pydantic_core import SchemaValidator
@@ -44,30 +44,40 @@ def outside_strings(text: str) -> str:
     return "".join(text.split('"')[::2])
 
 
-class Reader:
-    """Reads values of one core schema.
+def reader_of(schema: Any) -> Callable[[str], Any]:
+    """Return the function that reads values of one core schema.
+
+    It takes a JSON text, and raises ValueError if that does not fit, or if two of its numbers are
+    the same float.
 
     Args:
         schema: It.
     """
+    plain = SchemaValidator(schema, coreschemas.CONFIG)
+    woven = _weave(schema)
+    if woven is None:
+        return partial(plain.validate_json, by_alias=True, by_name=True)
+    return _ExactReader(plain, woven)
+
+
+class _ExactReader:
+    """Reads values of a schema that has Decimals.
+
+    Args:
+        plain: The validator of the schema as it is.
+        woven: The schema with exact Decimals.
+    """
 
     __slots__ = ("_exact", "_plain", "_woven")
 
-    def __init__(self, schema: Any) -> None:
-        self._plain = SchemaValidator(schema, coreschemas.CONFIG)
-        self._woven = _weave(schema)
+    def __init__(self, plain: SchemaValidator, woven: Any) -> None:
+        self._plain = plain
+        self._woven = woven
         self._exact: SchemaValidator | None = None
 
-    def read(self, text: str) -> Any:
-        """Return the value that a JSON text stands for.
-
-        Args:
-            text: The text.
-
-        Raises:
-            ValueError: It does not fit, or two of its numbers are the same float.
-        """
-        if self._woven is None or not (exact := _exact_numbers(text)):
+    def __call__(self, text: str) -> Any:
+        exact = _exact_numbers(text)
+        if not exact:
             return _read(self._plain, text)
         if self._exact is None:
             self._exact = SchemaValidator(self._woven, coreschemas.CONFIG)
