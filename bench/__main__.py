@@ -201,7 +201,7 @@ def _judge(section: str, records: list[report.Record]) -> int:
         f"{len(judged) - unmet} of {len(judged)} met"
         + (f", {out_of_reach} out of reach" if out_of_reach else "")
     )
-    return 1 if unmet or reason else 0
+    return 1 if unmet else 0
 
 
 if __name__ == "__main__":
