@@ -79,6 +79,12 @@ declare
   who text;
   t timestamptz;
 begin
+  if (run_id is not null or mail_id is not null)
+    and not has_function_privilege(session_user, 'pgflow.take_update(text[], bigint[])', 'execute') then
+    raise exception using errcode = 'PF021',
+      message = format('role %s may update entities, and not for a run or the mailbox', quote_ident(session_user)),
+      hint = 'What runs and the mailbox ask for is made by workers: it is for pgflow_worker.';
+  end if;
   perform pgflow.check_json_(args, 'the arguments of an update'),
     pgflow.check_json_(verdict, 'the verdict of an update'), pgflow.check_json_(state, 'the state of an entity');
   t := pgflow.now_();
@@ -105,7 +111,8 @@ end
 $$;
 comment on function pgflow.update_entity(text, text, bigint, text, json, json, json, bigint, int, text, text, bigint)
   is 'Writes what an update has made of an entity that open_entity has locked, and a row of its history; a state of '
-     'null leaves it as it is. Answers the version then';
+     'null leaves it as it is. Answers the version then. PF021 if a run or mail is named by a role that is no '
+     'worker''s';
 --! grant update_entity to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.read_entity(

@@ -222,6 +222,27 @@ def test_an_update_by_mail_is_made_in_the_name_of_its_sender(
     assert rows(conn, "select said_by from pgflow.entity_updates") == [f"ann ({role})"]
 
 
+@pytest.mark.parametrize("name", ["mail_id", "run_id"])
+def test_an_update_for_the_mailbox_or_a_run_is_refused_to_whoever_is_no_worker(
+    conn: Conn, theirs: Conn, name: str
+) -> None:
+    waiting(conn)
+    number = one(conn, "select pgflow.post_update('n', 'k', 'u', sent_by => 'ann')")
+    with pytest.raises(psycopg.Error, match="not for a run or the mailbox") as told, (
+        theirs.transaction()
+    ):
+        version = one(theirs, f"select {OPEN}")
+        one(
+            theirs,
+            f"select pgflow.update_entity('n', 'k', %s, 'u', '{{}}', '1', '1', {name} => %s)",
+            version,
+            number,
+        )
+    assert told.value.sqlstate == "PF021"
+    assert one(conn, "select count(*) from pgflow.entity_mail") == 1
+    assert rows(conn, "select said_by from pgflow.entity_updates") == []
+
+
 @pytest.mark.parametrize(
     "verb", ["discharge({}, sent_by => {})", "transfer_obligation({}, 'bob', sent_by => {})",
              "waive_obligation({}, 'why', {})"],
