@@ -605,10 +605,32 @@ LOCKS = (
     Defect(
         "a timer that fires in a run that is handed back",
         "pgflow/_engine/execution.py",
-        "self._timers is not None and not self._is_held_back and",
+        "self._timers is not None and not is_held_back and",
         "self._timers is not None and",
         "engine/test_engine_timers.py::"
         "test_a_run_that_is_handed_back_leaves_its_timer_to_the_next_holder",
+    ),
+    Defect(
+        "an update in the name of somebody else's mail",
+        "sql/coordination/entities.sql",
+        "if (run_id is not null or mail_id is not null)",
+        "if run_id is not null",
+        "sql/test_sql_senders.py::"
+        "test_an_update_for_the_mailbox_or_a_run_is_refused_to_whoever_is_no_worker",
+    ),
+    Defect(
+        "an order that is not shown",
+        "sql/runs/control.sql",
+        "where s.kind in ('x', 'p', 'r', 't');",
+        "where s.kind in ('x', 'r', 't');",
+        "cli/test_cli_show.py::test_an_order_that_no_worker_has_taken_is_shown_until_one_has",
+    ),
+    Defect(
+        "a sync step of an async workflow that is not found",
+        "pgflow/lint/rules/calls.py",
+        'return f"{called}.aio" if callee.door == "" and not callee.declared.is_async else None',
+        "return None",
+        "lint/test_lint.py::test_what_is_marked_is_found_and_nothing_else",
     ),
     Defect(
         "timers that are late by what a poll takes",

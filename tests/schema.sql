@@ -1686,6 +1686,20 @@ view pgflow.obligations, owner pgflow_owner
   grant select to pgflow_operator
   grant select to pgflow_worker
 
+view pgflow.orders, owner pgflow_owner
+  -- Cancels, pauses, resumes and retries that were asked for, and that no worker has taken yet
+  key text -- Key of the run
+  verb text -- cancel, pause, resume or retry
+  why text -- The reason that was given
+  sent_at timestamp with time zone -- Time at which it was asked for
+  sent_by text -- Sender: the name that was given, with the role of the session in brackets; pgflow = itself
+  tenant text -- Tenant of the run; empty where there is only one
+  chain_id bigint -- Number of the first run of the chain
+  grant select to pgflow_auditor
+  grant select to pgflow_client
+  grant select to pgflow_operator
+  grant select to pgflow_worker
+
 view pgflow.partitions, owner pgflow_owner
   -- The partitions of the journal, how large each is, and why one that is nearly empty is still large
   partition text -- Name of the table in the schema pgflow
@@ -2405,7 +2419,7 @@ function pgflow.cancel_children_(run_ids bigint[], t timestamp with time zone) r
   md5 4a9f07a98bb06f2e3517f9486fb9f58d
 
 function pgflow.cancel_run(key text, why text DEFAULT 'cancelled'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text, force boolean DEFAULT false) returns bigint, owner pgflow_owner
-  -- Asks for a run to be cancelled: its code may clean up. Takes effect once a worker looks, within its poll, or you call wake() after your commit; until then pgflow.runs has the run as it was, queued too. force does what force_cancel_run does, at once, if the caller may (else PF021)
+  -- Asks for a run to be cancelled: its code may clean up. Takes effect once a worker looks, within its poll, or you call wake() after your commit; until then pgflow.orders has it, and pgflow.runs the run as it was. force does what force_cancel_run does, at once, if the caller may (else PF021)
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -4515,7 +4529,7 @@ function pgflow.pause_relay(name text, why text DEFAULT NULL::text, sent_by text
   grant execute to pgflow_operator
 
 function pgflow.pause_run(key text, why text DEFAULT 'paused'::text, tenant text DEFAULT ''::text, sent_by text DEFAULT NULL::text) returns bigint, owner pgflow_owner
-  -- Asks for a run to be held: bodies that run finish, nothing new starts until resume_run. Takes effect once a worker looks, within its poll, or you call wake() after your commit; until then pgflow.runs has the run as it was
+  -- Asks for a run to be held: bodies that run finish, nothing new starts until resume_run. Takes effect once a worker looks, within its poll, or you call wake() after your commit; until then pgflow.orders has it, and pgflow.runs the run as it was
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
@@ -5781,11 +5795,11 @@ function pgflow.unit_text_(seq integer, call integer, kind "char", name text, ke
   md5 d41d8cd98f00b204e9800998ecf8427e
 
 function pgflow.update_entity(name text, key text, from_version bigint, update text, args json, verdict json, state json DEFAULT NULL::json, run_id bigint DEFAULT NULL::bigint, call integer DEFAULT NULL::integer, idempotency_key text DEFAULT NULL::text, said_by text DEFAULT NULL::text, mail_id bigint DEFAULT NULL::bigint) returns bigint, owner pgflow_owner
-  -- Writes what an update has made of an entity that open_entity has locked, and a row of its history; a state of null leaves it as it is. Answers the version then
+  -- Writes what an update has made of an entity that open_entity has locked, and a row of its history; a state of null leaves it as it is. Answers the version then. PF021 if a run or mail is named by a role that is no worker's
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 509cf4314914c8e38d7dad9334a3a3f5
+  md5 3f78c1b1c92783c676088ba2956c6fe3
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

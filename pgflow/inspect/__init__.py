@@ -80,7 +80,7 @@ from pgflow.inspect.ledgers import (
 )
 from pgflow.inspect.listing import After, Listing
 from pgflow.inspect.locks import LockRow, list_locks
-from pgflow.inspect.mail import MessageRow, list_messages
+from pgflow.inspect.mail import MessageRow, OrderRow, list_messages, list_orders
 from pgflow.inspect.outbox import (
     DeliveryRow,
     EventRow,
@@ -250,6 +250,7 @@ __all__ = [
     "MessageRow",
     "Minute",
     "ObligationRow",
+    "OrderRow",
     "PatchRow",
     "Progress",
     "Question",
@@ -348,6 +349,7 @@ __all__ = [
     "list_losses",
     "list_messages",
     "list_obligations",
+    "list_orders",
     "list_outcomes",
     "list_patches",
     "list_queue_changes",

@@ -1,4 +1,4 @@
-"""Mail: signals that no run has taken."""
+"""Mail: signals and orders that no run has taken."""
 
 from __future__ import annotations
 
@@ -41,6 +41,26 @@ class MessageRow:
     why: str | None
 
 
+@dataclass(frozen=True)
+class OrderRow:
+    """An order to a run that no worker has taken yet. A row of the view ``pgflow.orders``.
+
+    Attributes:
+        key: Key of the run.
+        verb: The order.
+        why: The reason that was given.
+        sent_at: Time at which it was asked for.
+        sent_by: Sender: the name that was given, with the role of the session in brackets;
+            ``pgflow`` for itself, None if nobody is named.
+    """
+
+    key: str
+    verb: Literal["cancel", "pause", "resume", "retry"]
+    why: str | None
+    sent_at: datetime
+    sent_by: str | None
+
+
 _MESSAGES: LiteralString = """
 select key, message, signal, state, payload, sent_at, sent_by, why from (
   select key, message, signal,
@@ -78,3 +98,12 @@ def list_messages(
         [MessageRow(*row) for row in rows], limit, lambda row: (row.sent_at, row.message)
     )
     return once(Query(sql, (tenant, key, key, *place, one_more(limit)), read))
+
+
+def list_orders(key: str, *, tenant: str = "") -> Question[list[OrderRow]]:
+    """Ask for the orders to a run that no worker has taken yet, in the order of their sending."""
+    sql: LiteralString = (
+        "select key, verb, why, sent_at, sent_by from pgflow.orders "
+        "where tenant = %s and key = %s order by sent_at"
+    )
+    return once(Query(sql, (tenant, key), lambda rows: [OrderRow(*row) for row in rows]))

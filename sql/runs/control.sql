@@ -24,8 +24,8 @@ end
 $$;
 comment on function pgflow.cancel_run(text, text, text, text, boolean)
   is 'Asks for a run to be cancelled: its code may clean up. Takes effect once a worker looks, within its poll, or '
-     'you call wake() after your commit; until then pgflow.runs has the run as it was, queued too. force does what '
-     'force_cancel_run does, at once, if the caller may (else PF021)';
+     'you call wake() after your commit; until then pgflow.orders has it, and pgflow.runs the run as it was. force '
+     'does what force_cancel_run does, at once, if the caller may (else PF021)';
 --! grant cancel_run to pgflow_client, pgflow_worker, pgflow_operator
 
 create or replace function pgflow.pause_run(
@@ -46,8 +46,8 @@ end
 $$;
 comment on function pgflow.pause_run(text, text, text, text)
   is 'Asks for a run to be held: bodies that run finish, nothing new starts until resume_run. Takes effect once a '
-     'worker looks, within its poll, or you call wake() after your commit; until then pgflow.runs has the run as '
-     'it was';
+     'worker looks, within its poll, or you call wake() after your commit; until then pgflow.orders has it, and '
+     'pgflow.runs the run as it was';
 --! grant pause_run to pgflow_operator
 
 create or replace function pgflow.resume_run(
@@ -120,3 +120,20 @@ comment on function pgflow.retry_run(text, text, text, text, text, int, text, te
      'before a step, whose key stays the same, and of itself to before what was taken back since. Of a run of a file, '
      'all that failed is done again, also in the runs that it called. PF006 if there is nothing to retry';
 --! grant retry_run to pgflow_operator
+
+drop view if exists pgflow.orders;
+create view pgflow.orders as
+select r.key, case s.kind when 'x' then 'cancel' when 'p' then 'pause' when 'r' then 'resume' else 'retry' end as verb,
+  s.payload->>'why' as why, s.sent_at, s.sent_by, r.tenant, s.chain_id
+from pgflow.signal s join pgflow.run r on r.run_id = s.chain_id
+where s.kind in ('x', 'p', 'r', 't');
+comment on view pgflow.orders is 'Cancels, pauses, resumes and retries that were asked for, and that no worker has taken yet';
+--! grant orders to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
+comment on column pgflow.orders.key is 'Key of the run';
+comment on column pgflow.orders.verb is 'cancel, pause, resume or retry';
+comment on column pgflow.orders.why is 'The reason that was given';
+comment on column pgflow.orders.sent_at is 'Time at which it was asked for';
+comment on column pgflow.orders.sent_by
+  is 'Sender: the name that was given, with the role of the session in brackets; pgflow = itself';
+comment on column pgflow.orders.tenant is 'Tenant of the run; empty where there is only one';
+comment on column pgflow.orders.chain_id is 'Number of the first run of the chain';

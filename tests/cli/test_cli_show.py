@@ -168,6 +168,24 @@ def test_a_run_that_ends_while_somebody_waits_is_told_at_once(dsn, conn):
     assert answer.err == "" or answer.err.startswith("pgflow: waiting for run 'late-1', which is ")
 
 
+def test_an_order_that_no_worker_has_taken_is_shown_until_one_has(dsn, conn):
+    conn.execute("""select pgflow.start_run('greet', '{"name": "Ada"}', 'told-1')""")
+    conn.execute("select pgflow.pause_run('told-1', 'a look first', sent_by => 'ann')")
+    seen = (
+        conn.execute(
+            "select verb, why, sent_by from pgflow.orders where key = 'told-1'"
+        ).fetchall(),
+        [(one["verb"], one["why"]) for one in pgflow(dsn, "show", "told-1").data["asked"]],
+        re.search("asked +to .*", pgflow(dsn, "show", "told-1", tty=True).out)[0],
+    )
+    assert seen[0] == [("pause", "a look first", "ann (postgres)")]
+    assert seen[1] == [("pause", "a look first")]
+    assert re.fullmatch(r"asked +to pause, \S+ ago by ann \(postgres\): a look first\s*", seen[2])
+    conn.execute("select pgflow.wake()")
+    assert conn.execute("select count(*) from pgflow.orders").fetchone() == (0,)
+    assert pgflow(dsn, "show", "told-1").data["asked"] == []
+
+
 @pytest.mark.parametrize("tty", [True, False])
 def test_whoever_waits_for_long_is_told_once_what_for(dsn, conn, monkeypatch, tty):
     conn.execute("""select pgflow.start_run('greet', '{"name": "Ada"}', 'slow-1')""")

@@ -141,7 +141,7 @@ async def test_a_run_between_two_attempts_of_a_step_is_cancelled_there(
 
 
 async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_the_next(
-    aflow: AsyncHarness,
+    aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:
     cleaned = []
 
@@ -157,11 +157,16 @@ async def test_a_run_that_was_cancelled_while_no_worker_lived_is_cancelled_by_th
     run = await aflow.start(tidy)
     await aflow.until_idle()
     await aflow.crash()
-    await run.cancel()
+    await run.cancel(why="ordered twice", by="ann")
     assert await run.status() != "cancelled"
+    asked = "select verb, why, sent_by from pgflow.orders where key = %s"
+    assert conn.execute(asked, (run.key,)).fetchall() == [
+        ("cancel", "ordered twice", "ann (postgres)")
+    ]
     await aflow.until_idle()
-    await assert_cancelled(run)
+    await assert_cancelled(run, "ordered twice")
     assert cleaned[-1] == "cleaned"
+    assert conn.execute(asked, (run.key,)).fetchall() == []
 
 
 @pytest.mark.parametrize("colour", ["async", "sync"])

@@ -674,6 +674,7 @@ def test_mail_that_no_run_has_taken(ask: Ask) -> None:
     )
     place = f"{waiting.sent_at.isoformat()}~{waiting.message}"
     assert ask(inspect.list_messages("order-2", after=place)).items == []
+    assert ask(inspect.list_orders("order-2")) == []
     assert ask(inspect.count_left_messages()) == [inspect.LeftMessages("ended", 1, "hello-1")]
 
 

@@ -134,7 +134,7 @@ PARTS_OF_READERS: list[tuple[str, str, list[Any]]] = [
         readers.list_relays, readers.list_relay_changes, readers.list_events, readers.list_deliveries, readers.list_triggers,
         readers.RelayRow, readers.RelayChangeRow, readers.EventRow, readers.DeliveryRow, readers.TriggerRow,
     ]),
-    ("Messages", "", [readers.list_messages, readers.MessageRow]),
+    ("Messages and orders", "", [readers.list_messages, readers.list_orders, readers.MessageRow, readers.OrderRow]),
     ("Versions and patches", "See [Change running code](../how-to/change-running-code.md).", [readers.list_versions, readers.list_patches, readers.VersionRow, readers.PatchRow]),
     ("Health", "`pgflow doctor` asks these.", [
         readers.read_idleness, readers.check_workers, readers.list_stray_leases, readers.list_waiting_queues, readers.list_unserved_lanes,

@@ -97,6 +97,19 @@ async def test_a_run_is_paused_resumed_and_cancelled_by_a_name(
     assert "this will be refused" in page.words
 
 
+async def test_a_page_says_what_no_worker_has_taken_yet(
+    aflow: AsyncHarness, conn: psycopg.Connection
+) -> None:
+    aflow.include(*FLOWS)
+    await aflow.start(await_payment.options(key="i"), "o")
+    await aflow.until_idle()
+    await aflow.crash()
+    await aflow.app.get("i", await_payment).cancel(why="ordered twice", by="ann")
+    words = (await Browser(aflow.app, BOB).get("/run", key="i")).words
+    assert "Asked to cancel by ann (postgres)" in words
+    assert "ordered twice" in words
+
+
 async def test_a_failed_run_is_retried_from_the_step_that_failed(
     aflow: AsyncHarness, conn: psycopg.Connection
 ) -> None:

@@ -44,6 +44,7 @@ _RUN = (
     "origin_key", "origin_generation", "origin_seq",
 )  # fmt: skip
 _CHILD = ("key", "status", "workflow")
+_ORDER = ("verb", "why", "sent_at", "sent_by")
 
 DEFAULT_LIMIT = 30
 MOST_SHOWN = 2000
@@ -138,7 +139,7 @@ def read_run(
     Raises:
         Mistake: No run has the key.
     """
-    from pgflow.inspect import find_key, list_children, read_state, sum_charges
+    from pgflow.inspect import find_key, list_children, list_orders, read_state, sum_charges
 
     found = find_detail(connection, key)
     run = as_row(found, _RUN)
@@ -149,6 +150,7 @@ def read_run(
     run["children"] = [
         as_row(child, _CHILD) for child in fetch(connection, list_children(found.run_id))
     ]
+    run["asked"] = [as_row(order, _ORDER) for order in fetch(connection, list_orders(key))]
     spent = fetch(connection, sum_charges("run", run_id=found.run_id))
     run["spent"] = {row.unit: row.amount for row in spent}
     run["calls"], run["more_calls"] = read_calls(connection, found.run_id, limit)
@@ -193,6 +195,7 @@ def _facts(run: dict[str, Any], now: datetime) -> list[tuple[str, RenderableType
     labels = " ".join(f"{name}={value}" for name, value in (run["labels"] or {}).items())
     facts: list[tuple[str, RenderableType | None]] = [
         ("why", plain(run["why"]) if run["why"] and run["status"] != "failed" else None),
+        *(("asked", plain(_asked(order, now))) for order in run["asked"]),
         ("what to do", plain(_advice(run)) if _advice(run) else None),
         (
             "queue",
@@ -285,6 +288,13 @@ def _settling(effect: dict[str, Any]) -> str:
     if effect.get("compensates"):
         return f"take {effect['compensates']} back by hand, then `{command} --confirmed null`"
     return f"`{command}` with `--confirmed JSON`, `--failed` or `--absent` says what became of it"
+
+
+def _asked(order: dict[str, Any], now: datetime) -> str:
+    """Return an order that no worker has taken yet, in words."""
+    by = f" by {order['sent_by']}" if order["sent_by"] else ""
+    why = f": {order['why']}" if order["why"] else ""
+    return f"to {order['verb']}, {age(order['sent_at'], now)} ago{by}{why}"
 
 
 def _advice(run: dict[str, Any]) -> str:

@@ -59,9 +59,14 @@ class AsyncRun(Handle[AsyncSession, R_co]):
         )
         return delivery_of(await self._session.ask(query, wakes=True))
 
-    async def cancel(self) -> None:
-        """Cancels the run: its code may clean up."""
-        await self._session.ask(mail.cancel_run(self.key, "cancelled"), wakes=True)
+    async def cancel(self, *, why: str = "cancelled", by: str | None = None) -> None:
+        """Cancels the run: its code may clean up.
+
+        Args:
+            why: Reason, which is recorded.
+            by: Name of whoever cancels it; the role of the session is recorded with it.
+        """
+        await self._session.ask(mail.cancel_run(self.key, why, sent_by=by), wakes=True)
 
     async def status(self) -> Status:
         """Return the status of the run."""

@@ -58,9 +58,14 @@ class Run(Handle[Session, R_co]):
         )
         return delivery_of(self._session.ask(query, wakes=True))
 
-    def cancel(self) -> None:
-        """Cancels the run: its code may clean up."""
-        self._session.ask(mail.cancel_run(self.key, "cancelled"), wakes=True)
+    def cancel(self, *, why: str = "cancelled", by: str | None = None) -> None:
+        """Cancels the run: its code may clean up.
+
+        Args:
+            why: Reason, which is recorded.
+            by: Name of whoever cancels it; the role of the session is recorded with it.
+        """
+        self._session.ask(mail.cancel_run(self.key, why, sent_by=by), wakes=True)
 
     def status(self) -> Status:
         """Return the status of the run."""

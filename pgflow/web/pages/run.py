@@ -44,6 +44,7 @@ from pgflow.inspect import (
     list_effects,
     list_gates,
     list_messages,
+    list_orders,
     list_units,
     read_event_kinds,
     read_progress,
@@ -211,6 +212,7 @@ async def _ledgers(desk: Desk, run: RunDetail, kinds: frozenset[str]) -> dict[st
         "debts": [
             debt for debt in await desk.ask(list_debts(run.run_id)) if debt.kind != "gate"
         ],
+        "asked": await desk.ask(list_orders(run.key, tenant=desk.tenant)),
         "messages": messages.items, "state": state or {}, "spent": spent or [],
         "error_words": describe_error(desk.clear(run.error)) if run.error else "",
     }  # fmt: skip
