@@ -127,7 +127,8 @@ select r.key, case s.kind when 'x' then 'cancel' when 'p' then 'pause' when 'r' 
   s.payload->>'why' as why, s.sent_at, s.sent_by, r.tenant, s.chain_id
 from pgflow.signal s join pgflow.run r on r.run_id = s.chain_id
 where s.kind in ('x', 'p', 'r', 't');
-comment on view pgflow.orders is 'Cancels, pauses, resumes and retries that were asked for, and that no worker has taken yet';
+comment on view pgflow.orders
+  is 'Cancels, pauses, resumes and retries that were asked for, and that no worker has taken yet';
 --! grant orders to pgflow_client, pgflow_worker, pgflow_operator, pgflow_auditor
 comment on column pgflow.orders.key is 'Key of the run';
 comment on column pgflow.orders.verb is 'cancel, pause, resume or retry';
