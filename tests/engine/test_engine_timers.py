@@ -118,6 +118,8 @@ async def sleeping_beside_a_wait() -> str:
 def test_beside_a_wait_the_database_says_which_came_first():
     worker, run = begun(sleeping_beside_a_wait)
     worker.settle()
+    worker = worker.crash()
+    worker.settle()  # its claim tells of the timer
     worker.store.send(run, "paid", 7)  # nobody has told the worker
     worker.store.now_us += SECOND
     worker.play("look 1")
