@@ -605,8 +605,8 @@ LOCKS = (
     Defect(
         "a timer that fires in a run that is handed back",
         "pgflow/_engine/execution.py",
-        "self._timers is not None and not is_held_back and",
-        "self._timers is not None and",
+        "return not self._is_held_back and self.release.take_timer()",
+        "return self.release.take_timer()",
         "engine/test_engine_timers.py::"
         "test_a_run_that_is_handed_back_leaves_its_timer_to_the_next_holder",
     ),

@@ -343,7 +343,7 @@ class Execution:
             if taken is not None:
                 self.release.decide(taken)
                 return True
-        if self._timers is not None and not is_held_back and self.release.take_timer():
+        if self._timers is not None and self._take_timer():
             return True
         if self.history.replaying and self.release.is_renewing:
             # The past must be repeated before anything can be looked at.
@@ -362,6 +362,9 @@ class Execution:
         flushing = self.flushing
         return flushing.pausing or flushing.draining or not flushing.has_looked
 
+    def _take_timer(self) -> bool:
+        return not self._is_held_back and self.release.take_timer()
+
     # ================================================================ what the worker tells
 
     def poke(self) -> None:
@@ -376,7 +379,7 @@ class Execution:
         """
         if self.over or self.flushing.locked:
             return
-        if not (self.code.driver.busy or self._is_held_back) and self.release.take_timer():
+        if not self.code.driver.busy and self._take_timer():
             self.advance()
         elif self.code.driver.busy or not self.flushing.put_off():
             self.poke()
