@@ -628,8 +628,8 @@ LOCKS = (
     Defect(
         "a sync step of an async workflow that is not found",
         "pgflow/lint/rules/calls.py",
-        'return f"{called}.aio" if callee.door == "" and not callee.declared.is_async else None',
-        "return None",
+        'return callee.door == "sync" or (callee.door == "" and not declared.is_async)',
+        'return callee.door == "sync"',
         "lint/test_lint.py::test_what_is_marked_is_found_and_nothing_else",
     ),
     Defect(

@@ -332,15 +332,15 @@ def fulfil(order: int) -> str:
         for node, region in module.nodes():
             if not isinstance(node, ast.Call):
                 continue
+            if not (_is_for_sync if region.is_async else _is_for_async)(node, module):
+                continue
             called = ast.unparse(node.func)
-            if not region.is_async and _is_for_async(node, module):
+            if region.is_async:
+                how = f"a sync call {region.said}, which is async"
+                instead = f"await {_async_twin(called, node, module)}()"
+            else:
                 how = f"an async call {region.said}, which is sync"
                 instead = f"call {_sync_twin(called, node, module)}()"
-            elif region.is_async and (twin := _async_twin(called, node, module)) is not None:
-                how = f"a sync call {region.said}, which is async"
-                instead = f"await {twin}()"
-            else:
-                continue
             yield self.at(module, node, f"{called}() is {how}: {self.why}; {instead}")
 
 
@@ -351,14 +351,19 @@ def _is_for_async(call: ast.Call, module: Module) -> bool:
     return _is_async_door(callee)
 
 
-def _async_twin(called: str, call: ast.Call, module: Module) -> str | None:
-    """Return the name that async code awaits instead of a sync call; None if it is none."""
+def _is_for_sync(call: ast.Call, module: Module) -> bool:
     callee = module.callee(call.func)
     if callee is None:
-        twin = ASYNC_TWINS.get(module.names.resolve(call.func) or "")
-        return _as_said(twin, called) if twin is not None else None
-    if callee.declared.kind is Kind.WORKFLOW or callee.declared.body is None:
-        return None
-    if callee.door == "sync":
-        return called.removesuffix(".sync") + ("" if callee.declared.is_async else ".aio")
-    return f"{called}.aio" if callee.door == "" and not callee.declared.is_async else None
+        return module.names.resolve(call.func) in ASYNC_TWINS
+    declared = callee.declared
+    if declared.kind is Kind.WORKFLOW or declared.body is None:
+        return False
+    return callee.door == "sync" or (callee.door == "" and not declared.is_async)
+
+
+def _async_twin(called: str, call: ast.Call, module: Module) -> str:
+    """Return the name that async code awaits instead of a sync call."""
+    callee = module.callee(call.func)
+    if callee is None:
+        return _as_said(ASYNC_TWINS[module.names.resolve(call.func) or ""], called)
+    return called.removesuffix(".sync") + ("" if callee.declared.is_async else ".aio")

@@ -150,7 +150,7 @@ async def book(code: str) -> str:
         """Names of more than 255 bytes."""
         for found in module.definitions.declared.values():
             name = found.label
-            if not isinstance(found.options.get("name", ast.Constant(name)), ast.Constant):
+            if not _is_written_out(found):
                 continue  # made at run time
             if len(name.encode("utf-8", "surrogatepass")) > MAX_BYTES:
                 yield self.at(
@@ -288,9 +288,7 @@ async def pack(order: int) -> None: ...
         """
         first: dict[str, Declared] = {}
         for found in module.definitions.workflows():
-            if found.name.isidentifier() and isinstance(
-                found.options.get("name", ast.Constant(found.name)), ast.Constant
-            ):
+            if found.name.isidentifier() and _is_written_out(found):
                 known = first.setdefault(found.label, found)
                 if known is not found:
                     yield self.at(
@@ -299,6 +297,11 @@ async def pack(order: int) -> None: ...
                         f"workflows {known.name} and {found.name} are both named {found.label}: "
                         f"{self.why}; {self.instead}",
                     )
+
+
+def _is_written_out(found: Declared) -> bool:
+    """Return True if the text tells the name."""
+    return isinstance(found.options.get("name", ast.Constant(found.name)), ast.Constant)
 
 
 def _kind_of_lambda(node: ast.Call, module: Module) -> Kind | None:
