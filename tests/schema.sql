@@ -2135,7 +2135,7 @@ function pgflow.acts_as_(role text, actor text DEFAULT NULL::text) returns boole
   -- True if a role, or the caller, is a database role or a member of it
   sql stable
   set search_path=pg_catalog, pg_temp
-  md5 573e3c3b5d13e42b3e6eb8ba01aa41da
+  md5 b3629974be0770212b2238202f45fb39
 
 function pgflow.add_event_partitions(ahead integer DEFAULT 3, width bigint DEFAULT 1000000) returns integer, owner pgflow_owner
   -- Makes partitions of the outbox until so many are ahead of the newest event; answers how many it made
@@ -2407,6 +2407,12 @@ function pgflow.bring_up_(heir pgflow.run, cut integer, edit json, note jsonb, w
   set search_path=pg_catalog, pg_temp
   md5 1c6fb4c8f4ff845bb2c830e3646a2093
 
+function pgflow.caller_() returns name, owner pgflow_owner
+  -- Role whose rights the caller of a function has that runs with its owner's: the one it has set, else that of the session
+  sql stable
+  set search_path=pg_catalog, pg_temp
+  md5 66ced63cc46924c86047248f2dfb64f6
+
 function pgflow.calls_of_(calls jsonb) returns int4multirange, owner pgflow_owner
   -- Numbers of calls as a worker names them: ranges as text, or [call, ...]
   sql immutable
@@ -2659,13 +2665,13 @@ function pgflow.check_may_force_(key text) returns void, owner pgflow_owner
   -- Refuses (PF021) a caller without the right to force_cancel_run
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 357a628e7415a94321a615d3d10159b1
+  md5 2158af81725ad5a1927fce08c2781570
 
 function pgflow.check_may_settle_(effect_key text) returns void, owner pgflow_owner
   -- Refuses (PF021) a caller without the right to settle_effect
   plpgsql stable
   set search_path=pg_catalog, pg_temp
-  md5 05121467f7c7ce7775d902e9304a17ee
+  md5 9e5318ca05e4f3f160b2b11f88158d8b
 
 function pgflow.check_name_(name text, what text, max_bytes integer DEFAULT 255) returns void, owner pgflow_owner
   -- Refuses (PF003) a name that is missing, empty or too long
@@ -5799,7 +5805,7 @@ function pgflow.update_entity(name text, key text, from_version bigint, update t
   plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp
   set jit=off
-  md5 3f78c1b1c92783c676088ba2956c6fe3
+  md5 2132c5e803682e45b2cdf780c6c32957
   grant execute to pgflow_client
   grant execute to pgflow_operator
   grant execute to pgflow_worker

@@ -80,9 +80,9 @@ declare
   t timestamptz;
 begin
   if (run_id is not null or mail_id is not null)
-    and not has_function_privilege(session_user, 'pgflow.take_update(text[], bigint[])', 'execute') then
+    and not has_function_privilege(pgflow.caller_(), 'pgflow.take_update(text[], bigint[])', 'execute') then
     raise exception using errcode = 'PF021',
-      message = format('role %s may update entities, and not for a run or the mailbox', quote_ident(session_user)),
+      message = format('role %s may update entities, and not for a run or the mailbox', quote_ident(pgflow.caller_())),
       hint = 'What runs and the mailbox ask for is made by workers: it is for pgflow_worker.';
   end if;
   perform pgflow.check_json_(args, 'the arguments of an update'),

@@ -13,3 +13,15 @@ as $$
 $$;
 comment on function pgflow.sender_(text)
   is 'Name of whoever says something, with the role of the session in brackets; without a name, that role alone';
+
+create or replace function pgflow.caller_()
+returns name
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select coalesce(nullif(current_setting('role'), 'none'), session_user)::name
+$$;
+comment on function pgflow.caller_()
+  is 'Role whose rights the caller of a function has that runs with its owner''s: the one it has set, else that of '
+     'the session';

@@ -269,7 +269,7 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  caller name := coalesce(nullif(current_setting('role'), 'none'), session_user);
+  caller name := pgflow.caller_();
 begin
   if not has_function_privilege(caller, 'pgflow.settle_effect(text, text, json, text, text)', 'execute') then
     raise exception using errcode = 'PF021',

@@ -90,7 +90,7 @@ as $$
   -- Not pg_has_role: a superuser would have every role.
   with recursive line as (
     select r.oid, r.rolname from pg_roles r
-    where r.rolname = coalesce(acts_as_.actor, nullif(current_setting('role'), 'none'), session_user)
+    where r.rolname = coalesce(acts_as_.actor, pgflow.caller_())
     union
     select r.oid, r.rolname from line l join pg_auth_members m on m.member = l.oid join pg_roles r on r.oid = m.roleid
   )

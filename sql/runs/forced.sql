@@ -273,7 +273,7 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  caller name := coalesce(nullif(current_setting('role'), 'none'), session_user);
+  caller name := pgflow.caller_();
 begin
   if not has_function_privilege(caller, 'pgflow.force_cancel_run(text, text, text, text)', 'execute') then
     raise exception using errcode = 'PF021',

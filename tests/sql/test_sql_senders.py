@@ -228,8 +228,9 @@ def test_an_update_for_the_mailbox_or_a_run_is_refused_to_whoever_is_no_worker(
 ) -> None:
     waiting(conn)
     number = one(conn, "select pgflow.post_update('n', 'k', 'u', sent_by => 'ann')")
-    with pytest.raises(psycopg.Error, match="not for a run or the mailbox") as told, (
-        theirs.transaction()
+    with (
+        pytest.raises(psycopg.Error, match="not for a run or the mailbox") as told,
+        theirs.transaction(),
     ):
         version = one(theirs, f"select {OPEN}")
         one(
@@ -241,6 +242,22 @@ def test_an_update_for_the_mailbox_or_a_run_is_refused_to_whoever_is_no_worker(
     assert told.value.sqlstate == "PF021"
     assert one(conn, "select count(*) from pgflow.entity_mail") == 1
     assert rows(conn, "select said_by from pgflow.entity_updates") == []
+
+
+@pytest.mark.parametrize("role", ["pgflow_worker", "pgflow_client"])
+def test_the_role_that_a_session_has_set_is_who_updates_for_the_mailbox(
+    conn: Conn, role: str
+) -> None:
+    number = one(conn, "select pgflow.post_update('n', 'k', 'u', sent_by => 'ann')")
+    verb = "select pgflow.update_entity('n', 'k', %s, 'u', '{}', '1', '1', mail_id => %s)"
+    with conn.transaction(force_rollback=True):
+        conn.execute(f"set local role {role}")  # type: ignore[arg-type]
+        version = one(conn, f"select {OPEN}")
+        if role == "pgflow_worker":
+            assert one(conn, verb, version, number) == version + 1
+        else:
+            with pytest.raises(psycopg.Error, match="role pgflow_client may update entities, and"):
+                one(conn, verb, version, number)
 
 
 @pytest.mark.parametrize(
